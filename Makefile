@@ -1,0 +1,41 @@
+# Everything is run from the project's own virtual environment, which `make setup` makes.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+
+.PHONY: help setup test lint demo format clean
+
+help:
+	@echo "make test     all gates: ruff, mypy, import contracts, every test (about 5 minutes)"
+	@echo "make demo     the main job on this machine's disk, regulation off and on (at most 90 s)"
+	@echo "make setup    the virtual environment in .venv"
+	@echo "make format   format the code"
+	@echo "make clean    remove .venv and caches"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt --editable '.[test]'
+	@touch $@
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+test: lint
+	$(BIN)/python -m pytest
+
+demo: $(STAMP)
+	@$(BIN)/python examples/demo.py
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,314 @@
+"""A client of the daemon: one method for each thing the API can do.
+
+    client = Client("/run/iodaemon/iod.sock")
+    [job_id] = client.submit([{"command": ["make", "-j4"], "cwd": "/home/ann"}], dict(os.environ))
+    client.wait([job_id])
+
+Standard library alone, and no connection is kept: a client may live as long as it likes.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from typing import Final, TypeAlias, TypeGuard, cast
+from urllib.parse import urlencode
+
+from iodaemon.api.connection import UnixConnection, not_ours, receive, send, stream
+from iodaemon.api.model import (
+    Job,
+    JobAnswer,
+    JobDetail,
+    JobsAnswer,
+    JobSpec,
+    JsonObject,
+    JsonValue,
+    WaitAnswer,
+)
+from iodaemon.errors import NoDaemon, RequestError
+
+TIMEOUT_S: Final = 30.0
+"""Longest silence of the daemon that is taken for work."""
+
+RECONNECT_S: Final = 60.0
+"""How long ``wait`` looks for a daemon that went away: a restart with a long journal fits."""
+
+_POLL_S: Final = 30.0
+_RETRY_S: Final = 0.25
+_AT_ONCE: Final = 64
+_JOB_KEYS: Final = frozenset(Job.__required_keys__)
+
+Outcome: TypeAlias = JobAnswer | RequestError
+"""What one of several requests came to."""
+
+
+class Client:
+    """Speaks to the daemon behind one socket.
+
+    Args:
+        socket_path: the daemon's socket.
+        timeout_s: longest silence of the daemon, beyond what a request itself may take.
+        reconnect_s: how long ``wait`` looks for a daemon that went away meanwhile.
+
+    Every method may raise ``NoDaemon``, ``NotPermitted`` and ``RequestError``; those that name a
+    job, ``NotFound``.
+    """
+
+    def __init__(
+        self, socket_path: str, timeout_s: float = TIMEOUT_S, *, reconnect_s: float = RECONNECT_S
+    ) -> None:
+        self.socket_path = socket_path
+        self.timeout_s = timeout_s
+        self.reconnect_s = reconnect_s
+
+    def jobs(
+        self,
+        *,
+        select: str = "",
+        states: Sequence[str] = (),
+        all_jobs: bool = False,
+        limit: int | None = None,
+    ) -> JobsAnswer:
+        """The queue, ordered by id, and the node in one line.
+
+        Args:
+            select: such as ``7``, ``3-9``, ``1,4``, ``last``, ``all``.
+            states: only these, by word or code.
+            all_jobs: finished jobs too.
+            limit: at most so many.
+        """
+        query: list[tuple[str, str]] = [("state", state) for state in states]
+        if select:
+            query.append(("select", select))
+        if all_jobs:
+            query.append(("all", "1"))
+        if limit is not None:
+            query.append(("limit", str(limit)))
+        answer = self._object("GET", _target("/v1/jobs", query), None, {"node", "jobs"})
+        return cast("JobsAnswer", self._with_jobs(answer))
+
+    def submit(self, jobs: Sequence[JobSpec], environment: Mapping[str, str]) -> list[int]:
+        """Submit all of these jobs or none; the numbers of the jobs, in order, once durable."""
+        body = {"environment": dict(environment), "jobs": list(jobs)}
+        ids = self._object("POST", "/v1/jobs", body, {"ids"})["ids"]
+        if not isinstance(ids, list) or len(ids) != len(jobs):
+            raise not_ours(self.socket_path, f"{len(jobs)} jobs sent, ids {ids!r} came back")
+        return cast("list[int]", ids)
+
+    def job(self, job_id: int) -> JobDetail:
+        """One job, with its processes and counters."""
+        answer = self._object("GET", f"/v1/jobs/{job_id}", None, _JOB_KEYS)
+        return cast("JobDetail", answer)
+
+    def cancel(self, job_id: int, *, grace_s: float | None = None) -> JobAnswer:
+        """End a job; answers when it is gone, or after the grace time with the reason why not.
+
+        Args:
+            job_id: the job.
+            grace_s: from asking it to end to killing it. None: as the daemon is configured.
+        """
+        return _only(self.cancel_each([job_id], grace_s=grace_s))
+
+    def suspend(self, job_id: int) -> JobAnswer:
+        """Make a job stand still until it is resumed."""
+        return _only(self.suspend_each([job_id]))
+
+    def resume(self, job_id: int) -> JobAnswer:
+        """Let a suspended or held job go on."""
+        return _only(self.resume_each([job_id]))
+
+    def cancel_each(
+        self, ids: Sequence[int], *, grace_s: float | None = None
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Cancel several jobs side by side; yields each with its answer or refusal, in order."""
+        return self._each(ids, "cancel", {} if grace_s is None else {"grace_s": grace_s}, grace_s)
+
+    def suspend_each(self, ids: Sequence[int]) -> Iterator[tuple[int, Outcome]]:
+        """Suspend several jobs side by side; yields each with its answer or refusal, in order."""
+        return self._each(ids, "suspend", {}, 0.0)
+
+    def resume_each(self, ids: Sequence[int]) -> Iterator[tuple[int, Outcome]]:
+        """Resume several jobs side by side; yields each with its answer or refusal, in order."""
+        return self._each(ids, "resume", {}, 0.0)
+
+    def wait(
+        self,
+        ids: Sequence[int],
+        *,
+        timeout_s: float | None = None,
+        on_lost: Callable[[NoDaemon], None] | None = None,
+    ) -> WaitAnswer:
+        """Wait until all these jobs have ended.
+
+        A daemon that goes away meanwhile is looked for again during ``reconnect_s``: jobs and
+        their ends are durable, so that nothing is lost by its restart.
+
+        Args:
+            ids: the jobs.
+            timeout_s: answer after so long in any case. None: wait for ever.
+            on_lost: called once each time the daemon goes away.
+        """
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        self._connect().close()  # no daemon to begin with: say so at once
+        while True:
+            poll_s = _POLL_S if until_s is None else min(_POLL_S, until_s - time.monotonic())
+            asked_s = time.monotonic()
+            answer = self._wait_patiently(ids, max(0.0, poll_s), on_lost)
+            if answer["finished"] or (until_s is not None and time.monotonic() >= until_s):
+                return answer
+            if time.monotonic() - asked_s < poll_s:
+                time.sleep(_RETRY_S)  # a daemon that is about to stop answers early
+
+    def logs(
+        self,
+        job_id: int,
+        *,
+        stream_name: str = "stdout",
+        follow: bool = False,
+        tail: int | None = None,
+    ) -> Iterator[bytes]:
+        """A job's output as bytes, piece by piece.
+
+        Args:
+            job_id: the job.
+            stream_name: ``stdout`` or ``stderr``.
+            follow: go on until the job has ended; it need not have started.
+            tail: only the last so many lines (and what follows).
+        """
+        query = [("stream", stream_name)]
+        if follow:
+            query.append(("follow", "1"))
+        if tail is not None:
+            query.append(("tail", str(tail)))
+        return self._stream(_target(f"/v1/jobs/{job_id}/logs", query), endless=follow)
+
+    def events(self) -> Iterator[JsonObject]:
+        """Every step in a job's life from now on, as it happens, for ever."""
+        rest = b""
+        with closing(self._stream("/v1/events", endless=True)) as pieces:
+            for piece in pieces:
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in filter(None, lines):
+                    yield self._event(line)
+
+    def node(self) -> JsonObject:
+        """Sockets, slots, devices, and what is measured how."""
+        return self._object("GET", "/v1/node")
+
+    def policy(self) -> JsonObject:
+        """The policy in force: name, rules, parameters."""
+        return self._object("GET", "/v1/policy")
+
+    def config(self) -> JsonObject:
+        """The configuration in force, with where each value comes from."""
+        return self._object("GET", "/v1/config")
+
+    # -- one request ---------------------------------------------------------------------------
+
+    def _connect(self, extra_s: float | None = 0.0) -> UnixConnection:
+        """A connection that waits ``extra_s`` longer than usual for the answer; None: for ever."""
+        timeout_s = None if extra_s is None else self.timeout_s + extra_s
+        connection = UnixConnection(self.socket_path, timeout_s)
+        connection.connect()
+        return connection
+
+    def _object(
+        self,
+        method: str,
+        target: str,
+        body: Mapping[str, object] | None = None,
+        keys: frozenset[str] | set[str] = frozenset(),
+    ) -> JsonObject:
+        """The answer to one request: a JSON object with at least these keys."""
+        connection = self._connect()
+        with closing(connection):
+            send(connection, method, target, body)
+            return self._checked(receive(connection), keys)
+
+    def _wait_patiently(
+        self, ids: Sequence[int], poll_s: float, on_lost: Callable[[NoDaemon], None] | None
+    ) -> WaitAnswer:
+        lost_s: float | None = None
+        while True:
+            try:
+                return self._wait_once(ids, poll_s)
+            except NoDaemon as error:
+                if lost_s is None:
+                    lost_s = time.monotonic()
+                    if on_lost is not None:
+                        on_lost(error)
+                elif time.monotonic() - lost_s > self.reconnect_s:
+                    raise
+            time.sleep(_RETRY_S)
+
+    def _wait_once(self, ids: Sequence[int], poll_s: float) -> WaitAnswer:
+        connection = self._connect(poll_s)
+        with closing(connection):
+            send(connection, "POST", "/v1/wait", {"ids": list(ids), "timeout_s": poll_s})
+            answer = self._checked(receive(connection), {"jobs", "finished"})
+        return cast("WaitAnswer", self._with_jobs(answer))
+
+    def _each(
+        self, ids: Sequence[int], verb: str, body: Mapping[str, float], extra_s: float | None
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Ask the same of several jobs: all requests of a batch are sent before one is read."""
+        for first in range(0, len(ids), _AT_ONCE):
+            batch = ids[first : first + _AT_ONCE]
+            with ExitStack() as stack:
+                sent: list[UnixConnection] = []
+                for job_id in batch:
+                    sent.append(stack.enter_context(closing(self._connect(extra_s))))
+                    send(sent[-1], "POST", f"/v1/jobs/{job_id}/{verb}", body)
+                for job_id, connection in zip(batch, sent, strict=True):
+                    yield job_id, self._outcome(connection)
+
+    def _outcome(self, connection: UnixConnection) -> Outcome:
+        try:
+            answer = self._checked(receive(connection), {"job"})
+        except RequestError as error:
+            return error
+        if not _is_job(answer["job"]):
+            return not_ours(self.socket_path, "no job in its answer")
+        return cast("JobAnswer", answer)
+
+    def _stream(self, target: str, *, endless: bool) -> Generator[bytes, None, None]:
+        connection = self._connect(None if endless else 0.0)
+        with closing(connection):
+            send(connection, "GET", target, None)
+            yield from stream(connection)
+
+    # -- is the answer one of ours? --------------------------------------------------------------
+
+    def _checked(self, answer: JsonValue, keys: frozenset[str] | set[str]) -> JsonObject:
+        if not isinstance(answer, dict) or not keys <= answer.keys():
+            raise not_ours(self.socket_path, "its answer has another shape")
+        return answer
+
+    def _with_jobs(self, answer: JsonObject) -> JsonObject:
+        jobs = answer["jobs"]
+        if not isinstance(jobs, list) or not all(map(_is_job, jobs)):
+            raise not_ours(self.socket_path, "its jobs have another shape")
+        return answer
+
+    def _event(self, line: bytes) -> JsonObject:
+        try:
+            return self._checked(cast("JsonValue", json.loads(line)), frozenset())
+        except ValueError as error:
+            raise not_ours(self.socket_path, str(error)) from error
+
+
+def _only(outcomes: Iterator[tuple[int, Outcome]]) -> JobAnswer:
+    [(_, outcome)] = outcomes
+    if isinstance(outcome, RequestError):
+        raise outcome
+    return outcome
+
+
+def _is_job(value: JsonValue) -> TypeGuard[JsonObject]:
+    return isinstance(value, dict) and value.keys() >= _JOB_KEYS
+
+
+def _target(path: str, query: Sequence[tuple[str, str]]) -> str:
+    return f"{path}?{urlencode(query)}" if query else path

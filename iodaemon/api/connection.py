@@ -1,0 +1,174 @@
+"""HTTP over a unix socket with the standard library, its failures told as this project's errors."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Final, NoReturn, cast
+
+from iodaemon.api.model import JsonValue
+from iodaemon.errors import ConfigError, NoDaemon, NotFound, NotPermitted, RequestError
+
+SOCKET_PATH_BYTES_MAX: Final = 107
+"""Longest name of a unix socket: ``sun_path`` holds 108 bytes, the last one zero (unix(7))."""
+
+_READ_BYTES: Final = 64 * 1024
+_STARTS_ONE: Final = "start one with 'iod daemon'"
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """One HTTP connection to the daemon's socket.
+
+    Args:
+        socket_path: the daemon's socket.
+        timeout_s: longest silence of the daemon. None: any.
+    """
+
+    def __init__(self, socket_path: str, timeout_s: float | None) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self.socket_path = socket_path
+
+    def connect(self) -> None:
+        """Connect, waiting while the daemon has too many others to accept.
+
+        Raises:
+            NoDaemon: there is no socket, or nobody listens.
+            NotPermitted: the socket may not be opened.
+            ConfigError: the path is too long for a socket.
+        """
+        check_socket_path(self.socket_path)
+        unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            # A socket with a timeout answers EAGAIN at once when the backlog is full; a blocking
+            # one waits, as long as SO_SNDTIMEO allows.
+            wait_s = 0 if self.timeout is None else max(1, int(self.timeout))
+            unix.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", wait_s, 0))
+            unix.settimeout(None)
+            unix.connect(self.socket_path)
+            unix.settimeout(self.timeout)
+        except OSError as error:
+            unix.close()
+            _fail_to_connect(error, self.socket_path)
+        self.sock = unix
+
+
+def check_socket_path(socket_path: str) -> None:
+    """Refuse a path that no unix socket can have.
+
+    Raises:
+        ConfigError: it is longer than ``SOCKET_PATH_BYTES_MAX``, or holds a zero byte.
+    """
+    size_bytes = len(os.fsencode(socket_path))
+    if size_bytes > SOCKET_PATH_BYTES_MAX:
+        raise ConfigError(
+            f"socket path of {size_bytes} bytes, {SOCKET_PATH_BYTES_MAX} is the most: "
+            f"choose a shorter one than {socket_path}"
+        )
+    if "\0" in socket_path:
+        raise ConfigError("socket path with a zero byte: give the path of the daemon's socket")
+
+
+def _fail_to_connect(error: OSError, path: str) -> NoReturn:
+    match error:
+        case FileNotFoundError() | ConnectionRefusedError() | NotADirectoryError():
+            raise NoDaemon(f"no daemon answers on {path}: {_STARTS_ONE}") from error
+        case BlockingIOError():
+            raise NoDaemon(f"the daemon on {path} accepts nobody: look at its log") from error
+        case PermissionError():
+            raise NotPermitted(
+                f"not permitted to open {path}: ask its owner for access, or {_STARTS_ONE}"
+            ) from error
+        case _:
+            raise NoDaemon(f"no daemon answers on {path} ({error}): {_STARTS_ONE}") from error
+
+
+@contextmanager
+def told_as_ours(path: str) -> Iterator[None]:
+    """Turn what can go wrong on an open connection into this project's errors.
+
+    Raises:
+        NoDaemon: the daemon went away or keeps silent.
+        RequestError: what answers does not speak this protocol.
+    """
+    try:
+        yield
+    except (ConnectionError, http.client.IncompleteRead) as error:
+        raise NoDaemon(
+            f"the daemon on {path} went away before its answer was complete: ask again, "
+            f"or {_STARTS_ONE}"
+        ) from error
+    except TimeoutError as error:
+        raise NoDaemon(f"the daemon on {path} keeps silent: look at its log") from error
+    except (http.client.HTTPException, ValueError) as error:
+        raise not_ours(path, str(error) or type(error).__name__) from error
+
+
+def not_ours(path: str, why: str) -> RequestError:
+    """The error for an answer that our daemon would not give."""
+    return RequestError(
+        f"what answers on {path} is not an iodaemon ({_one_line(why)}): check --api"
+    )
+
+
+def send(
+    connection: UnixConnection, method: str, target: str, body: Mapping[str, object] | None
+) -> None:
+    """Send one request; the answer is read by ``receive`` or ``stream``."""
+    data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+    headers = {} if data is None else {"Content-Type": "application/json"}
+    with told_as_ours(connection.socket_path):
+        connection.request(method, target, data, headers)
+
+
+def receive(connection: UnixConnection) -> JsonValue:
+    """The JSON answer to the request sent on this connection, which is closed then.
+
+    Raises:
+        NotFound, NotPermitted, RequestError: as the daemon says.
+        NoDaemon: it went away.
+    """
+    with closing(connection), told_as_ours(connection.socket_path):
+        response = connection.getresponse()
+        data = response.read()
+        if response.status >= http.client.BAD_REQUEST:
+            raise _refusal(response, data)
+        return cast("JsonValue", json.loads(data))
+
+
+def stream(connection: UnixConnection) -> Iterator[bytes]:
+    """The answer's bytes as they come; the connection is closed at the end.
+
+    Raises:
+        NotFound, NotPermitted, RequestError: as the daemon says.
+        NoDaemon: it went away in the middle.
+    """
+    with closing(connection), told_as_ours(connection.socket_path):
+        response = connection.getresponse()
+        if response.status >= http.client.BAD_REQUEST:
+            raise _refusal(response, response.read())
+        while data := response.read1(_READ_BYTES):
+            yield data
+
+
+def _refusal(response: http.client.HTTPResponse, data: bytes) -> RequestError:
+    """The daemon's refusal as an error; anything without its usual body is quoted as it is."""
+    code, message = "", f"the daemon answers {response.status} {response.reason}: look at its log"
+    try:
+        error = json.loads(data)["error"]
+        code, message = str(error["code"]), _one_line(str(error["message"]))
+    except (ValueError, KeyError, TypeError):
+        pass  # not the daemon's own words; the status says enough
+    if code == "not_found" or response.status == http.client.NOT_FOUND:
+        return NotFound(message)
+    if code == "not_permitted" or response.status == http.client.FORBIDDEN:
+        return NotPermitted(message)
+    return RequestError(message)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

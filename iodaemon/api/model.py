@@ -1,0 +1,168 @@
+"""The shapes of what the API takes and gives, as they stand in its JSON.
+
+Plain typed dictionaries: a client needs nothing to read them but ``json``. Times are seconds
+since 1970, ``None`` means unknown or not yet, and units are in the names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NotRequired, TypeAlias, TypedDict
+
+JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
+"""Whatever JSON can say."""
+
+JsonObject: TypeAlias = dict[str, JsonValue]
+"""An answer whose keys the API leaves open: node, policy, configuration, event."""
+
+STATE_CODES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "HELD": "H",
+        "PENDING": "PD",
+        "STARTING": "ST",
+        "RUNNING": "R",
+        "SUSPENDED_IO": "SI",
+        "SUSPENDED_USER": "SU",
+        "STOPPING": "SG",
+        "COMPLETED": "CD",
+        "FAILED": "F",
+        "CANCELLED": "CA",
+        "TIMEOUT": "TO",
+        "OUT_OF_MEMORY": "OM",
+        "LOST": "LO",
+    }
+)
+"""Every state and its code; the same as the core's, written out so that nothing is imported."""
+
+FINAL_STATES: Final = frozenset(
+    {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "LOST"}
+)
+"""The states a job does not leave."""
+
+
+class Reason(TypedDict):
+    """Why a job is where it is: a stable word for programs, a sentence for people."""
+
+    code: str
+    text: str
+
+
+class Bandwidth(TypedDict):
+    """What a job read and wrote in the last timeslice."""
+
+    read_bytes_per_s: float | None
+    written_bytes_per_s: float | None
+
+
+class Predicted(TypedDict):
+    """What a job's I/O is expected to be, how surely (0 to 1), and whence that is known."""
+
+    rate_bytes_per_s: float | None
+    confidence: float | None
+    source: str | None
+
+
+class JobOptions(TypedDict, total=False):
+    """What may be said of a job besides its command; what is left out is the daemon's to choose."""
+
+    cwd: str
+    name: str
+    cpus: int
+    walltime_s: float
+    memory_bytes: int
+    io_rate_bytes_per_s: float
+    no_suspend: bool
+    max_suspend_s: float
+    stdout: str
+    stderr: str
+    umask: int
+    hold: bool
+
+
+class JobSpec(JobOptions):
+    """One job as it is submitted."""
+
+    command: list[str]
+
+
+class Job(TypedDict):
+    """One job and what became of it so far."""
+
+    id: int
+    name: str
+    user: str
+    uid: int
+    state: str
+    state_shown: str
+    code: str
+    reason: Reason | None
+    command: list[str]
+    cwd: str
+    cpus: int
+    walltime_s: float | None
+    memory_bytes: int | None
+    io_rate_bytes_per_s: float | None
+    no_suspend: bool
+    max_suspend_s: float | None
+    socket: int | None
+    slots: list[int]
+    attempt: int
+    submitted_s: float
+    started_s: float | None
+    ended_s: float | None
+    run_s: float
+    suspended_io_s: float
+    suspended_user_s: float
+    exit_code: int | None
+    signal: int | None
+    shell_code: int | None
+    read_bytes: int | None
+    written_bytes: int | None
+    bandwidth: Bandwidth | None
+    predicted: Predicted | None
+    stdout: str | None
+    stderr: str | None
+
+
+class JobDetail(Job):
+    """One job asked for by its number: with its processes and raw counters."""
+
+    pids: NotRequired[list[int]]
+    counters: NotRequired[JsonObject | None]
+
+
+class LoadLine(TypedDict):
+    """The node in one line, above the queue."""
+
+    policy: str
+    timeslice_s: float
+    io_bound_bytes_per_s: float | None
+    slots: int
+    slots_free: int
+    read_bytes_per_s: float | None
+    written_bytes_per_s: float | None
+    states: dict[str, int]
+
+
+class JobsAnswer(TypedDict):
+    """The queue, ordered by id."""
+
+    version: int
+    now_s: float
+    node: LoadLine
+    jobs: list[Job]
+
+
+class JobAnswer(TypedDict):
+    """What became of one request on one job; ``gone`` comes with a cancel alone."""
+
+    job: Job
+    gone: NotRequired[bool]
+
+
+class WaitAnswer(TypedDict):
+    """The jobs waited for, and whether all of them have ended."""
+
+    jobs: list[Job]
+    finished: bool

@@ -1,0 +1,1 @@
+"""What carries decisions out: one module or package a backend; its name is the registry."""

@@ -1,0 +1,68 @@
+"""What the kernel says of one cgroup: its processes, CPU time and stall times.
+
+cgroup v2 needs no controller for any of these files. Documentation/admin-guide/cgroup-v2.rst:
+cgroup.procs (Linux 4.5), cpu.stat (Linux 4.15), io.pressure and memory.pressure (Linux 4.20).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from iodaemon.errors import NoData
+from iodaemon.sampler import KeptFile
+from iodaemon.sampler.cpu_stat import parse_cpu_stat
+from iodaemon.sampler.pressure import parse_pressure
+
+
+class CgroupReader:
+    """Reads one cgroup through descriptors that it keeps, one a file.
+
+    Once the directory was removed it answers NoData or None. One that is made anew at the same
+    path is taken for the same; paths hold the attempt, so that does not happen.
+
+    Args:
+        directory: the cgroup, for example ``/sys/fs/cgroup/jobs/12.1``.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._procs = KeptFile(directory / "cgroup.procs")
+        self._cpu = KeptFile(directory / "cpu.stat")
+        self._io_pressure = KeptFile(directory / "io.pressure")
+        self._memory_pressure = KeptFile(directory / "memory.pressure")
+
+    def pids(self) -> list[int]:
+        """Live processes in the kernel's order, which is that of forking: parents come first.
+
+        The kernel may name one twice; those of a foreign pid namespace (0) are left out.
+
+        Raises:
+            NoData: the cgroup is gone.
+        """
+        return [int(word) for word in self._procs.read().split() if word != b"0"]
+
+    def cpu_s(self) -> float | None:
+        """CPU time of all processes that are or were in it; None: not known."""
+        try:
+            return parse_cpu_stat(self._cpu.read_record()).usage_s
+        except NoData:
+            return None
+
+    def io_stall_s(self) -> float | None:
+        """Time at least one of its tasks waited for I/O; None: the kernel does not count it."""
+        return _stall_s(self._io_pressure)
+
+    def memory_stall_s(self) -> float | None:
+        """Time at least one of its tasks waited for memory; None: the kernel does not count it."""
+        return _stall_s(self._memory_pressure)
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        for file in (self._procs, self._cpu, self._io_pressure, self._memory_pressure):
+            file.close()
+
+
+def _stall_s(file: KeptFile) -> float | None:
+    try:
+        return parse_pressure(file.read_record()).some_s
+    except NoData:
+        return None

@@ -1,0 +1,265 @@
+"""Which disks a path's I/O ends up on, and which disks there are.
+
+From /proc/self/mountinfo to a block device in sysfs, down its layers to the leaves; btrfs by
+/sys/fs/btrfs/UUID/devices (Linux 3.14; Documentation/filesystems/btrfs.rst), overlay by the
+directories in its mount options (Documentation/filesystems/overlayfs.rst), a loop device by its
+file. ``st_dev`` alone does not do: btrfs, overlay and NFS have anonymous device numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from iodaemon.backend.linux import block
+from iodaemon.core.platform import Device, DeviceId
+from iodaemon.errors import NoData
+from iodaemon.sampler import mountinfo
+from iodaemon.sampler.mountinfo import Mount, find_mount
+
+Kind = Literal[
+    "disk",
+    "partition",
+    "lvm",
+    "md",
+    "loop",
+    "device-mapper",
+    "btrfs",
+    "overlay",
+    "nfs",
+    "tmpfs",
+    "other",
+]
+
+_ROOT: Final = Path("/")
+_MEMORY: Final = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
+_UNESCAPED_COLON: Final = re.compile(r"(?<!\\):")
+
+
+class PathDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a path's I/O goes.
+
+    Attributes:
+        path: what was asked, absolute, without symbolic links.
+        kind: the topmost layer.
+        description: all layers, for people.
+        filesystem: type, for example ``ext4``; empty for a block device itself.
+        devices: the leaf disks; empty where there is none (memory, network) or none is known.
+    """
+
+    path: str
+    kind: Kind
+    description: str
+    filesystem: str = ""
+    devices: tuple[Device, ...] = ()
+
+
+class _Machine(NamedTuple):
+    """What a search goes by; ``visited`` has the mounts it came through, lest it goes round."""
+
+    root: Path
+    mounts: tuple[Mount, ...]
+    visited: frozenset[int] = frozenset()
+
+    def through(self, mount: Mount) -> _Machine:
+        return self._replace(visited=self.visited | {mount.mount_id})
+
+
+def leaf_devices(root: Path = _ROOT) -> tuple[Device, ...]:
+    """All leaf disks worth sampling, sorted by name.
+
+    Not among them: partitions, what is made of other devices (device mapper, md, loop, drbd,
+    non-empty slaves/), memory (ram, zram), empty drives, single paths of a multipath NVMe disk.
+    Those of which ``unaccounted_devices`` speaks are among them.
+    """
+    found = (block.find_device_of(root, directory) for directory in block.leaf_directories(root))
+    return tuple(device for device in found if device is not None)
+
+
+def unaccounted_devices(root: Path = _ROOT) -> tuple[DeviceId, ...]:
+    """Leaf disks whose I/O the kernel does not count, so that their samples stand still.
+
+    ``echo 1 > /sys/block/NAME/queue/iostats`` switches it on
+    (Documentation/ABI/stable/sysfs-block).
+    """
+    return tuple(
+        block.device_id(directory)
+        for directory in block.leaf_directories(root)
+        if not block.is_accounted(directory)
+    )
+
+
+def find_device(path: str | os.PathLike[str], root: Path = _ROOT) -> PathDevice:
+    """Where the I/O of a file, a directory or a block device goes.
+
+    A path that does not exist is answered for the directory that it would be made in.
+
+    Args:
+        path: as seen below ``root``.
+        root: ``/``, or a directory that looks like it.
+    """
+    absolute = _resolve(os.fspath(path), root)
+    try:
+        mounts = mountinfo.Sampler(root).read()
+    except NoData:
+        mounts = ()
+    machine = _Machine(root, mounts)
+    directory = _find_node(machine, absolute)
+    if directory is not None:
+        return _on_block(machine, absolute, directory, filesystem="")
+    return _find(machine, absolute)
+
+
+def _resolve(path: str, root: Path) -> str:
+    """The path below root without symbolic links."""
+    base = os.path.realpath(root).rstrip("/")
+    if not base:
+        return os.path.realpath(path)
+    full = os.path.realpath(f"{base}/{path.lstrip('/')}")
+    return full[len(base) :] or "/" if f"{full}/".startswith(f"{base}/") else os.path.normpath(path)
+
+
+def _below(root: Path, path: str) -> str:
+    return os.path.join(root, path.lstrip("/"))
+
+
+def _find_node(machine: _Machine, path: str) -> Path | None:
+    """The sysfs directory of a block device's node; None where the path is no such node."""
+    try:
+        status = os.stat(_below(machine.root, path))
+    except OSError:
+        return None
+    if not stat.S_ISBLK(status.st_mode):
+        return None
+    number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+    return block.find_directory(machine.root, number)
+
+
+def _find(machine: _Machine, path: str) -> PathDevice:
+    mount = find_mount(machine.mounts, path)
+    if mount is None or mount.mount_id in machine.visited:
+        return PathDevice(path=path, kind="other", description="unknown: not on a visible mount")
+    name = mount.filesystem
+    if name == "overlay":
+        return _on_overlay(machine.through(mount), path, mount)
+    if name in ("nfs", "nfs4"):
+        text = f"{name} from {mount.source} (network, no disk here)"
+        return PathDevice(path=path, kind="nfs", description=text, filesystem=name)
+    if name in _MEMORY:
+        text = f"{name} (memory, no disk)"
+        return PathDevice(path=path, kind="tmpfs", description=text, filesystem=name)
+    directory = block.find_directory(machine.root, mount.device_number)
+    if directory is not None:
+        return _on_block(machine.through(mount), path, directory, filesystem=name)
+    return _on_source(machine.through(mount), path, mount)
+
+
+def _on_block(machine: _Machine, path: str, directory: Path, *, filesystem: str) -> PathDevice:
+    description = block.describe(directory)
+    file = block.find_backing_file(directory)
+    if file is not None:
+        description += f" on {_find_backing(machine, file).description}"
+    return PathDevice(
+        path=path,
+        kind=block.find_kind(directory),
+        description=f"{filesystem} on {description}" if filesystem else description,
+        filesystem=filesystem,
+        devices=_disks(machine, [directory]),
+    )
+
+
+def _find_backing(machine: _Machine, file: str) -> PathDevice:
+    return _find(machine, _resolve(file, machine.root))
+
+
+def _disks(machine: _Machine, directories: Iterable[Path]) -> tuple[Device, ...]:
+    """The leaf disks below block devices, through the files of loop devices; each once."""
+    disks: dict[Device, None] = {}
+    for directory in directories:
+        for leaf in block.find_leaves(directory):
+            file = block.find_backing_file(leaf)
+            if file is not None:
+                disks.update(dict.fromkeys(_find_backing(machine, file).devices))
+            elif (device := block.find_device_of(machine.root, leaf)) is not None:
+                disks[device] = None
+    return tuple(disks)
+
+
+def _on_overlay(machine: _Machine, path: str, mount: Mount) -> PathDevice:
+    """Writes go to the upper directory, reads come from any: that is the order of devices."""
+    layers = [
+        _find(machine, _resolve(directory, machine.root))
+        for directory in _overlay_directories(mount.options)
+        if _is_visible(machine.root, directory)
+    ]
+    known = [layer for layer in layers if layer.filesystem]
+    below = known[0].description if known else "directories that cannot be seen from here"
+    devices = dict.fromkeys(device for layer in known for device in layer.devices)
+    return PathDevice(
+        path=path,
+        kind="overlay",
+        description=f"overlay on {below}",
+        filesystem="overlay",
+        devices=tuple(devices),
+    )
+
+
+def _overlay_directories(options: Iterable[str]) -> list[str]:
+    """Upper, lower and data directories that are absolute (docker's lower ones are not)."""
+    values: dict[str, list[str]] = {"upperdir": [], "lowerdir": []}
+    for option in options:
+        name, _, value = option.partition("=")
+        name = "lowerdir" if name in ("lowerdir+", "datadir+") else name
+        if name in values:
+            values[name].extend(_UNESCAPED_COLON.split(value) if name == "lowerdir" else [value])
+    every = [re.sub(r"\\(.)", r"\1", text) for name in values for text in values[name]]
+    return [text for text in every if text.startswith("/")]
+
+
+def _is_visible(root: Path, directory: str) -> bool:
+    try:
+        os.stat(_below(root, directory))
+    except PermissionError:  # it is there, which is all that was asked
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _on_source(machine: _Machine, path: str, mount: Mount) -> PathDevice:
+    """A filesystem with an anonymous device number that names its device: btrfs, bcachefs."""
+    sources = mount.source.split(":") if mount.source.startswith("/dev/") else []
+    found = (_find_source(machine, source) for source in sources)
+    directories = [directory for directory in found if directory is not None]
+    if mount.filesystem == "btrfs" and directories:
+        directories = _btrfs_members(machine.root, directories[0])
+    below = " and ".join(block.describe(directory) for directory in directories)
+    return PathDevice(
+        path=path,
+        kind="btrfs" if mount.filesystem == "btrfs" else "other",
+        description=f"{mount.filesystem} on {below or f'{mount.source} (no disk known)'}",
+        filesystem=mount.filesystem,
+        devices=_disks(machine, directories),
+    )
+
+
+def _find_source(machine: _Machine, source: str) -> Path | None:
+    resolved = _resolve(source, machine.root)
+    directory = _find_node(machine, resolved)
+    return directory or block.find_named_directory(machine.root, os.path.basename(resolved))
+
+
+def _btrfs_members(root: Path, member: Path) -> list[Path]:
+    """All devices of the btrfs that one belongs to, sorted by name."""
+    for devices in sorted((root / "sys/fs/btrfs").glob("*/devices")):
+        names = sorted(os.listdir(devices))
+        if member.name in names:
+            found = (block.find_named_directory(root, name) for name in names)
+            return [directory for directory in found if directory is not None]
+    return [member]

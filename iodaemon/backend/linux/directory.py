@@ -1,0 +1,94 @@
+"""The jobs' directories: what they say of an attempt, and of whom it was.
+
+Standard library only: the keeper and the signal freezer import this.
+"""
+
+from __future__ import annotations
+
+import os
+
+from iodaemon.backend.linux import protocol
+from iodaemon.backend.linux.process import Identity, is_alive
+from iodaemon.backend.linux.protocol import Message, parse_job_key, read_json
+
+
+class JobDirectories:
+    """All ``<job>.<attempt>`` below one directory; remembers nothing."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def of(self, key: str) -> str:
+        """The directory of an attempt."""
+        return os.path.join(self.path, key)
+
+    def make(self, key: str) -> bool:
+        """Make it for this caller alone; False when there is one."""
+        try:
+            os.mkdir(self.of(key), 0o700)
+        except FileExistsError:
+            return False
+        return True
+
+    def unfinished(self) -> list[str]:
+        """Attempts without a status, in the order of their names."""
+        return sorted(
+            name
+            for name in os.listdir(self.path)
+            if parse_job_key(name) is not None and not self.has_status(name)
+        )
+
+    def has_status(self, key: str) -> bool:
+        """True once it has ended and its shim has said how."""
+        return os.path.exists(os.path.join(self.of(key), protocol.STATUS_FILE))
+
+    def shim_record(self, key: str) -> Message | None:
+        """What the shim wrote of itself; None: no shim ever took the attempt up."""
+        record = read_json(os.path.join(self.of(key), protocol.SHIM_FILE))
+        return None if record is None or record.get("given_up") else record
+
+    def find_shim(self, key: str) -> Identity | None:
+        """Its shim, if it is alive."""
+        record = self.shim_record(key)
+        if record is None:
+            return None
+        identity = Identity(record["pid"], record["start_ticks"], record["boot_id"])
+        return identity if is_alive(identity) else None
+
+    def find_main(self, key: str) -> Identity | None:
+        """The job's first process, alive or not; None where it was not written down."""
+        record = self.shim_record(key)
+        if record is None or record["main_pid"] is None or record["main_start_ticks"] is None:
+            return None
+        return Identity(record["main_pid"], record["main_start_ticks"], record["boot_id"])
+
+    def describe(self, key: str, claimant: Identity) -> Message:
+        """What the directory says; an attempt nobody took up is given up for good.
+
+        Args:
+            key: the attempt; not one that is just being started.
+            claimant: who gives it up.
+
+        Returns:
+            ``absent``: no such attempt; ``status``: it ended so; ``never_ran``: its keeper died
+            before it had a shim, and now it never will; else ``shim`` with ``alive``.
+        """
+        if not os.path.isdir(self.of(key)):
+            return {"absent": True}
+        status = read_json(os.path.join(self.of(key), protocol.STATUS_FILE))
+        if status is not None:
+            return {"status": status}
+        self._give_up_if_unclaimed(key, claimant)
+        shim = self.shim_record(key)
+        if shim is None:
+            return {"never_ran": True}
+        if self.find_shim(key) is not None:
+            return {"shim": shim, "alive": True}
+        # It may have written its status and ended since that was looked for.
+        status = read_json(os.path.join(self.of(key), protocol.STATUS_FILE))
+        return {"shim": shim, "alive": False} if status is None else {"status": status}
+
+    def _give_up_if_unclaimed(self, key: str, claimant: Identity) -> None:
+        path = os.path.join(self.of(key), protocol.SHIM_FILE)
+        if not os.path.exists(path):
+            protocol.claim(path, {"given_up": True, **claimant._asdict()})

@@ -1,0 +1,323 @@
+"""Standing still, running on, dying: for all processes of one job at once.
+
+``CgroupFreezer`` uses cgroup v2 ``cgroup.freeze`` and ``cgroup.kill``, which need no controller
+(Documentation/admin-guide/cgroup-v2.rst; Linux 5.2 and 5.14). ``SignalFreezer`` is for machines
+without a writable cgroup: SIGSTOP root first, SIGCONT leaf first over the shim's tree; the other
+orders make a job-control shell believe that its child ended. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import zlib
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from iodaemon.backend.linux.directory import JobDirectories
+from iodaemon.backend.linux.process import descendants_of, find_state, survivors_of
+from iodaemon.backend.linux.protocol import Message
+
+_STILL: Final = frozenset({"T", "t", "Z", "X"})
+_MOST_SCANS: Final = 20
+"""Rescans of a tree that keeps forking before the answer is 'not yet'."""
+
+
+class Freezer(Protocol):
+    """How one keeper holds the processes of its jobs."""
+
+    name: str
+    detail: str
+
+    def make(self, key: str) -> None:
+        """Prepare for a job, before its shim is forked."""
+        ...
+
+    def enter(self, key: str) -> None:
+        """Called in the job's child, before it execs: from now on it belongs to the job."""
+        ...
+
+    def freeze(self, key: str, shim_pid: int) -> bool:
+        """Ask for a standstill; True when all processes stand still by now."""
+        ...
+
+    def is_still(self, key: str, shim_pid: int) -> bool:
+        """True when a standstill was asked for and is complete."""
+        ...
+
+    def thaw(self, key: str, shim_pid: int) -> None:
+        """Let all processes run on."""
+        ...
+
+    def pids(self, key: str, shim_pid: int) -> list[int]:
+        """The job's processes, parents before children; the shim is not one of them."""
+        ...
+
+    def kill(self, key: str, shim_pid: int) -> None:
+        """SIGKILL to all processes, also to those being forked."""
+        ...
+
+    def remove(self, key: str) -> None:
+        """Forget an ended job; harmless when there is nothing, refused when it still lives."""
+        ...
+
+    def leave(self) -> None:
+        """The keeper goes: take away what it made for itself, if no job needs it."""
+        ...
+
+
+class CgroupFreezer:
+    """One cgroup a job below ``base``: ``base/{keeper,shims,jobs/<key>}``."""
+
+    name = "cgroup"
+
+    def __init__(self, base: str) -> None:
+        self.base = base
+        self.detail = f"cgroup v2 at {base}"
+        self._home = os.path.dirname(base)
+
+    def open(self) -> None:
+        """Make the tree, prove that it freezes, and move the calling process into it.
+
+        Raises:
+            OSError: the place is not writable, or this kernel's cgroups cannot do it.
+        """
+        base = self.base
+        for name in ("", "keeper", "shims", "jobs"):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(os.path.join(base, name))
+        try:
+            self._prove()
+        except OSError:
+            self.leave()
+            raise
+        _write(os.path.join(base, "keeper", "cgroup.procs"), "0")
+
+    def _prove(self) -> None:
+        probe = os.path.join(self.base, "jobs", f"probe.{os.getpid()}")
+        os.mkdir(probe)
+        try:
+            _write(os.path.join(probe, "cgroup.freeze"), "1")
+            os.stat(os.path.join(probe, "cgroup.kill"))
+        finally:
+            os.rmdir(probe)
+
+    def path(self, key: str) -> str:
+        """The job's cgroup directory."""
+        return os.path.join(self.base, "jobs", key)
+
+    def make(self, key: str) -> None:
+        """A directory a job."""
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self.path(key))
+
+    def enter(self, key: str) -> None:
+        """Move the calling process into the job's cgroup."""
+        _write(os.path.join(self.path(key), "cgroup.procs"), "0")
+
+    def enter_shims(self) -> None:
+        """Move the calling process to the shims, where nothing is ever frozen."""
+        _write(os.path.join(self.base, "shims", "cgroup.procs"), "0")
+
+    def freeze(self, key: str, shim_pid: int) -> bool:
+        """As Freezer says; asynchronous in the kernel, a task in D state freezes on return."""
+        _write(os.path.join(self.path(key), "cgroup.freeze"), "1")
+        return self.is_still(key, shim_pid)
+
+    def is_still(self, key: str, shim_pid: int) -> bool:  # noqa: ARG002 - Freezer's signature
+        """What ``cgroup.events`` says (``frozen 1``)."""
+        return self._event(key, "frozen")
+
+    def thaw(self, key: str, shim_pid: int) -> None:  # noqa: ARG002 - Freezer's signature
+        """As Freezer says; harmless for a cgroup that is gone."""
+        with contextlib.suppress(FileNotFoundError, OSError):
+            _write(os.path.join(self.path(key), "cgroup.freeze"), "0")
+
+    def pids(self, key: str, shim_pid: int) -> list[int]:  # noqa: ARG002 - Freezer's signature
+        """``cgroup.procs``, in the order of entry."""
+        try:
+            with open(os.path.join(self.path(key), "cgroup.procs"), "rb") as file:
+                return [int(word) for word in file.read().split()]
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENODEV):
+                return []
+            raise
+
+    def kill(self, key: str, shim_pid: int) -> None:  # noqa: ARG002 - Freezer's signature
+        """``cgroup.kill``; reaches frozen processes as well."""
+        try:
+            _write(os.path.join(self.path(key), "cgroup.kill"), "1")
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV):
+                raise
+
+    def remove(self, key: str) -> None:
+        """Remove the directory unless processes are left in it."""
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                os.rmdir(self.path(key))
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+
+    def jobs(self) -> list[str]:
+        """The jobs that have a cgroup."""
+        try:
+            return sorted(
+                entry.name
+                for entry in os.scandir(os.path.join(self.base, "jobs"))
+                if entry.is_dir()
+            )
+        except FileNotFoundError:
+            return []
+
+    def leave(self) -> None:
+        """Go back to where the keeper came from and remove the tree where it is empty."""
+        with contextlib.suppress(OSError):
+            _write(os.path.join(self._home, "cgroup.procs"), "0")
+        for name in ("keeper", "shims", "jobs", ""):
+            with contextlib.suppress(OSError):
+                os.rmdir(os.path.join(self.base, name))
+
+    def _event(self, key: str, name: str) -> bool:
+        try:
+            with open(os.path.join(self.path(key), "cgroup.events")) as file:
+                return f"{name} 1" in file.read().split("\n")
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENODEV):
+                return False
+            raise
+
+
+class SignalFreezer:
+    """Signals over the tree below each shim; the shim is a subreaper, so nothing escapes it.
+
+    Where the shim is dead, over what is left of the session of the job's first process.
+    """
+
+    name = "signals"
+
+    def __init__(self, directories: JobDirectories, detail: str) -> None:
+        self._directories = directories
+        self.detail = detail
+
+    def make(self, key: str) -> None:
+        """Nothing to prepare."""
+
+    def enter(self, key: str) -> None:
+        """A child of the shim belongs to the job as it is."""
+
+    def freeze(self, key: str, shim_pid: int) -> bool:
+        """SIGSTOP root first, again for what was forked meanwhile, until nothing is new."""
+        for _ in range(_MOST_SCANS):
+            moving = [pid for pid in self.pids(key, shim_pid) if find_state(pid) not in _STILL]
+            if not moving:
+                return True
+            _signal_all(moving, signal.SIGSTOP)
+        return False
+
+    def is_still(self, key: str, shim_pid: int) -> bool:
+        """True when there are processes and each of them is stopped."""
+        states = [find_state(pid) for pid in self.pids(key, shim_pid)]
+        return bool(states) and all(state is None or state in _STILL for state in states)
+
+    def thaw(self, key: str, shim_pid: int) -> None:
+        """SIGCONT leaf first."""
+        _signal_all(reversed(self.pids(key, shim_pid)), signal.SIGCONT)
+
+    def pids(self, key: str, shim_pid: int) -> list[int]:
+        """The tree below the shim; of a dead one (0) what it left."""
+        if shim_pid:
+            return list(descendants_of(shim_pid))
+        main = self._directories.find_main(key)
+        return [] if main is None else survivors_of(main)
+
+    def kill(self, key: str, shim_pid: int) -> None:
+        """SIGKILL, again for what was forked meanwhile."""
+        for _ in range(_MOST_SCANS):
+            alive = [
+                pid for pid in self.pids(key, shim_pid) if find_state(pid) not in ("Z", "X", None)
+            ]
+            if not alive:
+                return
+            _signal_all(alive, signal.SIGKILL)
+
+    def remove(self, key: str) -> None:
+        """Nothing to remove."""
+
+    def leave(self) -> None:
+        """Nothing to remove."""
+
+
+def choose_freezer(
+    state: str, *, previous_base: str | None = None, allow_cgroup: bool = True
+) -> CgroupFreezer | SignalFreezer:
+    """The best freezer this process can have: a cgroup of its own, else signals (and says why).
+
+    With a cgroup, the calling process is in it on return.
+
+    Args:
+        state: the state directory; names the tree, so that two daemons do not share one.
+        previous_base: where the keeper before this one had its tree; its jobs are still there.
+        allow_cgroup: False forces signals.
+    """
+    directories = JobDirectories(os.path.join(state, "jobs"))
+    if not allow_cgroup:
+        return SignalFreezer(directories, "signals, as configured")
+    if previous_base is not None and os.path.isdir(os.path.join(previous_base, "jobs")):
+        with contextlib.suppress(OSError):
+            return _opened(previous_base)
+    home = _own_cgroup_directory()
+    if home is None:
+        return SignalFreezer(directories, "signals: no cgroup v2 hierarchy is mounted")
+    name = f"iodaemon-{zlib.crc32(os.path.realpath(state).encode()):08x}"
+    try:
+        return _opened(os.path.join(home, name))
+    except OSError as error:
+        problem = f"signals: {home} is not writable ({error.strerror})"
+        return SignalFreezer(directories, problem)
+
+
+def freezer_of(record: Message, directories: JobDirectories) -> CgroupFreezer | SignalFreezer:
+    """The means that a job was started with, from what its shim wrote of itself."""
+    cgroup = record.get("cgroup")
+    if cgroup is None:
+        return SignalFreezer(directories, "started without a cgroup")
+    return CgroupFreezer(os.path.dirname(os.path.dirname(cgroup)))
+
+
+def _opened(base: str) -> CgroupFreezer:
+    freezer = CgroupFreezer(base)
+    freezer.open()
+    return freezer
+
+
+def _own_cgroup_directory() -> str | None:
+    """The directory of this process's cgroup v2; None where there is no such hierarchy.
+
+    /proc/self/cgroup line ``0::PATH`` below the cgroup2 mount of /proc/self/mountinfo.
+    """
+    with open("/proc/self/mountinfo") as file:
+        mounts = [line.split() for line in file]
+    roots = [f[4] for f in mounts if f[f.index("-") + 1] == "cgroup2"]
+    with open("/proc/self/cgroup") as file:
+        paths = [line[3:].strip() for line in file if line.startswith("0::")]
+    if not roots or not paths:
+        return None
+    return os.path.normpath(roots[0] + "/" + paths[0])
+
+
+def _signal_all(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)

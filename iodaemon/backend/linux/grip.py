@@ -1,0 +1,97 @@
+"""What a keeper can do to the processes of its jobs, whoever started them.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+from iodaemon.backend.linux.directory import JobDirectories
+from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer, freezer_of
+from iodaemon.backend.linux.process import Identity
+from iodaemon.backend.linux.protocol import Message, job_key
+
+
+class Grip:
+    """Freezes, thaws, kills and tidies up attempts by their keys.
+
+    Attributes:
+        freezer: the means of the jobs started from now on.
+        maybe_frozen: the attempts to thaw when nobody is there who would.
+    """
+
+    def __init__(self, directories: JobDirectories, freezer: Freezer) -> None:
+        self._directories = directories
+        self.freezer = freezer
+        self.maybe_frozen: set[str] = set()
+
+    def freeze(self, key: str, shim: Identity) -> bool:
+        """Ask for a standstill; True when it is complete by now."""
+        self.maybe_frozen.add(key)
+        return self._freezer_of(key).freeze(key, shim.pid)
+
+    def look_again(self, key: str) -> bool | None:
+        """Whether the standstill that was asked for is complete; None: the job has ended."""
+        freezer, shim_pid = self._freezer_of(key), self._shim_pid(key)
+        if shim_pid == 0:
+            return None
+        # Signals miss what was forked meanwhile, a cgroup does not.
+        by_signals = freezer.name == "signals"
+        return freezer.is_still(key, shim_pid) or (by_signals and freezer.freeze(key, shim_pid))
+
+    def thaw(self, key: str) -> None:
+        """Let everything run on."""
+        self.maybe_frozen.discard(key)
+        self._freezer_of(key).thaw(key, self._shim_pid(key))
+
+    def kill(self, key: str, number: signal.Signals) -> int:
+        """SIGTERM and friends go to each process, then all run on to receive them; how many."""
+        freezer, shim_pid = self._freezer_of(key), self._shim_pid(key)
+        pids = freezer.pids(key, shim_pid)
+        if number is signal.SIGKILL:
+            freezer.kill(key, shim_pid)
+        else:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+        self.thaw(key)
+        return len(pids)
+
+    def describe(self, job: int, attempt: int, claimant: Identity) -> Message:
+        """What is there of the attempt, and whether it stands still."""
+        key = job_key(job, attempt)
+        there = self._directories.describe(key, claimant)
+        shim_pid = self._shim_pid(key)
+        frozen = shim_pid != 0 and self._freezer_of(key).is_still(key, shim_pid)
+        return {"job": job, "attempt": attempt, "frozen": frozen, **there}
+
+    def lay_to_rest(self, key: str) -> None:
+        """Its shim is gone: forget the job; if the shim was killed, what it left runs on."""
+        if not self._directories.has_status(key):
+            self.thaw(key)
+        self.maybe_frozen.discard(key)
+        freezer = self._freezer_of(key)
+        if isinstance(freezer, CgroupFreezer):
+            freezer.remove(key)
+
+    def drop_empty(self, *, besides: set[str]) -> None:
+        """Remove the cgroups that nobody needs."""
+        if isinstance(self.freezer, CgroupFreezer):
+            for key in self.freezer.jobs():
+                if key not in besides:
+                    self.freezer.remove(key)
+
+    def _shim_pid(self, key: str) -> int:
+        """Its living shim; 0: it has none."""
+        shim = self._directories.find_shim(key)
+        return 0 if shim is None else shim.pid
+
+    def _freezer_of(self, key: str) -> Freezer:
+        """A job started under another keeper keeps the means it was started with."""
+        record = self._directories.shim_record(key)
+        if record is None or record["freezer"] == self.freezer.name:
+            return self.freezer
+        return freezer_of(record, self._directories)

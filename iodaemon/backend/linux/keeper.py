@@ -1,0 +1,390 @@
+"""The keeper: makes jobs, freezes, thaws and kills them; decides nothing.
+
+Tiny, standard library only, starts fast, single-threaded. It remembers nothing that it could not
+read back: a new keeper takes over from the job directories. It obeys one user (SO_PEERCRED), and
+thaws everything when no daemon has been connected for ``grace_s``.
+
+Run as: python -I -S -c '...' STATE_DIR SOCKET GRACE_S FREEZER (see ``link.keeper_command``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from iodaemon.backend.linux import protocol
+from iodaemon.backend.linux.connection import Client, Clients, be_the_only_one, listen
+from iodaemon.backend.linux.directory import JobDirectories
+from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer, choose_freezer
+from iodaemon.backend.linux.grip import Grip
+from iodaemon.backend.linux.process import Identity, identify, open_pidfd
+from iodaemon.backend.linux.protocol import Message, job_key, read_json
+from iodaemon.backend.linux.shim import Shim
+
+_RECHECK_S: Final = 0.01
+"""Between looks at a job that has been told to stand still and does not yet."""
+_IDLE_EXIT_S: Final = 1.0
+"""A keeper without daemon and without jobs ends after this time beyond the grace time."""
+_HIGHEST_FD: Final = 65536
+"""Descriptors a shim closes after its fork; the keeper itself holds a few dozen."""
+
+
+class KeeperError(Exception):
+    """A request that cannot be met; its text goes to the daemon."""
+
+
+class _Asked(NamedTuple):
+    """A request that is answered later."""
+
+    client: Client
+    request_id: int
+    request: Message
+    key: str = ""
+
+
+class Keeper:
+    """One keeper, one state directory. ``serve`` runs until there is nothing left to keep."""
+
+    def __init__(
+        self, state: str, listener: socket.socket, freezer: Freezer, grace_s: float
+    ) -> None:
+        self._state = os.path.realpath(state)
+        self._directories = JobDirectories(os.path.join(state, "jobs"))
+        self._keeper_file = os.path.join(state, protocol.KEEPER_FILE)
+        self._listener = listener
+        self._freezer = freezer
+        self._grip = Grip(self._directories, freezer)
+        self._grace_s = grace_s
+        self._selector = selectors.DefaultSelector()
+        self._clients = Clients(self._selector, self._answer, self._on_client_gone)
+        self._shims: dict[int, str] = {}
+        self._adopted: set[str] = set()
+        self._starting: dict[str, list[_Asked]] = {}
+        self._kills: list[_Asked] = []
+        self._lists: list[_Asked] = []
+        self._freezes: list[_Asked] = []
+        self._alone_since_s = time.monotonic()
+        self._leaving = False
+        me = identify(os.getpid())
+        assert me is not None
+        self._me: Identity = me
+
+    # -- the loop ------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Answer until told to leave or left alone, and no shim is alive."""
+        wake = self._wake_on_children()
+        os.makedirs(self._directories.path, mode=0o700, exist_ok=True)
+        base = self._freezer.base if isinstance(self._freezer, CgroupFreezer) else None
+        protocol.write_json(self._keeper_file, {**self._me._asdict(), "base": base}, durable=False)
+        self._take_over()
+        _say(f"ready, suspends by {self._freezer.detail}, took over {len(self._adopted)} jobs")
+        self._listener.settimeout(0)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(wake, selectors.EVENT_READ, lambda: self._reap(wake))
+        gc.collect()
+        gc.freeze()  # the shims share these pages
+        while not self._is_done():
+            for key, _ in self._selector.select(self._patience_s()):
+                key.data()
+            self._look_at_waiting()
+            self._guard_the_frozen()
+        self._freezer.leave()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._keeper_file)
+        _say("no daemon and no jobs; it ends")
+
+    def _wake_on_children(self) -> int:
+        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        return wake_read
+
+    def _patience_s(self) -> float | None:
+        if self._freezes or self._lists:
+            return _RECHECK_S
+        return None if self._clients and not self._leaving else 0.5
+
+    def _is_done(self) -> bool:
+        if self._shims or self._adopted or (self._clients and not self._leaving):
+            return False
+        alone_s = time.monotonic() - self._alone_since_s
+        return self._leaving or alone_s > self._grace_s + _IDLE_EXIT_S
+
+    def _guard_the_frozen(self) -> None:
+        """Without a daemon for too long nobody would ever resume them: let all go."""
+        if self._clients or not self._grip.maybe_frozen:
+            return
+        if time.monotonic() - self._alone_since_s >= self._grace_s:
+            _say(f"no daemon for {self._grace_s:g} s; {len(self._grip.maybe_frozen)} jobs run on")
+            for key in sorted(self._grip.maybe_frozen):
+                self._thaw(key)
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        if self._clients.accept(self._listener):
+            self._leaving = False
+
+    def _on_client_gone(self, client: Client) -> None:
+        self._freezes = [asked for asked in self._freezes if asked.client is not client]
+        self._lists = [asked for asked in self._lists if asked.client is not client]
+        if not self._clients:
+            self._alone_since_s = time.monotonic()
+
+    def _answer(self, client: Client, request: Message) -> None:
+        asked = _Asked(client, request.get("id", 0), request)
+        try:
+            if "job" in request:
+                asked = asked._replace(key=job_key(int(request["job"]), int(request["attempt"])))
+            answer = self._verb(request["verb"])(asked)
+        except (KeeperError, OSError) as error:
+            answer = {"error": str(error)}
+        except (KeyError, TypeError, ValueError) as error:
+            answer = {"error": f"malformed request: {error!r}"}
+        if answer is not None:
+            self._reply(asked, answer)
+
+    def _reply(self, asked: _Asked, answer: Message) -> None:
+        self._clients.send(asked.client, {"id": asked.request_id, **answer})
+
+    # -- verbs: each returns its answer, or None when it will come later --------------------------
+
+    def _verb(self, name: str) -> Callable[[_Asked], Message | None]:
+        verb = getattr(self, f"_do_{name}", None)
+        if verb is None:
+            raise KeeperError(f"this keeper (protocol {protocol.VERSION}) has no verb {name!r}")
+        return verb  # type: ignore[no-any-return]  # found by name
+
+    def _do_hello(self, asked: _Asked) -> Message:
+        theirs, state = asked.request["version"], asked.request.get("state")
+        if theirs != protocol.VERSION:
+            _say(f"refused a daemon that speaks protocol {theirs}, not {protocol.VERSION}")
+            raise KeeperError(
+                f"the keeper that runs (pid {self._me.pid}) speaks protocol {protocol.VERSION}, "
+                f"not {theirs}; it ends by itself when its jobs have"
+            )
+        if state != self._state:
+            _say(f"refused a daemon of {state}")
+            raise KeeperError(
+                f"the keeper that runs (pid {self._me.pid}) keeps the jobs of {self._state}; "
+                "give this daemon another runtime_dir"
+            )
+        return {
+            "ok": {
+                "version": protocol.VERSION,
+                "pid": self._me.pid,
+                "freezer": self._freezer.name,
+                "detail": self._freezer.detail,
+            }
+        }
+
+    def _do_start(self, asked: _Asked) -> Message | None:
+        key = asked.key
+        if key in self._starting:
+            self._starting[key].append(asked)
+            return None
+        if not self._directories.make(key):
+            return {"ok": self._directories.describe(key, self._me)}
+        self._freezer.make(key)
+        report_read, report_write = os.pipe2(os.O_CLOEXEC)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._become_shim(asked, report_write)
+        except OSError:
+            os.close(report_read)
+            raise
+        finally:
+            os.close(report_write)
+        self._shims[pid] = key
+        self._starting[key] = [asked]
+        self._selector.register(
+            report_read, selectors.EVENT_READ, lambda: self._on_report(key, report_read)
+        )
+        return None
+
+    def _become_shim(self, asked: _Asked, report: int) -> None:
+        """In the forked child: forget all that is the keeper's, and be a shim. Never returns."""
+        try:
+            signal.set_wakeup_fd(-1)
+            os.closerange(3, report)
+            os.closerange(report + 1, _HIGHEST_FD)
+            directory = self._directories.of(asked.key)
+            output = os.path.join(directory, protocol.OUTPUT_FILE)
+            Shim(
+                key=asked.key,
+                directory=directory,
+                launch={**asked.request["launch"], "output": output},
+                freezer=self._freezer,
+                keeper=self._me,
+                keeper_file=self._keeper_file,
+                report=report,
+            ).run()
+        except BaseException as error:  # noqa: BLE001 - a fork must not return into the keeper
+            with contextlib.suppress(OSError):
+                os.write(report, protocol.encode({"error": f"shim: {error!r}"}))
+        finally:
+            os._exit(1)
+
+    def _on_report(self, key: str, report: int) -> None:
+        self._selector.unregister(report)
+        with open(report, "rb") as file:
+            line = file.readline()
+        answer = json.loads(line) if line else {"error": "the shim ended before it said anything"}
+        if "error" not in answer:
+            answer = {"ok": {"alive": True, **answer}}
+        for asked in self._starting.pop(key):
+            self._reply(asked, answer)
+        for asked in [asked for asked in self._kills if asked.key == key]:
+            self._kills.remove(asked)
+            self._reply(asked, self._kill(asked))
+
+    def _do_freeze(self, asked: _Asked) -> Message | None:
+        shim = self._directories.find_shim(asked.key)
+        if shim is None:
+            raise KeeperError(
+                f"job {asked.request['job']} has no living shim, which would let it go "
+                "if this keeper died"
+            )
+        if self._grip.freeze(asked.key, shim):
+            return {"ok": {"frozen": True}}
+        self._freezes.append(asked)
+        return None
+
+    def _do_thaw(self, asked: _Asked) -> Message:
+        self._thaw(asked.key)
+        return {"ok": {"frozen": False}}
+
+    def _do_kill(self, asked: _Asked) -> Message | None:
+        """What is between fork and exec hears no SIGTERM, and may not be in its cgroup yet."""
+        if asked.key not in self._starting:
+            return self._kill(asked)
+        if int(asked.request["signal"]) == signal.SIGKILL:
+            self._kill(asked)
+        self._kills.append(asked)
+        return None
+
+    def _kill(self, asked: _Asked) -> Message:
+        count = self._grip.kill(asked.key, signal.Signals(int(asked.request["signal"])))
+        self._thaw(asked.key)
+        return {"ok": {"signalled": count}}
+
+    def _do_list(self, asked: _Asked) -> Message | None:
+        keys = {job_key(int(job), int(attempt)) for job, attempt in asked.request["jobs"]}
+        if any(self._is_undecided(key) for key in keys):
+            self._lists.append(asked)
+            return None
+        pairs = [(int(job), int(attempt)) for job, attempt in asked.request["jobs"]]
+        return {"ok": {"jobs": [self._grip.describe(*pair, self._me) for pair in pairs]}}
+
+    def _is_undecided(self, key: str) -> bool:
+        """True while its shim has not said yet that it runs the job: it is about to, or never."""
+        if key not in self._starting:
+            return False
+        return not self._directories.has_status(key) and self._directories.find_main(key) is None
+
+    def _do_tidy(self, asked: _Asked) -> Message:
+        self._grip.lay_to_rest(asked.key)
+        return {"ok": {}}
+
+    def _do_leave(self, _asked: _Asked) -> Message:
+        self._leaving = True
+        return {"ok": {}}
+
+    # -- jobs ------------------------------------------------------------------------------------
+
+    def _thaw(self, key: str) -> None:
+        self._grip.thaw(key)
+        for asked in [asked for asked in self._freezes if asked.key == key]:
+            self._freezes.remove(asked)
+            self._reply(asked, {"ok": {"frozen": False}})
+
+    def _look_at_waiting(self) -> None:
+        lists, self._lists = self._lists, []
+        for asked in lists:
+            self._answer(asked.client, asked.request)
+        for asked in list(self._freezes):
+            frozen = self._grip.look_again(asked.key)
+            if frozen is False:
+                continue
+            self._freezes.remove(asked)
+            self._reply(asked, {"ok": {"frozen": True}} if frozen else {"error": "the job ended"})
+
+    def _take_over(self) -> None:
+        """Learn of an earlier keeper's jobs, and drop cgroups nobody needs.
+
+        Their shims leave it to this keeper to thaw them; a job without a shim is thawed at once.
+        """
+        for key in self._directories.unfinished():
+            shim = self._directories.find_shim(key)
+            pidfd = None if shim is None else open_pidfd(shim)
+            if pidfd is None:
+                self._grip.lay_to_rest(key)
+                continue
+            self._adopted.add(key)
+            self._grip.maybe_frozen.add(key)
+            self._selector.register(pidfd, selectors.EVENT_READ, self._on_exit_of(key, pidfd))
+        self._grip.drop_empty(besides=self._adopted)
+
+    def _on_exit_of(self, key: str, pidfd: int) -> Callable[[], None]:
+        def on_exit() -> None:
+            self._selector.unregister(pidfd)
+            os.close(pidfd)
+            self._adopted.discard(key)
+            self._grip.lay_to_rest(key)
+
+        return on_exit
+
+    def _reap(self, wake: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while os.read(wake, 4096):
+                pass
+        while True:
+            try:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            key = self._shims.pop(pid, None)
+            if key is not None:
+                self._grip.lay_to_rest(key)
+
+
+def _say(text: str) -> None:
+    """One line into keeper.log."""
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    with contextlib.suppress(OSError):
+        print(f"{moment} keeper[{os.getpid()}]: {text}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """Arguments: state directory, socket path, grace time in s, ``auto`` or ``signals``."""
+    state, path, grace_s, means = sys.argv[1:5]
+    if not be_the_only_one(os.path.join(state, protocol.LOCK_FILE)):
+        _say("another keeper runs; it ends")
+        return 0  # the daemon will reach that one
+    before = read_json(os.path.join(state, protocol.KEEPER_FILE)) or {}
+    freezer = choose_freezer(
+        state, previous_base=before.get("base"), allow_cgroup=means != "signals"
+    )
+    listener = listen(path)
+    try:
+        Keeper(state, listener, freezer, float(grace_s)).serve()
+    finally:
+        listener.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+    return 0

@@ -1,0 +1,132 @@
+"""The job's child, between fork and exec: becomes what was asked, then runs the command.
+
+Every step that fails is named, so that the submitter reads "the working directory /x is gone"
+and not an errno. Standard library only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
+
+from iodaemon.backend.linux.process import prefer_memory_nodes
+
+Launch = dict[str, Any]
+"""What to run: command, cwd, environment, umask, cpus, memory_nodes, stdout, stderr, output,
+open_files (soft limit)."""
+
+NOT_FOUND: Final = 127
+NOT_RUNNABLE: Final = 126
+
+
+class LaunchError(Exception):
+    """The command cannot be run; ``exit_code`` as a shell would give it."""
+
+    def __init__(self, problem: str, exit_code: int) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.exit_code = exit_code
+
+
+def become(launch: Launch, enter: Callable[[], None]) -> None:
+    """Turn the calling process into the job, up to the point before exec.
+
+    Order: cgroup first (what is forked later is in it), own session, affinity, memory policy,
+    mask, directory, files.
+
+    Raises:
+        LaunchError: a step failed that will fail again.
+        OSError: a step failed that may work later (the cgroup).
+    """
+    enter()
+    os.setsid()
+    _confine(launch)
+    os.umask(launch["umask"])
+    _change_directory(launch["cwd"])
+    _open_files(launch)
+    _reset_signals()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (launch["open_files"], hard))
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _reset_signals() -> None:
+    """To their defaults: what Python, the shim or whoever started the daemon ignores.
+
+    An ignored signal would stay ignored over exec.
+    """
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def execute(launch: Launch) -> NoReturn:
+    """Exec the command on the job's own PATH.
+
+    Raises:
+        LaunchError: it does not exist or cannot be run.
+    """
+    command: list[str] = launch["command"]
+    environment: dict[str, str] = launch["environment"]
+    try:
+        os.execvpe(command[0], command, environment)  # noqa: S606 - the whole point
+    except OSError as error:
+        raise _exec_problem(command[0], environment, error) from error
+
+
+def _exec_problem(name: str, environment: dict[str, str], error: OSError) -> LaunchError:
+    if error.errno == errno.ENOENT:
+        where = "" if "/" in name else f" in PATH ({environment.get('PATH', 'not set')})"
+        if os.path.exists(name) and "/" in name:
+            return LaunchError(
+                f"{name}: the interpreter its first line names does not exist", NOT_FOUND
+            )
+        return LaunchError(f"{name}: no such command{where}", NOT_FOUND)
+    if error.errno == errno.ENOEXEC:
+        return LaunchError(
+            f"{name}: not a program and without an interpreter line; add '#!/bin/sh'", NOT_RUNNABLE
+        )
+    return LaunchError(f"{name}: cannot be run ({error.strerror})", NOT_RUNNABLE)
+
+
+def _confine(launch: Launch) -> None:
+    try:
+        os.sched_setaffinity(0, launch["cpus"])
+    except OSError as error:
+        raise LaunchError(
+            f"CPUs {launch['cpus']} cannot be used ({error.strerror}); are they online?",
+            NOT_RUNNABLE,
+        ) from error
+    prefer_memory_nodes(launch["memory_nodes"])
+
+
+def _change_directory(path: str) -> None:
+    try:
+        os.chdir(path)
+    except OSError as error:
+        raise LaunchError(
+            f"the working directory {path} cannot be entered ({error.strerror})", NOT_RUNNABLE
+        ) from error
+
+
+def _open_files(launch: Launch) -> None:
+    """Standard input is empty; output goes to the files asked for, else to the job's own file."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    out = _open_output(launch["stdout"] or launch["output"])
+    err = out if launch["stderr"] is None else _open_output(launch["stderr"])
+    os.dup2(null, 0)
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+
+
+def _open_output(path: str) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC | os.O_CLOEXEC | os.O_NOCTTY
+    try:
+        return os.open(path, flags, 0o666)
+    except OSError as error:
+        raise LaunchError(
+            f"the output file {path} cannot be written ({error.strerror})", NOT_RUNNABLE
+        ) from error

@@ -1,0 +1,265 @@
+"""The daemon's end of the line to the keeper; starts a keeper when none answers.
+
+Every verb is idempotent, so a request that was under way when the keeper went away is simply
+asked again of the next one: nothing a job needs is lost with a keeper.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from iodaemon.backend.linux import protocol
+from iodaemon.backend.linux.protocol import Message
+from iodaemon.errors import BackendError
+
+log = logging.getLogger(__name__)
+
+_ANSWER_WITHIN_S: Final = 10.0
+"""A keeper that has been started listens after about 0.05 s; more than this is a failure."""
+_RETRY_S: Final = 1.0
+_POLL_S: Final = 0.005
+
+
+def keeper_command(state: Path, socket: Path, grace_s: float, means: str) -> list[str]:
+    """How a keeper is started: no site packages, nothing on the path but this package."""
+    root = Path(__file__).resolve().parents[3]
+    code = (
+        f"import sys; sys.path.insert(0, {str(root)!r}); "
+        "from iodaemon.backend.linux.keeper import main; sys.exit(main())"
+    )
+    return [
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        code,
+        str(state),
+        str(socket),
+        str(grace_s),
+        means,
+    ]
+
+
+class KeeperLink:
+    """One connection at a time, renewed for as long as the daemon lives."""
+
+    def __init__(
+        self,
+        *,
+        state: Path,
+        socket: Path,
+        grace_s: float,
+        means: str,
+        on_connected: Callable[[], None],
+        on_trouble: Callable[[str], None],
+    ) -> None:
+        """Remember how to reach or start a keeper.
+
+        Args:
+            state: the daemon's state directory.
+            socket: where the keeper listens.
+            grace_s: how long it waits for a daemon before it thaws everything.
+            means: ``auto``, or ``signals`` to do without cgroups.
+            on_connected: runs after every connection but the first.
+            on_trouble: told why no keeper can be had, and ``""`` once one answers again.
+        """
+        self._state = state
+        self._real_state = os.path.realpath(state)
+        self._socket = socket
+        self._command = keeper_command(state, socket, grace_s, means)
+        self._on_connected = on_connected
+        self._on_trouble = on_trouble
+        self._child: subprocess.Popen[bytes] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._answers: dict[int, asyncio.Future[Message]] = {}
+        self._connected = asyncio.Event()
+        self._next_id = 0
+        self._spawned_s = -math.inf
+        self._task: asyncio.Task[None] | None = None
+        self.freezer = "unknown"
+        self.detail = ""
+        self.pid = 0
+
+    async def open(self) -> None:
+        """Reach or start a keeper, and keep in touch from now on.
+
+        Raises:
+            BackendError: none can be had; says why.
+        """
+        reader = await self._connect()
+        self._connected.set()
+        self._task = asyncio.create_task(self._stay_connected(reader))
+
+    async def close(self, *, leave: bool) -> None:
+        """Hang up; with ``leave`` the keeper ends as soon as no job needs it."""
+        if leave and self._connected.is_set():
+            with contextlib.suppress(BackendError, TimeoutError):
+                await asyncio.wait_for(self.ask("leave"), 2.0)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._hang_up()
+        if self._child is not None and leave:
+            await self._see_off(self._child)
+
+    async def ask(self, verb: str, **fields: object) -> Message:
+        """Ask the keeper, and the next one if this one dies before it answers.
+
+        Raises:
+            BackendError: the keeper says no, and why.
+        """
+        while True:
+            await self._connected.wait()
+            answer = await self._ask_once(verb, fields)
+            if answer is not None:
+                break
+        if "error" in answer:
+            raise BackendError(str(answer["error"]))
+        ok: Message = answer["ok"]
+        return ok
+
+    async def _ask_once(self, verb: str, fields: dict[str, object]) -> Message | None:
+        """The keeper's answer; None when the connection broke before it came."""
+        self._next_id += 1
+        request_id = self._next_id
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._answers[request_id] = answer
+        assert self._writer is not None
+        self._writer.write(protocol.encode({"id": request_id, "verb": verb, **fields}))
+        try:
+            return await answer
+        except ConnectionError:
+            return None
+        finally:
+            self._answers.pop(request_id, None)
+
+    # -- staying in touch ----------------------------------------------------------------------
+
+    async def _stay_connected(self, reader: asyncio.StreamReader) -> None:
+        while True:
+            await self._read_answers(reader)
+            await self._hang_up()
+            log.warning("event=keeper_lost pid=%d", self.pid)
+            reader = await self._reconnect()
+            log.info("event=keeper_connected pid=%d freezer=%s", self.pid, self.freezer)
+            self._connected.set()
+            self._on_connected()
+
+    async def _reconnect(self) -> asyncio.StreamReader:
+        told = False
+        while True:
+            try:
+                reader = await self._connect()
+            except BackendError as error:
+                self._on_trouble(str(error))
+                told = True
+                await asyncio.sleep(_RETRY_S)
+            else:
+                if told:
+                    self._on_trouble("")
+                return reader
+
+    async def _read_answers(self, reader: asyncio.StreamReader) -> None:
+        buffer = bytearray()
+        while True:
+            try:
+                data = await reader.read(1 << 16)
+            except OSError:
+                return
+            if not data:
+                return
+            buffer += data
+            for message in protocol.split_lines(buffer):
+                answer = self._answers.get(message["id"])
+                if answer is not None and not answer.done():
+                    answer.set_result(message)
+
+    async def _hang_up(self) -> None:
+        self._connected.clear()
+        if self._writer is not None:
+            self._writer.close()
+            with contextlib.suppress(OSError):
+                await self._writer.wait_closed()
+            self._writer = None
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(ConnectionError("the keeper is gone"))
+
+    async def _connect(self) -> asyncio.StreamReader:
+        """A connection to a keeper that has said hello."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + _ANSWER_WITHIN_S
+        while True:
+            try:
+                reader, self._writer = await asyncio.open_unix_connection(self._socket)
+                if await self._greet(reader, self._writer):
+                    return reader
+                await self._hang_up()
+            except (FileNotFoundError, ConnectionError):
+                self._start_if_none()
+            except OSError as error:
+                raise BackendError(f"{self._socket}: {error.strerror}") from error
+            if loop.time() > deadline_s:
+                raise BackendError(
+                    f"the keeper does not answer on {self._socket}; its messages are in "
+                    f"{self._state / 'keeper.log'}"
+                )
+            await asyncio.sleep(_POLL_S)
+
+    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """True once the keeper has said hello; False when it was just about to end."""
+        hello = {
+            "id": 0,
+            "verb": "hello",
+            "version": protocol.VERSION,
+            "state": self._real_state,
+        }
+        writer.write(protocol.encode(hello))
+        try:
+            line = await asyncio.wait_for(reader.readline(), _ANSWER_WITHIN_S)
+            if not line.endswith(b"\n"):
+                return False
+            answer = protocol.split_lines(bytearray(line))[0]
+        except (TimeoutError, ValueError) as error:
+            raise BackendError("the keeper does not answer; stop it and try again") from error
+        if "error" in answer:
+            raise BackendError(str(answer["error"]))
+        ok = answer["ok"]
+        self.freezer, self.detail, self.pid = ok["freezer"], ok["detail"], ok["pid"]
+        return True
+
+    def _start_if_none(self) -> None:
+        alive = self._child is not None and self._child.poll() is None
+        now_s = asyncio.get_running_loop().time()
+        if alive or now_s < self._spawned_s + _RETRY_S:
+            return
+        self._spawned_s = now_s
+        try:
+            with open(self._state / "keeper.log", "ab") as messages:
+                self._child = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=messages,
+                    stderr=messages,
+                    start_new_session=True,
+                    cwd="/",
+                )
+        except OSError as error:
+            raise BackendError(f"the keeper cannot be started ({error.strerror})") from error
+
+    async def _see_off(self, child: subprocess.Popen[bytes]) -> None:
+        """Wait for a keeper without jobs to end; one that keeps jobs stays, and says so by it."""
+        for _ in range(200):
+            if child.poll() is not None:
+                return
+            await asyncio.sleep(_POLL_S)
+        child.returncode = 0  # it stays on purpose; do not warn that it was not waited for

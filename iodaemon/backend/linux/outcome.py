@@ -1,0 +1,76 @@
+"""What a shim's record and status mean to the controller: events, in the order of their times."""
+
+from __future__ import annotations
+
+from iodaemon.backend.linux.protocol import Message
+from iodaemon.core import event as ev
+from iodaemon.core.job import Exit, IoTotals, JobId
+
+
+def began(job_id: JobId, attempt: int, record: Message, now_s: float) -> ev.JobStarted:
+    """Its start.
+
+    Args:
+        job_id: the job.
+        attempt: which start of it.
+        record: the shim's record or status; both say when. The wall clock may have been set
+            since, ours does not step.
+        now_s: now, on our timeline.
+    """
+    at_s = min(float(record["started_s"]), now_s)
+    return ev.JobStarted(at_s=at_s, job_id=job_id, attempt=attempt)
+
+
+def ended(job_id: JobId, attempt: int, status: Message, now_s: float) -> list[ev.Event]:
+    """Its whole life, or why it could never have one; arguments as for ``began``."""
+    at_s = min(float(status["ended_s"]), now_s)
+    if "never_ran" in status:
+        return [
+            ev.StartFailed(
+                at_s=at_s,
+                job_id=job_id,
+                attempt=attempt,
+                problem=status["never_ran"],
+                exit_code=status["exit_code"],
+            )
+        ]
+    return [
+        began(job_id, attempt, status, at_s),
+        ev.JobExited(
+            at_s=at_s,
+            job_id=job_id,
+            attempt=attempt,
+            exit=Exit(code=status["exit"]["code"], signal=status["exit"]["signal"]),
+            io=IoTotals(
+                read_bytes=status["io"]["read_bytes"],
+                written_bytes=status["io"]["written_bytes"],
+            ),
+        ),
+    ]
+
+
+def is_of_the_machine(status: Message) -> bool:
+    """True when it never ran for a reason that may pass, and that other jobs would meet too."""
+    return "never_ran" in status and status["exit_code"] is None
+
+
+def orphaned(
+    job_id: JobId, attempt: int, end: Exit, totals: IoTotals, now_s: float
+) -> ev.JobExited:
+    """The end of a job whose shim was killed; an empty ``end`` is one nobody knows."""
+    known = "the kernel told its exit" if end != Exit() else "its exit is unknown"
+    return ev.JobExited(
+        at_s=now_s,
+        job_id=job_id,
+        attempt=attempt,
+        exit=end,
+        io=totals,
+        note=f"its shim was killed; {known}",
+    )
+
+
+def lost(job_id: JobId, attempt: int, note: str, now_s: float) -> ev.JobExited:
+    """The end of a job of which nothing is left."""
+    return ev.JobExited(
+        at_s=now_s, job_id=job_id, attempt=attempt, exit=Exit(), io=IoTotals(), note=note
+    )

@@ -1,0 +1,182 @@
+"""Facts about processes, and the few system calls Python has no name for.
+
+Standard library only: the keeper and the shim import this.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+_PR_SET_CHILD_SUBREAPER: Final = 36  # include/uapi/linux/prctl.h, Linux 3.4
+_SYS_SET_MEMPOLICY: Final = {"x86_64": 238, "aarch64": 237, "riscv64": 237, "ppc64le": 261}
+_MPOL_PREFERRED: Final = 1  # include/uapi/linux/mempolicy.h
+_MPOL_PREFERRED_MANY: Final = 5  # Linux 5.15
+_MASK_BITS: Final = 1024
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+
+
+class Identity(NamedTuple):
+    """One process, not to be mistaken for a later one with the same number.
+
+    Attributes:
+        pid: its number.
+        start_ticks: when it started, clock ticks after boot (/proc/PID/stat field 22).
+        boot_id: the boot it lived in.
+    """
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+
+
+def read_boot_id() -> str:
+    """This boot's id (/proc/sys/kernel/random/boot_id)."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def _stat_fields(pid: int) -> list[str] | None:
+    """Fields of /proc/PID/stat from the state (field 3) on; None when the process is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read().decode(errors="replace")
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ESRCH):
+            return None
+        raise
+    return text[text.rindex(")") + 2 :].split()
+
+
+def find_start_ticks(pid: int) -> int | None:
+    """When the process started, ticks after boot; None when it is gone."""
+    fields = _stat_fields(pid)
+    return None if fields is None else int(fields[19])
+
+
+def find_state(pid: int) -> str | None:
+    """The one-letter state (R, S, D, T, Z ...); None when the process is gone."""
+    fields = _stat_fields(pid)
+    return None if fields is None else fields[0]
+
+
+def identify(pid: int) -> Identity | None:
+    """The identity of a living (or zombie) process; None when it is gone."""
+    ticks = find_start_ticks(pid)
+    return None if ticks is None else Identity(pid, ticks, read_boot_id())
+
+
+def is_alive(identity: Identity) -> bool:
+    """True when this very process exists and is no zombie."""
+    fields = _stat_fields(identity.pid)
+    if fields is None or fields[0] in ("Z", "X"):
+        return False
+    return int(fields[19]) == identity.start_ticks and read_boot_id() == identity.boot_id
+
+
+def open_pidfd(identity: Identity) -> int | None:
+    """A descriptor of this very process (readable once it has exited); None when it is gone."""
+    try:
+        fd = os.pidfd_open(identity.pid)
+    except ProcessLookupError:
+        return None
+    if find_start_ticks(identity.pid) != identity.start_ticks:
+        os.close(fd)
+        return None
+    return fd
+
+
+def children_of(pid: int) -> list[int]:
+    """Children of all threads of the process (/proc/PID/task/TID/children), oldest first."""
+    children: list[int] = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return children
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                children.extend(int(word) for word in file.read().split())
+        except OSError:
+            continue
+    return sorted(children)
+
+
+def descendants_of(pid: int) -> Iterator[int]:
+    """All processes below this one, parents before children; the process itself is not in it."""
+    level = children_of(pid)
+    while level:
+        yield from level
+        level = [child for parent in level for child in children_of(parent)]
+
+
+def survivors_of(main: Identity) -> list[int]:
+    """A job's processes when its subreaper is dead: ``main``'s session and all below it.
+
+    Parents come before children. The kernel gives a number to nobody else while it names a
+    session, so another process under main's number means that the session is empty. A process
+    that left the session and whose parent has ended is not found.
+    """
+    ticks = find_start_ticks(main.pid)
+    if main.boot_id != read_boot_id() or ticks not in (None, main.start_ticks):
+        return []
+    stats = {pid: fields for pid in _all_pids() if (fields := _stat_fields(pid)) is not None}
+    children: dict[int, list[int]] = {}
+    for pid, fields in stats.items():
+        children.setdefault(int(fields[1]), []).append(pid)
+    members = [pid for pid, fields in stats.items() if int(fields[3]) == main.pid]
+    found = dict.fromkeys(sorted(members, key=lambda pid: int(stats[pid][19])))
+    level = list(found)
+    while level := [child for pid in level for child in children.get(pid, ())]:
+        found.update(dict.fromkeys(level))
+    return list(found)
+
+
+def _all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def become_subreaper() -> None:
+    """Orphans below this process become its children (prctl(2), PR_SET_CHILD_SUBREAPER)."""
+    if _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def prefer_memory_nodes(nodes: list[int]) -> bool:
+    """Take memory from these NUMA nodes while they have some, elsewhere then (set_mempolicy(2)).
+
+    MPOL_PREFERRED_MANY, which spills instead of killing; before Linux 5.15 MPOL_PREFERRED on the
+    first node. Inherited over fork and exec.
+
+    Returns:
+        False where the kernel or the machine has no such call; nothing is changed then.
+    """
+    number = _SYS_SET_MEMPOLICY.get(os.uname().machine)
+    if number is None or not nodes:
+        return False
+    words = (ctypes.c_ulong * (_MASK_BITS // (8 * ctypes.sizeof(ctypes.c_ulong))))()
+    bits = 8 * ctypes.sizeof(ctypes.c_ulong)
+    for node in nodes:
+        words[node // bits] |= 1 << (node % bits)
+    if _LIBC.syscall(number, _MPOL_PREFERRED_MANY, words, _MASK_BITS + 1) == 0:
+        return True
+    first = (ctypes.c_ulong * len(words))()
+    first[min(nodes) // bits] |= 1 << (min(nodes) % bits)
+    return bool(_LIBC.syscall(number, _MPOL_PREFERRED, first, _MASK_BITS + 1) == 0)
+
+
+def read_own_io() -> tuple[int, int, int]:
+    """This process's (read_bytes, write_bytes - cancelled, syscr + syscw); zeros where hidden.
+
+    The counters include every child that was waited for (kernel/exit.c, wait_task_zombie).
+    """
+    try:
+        with open("/proc/self/io") as file:
+            values = {key: int(value) for key, value in (line.split(": ") for line in file)}
+    except OSError:
+        return 0, 0, 0
+    written = values["write_bytes"] - values["cancelled_write_bytes"]
+    return values["read_bytes"], written, values["syscr"] + values["syscw"]

@@ -1,0 +1,126 @@
+"""The language of daemon and keeper, and the files of a job's directory.
+
+One JSON object a line over a unix stream socket, versioned. Requests carry ``id`` and ``verb``;
+each is answered, not necessarily in order, by an object with the same ``id`` and either
+``ok`` or ``error``. Standard library only.
+
+Verbs (VERSION 1):
+    hello {version, state}               -> {version, pid, freezer, detail}; state is the
+                                            directory the daemon means, by its real path
+    start {job, attempt, launch}         -> {shim: {...}, alive} or {status: {...}} or
+                                            {never_ran}; asked again: what is there
+    freeze {job, attempt}                -> {frozen: true} once every process stands still
+    thaw {job, attempt}                  -> {frozen: false}
+    kill {job, attempt, signal}          -> {signalled: N}; SIGKILL takes all at once; of a job
+                                            that is being started it waits until it runs
+    list {jobs: [[job, attempt], ...]}   -> {jobs: [{job, attempt, frozen, ...as start}]}
+    tidy {job, attempt}                  -> {}; the cgroup of an ended job is removed
+    leave {}                             -> {}; the keeper ends once no shim is alive
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Final
+
+VERSION: Final = 1
+SHIM_FILE: Final = "shim.json"
+STATUS_FILE: Final = "status.json"
+OUTPUT_FILE: Final = "output"
+KEEPER_FILE: Final = "keeper.json"
+LOCK_FILE: Final = "keeper.lock"
+"""Held by the keeper (exclusively) and by a shim while it thaws without one (shared)."""
+LARGEST_LINE_BYTES: Final = 8 * 1024 * 1024
+"""A request above this is refused: the largest environment Linux can exec is 6 MiB."""
+
+Message = dict[str, Any]
+
+
+def encode(message: Message) -> bytes:
+    """One line."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def split_lines(buffer: bytearray) -> list[Message]:
+    """Take all complete lines out of the buffer and decode them.
+
+    Raises:
+        ValueError: a line is not a JSON object, or is too long.
+    """
+    messages: list[Message] = []
+    while (end := buffer.find(b"\n")) >= 0:
+        message = json.loads(buffer[:end])
+        del buffer[: end + 1]
+        if not isinstance(message, dict):
+            raise ValueError("a message is a JSON object")  # noqa: TRY004 - one kind for the caller
+        messages.append(message)
+    if len(buffer) > LARGEST_LINE_BYTES:
+        raise ValueError(f"a message is longer than {LARGEST_LINE_BYTES} bytes")
+    return messages
+
+
+def job_key(job: int, attempt: int) -> str:
+    """The name of a job's directory and cgroup: ``<job>.<attempt>``."""
+    return f"{job}.{attempt}"
+
+
+def parse_job_key(name: str) -> tuple[int, int] | None:
+    """The job and attempt of such a name; None for any other name."""
+    job, dot, attempt = name.partition(".")
+    if dot and job.isascii() and job.isdigit() and attempt.isascii() and attempt.isdigit():
+        return int(job), int(attempt)
+    return None
+
+
+def read_json(path: str) -> Message | None:
+    """The object in the file; None when there is none, or a power failure cut it short."""
+    try:
+        with open(path, "rb") as file:
+            value = json.loads(file.read())
+    except (FileNotFoundError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def write_json(path: str, value: Message, *, durable: bool) -> None:
+    """Replace the file by atomic rename; with ``durable`` it is on the disk on return."""
+    temporary = f"{path}.{os.getpid()}"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        data = json.dumps(value).encode()
+        while data:  # a disk that is nearly full takes a part, and refuses the rest
+            data = data[os.write(fd, data) :]
+        if durable:
+            os.fsync(fd)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    finally:
+        os.close(fd)
+    os.rename(temporary, path)
+    if durable:
+        sync_directory(os.path.dirname(path))
+
+
+def sync_directory(path: str) -> None:
+    """Make renames in the directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def claim(path: str, value: Message) -> bool:
+    """Create the file with this content if there is none; False when somebody was first."""
+    temporary = f"{path}.claim.{os.getpid()}"
+    with open(temporary, "w") as file:
+        json.dump(value, file)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        os.unlink(temporary)
+    return True

@@ -1,0 +1,144 @@
+"""All counters of one server, read in one go in a thread of their own.
+
+A thread, because a read of /proc/PID/io may wait for an exec that waits for the disk, and the
+event loop must never wait for a disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from iodaemon.backend.linux.cgroup_reader import CgroupReader
+from iodaemon.backend.linux.job_io import IoBaseline, JobIo, sum_resident_bytes
+from iodaemon.backend.linux.track import Track
+from iodaemon.core.job import IoTotals, JobId
+from iodaemon.core.platform import Device
+from iodaemon.core.sample import JobCounters, NodeCounters, Sample
+from iodaemon.errors import NoData
+from iodaemon.sampler import diskstats, meminfo, pressure
+
+
+class _JobReader:
+    """One job's sources; the kept memory figure is refreshed by ``read`` now and then."""
+
+    def __init__(self, root: Path, track: Track) -> None:
+        self._cgroup = None if track.cgroup is None else CgroupReader(Path(track.cgroup))
+        self._root = root
+        self._track = track
+        read, written, operations = track.baseline
+        self.io = JobIo(
+            root,
+            track.shim.pid,
+            IoBaseline(read_bytes=read, written_bytes=written, operations=operations),
+            self._members,
+            cpu_s=None if self._cgroup is None else self._cgroup.cpu_s,
+            resident_bytes=lambda: sum_resident_bytes(root, self._members()),
+            io_stall_s=None if self._cgroup is None else self._cgroup.io_stall_s,
+            memory_stall_s=None if self._cgroup is None else self._cgroup.memory_stall_s,
+        )
+
+    def _members(self) -> list[int]:
+        return self._track.pids() if self._cgroup is None else self._cgroup.pids()
+
+    def close(self) -> None:
+        self.io.close()
+        if self._cgroup is not None:
+            self._cgroup.close()
+
+
+class NodeReader:
+    """Reads jobs, devices and the node. Descriptors are opened and closed in its own thread only.
+
+    ``add`` and ``remove`` are called in the event loop and take effect at the next reading, so
+    that a descriptor is never closed while the thread reads it.
+    """
+
+    def __init__(self, root: Path, devices: Sequence[Device]) -> None:
+        self._root = root
+        self._tracks: dict[JobId, Track] = {}
+        self._readers: dict[JobId, tuple[Track, _JobReader]] = {}
+        self._known: dict[JobId, JobCounters] = {}
+        self._diskstats = diskstats.Sampler(root, wanted={device.id for device in devices})
+        self._io_pressure = pressure.Sampler(root)
+        self._memory_pressure = pressure.Sampler(root, resource="memory")
+        self._meminfo = meminfo.Sampler(root)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reading")
+
+    def add(self, track: Track) -> None:
+        """Read this job from now on."""
+        self._tracks[track.job_id] = track
+
+    def remove(self, job_id: JobId) -> None:
+        """Read it no more."""
+        self._tracks.pop(job_id, None)
+        self._known.pop(job_id, None)
+
+    def known_totals(self, job_id: JobId) -> IoTotals:
+        """The job's I/O as last read."""
+        counters = self._known.get(job_id, JobCounters())
+        return IoTotals(read_bytes=counters.read_bytes, written_bytes=counters.written_bytes)
+
+    async def read(self, at_s: float) -> Sample:
+        """One sample of everything; ``at_s`` is when the reading began."""
+        loop = asyncio.get_running_loop()
+        tracks = dict(self._tracks)
+        sample = await loop.run_in_executor(self._thread, self._read_all, at_s, tracks)
+        self._known = {i: c for i, c in sample.jobs.items() if i in self._tracks}
+        return sample
+
+    def close(self) -> None:
+        """Give the descriptors and the thread back."""
+        self._thread.submit(self._close_all).result()
+        self._thread.shutdown()
+
+    # -- in the thread ---------------------------------------------------------------------------
+
+    def _read_all(self, at_s: float, tracks: dict[JobId, Track]) -> Sample:
+        self._follow(tracks)
+        jobs = {job_id: reader.io.read() for job_id, (_, reader) in self._readers.items()}
+        try:
+            devices = self._diskstats.read()
+        except NoData:
+            devices = {}
+        return Sample(at_s=at_s, jobs=jobs, devices=devices, node=self._read_node())
+
+    def _follow(self, tracks: dict[JobId, Track]) -> None:
+        """Open readers for new attempts, close those of jobs that are gone."""
+        for job_id, (track, reader) in list(self._readers.items()):
+            if tracks.get(job_id) is not track:
+                reader.close()
+                del self._readers[job_id]
+        for job_id, track in tracks.items():
+            if job_id not in self._readers:
+                self._readers[job_id] = (track, _JobReader(self._root, track))
+
+    def _read_node(self) -> NodeCounters:
+        io_stall_s = memory_stall_s = None
+        memory: meminfo.Meminfo | None = None
+        with contextlib.suppress(NoData):
+            io_stall_s = self._io_pressure.read().some_s
+        with contextlib.suppress(NoData):
+            memory_stall_s = self._memory_pressure.read().some_s
+        with contextlib.suppress(NoData):
+            memory = self._meminfo.read()
+        return NodeCounters(
+            io_stall_s=io_stall_s,
+            memory_stall_s=memory_stall_s,
+            dirty_bytes=None if memory is None else memory.dirty_bytes,
+            writeback_bytes=None if memory is None else memory.writeback_bytes,
+            available_bytes=None if memory is None else memory.available_bytes,
+        )
+
+    def _close_all(self) -> None:
+        self._follow({})
+        for sampler in (
+            self._diskstats,
+            self._io_pressure,
+            self._memory_pressure,
+            self._meminfo,
+        ):
+            sampler.close()

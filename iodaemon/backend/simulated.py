@@ -1,0 +1,262 @@
+"""A simulated node: the same decisions in, the same events and counters out, no real process.
+
+It runs on any timeline: in virtual time below the simulator, in wall time below the daemon.
+What its jobs do is in their profiles (``profile.py``); how they get on in ``fluid.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final, assert_never
+
+from iodaemon.backend.disk import (
+    Scaling,
+    SimulatedDisk,
+    constant_scaling,
+    lv_scaling,
+    table_scaling,
+)
+from iodaemon.backend.fluid import Fluid
+from iodaemon.backend.profile import Compute, Profile, Read, Step, Write, parse_profile
+from iodaemon.core import event as ev
+from iodaemon.core.decision import Decision, Kill, Reject, Resume, Start, Stop, Suspend
+from iodaemon.core.error import IodaemonError
+from iodaemon.core.job import Exit, IoTotals, JobId
+from iodaemon.core.platform import Device, DeviceId, Partition, PartitionId, Platform, Slot, SlotId
+from iodaemon.core.sample import Sample
+from iodaemon.core.timeline import Timeline, Timer
+
+__all__ = [
+    "Compute",
+    "Profile",
+    "Read",
+    "Scaling",
+    "SimulatedDisk",
+    "SimulatedNode",
+    "Step",
+    "Write",
+    "constant_scaling",
+    "default_platform",
+    "lv_scaling",
+    "parse_profile",
+    "table_scaling",
+]
+
+SIGKILL: Final = 9
+SIGTERM: Final = 15
+CANNOT_EXECUTE: Final = 126
+"""The shell's exit code for a command that was found but cannot be run."""
+
+
+def default_platform(sockets: int = 2, slots: int = 4) -> Platform:
+    """Sockets with so many one-CPU slots each, numbered through, and one disk ``sim0``."""
+    partitions = tuple(
+        Partition(
+            id=PartitionId(socket),
+            slots=tuple(
+                Slot(id=SlotId(cpu), cpus=(cpu,))
+                for cpu in range(socket * slots, (socket + 1) * slots)
+            ),
+        )
+        for socket in range(sockets)
+    )
+    return Platform(partitions=partitions, devices=(Device(id=DeviceId("sim0")),))
+
+
+class _Launch:
+    """A job of this node that has not ended: the decision, and whether it runs yet."""
+
+    def __init__(self, start: Start, profile: Profile) -> None:
+        self.start = start
+        self.profile = profile
+        self.timer: Timer | None = None
+        self.runs = False
+        self.suspended = False
+
+
+class SimulatedNode:
+    """Carries decisions out in a fluid model. Events are posted from the timeline's calls only."""
+
+    def __init__(
+        self,
+        platform: Platform,
+        timeline: Timeline,
+        post: Callable[[ev.Event], None],
+        profile_of: Callable[[JobId], Profile],
+        *,
+        disk: SimulatedDisk | None = None,
+        start_delay_s: float = 0.0,
+    ) -> None:
+        self._platform = platform
+        self._timeline = timeline
+        self._post = post
+        self._profile_of = profile_of
+        self._disk = disk if disk is not None else SimulatedDisk()
+        self._start_delay_s = start_delay_s
+        self._fluid = Fluid(self._disk, timeline.now_s)
+        self._launches: dict[JobId, _Launch] = {}
+        self._alarm: Timer | None = None
+        self._alarm_s = math.inf
+
+    @property
+    def platform(self) -> Platform:
+        """What can be handed out."""
+        return self._platform
+
+    @property
+    def offers(self) -> frozenset[type]:
+        """All kinds of decisions."""
+        return frozenset({Start, Suspend, Resume, Stop, Kill, Reject})
+
+    def perform(self, decision: Decision) -> None:
+        """Carry the decision out; of a job that is unknown or ended it says nothing."""
+        self._catch_up()
+        match decision:
+            case Start():
+                self._start(decision)
+            case Suspend():
+                self._suspend(decision.job_id)
+            case Resume():
+                self._resume(decision.job_id)
+            case Stop():
+                self._stop(decision.job_id)
+            case Kill():
+                self._end_by_signal(decision.job_id, SIGKILL)
+            case Reject():
+                pass
+            case _:
+                assert_never(decision)
+        self._set_alarm()
+
+    def sample(self) -> None:
+        """Read all counters; one SampleTaken answers."""
+        self._catch_up()
+        self._set_alarm()
+        sample = Sample(
+            at_s=self._timeline.now_s,
+            jobs=self._fluid.jobs(),
+            devices={self._disk.id: self._fluid.device()},
+            node=self._fluid.node(),
+        )
+        self._answer(ev.SampleTaken(at_s=sample.at_s, sample=sample))
+
+    # -- decisions ---------------------------------------------------------------------------
+
+    def _start(self, start: Start) -> None:
+        known = self._launches.get(start.job_id)
+        if known is not None:  # asked again: answered again
+            if known.runs:
+                self._answer_started(known.start)
+            return
+        try:
+            launch = _Launch(start, self._profile_of(start.job_id))
+        except IodaemonError as error:
+            self._answer_failed(start, str(error))
+            return
+        self._launches[start.job_id] = launch
+        if self._start_delay_s > 0.0:
+            at_s = self._timeline.now_s + self._start_delay_s
+            launch.timer = self._timeline.call_at(at_s, lambda: self._begin_late(launch))
+        else:
+            self._begin(launch)
+
+    def _begin_late(self, launch: _Launch) -> None:
+        self._catch_up()
+        self._begin(launch)
+        self._set_alarm()
+
+    def _begin(self, launch: _Launch) -> None:
+        launch.runs = True
+        self._fluid.add(launch.start.job_id, launch.profile, len(launch.start.slots))
+        self._answer_started(launch.start)
+
+    def _suspend(self, job_id: JobId) -> None:
+        launch = self._launches.get(job_id)
+        if launch is None or not launch.runs:
+            return
+        launch.suspended = True
+        self._fluid.suspend(job_id)
+        self._answer(ev.JobSuspended(at_s=self._timeline.now_s, job_id=job_id))
+
+    def _resume(self, job_id: JobId) -> None:
+        launch = self._launches.get(job_id)
+        if launch is None or not launch.runs:
+            return
+        launch.suspended = False
+        self._fluid.resume(job_id)
+        self._answer(ev.JobResumed(at_s=self._timeline.now_s, job_id=job_id))
+
+    def _stop(self, job_id: JobId) -> None:
+        launch = self._launches.get(job_id)
+        if launch is None:
+            return
+        if not (launch.runs and launch.profile.ignores_term):
+            self._end_by_signal(job_id, SIGTERM)
+        elif launch.suspended:
+            self._resume(job_id)
+
+    def _end_by_signal(self, job_id: JobId, signal: int) -> None:
+        launch = self._launches.pop(job_id, None)
+        if launch is None:
+            return
+        if launch.timer is not None:
+            launch.timer.cancel()
+        io = self._fluid.remove(job_id) if launch.runs else IoTotals(read_bytes=0, written_bytes=0)
+        self._answer_exited(launch, self._timeline.now_s, Exit(signal=signal), io)
+
+    # -- time --------------------------------------------------------------------------------
+
+    def _catch_up(self) -> None:
+        """Bring the fluid to the present; jobs that ended on the way are reported as of then."""
+        for finished in self._fluid.advance(self._timeline.now_s):
+            launch = self._launches.pop(finished.job_id)
+            end = Exit(code=launch.profile.exit_code)
+            self._answer_exited(launch, finished.at_s, end, finished.io)
+
+    def _set_alarm(self) -> None:
+        next_s = self._fluid.next_s
+        if next_s == self._alarm_s:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm, self._alarm_s = None, next_s
+        if next_s < math.inf:
+            self._alarm = self._timeline.call_at(next_s, self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        self._alarm, self._alarm_s = None, math.inf
+        self._catch_up()
+        self._set_alarm()
+
+    # -- events ------------------------------------------------------------------------------
+
+    def _answer(self, event: ev.Event) -> None:
+        """Post it from a call of its own: nobody is answered while still asking."""
+        self._timeline.call_at(self._timeline.now_s, lambda: self._post(event))
+
+    def _answer_started(self, start: Start) -> None:
+        now_s = self._timeline.now_s
+        self._answer(ev.JobStarted(at_s=now_s, job_id=start.job_id, attempt=start.attempt))
+
+    def _answer_failed(self, start: Start, problem: str) -> None:
+        self._answer(
+            ev.StartFailed(
+                at_s=self._timeline.now_s,
+                job_id=start.job_id,
+                attempt=start.attempt,
+                problem=problem,
+                exit_code=CANNOT_EXECUTE,
+            )
+        )
+
+    def _answer_exited(self, launch: _Launch, at_s: float, end: Exit, io: IoTotals) -> None:
+        self._answer(
+            ev.JobExited(
+                at_s=at_s,
+                job_id=launch.start.job_id,
+                attempt=launch.start.attempt,
+                exit=end,
+                io=io,
+            )
+        )

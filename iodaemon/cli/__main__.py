@@ -1,0 +1,7 @@
+"""``python -m iodaemon.cli`` is ``iod``."""
+
+import sys
+
+from iodaemon.cli import main
+
+sys.exit(main())

@@ -1,0 +1,112 @@
+"""``iod config``: the configuration in force, and a first one to edit."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from iodaemon.api.model import JsonObject, JsonValue
+from iodaemon.cli import output
+from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.option import OFF, AsJson, Word, argument, option
+from iodaemon.cli.output import Column
+from iodaemon.cli.session import Session
+from iodaemon.errors import RequestError
+
+if TYPE_CHECKING:
+    from iodaemon.config import Config
+
+app = new_app()
+configs = new_app(help="Configuration: show, init.")
+app.add_typer(configs, name="config")
+
+
+Running = Annotated[bool, option("--running", text="Ask the daemon for what it runs with.")]
+Force = Annotated[bool, option("--force", text="Replace a FILE that is there.")]
+
+
+@verb(configs, "show")
+def show_config(ctx: typer.Context, running: Running = OFF, as_json: AsJson = OFF) -> int:
+    """Show every setting, its value, and where that comes from."""
+    session: Session = ctx.obj
+    answer = session.client().config() if running else _document(session.load_config({}))
+    if as_json:
+        output.print_json(answer)
+    else:
+        print("\n".join(_lines(answer)))
+    return 0
+
+
+@verb(configs, "init")
+def init_config(file: Annotated[Word, argument("FILE")] = None, force: Force = OFF) -> int:
+    """Print a configuration to edit, or write it to FILE.
+
+    It explains every setting and, as it stands, changes none.
+    """
+    from iodaemon.config import config_toml, default_settings
+
+    text = config_toml(default_settings(os.environ, os.geteuid()))
+    if file is None or file == "-":
+        sys.stdout.write(text)
+    else:
+        _write(Path(file), text, force=force)
+        output.say(f"wrote {file}")
+    return 0
+
+
+def _document(config: Config) -> JsonObject:
+    """The configuration as the API shows a running daemon's."""
+    import msgspec
+
+    from iodaemon.config import describe_settings
+
+    settings: list[JsonValue] = [
+        {**msgspec.to_builtins(setting), "origin": config.origins.get(setting.path, "default")}
+        for setting in describe_settings(config)
+        if setting.path not in ("file", "origins")
+    ]
+    for table, values in config.policy_overrides.items():
+        settings += [
+            {"table": table, "key": key, "value": str(value), "origin": _origin(config, table, key)}
+            for key, value in values.items()
+        ]
+    return {"file": config.file, "settings": settings}
+
+
+def _origin(config: Config, table: str, key: str) -> str:
+    return config.origins.get(f"{table}.{key}", "default")
+
+
+def _lines(document: JsonObject) -> list[str]:
+    """One setting a line; a table without keys of its own says nothing and is left out."""
+    from iodaemon.cli.document import document_lines
+
+    settings = document.get("settings")
+    if not isinstance(settings, list):
+        return document_lines(document)
+    rows = [
+        (f"{row['table']}.{row['key']}".lstrip("."), str(row["value"]), str(row["origin"]))
+        for row in settings
+        if isinstance(row, dict) and row["key"]
+    ]
+    return output.table((Column("SETTING"), Column("VALUE"), Column("FROM")), rows)
+
+
+def _write(path: Path, text: str, *, force: bool) -> None:
+    """Write a new file; an old one only by force.
+
+    Raises:
+        RequestError: it is there already, or cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise RequestError(f"{path} is there already: edit it, or replace it by --force") from error
+    except OSError as error:
+        raise RequestError(f"{path} cannot be written: {error.strerror}") from error

@@ -1,0 +1,202 @@
+"""``iod cancel``, ``iod suspend``, ``iod resume``: what a person does to jobs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Annotated, Final
+
+import typer
+
+from iodaemon.api.client import Client, Outcome
+from iodaemon.api.model import JobAnswer
+from iodaemon.cli import output
+from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.failure import ExitCode, UsageError, exit_code
+from iodaemon.cli.option import OFF, AsJson, Jobs, Word, option
+from iodaemon.cli.selector import Selection, find_ids, job_words, parse_selectors
+from iodaemon.cli.session import Session
+from iodaemon.errors import ConfigError, RequestError
+
+app = new_app()
+
+_GRACE_S_MAX: Final = 24 * 3600.0
+
+Grace = Annotated[
+    Word,
+    option(
+        "--grace",
+        metavar="TIME",
+        text="From asking the job to end (SIGTERM) to killing it; bare number: seconds.",
+    ),
+]
+Yes = Annotated[bool, option("-y", "--yes", text="Do not ask before 'all'.")]
+
+
+@verb(app, "cancel")
+def cancel(
+    ctx: typer.Context,
+    jobs: Jobs = None,
+    grace: Grace = None,
+    yes: Yes = OFF,
+    as_json: AsJson = OFF,
+) -> int:
+    """End jobs, waiting or running.
+
+    JOB is 7, 3-9, 1,4, last or all, which is all of yours; for root, everybody's. Returns when they
+    are gone.
+    """
+    session: Session = ctx.obj
+    grace_s = _grace_s(grace)
+    return _act(
+        session.client(),
+        parse_selectors(jobs or []),
+        lambda client, ids: client.cancel_each(ids, grace_s=grace_s),
+        fault=_not_gone,
+        ask=None if yes else "cancel",
+        as_json=as_json,
+    )
+
+
+@verb(app, "suspend")
+def suspend(
+    ctx: typer.Context,
+    jobs: Jobs = None,
+    as_json: AsJson = OFF,
+) -> int:
+    """Make jobs stand still until resumed.
+
+    JOB is 7, 3-9, 1,4, last or all. A job that waits is held.
+    """
+    session: Session = ctx.obj
+    return _act(
+        session.client(),
+        parse_selectors(jobs or []),
+        lambda client, ids: client.suspend_each(ids),
+        fault=_not_still,
+        as_json=as_json,
+    )
+
+
+@verb(app, "resume")
+def resume(
+    ctx: typer.Context,
+    jobs: Jobs = None,
+    as_json: AsJson = OFF,
+) -> int:
+    """Let suspended or held jobs go on.
+
+    JOB is 7, 3-9, 1,4, last or all. The regulation may still have one stand still.
+    """
+    session: Session = ctx.obj
+    return _act(
+        session.client(),
+        parse_selectors(jobs or []),
+        lambda client, ids: client.resume_each(ids),
+        fault=_not_on,
+        as_json=as_json,
+    )
+
+
+Ask = Callable[[Client, list[int]], Iterator[tuple[int, Outcome]]]
+
+
+def _act(
+    client: Client,
+    selection: Selection,
+    request: Ask,
+    *,
+    fault: Callable[[JobAnswer], str | None],
+    ask: str | None = None,
+    as_json: bool,
+) -> int:
+    """Ask for it, say of every job what became of it; the exit code.
+
+    Args:
+        client: the daemon.
+        selection: the jobs.
+        request: what is asked of them.
+        fault: what an answer falls short of; None: nothing.
+        ask: the verb, when 'all' is to be confirmed by a person.
+        as_json: print the answers, not sentences.
+    """
+    if selection.is_all and ask and not sys.stdin.isatty():
+        raise UsageError(f"{ask} all: nobody can be asked here, so add --yes")
+    ids = find_ids(client, selection, finished=False)
+    if not ids:
+        output.say("no unfinished job is meant: nothing to do")
+        return ExitCode.OK
+    if selection.is_all and ask and not _is_confirmed(f"{ask} {job_words(ids)}?"):
+        output.say("nothing was done")
+        return ExitCode.REFUSED
+    return _report(
+        request(client, ids), fault, is_one=selection.is_plain and len(ids) == 1, as_json=as_json
+    )
+
+
+def _report(
+    outcomes: Iterator[tuple[int, Outcome]],
+    fault: Callable[[JobAnswer], str | None],
+    *,
+    is_one: bool,
+    as_json: bool,
+) -> int:
+    """Say of every job what became of it, as it happens; the exit code."""
+    answers, codes = [], set[int]()
+    for job_id, outcome in outcomes:
+        if isinstance(outcome, RequestError):
+            output.say(str(outcome) if is_one else f"job {job_id}: {outcome}")
+            codes.add(exit_code(outcome))
+            continue
+        answers.append(outcome)
+        codes.add(_tell(outcome, fault(outcome), as_json=as_json))
+    if as_json and answers:
+        output.print_json(answers[0] if is_one else answers)
+    codes.discard(ExitCode.OK)
+    return codes.pop() if len(codes) == 1 else int(bool(codes))
+
+
+def _tell(answer: JobAnswer, fault: str | None, *, as_json: bool) -> int:
+    job = answer["job"]
+    reason = output.reason_words(job)
+    if fault is not None:
+        output.say(f"job {job['id']} {fault}{reason}")
+        return ExitCode.REFUSED
+    if not as_json:
+        print(f"job {job['id']} {job['state_shown']}{reason}", flush=True)
+    return ExitCode.OK
+
+
+def _not_gone(answer: JobAnswer) -> str | None:
+    return None if answer.get("gone", True) else "is not gone yet"
+
+
+def _not_still(answer: JobAnswer) -> str | None:
+    job = answer["job"]
+    is_still = job["state"] in ("HELD", "SUSPENDED_IO", "SUSPENDED_USER")
+    return None if is_still else f"does not stand still yet, {job['state_shown']}"
+
+
+def _not_on(answer: JobAnswer) -> str | None:
+    job = answer["job"]
+    is_on = job["state"] not in ("HELD", "SUSPENDED_USER")
+    return None if is_on else f"does not go on yet, {job['state_shown']}"
+
+
+def _grace_s(text: str | None) -> float | None:
+    if text is None:
+        return None
+    from iodaemon.units import parse_duration_s
+
+    try:
+        grace_s = parse_duration_s(text)
+    except ConfigError as error:
+        raise UsageError(f"--grace: {error}") from error
+    if grace_s > _GRACE_S_MAX:
+        raise UsageError(f"--grace: {text!r} is more than a day")
+    return grace_s
+
+
+def _is_confirmed(question: str) -> bool:
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,0 +1,82 @@
+"""``iod daemon``: runs the daemon in the foreground."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Final
+
+import typer
+
+from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.failure import UsageError, nearest
+from iodaemon.cli.option import Word, option
+from iodaemon.cli.session import SOCKET_NAME, Session
+
+app = new_app()
+
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+Backend = Annotated[
+    Word, option("--backend", metavar="linux|simulated", text="What it runs jobs on [linux].")
+]
+Policy = Annotated[Word, option("--policy", metavar="NAME|FILE", text="The policy in force.")]
+StateDir = Annotated[
+    Word, option("--state-dir", metavar="DIR", text="The journal and the jobs' directories.")
+]
+Socket = Annotated[Word, option("--socket", metavar=f"DIR/{SOCKET_NAME}", text="Where it listens.")]
+ConfigFile = Annotated[Word, option("--config", metavar="FILE", text="The configuration file.")]
+LogLevel = Annotated[
+    str, option("--log-level", metavar="|".join(LOG_LEVELS), text="How much it tells [info].")
+]
+
+
+@verb(app, "daemon")
+def daemon(
+    ctx: typer.Context,
+    backend: Backend = None,
+    policy: Policy = None,
+    state_dir: StateDir = None,
+    socket: Socket = None,
+    config: ConfigFile = None,
+    log_level: LogLevel = "info",
+) -> int:
+    """Run the daemon in the foreground.
+
+    It ends by SIGTERM or Ctrl-C; its jobs outlive it. Options stand above the configuration file.
+    """
+    session: Session = ctx.obj
+    session.config = config or session.config
+    _check_log_level(log_level)
+    overrides = {
+        "backend": backend,
+        "policy": policy,
+        "state_dir": None if state_dir is None else os.path.abspath(state_dir),
+        "runtime_dir": _runtime_dir(socket or session.api),
+    }
+    loaded = session.load_config(overrides)
+    from iodaemon.daemon.main import run
+
+    return run(loaded, log_level=log_level)
+
+
+def _runtime_dir(socket: str | None) -> str | None:
+    """The directory of the sockets, from the path of the one that the daemon serves.
+
+    Raises:
+        UsageError: its name is not the one that clients look for.
+    """
+    if socket is None:
+        return None
+    folder, name = os.path.split(os.path.abspath(socket))
+    if name != SOCKET_NAME:
+        raise UsageError(
+            f"--socket: the socket is called {SOCKET_NAME}: write {socket}/{SOCKET_NAME}"
+        )
+    return folder
+
+
+def _check_log_level(level: str) -> None:
+    if level not in LOG_LEVELS:
+        hint = f"one of {', '.join(LOG_LEVELS)}"
+        raise UsageError(f"--log-level: no level {level!r}{nearest(level, LOG_LEVELS, hint)}")

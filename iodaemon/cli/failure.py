@@ -1,0 +1,97 @@
+"""What went wrong, told in one line, and the exit code that goes with it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import Any, Final
+
+import typer
+
+from iodaemon.errors import IodaemonError, NoDaemon, NotFound, NotPermitted
+
+# Typer 0.29 brings its own copy of click, older ones use click itself: either way the classes are
+# ancestors of the one that typer shows.
+ClickException: Final[type[Exception]] = next(
+    cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException"
+)
+
+
+class ExitCode(enum.IntEnum):
+    """What ``iod`` returns; ``wait`` and ``submit --wait`` return the job's own code."""
+
+    OK = 0
+    REFUSED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    NOT_PERMITTED = 4
+    NO_DAEMON = 7
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+
+
+class UsageError(IodaemonError):
+    """The command line itself is wrong (exit code 2)."""
+
+
+def exit_code(error: BaseException) -> ExitCode:
+    """The code for an error."""
+    if isinstance(error, UsageError | ClickException):
+        return ExitCode.USAGE
+    if isinstance(error, NotFound | FileNotFoundError):
+        return ExitCode.NOT_FOUND
+    if isinstance(error, NotPermitted | PermissionError):
+        return ExitCode.NOT_PERMITTED
+    return ExitCode.NO_DAEMON if isinstance(error, NoDaemon) else ExitCode.REFUSED
+
+
+def line(error: BaseException) -> str:
+    """The error in one line that says what to do."""
+    if isinstance(error, IodaemonError):
+        text = str(error)
+    elif isinstance(error, ClickException):
+        text = _usage_line(error)
+    elif isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    else:
+        what = f"{type(error).__name__}: {error}"
+        text = f"internal error, {what}: please report it with what 'iod --debug' prints"
+    return " ".join(text.split())
+
+
+def nearest(word: str, known: Iterable[str], otherwise: str) -> str:
+    """The end of a message: the known word nearest to this one, or else where they are listed."""
+    from difflib import get_close_matches
+
+    bare = {name.lstrip("-"): name for name in known}
+    found = get_close_matches(word.lstrip("-"), bare, n=1)
+    return f": did you mean {bare[found[0]]}?" if found else f": {otherwise}"
+
+
+def _usage_line(error: Any) -> str:
+    """Typer's complaint in our words."""
+    path = error.ctx.command_path if getattr(error, "ctx", None) else "iod"
+    if hasattr(error, "possibilities"):
+        return _unknown_option(error, path)
+    text: str = error.format_message().rstrip(".")
+    if text.startswith(("no verb", "No verb")):
+        return text
+    if text == "Missing command":
+        return f"no verb given: '{path} --help' lists them"
+    text = text[:1].lower() + text[1:]
+    return f"{text}: '{path} --help' shows how"
+
+
+def _unknown_option(error: Any, path: str) -> str:
+    name: str = error.option_name
+    if error.ctx is None:
+        return f"no option {name}: '{path} --help' lists them"
+    if name in _options(error.ctx.find_root()):
+        return f"{name} goes before the verb, as in 'iod {name} ... {path.partition(' ')[2]}'"
+    hint = f"'{path} --help' lists them"
+    return f"no option {name} in '{path}'{nearest(name, _options(error.ctx), hint)}"
+
+
+def _options(ctx: Any) -> list[str]:
+    params = ctx.command.get_params(ctx)
+    return [opt for param in params for opt in param.opts if opt.startswith("--")]

@@ -1,0 +1,28 @@
+"""``iod node``: sockets, slots, devices, and what is measured how."""
+
+from __future__ import annotations
+
+import typer
+
+from iodaemon.cli import output
+from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.document import document_lines
+from iodaemon.cli.option import OFF, AsJson
+from iodaemon.cli.session import Session
+
+app = new_app()
+
+
+@verb(app, "node")
+def node(
+    ctx: typer.Context,
+    as_json: AsJson = OFF,
+) -> int:
+    """Show sockets, slots, devices, and what is measured how."""
+    session: Session = ctx.obj
+    answer = session.client().node()
+    if as_json:
+        output.print_json(answer)
+    else:
+        print("\n".join(document_lines(answer)))
+    return 0

@@ -1,0 +1,116 @@
+"""``iod policy``: the policies there are, and what they say."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from iodaemon.cli import output
+from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.option import OFF, AsJson, Word, argument
+from iodaemon.cli.output import Column
+from iodaemon.cli.session import Session
+from iodaemon.errors import ConfigError, NoDaemon, NotFound
+
+if TYPE_CHECKING:
+    from iodaemon.config import PolicyFile
+
+app = new_app()
+policies = new_app(help="Policies: list, show, check.")
+app.add_typer(policies, name="policy")
+
+PolicyName = Annotated[Word, argument("NAME|FILE")]
+
+
+@verb(policies, "list")
+def list_policies(as_json: AsJson = OFF) -> int:
+    """List the policies that a name finds, and where."""
+    from iodaemon.config import find_policies, policy_search
+
+    found = find_policies(policy_search(os.environ))
+    if as_json:
+        output.print_json([{"name": name, "path": str(path)} for name, path in found.items()])
+    else:
+        rows = [(name, str(path)) for name, path in found.items()]
+        print("\n".join(output.table((Column("NAME"), Column("FILE")), rows)))
+    return 0
+
+
+@verb(policies, "show")
+def show_policy(
+    ctx: typer.Context,
+    name: PolicyName = None,
+    as_json: AsJson = OFF,
+) -> int:
+    """Show a policy, by default the one in force."""
+    document = _in_force(ctx.obj) if name is None else _document(_load(name))
+    _print(document, as_json=as_json)
+    return 0
+
+
+@verb(policies, "check")
+def check_policy(
+    ctx: typer.Context,
+    name: PolicyName = None,
+    as_json: AsJson = OFF,
+) -> int:
+    """Check a policy, by default the configured one."""
+    policy = _configured(ctx.obj) if name is None else _load(name)
+    if as_json:
+        _print(_document(policy), as_json=True)
+    else:
+        print(f"policy {policy.name} is right ({policy.path})")
+    return 0
+
+
+def _in_force(session: Session) -> dict[str, Any]:
+    """The daemon's policy; the configured one where no daemon runs."""
+    try:
+        return session.client().policy()
+    except NoDaemon:
+        policy = _configured(session)
+        output.say(f"no daemon runs; this is what one would start with, {policy.path}")
+        return _document(policy)
+
+
+def _configured(session: Session) -> PolicyFile:
+    config = session.load_config({})
+    return _load(config.policy, config.policy_overrides)
+
+
+def _load(name: str, overrides: dict[str, Any] | None = None) -> PolicyFile:
+    """The policy.
+
+    Raises:
+        NotFound: there is none of this name, or no such file.
+        ConfigError: it is wrong.
+    """
+    from iodaemon.config import find_policies, load_policy, policy_search
+
+    search = policy_search(os.environ)
+    try:
+        return load_policy(name, overrides=overrides or {}, search=search)
+    except ConfigError as error:
+        is_file = "/" in name or name.endswith(".toml")
+        is_there = os.path.exists(name) if is_file else name in find_policies(search)
+        if is_there:
+            raise
+        raise NotFound(str(error)) from error
+
+
+def _document(policy: PolicyFile) -> dict[str, Any]:
+    from iodaemon.config import rule_tables
+
+    about = {"name": policy.name, "path": str(policy.path), "source": policy.source}
+    return {**about, **rule_tables(policy.rules)}
+
+
+def _print(document: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        output.print_json(document)
+        return
+    from iodaemon.cli.document import document_lines
+
+    print("\n".join(document_lines(document, absent="none")))

@@ -1,0 +1,230 @@
+"""A submission as the submitter's own process can build and check it.
+
+The daemon starts the job as the submitter, but later and elsewhere; whoever submits can see now
+whether the command, the directory and the place for the output exist, and hears of it at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from iodaemon.api.model import JobOptions
+from iodaemon.cli.failure import UsageError
+from iodaemon.cli.output import say
+from iodaemon.errors import ConfigError, RequestError
+
+PLAIN_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+"""What ``--clean-env`` searches, whatever the submitter's PATH is."""
+
+_CLEAN: Final = ("HOME", "LANG", "LOGNAME", "SHELL", "TZ", "USER")
+_CPUS_MAX: Final = 1_000_000
+_MINUTE_S: Final = 60.0
+_NOTHING_DONE: Final = "nothing was submitted"
+
+
+class Place(NamedTuple):
+    """Where jobs run and with what.
+
+    Attributes:
+        options: ``cwd``, ``umask``, and ``stdout`` and ``stderr`` where they were given; absolute.
+        environment: all of it.
+    """
+
+    options: JobOptions
+    environment: dict[str, str]
+
+    @property
+    def cwd(self) -> str:
+        """The directory the command starts in."""
+        return self.options["cwd"]
+
+
+def parse_limits(
+    *,
+    cpus: str | None,
+    mem: str | None,
+    time: str | None,
+    io_rate: str | None,
+    max_suspend: str | None,
+) -> JobOptions:
+    """The part of a spec that says how much; a bare number is MiB, minutes, or MB/s.
+
+    Raises:
+        UsageError: one of them is no such quantity; names the option.
+    """
+    limits = JobOptions()
+    if cpus is not None:
+        limits["cpus"] = _cpus(cpus)
+    if mem is not None:
+        limits["memory_bytes"] = int(_quantity("--mem", mem, _memory_bytes))
+    if time is not None:
+        limits["walltime_s"] = _quantity("--time", time, _minutes_s)
+    if io_rate is not None:
+        limits["io_rate_bytes_per_s"] = _quantity("--io-rate", io_rate, _rate_bytes_per_s)
+    if max_suspend is not None:
+        limits["max_suspend_s"] = _quantity("--max-suspend", max_suspend, _minutes_s)
+    return limits
+
+
+def _cpus(text: str) -> int:
+    if text.isascii() and text.isdigit() and 0 < int(text) <= _CPUS_MAX:
+        return int(text)
+    raise UsageError(f"--cpus: {text!r} is no number of CPUs; write for example --cpus 4")
+
+
+def _quantity(option: str, text: str, parse: Callable[[str], float]) -> float:
+    try:
+        value = parse(text)
+    except ConfigError as error:
+        raise UsageError(f"{option}: {error}") from error
+    if value <= 0:
+        raise UsageError(f"{option}: {text!r} must be more than nothing; leave {option} away")
+    return value
+
+
+def _minutes_s(text: str) -> float:
+    from iodaemon.units import parse_duration_s
+
+    return parse_duration_s(text, bare_unit_s=_MINUTE_S)
+
+
+def _memory_bytes(text: str) -> float:
+    from iodaemon.units import parse_bytes
+
+    return parse_bytes(text + " MiB" if _is_bare(text) else text)
+
+
+def _rate_bytes_per_s(text: str) -> float:
+    from iodaemon.units import parse_rate_bytes_per_s
+
+    return parse_rate_bytes_per_s(text + " MB/s" if _is_bare(text) else text)
+
+
+def _is_bare(text: str) -> bool:
+    return text.strip().replace(".", "", 1).isdigit()
+
+
+def find_place(
+    environ: Mapping[str, str],
+    *,
+    chdir: str | None,
+    out: str | None,
+    err: str | None,
+    env: Sequence[str],
+    is_clean: bool,
+) -> Place:
+    """Where the jobs will run, as absolute paths, and their environment.
+
+    Raises:
+        UsageError: ``--env`` without ``=``.
+        RequestError: a directory is missing or may not be entered or written.
+    """
+    cwd = _working_directory(chdir)
+    options = JobOptions(cwd=cwd, umask=_umask())
+    if out is not None:
+        options["stdout"] = _output_file("--output", cwd, out)
+    if err is not None:
+        options["stderr"] = _output_file("--error", cwd, err)
+    return Place(options, _environment(environ, env, is_clean=is_clean))
+
+
+def _umask() -> int:
+    """The submitter's own mask; the kernel tells it only while it changes it."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask
+
+
+def _working_directory(chdir: str | None) -> str:
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        here = ""
+    cwd = os.path.join(here, chdir or "")
+    cwd = os.path.normpath(cwd) if cwd else ""
+    if not os.path.isabs(cwd):
+        raise RequestError(
+            f"the present directory is gone: go to another one, or use --chdir; {_NOTHING_DONE}"
+        )
+    if not os.path.isdir(cwd):
+        raise RequestError(f"{cwd}: no such directory; {_NOTHING_DONE}")
+    if not os.access(cwd, os.X_OK):
+        raise RequestError(f"{cwd}: you may not enter this directory; {_NOTHING_DONE}")
+    return cwd
+
+
+def _output_file(option: str, cwd: str, name: str) -> str:
+    path = os.path.normpath(os.path.join(cwd, name))
+    folder = os.path.dirname(path)
+    if not name or name.endswith("/") or os.path.isdir(path):
+        raise RequestError(f"{option}: {path} is a directory, name a file in it; {_NOTHING_DONE}")
+    if "%j" in folder:
+        return path  # the job's own number; only the daemon knows it
+    if not os.path.isdir(folder):
+        raise RequestError(f"{option}: {folder}: no such directory; {_NOTHING_DONE}")
+    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        raise RequestError(f"{option}: {path}: you may not write there; {_NOTHING_DONE}")
+    return path
+
+
+def _environment(
+    environ: Mapping[str, str], added: Sequence[str], *, is_clean: bool
+) -> dict[str, str]:
+    environment = dict(environ)
+    if is_clean:
+        environment = {name: environ[name] for name in _CLEAN if name in environ}
+        environment["PATH"] = PLAIN_PATH
+    for word in added:
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise UsageError(f"--env: {word!r} has no value; write --env NAME=VALUE")
+        environment[name] = value
+    garbled = [name for name, value in environment.items() if not _is_text(name + value)]
+    for name in garbled:
+        del environment[name]
+        say(f"variable {ascii(name)[1:-1]} is left out: it is no UTF-8")
+    return environment
+
+
+def check_command(words: Sequence[str], place: Place) -> None:
+    """Refuse a command that could not be started now from this place.
+
+    Raises:
+        RequestError: there is no such program, it is not executable, or a word cannot be sent.
+    """
+    for word in words:
+        if not _is_text(word) or "\0" in word:
+            raise RequestError(f"{word!a} is no UTF-8 text; {_NOTHING_DONE}")
+    program = words[0]
+    if not program:
+        raise RequestError(f"the command is an empty word; {_NOTHING_DONE}")
+    if "/" in program:
+        _check_program(os.path.join(place.cwd, program), program)
+        return
+    path = place.environment.get("PATH", os.defpath)
+    for folder in path.split(os.pathsep):
+        candidate = os.path.join(place.cwd, folder, program)
+        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+            return
+    hint = f"; did you mean ./{program}?" if os.path.isfile(f"{place.cwd}/{program}") else ""
+    raise RequestError(f"{program}: no such command in PATH{hint}; {_NOTHING_DONE}")
+
+
+def _check_program(path: str, program: str) -> None:
+    if os.path.isdir(path):
+        raise RequestError(f"{program}: is a directory; {_NOTHING_DONE}")
+    if not os.path.exists(path):
+        raise RequestError(f"{program}: no such file; {_NOTHING_DONE}")
+    if not os.access(path, os.X_OK):
+        raise RequestError(f"{program}: not executable, try chmod +x {program}; {_NOTHING_DONE}")
+
+
+def _is_text(word: str) -> bool:
+    """True for what JSON can carry: bytes that are no UTF-8 arrive as lone surrogates."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,128 @@
+"""``iod show``: everything of a job."""
+
+from __future__ import annotations
+
+import shlex
+
+import typer
+
+from iodaemon.api.model import FINAL_STATES, Job, JobDetail
+from iodaemon.cli import output
+from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.option import OFF, AsJson, Jobs
+from iodaemon.cli.selector import find_ids, format_ids, parse_selectors
+from iodaemon.cli.session import Session
+
+app = new_app()
+
+
+@verb(app, "show")
+def show(
+    ctx: typer.Context,
+    jobs: Jobs = None,
+    as_json: AsJson = OFF,
+) -> int:
+    """Show all of a job (alias: inspect).
+
+    JOB is 7, 3-9, 1,4, last or all.
+    """
+    session: Session = ctx.obj
+    client = session.client()
+    selection = parse_selectors(jobs or [])
+    details = [client.job(job_id) for job_id in find_ids(client, selection, finished=True)]
+    if as_json:
+        is_one = len(details) == 1 and len(selection.items) == 1
+        output.print_json(details[0] if is_one else details)
+    else:
+        print("\n\n".join("\n".join(output.aligned(job_lines(job))) for job in details))
+    return 0
+
+
+def job_lines(job: JobDetail) -> list[tuple[str, str]]:
+    """A label and a value for all there is to say."""
+    pairs = [
+        ("Job", f"{job['id']}  {output.job_name(job)}"),
+        ("User", f"{job['user']} (uid {job['uid']})"),
+        ("State", f"{job['state_shown']} ({job['code']}){output.reason_words(job)}"),
+        ("Command", shlex.join(job["command"])),
+        ("Directory", job["cwd"]),
+        ("Asked for", _asked(job)),
+        ("Placed", _placed(job)),
+        ("Submitted", output.local_time(job["submitted_s"])),
+        ("Started", output.local_time(job["started_s"])),
+        ("Ended", output.local_time(job["ended_s"])),
+        ("Exit", _exit(job)),
+        *_times(job),
+        *_io(job),
+        ("Output", job["stdout"] or "unknown"),
+        ("Errors", job["stderr"] or "with the output"),
+    ]
+    if pids := job.get("pids"):
+        pairs.append(("Processes", " ".join(map(str, pids))))
+    for name, value in (job.get("counters") or {}).items():
+        pairs.append((f"  {name}", "unknown" if value is None else str(value)))
+    return pairs
+
+
+def _asked(job: Job) -> str:
+    from iodaemon.units import format_bytes, format_duration, format_rate
+
+    parts = [f"{job['cpus']} CPU{'s' if job['cpus'] > 1 else ''}"]
+    if job["memory_bytes"] is not None:
+        parts.append(f"{format_bytes(job['memory_bytes'])} memory")
+    if job["walltime_s"] is not None:
+        parts.append(f"{format_duration(job['walltime_s'])} run time")
+    if job["io_rate_bytes_per_s"] is not None:
+        parts.append(f"{format_rate(job['io_rate_bytes_per_s'])} I/O")
+    if job["no_suspend"]:
+        parts.append("never to be suspended")
+    elif job["max_suspend_s"] is not None:
+        parts.append(f"suspended for {format_duration(job['max_suspend_s'])} in a row at most")
+    return ", ".join(parts)
+
+
+def _placed(job: Job) -> str:
+    if job["socket"] is None:
+        return "not yet"
+    slots = f", slots {format_ids(job['slots'])}" if job["slots"] else ""
+    return f"socket {job['socket']}{slots}, attempt {job['attempt']}"
+
+
+def _exit(job: Job) -> str:
+    if job["state"] not in FINAL_STATES:
+        return "not yet"
+    if job["signal"] is not None:
+        return f"signal {output.signal_name(job['signal'])}"
+    return "unknown" if job["exit_code"] is None else f"code {job['exit_code']}"
+
+
+def _times(job: Job) -> list[tuple[str, str]]:
+    from iodaemon.units import format_duration
+
+    for_io, by_person = map(format_duration, (job["suspended_io_s"], job["suspended_user_s"]))
+    return [
+        ("Ran", format_duration(job["run_s"])),
+        ("Suspended", f"{for_io} for I/O, {by_person} by a person"),
+    ]
+
+
+def _io(job: Job) -> list[tuple[str, str]]:
+    from iodaemon.units import format_bytes
+
+    read, written = (
+        "unknown" if total is None else format_bytes(total)
+        for total in (job["read_bytes"], job["written_bytes"])
+    )
+    pairs = [("I/O so far", f"{read} read, {written} written")]
+    if bandwidth := job["bandwidth"]:
+        now_read, now_written = (
+            "unknown" if rate is None else output.rate(rate)
+            for rate in (bandwidth["read_bytes_per_s"], bandwidth["written_bytes_per_s"])
+        )
+        pairs.append(("I/O now", f"{now_read} read, {now_written} written"))
+    if predicted := job["predicted"]:
+        confidence = predicted["confidence"]
+        sure = "" if confidence is None else f", confidence {confidence:.2g}"
+        source = f" ({predicted['source']}{sure})" if predicted["source"] else ""
+        pairs.append(("I/O expected", f"{output.rate(predicted['rate_bytes_per_s'])}{source}"))
+    return pairs

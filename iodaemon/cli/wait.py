@@ -1,0 +1,66 @@
+"""``iod wait``: until jobs have ended; returns their exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import typer
+
+from iodaemon.api.client import Client
+from iodaemon.api.model import Job
+from iodaemon.cli import output
+from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.failure import ExitCode
+from iodaemon.cli.option import OFF, AsJson, Jobs
+from iodaemon.cli.selector import find_ids, job_words, parse_selectors
+from iodaemon.cli.session import Session
+from iodaemon.errors import NoDaemon
+
+app = new_app()
+
+
+@verb(app, "wait")
+def wait(
+    ctx: typer.Context,
+    jobs: Jobs = None,
+    as_json: AsJson = OFF,
+) -> int:
+    """Wait for jobs, return their exit code.
+
+    JOB is 7, 3-9, 1,4, last or all. The code is the job's own, the highest of several; 128 + N for
+    signal N, 124 for a job that reached its --time. Ctrl-C ends the waiting, not the job.
+    """
+    session: Session = ctx.obj
+    client = session.client()
+    ids = find_ids(client, parse_selectors(jobs or []), finished=False)
+    if not ids:
+        output.say("no unfinished job: nothing to wait for")
+        return ExitCode.OK
+    return wait_for(client, ids, as_json=as_json)
+
+
+def wait_for(client: Client, ids: Sequence[int], *, as_json: bool) -> int:
+    """Wait for these jobs and tell how those ended that did not end well; the highest code."""
+    try:
+        answer = client.wait(ids, on_lost=_tell_lost)
+    except KeyboardInterrupt:
+        goes = "go" if len(ids) > 1 else "goes"
+        again = job_words(ids).partition(" ")[2]
+        output.say(f"{job_words(ids)} {goes} on: 'iod wait {again}' waits again")
+        return ExitCode.INTERRUPTED
+    if as_json:
+        output.print_json(answer)
+    for job in answer["jobs"]:
+        if _code(job) != 0:
+            output.say(f"job {job['id']} {output.end_words(job)}")
+    return max(map(_code, answer["jobs"]), default=ExitCode.OK)
+
+
+def _code(job: Job) -> int:
+    """The job's code as a shell has it; unknown is never 0."""
+    code = job["shell_code"]
+    return int(ExitCode.REFUSED) if code is None else code
+
+
+def _tell_lost(error: NoDaemon) -> None:
+    output.say(f"{error}; waiting for it to come back, jobs go on meanwhile")

@@ -1,0 +1,123 @@
+"""Settings as docs and ``iod config`` show them, read off the structs that declare them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Final, get_args, get_origin
+
+import msgspec
+
+from iodaemon import units
+from iodaemon.config.table import key_of, plain_type, quantity_of
+from iodaemon.errors import ConfigError
+
+_QUANTITIES: Final[dict[str, tuple[Callable[[float], str], Callable[[str], float]]]] = {
+    "rate": (units.format_rate, units.parse_rate_bytes_per_s),
+    "size": (units.format_bytes, units.parse_bytes),
+    "duration": (units.format_duration, units.parse_duration_s),
+}
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting.
+
+    Attributes:
+        table: the file's table it stands in; empty: at the top.
+        key: its name there; empty: the table itself, whose keys are not ours to list.
+        value: as TOML; empty for a table.
+        kind: ``duration``, ``rate``, ``size``, ``text``, ``list``, ``table``, or the choices.
+        help: what it does.
+    """
+
+    table: str
+    key: str
+    value: str
+    kind: str
+    help: str
+
+    @property
+    def path(self) -> str:
+        """Table and key with a dot, for example ``topology.slot``."""
+        return ".".join(filter(None, (self.table, self.key)))
+
+
+def describe_settings(settings: msgspec.Struct) -> tuple[Setting, ...]:
+    """Every setting of the struct with its present value, in the order of declaration."""
+    return tuple(_described(settings, table=""))
+
+
+def config_toml(settings: msgspec.Struct) -> str:
+    """A configuration file that explains every setting and, as it stands, changes none."""
+    lines: list[str] = []
+    table = ""
+    for setting in describe_settings(settings):
+        if setting.table != table:
+            table = setting.table
+            lines += [f"[{table}]"]
+        lines += [f"# {setting.help} ({setting.kind})"]
+        lines += [f"#{setting.key} = {setting.value}"] if setting.key else []
+        lines += [""]
+    return "\n".join(lines)
+
+
+def toml_value(value: object, field: str) -> str:
+    """The value as TOML, a quantity with its unit where that says it exactly.
+
+    Args:
+        value: of a setting; None is written ``"none"``.
+        field: its name, whose suffix says the unit.
+    """
+    if value is None:
+        return '"none"'
+    quantity = quantity_of(field)
+    if quantity is not None and isinstance(value, int | float):
+        return _quantity(quantity, value)
+    if isinstance(value, bool | str | int | float):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(toml_value(item, "") for item in value) + "]"
+    raise ConfigError(f"{field}: {value!r} cannot be written to a file")
+
+
+def _quantity(kind: str, value: float) -> str:
+    write, read = _QUANTITIES[kind]
+    text = write(value)
+    return f'"{text}"' if read(text) == value else repr(value)
+
+
+def _described(struct: msgspec.Struct, table: str) -> Iterator[Setting]:
+    for field in msgspec.structs.fields(type(struct)):
+        value = getattr(struct, field.name)
+        key = key_of(field.name)
+        if isinstance(value, msgspec.Struct):
+            yield from _described(value, table=key)
+        elif isinstance(value, dict):
+            yield Setting(table=key, key="", value="", kind="table", help=_help(field.type))
+        else:
+            yield Setting(
+                table=table,
+                key=key,
+                value=toml_value(value, field.name),
+                kind=_kind(field),
+                help=_help(field.type),
+            )
+
+
+def _kind(field: msgspec.structs.FieldInfo) -> str:
+    type_ = plain_type(field.type)
+    if (quantity := quantity_of(field.name)) is not None:
+        return quantity
+    if type_ in (str, bool, int):
+        return {str: "text", bool: "true or false", int: "number"}[type_]
+    if get_origin(type_) is tuple:
+        return "list"
+    return " or ".join(map(str, get_args(type_)))
+
+
+def _help(type_: Any) -> str:
+    if get_origin(type_) is Annotated:
+        for note in get_args(type_)[1:]:
+            if isinstance(note, msgspec.Meta) and note.description:
+                return note.description
+    return ""

@@ -1,0 +1,279 @@
+"""The daemon's configuration. Each setting is declared once, here, with its help.
+
+The file's keys, the options of ``iod daemon``, ``iod config`` and the documentation derive from
+the fields of ``Settings``: the key is the field's name without its unit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from iodaemon.config.describe import describe_settings
+from iodaemon.config.policy import config_home_of
+from iodaemon.config.table import decode_table, read_toml
+from iodaemon.errors import ConfigError
+
+SYSTEM_CONFIG: Final = Path("/etc/iodaemon/config.toml")
+_SOCKET_NAMES: Final = ("iod.sock", "keeper.sock")
+_LONGEST_SOCKET_BYTES: Final = 107
+"""sun_path holds 108 bytes with the closing NUL (unix(7))."""
+_LARGEST_CPU: Final = 8191
+"""NR_CPUS of the largest kernels built (Kconfig, x86 MAXSMP)."""
+
+Scalar = str | int | float | bool
+
+
+class Topology(msgspec.Struct, frozen=True, kw_only=True):
+    """How the machine is divided."""
+
+    sockets: Annotated[
+        tuple[str, ...],
+        Meta(
+            description='CPUs of each socket, for example ["0-15", "16-31"]; divides a machine '
+            "otherwise than by its packages; empty: as detected"
+        ),
+    ] = ()
+    slot: Annotated[
+        Literal["core", "thread"],
+        Meta(description="what one CPU of a job is: a core with all its threads, or one thread"),
+    ] = "core"
+    oversubscribe: Annotated[
+        int,
+        Meta(
+            description="how many jobs may share a CPU; above 1 for jobs that mostly wait for I/O",
+            ge=1,
+            le=64,
+        ),
+    ] = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what names no CPUs, or one CPU twice."""
+        seen: dict[int, str] = {}
+        for text in self.sockets:
+            for cpu in cpu_numbers(text):
+                if cpu in seen:
+                    raise ValueError(f"sockets: CPU {cpu} is in {seen[cpu]!r} and in {text!r}")
+                seen[cpu] = text
+
+    @property
+    def socket_cpus(self) -> tuple[tuple[int, ...], ...]:
+        """The logical CPUs of each socket, ascending; empty: as detected."""
+        return tuple(cpu_numbers(text) for text in self.sockets)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """All that can be configured. Durations are in seconds inside, ``"60 s"`` in the file."""
+
+    state_dir: Annotated[str, Meta(description="the journal and the jobs' directories")]
+    runtime_dir: Annotated[str, Meta(description="the sockets of daemon and keeper")]
+    backend: Annotated[
+        Literal["linux", "simulated"],
+        Meta(description="linux: this machine; simulated: a pretended one, to try things out"),
+    ] = "linux"
+    policy: Annotated[
+        str, Meta(description="the policy in force: a name ('iod policy list') or a file")
+    ] = "default"
+    cancel_grace_s: Annotated[
+        float, Meta(description="from SIGTERM to SIGKILL when a job is cancelled")
+    ] = 10.0
+    orphan_grace_s: Annotated[
+        float,
+        Meta(description="suspended jobs run again when the daemon stays away for this long"),
+    ] = 60.0
+    suspend_by: Annotated[
+        Literal["auto", "signals"],
+        Meta(description="auto: cgroup freeze where it can be had; signals: SIGSTOP in any case"),
+    ] = "auto"
+    retain_s: Annotated[
+        float, Meta(description="how long finished jobs and their history are kept")
+    ] = 90 * 86400.0
+    topology: Topology = Topology()
+    admission: Annotated[
+        dict[str, Scalar], Meta(description="replaces values of the policy's [admission]")
+    ] = {}
+    placement: Annotated[
+        dict[str, Scalar], Meta(description="replaces values of the policy's [placement]")
+    ] = {}
+    regulation: Annotated[
+        dict[str, Scalar],
+        Meta(
+            description="replaces values of the policy's [regulation], "
+            'for example io_bound = "200 MB/s"'
+        ),
+    ] = {}
+
+    def __post_init__(self) -> None:
+        """Refuse places that cannot work."""
+        for name in ("state_dir", "runtime_dir"):
+            path = getattr(self, name)
+            if not path.startswith("/"):
+                raise ValueError(f"{name} is {path!r}; write an absolute path")
+        longest = max((f"{self.runtime_dir}/{name}" for name in _SOCKET_NAMES), key=len)
+        length = len(os.fsencode(longest))
+        if length > _LONGEST_SOCKET_BYTES:
+            raise ValueError(
+                f"socket path {longest} has {length} bytes, the kernel takes "
+                f"{_LONGEST_SOCKET_BYTES}; set runtime_dir to a shorter path"
+            )
+
+    @property
+    def socket_path(self) -> Path:
+        """Where the daemon listens."""
+        return Path(self.runtime_dir) / "iod.sock"
+
+    @property
+    def journal_path(self) -> Path:
+        """The journal's database."""
+        return Path(self.state_dir) / "journal.db"
+
+    @property
+    def policy_overrides(self) -> dict[str, Mapping[str, Scalar]]:
+        """What ``load_policy`` takes as overrides."""
+        tables = {kind: getattr(self, kind) for kind in ("admission", "placement", "regulation")}
+        return {kind: table for kind, table in tables.items() if table}
+
+
+class Config(Settings, frozen=True, kw_only=True):
+    """The settings in force.
+
+    Attributes:
+        file: the configuration file that was read; None: there is none.
+        origins: for each key (``topology.slot``) ``default``, ``option``, or the file's path.
+    """
+
+    file: str | None = None
+    origins: Mapping[str, str] = MappingProxyType({})
+
+
+def load_config(
+    path: Path | None, environ: Mapping[str, str], uid: int, overrides: Mapping[str, Any]
+) -> Config:
+    """The settings in force: option over file over default.
+
+    Args:
+        path: the file; None: the system's for root, the user's own for others, if it exists.
+        environ: for the XDG directories and HOME.
+        uid: root gets the system's places.
+        overrides: what options say, by key as in the file; None values are not given.
+
+    Raises:
+        ConfigError: one line with file (or "options"), table and key.
+    """
+    file = path or default_file(environ, uid)
+    table = _read(file, must_exist=path is not None)
+    given = {key: value for key, value in overrides.items() if value is not None}
+    places: dict[str, object] = {
+        key: default_place(key, environ, uid)
+        for key in ("state_dir", "runtime_dir")
+        if key not in table and key not in given
+    }
+    chosen = {key: value for key, value in given.items() if key in ("state_dir", "runtime_dir")}
+    where = str(file) if table else "configuration"
+    settings = decode_table({**places, **table, **chosen}, Settings, where=where)
+    if given:
+        settings = decode_table(_merged({**places, **table}, given), Settings, where="options")
+    return Config(
+        **{name: getattr(settings, name) for name in Settings.__struct_fields__},
+        file=str(file) if table else None,
+        origins=_origins(settings, table, given, str(file)),
+    )
+
+
+def default_file(environ: Mapping[str, str], uid: int) -> Path | None:
+    """Where the configuration is looked for; None where there is no home directory."""
+    if uid == 0:
+        return SYSTEM_CONFIG
+    home = config_home_of(environ)
+    return None if home is None else home / "iodaemon" / "config.toml"
+
+
+def default_place(key: str, environ: Mapping[str, str], uid: int) -> str:
+    """The default of ``state_dir`` or ``runtime_dir``.
+
+    Without ``$XDG_RUNTIME_DIR`` the runtime directory is below /tmp, where anybody may have made it
+    before: who creates or trusts it must check that it is the user's own, with mode 0700.
+
+    Raises:
+        ConfigError: it depends on HOME, which is not set.
+    """
+    if uid == 0:
+        return {"state_dir": "/var/lib/iodaemon", "runtime_dir": "/run/iodaemon"}[key]
+    variable = {"state_dir": "XDG_STATE_HOME", "runtime_dir": "XDG_RUNTIME_DIR"}[key]
+    if environ.get(variable, "").startswith("/"):
+        return f"{environ[variable].rstrip('/')}/iodaemon"
+    if key == "runtime_dir":
+        return f"/tmp/iodaemon-{uid}"  # noqa: S108 - see above
+    if not environ.get("HOME"):
+        raise ConfigError("state_dir has no default while HOME is not set; set state_dir")
+    return f"{environ['HOME'].rstrip('/')}/.local/state/iodaemon"
+
+
+def default_settings(environ: Mapping[str, str], uid: int) -> Settings:
+    """The settings without any file or option."""
+    return Settings(
+        state_dir=default_place("state_dir", environ, uid),
+        runtime_dir=default_place("runtime_dir", environ, uid),
+    )
+
+
+def cpu_numbers(text: str) -> tuple[int, ...]:
+    """The CPUs of a kernel list such as ``0-3,8``, ascending.
+
+    Raises:
+        ValueError: it is no such list, or empty.
+    """
+    cpus: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        numbers = (first, last) if dash else (first,)
+        if not all(number.isascii() and number.isdigit() for number in numbers):
+            raise ValueError(f"sockets: {text!r} is no list of CPUs; write for example '0-15,32'")
+        if int(numbers[-1]) > _LARGEST_CPU or int(first) > int(numbers[-1]):
+            raise ValueError(f"sockets: {text!r} has no CPUs in {part.strip()!r}")
+        cpus.update(range(int(first), int(numbers[-1]) + 1))
+    return tuple(sorted(cpus))
+
+
+def _read(file: Path | None, *, must_exist: bool) -> dict[str, Any]:
+    if file is None:
+        return {}
+    try:
+        return read_toml(file)
+    except FileNotFoundError as e:
+        if must_exist:
+            raise ConfigError(f"configuration file {file} does not exist") from e
+        return {}
+
+
+def _merged(table: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(table)
+    for key, value in given.items():
+        if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
+            merged[key] = {**merged[key], **value}
+        else:
+            merged[key] = value
+    return merged
+
+
+def _origins(
+    settings: Settings, table: Mapping[str, Any], given: Mapping[str, Any], file: str
+) -> dict[str, str]:
+    defaults = (setting.path for setting in describe_settings(settings) if setting.key)
+    origins = dict.fromkeys(defaults, "default")
+    origins |= dict.fromkeys(_paths(table), file)
+    return origins | dict.fromkeys(_paths(given), "option")
+
+
+def _paths(table: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from (f"{key}.{inner}" for inner in value)
+        else:
+            yield key

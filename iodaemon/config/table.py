@@ -1,0 +1,126 @@
+"""From a table of a TOML file to a frozen struct, with errors that name file, table and key.
+
+A struct's field ``io_bound_bytes_per_s`` is the key ``io_bound`` in a file: the unit is part of the
+value there (``"40 MB/s"``). For a field that may be None, ``"none"`` says so.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
+
+import msgspec
+
+from iodaemon import units
+from iodaemon.errors import ConfigError
+from iodaemon.registry import nearest
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+_QUANTITIES: Final[tuple[tuple[str, str, Callable[[Any], float]], ...]] = (
+    ("_bytes_per_s", "rate", units.parse_rate_bytes_per_s),
+    ("_bytes", "size", units.parse_bytes),
+    ("_s", "duration", units.parse_duration_s),
+)
+"""Suffix of a field's name, what it holds, how it is read; the longest suffix first."""
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ConfigError: it cannot be read or is no TOML.
+    """
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError:
+        raise
+    except OSError as e:
+        raise ConfigError(f"{path}: cannot be read: {e.strerror}") from e
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path}: no valid TOML: {' '.join(str(e).split())}") from e
+
+
+def quantity_of(field: str) -> str | None:
+    """``rate``, ``size`` or ``duration`` for a field that holds one, by its suffix; else None."""
+    return next((what for suffix, what, _ in _QUANTITIES if field.endswith(suffix)), None)
+
+
+def key_of(field: str) -> str:
+    """The key of this field in a file: its name without the unit."""
+    for suffix, _, _ in _QUANTITIES:
+        if field.endswith(suffix):
+            return field.removesuffix(suffix)
+    return field
+
+
+def plain_type(type_: Any) -> Any:
+    """The type without ``Annotated``."""
+    return get_args(type_)[0] if get_origin(type_) is Annotated else type_
+
+
+def decode_table(table: Mapping[str, object], type_: type[S], *, where: str) -> S:
+    """The struct that the table describes.
+
+    Args:
+        table: as ``tomllib`` reads it; strings with units or plain base units.
+        type_: a frozen struct; a field that is a struct itself is a table in the table.
+        where: file and table for messages, for example ``policies/dynamic.toml [regulation]``.
+
+    Raises:
+        ConfigError: unknown or missing key, wrong type, or the struct refuses the values.
+    """
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where}: must be a table, is {table!r}")
+    fields = {key_of(field.name): field for field in msgspec.structs.fields(type_)}
+    for key in table:
+        if key not in fields:
+            raise ConfigError(
+                f"{where}: unknown key {key!r}; {nearest(key_of(key), tuple(fields))}"
+            )
+    missing = [key for key, field in fields.items() if field.required and key not in table]
+    if missing:
+        raise ConfigError(f"{where}: {missing[0]!r} is missing; add it")
+    values = {fields[key].name: _value(table[key], fields[key], key, where) for key in table}
+    try:
+        return type_(**values)
+    except (ValueError, TypeError) as e:
+        raise ConfigError(f"{where}: {_in_keys(str(e), fields)}") from e
+
+
+def _value(value: object, field: msgspec.structs.FieldInfo, key: str, where: str) -> object:
+    type_ = plain_type(field.type)
+    if isinstance(type_, type) and issubclass(type_, msgspec.Struct):
+        return decode_table(value, type_, where=f"{where} [{key}]")  # type: ignore[arg-type]
+    if value == "none" and NoneType in get_args(type_):
+        return None
+    try:
+        for suffix, _, parse in _QUANTITIES:
+            if field.name.endswith(suffix) and value is not None:
+                value = parse(value)
+                break
+        return msgspec.convert(value, field.type)
+    except ConfigError as e:
+        raise ConfigError(f"{where}: {key}: {e}") from e
+    except (msgspec.ValidationError, TypeError) as e:
+        raise ConfigError(f"{where}: {key}: {_problem(e, value, type_)}") from e
+
+
+def _problem(error: Exception, value: object, type_: Any) -> str:
+    if get_origin(type_) is Literal:
+        return f"{value!r} is none of {', '.join(map(repr, get_args(type_)))}"
+    text = str(error).replace("`", "").replace(" - at $", " at ")
+    return f"{text.replace('Expected', 'expected', 1)}, is {value!r}"
+
+
+def _in_keys(text: str, fields: Mapping[str, msgspec.structs.FieldInfo]) -> str:
+    """A struct speaks of its fields; the reader of a file knows their keys."""
+    for key, field in fields.items():
+        text = re.sub(rf"\b{field.name}\b", key, text)
+    return " ".join(text.split())

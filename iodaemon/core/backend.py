@@ -1,0 +1,34 @@
+"""What carries decisions out. Backends speak only in events."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from iodaemon.core.decision import Decision
+from iodaemon.core.platform import Platform
+
+
+class Backend(Protocol):
+    """A real server, a simulated one, or a cluster.
+
+    Pids, cgroups and sockets belong to the backend, keyed by job id. Everything it has to say
+    it posts as an event through the function it was made with.
+    """
+
+    @property
+    def platform(self) -> Platform:
+        """What can be handed out."""
+        ...
+
+    @property
+    def offers(self) -> frozenset[type]:
+        """The kinds of decisions it can carry out."""
+        ...
+
+    def perform(self, decision: Decision) -> None:
+        """Begin to carry the decision out; returns at once, an event answers."""
+        ...
+
+    def sample(self) -> None:
+        """Begin to read all counters; one SampleTaken answers."""
+        ...

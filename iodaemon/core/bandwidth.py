@@ -1,0 +1,255 @@
+"""From counters to rates: what each job moved in a timeslice, what each device went through."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from iodaemon.core.job import JobId
+from iodaemon.core.platform import DeviceId
+from iodaemon.core.sample import DeviceCounters, JobCounters, Sample
+
+SECTOR_BYTES: Final = 512
+"""Unit of /proc/diskstats sectors, whatever the device (Documentation/admin-guide/iostats.rst)."""
+LEAST_ACTIVE_SHARE: Final = 0.5
+"""A slice in which a job ran for less than this share does not show what it moves."""
+_WRAP_MS: Final = 2**32
+"""The millisecond counters of /proc/diskstats are unsigned 32-bit."""
+
+
+class Bandwidth(msgspec.Struct, frozen=True, kw_only=True):
+    """What one job moved between two samples, bytes/s."""
+
+    read_bytes_per_s: float = 0.0
+    written_bytes_per_s: float = 0.0
+
+    @property
+    def total_bytes_per_s(self) -> float:
+        """Read plus written."""
+        return self.read_bytes_per_s + self.written_bytes_per_s
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job is expected to move when it runs.
+
+    Attributes:
+        rate_bytes_per_s: read plus written.
+        confidence: 0 (a guess) to 1 (measured in the last slice).
+        source: ``measured``, ``declared`` or ``unknown``.
+    """
+
+    rate_bytes_per_s: float
+    confidence: float
+    source: str
+
+
+UNKNOWN: Final = Prediction(rate_bytes_per_s=0.0, confidence=0.0, source="unknown")
+
+
+class DeviceLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """One device between two samples: the figures of ``iostat -x``, in base units.
+
+    Attributes:
+        reads_per_s: completed read requests (r/s).
+        writes_per_s: completed write requests (w/s).
+        discards_per_s: completed discards (d/s).
+        flushes_per_s: completed flushes (f/s).
+        read_bytes_per_s: rkB/s.
+        written_bytes_per_s: wkB/s.
+        read_await_s: mean time of a read from queueing to completion (r_await); None: no reads.
+        write_await_s: the same for writes (w_await).
+        discard_await_s: the same for discards (d_await).
+        flush_await_s: the same for flushes (f_await).
+        queue_length: mean number of requests in flight (aqu-sz).
+        busy_ratio: share of the time with a request in flight (%util / 100), at most 1.
+        in_flight: requests in flight at the second sample.
+    """
+
+    reads_per_s: float
+    writes_per_s: float
+    discards_per_s: float
+    flushes_per_s: float
+    read_bytes_per_s: float
+    written_bytes_per_s: float
+    read_await_s: float | None
+    write_await_s: float | None
+    discard_await_s: float | None
+    flush_await_s: float | None
+    queue_length: float
+    busy_ratio: float
+    in_flight: int
+
+    @property
+    def total_bytes_per_s(self) -> float:
+        """Read plus written."""
+        return self.read_bytes_per_s + self.written_bytes_per_s
+
+
+def job_bandwidth(
+    earlier: JobCounters | None, later: JobCounters, interval_s: float
+) -> Bandwidth | None:
+    """What the job moved in the interval; None when its counters at either end are unknown.
+
+    Args:
+        earlier: counters at the beginning; None for a job that started within the interval,
+            whose counters all belong to it.
+        later: counters at the end.
+        interval_s: from sample to sample, above 0.
+    """
+    if earlier is None:
+        earlier = JobCounters(read_bytes=0, written_bytes=0)
+    read = _grown(earlier.read_bytes, later.read_bytes)
+    written = _grown(earlier.written_bytes, later.written_bytes)
+    if read is None and written is None:
+        return None
+    return Bandwidth(
+        read_bytes_per_s=(read or 0) / interval_s, written_bytes_per_s=(written or 0) / interval_s
+    )
+
+
+def _grown(earlier: int | None, later: int | None) -> int | None:
+    """Growth of a counter; one that went backwards (writes cancelled by a truncate) did not."""
+    if earlier is None or later is None:
+        return None
+    return max(0, later - earlier)
+
+
+def device_load(
+    earlier: DeviceCounters, later: DeviceCounters, interval_s: float
+) -> DeviceLoad | None:
+    """The figures of ``iostat -x`` for the interval; None when the device was replaced.
+
+    The formulas are those of sysstat 12 (iostat.c, rd_stats.c) on the fields of
+    Documentation/admin-guide/iostats.rst; ``svctm`` is not among them (removed in 12.1.2).
+
+    Args:
+        earlier: counters at the beginning.
+        later: counters at the end.
+        interval_s: from sample to sample, above 0.
+    """
+    reads = later.reads - earlier.reads
+    writes = later.writes - earlier.writes
+    discards = later.discards - earlier.discards
+    flushes = later.flushes - earlier.flushes
+    if min(reads, writes, discards, flushes) < 0:
+        return None
+    queue_ms = _elapsed_ms(earlier.queue_ms, later.queue_ms)
+    busy_ms = _elapsed_ms(earlier.busy_ms, later.busy_ms)
+    return DeviceLoad(
+        reads_per_s=reads / interval_s,
+        writes_per_s=writes / interval_s,
+        discards_per_s=discards / interval_s,
+        flushes_per_s=flushes / interval_s,
+        read_bytes_per_s=(later.read_sectors - earlier.read_sectors) * SECTOR_BYTES / interval_s,
+        written_bytes_per_s=(later.written_sectors - earlier.written_sectors)
+        * SECTOR_BYTES
+        / interval_s,
+        read_await_s=_await_s(earlier.read_ms, later.read_ms, reads),
+        write_await_s=_await_s(earlier.write_ms, later.write_ms, writes),
+        discard_await_s=_await_s(earlier.discard_ms, later.discard_ms, discards),
+        flush_await_s=_await_s(earlier.flush_ms, later.flush_ms, flushes),
+        queue_length=queue_ms / 1000.0 / interval_s,
+        busy_ratio=min(1.0, busy_ms / 1000.0 / interval_s),
+        in_flight=later.in_flight,
+    )
+
+
+def _elapsed_ms(earlier: int, later: int) -> int:
+    return (later - earlier) % _WRAP_MS
+
+
+def _await_s(earlier_ms: int, later_ms: int, completed: int) -> float | None:
+    if completed == 0:
+        return None
+    return _elapsed_ms(earlier_ms, later_ms) / 1000.0 / completed
+
+
+class Meter:
+    """Keeps the last sample and what followed from it: one rate a job, one load a device.
+
+    Invariant: ``bandwidth`` speaks of the slice between the last two samples; a job that is
+    not in both (unless it started in between) has no rate, which is not a rate of 0.
+    """
+
+    def __init__(self) -> None:
+        self._last: Sample | None = None
+        self._bandwidth: dict[JobId, Bandwidth] = {}
+        self._active: dict[JobId, Bandwidth] = {}
+        self._begun: set[JobId] = set()
+        self._run_s: dict[JobId, float] = {}
+        self.devices: dict[DeviceId, DeviceLoad] = {}
+
+    @property
+    def last(self) -> Sample | None:
+        """The last sample taken; None before the first."""
+        return self._last
+
+    def begin(self, job_id: JobId) -> None:
+        """The job starts now, with counters at zero."""
+        self._begun.add(job_id)
+
+    def take(self, sample: Sample, *, run_s: Mapping[JobId, float]) -> None:
+        """Take in a sample.
+
+        Args:
+            sample: not older than the last one.
+            run_s: how long each job has run so far, suspensions apart. What a job moves when it
+                runs is learned from slices in which it ran for half of the time at least: less
+                says little about it.
+        """
+        before_s, self._run_s = self._run_s, dict(run_s)
+        begun, self._begun = self._begun, self._begun.difference(sample.jobs)
+        last, self._last = self._last, sample
+        self._bandwidth = {}
+        if last is None or sample.at_s <= last.at_s:
+            return
+        interval_s = sample.at_s - last.at_s
+        for job_id, counters in sample.jobs.items():
+            earlier = last.jobs.get(job_id)
+            if earlier is None and job_id not in begun:
+                continue
+            rate = job_bandwidth(earlier, counters, interval_s)
+            if rate is not None:
+                self._bandwidth[job_id] = rate
+        for job_id, rate in self._bandwidth.items():
+            share = (run_s.get(job_id, 0.0) - before_s.get(job_id, 0.0)) / interval_s
+            if share >= LEAST_ACTIVE_SHARE:
+                self._active[job_id] = _scaled(rate, 1.0 / min(1.0, share))
+        self.devices = _loads(last, sample, interval_s)
+
+    def forget(self, job_id: JobId) -> None:
+        """Drop all that is kept of a job that ended."""
+        self._bandwidth.pop(job_id, None)
+        self._active.pop(job_id, None)
+        self._begun.discard(job_id)
+
+    def bandwidth(self, job_id: JobId) -> Bandwidth | None:
+        """What the job moved in the last slice; None where that is unknown."""
+        return self._bandwidth.get(job_id)
+
+    def counters(self, job_id: JobId) -> JobCounters | None:
+        """The job's counters at the last sample; None where there are none."""
+        return None if self._last is None else self._last.jobs.get(job_id)
+
+    def active(self, job_id: JobId) -> Bandwidth | None:
+        """What the job moves while it runs, by the last slice that shows it; None: none yet."""
+        return self._active.get(job_id)
+
+
+def _scaled(rate: Bandwidth, factor: float) -> Bandwidth:
+    return Bandwidth(
+        read_bytes_per_s=rate.read_bytes_per_s * factor,
+        written_bytes_per_s=rate.written_bytes_per_s * factor,
+    )
+
+
+def _loads(last: Sample, sample: Sample, interval_s: float) -> dict[DeviceId, DeviceLoad]:
+    loads: dict[DeviceId, DeviceLoad] = {}
+    for device_id, counters in sample.devices.items():
+        earlier = last.devices.get(device_id)
+        load = None if earlier is None else device_load(earlier, counters, interval_s)
+        if load is not None:
+            loads[device_id] = load
+    return loads

@@ -1,0 +1,210 @@
+"""The component in the middle: events of one instant in, decisions out.
+
+No clock, no I/O, no threads, no logging; randomness only from the seeded generator it is given.
+The same controller runs the real server, the simulated one, and later a cluster.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, Final
+
+from iodaemon.core import event as ev
+from iodaemon.core.decision import (
+    AdmissionPlan,
+    Kill,
+    Placed,
+    Plan,
+    RegulationPlan,
+    Reject,
+    Resume,
+    Start,
+    Suspend,
+)
+from iodaemon.core.job import SUSPENDED, Job, JobState, Reason
+from iodaemon.core.react import react
+from iodaemon.core.rule import Rules
+from iodaemon.core.state import State, with_fields
+from iodaemon.core.state_view import StateView
+from iodaemon.core.step import Step
+
+WALLTIME_GRACE_S: Final = 10.0
+"""From SIGTERM to SIGKILL for a job past its walltime (the CLI's default for cancel as well)."""
+
+
+class Controller:
+    """Applies events to the state, asks the rules, commits and returns what they decide."""
+
+    def __init__(self, state: State, rules: Rules, *, seed: int = 0) -> None:
+        self.state = state
+        self.rules = rules
+        self._rng = random.Random(seed)  # noqa: S311 - for policies, not for secrets
+        self._admission_memory: Any = None
+        self._regulation_memory: Any = None
+        self._now_s = 0.0
+
+    def step(self, events: Sequence[ev.Event]) -> Plan:
+        """Apply all events of one instant and decide.
+
+        Args:
+            events: in the order in which they happened; their latest time is the instant.
+
+        Returns:
+            What to do and what changed. The state already reflects it.
+
+        Raises:
+            TransitionError, InvariantError: a bug here or in a rule.
+        """
+        self.state.forget_finished()
+        step = Step(self.state, self._now_s)
+        for event in events:
+            step.now_s = max(step.now_s, event.at_s)
+            react(step, event)
+        self._now_s = step.now_s
+        self._enforce_limits(step)
+        self._end_delays(step)
+        if any(isinstance(event, ev.SampleTaken) for event in events):
+            self._regulate(step)
+        self._admit(step)
+        self._agree_on_freezing(step)
+        return step.plan(self._next_deadline_s())
+
+    def use(self, rules: Rules) -> None:
+        """Go on under other rules; what the old ones remembered is forgotten."""
+        self.rules = rules
+        self._admission_memory = None
+        self._regulation_memory = None
+
+    # -- limits ------------------------------------------------------------------------------
+
+    def _enforce_limits(self, step: Step) -> None:
+        for job in list(self.state.live):
+            if job.state is JobState.STOPPING:
+                self._enforce_kill(step, job)
+            elif (deadline_s := _walltime_ends_s(job)) is not None and deadline_s <= step.now_s:
+                text = f"ran for its walltime of {job.spec.walltime_s:g} s"
+                reason = Reason(code="Walltime", text=text)
+                step.stop(job, JobState.TIMEOUT, reason, WALLTIME_GRACE_S)
+            elif (until_s := self._hold_ends_s(job)) is not None and until_s <= step.now_s:
+                self._release_and_protect(step, job)
+
+    def _end_delays(self, step: Step) -> None:
+        for job_id, until_s in list(self.state.delayed.items()):
+            if until_s <= step.now_s:
+                del self.state.delayed[job_id]
+                step.put(with_fields(self.state.jobs[job_id], reason=None))
+
+    def _enforce_kill(self, step: Step, job: Job) -> None:
+        if job.kill_at_s is not None and job.kill_at_s <= step.now_s:
+            step.put(with_fields(job, kill_at_s=None))
+            step.decide(Kill(job_id=job.id))
+
+    def _release_and_protect(self, step: Step, job: Job) -> None:
+        """The guard over every rule: suspended too long in a row, it runs, for as long at least."""
+        limit_s = self._max_suspend_s(job)
+        assert limit_s is not None
+        job = with_fields(
+            job, io_hold=False, io_held_since_s=None, immune_until_s=step.now_s + limit_s
+        )
+        step.put(job)
+
+    def _max_suspend_s(self, job: Job) -> float | None:
+        if job.spec.max_suspend_s is not None:
+            return job.spec.max_suspend_s
+        return self.rules.max_suspend_s
+
+    def _hold_ends_s(self, job: Job) -> float | None:
+        limit_s = self._max_suspend_s(job)
+        if job.io_held_since_s is None or limit_s is None:
+            return None
+        return job.io_held_since_s + limit_s
+
+    def _next_deadline_s(self) -> float | None:
+        deadlines = [
+            time_s
+            for job in self.state.live
+            for time_s in (_walltime_ends_s(job), job.kill_at_s, self._hold_ends_s(job))
+            if time_s is not None
+        ]
+        return min([*deadlines, *self.state.delayed.values()], default=None)
+
+    # -- rules -------------------------------------------------------------------------------
+
+    def _view(self, step: Step) -> StateView:
+        return StateView(self.state, self.rules, step.now_s, self._rng)
+
+    def _regulate(self, step: Step) -> None:
+        plan, memory = self.rules.regulation.decide(
+            StateView(self.state, self.rules, step.now_s, self._rng), self._regulation_memory
+        )
+        self._regulation_memory = memory
+        self.state.io_headroom_bytes_per_s = plan.io_headroom_bytes_per_s
+        for job_id in plan.resumes:
+            job = self.state.jobs[job_id]
+            if job.io_hold:
+                step.put(with_fields(job, io_hold=False, io_held_since_s=None))
+        let_go = frozenset(plan.resumes)  # held again at once, its hold would never age
+        for job_id in plan.suspends:
+            if job_id not in let_go:
+                self._hold_for_io(step, self.state.jobs[job_id], plan)
+
+    def _hold_for_io(self, step: Step, job: Job, plan: RegulationPlan) -> None:
+        immune = job.immune_until_s is not None and job.immune_until_s > step.now_s
+        unknown = self.state.meter.bandwidth(job.id) is None
+        if job.state is not JobState.RUNNING or job.wants_freeze:
+            return
+        if job.spec.no_suspend or immune or unknown:
+            return
+        reason = plan.reasons.get(job.id) or Reason(
+            code="IoBound", text="suspended by the regulation"
+        )
+        step.put(with_fields(job, io_hold=True, io_held_since_s=step.now_s, hold_reason=reason))
+
+    def _admit(self, step: Step) -> None:
+        if self.state.starts_blocked:
+            return
+        plan, memory = self.rules.admission.decide(
+            StateView(self.state, self.rules, step.now_s, self._rng), self._admission_memory
+        )
+        self._admission_memory = memory
+        self._carry_out(step, plan)
+
+    def _carry_out(self, step: Step, plan: AdmissionPlan) -> None:
+        self.state.reservations = plan.reservations
+        for job_id, reason in plan.rejects.items():
+            step.move(self.state.jobs[job_id], JobState.FAILED, reason)
+            step.decide(Reject(job_id=job_id, reason=reason))
+        for placed in plan.starts:
+            self._start(step, placed)
+        self.state.reasons = {
+            job_id: reason
+            for job_id, reason in plan.reasons.items()
+            if self.state.jobs[job_id].state is JobState.PENDING
+        }
+
+    def _start(self, step: Step, placed: Placed) -> None:
+        job = self.state.jobs[placed.job_id]
+        slots = self.state.choose_slots(placed.partition, job.spec.cpus)
+        job = with_fields(job, attempt=job.attempt + 1, partition=placed.partition, slots=slots)
+        step.move(job, JobState.STARTING)
+        step.decide(
+            Start(job_id=job.id, attempt=job.attempt, partition=placed.partition, slots=job.slots)
+        )
+
+    def _agree_on_freezing(self, step: Step) -> None:
+        """Ask the world for what the two hold bits say, where that was not asked yet."""
+        for job in list(self.state.live):
+            if job.state not in (JobState.RUNNING, *SUSPENDED):
+                continue
+            if job.wants_freeze == job.freeze_asked:
+                continue
+            step.put(with_fields(job, freeze_asked=job.wants_freeze))
+            step.decide(Suspend(job_id=job.id) if job.wants_freeze else Resume(job_id=job.id))
+
+
+def _walltime_ends_s(job: Job) -> float | None:
+    """When a running job will have run for its walltime; None: it has none or stands still."""
+    if job.spec.walltime_s is None or job.state is not JobState.RUNNING:
+        return None
+    return job.since_s + job.spec.walltime_s - job.run_s

@@ -1,0 +1,122 @@
+"""What is to be done, in the imperative, and the plans that carry it.
+
+A decision is an intent; the world answers with an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from iodaemon.core.job import JobId, JobState, Reason
+from iodaemon.core.platform import PartitionId, SlotId
+
+_NONE: Mapping[Any, Any] = MappingProxyType({})
+
+
+class _Decision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    job_id: JobId
+
+
+class Start(_Decision, frozen=True):
+    """Run the job's command on these slots. Answered by JobStarted, StartFailed or JobExited."""
+
+    attempt: int
+    partition: PartitionId
+    slots: tuple[SlotId, ...]
+
+
+class Suspend(_Decision, frozen=True):
+    """Bring all processes of the job to a standstill. Answered by JobSuspended."""
+
+
+class Resume(_Decision, frozen=True):
+    """Let the job's processes run again. Answered by JobResumed."""
+
+
+class Stop(_Decision, frozen=True):
+    """Ask the job to end: SIGTERM to all its processes, then let them run. JobExited follows."""
+
+
+class Kill(_Decision, frozen=True):
+    """End the job: SIGKILL to all its processes. JobExited or StopDelayed follows."""
+
+
+class Reject(_Decision, frozen=True):
+    """Never: the job cannot run on this platform under this policy. The backend does nothing."""
+
+    reason: Reason
+
+
+Decision = Start | Suspend | Resume | Stop | Kill | Reject
+
+
+class Placed(msgspec.Struct, frozen=True, kw_only=True):
+    """An admission: this job, on this partition, now."""
+
+    job_id: JobId
+    partition: PartitionId
+
+
+class AdmissionPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What an admission rule decided.
+
+    Attributes:
+        starts: in the order in which they take their slots.
+        rejects: jobs that can never start, each with its reason.
+        reasons: why jobs that were looked at do not start now.
+        reservations: job -> the time by which it is promised to start.
+    """
+
+    starts: tuple[Placed, ...] = ()
+    rejects: Mapping[JobId, Reason] = _NONE
+    reasons: Mapping[JobId, Reason] = _NONE
+    reservations: Mapping[JobId, float] = _NONE
+
+
+class RegulationPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a regulation rule decided for the next timeslice.
+
+    Attributes:
+        suspends: running jobs to bring to a standstill.
+        resumes: suspended jobs to let go.
+        reasons: why, for each job named in one of the two.
+        io_headroom_bytes_per_s: I/O that admission may still add; None: no limit, 0: start
+            nothing that does I/O.
+    """
+
+    suspends: tuple[JobId, ...] = ()
+    resumes: tuple[JobId, ...] = ()
+    reasons: Mapping[JobId, Reason] = _NONE
+    io_headroom_bytes_per_s: float | None = None
+
+
+class Transition(msgspec.Struct, frozen=True, kw_only=True):
+    """One step in a job's life; ``before`` is None for its beginning."""
+
+    job_id: JobId
+    at_s: float
+    before: JobState | None
+    after: JobState
+    reason: Reason | None = None
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step of the controller came to.
+
+    Attributes:
+        decisions: for the backend, in this order.
+        changed: jobs whose record changed, each once, ordered by id.
+        removed: jobs that never were (their submission was revoked).
+        transitions: every step in a job's life, in the order they were made.
+        wake_at_s: the controller wants to be stepped at this time even if nothing happens.
+    """
+
+    decisions: tuple[Decision, ...] = ()
+    changed: tuple[JobId, ...] = ()
+    removed: tuple[JobId, ...] = ()
+    transitions: tuple[Transition, ...] = ()
+    wake_at_s: float | None = None

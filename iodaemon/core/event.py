@@ -1,0 +1,138 @@
+"""What happened, in the past tense. Everything that changes the state is one of these."""
+
+from __future__ import annotations
+
+import msgspec
+
+from iodaemon.core.job import Exit, IoTotals, Job, JobId
+from iodaemon.core.sample import Sample
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    at_s: float
+
+
+class JobSubmitted(_Event, frozen=True):
+    """A job was accepted; ``job`` is PENDING or HELD and its id is new."""
+
+    job: Job
+
+
+class SubmitRevoked(_Event, frozen=True):
+    """The journal could not take the job, so its client was told no: it never existed."""
+
+    job_id: JobId
+
+
+class JobStarted(_Event, frozen=True):
+    """The job's main process runs its command."""
+
+    job_id: JobId
+    attempt: int
+
+
+class StartFailed(_Event, frozen=True):
+    """The command does not run and never ran.
+
+    ``exit_code`` is set where trying again cannot help (127: not found, 126: not executable):
+    the job has failed. None: the backend could not start it now; the job is pending again.
+    """
+
+    job_id: JobId
+    attempt: int
+    problem: str
+    exit_code: int | None = None
+
+
+class JobExited(_Event, frozen=True):
+    """All processes of the job are gone. ``exit`` empty: its exit could not be learned."""
+
+    job_id: JobId
+    attempt: int
+    exit: Exit
+    io: IoTotals
+    note: str = ""
+
+
+class JobSuspended(_Event, frozen=True):
+    """All processes of the job stand still: the world's word, whoever asked for it."""
+
+    job_id: JobId
+
+
+class JobResumed(_Event, frozen=True):
+    """The job's processes run again: the world's word, whoever asked for it."""
+
+    job_id: JobId
+
+
+class SuspendFailed(_Event, frozen=True):
+    """The job could not be brought to a standstill, or back: it is as ``frozen`` says."""
+
+    job_id: JobId
+    frozen: bool
+    problem: str
+
+
+class StopDelayed(_Event, frozen=True):
+    """Processes of a job that was killed still exist, for the reason given."""
+
+    job_id: JobId
+    problem: str
+
+
+class SampleTaken(_Event, frozen=True):
+    """The counters were read: the regulation's heartbeat, once a timeslice."""
+
+    sample: Sample
+
+
+class CancelRequested(_Event, frozen=True):
+    """Somebody wants the job gone."""
+
+    job_id: JobId
+    by: str
+    grace_s: float
+
+
+class SuspendRequested(_Event, frozen=True):
+    """A person wants the job to stand still until resumed by a person."""
+
+    job_id: JobId
+    by: str
+
+
+class ResumeRequested(_Event, frozen=True):
+    """A person takes the hold back; the regulation's own hold stays."""
+
+    job_id: JobId
+    by: str
+
+
+class TimerFired(_Event, frozen=True):
+    """The time came that the last plan named in ``wake_at_s``."""
+
+
+class StartsBlocked(_Event, frozen=True):
+    """Starts are impossible for now (journal or backend unavailable); empty ``problem``: again."""
+
+    problem: str
+
+
+Event = (
+    JobSubmitted
+    | SubmitRevoked
+    | JobStarted
+    | StartFailed
+    | JobExited
+    | JobSuspended
+    | JobResumed
+    | SuspendFailed
+    | StopDelayed
+    | SampleTaken
+    | CancelRequested
+    | SuspendRequested
+    | ResumeRequested
+    | TimerFired
+    | StartsBlocked
+)

@@ -1,0 +1,301 @@
+"""A job: what was asked (JobSpec), what became of it (Job), and the life it may lead.
+
+A spec is all that a policy may see of a job before it runs. What the job really does
+(its profile) exists in the simulator only.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NewType
+
+import msgspec
+
+from iodaemon.core.error import TransitionError
+from iodaemon.core.platform import PartitionId, SlotId
+
+JobId = NewType("JobId", int)
+"""Counts up from 1 for the whole life of a journal; never used twice."""
+
+
+class JobState(enum.StrEnum):
+    """Where a job is in its life. The value is what is shown; ``code`` is the short form."""
+
+    HELD = "HELD"
+    PENDING = "PENDING"
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    SUSPENDED_IO = "SUSPENDED_IO"
+    SUSPENDED_USER = "SUSPENDED_USER"
+    STOPPING = "STOPPING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    TIMEOUT = "TIMEOUT"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    LOST = "LOST"
+
+    @property
+    def code(self) -> str:
+        """The two-letter code (one letter for some), for example ``SI``."""
+        return _CODES[self]
+
+    @property
+    def is_final(self) -> bool:
+        """True when the job is over."""
+        return self in FINAL
+
+    @property
+    def is_live(self) -> bool:
+        """True while the job holds slots: from STARTING until its end."""
+        return self in LIVE
+
+
+_CODES: Final[Mapping[JobState, str]] = MappingProxyType(
+    {
+        JobState.HELD: "H",
+        JobState.PENDING: "PD",
+        JobState.STARTING: "ST",
+        JobState.RUNNING: "R",
+        JobState.SUSPENDED_IO: "SI",
+        JobState.SUSPENDED_USER: "SU",
+        JobState.STOPPING: "SG",
+        JobState.COMPLETED: "CD",
+        JobState.FAILED: "F",
+        JobState.CANCELLED: "CA",
+        JobState.TIMEOUT: "TO",
+        JobState.OUT_OF_MEMORY: "OM",
+        JobState.LOST: "LO",
+    }
+)
+
+_S = JobState
+SUSPENDED: Final = frozenset({_S.SUSPENDED_IO, _S.SUSPENDED_USER})
+WAITING: Final = frozenset({_S.HELD, _S.PENDING})
+ENDS: Final = frozenset({_S.COMPLETED, _S.FAILED, _S.LOST, _S.OUT_OF_MEMORY})
+FINAL: Final = ENDS | {_S.CANCELLED, _S.TIMEOUT}
+LIVE: Final = frozenset({_S.STARTING, _S.RUNNING, _S.STOPPING}) | SUSPENDED
+
+TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = MappingProxyType(
+    {
+        # Before the start: nothing runs, so a cancel is final at once.
+        _S.HELD: frozenset({_S.PENDING, _S.CANCELLED}),
+        _S.PENDING: frozenset({_S.HELD, _S.STARTING, _S.CANCELLED, _S.FAILED}),
+        # A start that provably never ran gives its slots back (PENDING); one that can never
+        # succeed is FAILED; one whose fate is unknown is LOST.
+        _S.STARTING: frozenset({_S.RUNNING, _S.PENDING, _S.STOPPING, _S.CANCELLED}) | ENDS,
+        _S.RUNNING: SUSPENDED | {_S.STOPPING} | ENDS,
+        _S.SUSPENDED_IO: frozenset({_S.RUNNING, _S.SUSPENDED_USER, _S.STOPPING}) | ENDS,
+        _S.SUSPENDED_USER: frozenset({_S.RUNNING, _S.SUSPENDED_IO, _S.STOPPING}) | ENDS,
+        _S.STOPPING: frozenset({_S.CANCELLED, _S.TIMEOUT, _S.LOST, _S.OUT_OF_MEMORY}),
+        **{state: frozenset[JobState]() for state in FINAL},
+    }
+)
+"""The life of a job: from each state, the states it may step to."""
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a job is where it is: a stable word for programs, a sentence for people."""
+
+    code: str
+    text: str
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the submitter asked for; a policy may read all of it.
+
+    Attributes:
+        command: program and arguments, run without a shell.
+        cwd: directory the command starts in.
+        name: for people; does not identify the job.
+        cpus: slots of one partition, at least 1.
+        walltime_s: bound on run time; suspended time does not count. None: no bound.
+        memory_bytes: what the job says it needs. None: not said.
+        io_rate_bytes_per_s: declared I/O hint. None: unknown, which is not zero.
+        no_suspend: the regulation never suspends this job.
+        max_suspend_s: longest suspension in a row by the regulation. None: the daemon's.
+        stdout: file for standard output; None: the job's own output file. ``%j`` is the job id.
+        stderr: file for standard error; None: the same as standard output.
+        environment_id: key of the stored environment (stored once, shared by many jobs).
+        umask: file mode mask the job starts with.
+    """
+
+    command: tuple[str, ...]
+    cwd: str = "/"
+    name: str = ""
+    cpus: int = 1
+    walltime_s: float | None = None
+    memory_bytes: int | None = None
+    io_rate_bytes_per_s: float | None = None
+    no_suspend: bool = False
+    max_suspend_s: float | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+    environment_id: str = ""
+    umask: int = 0o022
+
+
+class Exit(msgspec.Struct, frozen=True, kw_only=True):
+    """How the job's main process ended. Exactly one of code and signal is set, or neither.
+
+    Neither: the exit could not be learned (the job is LOST); never reported as 0.
+    """
+
+    code: int | None = None
+    signal: int | None = None
+    out_of_memory: bool = False
+
+    @property
+    def shell_code(self) -> int:
+        """The code a shell would show: the exit code, 128 + N for a signal, 1 for unknown."""
+        if self.signal is not None:
+            return 128 + self.signal
+        return 1 if self.code is None else self.code
+
+
+class IoTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """A job's I/O from its start, as the kernel counts it; None where it could not be read."""
+
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+
+    @property
+    def total_bytes(self) -> int | None:
+        """Read plus written, or None when both are unknown."""
+        if self.read_bytes is None and self.written_bytes is None:
+            return None
+        return (self.read_bytes or 0) + (self.written_bytes or 0)
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One job and all that happened to it. Changed only by ``moved`` and ``changed`` in a step.
+
+    Two independent bits, ``user_hold`` and ``io_hold``, say who wants it stopped; it runs only
+    when both are clear. ``frozen`` is what the world last confirmed, ``freeze_asked`` what was
+    last asked of the world; where they differ a suspend or resume is on its way.
+
+    Attributes:
+        id: the job's number.
+        spec: what was asked.
+        uid: the submitter.
+        state: where it is in its life; ``since_s`` is when it got there.
+        submitted_s: when it was accepted.
+        attempt: 1 for the first start; each further start is a new attempt. 0 before.
+        partition: where it runs or ran.
+        slots: the slots it holds, while it is live.
+        run_s: seconds in RUNNING or STOPPING up to ``since_s``.
+        suspended_io_s: seconds in SUSPENDED_IO up to ``since_s``.
+        suspended_user_s: seconds in SUSPENDED_USER up to ``since_s``.
+        io_held_since_s: when the regulation's present suspension began.
+        immune_until_s: the regulation may not suspend it before this time.
+        hold_reason: why the regulation last held it, shown while it stands still.
+        user_hold_reason: who holds it, shown while a person's hold keeps it still.
+        stop: what the end of a STOPPING job will be called.
+        stop_reason: why it is being stopped; becomes the reason of its end.
+        kill_at_s: when a STOPPING job is killed; None: it has been, or is not stopping.
+    """
+
+    id: JobId
+    spec: JobSpec
+    uid: int
+    state: JobState
+    since_s: float
+    submitted_s: float
+    attempt: int = 0
+    partition: PartitionId | None = None
+    slots: tuple[SlotId, ...] = ()
+    started_s: float | None = None
+    ended_s: float | None = None
+    run_s: float = 0.0
+    suspended_io_s: float = 0.0
+    suspended_user_s: float = 0.0
+    user_hold: bool = False
+    io_hold: bool = False
+    frozen: bool = False
+    freeze_asked: bool = False
+    io_held_since_s: float | None = None
+    immune_until_s: float | None = None
+    hold_reason: Reason | None = None
+    user_hold_reason: Reason | None = None
+    stop: JobState | None = None
+    stop_reason: Reason | None = None
+    kill_at_s: float | None = None
+    reason: Reason | None = None
+    exit: Exit | None = None
+    io: IoTotals = IoTotals()
+
+    @property
+    def is_live(self) -> bool:
+        """True while the job holds slots."""
+        return self.state in LIVE
+
+    @property
+    def wants_freeze(self) -> bool:
+        """True when either hold bit asks for the job to stand still."""
+        return self.user_hold or self.io_hold
+
+    @property
+    def state_shown(self) -> str:
+        """The state as shown: a suspend that is not yet confirmed carries dots."""
+        if self.state is JobState.RUNNING and self.freeze_asked and not self.frozen:
+            return f"{suspended_state(self)}..."
+        return str(self.state)
+
+    def run_s_at(self, now_s: float) -> float:
+        """Seconds it has truly run until ``now_s``; suspended time is not in it."""
+        running = self.state in (JobState.RUNNING, JobState.STOPPING)
+        return self.run_s + (max(0.0, now_s - self.since_s) if running else 0.0)
+
+    def suspended_s_at(self, now_s: float) -> float:
+        """Seconds it has stood still until ``now_s``, whoever stopped it."""
+        standing = self.state in SUSPENDED
+        total_s = self.suspended_io_s + self.suspended_user_s
+        return total_s + (max(0.0, now_s - self.since_s) if standing else 0.0)
+
+
+def suspended_state(job: Job) -> JobState:
+    """The state of this job when it stands still: a person's hold outranks the regulation's."""
+    return JobState.SUSPENDED_USER if job.user_hold else JobState.SUSPENDED_IO
+
+
+def moved(job: Job, to: JobState, now_s: float, reason: Reason | None = None) -> Job:
+    """The job after the step to ``to`` at ``now_s``, with the time spent booked where it belongs.
+
+    Raises:
+        TransitionError: ``TRANSITIONS`` does not allow the step.
+    """
+    if to not in TRANSITIONS[job.state]:
+        raise TransitionError(f"job {job.id}: no step leads from {job.state} to {to}")
+    spent_s = max(0.0, now_s - job.since_s)
+    match job.state:
+        case JobState.RUNNING | JobState.STOPPING:
+            job = msgspec.structs.replace(job, run_s=job.run_s + spent_s)
+        case JobState.SUSPENDED_IO:
+            job = msgspec.structs.replace(job, suspended_io_s=job.suspended_io_s + spent_s)
+        case JobState.SUSPENDED_USER:
+            job = msgspec.structs.replace(job, suspended_user_s=job.suspended_user_s + spent_s)
+        case _:
+            pass
+    job = msgspec.structs.replace(job, state=to, since_s=now_s, reason=reason)
+    return _ended(job, now_s) if to in FINAL else job
+
+
+def _ended(job: Job, now_s: float) -> Job:
+    return msgspec.structs.replace(
+        job,
+        ended_s=now_s,
+        slots=(),
+        user_hold=False,
+        io_hold=False,
+        frozen=False,
+        freeze_asked=False,
+        io_held_since_s=None,
+        immune_until_s=None,
+        hold_reason=None,
+        user_hold_reason=None,
+        stop=None,
+        stop_reason=None,
+        kill_at_s=None,
+    )

@@ -1,0 +1,239 @@
+"""What each event does to a job: one function an event, nothing is decided by rules here."""
+
+from __future__ import annotations
+
+from typing import Final, assert_never
+
+from iodaemon.core import event as ev
+from iodaemon.core.job import (
+    SUSPENDED,
+    Exit,
+    Job,
+    JobId,
+    JobState,
+    Reason,
+    suspended_state,
+)
+from iodaemon.core.sample import Sample
+from iodaemon.core.state import with_fields
+from iodaemon.core.step import Step
+
+START_RETRY_S: Final = 10.0
+"""A start that failed for now is tried again after this time: a lasting fault must not spin."""
+
+
+def react(step: Step, event: ev.Event) -> None:
+    """Apply one event; one that concerns an ended job or an old attempt changes nothing."""
+    match event:
+        case ev.JobSubmitted():
+            step.add(event.job)
+        case ev.SubmitRevoked():
+            _on_revoked(step, event.job_id)
+        case ev.SampleTaken():
+            _on_sample(step, event.sample)
+        case ev.StartsBlocked():
+            step.state.starts_blocked = event.problem
+        case ev.TimerFired():
+            pass
+        case ev.JobStarted() | ev.StartFailed() | ev.JobExited():
+            job = step.state.jobs.get(event.job_id)
+            if job is not None and job.is_live and job.attempt == event.attempt:
+                _on_life(step, event, job)
+        case ev.JobSuspended() | ev.JobResumed() | ev.SuspendFailed() | ev.StopDelayed():
+            job = step.state.jobs.get(event.job_id)
+            if job is not None and job.is_live:
+                _on_word(step, event, job)
+        case ev.CancelRequested() | ev.SuspendRequested() | ev.ResumeRequested():
+            job = step.state.jobs.get(event.job_id)
+            if job is not None and not job.state.is_final:
+                _on_wish(step, event, job)
+        case _:
+            assert_never(event)
+
+
+def _on_revoked(step: Step, job_id: JobId) -> None:
+    if job_id in step.state.jobs:
+        step.remove(job_id)
+
+
+def _on_life(step: Step, event: ev.JobStarted | ev.StartFailed | ev.JobExited, job: Job) -> None:
+    match event:
+        case ev.JobStarted():
+            _on_started(step, job)
+        case ev.StartFailed():
+            _on_start_failed(step, event, job)
+        case ev.JobExited():
+            job = with_fields(job, exit=event.exit, io=event.io)
+            reason = _end_reason(job, event.note)
+            step.move(job, _end_state(job), reason)
+
+
+def _on_word(
+    step: Step, event: ev.JobSuspended | ev.JobResumed | ev.SuspendFailed | ev.StopDelayed, job: Job
+) -> None:
+    match event:
+        case ev.JobSuspended():
+            _on_suspended(step, job)
+        case ev.JobResumed():
+            _on_resumed(step, job)
+        case ev.SuspendFailed():
+            _on_suspend_failed(step, event, job)
+        case ev.StopDelayed():
+            if job.state is JobState.STOPPING:
+                step.put(with_fields(job, reason=Reason(code="StopDelayed", text=event.problem)))
+
+
+def _on_wish(
+    step: Step, event: ev.CancelRequested | ev.SuspendRequested | ev.ResumeRequested, job: Job
+) -> None:
+    match event:
+        case ev.CancelRequested():
+            _on_cancel(step, event, job)
+        case ev.SuspendRequested():
+            _on_user_suspend(step, event, job)
+        case ev.ResumeRequested():
+            _on_user_resume(step, job)
+
+
+def _on_started(step: Step, job: Job) -> None:
+    if job.state is JobState.STARTING:
+        step.state.meter.begin(job.id)
+        job = with_fields(job, started_s=step.now_s)
+        step.move(with_fields(job, frozen=False), JobState.RUNNING)
+        if job.frozen:  # its standstill was reported before its start
+            _on_suspended(step, step.state.jobs[job.id])
+    elif job.started_s is None:
+        step.put(with_fields(job, started_s=step.now_s))
+
+
+def _on_start_failed(step: Step, event: ev.StartFailed, job: Job) -> None:
+    reason = Reason(code="StartFailed", text=event.problem)
+    if job.state is JobState.STOPPING:
+        step.move(job, job.stop or JobState.CANCELLED, job.stop_reason)
+    elif event.exit_code is not None:
+        job = with_fields(job, exit=Exit(code=event.exit_code))
+        step.move(job, JobState.FAILED, reason)
+    elif job.state is JobState.STARTING:
+        _try_again_later(step, job, reason)
+
+
+def _try_again_later(step: Step, job: Job, reason: Reason) -> None:
+    job = with_fields(job, slots=(), partition=None, frozen=False)
+    step.move(job, JobState.PENDING, reason)
+    if job.user_hold:
+        step.move(step.state.jobs[job.id], JobState.HELD, job.user_hold_reason)
+    else:
+        step.state.delayed[job.id] = step.now_s + START_RETRY_S
+
+
+def _on_suspended(step: Step, job: Job) -> None:
+    job = with_fields(job, frozen=True)
+    if job.state is JobState.RUNNING:
+        job = with_fields(job, freeze_asked=True)
+        step.move(job, suspended_state(job), _hold_reason(job))
+    else:
+        step.put(job)
+
+
+def _on_resumed(step: Step, job: Job) -> None:
+    """A thaw nobody asked for (the keeper went away) ends the regulation's hold as well."""
+    unasked = job.frozen and job.freeze_asked
+    job = with_fields(job, frozen=False)
+    if unasked:
+        job = with_fields(job, freeze_asked=False, io_hold=False, io_held_since_s=None)
+    if job.state in SUSPENDED:
+        step.move(job, JobState.RUNNING)
+    else:
+        step.put(job)
+
+
+def _on_suspend_failed(step: Step, event: ev.SuspendFailed, job: Job) -> None:
+    """The holds that could not be enforced are dropped, so that nothing is tried for ever."""
+    reason = Reason(code="SuspendFailed", text=event.problem)
+    job = with_fields(job, frozen=event.frozen)
+    if job.state is JobState.STOPPING:
+        step.put(job)
+        return
+    job = with_fields(job, freeze_asked=event.frozen)
+    if not event.frozen:
+        job = with_fields(job, user_hold=False, io_hold=False, io_held_since_s=None)
+    if event.frozen and job.state is JobState.RUNNING:
+        step.move(job, suspended_state(job), reason)
+    elif not event.frozen and job.state in SUSPENDED:
+        step.move(job, JobState.RUNNING, reason)
+    else:
+        step.put(with_fields(job, reason=reason))
+
+
+def _on_cancel(step: Step, event: ev.CancelRequested, job: Job) -> None:
+    reason = Reason(code="Cancelled", text=f"cancelled by {event.by}")
+    if job.state in (JobState.PENDING, JobState.HELD):
+        step.move(job, JobState.CANCELLED, reason)
+    elif job.state is not JobState.STOPPING:
+        step.stop(job, JobState.CANCELLED, reason, event.grace_s)
+    else:
+        sooner_s = min(job.kill_at_s or step.now_s, step.now_s + event.grace_s)
+        step.put(with_fields(job, kill_at_s=sooner_s))
+
+
+def _on_user_suspend(step: Step, event: ev.SuspendRequested, job: Job) -> None:
+    if job.state is JobState.STOPPING:
+        return
+    reason = Reason(
+        code="Suspended", text=f"suspended by {event.by}; 'iod resume {job.id}' lets it go"
+    )
+    job = with_fields(job, user_hold=True, user_hold_reason=reason)
+    if job.state is JobState.PENDING:
+        step.move(job, JobState.HELD, reason)
+    elif job.state is JobState.SUSPENDED_IO:
+        step.move(job, JobState.SUSPENDED_USER, reason)
+    else:
+        step.put(job)
+
+
+def _on_user_resume(step: Step, job: Job) -> None:
+    job = with_fields(job, user_hold=False)
+    if job.state is JobState.HELD:
+        step.move(job, JobState.PENDING)
+    elif job.state is JobState.SUSPENDED_USER and job.io_hold:
+        step.move(job, JobState.SUSPENDED_IO, _hold_reason(job))
+    else:
+        step.put(job)
+
+
+def _on_sample(step: Step, sample: Sample) -> None:
+    run_s = {job.id: job.run_s_at(sample.at_s) for job in step.state.live}
+    step.state.meter.take(sample, run_s=run_s)
+
+
+def _hold_reason(job: Job) -> Reason:
+    reason = job.user_hold_reason if job.user_hold else job.hold_reason
+    if reason is not None and job.wants_freeze:
+        return reason
+    return Reason(code="Adopted", text="found standing still; it is being resumed")
+
+
+def _end_state(job: Job) -> JobState:
+    assert job.exit is not None
+    if job.exit.out_of_memory:
+        return JobState.OUT_OF_MEMORY
+    if job.stop is not None:
+        return job.stop
+    if job.exit.code is None and job.exit.signal is None:
+        return JobState.LOST
+    return JobState.COMPLETED if job.exit.code == 0 else JobState.FAILED
+
+
+def _end_reason(job: Job, note: str) -> Reason | None:
+    assert job.exit is not None
+    if job.exit.out_of_memory:
+        return Reason(code="OutOfMemory", text=note or "killed because memory ran out")
+    if job.stop is not None:
+        return job.stop_reason
+    if job.exit.signal is not None:
+        return Reason(code="Signal", text=note or f"ended by signal {job.exit.signal}")
+    if job.exit.code is None:
+        return Reason(code="Lost", text=note or "its exit could not be learned")
+    if job.exit.code != 0:
+        return Reason(code="ExitCode", text=note or f"exit code {job.exit.code}")
+    return Reason(code="Note", text=note) if note else None

@@ -1,0 +1,54 @@
+"""The kinds of rules that policy files may add, and how they are composed.
+
+A rule is a frozen struct whose fields are its parameters. What it must remember from one
+decision to the next is ``memory``, passed in and returned; ``memory=None`` is always legal.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from iodaemon.core.decision import AdmissionPlan, RegulationPlan
+from iodaemon.core.view import Placement, View
+
+M = TypeVar("M")
+
+
+class Admission(Protocol[M]):
+    """Which queued jobs start now."""
+
+    def decide(self, view: View, memory: M | None) -> tuple[AdmissionPlan, M | None]:
+        """Asked at every instant at which something happened, after regulation."""
+        ...
+
+
+class Regulation(Protocol[M]):
+    """Which running jobs stand still for the next timeslice."""
+
+    @property
+    def timeslice_s(self) -> float:
+        """The sampling and regulation period, s."""
+        ...
+
+    def decide(self, view: View, memory: M | None) -> tuple[RegulationPlan, M | None]:
+        """Asked once a timeslice, at the instant that carries the sample."""
+        ...
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """One composed policy: the rules that a policy file names.
+
+    Attributes:
+        name: the policy's name, as in its file name.
+        max_suspend_s: the controller's guard over regulation: a job suspended for this long in
+            a row runs again and cannot be suspended for as long. None lifts the guard
+            (experiments that reproduce a published rule).
+    """
+
+    name: str
+    admission: Admission[Any]
+    placement: Placement
+    regulation: Regulation[Any]
+    max_suspend_s: float | None = 600.0

@@ -1,0 +1,98 @@
+"""Samples: cumulative counters read at one time. A value that could not be read is None, never 0.
+
+The simulated node fills in the same counters under the same definitions as the Linux one, so
+that what is proved in simulation is what runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from iodaemon.core.job import JobId
+from iodaemon.core.platform import DeviceId
+
+_NONE: Mapping[Any, Any] = MappingProxyType({})
+
+
+class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
+    """One job's counters from its start, over all processes it ever had.
+
+    Attributes:
+        read_bytes: submitted to a device or network filesystem (/proc/PID/io read_bytes).
+        written_bytes: dirtied, less what was deleted before it reached the disk
+            (/proc/PID/io write_bytes - cancelled_write_bytes); runs ahead of the device.
+        operations: read and write system calls (syscr + syscw).
+        device_read_bytes: read from leaf devices (cgroup io.stat).
+        device_written_bytes: written to leaf devices (cgroup io.stat).
+        cpu_s: CPU time of all its processes.
+        resident_bytes: memory now; a gauge.
+        io_stall_s: time at least one process waited for I/O (cgroup io.pressure, some).
+        memory_stall_s: the same for memory (cgroup memory.pressure, some).
+    """
+
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+    operations: int | None = None
+    device_read_bytes: int | None = None
+    device_written_bytes: int | None = None
+    cpu_s: float | None = None
+    resident_bytes: int | None = None
+    io_stall_s: float | None = None
+    memory_stall_s: float | None = None
+
+
+class DeviceCounters(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of /proc/diskstats (Documentation/admin-guide/iostats.rst); times in ms, mod 2^32.
+
+    Sectors are 512 bytes whatever the device's own. ``in_flight`` is a gauge. Discards exist
+    since Linux 4.18, flushes since 5.5; older kernels leave them 0.
+    """
+
+    reads: int
+    reads_merged: int
+    read_sectors: int
+    read_ms: int
+    writes: int
+    writes_merged: int
+    written_sectors: int
+    write_ms: int
+    in_flight: int
+    busy_ms: int
+    queue_ms: int
+    discards: int = 0
+    discards_merged: int = 0
+    discarded_sectors: int = 0
+    discard_ms: int = 0
+    flushes: int = 0
+    flush_ms: int = 0
+
+
+class NodeCounters(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole machine.
+
+    Attributes:
+        io_stall_s: time at least one task waited for I/O (/proc/pressure/io, some).
+        memory_stall_s: the same for memory (/proc/pressure/memory, some).
+        dirty_bytes: page cache waiting to be written (/proc/meminfo Dirty); a gauge.
+        writeback_bytes: page cache being written (/proc/meminfo Writeback); a gauge.
+        available_bytes: memory that can be had without swapping (MemAvailable); a gauge.
+    """
+
+    io_stall_s: float | None = None
+    memory_stall_s: float | None = None
+    dirty_bytes: int | None = None
+    writeback_bytes: int | None = None
+    available_bytes: int | None = None
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """All sources read at (nearly) one time; ``at_s`` is on the timeline's clock."""
+
+    at_s: float
+    jobs: Mapping[JobId, JobCounters] = _NONE
+    devices: Mapping[DeviceId, DeviceCounters] = _NONE
+    node: NodeCounters = NodeCounters()

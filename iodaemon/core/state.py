@@ -1,0 +1,271 @@
+"""The single source of truth: all jobs, who holds which slots, what was measured last.
+
+Changed only inside ``Controller.step``; the journal is its durable form. Kept sorted and indexed
+so that a step costs what happened, not what there is: pending jobs are never scanned.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from iodaemon.core.bandwidth import UNKNOWN, Meter, Prediction
+from iodaemon.core.error import InvariantError
+from iodaemon.core.job import FINAL, LIVE, SUSPENDED, Job, JobId, JobState, Reason
+from iodaemon.core.platform import PartitionId, Platform, SlotId
+
+KEPT_FINISHED: Final = 1000
+"""Finished jobs kept in memory; the journal keeps all of them for ``retain``."""
+
+
+class State:
+    """All that is known. Readers may use everything; only the controller may change it."""
+
+    def __init__(self, platform: Platform, *, kept_finished: int = KEPT_FINISHED) -> None:
+        self.platform = platform
+        self.jobs: dict[JobId, Job] = {}
+        self.meter = Meter()
+        self.reasons: dict[JobId, Reason] = {}
+        self.reservations: Mapping[JobId, float] = {}
+        self.io_headroom_bytes_per_s: float | None = None
+        self.starts_blocked = ""
+        self._next_id = 1
+        self.delayed: dict[JobId, float] = {}
+        self._pending: dict[JobId, None] = {}
+        self._live: dict[JobId, None] = {}
+        self._finished: deque[JobId] = deque()
+        self._kept_finished = kept_finished
+        self._free: dict[PartitionId, list[SlotId]] = {
+            partition.id: [slot.id for slot in partition.slots] for partition in platform.partitions
+        }
+        self._home: dict[SlotId, PartitionId] = {
+            slot.id: partition.id for partition in platform.partitions for slot in partition.slots
+        }
+
+    # -- reading ---------------------------------------------------------------------------
+
+    @property
+    def next_id(self) -> JobId:
+        """The number the next job will get; ids are never used twice."""
+        return JobId(self._next_id)
+
+    @property
+    def pending(self) -> Iterator[Job]:
+        """Jobs that wait for slots and fit some partition, in queue order (by id).
+
+        A job whose start just failed is not in it until its time in ``delayed``.
+        """
+        largest = self.platform.largest_partition
+        for job_id in self._pending:
+            job = self.jobs[job_id]
+            if job.spec.cpus <= largest and job_id not in self.delayed:
+                yield job
+
+    @property
+    def live(self) -> Iterator[Job]:
+        """Jobs that hold slots, ordered by id."""
+        return (self.jobs[job_id] for job_id in self._live)
+
+    def slots_free(self, partition_id: PartitionId) -> int:
+        """Slots of the partition that no job holds."""
+        return len(self._free[partition_id])
+
+    def predicted(self, job_id: JobId) -> Prediction:
+        """What the job is expected to move when it runs: measured, else declared, else unknown."""
+        measured = self.meter.active(job_id)
+        if measured is not None:
+            return Prediction(
+                rate_bytes_per_s=measured.total_bytes_per_s, confidence=1.0, source="measured"
+            )
+        declared = self.jobs[job_id].spec.io_rate_bytes_per_s
+        if declared is not None:
+            return Prediction(rate_bytes_per_s=declared, confidence=0.5, source="declared")
+        return UNKNOWN
+
+    def reason(self, job_id: JobId) -> Reason | None:
+        """Why the job is where it is; None for a job that simply runs or completed."""
+        job = self.jobs[job_id]
+        if job.reason is not None:
+            return job.reason
+        if job.state is not JobState.PENDING:
+            return None
+        if job.spec.cpus > self.platform.largest_partition:
+            return Reason(
+                code="Infeasible",
+                text=f"asks for {job.spec.cpus} CPUs, the largest socket has "
+                f"{self.platform.largest_partition}; cancel it and submit with fewer",
+            )
+        if self.starts_blocked:
+            return Reason(code="Blocked", text=self.starts_blocked)
+        return self.reasons.get(job_id) or Reason(
+            code="Priority", text="waits behind jobs submitted earlier"
+        )
+
+    def by_state(self) -> dict[JobState, int]:
+        """How many jobs in memory are in each state, every state named."""
+        counts = dict.fromkeys(JobState, 0)
+        for job in self.jobs.values():
+            counts[job.state] += 1
+        return counts
+
+    # -- changing: for the controller only ---------------------------------------------------
+
+    def restore(self, jobs: Iterable[Job], next_id: JobId) -> None:
+        """Take in what the journal holds, before the first step."""
+        for job in sorted(jobs, key=lambda job: job.id):
+            self.add(job)
+        self.forget_finished()
+        self._next_id = max(self._next_id, next_id)
+
+    def add(self, job: Job) -> None:
+        """Take in a job that is new here."""
+        if job.id in self.jobs:
+            raise InvariantError(f"job {job.id} exists already; ids are never used twice")
+        self._next_id = max(self._next_id, job.id + 1)
+        self.jobs[job.id] = job
+        if job.state is JobState.PENDING:
+            self._enqueue(job.id)
+        elif job.state in LIVE:
+            self._live[job.id] = None
+            self._live = dict(sorted(self._live.items()))
+            self._take_slots(job)
+        elif job.state in FINAL:
+            self._finished.append(job.id)
+
+    def remove(self, job_id: JobId) -> None:
+        """Drop a job that never was (its submission could not be made durable)."""
+        job = self.jobs[job_id]
+        if job.state in LIVE and job.state is not JobState.STARTING:
+            raise InvariantError(f"job {job_id} is {job.state}; it runs, so it was durable")
+        del self.jobs[job_id]
+        self._leave_queue(job_id)
+        if job.state is JobState.STARTING:  # decided, but a start is performed once durable
+            self._give_back(job)
+            del self._live[job_id]
+
+    def put(self, job: Job) -> None:
+        """Replace the record of a job by a newer one, and keep every index true."""
+        before = self.jobs[job.id]
+        self.jobs[job.id] = job
+        if before.state is job.state:
+            return
+        if before.state is JobState.PENDING:
+            self._leave_queue(job.id)
+        if before.state in LIVE and job.state not in LIVE:
+            self._give_back(before)
+            self._live.pop(job.id, None)
+            self.meter.forget(job.id)
+        if job.state is JobState.PENDING:
+            self._enqueue(job.id)
+        if job.state in LIVE and before.state not in LIVE:
+            self._enter_live(job)
+        if job.state in FINAL:
+            self._finished.append(job.id)
+
+    def forget_finished(self) -> None:
+        """Drop all but the last finished jobs; not within a step, whose plan still names them."""
+        while len(self._finished) > self._kept_finished:
+            self.jobs.pop(self._finished.popleft(), None)
+
+    def choose_slots(self, partition_id: PartitionId, count: int) -> tuple[SlotId, ...]:
+        """The lowest free slots of the partition.
+
+        Raises:
+            InvariantError: there are fewer.
+        """
+        free = self._free[partition_id]
+        if len(free) < count:
+            raise InvariantError(
+                f"partition {partition_id} has {len(free)} free slots, {count} were promised"
+            )
+        return tuple(free[:count])
+
+    def _enqueue(self, job_id: JobId) -> None:
+        in_order = not self._pending or job_id > next(reversed(self._pending))
+        self._pending[job_id] = None
+        if not in_order:
+            self._pending = dict(sorted(self._pending.items()))
+
+    def _leave_queue(self, job_id: JobId) -> None:
+        self._pending.pop(job_id, None)
+        self.reasons.pop(job_id, None)
+        self.delayed.pop(job_id, None)
+
+    def _enter_live(self, job: Job) -> None:
+        in_order = not self._live or job.id > next(reversed(self._live))
+        self._live[job.id] = None
+        if not in_order:
+            self._live = dict(sorted(self._live.items()))
+        self._take_slots(job)
+
+    def _take_slots(self, job: Job) -> None:
+        """Booked by slot, not by partition: a job may have been started on another division."""
+        for slot in job.slots:
+            home = self._home.get(slot)
+            if home is None:  # the platform no longer has this CPU
+                continue
+            if slot not in self._free[home]:
+                raise InvariantError(f"slot {slot} is promised to job {job.id} and to another")
+            self._free[home].remove(slot)
+
+    def _give_back(self, job: Job) -> None:
+        for slot in job.slots:
+            home = self._home.get(slot)
+            if home is not None:
+                insort(self._free[home], slot)
+
+    # -- checking ----------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Verify everything that must always hold; every test ends with it.
+
+        Raises:
+            InvariantError: names the first contradiction found.
+        """
+        for job in self.jobs.values():
+            _check_job(job)
+        self._check_indexes()
+        self._check_slots()
+
+    def _check_indexes(self) -> None:
+        pending = [i for i, job in self.jobs.items() if job.state is JobState.PENDING]
+        live = [i for i, job in self.jobs.items() if job.state in LIVE]
+        _claim(list(self._pending) == sorted(pending), "the queue lists exactly the pending jobs")
+        _claim(list(self._live) == sorted(live), "the live index lists exactly the live jobs")
+        _claim(all(i < self._next_id for i in self.jobs), "the next id is above all ids")
+        _claim(set(self.reasons) <= set(pending), "only pending jobs have a queue reason")
+        _claim(set(self.delayed) <= set(pending), "only pending jobs are delayed")
+
+    def _check_slots(self) -> None:
+        held = [slot for job in self.live for slot in job.slots if slot in self._home]
+        free = [slot for slots in self._free.values() for slot in slots]
+        _claim(sorted(held + free) == sorted(self._home), "each slot is free or held by one job")
+
+
+def _check_job(job: Job) -> None:
+    name = f"job {job.id} ({job.state})"
+    _claim((job.ended_s is not None) == (job.state in FINAL), f"{name}: an end has a time")
+    _claim(bool(job.slots) == (job.state in LIVE), f"{name}: live jobs hold slots, others none")
+    _claim(job.state in LIVE or not job.io_hold, f"{name}: only live jobs are held for I/O")
+    _claim((job.io_held_since_s is not None) == job.io_hold, f"{name}: an I/O hold has a time")
+    _claim((job.stop is not None) == (job.state is JobState.STOPPING), f"{name}: stop has a cause")
+    _claim(job.state not in SUSPENDED or job.frozen, f"{name}: a suspended job stands still")
+    _claim(job.state is not JobState.RUNNING or not job.frozen, f"{name}: a running job does not")
+    waits = job.state in (JobState.HELD, *SUSPENDED, JobState.STOPPING)
+    _claim(not waits or job.reason is not None, f"{name}: has a reason")
+    times = (job.run_s, job.suspended_io_s, job.suspended_user_s)
+    _claim(min(times) >= 0.0, f"{name}: no time is negative")
+
+
+def _claim(holds: bool, what: str) -> None:  # noqa: FBT001 - reads as a sentence at the call
+    if not holds:
+        raise InvariantError(f"broken: {what}")
+
+
+def with_fields(job: Job, **fields: object) -> Job:
+    """The job with these fields changed."""
+    return msgspec.structs.replace(job, **fields)

@@ -1,0 +1,87 @@
+"""The View of one step: the live state, read-only, at one instant."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+
+from iodaemon.core.bandwidth import Bandwidth, DeviceLoad, Prediction
+from iodaemon.core.job import Job, JobId, JobState
+from iodaemon.core.platform import DeviceId, PartitionId, Platform
+from iodaemon.core.rule import Rules
+from iodaemon.core.state import State
+from iodaemon.core.view import Draft
+
+
+class StateView:
+    """The View of one step: the live state, read-only, at one instant."""
+
+    def __init__(self, state: State, rules: Rules, now_s: float, rng: random.Random) -> None:
+        self._state = state
+        self._rules = rules
+        self.now_s = now_s
+        self.rng = rng
+
+    @property
+    def platform(self) -> Platform:
+        """What can be handed out."""
+        return self._state.platform
+
+    @property
+    def pending(self) -> Iterator[Job]:
+        """Jobs that may start, in queue order."""
+        return self._state.pending
+
+    @property
+    def running(self) -> Iterator[Job]:
+        """Jobs whose processes run and are not about to be stopped, ordered by id."""
+        return (
+            job
+            for job in self._state.live
+            if job.state is JobState.RUNNING and not job.wants_freeze
+        )
+
+    @property
+    def suspended(self) -> Iterator[Job]:
+        """Jobs that the regulation holds, ordered by id."""
+        return (job for job in self._state.live if job.io_hold)
+
+    @property
+    def live(self) -> Iterator[Job]:
+        """All jobs that hold slots, ordered by id."""
+        return self._state.live
+
+    @property
+    def devices(self) -> Mapping[DeviceId, DeviceLoad]:
+        """What each device went through in the last slice."""
+        return self._state.meter.devices
+
+    @property
+    def reservations(self) -> Mapping[JobId, float]:
+        """Promised latest start times, s."""
+        return self._state.reservations
+
+    @property
+    def io_headroom_bytes_per_s(self) -> float | None:
+        """I/O that may still be added; None: no limit."""
+        return self._state.io_headroom_bytes_per_s
+
+    def job(self, job_id: JobId) -> Job:
+        """The job with this id."""
+        return self._state.jobs[job_id]
+
+    def bandwidth(self, job_id: JobId) -> Bandwidth | None:
+        """What the job moved in the last slice; None: unknown."""
+        return self._state.meter.bandwidth(job_id)
+
+    def predicted(self, job_id: JobId) -> Prediction:
+        """What the job is expected to move when it runs."""
+        return self._state.predicted(job_id)
+
+    def slots_free(self, partition_id: PartitionId) -> int:
+        """Slots of the partition that no job holds."""
+        return self._state.slots_free(partition_id)
+
+    def draft(self) -> Draft:
+        """A fresh scratch copy to plan starts on."""
+        return Draft(self, self._rules.placement)

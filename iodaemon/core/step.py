@@ -1,0 +1,81 @@
+"""What one step has come to so far: the only hand that changes the state.
+
+Handlers (``react``) and the controller write through it, so that every change is in the plan.
+"""
+
+from __future__ import annotations
+
+from iodaemon.core.decision import Decision, Plan, Stop, Transition
+from iodaemon.core.job import Job, JobId, JobState, Reason, moved
+from iodaemon.core.state import State, with_fields
+
+
+class Step:
+    """One step under way: the state, the instant, and what goes into the plan."""
+
+    def __init__(self, state: State, now_s: float) -> None:
+        self.state = state
+        self.now_s = now_s
+        self._decisions: list[Decision] = []
+        self._touched: set[JobId] = set()
+        self._removed: list[JobId] = []
+        self._transitions: list[Transition] = []
+
+    def add(self, job: Job) -> None:
+        """A new job."""
+        self.state.add(job)
+        self._touched.add(job.id)
+        self._transitions.append(
+            Transition(job_id=job.id, at_s=self.now_s, before=None, after=job.state)
+        )
+
+    def remove(self, job_id: JobId) -> None:
+        """A job that never was."""
+        self.state.remove(job_id)
+        self._removed.append(job_id)
+
+    def put(self, job: Job) -> None:
+        """A newer record of a job, in the same state."""
+        self.state.put(job)
+        self._touched.add(job.id)
+
+    def move(self, job: Job, to: JobState, reason: Reason | None = None) -> None:
+        """A step in the job's life.
+
+        Raises:
+            TransitionError: its life does not allow it.
+        """
+        before = job.state
+        self.put(moved(job, to, self.now_s, reason))
+        self._transitions.append(
+            Transition(job_id=job.id, at_s=self.now_s, before=before, after=to, reason=reason)
+        )
+
+    def stop(self, job: Job, end: JobState, reason: Reason, grace_s: float) -> None:
+        """Ask a live job to end; after the grace time it is killed, and its end is called so."""
+        job = with_fields(
+            job,
+            stop=end,
+            stop_reason=reason,
+            kill_at_s=self.now_s + grace_s,
+            user_hold=False,
+            io_hold=False,
+            io_held_since_s=None,
+            freeze_asked=False,
+        )
+        self.move(job, JobState.STOPPING, reason)
+        self.decide(Stop(job_id=job.id))
+
+    def decide(self, decision: Decision) -> None:
+        """Something for the backend."""
+        self._decisions.append(decision)
+
+    def plan(self, wake_at_s: float | None) -> Plan:
+        """All of it."""
+        return Plan(
+            decisions=tuple(self._decisions),
+            changed=tuple(sorted(self._touched - set(self._removed))),
+            removed=tuple(self._removed),
+            transitions=tuple(self._transitions),
+            wake_at_s=wake_at_s,
+        )

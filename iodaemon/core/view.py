@@ -1,0 +1,173 @@
+"""What a rule may see: a live, read-only view of the state, and a draft to plan on.
+
+No clock, no profile, nothing that changes the state.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+import msgspec
+
+from iodaemon.core.bandwidth import Bandwidth, DeviceLoad, Prediction
+from iodaemon.core.decision import Placed
+from iodaemon.core.job import Job, JobId, Reason
+from iodaemon.core.platform import DeviceId, PartitionId, Platform
+
+
+class View(Protocol):
+    """The state as a rule sees it in one step. All orders are stable and written down here."""
+
+    @property
+    def now_s(self) -> float:
+        """The instant of this step, on the timeline's clock."""
+        ...
+
+    @property
+    def platform(self) -> Platform:
+        """What can be handed out."""
+        ...
+
+    @property
+    def pending(self) -> Iterable[Job]:
+        """Jobs that may start, in queue order; jobs no partition could ever hold are not in it."""
+        ...
+
+    @property
+    def running(self) -> Iterable[Job]:
+        """Jobs whose processes run, ordered by id; a suspend that is on its way excludes a job."""
+        ...
+
+    @property
+    def suspended(self) -> Iterable[Job]:
+        """Jobs that the regulation holds (or has asked to hold), ordered by id.
+
+        A job that a person holds as well is in it; to resume it clears the regulation's hold.
+        """
+        ...
+
+    @property
+    def live(self) -> Iterable[Job]:
+        """All jobs that hold slots, ordered by id."""
+        ...
+
+    @property
+    def devices(self) -> Mapping[DeviceId, DeviceLoad]:
+        """What each device went through in the last slice."""
+        ...
+
+    @property
+    def reservations(self) -> Mapping[JobId, float]:
+        """Promised latest start times, by job, s."""
+        ...
+
+    @property
+    def io_headroom_bytes_per_s(self) -> float | None:
+        """I/O that may still be added, as regulation said; None: no limit."""
+        ...
+
+    @property
+    def rng(self) -> random.Random:
+        """A seeded generator: same events, same numbers."""
+        ...
+
+    def job(self, job_id: JobId) -> Job:
+        """The job with this id."""
+        ...
+
+    def bandwidth(self, job_id: JobId) -> Bandwidth | None:
+        """What the job moved in the last slice; None: unknown, which is not zero."""
+        ...
+
+    def predicted(self, job_id: JobId) -> Prediction:
+        """What the job is expected to move when it runs."""
+        ...
+
+    def slots_free(self, partition_id: PartitionId) -> int:
+        """Slots of the partition that no job holds."""
+        ...
+
+    def draft(self) -> Draft:
+        """A fresh scratch copy to plan starts on; placement answers on it."""
+        ...
+
+
+class NotNow(msgspec.Struct, frozen=True):
+    """The job fits somewhere, but not at this moment."""
+
+    reason: Reason
+
+
+class PlacementView(Protocol):
+    """What a placement rule needs: View and Draft both offer it."""
+
+    @property
+    def platform(self) -> Platform:
+        """What can be handed out."""
+        ...
+
+    @property
+    def live(self) -> Iterable[Job]:
+        """All jobs that hold slots; each knows its partition."""
+        ...
+
+    def predicted(self, job_id: JobId) -> Prediction:
+        """What the job is expected to move when it runs."""
+        ...
+
+    def slots_free(self, partition_id: PartitionId) -> int:
+        """Slots that no job holds."""
+        ...
+
+
+class Placement(Protocol):
+    """Which partition a job gets."""
+
+    def choose(self, view: PlacementView, job: Job) -> PartitionId | NotNow:
+        """The partition for this job now, or why not now."""
+        ...
+
+
+class Draft:
+    """A view with some jobs already started on it: what a rule plans on before it answers.
+
+    ``start`` takes slots on the draft only. ``place`` asks the composed placement rule on the
+    draft, so that a rule plans with the very placement that will be carried out.
+    """
+
+    def __init__(self, view: PlacementView, placement: Placement) -> None:
+        self._view = view
+        self._placement = placement
+        self._taken: dict[PartitionId, int] = {}
+        self._started: list[Job] = []
+
+    @property
+    def platform(self) -> Platform:
+        """What can be handed out."""
+        return self._view.platform
+
+    @property
+    def live(self) -> Iterable[Job]:
+        """Jobs that hold slots; those started on the draft come last."""
+        yield from self._view.live
+        yield from self._started
+
+    def predicted(self, job_id: JobId) -> Prediction:
+        """What the job is expected to move when it runs."""
+        return self._view.predicted(job_id)
+
+    def slots_free(self, partition_id: PartitionId) -> int:
+        """Slots that no job holds, neither in the state nor on the draft."""
+        return self._view.slots_free(partition_id) - self._taken.get(partition_id, 0)
+
+    def place(self, job: Job) -> PartitionId | NotNow:
+        """Where the placement rule puts the job on this draft."""
+        return self._placement.choose(self, job)
+
+    def start(self, job: Job, partition_id: PartitionId) -> Placed:
+        """Take the job's slots on the draft; the answer goes into the plan."""
+        self._taken[partition_id] = self._taken.get(partition_id, 0) + job.spec.cpus
+        self._started.append(msgspec.structs.replace(job, partition=partition_id))
+        return Placed(job_id=job.id, partition=partition_id)

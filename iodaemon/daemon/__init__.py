@@ -1,0 +1,1 @@
+"""The service: wall time, journal, HTTP. It decides nothing; the controller does."""

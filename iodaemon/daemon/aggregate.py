@@ -1,0 +1,90 @@
+"""Per-job bandwidth as one row a minute, made from the samples as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Final
+
+from iodaemon.core.job import IoTotals, JobId
+from iodaemon.core.sample import Sample
+from iodaemon.daemon.journal import BandwidthMinute
+
+_MINUTE_S: Final = 60
+
+
+class MinuteBook:
+    """Adds up what each job moved in each minute.
+
+    Invariant: over all rows of a finished job the bytes add up to its totals, less what it had
+    moved when this daemon adopted it. What crosses the end of a minute is booked before it.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[JobId, IoTotals] = {}
+        self._open: dict[JobId, BandwidthMinute] = {}
+        self._last_s: float | None = None
+
+    def begin(self, job_id: JobId) -> None:
+        """A job starts now, with counters at zero."""
+        self._seen[job_id] = IoTotals()
+
+    def knows(self, job_id: JobId) -> bool:
+        """True from the job's beginning, or its first sample, to its end."""
+        return job_id in self._seen
+
+    def take(self, sample: Sample, live: Container[JobId]) -> list[BandwidthMinute]:
+        """Take in a sample; returns the rows of minutes that are over.
+
+        Args:
+            sample: may name jobs that ended while it was taken.
+            live: those that have not, as far as is known.
+        """
+        last_s, self._last_s = self._last_s, sample.at_s
+        spent_s = 0.0 if last_s is None else max(0.0, sample.at_s - last_s)
+        minute = int(sample.at_s) // _MINUTE_S
+        for job_id, counters in sample.jobs.items():
+            if job_id not in live and job_id not in self._seen:
+                continue
+            totals = IoTotals(read_bytes=counters.read_bytes, written_bytes=counters.written_bytes)
+            self._add(job_id, minute, totals, spent_s)
+        return self._close([i for i, row in self._open.items() if row.minute < minute])
+
+    def end(self, job_id: JobId, at_s: float, totals: IoTotals) -> list[BandwidthMinute]:
+        """A job ended with these totals; returns its last row, if it has one."""
+        self._add(job_id, int(at_s) // _MINUTE_S, totals, 0.0)
+        self._seen.pop(job_id, None)
+        return self._close([job_id])
+
+    def forget(self, job_id: JobId) -> None:
+        """A job ended without a word on its totals."""
+        self._seen.pop(job_id, None)
+        self._open.pop(job_id, None)
+
+    def _add(self, job_id: JobId, minute: int, totals: IoTotals, spent_s: float) -> None:
+        before = self._seen.get(job_id, totals)
+        self._seen[job_id] = _known(before, totals)
+        row = self._open.get(job_id) or BandwidthMinute(
+            job_id=job_id, minute=minute, read_bytes=0, written_bytes=0, seconds=0.0
+        )
+        self._open[job_id] = BandwidthMinute(
+            job_id=job_id,
+            minute=row.minute,
+            read_bytes=row.read_bytes + _grown(before.read_bytes, totals.read_bytes),
+            written_bytes=row.written_bytes + _grown(before.written_bytes, totals.written_bytes),
+            seconds=row.seconds + spent_s,
+        )
+
+    def _close(self, job_ids: list[JobId]) -> list[BandwidthMinute]:
+        return [self._open.pop(job_id) for job_id in job_ids if job_id in self._open]
+
+
+def _known(before: IoTotals, after: IoTotals) -> IoTotals:
+    """What could not be read this time stays as it was last known."""
+    return IoTotals(
+        read_bytes=before.read_bytes if after.read_bytes is None else after.read_bytes,
+        written_bytes=before.written_bytes if after.written_bytes is None else after.written_bytes,
+    )
+
+
+def _grown(before: int | None, after: int | None) -> int:
+    return max(0, (after or 0) - (before or 0))

@@ -1,0 +1,192 @@
+"""The two backends the daemon can have, behind one small door."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from iodaemon.config import Config
+from iodaemon.core import event as ev
+from iodaemon.core.backend import Backend
+from iodaemon.core.decision import Start
+from iodaemon.core.job import Exit, IoTotals, Job, JobId
+from iodaemon.core.platform import Platform, oversubscribe
+from iodaemon.core.timeline import Timeline
+
+Post = Callable[[ev.Event], None]
+
+
+class Door(Protocol):
+    """A backend as the daemon opens and closes it."""
+
+    @property
+    def backend(self) -> Backend:
+        """What carries decisions out."""
+        ...
+
+    async def open(self) -> None:
+        """Bring it up; raises BackendError."""
+        ...
+
+    async def adopt(self, jobs: Iterable[Job], *, same_boot: bool) -> None:
+        """Post what became of jobs that were live when the journal was last written."""
+        ...
+
+    async def close(self) -> None:
+        """Let go; nothing is left standing still."""
+        ...
+
+    def describe(self) -> Mapping[str, Any]:
+        """What is measured and done, and by which means: for ``iod node``."""
+        ...
+
+    def pids(self, job_id: JobId) -> list[int]:
+        """The job's processes; empty where there are none."""
+        ...
+
+
+class LinuxDoor:
+    """This server."""
+
+    def __init__(
+        self,
+        config: Config,
+        platform: Platform,
+        timeline: Timeline,
+        post: Post,
+        launch_of: Callable[[Start, int], Mapping[str, Any]],
+    ) -> None:
+        from iodaemon.backend.linux.node import LinuxNode
+
+        open_files = _raise_open_files()
+        self._state = Path(config.state_dir)
+        self.backend = LinuxNode(
+            platform=platform,
+            timeline=timeline,
+            post=post,
+            launch_of=lambda start: launch_of(start, open_files),
+            state=self._state,
+            keeper_socket=Path(config.runtime_dir) / "keeper.sock",
+            grace_s=config.orphan_grace_s,
+            means=config.suspend_by,
+        )
+
+    async def open(self) -> None:
+        """Reach or start the keeper."""
+        await self.backend.open()
+
+    async def adopt(self, jobs: Iterable[Job], *, same_boot: bool) -> None:
+        """By the job directories."""
+        await self.backend.adopt(jobs, same_boot=same_boot)
+
+    async def close(self) -> None:
+        """Jobs run on under the keeper."""
+        await self.backend.close()
+
+    def describe(self) -> Mapping[str, Any]:
+        """Suspending, accounting, and where the state directory lies."""
+        from iodaemon.backend.linux.devices import find_device, unaccounted_devices
+
+        link = self.backend.link
+        by = "cgroup.procs" if link.freezer == "cgroup" else "the shim's process tree"
+        return {
+            "suspend": link.detail,
+            "job_io": f"/proc/PID/io over {by}, reaped children included",
+            "devices": "/proc/diskstats",
+            "pinning": "sched_setaffinity and set_mempolicy (preferred)",
+            "state_dir": f"{self._state} on {find_device(self._state).description}",
+            "keeper_pid": link.pid,
+            "samples_skipped": self.backend.samples_skipped,
+            "unaccounted": list(unaccounted_devices()),
+        }
+
+    def pids(self, job_id: JobId) -> list[int]:
+        """The job's processes."""
+        return self.backend.pids(job_id)
+
+
+class SimulatedDoor:
+    """A pretended server in wall time: no processes, no root, the same controller."""
+
+    def __init__(
+        self,
+        platform: Platform,
+        timeline: Timeline,
+        post: Post,
+        command_of: Callable[[JobId], tuple[str, ...]],
+    ) -> None:
+        from iodaemon.backend.profile import parse_profile
+        from iodaemon.backend.simulated import SimulatedNode
+
+        self._timeline = timeline
+        self._post = post
+        self.backend = SimulatedNode(
+            platform, timeline, post, lambda job_id: parse_profile(command_of(job_id))
+        )
+
+    async def open(self) -> None:
+        """Nothing to bring up."""
+
+    async def adopt(self, jobs: Iterable[Job], *, same_boot: bool) -> None:  # noqa: ARG002
+        """A pretended job ends with the daemon that pretended it."""
+        for job in jobs:
+            self._post(
+                ev.JobExited(
+                    at_s=self._timeline.now_s,
+                    job_id=job.id,
+                    attempt=job.attempt,
+                    exit=Exit(),
+                    io=IoTotals(),
+                    note="the simulated node was restarted while it ran",
+                )
+            )
+
+    async def close(self) -> None:
+        """Nothing to let go."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """That it is pretended."""
+        return {
+            "suspend": "simulated",
+            "job_io": "simulated",
+            "devices": "simulated",
+            "pinning": "simulated",
+        }
+
+    def pids(self, job_id: JobId) -> list[int]:  # noqa: ARG002
+        """There are none."""
+        return []
+
+
+def linux_platform(config: Config) -> Platform:
+    """This server's sockets and disks, as configured or detected.
+
+    Raises:
+        ConfigError: ``[topology] sockets`` names CPUs that cannot be used.
+    """
+    from iodaemon.backend.linux.devices import leaf_devices
+    from iodaemon.backend.linux.topology import own_limits, read_topology
+
+    cpus, nodes = own_limits()
+    partitions = read_topology(
+        Path("/"),
+        allowed_cpus=cpus,
+        allowed_nodes=nodes,
+        sockets=config.topology.sockets,
+        slot=config.topology.slot,
+    )
+    times = config.topology.oversubscribe
+    shared = tuple(oversubscribe(partition, times) for partition in partitions)
+    return Platform(partitions=shared, devices=leaf_devices())
+
+
+def _raise_open_files() -> int:
+    """Allow this process as many files as it may have; returns the soft limit it had before.
+
+    A running job costs a handful of descriptors; 1,024 would be reached with some hundred jobs.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return soft

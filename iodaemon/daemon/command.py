@@ -1,0 +1,104 @@
+"""The routes that act on jobs: each posts an event and answers once it has taken effect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from iodaemon.core import event as ev
+from iodaemon.core.job import JobState
+from iodaemon.daemon.authorise import Verb
+from iodaemon.daemon.lookup import Lookup, json_answer, read_body
+from iodaemon.daemon.record import user_name
+from iodaemon.daemon.submission import decode_submission, environment_key, job_maker
+from iodaemon.errors import RequestError
+
+_SUSPEND_WAIT_S: Final = 5.0
+_AFTER_GRACE_S: Final = 8.0
+"""What a kill may take after the grace time before the client is told that it does."""
+
+
+class _Cancel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    grace_s: float | None = None
+
+
+class Commands:
+    """Submit, cancel, suspend, resume."""
+
+    def __init__(self, lookup: Lookup, *, cancel_grace_s: float) -> None:
+        self._lookup = lookup
+        self._state = lookup.state
+        self._driver = lookup.driver
+        self._cancel_grace_s = cancel_grace_s
+
+    def routes(self) -> Sequence[web.RouteDef]:
+        """What is done where."""
+        return [
+            web.post("/v1/jobs", self._submit),
+            web.post("/v1/jobs/{id}/cancel", self._cancel),
+            web.post("/v1/jobs/{id}/suspend", self._suspend),
+            web.post("/v1/jobs/{id}/resume", self._resume),
+        ]
+
+    async def _submit(self, request: web.Request) -> web.Response:
+        actor = self._lookup.allow(request, "submit")
+        submission = decode_submission(await request.read(), self._state.platform)
+        key = environment_key(submission.environment)
+        makers = [job_maker(job, actor.uid, key) for job in submission.jobs]
+        ids = await self._driver.submit(makers, submission.environment, key)
+        return json_answer({"ids": ids}, status=201)
+
+    async def _cancel(self, request: web.Request) -> web.Response:
+        job = await self._lookup.job(request)
+        actor = self._lookup.allow(request, "cancel", job)
+        asked = await read_body(request, _Cancel)
+        grace_s = self._cancel_grace_s if asked.grace_s is None else max(0.0, asked.grace_s)
+        if job.state.is_final:
+            raise RequestError(f"job {job.id} has ended already ({job.state})")
+        self._driver.post(
+            ev.CancelRequested(
+                at_s=self._driver.timeline.now_s,
+                job_id=job.id,
+                by=user_name(actor.uid),
+                grace_s=grace_s,
+            )
+        )
+        gone = await self._driver.watch.until(
+            lambda: self._lookup.is_over(job.id), grace_s + _AFTER_GRACE_S
+        )
+        return json_answer({"job": await self._record(request), "gone": gone})
+
+    async def _suspend(self, request: web.Request) -> web.Response:
+        return await self._hold(request, "suspend")
+
+    async def _resume(self, request: web.Request) -> web.Response:
+        return await self._hold(request, "resume")
+
+    async def _hold(self, request: web.Request, verb: Verb) -> web.Response:
+        job = await self._lookup.job(request)
+        actor = self._lookup.allow(request, verb, job)
+        if job.state.is_final or job.state is JobState.STOPPING:
+            raise RequestError(f"job {job.id} is {job.state}; there is nothing to {verb}")
+        if verb == "resume" and not job.user_hold:
+            raise RequestError(
+                f"job {job.id} is {job.state} and nobody suspended it: see 'iod show'"
+            )
+        kind = ev.SuspendRequested if verb == "suspend" else ev.ResumeRequested
+        at_s = self._driver.timeline.now_s
+        self._driver.post(kind(at_s=at_s, job_id=job.id, by=user_name(actor.uid)))
+
+        def settled() -> bool:
+            now = self._state.jobs.get(job.id)
+            if now is None or now.state.is_final:
+                return True
+            as_asked = now.user_hold == (verb == "suspend")
+            return as_asked and (not now.is_live or now.frozen == now.wants_freeze)
+
+        await self._driver.watch.until(settled, _SUSPEND_WAIT_S)
+        return json_answer({"job": await self._record(request)})
+
+    async def _record(self, request: web.Request) -> dict[str, object]:
+        return self._lookup.record(await self._lookup.job(request))

@@ -1,0 +1,249 @@
+"""The journal's tables: what is stored how. SQL stands here and nowhere else.
+
+Records are JSON of the core's own structs; what is searched by has a column beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from iodaemon.errors import JournalError
+
+SCHEMA: Final = 1
+"""Raised with every change that another version could not read or would misread."""
+BUSY_S: Final = 10.0
+"""How long another process that reads the file (a backup) may hold us up."""
+LOG_BYTES: Final = 64 * 2**20
+"""What the write-ahead log is cut back to after a burst (PRAGMA journal_size_limit)."""
+
+_TABLES: Final = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
+CREATE TABLE job (
+    id INTEGER PRIMARY KEY, uid INTEGER NOT NULL, state TEXT NOT NULL, ended_s REAL,
+    environment_id TEXT NOT NULL, record TEXT NOT NULL);
+CREATE INDEX job_ended ON job (ended_s);
+CREATE INDEX job_environment ON job (environment_id);
+CREATE TABLE transition (seq INTEGER PRIMARY KEY, job_id INTEGER NOT NULL, record TEXT NOT NULL);
+CREATE INDEX transition_job ON transition (job_id);
+CREATE TABLE environment (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE minute (
+    job_id INTEGER NOT NULL, minute INTEGER NOT NULL, read_bytes INTEGER NOT NULL,
+    written_bytes INTEGER NOT NULL, seconds REAL NOT NULL,
+    PRIMARY KEY (job_id, minute)) WITHOUT ROWID;
+"""
+
+_ADVICE: Final = (
+    ("SQLITE_FULL", "free some space there"),
+    ("SQLITE_READONLY", "it cannot be written; check the permissions of file and folder"),
+    ("SQLITE_CANTOPEN", "it cannot be opened; check that the folder exists and is accessible"),
+    ("SQLITE_BUSY", "another process holds it; end that process"),
+    ("SQLITE_IOERR", "free some space there; where there is some, see 'dmesg'"),
+    ("SQLITE_CORRUPT", "it is damaged; move it away or restore a copy"),
+    ("SQLITE_NOTADB", "it is damaged or no journal; move it away or restore a copy"),
+)
+"""Beginnings of SQLite's error names (https://www.sqlite.org/rescode.html), what to do."""
+
+
+def journal_error(path: Path, error: sqlite3.Error) -> JournalError:
+    """The error in one line that says what to do."""
+    name = getattr(error, "sqlite_errorname", "")
+    advice = [text for start, text in _ADVICE if name.startswith(start)]
+    return JournalError(f"journal {path}: {error}" + (f"; {advice[0]}" if advice else ""))
+
+
+@contextmanager
+def spoken(path: Path) -> Iterator[None]:
+    """Turn what SQLite and the system raise into a JournalError."""
+    try:
+        yield
+    except sqlite3.Error as e:
+        raise journal_error(path, e) from e
+    except OSError as e:
+        raise JournalError(f"journal {path} cannot be opened: {e.strerror}") from e
+
+
+# -- opening -----------------------------------------------------------------------------------
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection that commits only when told to and whose commits are durable.
+
+    The file is made for its owner alone (it holds environments); SQLite gives its log and index
+    files the same mode.
+    """
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_S)
+    try:
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=FULL")
+        db.execute(f"PRAGMA journal_size_limit={LOG_BYTES}")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def prepare(db: sqlite3.Connection, path: Path, *, seed: int) -> None:
+    """Check that it is a sound journal of this version; make the tables of a new one.
+
+    Raises:
+        JournalError: it is not.
+    """
+    problem = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if problem != "ok":
+        problem = " ".join(problem.split())
+        raise JournalError(f"journal {path} is damaged ({problem}); move it away or restore a copy")
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type='table'")}
+    if not tables:
+        _create(db, path, seed)
+    if tables and "meta" not in tables:
+        raise JournalError(f"{path} is a database, but no journal of iodaemon; move it away")
+    schema = meta(db)["schema"]
+    if schema != SCHEMA:
+        word = "newer" if schema > SCHEMA else "older"
+        raise JournalError(
+            f"journal {path} has schema {schema}, {word} than {SCHEMA} of this iodaemon; use the "
+            f"iodaemon that wrote it, or move it away"
+        )
+    # Only here: while a daemon runs it may refer again to one that it knows to be stored.
+    db.execute("DELETE FROM environment WHERE id NOT IN (SELECT environment_id FROM job)")
+
+
+def _create(db: sqlite3.Connection, path: Path, seed: int) -> None:
+    db.execute("BEGIN IMMEDIATE")
+    for statement in _TABLES.strip().split(";\n"):
+        db.execute(statement)
+    values = {"schema": SCHEMA, "next_id": 1, "seed": seed, "boot_id": ""}
+    db.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
+    db.execute("COMMIT")
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)  # the file's name is to survive a power failure as well
+    finally:
+        os.close(folder)
+
+
+# -- writing, always within a transaction -----------------------------------------------------
+
+
+def store_jobs(db: sqlite3.Connection, rows: Iterable[Sequence[Any]]) -> None:
+    """Rows of (id, uid, state, ended_s, environment_id, record), each the newest of its job."""
+    db.executemany(
+        "INSERT INTO job VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
+        "state = excluded.state, ended_s = excluded.ended_s, record = excluded.record, "
+        "environment_id = excluded.environment_id",
+        rows,
+    )
+
+
+def store_transitions(db: sqlite3.Connection, rows: Iterable[tuple[int, str]]) -> None:
+    """Rows of (job id, record), in order."""
+    db.executemany("INSERT INTO transition (job_id, record) VALUES (?, ?)", rows)
+
+
+def store_environments(db: sqlite3.Connection, rows: Iterable[tuple[str, str]]) -> None:
+    """Rows of (id, record); what is known stays."""
+    db.executemany("INSERT INTO environment VALUES (?, ?) ON CONFLICT DO NOTHING", rows)
+
+
+def store_minutes(db: sqlite3.Connection, rows: Iterable[Sequence[Any]]) -> None:
+    """Rows of (job id, minute, read bytes, written bytes, seconds); added to what is there."""
+    db.executemany(
+        "INSERT INTO minute VALUES (?, ?, ?, ?, ?) ON CONFLICT (job_id, minute) DO UPDATE SET "
+        "read_bytes = read_bytes + excluded.read_bytes, "
+        "written_bytes = written_bytes + excluded.written_bytes, "
+        "seconds = seconds + excluded.seconds",
+        rows,
+    )
+
+
+def remove_jobs(db: sqlite3.Connection, job_ids: Iterable[int]) -> None:
+    """Remove the jobs and their history."""
+    ids = [(job_id,) for job_id in job_ids]
+    for table, column in (("job", "id"), ("transition", "job_id"), ("minute", "job_id")):
+        db.executemany(f"DELETE FROM {table} WHERE {column} = ?", ids)  # noqa: S608
+
+
+def note(db: sqlite3.Connection, *, next_id: int, boot_id: str) -> None:
+    """Remember both; the next id is never lowered, and an empty boot id changes nothing."""
+    db.execute("UPDATE meta SET value = max(value, ?) WHERE key = 'next_id'", (next_id,))
+    if boot_id:
+        db.execute("UPDATE meta SET value = ? WHERE key = 'boot_id'", (boot_id,))
+
+
+def prune(db: sqlite3.Connection, before_s: float, *, limit: int) -> int:
+    """Remove the oldest jobs that ended before this time; returns how many."""
+    query = "SELECT id FROM job WHERE ended_s < ? ORDER BY ended_s LIMIT ?"
+    ids = [job_id for (job_id,) in db.execute(query, (before_s, limit))]
+    remove_jobs(db, ids)
+    return len(ids)
+
+
+# -- reading -----------------------------------------------------------------------------------
+
+
+def meta(db: sqlite3.Connection) -> dict[str, Any]:
+    """What the journal says of itself: ``schema``, ``next_id``, ``seed``, ``boot_id``.
+
+    Raises:
+        JournalError: something of it is missing or no number.
+    """
+    values: dict[str, Any] = dict(db.execute("SELECT key, value FROM meta"))
+    for key, type_ in (("schema", int), ("next_id", int), ("seed", int), ("boot_id", str)):
+        if not isinstance(values.get(key), type_):
+            raise JournalError(f"the journal has no {key}; it is damaged, restore a copy")
+    return values
+
+
+def unfinished_jobs(db: sqlite3.Connection) -> list[str]:
+    """Records of the jobs that are waiting or live."""
+    query = "SELECT record FROM job WHERE ended_s IS NULL ORDER BY id"
+    return [record for (record,) in db.execute(query)]
+
+
+def finished_jobs(
+    db: sqlite3.Connection,
+    *,
+    limit: int,
+    uid: int | None = None,
+    states: Sequence[str] = (),
+    first_id: int | None = None,
+    last_id: int | None = None,
+    ended_before_s: float | None = None,
+) -> list[str]:
+    """Records of finished jobs, the one that ended last first; None and () do not restrict."""
+    query = "SELECT record FROM job WHERE ended_s IS NOT NULL"
+    values: list[Any] = []
+    restrictions = (("uid =", uid), ("id >=", first_id), ("id <=", last_id))
+    for test, value in (*restrictions, ("ended_s <", ended_before_s)):
+        if value is not None:
+            query += f" AND {test} ?"
+            values.append(value)
+    if states:
+        query += f" AND state IN ({', '.join('?' * len(states))})"
+        values += states
+    query += " ORDER BY ended_s DESC, id DESC LIMIT ?"
+    return [record for (record,) in db.execute(query, (*values, limit))]
+
+
+def transitions(db: sqlite3.Connection, job_id: int) -> list[str]:
+    """Records of the steps in the job's life, in order."""
+    query = "SELECT record FROM transition WHERE job_id = ? ORDER BY seq"
+    return [record for (record,) in db.execute(query, (job_id,))]
+
+
+def minutes(db: sqlite3.Connection, job_id: int) -> list[tuple[Any, ...]]:
+    """Rows of (job id, minute, read bytes, written bytes, seconds), in order."""
+    return db.execute("SELECT * FROM minute WHERE job_id = ? ORDER BY minute", (job_id,)).fetchall()
+
+
+def environment(db: sqlite3.Connection, environment_id: str) -> str | None:
+    """The record with this id."""
+    query = "SELECT record FROM environment WHERE id = ?"
+    row = db.execute(query, (environment_id,)).fetchone()
+    return None if row is None else str(row[0])

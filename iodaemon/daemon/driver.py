@@ -1,0 +1,377 @@
+"""Drives the controller in wall time: events in, journal, decisions out, clients answered.
+
+Order of things in one turn: all waiting events are one step; what changed goes to the journal
+in one batch; suspends and resumes are performed at once (they must not wait for the very disk
+they relieve); starts, stops and kills when the batch is durable; clients are answered then.
+
+While the journal cannot be written, nothing starts and nothing is accepted. What was asked to end
+is ended all the same and its clients are answered; the disk is asked again every two seconds, and
+the first time it says yes, it is given all that it owes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from iodaemon.core import event as ev
+from iodaemon.core.backend import Backend
+from iodaemon.core.controller import Controller
+from iodaemon.core.decision import Decision, Plan, Resume, Start, Suspend, Transition
+from iodaemon.core.job import Job, JobId, JobState
+from iodaemon.core.timeline import Timeline, Timer
+from iodaemon.daemon.aggregate import MinuteBook
+from iodaemon.daemon.arrears import Arrears
+from iodaemon.daemon.journal import BandwidthMinute, Batch, Journal
+from iodaemon.daemon.watch import Watch
+from iodaemon.errors import JournalError
+
+log = logging.getLogger(__name__)
+
+JOURNAL_RETRY_S: Final = 2.0
+"""Between attempts to write what a full disk did not take."""
+
+
+class _Pending(msgspec.Struct, kw_only=True):
+    """A batch on its way to the disk and what waits for it."""
+
+    batch: Batch
+    submitted: tuple[JobId, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    is_retry: bool = False
+
+
+class Driver:
+    """Owns the controller; everything here happens in one event loop."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        journal: Journal,
+        timeline: Timeline,
+        environments: Mapping[str, Mapping[str, str]],
+    ) -> None:
+        self.controller = controller
+        self.state = controller.state
+        self.journal = journal
+        self.timeline = timeline
+        self.watch = Watch()
+        self.problem = ""
+        self._backend: Backend | None = None
+        self._environments = dict(environments)
+        self._new_environments: dict[str, Mapping[str, str]] = {}
+        self._inbox: list[ev.Event] = []
+        self._scheduled = False
+        self._halted = False
+        self._timer: Timer | None = None
+        self._sampling: Timer | None = None
+        self._retrying: Timer | None = None
+        self._unwritten: dict[JobId, int] = {}
+        self._refused: set[JobId] = set()
+        self._arrears = Arrears()
+        self._book = MinuteBook()
+        self._next_id = self.state.next_id
+
+    # -- for main ------------------------------------------------------------------------------
+
+    @property
+    def backend(self) -> Backend:
+        """What carries the decisions out."""
+        assert self._backend is not None, "the driver is run before it has a backend"
+        return self._backend
+
+    def run(self, backend: Backend) -> None:
+        """Begin to act and to sample. Events posted before are dealt with now."""
+        self._backend = backend
+        self._turn()
+        self._sample_at(self.timeline.now_s + self.controller.rules.regulation.timeslice_s)
+
+    def halt(self) -> None:
+        """Decide and perform nothing any more; what is on its way to the disk still arrives there.
+
+        What the disk owes is given to it once more.
+        """
+        for timer in (self._timer, self._sampling, self._retrying):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._sampling = self._retrying = None
+        self._halted = True
+        if self._arrears:
+            self.journal.write(self._owed(), lambda _: None)
+
+    def environment(self, environment_id: str) -> Mapping[str, str]:
+        """The stored environment of a job."""
+        return self._environments.get(environment_id, {})
+
+    # -- for the server --------------------------------------------------------------------------
+
+    async def submit(
+        self,
+        jobs: Sequence[Callable[[JobId, float], Job]],
+        environment: Mapping[str, str],
+        key: str,
+    ) -> list[JobId]:
+        """Accept jobs, all or none; returns their ids once they are durable.
+
+        Args:
+            jobs: each makes the job from its id and the time.
+            environment: of all of them.
+            key: the environment's id.
+
+        Raises:
+            JournalError: they cannot be made durable; none of them exists.
+        """
+        if self.problem:
+            raise JournalError(self.problem)
+        if key not in self._environments:
+            self._environments[key] = self._new_environments[key] = dict(environment)
+        now_s = self.timeline.now_s
+        ids = [JobId(self._next_id + offset) for offset in range(len(jobs))]
+        self._next_id = JobId(self._next_id + len(jobs))
+        for job_id, make in zip(ids, jobs, strict=True):
+            self.post(ev.JobSubmitted(at_s=now_s, job=make(job_id, now_s)))
+            self._unwritten[job_id] = self._unwritten.get(job_id, 0) + 1
+        await self.watch.until(lambda: not any(i in self._unwritten for i in ids))
+        if not self._refused.isdisjoint(ids):
+            raise JournalError(self.problem or "the journal cannot be written")
+        return ids
+
+    def is_durable(self, job_id: JobId) -> bool:
+        """True when the job's present record is on the disk, or waits for a disk to be mended."""
+        return job_id not in self._unwritten
+
+    def post(self, event: ev.Event) -> None:
+        """Take an event; all events that arrive before the next turn are one step."""
+        self._inbox.append(event)
+        if not self._scheduled and not self._halted and self._backend is not None:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    # -- one turn --------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        events = _in_order(self._inbox)
+        if self._halted or not events:
+            return
+        self._inbox = []
+        plan = self.controller.step(events)
+        _log(plan)
+        submitted = tuple(e.job.id for e in events if isinstance(e, ev.JobSubmitted))
+        rows = self._book_minutes(events, plan.transitions)
+        immediate = [d for d in plan.decisions if isinstance(d, Suspend | Resume)]
+        for decision in immediate:
+            self.backend.perform(decision)
+        later = tuple(d for d in plan.decisions if not isinstance(d, Suspend | Resume))
+        self._write(plan, submitted, later, rows)
+        self._wake_at(plan.wake_at_s)
+        self.watch.notify(plan.transitions)
+
+    def _book_minutes(
+        self, events: Sequence[ev.Event], transitions: Sequence[Transition]
+    ) -> list[BandwidthMinute]:
+        rows: list[BandwidthMinute] = []
+        live = {job.id for job in self.state.live}
+        for step in transitions:
+            if step.after is JobState.STARTING:
+                self._book.begin(step.job_id)
+        for event in events:
+            if isinstance(event, ev.SampleTaken):
+                rows += self._book.take(event.sample, live)
+            elif isinstance(event, ev.JobExited) and self._book.knows(event.job_id):
+                rows += self._book.end(event.job_id, event.at_s, event.io)
+        for step in transitions:
+            if step.after.is_final:
+                self._book.forget(step.job_id)
+        return rows
+
+    def _write(
+        self,
+        plan: Plan,
+        submitted: tuple[JobId, ...],
+        decisions: tuple[Decision, ...],
+        rows: list[BandwidthMinute],
+    ) -> None:
+        jobs = tuple(
+            job for job_id in plan.changed if (job := self.state.jobs.get(job_id)) is not None
+        )
+        if not jobs and not plan.removed and not decisions and not rows:
+            return
+        batch = Batch(
+            jobs=jobs,
+            removed=plan.removed,
+            transitions=plan.transitions,
+            minutes=tuple(rows),
+        )
+        self._send(_Pending(batch=batch, submitted=submitted, decisions=decisions))
+
+    def _send(self, pending: _Pending) -> None:
+        new = set(pending.submitted)  # counted when they were posted
+        for job in pending.batch.jobs:
+            if job.id not in new:
+                self._unwritten[job.id] = self._unwritten.get(job.id, 0) + 1
+        if self.problem and not pending.is_retry:
+            self._suffer(pending, self.problem)
+            self._settle(pending)
+            return
+        environments = dict(self._new_environments)
+        batch = msgspec.structs.replace(pending.batch, environments=environments)
+        loop = asyncio.get_running_loop()
+
+        def done(error: JournalError | None) -> None:
+            loop.call_soon_threadsafe(self._written, pending, tuple(environments), error)
+
+        self.journal.write(batch, done)
+
+    def _written(
+        self, pending: _Pending, environments: Sequence[str], error: JournalError | None
+    ) -> None:
+        if error is not None:
+            self._suffer(pending, str(error))
+        else:
+            for key in environments:
+                self._new_environments.pop(key, None)
+            if not self._halted:
+                for decision in pending.decisions:
+                    self.backend.perform(decision)
+            if pending.is_retry:
+                self._recover()
+        self._settle(pending)
+        self.watch.notify(())
+
+    def _settle(self, pending: _Pending) -> None:
+        """The disk has answered for these records, one way or the other."""
+        for job in pending.batch.jobs:
+            left = self._unwritten.get(job.id, 1) - 1
+            if left:
+                self._unwritten[job.id] = left
+            else:
+                self._unwritten.pop(job.id, None)
+
+    # -- a journal that cannot be written ----------------------------------------------------------
+
+    def _suffer(self, pending: _Pending, problem: str) -> None:
+        """Nothing starts that could not be written down; nothing that was acknowledged is lost.
+
+        New jobs never were; starts are taken back. What was asked to stop is stopped all the
+        same: the job's own status file is the durable word on that.
+        """
+        if self._halted:
+            return
+        now_s = self.timeline.now_s
+        if problem != self.problem:
+            log.error("event=journal_failed problem=%s", problem)
+            self.problem = problem
+            self.post(ev.StartsBlocked(at_s=now_s, problem=problem))
+        if pending.is_retry:
+            self._arrears.put_back(pending.batch)
+        else:
+            self._arrears.add(pending.batch)
+        if self._retrying is None:
+            self._retrying = self.timeline.call_at(now_s + JOURNAL_RETRY_S, self._retry)
+        for decision in pending.decisions:
+            self._take_back(decision, now_s)
+        for job_id in pending.submitted:
+            self._refused.add(job_id)
+            self.post(ev.SubmitRevoked(at_s=now_s, job_id=job_id))
+
+    def _take_back(self, decision: Decision, now_s: float) -> None:
+        if isinstance(decision, Start):
+            self.post(
+                ev.StartFailed(
+                    at_s=now_s,
+                    job_id=decision.job_id,
+                    attempt=decision.attempt,
+                    problem=self.problem,
+                )
+            )
+        else:
+            self.backend.perform(decision)
+
+    def _owed(self) -> Batch:
+        """What the disk owes as one batch; some record in any case, or it would prove nothing."""
+        batch = self._arrears.take(self.state.jobs, self._refused)
+        if batch.jobs:
+            return batch
+        written = (job for job in self.state.jobs.values() if job.id not in self._unwritten)
+        return msgspec.structs.replace(batch, jobs=tuple(written)[-1:])
+
+    def _retry(self) -> None:
+        self._retrying = None
+        self._send(_Pending(batch=self._owed(), is_retry=True))
+
+    def _recover(self) -> None:
+        """The disk took what it owed; what came meanwhile it is given at once."""
+        if self._arrears:
+            if self._retrying is None:
+                self._retry()
+            return
+        log.info("event=journal_recovered")
+        self.problem = ""
+        self.post(ev.StartsBlocked(at_s=self.timeline.now_s, problem=""))
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def _wake_at(self, time_s: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if time_s is None else self.timeline.call_at(time_s, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self.post(ev.TimerFired(at_s=self.timeline.now_s))
+
+    def _sample_at(self, due_s: float) -> None:
+        """Samples keep to a grid of timeslices; a late one does not shift the next."""
+        self._sampling = self.timeline.call_at(due_s, lambda: self._sample(due_s))
+
+    def _sample(self, due_s: float) -> None:
+        self.backend.sample()
+        slice_s = self.controller.rules.regulation.timeslice_s
+        late_s = max(0.0, self.timeline.now_s - due_s)
+        self._sample_at(due_s + slice_s * (1 + late_s // slice_s))
+
+
+def _in_order(events: Sequence[ev.Event]) -> list[ev.Event]:
+    """By time, but never an effect before its cause.
+
+    A job's end carries the time at which it ended, which may be before the time at which it was
+    learned that it runs; of one job the events stay as they came.
+    """
+    reached_s: dict[JobId, float] = {}
+    keys: list[float] = []
+    for event in events:
+        job_id = event.job.id if isinstance(event, ev.JobSubmitted) else _job_of(event)
+        at_s = event.at_s
+        if job_id is not None:
+            at_s = reached_s[job_id] = max(at_s, reached_s.get(job_id, at_s))
+        keys.append(at_s)
+    return [events[place] for place in sorted(range(len(events)), key=keys.__getitem__)]
+
+
+def _job_of(event: ev.Event) -> JobId | None:
+    job_id: JobId | None = getattr(event, "job_id", None)
+    return job_id
+
+
+def _log(plan: Plan) -> None:
+    """One line an event or decision; many new jobs at once are one line."""
+    born = [step.job_id for step in plan.transitions if step.before is None]
+    if born:
+        log.info("event=submitted jobs=%d first=%d last=%d", len(born), born[0], born[-1])
+    for step in plan.transitions:
+        if step.before is not None:
+            reason = (
+                ""
+                if step.reason is None
+                else f' reason={step.reason.code} text="{step.reason.text}"'
+            )
+            log.info(
+                "event=moved job=%d from=%s to=%s%s", step.job_id, step.before, step.after, reason
+            )
+    for decision in plan.decisions:
+        log.info("decision=%s job=%d", type(decision).__name__.lower(), decision.job_id)

@@ -1,0 +1,57 @@
+"""The machine around the daemon, by psutil: figures for people and checks at the start.
+
+Not in the sampling loop, which reads the kernel's files itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+_LEAST_FREE_BYTES: Final = 256 * 1024 * 1024
+"""Below this the journal and the jobs' output will soon not fit: said at the start."""
+
+
+def host_metrics() -> dict[str, Any]:
+    """Load, memory, swap and uptime of the whole machine, in base units."""
+    memory = psutil.virtual_memory()
+    swap = psutil.swap_memory()
+    return {
+        "load_average": list(os.getloadavg()),
+        "memory_bytes": memory.total,
+        "memory_available_bytes": memory.available,
+        "swap_bytes": swap.total,
+        "swap_used_bytes": swap.used,
+        "boot_s": psutil.boot_time(),
+    }
+
+
+def describe_process(pid: int) -> str:
+    """Who a process is, for a message: number, command and user; the number alone when gone."""
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            return f"pid {pid}, {process.name()} of {process.username()}"
+    except psutil.Error:
+        return f"pid {pid}"
+
+
+def startup_warnings(state: Path) -> Iterator[str]:
+    """What will go wrong sooner or later, one line each, with what to do."""
+    free = psutil.disk_usage(str(state)).free
+    if free < _LEAST_FREE_BYTES:
+        yield (
+            f"{state} has {free // 2**20} MiB left; the journal and the jobs' output need space, "
+            "free some"
+        )
+    if psutil.swap_memory().total and psutil.virtual_memory().percent > 90:
+        yield "memory is over 90 % used; jobs will swap, which is I/O that no job is charged for"
+    if not Path("/proc/self/io").exists():
+        yield (
+            "this kernel does not count I/O by process (CONFIG_TASK_IO_ACCOUNTING); every job's "
+            "I/O will be unknown and none is regulated"
+        )

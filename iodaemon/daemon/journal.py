@@ -1,0 +1,387 @@
+"""The durable form of the state: SQLite in WAL mode, one writer thread, group commit.
+
+Everything that is queued when the writer comes round is one transaction, and with
+``synchronous=FULL`` a transaction that is answered survives a power failure
+(https://www.sqlite.org/pragma.html#pragma_synchronous). The event loop never waits for the disk:
+``write`` queues, and the answer comes from the writer's thread.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from iodaemon.core.decision import Transition
+from iodaemon.core.job import Job, JobId, JobState
+from iodaemon.core.state import KEPT_FINISHED
+from iodaemon.daemon import database
+from iodaemon.errors import JournalError
+
+PRUNE_JOBS: Final = 1000
+"""Finished jobs removed in one transaction, so that no submit waits long behind a pruning."""
+
+Environment = Mapping[str, str]
+Done = Callable[[JournalError | None], object]
+"""Called from the writer's thread; must not raise and must not wait."""
+
+_decode_job: Final = msgspec.json.Decoder(Job).decode
+_decode_transition: Final = msgspec.json.Decoder(Transition).decode
+_decode_environment: Final = msgspec.json.Decoder(dict[str, str]).decode
+
+
+class BandwidthMinute(msgspec.Struct, frozen=True, kw_only=True):
+    """What one job moved in one minute.
+
+    Attributes:
+        minute: whole minutes since 1970.
+        read_bytes: in ``seconds`` of that minute; of two rows for one minute the sum is kept.
+        written_bytes: likewise.
+        seconds: how much of the minute was measured.
+    """
+
+    job_id: JobId
+    minute: int
+    read_bytes: int
+    written_bytes: int
+    seconds: float
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step changed; all of it becomes durable, or nothing.
+
+    Attributes:
+        jobs: the newest record of every job that changed.
+        removed: jobs that never were.
+        transitions: steps in jobs' lives, in order.
+        environments: by id; one that is known already is left as it is.
+        minutes: bandwidth.
+    """
+
+    jobs: tuple[Job, ...] = ()
+    removed: tuple[JobId, ...] = ()
+    transitions: tuple[Transition, ...] = ()
+    environments: Mapping[str, Environment] = MappingProxyType({})
+    minutes: tuple[BandwidthMinute, ...] = ()
+
+
+class Restored(msgspec.Struct, frozen=True, kw_only=True):
+    """What a daemon needs to go on where the last one stopped.
+
+    Attributes:
+        jobs: all that are waiting or live, and the newest finished ones; ordered by id.
+        next_id: above every id that was ever durable.
+        seed: of the controller's random numbers; the same for the journal's whole life.
+        boot_id: noted last (/proc/sys/kernel/random/boot_id); empty: none was.
+        environments: those of the waiting and live jobs.
+    """
+
+    jobs: tuple[Job, ...]
+    next_id: JobId
+    seed: int
+    boot_id: str
+    environments: Mapping[str, Environment]
+
+
+class _Item:
+    """Something to be done in a transaction, and who waits for it."""
+
+    def __init__(
+        self, work: Callable[[sqlite3.Connection], object], done: Done, *, alone: bool = False
+    ) -> None:
+        self.work = work
+        self.done = done
+        self.alone = alone
+        self.queued_s = time.monotonic()
+
+
+class Journal:
+    """An open journal. ``write`` and everything that reads may be called from any thread."""
+
+    def __init__(self, path: Path, writer: sqlite3.Connection, reader: sqlite3.Connection) -> None:
+        self.path = path
+        self._writer = writer
+        self._reader = reader
+        self._reading = threading.Lock()
+        self._changed = threading.Condition()
+        self._queue: list[_Item] = []
+        self._in_hand: list[_Item] = []
+        self._last_queued = 0
+        self._answered = 0
+        self._closing = False
+        self._highest_id = 0
+        self._boot_id = ""
+        self._noted = (0, "")
+        self.commits = 0
+        self._thread = threading.Thread(target=self._serve, name="journal", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def open(cls, path: Path, *, seed: int | None = None) -> Journal:
+        """Open the journal, or begin a new one that only the present user can read.
+
+        Args:
+            path: its database; the folder must exist. One daemon at a time: the lock is not here.
+            seed: for a new journal; None: a random one.
+
+        Raises:
+            JournalError: not a journal, damaged, of another version, or not accessible.
+        """
+        new_seed = secrets.randbits(53) if seed is None else seed
+        with database.spoken(path), ExitStack() as opened:
+            writer = opened.enter_context(closing(database.connect(path)))
+            database.prepare(writer, path, seed=new_seed)
+            reader = opened.enter_context(closing(database.connect(path)))
+            reader.execute("PRAGMA query_only=ON")
+            opened.pop_all()
+        return cls(path, writer, reader)
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def write(self, batch: Batch, done: Done) -> None:
+        """Queue the batch; ``done(None)`` when it is durable, ``done(error)`` when it is not.
+
+        Batches become durable in the order in which they were queued. After an error nothing of
+        the batch is in the journal, and later batches are tried all the same.
+
+        Raises:
+            JournalError: the journal is closed.
+        """
+        jobs = [
+            (j.id, j.uid, j.state, j.ended_s, j.spec.environment_id, _json(j)) for j in batch.jobs
+        ]
+        transitions = [(step.job_id, _json(step)) for step in batch.transitions]
+        environments = [(key, _json(dict(env))) for key, env in batch.environments.items()]
+        minutes = [msgspec.structs.astuple(minute) for minute in batch.minutes]
+
+        def store(db: sqlite3.Connection) -> None:
+            database.store_environments(db, environments)
+            database.store_jobs(db, jobs)
+            database.store_transitions(db, transitions)
+            database.store_minutes(db, minutes)
+            database.remove_jobs(db, batch.removed)
+
+        highest_id = max((job.id for job in batch.jobs), default=0)
+        self._queue_up(_Item(store, done), highest_id)
+
+    def note_boot(self, boot_id: str) -> None:
+        """Queue the id of this boot; a later transaction stores it when this one cannot.
+
+        Raises:
+            JournalError: the journal is closed.
+        """
+        self._boot_id = boot_id
+        self._queue_up(_Item(lambda _: None, lambda _: None))
+
+    def prune(self, before_s: float, done: Done = lambda _: None) -> None:
+        """Queue the removal of jobs that ended before this time, with their history.
+
+        Done in portions, so that no submit waits long behind it. Environments that nobody uses
+        any more go when the journal is opened next.
+
+        Raises:
+            JournalError: the journal is closed.
+        """
+        pruned: list[int] = []
+
+        def work(db: sqlite3.Connection) -> None:
+            pruned.append(database.prune(db, before_s, limit=PRUNE_JOBS))
+
+        def go_on(error: JournalError | None) -> None:
+            if error is None and pruned[-1] == PRUNE_JOBS and not self._closing:
+                self._queue_up(_Item(work, go_on, alone=True))
+            else:
+                done(error)
+
+        self._queue_up(_Item(work, go_on, alone=True))
+
+    def flush(self) -> None:
+        """Wait until everything queued so far is answered."""
+        with self._changed:
+            last = self._last_queued
+            self._changed.wait_for(lambda: self._answered >= last)
+
+    def close(self) -> None:
+        """Answer everything that is queued, then close; harmless when it is closed already."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+        with self._reading:
+            self._reader.close()
+            self._writer.close()
+
+    @property
+    def queued(self) -> int:
+        """Batches that are not answered yet."""
+        with self._changed:
+            return self._last_queued - self._answered
+
+    @property
+    def lag_s(self) -> float:
+        """How long the oldest batch that is not answered has waited, s; 0: there is none."""
+        with self._changed:
+            waiting = self._in_hand or self._queue
+            return time.monotonic() - waiting[0].queued_s if waiting else 0.0
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def restore(self, *, finished: int = KEPT_FINISHED) -> Restored:
+        """What a daemon needs to go on, with so many of the newest finished jobs.
+
+        Raises:
+            JournalError: the journal is damaged.
+        """
+        with self._read() as db:
+            unfinished = database.unfinished_jobs(db)
+            records = [*unfinished, *database.finished_jobs(db, limit=finished)]
+            jobs = sorted(map(_decode_job, records), key=lambda job: job.id)
+            used = {job.spec.environment_id for job in jobs if not job.state.is_final}
+            environments = {
+                key: _decode_environment(record)
+                for key in sorted(used)
+                if (record := database.environment(db, key)) is not None
+            }
+            meta = database.meta(db)
+        return Restored(
+            jobs=tuple(jobs),
+            next_id=JobId(meta["next_id"]),
+            seed=meta["seed"],
+            boot_id=meta["boot_id"],
+            environments=environments,
+        )
+
+    def finished(self, job_id: JobId) -> Job | None:
+        """The finished job with this id; None: there is none, or it is not finished."""
+        with self._read() as db:
+            records = database.finished_jobs(db, limit=1, first_id=job_id, last_id=job_id)
+            return _decode_job(records[0]) if records else None
+
+    def list_finished(
+        self,
+        limit: int,
+        *,
+        uid: int | None = None,
+        states: Collection[JobState] = (),
+        first_id: int | None = None,
+        last_id: int | None = None,
+        ended_before_s: float | None = None,
+    ) -> tuple[Job, ...]:
+        """Finished jobs, the one that ended last first; what is None or empty does not restrict."""
+        with self._read() as db:
+            records = database.finished_jobs(
+                db,
+                limit=limit,
+                uid=uid,
+                states=tuple(map(str, states)),
+                first_id=first_id,
+                last_id=last_id,
+                ended_before_s=ended_before_s,
+            )
+            return tuple(map(_decode_job, records))
+
+    def transitions(self, job_id: JobId) -> tuple[Transition, ...]:
+        """The steps in the job's life, in order."""
+        with self._read() as db:
+            return tuple(map(_decode_transition, database.transitions(db, job_id)))
+
+    def minutes(self, job_id: JobId) -> tuple[BandwidthMinute, ...]:
+        """What the job moved, one row a minute in which it was measured, in order."""
+        with self._read() as db:
+            rows = database.minutes(db, job_id)
+        names = BandwidthMinute.__struct_fields__
+        return tuple(BandwidthMinute(**dict(zip(names, row, strict=True))) for row in rows)
+
+    def environment(self, environment_id: str) -> dict[str, str] | None:
+        """The stored environment; None: there is none with this id."""
+        with self._read() as db:
+            record = database.environment(db, environment_id)
+            return None if record is None else _decode_environment(record)
+
+    @contextmanager
+    def _read(self) -> Iterator[sqlite3.Connection]:
+        """The reading connection, for one at a time, on one snapshot."""
+        with self._reading, database.spoken(self.path):
+            self._reader.execute("BEGIN")
+            try:
+                yield self._reader
+            except msgspec.DecodeError as e:
+                raise JournalError(f"journal {self.path} has a damaged record: {e}") from e
+            finally:
+                if self._reader.in_transaction:
+                    self._reader.execute("COMMIT")
+
+    # -- the writer's thread -----------------------------------------------------------------
+
+    def _queue_up(self, item: _Item, highest_id: int = 0) -> None:
+        with self._changed:
+            if self._closing:
+                raise JournalError(f"journal {self.path} is closed")
+            self._highest_id = max(self._highest_id, highest_id)
+            self._last_queued += 1
+            self._queue.append(item)
+            self._changed.notify_all()
+
+    def _serve(self) -> None:
+        try:
+            while group := self._next_group():
+                self._answer(group, self._commit(group))
+        finally:
+            self._abandon()
+
+    def _next_group(self) -> list[_Item]:
+        """All that is queued, up to what wants a transaction alone; empty: closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._closing)
+            count = next((i for i, item in enumerate(self._queue) if item.alone), len(self._queue))
+            self._in_hand = self._queue[: max(1, count)]
+            del self._queue[: len(self._in_hand)]
+            return self._in_hand
+
+    def _commit(self, group: Sequence[_Item]) -> JournalError | None:
+        """One transaction: all of the group, or nothing of it and why."""
+        db = self._writer
+        noted = (self._highest_id + 1, self._boot_id)
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            for item in group:
+                item.work(db)
+            if noted != self._noted:
+                database.note(db, next_id=noted[0], boot_id=noted[1])
+            db.execute("COMMIT")
+        except sqlite3.Error as e:
+            with suppress(sqlite3.Error):  # most errors have rolled back already
+                db.execute("ROLLBACK")
+            return database.journal_error(self.path, e)
+        self.commits += 1
+        self._noted = noted
+        return None
+
+    def _answer(self, group: Sequence[_Item], error: JournalError | None) -> None:
+        for item in group:
+            with suppress(RuntimeError):  # the event loop that waited is closed
+                item.done(error)
+        with self._changed:
+            self._in_hand = []
+            self._answered += len(group)
+            self._changed.notify_all()
+
+    def _abandon(self) -> None:
+        """The thread ends; after a bug nobody is left waiting for an answer."""
+        with self._changed:
+            self._closing = True
+            left = [*self._in_hand, *self._queue]
+            self._queue = []
+        self._answer(left, JournalError(f"journal {self.path}: its writer has stopped"))
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

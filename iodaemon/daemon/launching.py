@@ -1,0 +1,59 @@
+"""What the keeper is told to run: the job's spec, its environment, its CPUs, its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from iodaemon.core.decision import Start
+from iodaemon.core.job import Job
+from iodaemon.core.platform import Platform
+
+
+def launch_record(
+    job: Job,
+    start: Start,
+    platform: Platform,
+    environment: Mapping[str, str],
+    *,
+    api_socket: Path,
+    open_files: int,
+) -> dict[str, Any]:
+    """The launch of ``backend.linux.launch``.
+
+    Args:
+        job: the job.
+        start: where it goes.
+        platform: to look up CPUs and memory nodes.
+        environment: as submitted; ``IOD_*`` is added.
+        api_socket: so that ``iod`` inside the job finds its daemon.
+        open_files: soft limit of open files, as the daemon found it.
+    """
+    partition = platform.partition(start.partition)
+    held = (slot for slot in partition.slots if slot.id in start.slots)
+    cpus = sorted({cpu for slot in held for cpu in slot.cpus})
+    return {
+        "command": list(job.spec.command),
+        "cwd": job.spec.cwd,
+        "environment": {
+            **environment,
+            "IOD_JOB_ID": str(job.id),
+            "IOD_JOB_NAME": job.spec.name,
+            "IOD_ATTEMPT": str(start.attempt),
+            "IOD_CPU_SOCKET": str(start.partition),
+            "IOD_CPUS": str(job.spec.cpus),
+            "IOD_CPU_LIST": ",".join(map(str, cpus)),
+            "IOD_API_SOCKET": str(api_socket),
+        },
+        "umask": job.spec.umask,
+        "cpus": cpus,
+        "memory_nodes": list(partition.memory_nodes),
+        "stdout": _with_id(job.spec.stdout, job),
+        "stderr": _with_id(job.spec.stderr, job),
+        "open_files": open_files,
+    }
+
+
+def _with_id(path: str | None, job: Job) -> str | None:
+    return None if path is None else path.replace("%j", str(job.id))

@@ -1,0 +1,146 @@
+"""What every request needs: who asks, which job is meant, and how things are put into JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from iodaemon.core.job import Job, JobId
+from iodaemon.daemon.authorise import Actor, Verb, authorise, read_peer
+from iodaemon.daemon.driver import Driver
+from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.record import job_record
+from iodaemon.errors import NotFound, NotPermitted, RequestError
+
+LARGEST_ID: Final = 2**63 - 1
+"""What the journal's database can hold."""
+_MOST_DIGITS: Final = 30
+"""A number beyond any that means something, and far below what Python refuses to read."""
+
+
+class Lookup:
+    """Finds jobs in memory or in the journal, and shows them."""
+
+    def __init__(
+        self, driver: Driver, journal: Journal, *, jobs_directory: Path, owner_uid: int
+    ) -> None:
+        self.driver = driver
+        self.state = driver.state
+        self.journal = journal
+        self.jobs_directory = jobs_directory
+        self._owner_uid = owner_uid
+
+    def allow(self, request: web.Request, verb: Verb, job: Job | None = None) -> Actor:
+        """Who asks, if they may do this.
+
+        Raises:
+            NotPermitted: they may not.
+        """
+        transport = request.transport
+        connection = None if transport is None else transport.get_extra_info("socket")
+        if connection is None:
+            raise NotPermitted("the connection is gone")
+        actor = read_peer(connection)
+        authorise(actor, verb, job, owner_uid=self._owner_uid)
+        return actor
+
+    async def job(self, request: web.Request) -> Job:
+        """The job that the path names.
+
+        Raises:
+            RequestError: it names none.
+            NotFound: there is none with this number.
+        """
+        text = request.match_info["id"]
+        try:
+            return await self.get(parse_number(text))
+        except NotFound:
+            raise
+        except RequestError as error:
+            raise RequestError(
+                f"{text[:_MOST_DIGITS]!r} is no job id; ids are numbers, see 'iod queue'"
+            ) from error
+
+    async def get(self, job_id: int) -> Job:
+        """The job with this number.
+
+        Raises:
+            NotFound: there is none.
+        """
+        [job] = await self.get_all([job_id])
+        return job
+
+    async def get_all(self, job_ids: Iterable[int]) -> list[Job]:
+        """The jobs with these numbers, in this order.
+
+        Raises:
+            NotFound: one of them is unknown.
+        """
+        ids = [JobId(job_id) for job_id in job_ids]
+        found = {job_id: self.state.jobs[job_id] for job_id in ids if job_id in self.state.jobs}
+        missing = [job_id for job_id in ids if job_id not in found]
+        if missing:
+            found |= await asyncio.to_thread(self._read, missing)
+        return [found[job_id] for job_id in ids]
+
+    def _read(self, job_ids: Iterable[JobId]) -> dict[JobId, Job]:
+        """Jobs that only the journal knows; in a thread, because its disk may be busy."""
+        found: dict[JobId, Job] = {}
+        for job_id in job_ids:
+            job = self.journal.finished(job_id) if 0 < job_id <= LARGEST_ID else None
+            if job is None:
+                raise NotFound(f"no job {job_id}; 'iod queue -a' lists all that are known")
+            found[job_id] = job
+        return found
+
+    def is_over(self, job_id: JobId) -> bool:
+        """Ended, and on the disk as ended. True for ever once it is; unknown jobs are over."""
+        job = self.state.jobs.get(job_id)
+        return job is None or (job.state.is_final and self.driver.is_durable(job_id))
+
+    def record(self, job: Job) -> dict[str, Any]:
+        """The job as the API shows it."""
+        state = self.state if job.id in self.state.jobs else None
+        return job_record(job, state, self.driver.timeline.now_s, self.jobs_directory)
+
+
+async def read_body(request: web.Request, type_: Any) -> Any:
+    """The body as this type; an empty one is ``{}``.
+
+    Raises:
+        RequestError: it is malformed.
+    """
+    try:
+        return msgspec.json.decode(await request.read() or b"{}", type=type_)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"malformed request: {error}") from error
+
+
+def parse_number(text: str) -> int:
+    """A number from a path or query, 0 or above.
+
+    Raises:
+        RequestError: it is none.
+    """
+    if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS:
+        raise RequestError(f"{text[:_MOST_DIGITS]!r} is no number; write one from 0 on")
+    return int(text)
+
+
+def json_answer(value: object, *, status: int = 200) -> web.Response:
+    """The value as JSON."""
+    return web.Response(
+        body=msgspec.json.encode(value), status=status, content_type="application/json"
+    )
+
+
+def error_answer(status: int, code: str, message: str) -> web.Response:
+    """The error as JSON, its message in one line."""
+    body = json.dumps({"error": {"code": code, "message": " ".join(message.split())}})
+    return web.Response(text=body, status=status, content_type="application/json")

@@ -1,0 +1,209 @@
+"""The life of one daemon: lock, restore, adopt, serve, let go."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+import iodaemon
+from iodaemon.backend.simulated import default_platform
+from iodaemon.config import Config, PolicyFile, check_offers, load_policy, policy_search
+from iodaemon.core.controller import Controller
+from iodaemon.core.decision import Start
+from iodaemon.core.job import SUSPENDED, Job, JobId, JobState
+from iodaemon.core.platform import Platform
+from iodaemon.core.state import State
+from iodaemon.daemon.backends import (
+    Door,
+    LinuxDoor,
+    SimulatedDoor,
+    linux_platform,
+)
+from iodaemon.daemon.boot import is_same_boot, note_boot
+from iodaemon.daemon.driver import Driver
+from iodaemon.daemon.journal import Journal, Restored
+from iodaemon.daemon.launching import launch_record
+from iodaemon.daemon.place import prepare_places, spoken_of
+from iodaemon.daemon.report import config_report, node_report, policy_report
+from iodaemon.daemon.retention import remove_old_directories
+from iodaemon.daemon.server import Server
+from iodaemon.daemon.timeline import WallTimeline
+from iodaemon.errors import BackendError, ConfigError, IodaemonError
+
+log = logging.getLogger(__name__)
+
+_PRUNE_EVERY_S: Final = 3600.0
+
+
+def run(config: Config, *, log_level: str = "info") -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code.
+
+    Raises:
+        ConfigError: it cannot start; one line that says what to do.
+    """
+    logging.basicConfig(
+        level=log_level.upper(), format="%(asctime)s level=%(levelname)s %(message)s"
+    )
+    policy = load_policy(
+        config.policy,
+        overrides=config.policy_overrides,
+        search=policy_search(os.environ),
+    )
+    with prepare_places(config):
+        return asyncio.run(_Daemon(config, policy).live())
+
+
+class _Daemon:
+    """Everything that lives as long as the daemon does."""
+
+    def __init__(self, config: Config, policy: PolicyFile) -> None:
+        self._config = config
+        self._policy = policy
+        self._state_dir = Path(config.state_dir)
+        self._stopping = asyncio.Event()
+        self._failure: BaseException | None = None
+
+    async def live(self) -> int:
+        """Open, serve, close; 1 after a failure of our own, with its traceback in the log."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._on_failure)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        journal = Journal.open(self._config.journal_path)
+        try:
+            await self._serve(journal, WallTimeline(loop))
+        finally:
+            await asyncio.to_thread(journal.close)
+        if self._failure is not None:
+            raise self._failure
+        return 0
+
+    async def _serve(self, journal: Journal, timeline: WallTimeline) -> None:
+        restored = journal.restore()
+        driver, door = self._assemble(journal, timeline, restored)
+        check_offers(self._policy.rules, door.backend.offers, self._config.backend)
+        server = self._make_server(driver, journal, door)
+        try:
+            await door.open()
+            await door.adopt(list(driver.state.live), same_boot=is_same_boot(self._state_dir))
+            with spoken_of(self._state_dir, "state_dir"):
+                note_boot(self._state_dir)
+            driver.run(door.backend)
+            with spoken_of(self._config.socket_path, "runtime_dir"):
+                await server.open(self._config.socket_path)
+            self._announce(driver, door)
+            await self._until_stopped(driver, journal)
+        except BackendError as error:
+            raise ConfigError(str(error)) from error
+        finally:
+            await server.close()
+            driver.halt()
+            await door.close()
+            self._config.socket_path.unlink(missing_ok=True)
+            log.info("event=stopped running_jobs=%d", sum(1 for _ in driver.state.live))
+
+    def _announce(self, driver: Driver, door: Door) -> None:
+        log.info(
+            'event=ready version=%s socket=%s policy=%s backend=%s live_jobs=%d suspend="%s"',
+            iodaemon.__version__,
+            self._config.socket_path,
+            self._policy.name,
+            self._config.backend,
+            sum(1 for _ in driver.state.live),
+            door.describe()["suspend"],
+        )
+
+    async def _until_stopped(self, driver: Driver, journal: Journal) -> None:
+        """Wait for a signal; meanwhile forget what is older than ``retain``."""
+        while not self._stopping.is_set():
+            if not driver.problem:
+                before_s = driver.timeline.now_s - self._config.retain_s
+                journal.prune(before_s)
+                await asyncio.to_thread(remove_old_directories, self._state_dir / "jobs", before_s)
+            try:
+                await asyncio.wait_for(self._stopping.wait(), _PRUNE_EVERY_S)
+            except TimeoutError:
+                continue
+
+    def _assemble(
+        self, journal: Journal, timeline: WallTimeline, restored: Restored
+    ) -> tuple[Driver, Door]:
+        """State as the journal has it, the controller over it, the driver, and the backend."""
+        config = self._config
+        simulated = config.backend == "simulated"
+        platform = default_platform() if simulated else linux_platform(config)
+        state = State(platform)
+        state.restore([_awaken(job) for job in restored.jobs], restored.next_id)
+        controller = Controller(state, self._policy.rules, seed=restored.seed)
+        driver = Driver(controller, journal, timeline, restored.environments)
+        if simulated:
+            commands = _commands(state)
+            return driver, SimulatedDoor(platform, timeline, driver.post, commands)
+        launches = self._launches(driver, platform)
+        return driver, LinuxDoor(config, platform, timeline, driver.post, launches)
+
+    def _launches(
+        self, driver: Driver, platform: Platform
+    ) -> Callable[[Start, int], Mapping[str, Any]]:
+        def launch_of(start: Start, open_files: int) -> Mapping[str, Any]:
+            job = driver.state.jobs[start.job_id]
+            return launch_record(
+                job,
+                start,
+                platform,
+                driver.environment(job.spec.environment_id),
+                api_socket=self._config.socket_path,
+                open_files=open_files,
+            )
+
+        return launch_of
+
+    def _make_server(self, driver: Driver, journal: Journal, door: Door) -> Server:
+        return Server(
+            driver,
+            journal,
+            jobs_directory=self._state_dir / "jobs",
+            cancel_grace_s=self._config.cancel_grace_s,
+            pids=door.pids,
+            reports={
+                "node": lambda: node_report(driver.state, self._config.backend, door.describe()),
+                "policy": lambda: policy_report(self._policy),
+                "config": lambda: config_report(self._config),
+            },
+        )
+
+    def _on_failure(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A bug: stop in order, so that nothing stays frozen, and say what it was.
+
+        That a connection cannot be accepted for now (too many are open) is none.
+        """
+        error = context.get("exception")
+        if isinstance(error, OSError) and "socket" in context:
+            log.warning("event=not_accepted problem=%s", error)
+            return
+        log.critical("event=failed message=%r", context.get("message"), exc_info=error)
+        self._failure = self._failure or error or IodaemonError(str(context.get("message")))
+        self._stopping.set()
+
+
+def _awaken(job: Job) -> Job:
+    """A job as restored: the regulation's holds ended with the daemon that had them.
+
+    What was asked of the last keeper may never have reached it: it is asked again, a hold as well
+    as a release.
+    """
+    if not job.is_live:
+        return job
+    asked = job.state in (JobState.RUNNING, *SUSPENDED) and not job.user_hold
+    return msgspec.structs.replace(job, io_hold=False, io_held_since_s=None, freeze_asked=asked)
+
+
+def _commands(state: State) -> Callable[[JobId], tuple[str, ...]]:
+    return lambda job_id: state.jobs[job_id].spec.command

@@ -1,0 +1,84 @@
+"""The daemon's directories: made, its own alone, and locked for as long as it lives."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+from iodaemon.config import Config
+from iodaemon.errors import ConfigError
+
+_LOCKS: Final = {"state_dir": "daemon.lock", "runtime_dir": "socket.lock"}
+"""Two names, because both directories may be one."""
+
+
+@contextmanager
+def prepare_places(config: Config) -> Iterator[None]:
+    """Make the directories and keep every other daemon out of them.
+
+    Raises:
+        ConfigError: a directory cannot be had, or a daemon runs already on one of them.
+    """
+    with ExitStack() as locks:
+        for key, name in _LOCKS.items():
+            path = Path(getattr(config, key))
+            with spoken_of(path, key):
+                own_directory(path)
+                lock = os.open(path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                locks.callback(os.close, lock)
+                _take(lock, path, key)
+        yield
+
+
+def _take(lock: int, path: Path, key: str) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(lock, 20, 0).decode(errors="replace").strip() or "unknown"
+        raise ConfigError(
+            f"a daemon runs already on {path} (pid {holder}); use it, stop it, or set another {key}"
+        ) from error
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+
+
+@contextmanager
+def spoken_of(path: Path, key: str) -> Iterator[None]:
+    """Turn what the system says of this path into one line that says what to do.
+
+    Args:
+        path: what cannot be used.
+        key: the setting to change.
+
+    Raises:
+        ConfigError: instead of any OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"{key} {path} cannot be used ({error.strerror or error}); mend it, or set "
+            f"another {key}"
+        ) from error
+
+
+def own_directory(path: Path) -> None:
+    """Make the directory if need be, for this user alone.
+
+    A symbolic link to it may stand in its place, if it is this user's or root's.
+
+    Raises:
+        OSError: it cannot be made.
+        PermissionError: it belongs to somebody else, or others may write to it.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    me = os.geteuid()
+    link, directory = os.lstat(path), os.stat(path)
+    is_trusted = not stat.S_ISLNK(link.st_mode) or link.st_uid in (0, me)
+    if not is_trusted or directory.st_uid != me or directory.st_mode & 0o022:
+        raise PermissionError("it belongs to another user or others may write to it")

@@ -1,0 +1,159 @@
+"""The routes that read: jobs, their output, their steps, and waiting for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from iodaemon.core.job import Job, JobId, JobState
+from iodaemon.daemon.lookup import Lookup, json_answer, parse_number, read_body
+from iodaemon.daemon.output import stream_output
+from iodaemon.daemon.record import load_line, output_path
+from iodaemon.daemon.selector import parse_selector
+from iodaemon.errors import RequestError
+
+_LONGEST_POLL_S: Final = 60.0
+_MOST_JOBS: Final = 100_000
+_AT_ONCE: Final = 500
+"""Records made between two looks at what else there is to do."""
+
+
+class _Wait(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    ids: tuple[int, ...]
+    timeout_s: float = 30.0
+
+
+class Queries:
+    """Looks at the state and changes nothing."""
+
+    def __init__(
+        self, lookup: Lookup, *, ending: asyncio.Event, pids: Callable[[JobId], list[int]]
+    ) -> None:
+        self._lookup = lookup
+        self._pids = pids
+        self._state = lookup.state
+        self._driver = lookup.driver
+        self._ending = ending
+
+    def routes(self) -> Sequence[web.RouteDef]:
+        """What is read where."""
+        return [
+            web.get("/v1/jobs", self._list_jobs),
+            web.get("/v1/jobs/{id}", self._show_job),
+            web.get("/v1/jobs/{id}/logs", self._logs),
+            web.post("/v1/wait", self._wait),
+            web.get("/v1/events", self._events),
+        ]
+
+    # -- jobs ------------------------------------------------------------------------------------
+
+    async def _list_jobs(self, request: web.Request) -> web.Response:
+        limit = parse_number(request.query.get("limit", str(_MOST_JOBS)))
+        chosen = await self._chosen(
+            select=request.query.get("select", ""),
+            states=_states(request.query.getall("state", [])),
+            all_jobs=request.query.get("all") == "1",
+        )
+        records: list[dict[str, Any]] = []
+        for job in chosen[max(0, len(chosen) - limit) :]:
+            if len(records) % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+            records.append(self._lookup.record(job))
+        return json_answer(
+            {
+                "version": 1,
+                "now_s": self._driver.timeline.now_s,
+                "node": load_line(self._state, self._driver.controller.rules),
+                "jobs": records,
+            }
+        )
+
+    async def _chosen(
+        self, *, select: str, states: Collection[JobState], all_jobs: bool
+    ) -> list[Job]:
+        """The jobs asked for, ordered by id."""
+        finished_too = bool(select) or all_jobs or any(state.is_final for state in states)
+        stored: Sequence[Job] = ()
+        if finished_too:
+            stored = await asyncio.to_thread(self._lookup.journal.list_finished, _MOST_JOBS)
+        known = {job.id: job for job in stored} | self._state.jobs
+        selects = parse_selector(select or "all", max(known, default=0))
+        return [
+            job
+            for job_id, job in sorted(known.items())
+            if selects(job_id)
+            and (finished_too or not job.state.is_final)
+            and (not states or job.state in states)
+        ]
+
+    async def _show_job(self, request: web.Request) -> web.Response:
+        job = await self._lookup.job(request)
+        counters = self._state.meter.counters(job.id) if job.is_live else None
+        extra = {"pids": self._pids(job.id), "counters": msgspec.to_builtins(counters)}
+        return json_answer({**self._lookup.record(job), **extra})
+
+    # -- output ------------------------------------------------------------------------------------
+
+    async def _logs(self, request: web.Request) -> web.StreamResponse:
+        job = await self._lookup.job(request)
+        self._lookup.allow(request, "read_output", job)
+        stream = request.query.get("stream", "stdout")
+        if stream not in ("stdout", "stderr"):
+            raise RequestError(f"no stream {stream!r}; ask for stdout or stderr")
+        tail = parse_number(request.query["tail"]) if "tail" in request.query else None
+        follow = request.query.get("follow") == "1"
+        directory = self._lookup.jobs_directory
+        if output_path(job, directory, stream) is None and not follow:
+            raise RequestError(f"job {job.id} has no output: it is {job.state} and never started")
+
+        async def look() -> tuple[Path | None, bool]:
+            now = await self._lookup.get(job.id)
+            over = now.state.is_final or self._ending.is_set()
+            return output_path(now, directory, stream), over
+
+        response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+        await stream_output(request, response, look, follow=follow, tail=tail)
+        return response
+
+    # -- what happens ------------------------------------------------------------------------------
+
+    async def _wait(self, request: web.Request) -> web.Response:
+        asked = await read_body(request, _Wait)
+        await self._lookup.get_all(asked.ids)
+        timeout_s = min(max(0.0, asked.timeout_s), _LONGEST_POLL_S)
+        left = [JobId(job_id) for job_id in reversed(asked.ids)]
+
+        def over() -> bool:
+            """What is over stays over: each job is looked at once after its end."""
+            while left and self._lookup.is_over(left[-1]):
+                left.pop()
+            return not left or self._ending.is_set()
+
+        await self._driver.watch.until(over, timeout_s)
+        jobs = await self._lookup.get_all(asked.ids)
+        return json_answer({"jobs": list(map(self._lookup.record, jobs)), "finished": not left})
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        async with aclosing(self._driver.watch.transitions()) as steps:
+            await response.prepare(request)
+            try:
+                async for step in steps:
+                    await response.write(msgspec.json.encode(step) + b"\n")
+            except ConnectionResetError:
+                pass  # nobody listens any more
+        return response
+
+
+def _states(words: Sequence[str]) -> set[JobState]:
+    by_word = {str(state): state for state in JobState} | {s.code: s for s in JobState}
+    for word in words:
+        if word.upper() not in by_word:
+            raise RequestError(f"no state {word!r}; known: {', '.join(sorted(by_word))}")
+    return {by_word[word.upper()] for word in words}

@@ -1,0 +1,146 @@
+"""Jobs, and the node, as the API shows them (docs/api.md)."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pwd
+from pathlib import Path
+from typing import Any
+
+from iodaemon.core.job import Job, JobState
+from iodaemon.core.rule import Rules
+from iodaemon.core.state import State
+
+_TIMEOUT_CODE = 124
+_UNKNOWN_CODE = 1
+
+
+def job_record(job: Job, state: State | None, now_s: float, jobs_directory: Path) -> dict[str, Any]:
+    """One job, every key of the API's JOB.
+
+    Args:
+        job: the job.
+        state: where it lives; None for one that only the journal still knows.
+        now_s: now, for the running times.
+        jobs_directory: where job directories are.
+    """
+    spec = job.spec
+    reason = job.reason if state is None else state.reason(job.id)
+    stdout = output_path(job, jobs_directory, "stdout")
+    stderr = output_path(job, jobs_directory, "stderr")
+    return {
+        "id": job.id,
+        "name": spec.name or os.path.basename(spec.command[0]),
+        "user": user_name(job.uid),
+        "uid": job.uid,
+        "state": str(job.state),
+        "state_shown": job.state_shown,
+        "code": job.state.code,
+        "reason": None if reason is None else {"code": reason.code, "text": reason.text},
+        "command": list(spec.command),
+        "cwd": spec.cwd,
+        "cpus": spec.cpus,
+        "walltime_s": spec.walltime_s,
+        "memory_bytes": spec.memory_bytes,
+        "io_rate_bytes_per_s": spec.io_rate_bytes_per_s,
+        "no_suspend": spec.no_suspend,
+        "max_suspend_s": spec.max_suspend_s,
+        "socket": job.partition,
+        "slots": list(job.slots),
+        "attempt": job.attempt,
+        "submitted_s": job.submitted_s,
+        "started_s": job.started_s,
+        "ended_s": job.ended_s,
+        "run_s": job.run_s_at(now_s),
+        **_suspended(job, now_s),
+        "exit_code": None if job.exit is None else job.exit.code,
+        "signal": None if job.exit is None else job.exit.signal,
+        "shell_code": shell_code(job),
+        **_io(job, state),
+        "stdout": None if stdout is None else str(stdout),
+        "stderr": None if stderr is None else str(stderr),
+    }
+
+
+def _suspended(job: Job, now_s: float) -> dict[str, float]:
+    present_s = max(0.0, now_s - job.since_s)
+    io = present_s if job.state is JobState.SUSPENDED_IO else 0.0
+    user = present_s if job.state is JobState.SUSPENDED_USER else 0.0
+    return {
+        "suspended_io_s": job.suspended_io_s + io,
+        "suspended_user_s": job.suspended_user_s + user,
+    }
+
+
+def _io(job: Job, state: State | None) -> dict[str, Any]:
+    """Totals and rates; a live job's totals are those of the last sample."""
+    totals: Any = job.io
+    bandwidth = predicted = None
+    if state is not None and job.is_live:
+        totals = state.meter.counters(job.id) or job.io
+        rate = state.meter.bandwidth(job.id)
+        if rate is not None:
+            bandwidth = {
+                "read_bytes_per_s": rate.read_bytes_per_s,
+                "written_bytes_per_s": rate.written_bytes_per_s,
+            }
+    if state is not None and not job.state.is_final:
+        guess = state.predicted(job.id)
+        predicted = {
+            "rate_bytes_per_s": guess.rate_bytes_per_s,
+            "confidence": guess.confidence,
+            "source": guess.source,
+        }
+    return {
+        "read_bytes": totals.read_bytes,
+        "written_bytes": totals.written_bytes,
+        "bandwidth": bandwidth,
+        "predicted": predicted,
+    }
+
+
+def shell_code(job: Job) -> int | None:
+    """What ``iod wait`` returns for it; None while it has not ended."""
+    if not job.state.is_final:
+        return None
+    if job.state is JobState.TIMEOUT:
+        return _TIMEOUT_CODE
+    return _UNKNOWN_CODE if job.exit is None else job.exit.shell_code
+
+
+def output_path(job: Job, jobs_directory: Path, stream: str) -> Path | None:
+    """The file that holds the job's standard output or error; None before it was ever started."""
+    asked = job.spec.stdout if stream == "stdout" else job.spec.stderr
+    if asked is None and stream == "stderr":
+        return output_path(job, jobs_directory, "stdout")
+    if asked is not None:
+        return Path(job.spec.cwd) / asked.replace("%j", str(job.id))
+    if job.attempt == 0:
+        return None
+    return jobs_directory / f"{job.id}.{job.attempt}" / "output"
+
+
+def load_line(state: State, rules: Rules) -> dict[str, Any]:
+    """The node in one line: policy, bound, slots, what all jobs moved in the last slice."""
+    rates = [rate for job in state.live if (rate := state.meter.bandwidth(job.id)) is not None]
+    free = sum(state.slots_free(partition.id) for partition in state.platform.partitions)
+    return {
+        "policy": rules.name,
+        "timeslice_s": rules.regulation.timeslice_s,
+        "io_bound_bytes_per_s": getattr(rules.regulation, "io_bound_bytes_per_s", None),
+        "slots": state.platform.slot_count,
+        "slots_free": free,
+        "read_bytes_per_s": sum(rate.read_bytes_per_s for rate in rates),
+        "written_bytes_per_s": sum(rate.written_bytes_per_s for rate in rates),
+        "states": {str(s): n for s, n in state.by_state().items()},
+    }
+
+
+@functools.lru_cache(maxsize=256)
+def user_name(uid: int) -> str:
+    """The user's name, or the number where there is no such user."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

@@ -1,0 +1,114 @@
+"""HTTP on the unix socket (docs/api.md). A view of the state and a way to post events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from aiohttp import web
+
+from iodaemon.core.job import JobId
+from iodaemon.daemon.command import Commands
+from iodaemon.daemon.driver import Driver
+from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.lookup import Lookup, error_answer, json_answer
+from iodaemon.daemon.query import Queries
+from iodaemon.errors import JournalError, NotFound, NotPermitted, RequestError
+
+_LARGEST_BODY_BYTES: Final = 256 * 1024 * 1024
+_LAST_ANSWERS_S: Final = 2.0
+"""What a request that is being answered still gets when the daemon stops."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Server:
+    """The routes and the socket they are reached by."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        journal: Journal,
+        *,
+        jobs_directory: Path,
+        cancel_grace_s: float,
+        pids: Callable[[JobId], list[int]],
+        reports: Mapping[str, Callable[[], Mapping[str, Any]]],
+    ) -> None:
+        self._watch = driver.watch
+        self._reports = reports
+        self._ending = asyncio.Event()
+        self._runner: web.AppRunner | None = None
+        self._lookup = Lookup(
+            driver, journal, jobs_directory=jobs_directory, owner_uid=os.geteuid()
+        )
+        self._queries = Queries(self._lookup, ending=self._ending, pids=pids)
+        self._commands = Commands(self._lookup, cancel_grace_s=cancel_grace_s)
+
+    async def open(self, path: Path) -> None:
+        """Listen on the socket, which only its owner may reach.
+
+        Raises:
+            OSError: the socket cannot be made.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        self._runner = web.AppRunner(
+            self._make_app(),
+            access_log=None,
+            shutdown_timeout=_LAST_ANSWERS_S,
+            handler_cancellation=True,  # nothing is done for a client that is gone
+        )
+        await self._runner.setup()
+        old_mask = os.umask(0o177)
+        try:
+            await web.UnixSite(self._runner, str(path)).start()
+        finally:
+            os.umask(old_mask)
+
+    async def close(self) -> None:
+        """Answer no more; streams end."""
+        self._ending.set()
+        self._watch.end_streams()
+        self._watch.notify(())
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def _make_app(self) -> web.Application:
+        app = web.Application(middlewares=[self._guard], client_max_size=_LARGEST_BODY_BYTES)
+        app.add_routes(self._queries.routes())
+        app.add_routes(self._commands.routes())
+        app.add_routes([web.get(f"/v1/{name}", self._reporting(name)) for name in self._reports])
+        return app
+
+    def _reporting(self, name: str) -> Handler:
+        async def report(_: web.Request) -> web.Response:
+            return json_answer(self._reports[name]())
+
+        return report
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse strangers before anything is looked at; turn errors into one line."""
+        try:
+            self._lookup.allow(request, "see")
+            return await handler(request)
+        except NotPermitted as error:
+            return error_answer(403, "not_permitted", str(error))
+        except NotFound as error:
+            return error_answer(404, "not_found", str(error))
+        except RequestError as error:
+            return error_answer(400, "refused", str(error))
+        except web.RequestPayloadError:
+            text = f"{request.method} {request.path}: the body is not encoded as its header says"
+            return error_answer(400, "refused", text)
+        except JournalError as error:
+            return error_answer(503, "unavailable", str(error))
+        except web.HTTPException as error:
+            code = "not_found" if error.status == web.HTTPNotFound.status_code else "refused"
+            text = f"{request.method} {request.path}: {error.reason}; see docs/api.md"
+            return error_answer(error.status, code, text)

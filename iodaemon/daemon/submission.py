@@ -1,0 +1,112 @@
+"""What a client may submit, checked before anything is queued."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Annotated, Final
+
+import msgspec
+
+from iodaemon.core.job import Job, JobId, JobSpec, JobState, Reason
+from iodaemon.core.platform import Platform
+from iodaemon.errors import RequestError
+
+_LARGEST_BATCH: Final = 100_000
+_HELD: Final = Reason(code="Held", text="held at submission; 'iod resume' lets it go")
+
+_Positive = Annotated[float, msgspec.Meta(gt=0)]
+_Word = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One job of a submission: SPEC of docs/api.md."""
+
+    command: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    cwd: Annotated[str, msgspec.Meta(pattern="^/")] = "/"
+    name: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    cpus: Annotated[int, msgspec.Meta(ge=1)] = 1
+    walltime_s: _Positive | None = None
+    memory_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)] | None = None
+    io_rate_bytes_per_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    no_suspend: bool = False
+    max_suspend_s: _Positive | None = None
+    stdout: _Word | None = None
+    stderr: _Word | None = None
+    umask: Annotated[int, msgspec.Meta(ge=0, le=0o777)] = 0o022
+    hold: bool = False
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of ``POST /v1/jobs``."""
+
+    jobs: tuple[SubmittedJob, ...]
+    environment: dict[str, str] = {}
+
+
+def decode_submission(body: bytes, platform: Platform) -> Submission:
+    """The submission, if every job of it could ever run.
+
+    Raises:
+        RequestError: names the job (by its place in the list), the value, and what to do.
+    """
+    try:
+        submission = msgspec.json.decode(body, type=Submission)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"malformed submission: {error}") from error
+    if not 1 <= len(submission.jobs) <= _LARGEST_BATCH:
+        raise RequestError(
+            f"{len(submission.jobs)} jobs in one submission; send 1 to {_LARGEST_BATCH}"
+        )
+    for place, job in enumerate(submission.jobs, 1):
+        which = "" if len(submission.jobs) == 1 else f"job {place} of {len(submission.jobs)}: "
+        _check(job, which, platform)
+    for name, value in submission.environment.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise RequestError(f"environment variable {name!r} cannot be set; rename it")
+    return submission
+
+
+def _check(job: SubmittedJob, which: str, platform: Platform) -> None:
+    largest = platform.largest_partition
+    if job.cpus > largest:
+        raise RequestError(
+            f"{which}asks for {job.cpus} CPUs, the largest socket has {largest}; "
+            f"lower --cpus to {largest} or less"
+        )
+    if not job.command[0]:
+        raise RequestError(f"{which}the command is empty; give one after --")
+    texts = (*job.command, job.cwd, job.name, job.stdout or "", job.stderr or "")
+    if any("\0" in text for text in texts):
+        raise RequestError(f"{which}NUL characters cannot be passed to a command; remove them")
+
+
+def environment_key(environment: Mapping[str, str]) -> str:
+    """The id under which this environment is stored once, however many jobs share it."""
+    text = json.dumps(environment, sort_keys=True)
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+def job_maker(
+    submitted: SubmittedJob, uid: int, environment_id: str
+) -> Callable[[JobId, float], Job]:
+    """Makes the job once its id and time are known."""
+    fields = {f: getattr(submitted, f) for f in JobSpec.__struct_fields__ if hasattr(submitted, f)}
+    spec = JobSpec(**fields, environment_id=environment_id)
+    state = JobState.HELD if submitted.hold else JobState.PENDING
+    reason = _HELD if submitted.hold else None
+
+    def make(job_id: JobId, now_s: float) -> Job:
+        return Job(
+            id=job_id,
+            spec=spec,
+            uid=uid,
+            state=state,
+            since_s=now_s,
+            submitted_s=now_s,
+            user_hold=submitted.hold,
+            reason=reason,
+        )
+
+    return make

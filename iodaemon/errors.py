@@ -1,0 +1,49 @@
+"""Every error a caller may catch; each leaf is there because somebody reacts to it differently."""
+
+from iodaemon.core.error import InvariantError, IodaemonError, TransitionError
+
+__all__ = [
+    "BackendError",
+    "ConfigError",
+    "InvariantError",
+    "IodaemonError",
+    "JournalError",
+    "NoDaemon",
+    "NoData",
+    "NotFound",
+    "NotPermitted",
+    "RequestError",
+    "TransitionError",
+]
+
+
+class ConfigError(IodaemonError):
+    """A configuration or policy file, or an option, is wrong: names file, key and what to write."""
+
+
+class RequestError(IodaemonError):
+    """A client asked for something that is refused; it goes to the client, the daemon goes on."""
+
+
+class NotFound(RequestError):
+    """The request names a job, policy or file that does not exist (exit code 3)."""
+
+
+class NotPermitted(RequestError):
+    """The caller may not do this (exit code 4)."""
+
+
+class NoDaemon(IodaemonError):
+    """No daemon answers on the socket (exit code 7)."""
+
+
+class BackendError(IodaemonError):
+    """The platform could not do what was decided; becomes an event such as StartFailed."""
+
+
+class JournalError(IodaemonError):
+    """The journal cannot be written now (full or read-only disk); what was acknowledged is safe."""
+
+
+class NoData(IodaemonError):
+    """The source has nothing to say here (vanished process, missing file): an ordinary answer."""

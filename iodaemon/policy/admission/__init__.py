@@ -1,0 +1,1 @@
+"""Which queued jobs start now. One module, one rule."""

@@ -1,0 +1,1 @@
+"""Which partition (socket) a job gets. One module, one rule."""

@@ -1,0 +1,136 @@
+"""Finds rules and shipped data by name. The file name is the registry: there are no tables.
+
+``iodaemon/policy/<kind>/<name>.py`` is the rule ``<name>``; ``my.module:Rule`` is one of the
+user's own. A policy in ``policies/``, an experiment in ``sim/`` is found by its file likewise.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from typing import Final, Literal, get_args
+
+import msgspec
+
+import iodaemon
+from iodaemon.errors import ConfigError
+
+Kind = Literal["admission", "placement", "regulation"]
+"""The kinds of rules that a policy file composes."""
+
+_METHODS: Final[dict[Kind, str]] = {
+    "admission": "decide",
+    "placement": "choose",
+    "regulation": "decide",
+}
+"""What a rule of each kind answers to (iodaemon.core.rule, iodaemon.core.view)."""
+
+
+def rule_names(kind: Kind) -> tuple[str, ...]:
+    """The shipped rules of this kind, sorted."""
+    package = importlib.import_module(f"iodaemon.policy.{_known(kind)}")
+    modules = pkgutil.iter_modules(package.__path__)
+    return tuple(sorted(module.name for module in modules if not module.name.startswith("_")))
+
+
+def find_rule(kind: Kind, name: str) -> type[msgspec.Struct]:
+    """The rule with this name.
+
+    Args:
+        kind: what it decides.
+        name: a shipped one, such as ``fcfs``, or ``my.module:Rule`` for one's own.
+
+    Raises:
+        ConfigError: there is none, it cannot be imported, or it is no rule of this kind.
+    """
+    if ":" in name:
+        return _own_rule(kind, name)
+    names = rule_names(kind)
+    if name not in names:
+        raise ConfigError(
+            f"unknown {kind} rule {name!r}; {nearest(name, names)}; "
+            f"your own is written my.module:Rule"
+        )
+    module = importlib.import_module(f"iodaemon.policy.{kind}.{name}")
+    return _checked(kind, name, vars(module)["Rule"])
+
+
+def rule_name(rule: object) -> str:
+    """The name under which ``find_rule`` finds this rule's type."""
+    type_ = type(rule)
+    package, _, module = type_.__module__.rpartition(".")
+    if package.startswith("iodaemon.policy."):
+        return module
+    return f"{type_.__module__}:{type_.__qualname__}"
+
+
+def shipped(folder: str) -> Path:
+    """The folder of shipped data: inside the installed package, or at the top of the checkout.
+
+    Args:
+        folder: for example ``policies``.
+
+    Raises:
+        ConfigError: it is in neither place (a broken installation).
+    """
+    package = Path(iodaemon.__file__).parent
+    for place in (package / "data" / folder, package.parent / folder):
+        if place.is_dir():
+            return place
+    raise ConfigError(f"shipped folder {folder!r} is missing from {package}; reinstall iodaemon")
+
+
+def nearest(word: str, known: Sequence[str]) -> str:
+    """A hint for an unknown word: the nearest known one, or all of them when none is near."""
+    close = get_close_matches(word, known, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"known: {', '.join(known)}" if known else "none is known"
+
+
+def _known(kind: Kind) -> Kind:
+    if kind not in get_args(Kind):
+        raise ConfigError(f"unknown kind of rule {kind!r}; known: {', '.join(get_args(Kind))}")
+    return kind
+
+
+def _own_rule(kind: Kind, name: str) -> type[msgspec.Struct]:
+    module_name, _, class_name = name.partition(":")
+    module = _imported(kind, name, module_name)
+    if not hasattr(module, class_name):
+        raise ConfigError(f"{kind} rule {name!r}: module {module_name} has no {class_name!r}")
+    return _checked(kind, name, getattr(module, class_name))
+
+
+def _imported(kind: Kind, name: str, module_name: str) -> ModuleType:
+    """The user's module; whatever goes wrong in it is the user's to read, in one line."""
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as e:
+        if e.name is not None and f"{module_name}.".startswith(f"{e.name}."):
+            hint = "put its folder on PYTHONPATH"
+            raise ConfigError(f"{kind} rule {name!r}: no module {e.name!r}; {hint}") from e
+        raise ConfigError(f"{kind} rule {name!r}: {_one_line(e)}") from e
+    except Exception as e:  # the module is foreign code
+        raise ConfigError(f"{kind} rule {name!r} fails to import: {_one_line(e)}") from e
+
+
+def _checked(kind: Kind, name: str, found: object) -> type[msgspec.Struct]:
+    method = _METHODS[kind]
+    if isinstance(found, type) and issubclass(found, msgspec.Struct):
+        if kind == "regulation" and not hasattr(found, "timeslice_s"):
+            raise ConfigError(f"regulation rule {name!r} must have a field timeslice_s")
+        if callable(getattr(found, method, None)):
+            return found
+    raise ConfigError(
+        f"{kind} rule {name!r} is no rule of this kind; it must be a msgspec.Struct with a "
+        f"method {method}"
+    )
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,0 +1,104 @@
+"""Readers of the kernel's files, one source a file.
+
+A module here is a sampler when its name has no leading underscore: ``parse_<module>(text)`` is
+pure, ``Sampler(root)`` reads. ``root`` is ``/`` or a directory that looks like it. What is not
+there, or is cut short, is ``NoData``: an ordinary answer. Counters are exposed as the kernel
+counts them, in base units; what they mean is core's business.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Final
+
+from iodaemon.errors import NoData
+
+_RECORD_BYTES: Final = 4096
+"""Room for a file that is one record; the longest, /proc/meminfo, has about 1.6 KiB in 6.18."""
+_CHUNK_BYTES: Final = 8192
+"""One read of a file of many records gives at most a page or so (fs/seq_file.c)."""
+_GONE: Final = frozenset(
+    {
+        errno.ENOENT,  # no such file: process reaped, kernel without the feature
+        errno.ENOTDIR,
+        errno.ESRCH,  # the descriptor's process was reaped, whoever has its number now
+        errno.ENODEV,  # the descriptor's cgroup was removed
+        errno.EOPNOTSUPP,  # pressure accounting is switched off
+    }
+)
+
+
+def as_bytes(text: bytes | str) -> bytes:
+    """The text as the kernel wrote it."""
+    return text.encode(errors="surrogateescape") if isinstance(text, str) else text
+
+
+def whole_lines(text: bytes) -> list[bytes]:
+    """The lines of a text, less a last one that is cut short (has no line feed)."""
+    return text.split(b"\n")[:-1]
+
+
+class KeptFile:
+    """A kernel file that is read again and again through one descriptor.
+
+    pread at offset 0 makes the kernel write the file afresh (fs/seq_file.c); it costs 0.7 to
+    1 us where open, read and close cost 2.1 to 3.5 us. A descriptor of /proc/PID/... stays with
+    its process: once that is reaped it says so (ESRCH), even when the number is used again.
+
+    Invariant: the descriptor is open from the first successful read until the file is found
+    gone or ``close``.
+    """
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: Path | str) -> None:
+        self._fd: int | None = None
+        self.path = os.fspath(path)
+
+    def read_record(self) -> bytes:
+        """The file's text now, for a file that the kernel writes as one record (up to 4 KiB).
+
+        Raises:
+            NoData: it is not there (any more).
+            PermissionError: it is, but may not be read.
+        """
+        try:
+            if self._fd is None:
+                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            return os.pread(self._fd, _RECORD_BYTES, 0)
+        except OSError as error:
+            raise self._judge(error) from error
+
+    def read(self) -> bytes:
+        """The file's text now, however many records long.
+
+        Raises:
+            NoData: it is not there (any more).
+            PermissionError: it is, but may not be read.
+        """
+        try:
+            if self._fd is None:
+                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            text = os.pread(self._fd, _CHUNK_BYTES, 0)
+            while chunk := text and os.pread(self._fd, _CHUNK_BYTES, len(text)):
+                text += chunk
+        except OSError as error:
+            raise self._judge(error) from error
+        return text
+
+    def _judge(self, error: OSError) -> Exception:
+        if error.errno in _GONE:
+            self.close()
+            return NoData(f"{self.path}: {os.strerror(error.errno)}")
+        return error
+
+    def close(self) -> None:
+        """Give the descriptor back; a later read opens the file anew."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()

@@ -1,0 +1,1 @@
+"""The same controller in virtual time: timeline, workloads, runs."""

@@ -1,0 +1,211 @@
+"""One run in virtual time: the very controller of the daemon over a simulated node."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from iodaemon.backend.simulated import Profile, SimulatedDisk, SimulatedNode
+from iodaemon.core import event as ev
+from iodaemon.core.controller import Controller
+from iodaemon.core.decision import Plan, Start, Transition
+from iodaemon.core.job import Job, JobId, JobSpec, JobState
+from iodaemon.core.platform import Platform
+from iodaemon.core.rule import Rules
+from iodaemon.core.state import State
+from iodaemon.core.timeline import Timer
+from iodaemon.simulator.timeline import LATE, VirtualTimeline
+
+Submission = tuple[float, JobSpec, Profile]
+"""When a job is submitted (s), what is asked, and what it really does."""
+
+
+class Slice(msgspec.Struct, frozen=True, kw_only=True):
+    """One timeslice, as it was when the regulation had decided at its end.
+
+    Attributes:
+        at_s: its end.
+        jobs_bytes_per_s: what the jobs that are live at its end moved in it, as far as known.
+        device_bytes_per_s: what all devices moved in it.
+        running: jobs that go on, ordered by id.
+        suspended: jobs that the regulation holds from now on, ordered by id.
+    """
+
+    at_s: float
+    jobs_bytes_per_s: float
+    device_bytes_per_s: float
+    running: tuple[JobId, ...]
+    suspended: tuple[JobId, ...]
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a workload.
+
+    Attributes:
+        jobs: the last record of every job that was submitted, ordered by id; ids count from 1
+            in the order of submit times, equal times in the order given.
+        transitions: every step in their lives, in the order they were made.
+        slices: one a timeslice in which a job held slots.
+        ended_s: when the last thing happened, or ``until_s``.
+    """
+
+    jobs: tuple[Job, ...]
+    transitions: tuple[Transition, ...]
+    slices: tuple[Slice, ...]
+    ended_s: float
+
+    @property
+    def finished(self) -> tuple[Job, ...]:
+        """The jobs that came to an end, ordered by id."""
+        return tuple(job for job in self.jobs if job.state.is_final)
+
+
+def simulate(
+    platform: Platform,
+    rules: Rules,
+    jobs: Sequence[Submission],
+    *,
+    disk: SimulatedDisk | None = None,
+    seed: int = 0,
+    until_s: float | None = None,
+    on_step: Callable[[State, Plan], None] | None = None,
+) -> Result:
+    """Run a workload to its end.
+
+    Args:
+        platform: what can be handed out.
+        rules: the policy.
+        jobs: in any order of time.
+        disk: the device and page cache below all jobs. None: the default one.
+        seed: of the generator that rules may use.
+        until_s: stop then, whatever is left. None: when nothing will happen any more; a rule
+            that never resumes a job, with the guard lifted, would never get there.
+        on_step: called after each step of the controller, to watch or to check.
+    """
+    run = _Run(platform, rules, jobs, disk=disk, seed=seed, on_step=on_step)
+    if until_s is None:
+        run.timeline.run()
+    else:
+        run.timeline.run_until(until_s)
+    return run.result()
+
+
+class _Run:
+    """Driver: collects the events of one instant, steps the controller, performs its decisions."""
+
+    def __init__(
+        self,
+        platform: Platform,
+        rules: Rules,
+        jobs: Sequence[Submission],
+        *,
+        disk: SimulatedDisk | None,
+        seed: int,
+        on_step: Callable[[State, Plan], None] | None,
+    ) -> None:
+        self.timeline = VirtualTimeline()
+        self._state = State(platform, kept_finished=len(jobs))
+        self._controller = Controller(self._state, rules, seed=seed)
+        self._profiles: dict[JobId, Profile] = {}
+        self._node = SimulatedNode(
+            platform, self.timeline, self._post, self._profiles.__getitem__, disk=disk
+        )
+        self._on_step = on_step
+        self._inbox: list[ev.Event] = []
+        self._wake: Timer | None = None
+        self._is_sampling = False
+        self._transitions: list[Transition] = []
+        self._slices: list[Slice] = []
+        for number, (submit_s, spec, profile) in enumerate(
+            sorted(jobs, key=lambda submission: submission[0]), start=1
+        ):
+            self._submit_later(JobId(number), submit_s, spec, profile)
+
+    def result(self) -> Result:
+        """What has happened until now."""
+        return Result(
+            jobs=tuple(job for _, job in sorted(self._state.jobs.items())),
+            transitions=tuple(self._transitions),
+            slices=tuple(self._slices),
+            ended_s=self.timeline.now_s,
+        )
+
+    def _submit_later(
+        self, job_id: JobId, submit_s: float, spec: JobSpec, profile: Profile
+    ) -> None:
+        self._profiles[job_id] = profile
+        job = Job(
+            id=job_id,
+            spec=spec,
+            uid=0,
+            state=JobState.PENDING,
+            since_s=submit_s,
+            submitted_s=submit_s,
+        )
+        event = ev.JobSubmitted(at_s=submit_s, job=job)
+        self.timeline.call_at(submit_s, lambda: self._post(event))
+
+    def _post(self, event: ev.Event) -> None:
+        if not self._inbox:
+            self.timeline.call_at(self.timeline.now_s, self._step, priority=LATE)
+        self._inbox.append(event)
+
+    def _step(self) -> None:
+        events, self._inbox = self._inbox, []
+        plan = self._controller.step(events)
+        self._transitions += plan.transitions
+        if any(isinstance(event, ev.SampleTaken) for event in events):
+            self._slices.append(self._slice())
+        self._begin_sampling(plan)
+        for decision in plan.decisions:
+            self._node.perform(decision)
+        self._set_alarm(plan.wake_at_s)
+        if self._on_step is not None:
+            self._on_step(self._state, plan)
+
+    def _begin_sampling(self, plan: Plan) -> None:
+        """With the first start after an idle time comes a sample, from which the rates count."""
+        if self._is_sampling or not any(isinstance(d, Start) for d in plan.decisions):
+            return
+        self._is_sampling = True
+        self._node.sample()
+        self._tick_later()
+
+    def _tick_later(self) -> None:
+        """Timeslices end at whole multiples of their length."""
+        timeslice_s = self._controller.rules.regulation.timeslice_s
+        number = math.floor(self.timeline.now_s / timeslice_s) + 1
+        if number * timeslice_s <= self.timeline.now_s:  # the quotient was rounded down
+            number += 1
+        self.timeline.call_at(number * timeslice_s, self._tick)
+
+    def _tick(self) -> None:
+        self._is_sampling = any(True for _ in self._state.live)
+        if self._is_sampling:
+            self._node.sample()
+            self._tick_later()
+
+    def _slice(self) -> Slice:
+        meter = self._state.meter
+        live = list(self._state.live)
+        rates = [rate for job in live if (rate := meter.bandwidth(job.id)) is not None]
+        running = (job.id for job in live if job.state is JobState.RUNNING and not job.wants_freeze)
+        return Slice(
+            at_s=self.timeline.now_s,
+            jobs_bytes_per_s=sum(rate.total_bytes_per_s for rate in rates),
+            device_bytes_per_s=sum(load.total_bytes_per_s for load in meter.devices.values()),
+            running=tuple(running),
+            suspended=tuple(job.id for job in live if job.io_hold),
+        )
+
+    def _set_alarm(self, wake_at_s: float | None) -> None:
+        if self._wake is not None:
+            self._wake.cancel()
+        self._wake = None
+        if wake_at_s is not None:
+            self._wake = self.timeline.call_at(wake_at_s, self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        self._post(ev.TimerFired(at_s=self.timeline.now_s))

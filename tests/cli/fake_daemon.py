@@ -1,0 +1,313 @@
+"""A daemon without jobs: docs/api.md in memory, on a real unix socket, served by threads."""
+
+from __future__ import annotations
+
+import json
+import os
+import socketserver
+import threading
+import time
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+FINAL = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "LOST"}
+CODES = {
+    "HELD": "H",
+    "PENDING": "PD",
+    "RUNNING": "R",
+    "SUSPENDED_IO": "SI",
+    "SUSPENDED_USER": "SU",
+    "STOPPING": "SG",
+    "COMPLETED": "CD",
+    "FAILED": "F",
+    "CANCELLED": "CA",
+    "TIMEOUT": "TO",
+    "LOST": "LO",
+}
+NOW_S = 1_800_000_000.0
+
+
+def job(job_id: int, state: str = "RUNNING", **changes: Any) -> dict[str, Any]:
+    """One JOB of the API, complete."""
+    started = state not in ("HELD", "PENDING")
+    ended = state in FINAL
+    made = {
+        "id": job_id,
+        "name": f"job{job_id}",
+        "user": "ann",
+        "uid": os.geteuid(),
+        "state": state,
+        "state_shown": state,
+        "code": CODES[state],
+        "reason": None,
+        "command": ["sleep", "10"],
+        "cwd": "/",
+        "cpus": 1,
+        "walltime_s": None,
+        "memory_bytes": None,
+        "io_rate_bytes_per_s": None,
+        "no_suspend": False,
+        "max_suspend_s": None,
+        "socket": 0 if started else None,
+        "slots": [3] if started and not ended else [],
+        "attempt": int(started),
+        "submitted_s": NOW_S - 100,
+        "started_s": NOW_S - 90 if started else None,
+        "ended_s": NOW_S - 1 if ended else None,
+        "run_s": 65.0 if started else 0.0,
+        "suspended_io_s": 0.0,
+        "suspended_user_s": 0.0,
+        "exit_code": 0 if state == "COMPLETED" else None,
+        "signal": None,
+        "shell_code": {"COMPLETED": 0, "TIMEOUT": 124}.get(state, 1) if ended else None,
+        "read_bytes": 1000,
+        "written_bytes": None,
+        "bandwidth": {"read_bytes_per_s": 2e6, "written_bytes_per_s": 1e6} if started else None,
+        "predicted": {"rate_bytes_per_s": 3e6, "confidence": 0.5, "source": "history"},
+        "stdout": f"/out/{job_id}",
+        "stderr": None,
+    }
+    return made | changes
+
+
+def reason(text: str, code: str = "Slots") -> dict[str, str]:
+    """A REASON of the API."""
+    return {"code": code, "text": text}
+
+
+class _Server(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+    request_queue_size = 128
+    fake: FakeDaemon
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is no error."""
+
+
+class FakeDaemon:
+    """The in-memory daemon. ``jobs``, ``answers`` and ``seen`` are the test's to change and read.
+
+    Attributes:
+        jobs: by id.
+        seen: every request: method, path, query or body.
+        answers: raw bytes to send for a path instead of an answer, as (status, body).
+        backend: what the node says it runs jobs on.
+        effective: whether cancel, suspend and resume have their effect.
+        logs: what each job wrote, by stream.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.jobs: dict[int, dict[str, Any]] = {}
+        self.seen: list[tuple[str, str, Any]] = []
+        self.answers: dict[str, tuple[int, bytes]] = {}
+        self.effective = True
+        self.backend = "linux"
+        self.logs: dict[tuple[int, str], bytes] = {}
+        self.events: list[dict[str, Any]] = []
+        self.waiting = threading.Event()
+        self.changed = threading.Condition()
+        self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._server = _Server(self.path, _Handler)
+        self._server.fake = self
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        if self._server is None or self._thread is None:
+            return
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+        self._server = None
+        os.unlink(self.path)
+        with self.changed:
+            self.changed.notify_all()
+
+    def add(self, *jobs: dict[str, Any]) -> None:
+        self.jobs |= {made["id"]: made for made in jobs}
+
+    def end(self, job_id: int, state: str = "COMPLETED", **changes: Any) -> None:
+        with self.changed:
+            self.jobs[job_id] = job(job_id, state, **changes)
+            self.changed.notify_all()
+
+    def bodies(self, path: str) -> list[Any]:
+        """What was sent to this path."""
+        return [body for _, at, body in self.seen if at == path]
+
+    # -- the API ---------------------------------------------------------------------------------
+
+    def list_jobs(self, query: dict[str, list[str]]) -> dict[str, Any]:
+        jobs = [made for _, made in sorted(self.jobs.items())]
+        select = query.get("select", ["all"])[0]
+        if select != "all":
+            jobs = [made for made in jobs if self._selects(select, made["id"])]
+        elif "all" not in query:
+            jobs = [made for made in jobs if made["state"] not in FINAL]
+        if "state" in query:
+            jobs = [made for made in jobs if made["state"] in query["state"]]
+        node = {
+            "policy": "default",
+            "timeslice_s": 1.0,
+            "io_bound_bytes_per_s": 4e8,
+            "slots": 16,
+            "slots_free": 12,
+            "read_bytes_per_s": 1e8,
+            "written_bytes_per_s": 5e7,
+            "states": {"RUNNING": 2, "PENDING": 1, "COMPLETED": 9},
+        }
+        return {"version": 1, "now_s": NOW_S, "node": node, "jobs": jobs}
+
+    def _selects(self, select: str, job_id: int) -> bool:
+        for part in select.split(","):
+            first, _, last = part.partition("-")
+            if part == "last":
+                first = last = str(max(self.jobs, default=0))
+            if int(first) <= job_id <= int(last or first):
+                return True
+        return False
+
+    def submit(self, body: dict[str, Any]) -> dict[str, Any]:
+        ids = []
+        for spec in body["jobs"]:
+            job_id = max(self.jobs, default=0) + 1
+            state = "HELD" if spec.get("hold") else "PENDING"
+            self.jobs[job_id] = job(job_id, state, command=spec["command"])
+            ids.append(job_id)
+        return {"ids": ids}
+
+    def act(self, made: dict[str, Any], verb: str) -> dict[str, Any]:
+        after = {"cancel": "CANCELLED", "suspend": "SUSPENDED_USER", "resume": "RUNNING"}[verb]
+        if self.effective:
+            made = self.jobs[made["id"]] = job(made["id"], after, uid=made["uid"])
+        else:
+            made = made | {"reason": reason("sleeps in the kernel")}
+        return {"job": made, "gone": self.effective} if verb == "cancel" else {"job": made}
+
+    def wait(self, body: dict[str, Any]) -> dict[str, Any] | None:
+        """The answer; None when the daemon went away meanwhile."""
+        server = self._server
+
+        def over() -> bool:
+            return all(self.jobs[i]["state"] in FINAL for i in body["ids"])
+
+        self.waiting.set()
+        until_s = time.monotonic() + body["timeout_s"]
+        with self.changed:
+            while not over() and self._server is server and time.monotonic() < until_s:
+                self.changed.wait(0.05)
+        if self._server is not server:
+            return None
+        return {"jobs": [self.jobs[i] for i in body["ids"]], "finished": over()}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def log_message(self, *_: Any) -> None:
+        """Quiet."""
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        query = parse_qs(url.query)
+        fake = self.server.fake
+        fake.seen.append(("GET", url.path, query))
+        if self._answered(url.path):
+            return
+        if url.path == "/v1/jobs":
+            self._json(200, fake.list_jobs(query))
+        elif url.path in ("/v1/node", "/v1/policy", "/v1/config"):
+            self._json(
+                200,
+                {
+                    "name": url.path[4:],
+                    "slots": 16,
+                    "io_bound_bytes_per_s": None,
+                    "backend": fake.backend,
+                },
+            )
+        elif url.path == "/v1/events":
+            self._stream([json.dumps(event).encode() + b"\n" for event in fake.events])
+        elif made := self._job(url.path):
+            if url.path.endswith("/logs"):
+                self._logs(made, query)
+            else:
+                self._json(200, made | {"pids": [4711], "counters": {"read_bytes": 1000}})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        fake = self.server.fake
+        fake.seen.append(("POST", self.path, body))
+        if self._answered(self.path):
+            return
+        if self.path == "/v1/jobs":
+            self._json(201, fake.submit(body))
+        elif self.path == "/v1/wait":
+            missing = [i for i in body["ids"] if i not in fake.jobs]
+            if missing:
+                self._error(404, "not_found", f"no job {missing[0]}")
+                return
+            answer = fake.wait(body)
+            if answer is None:
+                self.close_connection = True
+            else:
+                self._json(200, answer)
+        elif made := self._job(self.path):
+            if made["uid"] != os.geteuid():
+                self._error(403, "not_permitted", f"job {made['id']} is not yours")
+            elif made["state"] in FINAL:
+                self._error(400, "refused", f"job {made['id']} has ended already")
+            else:
+                self._json(200, fake.act(made, self.path.rpartition("/")[2]))
+
+    def _job(self, path: str) -> dict[str, Any] | None:
+        job_id = int(path.split("/")[3])
+        made = self.server.fake.jobs.get(job_id)
+        if made is None:
+            self._error(404, "not_found", f"no job {job_id}: 'iod queue -a' lists them")
+        return made
+
+    def _logs(self, made: dict[str, Any], query: dict[str, list[str]]) -> None:
+        data = self.server.fake.logs.get((made["id"], query["stream"][0]), b"")
+        if "tail" in query:
+            data = b"".join(data.splitlines(keepends=True)[-int(query["tail"][0]) :])
+        self._stream([data])
+
+    def _answered(self, path: str) -> bool:
+        if path not in self.server.fake.answers:
+            return False
+        status, data = self.server.fake.answers[path]
+        if status == 0:
+            self.wfile.write(data)
+            self.close_connection = True
+        else:
+            self._bytes(status, data)
+        return True
+
+    def _json(self, status: int, value: object) -> None:
+        self._bytes(status, json.dumps(value).encode())
+
+    def _error(self, status: int, code: str, message: str) -> None:
+        self._json(status, {"error": {"code": code, "message": message}})
+
+    def _bytes(self, status: int, data: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _stream(self, pieces: list[bytes]) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for piece in filter(None, pieces):
+            self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+        self.wfile.write(b"0\r\n\r\n")

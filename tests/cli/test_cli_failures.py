@@ -1,0 +1,206 @@
+"""Every way to go wrong: one line on standard error, and the exit code that belongs to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+
+import pytest
+from fake_daemon import job
+
+from iodaemon.cli import main
+
+
+def test_no_daemon_is_exit_code_7_and_says_how_to_start_one(iod, socket_path):
+    code, line = iod.fails("queue")
+
+    assert (7, f"no daemon answers on {socket_path}: start one with 'iod daemon'") == (code, line)
+
+
+def test_a_socket_that_nobody_serves_is_no_daemon(iod, socket_path):
+    with socket.socket(socket.AF_UNIX) as left_behind:
+        left_behind.bind(socket_path)
+
+    assert iod.fails("queue")[0] == 7
+
+
+def test_a_plain_file_in_place_of_the_socket_is_no_daemon(iod, tmp_path):
+    (tmp_path / "iod.sock").write_text("")
+
+    assert iod.fails("queue")[0] == 7
+
+
+def test_a_socket_path_that_is_too_long_is_told_with_its_limit(capsys):
+    code = main(["--api", "/tmp/" + "x" * 200, "queue"])
+
+    assert code == 1
+    assert "socket path of 205 bytes, 107 is the most" in capsys.readouterr().err
+
+
+def test_a_socket_path_with_a_zero_byte_is_refused(capsys):
+    assert main(["--api", "/tmp/a\0b", "queue"]) == 1
+    assert "zero byte" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("status", "data"),
+    [
+        (0, b"SSH-2.0-OpenSSH_9.2\r\n"),
+        (0, b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{]}"),
+        (200, b"\xff\xfe"),
+        (200, b"[]"),
+        (200, b'{"jobs": 3, "node": {}}'),
+        (200, b'{"jobs": [{"id": 1}], "node": {}}'),
+    ],
+)
+def test_a_daemon_that_answers_garbage_is_told_in_one_line(iod, daemon, status, data):
+    daemon.answers["/v1/jobs"] = (status, data)
+
+    code, line = iod.fails("queue")
+
+    assert code == 1
+    assert "is not an iodaemon" in line
+    assert line.endswith("check --api")
+
+
+def test_a_daemon_that_goes_away_in_the_middle_is_exit_code_7(iod, daemon):
+    daemon.answers["/v1/jobs"] = (0, b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{")
+
+    code, line = iod.fails("queue")
+
+    assert code == 7
+    assert "went away before its answer was complete" in line
+
+
+def test_a_daemon_that_hangs_up_at_once_is_exit_code_7(iod, daemon):
+    daemon.answers["/v1/jobs"] = (0, b"")
+
+    assert iod.fails("queue")[0] == 7
+
+
+def test_the_daemons_refusal_is_shown_in_its_words(iod, daemon):
+    error = {"error": {"code": "unavailable", "message": "journal full:\n free space on /var"}}
+    daemon.answers["/v1/node"] = (503, json.dumps(error).encode())
+
+    assert iod.fails("node") == (1, "journal full: free space on /var")
+
+
+def test_an_error_without_a_body_shows_its_status(iod, daemon):
+    daemon.answers["/v1/node"] = (500, b"oops")
+
+    code, line = iod.fails("node")
+
+    assert code == 1
+    assert "500" in line
+
+
+@pytest.mark.parametrize(
+    "words", [("show", "99"), ("cancel", "99"), ("suspend", "99"), ("wait", "99"), ("logs", "99")]
+)
+def test_an_unknown_job_is_exit_code_3(iod, daemon, words):
+    code, line = iod.fails(*words)
+
+    assert code == 3
+    assert line.startswith("no job 99")
+
+
+def test_an_unknown_job_in_the_queue_is_exit_code_3_after_the_others(iod, daemon):
+    daemon.add(job(1))
+
+    result = iod("queue", "--no-header", "1,99")
+
+    assert result.code == 3
+    assert result.out.startswith(" 1 ") or result.out.startswith("1 ")
+    assert result.err == "iod: no job 99: 'iod queue -a' lists them\n"
+
+
+def test_somebody_elses_job_is_exit_code_4(iod, daemon):
+    daemon.add(job(1, uid=os.geteuid() + 1))
+
+    assert iod.fails("cancel", "1") == (4, "job 1 is not yours")
+
+
+def test_a_socket_that_may_not_be_opened_is_exit_code_4(iod, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+    assert iod.fails("queue")[0] == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ((), "no verb given: 'iod --help' lists them"),
+        (("submt",), "no verb 'submt': did you mean submit?"),
+        (("xyzzy",), "no verb 'xyzzy': 'iod --help' lists them"),
+        (("--dbug", "queue"), "no option --dbug in 'iod': did you mean --debug?"),
+        (("queue", "--jsn"), "no option --jsn in 'iod queue': did you mean --json?"),
+        (("submit", "--nam", "x", "true"), "no option --nam in 'iod submit': did you mean --name?"),
+        (("queue", "-Q"), "no option -Q in 'iod queue': 'iod queue --help' lists them"),
+        (("queue", "--api", "/x"), "--api goes before the verb, as in 'iod --api ... queue'"),
+        (("policy",), "no verb given: 'iod policy --help' lists them"),
+        (("policy", "shwo"), "no verb 'shwo': did you mean show?"),
+        (("policy", "show", "--jsn"), "no option --jsn in 'iod policy show': did you mean --json?"),
+        (("show",), "no job given: write 7, 3-9, 1,4, last or all"),
+        (("show", "x7"), "'x7' selects no job: write 7, 3-9, 1,4, last or all"),
+        (("show", "0"), "'0' selects no job: write 7, 3-9, 1,4, last or all"),
+        (("show", "1,"), "'' selects no job: write 7, 3-9, 1,4, last or all"),
+        (("show", "9-3"), "'9-3' runs backwards: write 3-9"),
+        (("logs", "1-3"), "logs shows one job: write 7 or last"),
+        (
+            ("logs", "1", "--tail", "ten"),
+            "--tail: 'ten' is no number of lines: write for example --tail 20",
+        ),
+        (("queue", "-s", "RUNING"), "--state: no state 'RUNING': did you mean RUNNING?"),
+        (
+            ("queue", "-w", "often"),
+            "--watch: 'often' is no number of seconds: write for example -w 2",
+        ),
+        (("queue", "-w", "nan"), "--watch: 'nan' is no number of seconds: write for example -w 2"),
+        (("cancel", "1", "--grace", "2 days"), "--grace: '2 days' is more than a day"),
+        (("daemon", "--log-level", "dbug"), "--log-level: no level 'dbug': did you mean debug?"),
+    ],
+)
+def test_a_wrong_command_line_is_exit_code_2_and_says_what_is_right(iod, words, line):
+    assert (2, line) == iod.fails(*words)
+
+
+@pytest.mark.parametrize("words", [("submit", "--name"), ("policy", "show", "a", "b")])
+def test_other_complaints_of_the_parser_name_the_verbs_help(iod, words):
+    code, line = iod.fails(*words)
+
+    assert code == 2
+    assert "--help' shows how" in line
+
+
+def test_a_bug_is_one_line_and_a_traceback_only_with_debug(iod, daemon, monkeypatch, capsys):
+    def break_down(*_args, **_kwargs):
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("iodaemon.api.client.Client.node", break_down)
+
+    code, line = iod.fails("node")
+    with_debug = main(["--debug", "--api", iod.socket_path, "node"])
+
+    assert 1 == code == with_debug
+    assert "internal error, ZeroDivisionError" in line
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_a_full_backlog_is_waited_for(iod, socket_path, daemon):
+    daemon.add(job(1))
+    results = []
+    clients = [
+        threading.Thread(target=lambda: results.append(main(["--api", socket_path, "show", "1"])))
+        for _ in range(20)
+    ]
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join()
+
+    assert results == [0] * 20

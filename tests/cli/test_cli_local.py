@@ -1,0 +1,269 @@
+"""Verbs that need no daemon, the places of things, and the edges of the program itself."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import iodaemon
+from iodaemon.api.model import FINAL_STATES, STATE_CODES
+from iodaemon.cli import main, session
+from iodaemon.cli.program import ALIASES, VERBS
+from iodaemon.config.settings import default_file, default_place
+from iodaemon.core.job import FINAL, JobState
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A home without any configuration."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path
+
+
+def test_the_states_are_the_cores():
+    assert {str(state): state.code for state in JobState} == dict(STATE_CODES)
+    assert {str(state) for state in FINAL} == FINAL_STATES
+
+
+def test_the_version_is_the_packages(iod):
+    assert f"iod {iodaemon.__version__}\n" == iod("--version").out
+
+
+@pytest.mark.parametrize("name", [*VERBS, *ALIASES])
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_every_verb_has_help_without_boxes(iod, name, option):
+    result = iod(name, option)
+
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("Usage: iod ")
+    assert "╭" not in result.out
+    assert max(map(len, result.out.splitlines())) <= 80
+
+
+def test_the_help_lists_every_verb(iod):
+    out = iod("--help").out
+
+    assert [name for name in VERBS if f"\n  {name} " not in out] == []
+
+
+def test_policies_are_listed_shown_and_checked(iod, home):
+    listed = iod("policy", "list", "--json").json
+
+    assert "default" in [policy["name"] for policy in listed]
+    for policy in listed:
+        assert policy["name"] == iod("policy", "show", "--json", policy["name"]).json["name"]
+        assert "is right" in iod("policy", "check", policy["path"]).out
+    assert "rule" in iod("policy", "show", "default").out
+
+
+def test_the_policy_in_force_is_the_daemons(iod, daemon):
+    assert iod("policy", "show", "--json").json["name"] == "policy"
+
+
+def test_without_a_daemon_the_policy_is_the_configured_one(iod, home):
+    result = iod("policy", "show", "--json")
+
+    assert result.json["name"] == "default"
+    assert result.err.startswith("iod: no daemon runs; this is what one would start with")
+
+
+def test_an_unknown_policy_is_exit_code_3(iod, home):
+    code, line = iod.fails("policy", "show", "defalt")
+
+    assert code == 3
+    assert "did you mean 'default'?" in line
+    assert iod.fails("policy", "check", "./gone.toml")[0] == 3
+
+
+def test_a_wrong_policy_file_is_exit_code_1_with_file_and_key(iod, home):
+    file = home / "mine.toml"
+    file.write_text('[admission]\nrule = "fcfs"\n[regulation]\nrule = "none"\ntimeslyce = "1 s"\n')
+
+    code, line = iod.fails("policy", "check", str(file))
+
+    assert code == 1
+    assert str(file) in line
+    assert "timeslyce" in line
+
+
+def test_the_configuration_is_shown_with_where_it_comes_from(iod, home):
+    file = home / "config.toml"
+    file.write_text('policy = "none"\n[regulation]\nio_bound = "9 MB/s"\n')
+    shown = ["--config", str(file), "config", "show"]
+
+    out, as_json = iod(*shown).out, iod(*shown, "--json").json
+
+    assert ["policy", '"none"', str(file)] in [line.split() for line in out.splitlines()]
+    assert "regulation.io_bound" in out
+    [policy] = [setting for setting in as_json["settings"] if setting["key"] == "policy"]
+    assert (policy["value"], policy["origin"]) == ('"none"', str(file))
+
+
+def test_the_running_configuration_is_the_daemons(iod, daemon):
+    assert iod("config", "show", "--running", "--json").json["name"] == "config"
+    assert "slots" in iod("config", "show", "--running").out
+
+
+def test_a_wrong_configuration_is_exit_code_1_with_file_and_key(iod, home):
+    file = home / "config.toml"
+    file.write_text('polcy = "none"\n')
+
+    code, line = iod.fails("--config", str(file), "config", "show")
+
+    assert code == 1
+    assert f"{file}: unknown key 'polcy'; did you mean 'policy'?" == line
+
+
+def test_a_first_configuration_is_printed_or_written_once(iod, home):
+    file = home / "new" / "config.toml"
+
+    first = iod("config", "init", str(file))
+    text = file.read_text()
+    again = iod.fails("config", "init", str(file))
+    forced = iod("config", "init", "--force", str(file))
+
+    assert (0, f"iod: wrote {file}\n", 0) == (first.code, first.err, forced.code)
+    assert (1, f"{file} is there already: edit it, or replace it by --force") == again
+    assert text == iod("config", "init").out == iod("config", "init", "-").out
+    assert iod("--config", str(file), "config", "show").code == 0
+
+
+def test_a_configuration_that_cannot_be_written_is_told(iod, home):
+    (home / "file").write_text("")
+
+    assert iod.fails("config", "init", str(home / "file" / "config.toml"))[0] == 1
+
+
+# -- the daemon's options -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """What ``iod daemon`` would run with."""
+    runs = []
+
+    def run(config, *, log_level):
+        runs.append((config, log_level))
+        return 0
+
+    from types import ModuleType
+
+    module = ModuleType("iodaemon.daemon.main")
+    module.run = run
+    monkeypatch.setitem(sys.modules, "iodaemon.daemon.main", module)
+    return runs
+
+
+def test_the_daemons_options_stand_above_its_file(started, home):
+    file = home / "config.toml"
+    file.write_text('policy = "none"\nstate_dir = "/from/file"\n')
+    words = f"--backend simulated --state-dir {home}/state --log-level debug"
+    listens = ["--socket", f"{home}/run/iod.sock"]
+    code = main(["--config", str(file), "daemon", *words.split(), *listens])
+
+    [(config, log_level)] = started
+    assert (code, log_level) == (0, "debug")
+    assert (config.policy, config.backend) == ("none", "simulated")
+    assert (f"{home}/state", f"{home}/run/iod.sock") == (config.state_dir, str(config.socket_path))
+
+
+def test_the_daemon_listens_where_api_says(started, home):
+    main(["--api", f"{home}/iod.sock", "daemon"])
+
+    assert f"{home}/iod.sock" == str(started[0][0].socket_path)
+
+
+def test_the_daemons_socket_has_one_name(iod, started):
+    assert main(["daemon", "--socket", "/run/other.sock"]) == 2
+
+
+def test_an_unknown_backend_is_told(started, home, capsys):
+    assert main(["daemon", "--backend", "windows"]) == 1
+    assert "backend" in capsys.readouterr().err
+
+
+# -- where the socket is --------------------------------------------------------------------------
+
+
+def listen(path: Path) -> socket.socket:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    return listener
+
+
+def test_the_usual_places_are_those_of_the_configuration():
+    for environ in ({"XDG_RUNTIME_DIR": "/run/user/9", "HOME": "/h"}, {"HOME": "/h"}):
+        place = default_place("runtime_dir", environ, 9)
+
+        assert f"{place}/iod.sock" == session.find_socket(environ, 9, "/none", "/none")
+    assert default_place("runtime_dir", {}, 0) == session.SYSTEM_RUNTIME_DIR
+    assert str(default_file({}, 0)) == session.SYSTEM_CONFIG
+
+
+def test_ones_own_daemon_goes_before_the_systems(tmp_path):
+    environ = {"XDG_RUNTIME_DIR": str(tmp_path / "run"), "HOME": str(tmp_path)}
+    uid = os.geteuid() or 77
+    system = tmp_path / "system"
+    with listen(system / "iod.sock"):
+        before = session.find_socket(environ, uid, "/none", str(system))
+        with listen(tmp_path / "run" / "iodaemon" / "iod.sock"):
+            os.chown(tmp_path / "run" / "iodaemon", uid, -1)
+            after = session.find_socket(environ, uid, "/none", str(system))
+
+    assert f"{system}/iod.sock" == before
+    assert f"{tmp_path}/run/iodaemon/iod.sock" == after
+
+
+def test_a_socket_that_somebody_else_may_have_put_there_is_not_used(tmp_path):
+    environ = {"XDG_RUNTIME_DIR": str(tmp_path), "HOME": str(tmp_path)}
+    system = tmp_path / "system"
+    with listen(system / "iod.sock"), listen(tmp_path / "iodaemon" / "iod.sock"):
+        (tmp_path / "iodaemon").chmod(0o777)
+
+        found = session.find_socket(environ, os.geteuid() or 77, "/none", str(system))
+
+    assert f"{system}/iod.sock" == found
+
+
+def test_configuration_files_move_the_socket(tmp_path):
+    config = tmp_path / ".config" / "iodaemon" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text(f'runtime_dir = "{tmp_path}/mine"\n')
+    environ = {"HOME": str(tmp_path)}
+
+    assert f"{tmp_path}/mine/iod.sock" == session.find_socket(environ, 9, "/none", "/none")
+    assert f"{tmp_path}/mine/iod.sock" == session.find_socket({}, 0, str(config))
+
+
+def test_the_config_option_says_where_the_socket_is(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("IOD_API_SOCKET", raising=False)
+    file = tmp_path / "config.toml"
+    file.write_text(f'state_dir = "/s"\nruntime_dir = "{tmp_path}/there"\n')
+
+    assert main(["--config", str(file), "queue"]) == 7
+    assert f"{tmp_path}/there/iod.sock" in capsys.readouterr().err
+
+
+# -- start-up -------------------------------------------------------------------------------------
+
+HEAVY = ("pydantic", "rich", "msgspec", "aiohttp", "iodaemon.config", "iodaemon.core.job")
+
+
+@pytest.mark.parametrize("words", [("queue",), ("show", "1"), ("wait", "1"), ("submit", "true")])
+def test_the_verbs_in_loops_import_nothing_heavy(socket_path, words):
+    program = (
+        "import sys, typer; of_typer = set(sys.modules); from iodaemon.cli import main; "
+        "code = main(sys.argv[1:]); ours = set(sys.modules) - of_typer; "
+        f"print(*[name for name in {HEAVY!r} if name in ours]); sys.exit(code)"
+    )
+    command = [sys.executable, "-c", program, "--api", socket_path, *words]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+
+    assert (done.returncode, done.stdout) == (7, b"\n")

@@ -1,0 +1,246 @@
+"""``iod queue``, ``show``, ``node``: what is asked for, and how it looks."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+from fake_daemon import job, reason
+
+HEADER = ["ID", "NAME", "USER", "ST", "SOCK", "CPUS", "RUN", "SUSP", "IO/s", "REASON"]
+
+
+def test_the_queue_has_a_load_line_titles_and_a_row_for_each_job(iod, daemon):
+    daemon.add(job(7), job(8, "PENDING", reason=reason("waits for 4 slots")))
+
+    load, titles, *rows = iod("queue").out.splitlines()
+
+    assert (
+        load
+        == "policy default | I/O 150 MB/s of 400 MB/s | 12 of 16 slots free | 1 pending, 2 running"
+    )
+    assert titles.split() == HEADER
+    assert rows[0].split() == ["7", "job7", "ann", "R", "0", "1", "1:05", "0:00", "3", "MB"]
+    assert " ".join(rows[1].split()) == "8 job8 ann PD - 1 0:00 0:00 - waits for 4 slots"
+
+
+def test_ls_is_the_queue(iod, daemon):
+    assert iod("queue").out == iod("ls").out
+
+
+def test_no_header_leaves_rows_alone(iod, daemon):
+    daemon.add(job(7))
+
+    assert len(iod("queue", "--no-header").out.splitlines()) == 1
+
+
+def test_unknown_io_is_no_zero(iod, daemon):
+    daemon.add(job(7, bandwidth={"read_bytes_per_s": None, "written_bytes_per_s": None}))
+    daemon.add(job(8, bandwidth=None))
+
+    rows = iod("queue", "--no-header").out.splitlines()
+
+    assert [row.split()[-1] for row in rows] == ["?", "?"]
+
+
+def test_a_suspend_on_its_way_carries_dots(iod, daemon):
+    daemon.add(job(7, state_shown="SUSPENDED_IO..."))
+
+    assert iod("queue", "--no-header").out.split()[3] == "SI..."
+
+
+def test_finished_jobs_show_with_a_or_by_number(iod, daemon):
+    daemon.add(job(1, "COMPLETED"), job(2))
+
+    def ids(*words):
+        return [made["id"] for made in iod("queue", "--json", *words).json["jobs"]]
+
+    assert ids() == [2]
+    assert ids("-a") == [1, 2]
+    assert ids("1") == [1]
+    assert ids("1-5") == [1, 2]
+    assert ids("last") == [2]
+    assert ids("all") == [2]
+    assert ids("all", "-a") == [1, 2]
+
+
+def test_states_go_by_word_or_code_in_any_case(iod, daemon):
+    daemon.add(job(1), job(2, "PENDING"), job(3, "SUSPENDED_IO"))
+
+    result = iod("queue", "--json", "-s", "r,Pending", "--state", "SU")
+
+    assert [made["id"] for made in result.json["jobs"]] == [1, 2]
+    assert daemon.seen[-1][2]["state"] == ["RUNNING", "PENDING", "SUSPENDED_USER"]
+
+
+def test_users_go_by_name_or_number(iod, daemon):
+    daemon.add(job(1), job(2, user="bob", uid=12345))
+
+    def ids(user):
+        return [made["id"] for made in iod("queue", "--json", "-u", user).json["jobs"]]
+
+    assert (ids("ann"), ids("bob"), ids("12345"), ids("carl")) == ([1], [2], [2], [])
+    assert ids("me") == [1]
+
+
+def test_names_cannot_write_to_the_terminal(iod, daemon):
+    daemon.add(job(7, name="a\x1b[2Jb\nc", reason=reason("x\ry")))
+
+    out = iod("queue", "--no-header").out
+
+    assert len(out.splitlines()) == 1
+    assert "a\\x1b[2Jb\\nc" in out
+    assert "x\\ry" in out
+
+
+def test_json_is_the_apis_own(iod, daemon):
+    daemon.add(job(7))
+
+    answer = iod("queue", "--json").json
+
+    assert [job(7)] == answer["jobs"]
+    assert answer["version"] == 1
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120])
+def test_on_a_terminal_every_line_fits_and_states_have_colour(daemon, columns):
+    long = reason("waits for the storage, which carries more than it can by far " * 3)
+    daemon.add(
+        job(1, "SUSPENDED_IO", name="a-name-that-is-far-too-long-for-a-column", reason=long),
+        job(123456, "PENDING", user="somebody-long", reason=long, run_s=300_000.0),
+    )
+
+    out = on_a_terminal(daemon.path, "queue", columns=columns)
+
+    assert "\x1b[33mSI\x1b[0m" in out
+    rows = out.replace("\x1b[33m", "").replace("\x1b[0m", "").splitlines()[1:]
+    assert len(rows) == 3
+    assert max(map(len, rows)) == columns
+    assert rows[1].endswith("…")
+
+
+def on_a_terminal(socket_path, *words, columns):
+    """What ``iod`` prints when its standard output is a terminal."""
+    reader, writer = pty.openpty()
+    environ = {**os.environ, "COLUMNS": str(columns), "IOD_API_SOCKET": socket_path}
+    environ.pop("NO_COLOR", None)
+    command = [sys.executable, "-m", "iodaemon.cli", *words]
+    subprocess.run(command, stdout=writer, env=environ, check=True, timeout=60)
+    os.close(writer)
+    pieces = []
+    while True:
+        try:
+            pieces.append(os.read(reader, 65536))
+        except OSError:
+            break
+    os.close(reader)
+    return b"".join(pieces).decode().replace("\r\n", "\n")
+
+
+def test_watch_shows_again_until_ctrl_c(iod, daemon, monkeypatch):
+    daemon.add(job(7))
+    naps = []
+
+    def nap(seconds):
+        naps.append(seconds)
+        if len(naps) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("iodaemon.cli.queue.time.sleep", nap)
+    result = iod("queue", "--no-header", "-w", "0.5")
+
+    assert (result.code, len(result.out.splitlines()), naps) == (0, 3, [0.5] * 3)
+
+
+def test_watch_outlives_the_daemon(iod, daemon, monkeypatch):
+    daemon.add(job(7))
+    naps = []
+
+    def nap(seconds):
+        naps.append(seconds)
+        if len(naps) == 1:
+            daemon.stop()
+        elif len(naps) == 2:
+            daemon.start()
+        else:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("iodaemon.cli.queue.time.sleep", nap)
+    result = iod("queue", "--no-header", "-w", "1")
+
+    assert (result.code, len(result.out.splitlines())) == (0, 2)
+    assert "no daemon answers" in result.err
+
+
+# -- show, node -----------------------------------------------------------------------------------
+
+
+def test_show_tells_all_of_a_job(iod, daemon):
+    daemon.add(
+        job(
+            7,
+            "FAILED",
+            command=["solve", "a b"],
+            exit_code=3,
+            walltime_s=3600.0,
+            memory_bytes=2 * 1024**3,
+            slots=[1, 2, 3, 7],
+            reason=reason("exit code 3"),
+        )
+    )
+
+    lines = dict(
+        line.split("  ", 1) for line in iod("show", "7").out.splitlines() if line[0] != " "
+    )
+    told = {label: value.strip() for label, value in lines.items()}
+
+    assert told["Job"] == "7  job7"
+    assert told["State"] == "FAILED (F): exit code 3"
+    assert told["Command"] == "solve 'a b'"
+    assert told["Asked for"] == "1 CPU, 2 GiB memory, 1h run time"
+    assert told["Placed"] == "socket 0, slots 1-3,7, attempt 1"
+    assert told["Exit"] == "code 3"
+    assert told["I/O so far"] == "1000 B read, unknown written"
+    assert told["I/O expected"] == "3 MB/s (history, confidence 0.5)"
+    assert told["Errors"] == "with the output"
+    assert told["Processes"] == "4711"
+
+
+def test_show_says_not_yet_for_what_has_not_been(iod, daemon):
+    daemon.add(job(7, "PENDING", stdout=None))
+
+    out = iod("inspect", "7").out
+
+    assert out.count("not yet") == 4
+    assert "Output        unknown" in out
+
+
+def test_show_names_the_signal(iod, daemon):
+    daemon.add(job(7, "FAILED", signal=9, shell_code=137))
+
+    assert "signal 9 (SIGKILL)" in iod("show", "7").out
+
+
+def test_show_json_is_the_job_for_one_and_a_list_for_several(iod, daemon):
+    daemon.add(job(1, "COMPLETED"), job(2))
+
+    assert iod("show", "--json", "1").json["id"] == 1
+    assert [made["id"] for made in iod("show", "--json", "1-2").json] == [1, 2]
+    assert [made["id"] for made in iod("show", "--json", "2", "1").json] == [2, 1]
+
+
+def test_an_empty_range_is_not_found(iod, daemon):
+    daemon.add(job(1))
+
+    assert iod.fails("show", "5-9") == (3, "no job in 5-9: 'iod queue -a' lists them")
+
+
+def test_node_shows_whatever_the_daemon_tells(iod, daemon):
+    result = iod("node")
+
+    assert (result.code, result.out.splitlines()[0].split()) == (0, ["name", "node"])
+    assert "io bound  unknown" in result.out
+    assert iod("node", "--json").json["slots"] == 16

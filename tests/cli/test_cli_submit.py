@@ -1,0 +1,390 @@
+"""``iod submit``: what it sends, what it refuses before it sends, what it prints."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from fake_daemon import job
+
+from iodaemon.cli import main
+from iodaemon.cli.commands import split_words
+
+TIME_HINT = "write for example 90 s, 1h30m, 2d or 01:30:00"
+RATE_HINT = "write for example 40 MB/s, 1.5 GiB/s or 40M"
+NOTHING = "nothing was submitted"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def sent(daemon):
+    """The one request that reached the daemon."""
+    [body] = daemon.bodies("/v1/jobs")
+    return body
+
+
+def test_the_command_is_all_after_the_dashes(iod, daemon, here):
+    result = iod("submit", "-n", "2", "--", "env", "-i", "--", "x y")
+
+    assert (result.code, result.out, result.err) == (0, "job 1\n", "")
+    assert sent(daemon)["jobs"][0]["command"] == ["env", "-i", "--", "x y"]
+
+
+def test_the_command_begins_at_the_first_word_that_is_no_option(iod, daemon, here):
+    iod("submit", "-n", "2", "env", "-n", "--json")
+
+    [spec] = sent(daemon)["jobs"]
+    assert (spec["command"], spec["cpus"]) == (["env", "-n", "--json"], 2)
+
+
+def test_every_option_reaches_the_daemon_in_base_units(iod, daemon, here):
+    options = "-J lu -n 4 --mem 2G -t 90 --io-rate 40 --no-suspend --max-suspend 1h --hold"
+    iod("submit", *options.split(), "-o", "out.%j", "-e", "err.%j", "true")
+
+    [spec] = sent(daemon)["jobs"]
+    umask = os.umask(0)
+    os.umask(umask)
+    expected = {
+        "name": "lu",
+        "cpus": 4,
+        "memory_bytes": 2 * 1024**3,
+        "walltime_s": 5400.0,
+        "io_rate_bytes_per_s": 4e7,
+        "no_suspend": True,
+        "max_suspend_s": 3600.0,
+        "hold": True,
+        "cwd": str(here),
+        "stdout": f"{here}/out.%j",
+        "stderr": f"{here}/err.%j",
+        "umask": umask,
+        "command": ["true"],
+    }
+    assert expected == spec
+
+
+@pytest.mark.parametrize(
+    ("time", "walltime_s"),
+    [("5", 300.0), ("1.5", 90.0), ("90m", 5400.0), ("01:30:00", 5400.0), ("20 s", 20.0)],
+)
+def test_time_is_minutes_where_it_has_no_unit(iod, daemon, here, time, walltime_s):
+    iod("submit", "-t", time, "true")
+
+    assert walltime_s == sent(daemon)["jobs"][0]["walltime_s"]
+
+
+def test_memory_is_mebibytes_where_it_has_no_unit(iod, daemon, here):
+    iod("submit", "--mem", "4000", "true")
+
+    assert sent(daemon)["jobs"][0]["memory_bytes"] == 4000 * 1024**2
+
+
+def test_what_is_not_asked_for_is_not_sent(iod, daemon, here):
+    iod("submit", "true")
+
+    assert {"command", "cwd", "umask"} == set(sent(daemon)["jobs"][0])
+
+
+def test_the_environment_is_sent_with_additions(iod, daemon, here, monkeypatch):
+    monkeypatch.setenv("MINE", "1")
+    iod("submit", "--env", "MINE=2", "--env", "MORE=a=b", "true")
+
+    environment = sent(daemon)["environment"]
+    assert (environment["MINE"], environment["MORE"]) == ("2", "a=b")
+    assert os.environ["PATH"] == environment["PATH"]
+
+
+def test_a_clean_environment_has_little_in_it(iod, daemon, here, monkeypatch):
+    monkeypatch.setenv("MINE", "1")
+    monkeypatch.setenv("HOME", "/home/ann")
+    iod("submit", "--clean-env", "--env", "MORE=1", "true")
+
+    environment = sent(daemon)["environment"]
+    assert "MINE" not in environment
+    assert (environment["HOME"], environment["MORE"]) == ("/home/ann", "1")
+    assert environment["PATH"] == "/usr/local/bin:/usr/bin:/bin"
+
+
+def test_a_variable_that_is_no_text_is_left_out_and_named(iod, daemon, here, monkeypatch):
+    monkeypatch.setenv("BAD", os.fsdecode(b"\xff"))
+
+    result = iod("submit", "true")
+
+    assert (result.code, result.err) == (0, "iod: variable BAD is left out: it is no UTF-8\n")
+    assert "BAD" not in sent(daemon)["environment"]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("-t", "soon"), f"--time: 'soon' is not a duration; {TIME_HINT}"),
+        (("--time", "0"), "--time: '0' must be more than nothing; leave --time away"),
+        (("--time", "-5"), f"--time: '-5' is not a duration; {TIME_HINT}"),
+        (("--mem", "lots"), "--mem: 'lots' is not a size; write for example 16 GiB, 2G or 500 MB"),
+        (("--mem", "nan"), "--mem: 'nan' is not a size; write for example 16 GiB, 2G or 500 MB"),
+        (("--io-rate", "40 Mb/s"), f"--io-rate: '40 Mb/s' is not a rate; {RATE_HINT}"),
+        (("-n", "0"), "--cpus: '0' is no number of CPUs; write for example --cpus 4"),
+        (("-n", "4.5"), "--cpus: '4.5' is no number of CPUs; write for example --cpus 4"),
+        (("-n", "٣"), "--cpus: '٣' is no number of CPUs; write for example --cpus 4"),
+        (("--env", "PATH"), "--env: 'PATH' has no value; write --env NAME=VALUE"),
+        (("--env", "=x"), "--env: '=x' has no value; write --env NAME=VALUE"),
+        (("--from", "-"), "--from reads the commands from a file: leave the command away"),
+    ],
+)
+def test_nonsense_in_an_option_is_exit_code_2(iod, daemon, here, words, line):
+    assert (2, line) == iod.fails("submit", *words, "--", "true")
+    assert daemon.bodies("/v1/jobs") == []
+
+
+def test_no_command_is_exit_code_2(iod):
+    line = "no command to submit: write it after --, as in 'iod submit -- make -j4'"
+
+    assert (2, line) == iod.fails("submit", "--name", "x")
+
+
+def test_a_command_that_does_not_exist_is_not_submitted(iod, daemon, here):
+    line = "foo: no such command in PATH; nothing was submitted"
+
+    assert (1, line) == iod.fails("submit", "--", "foo", "-x")
+    assert daemon.bodies("/v1/jobs") == []
+
+
+def test_a_simulated_nodes_commands_are_no_programs(iod, daemon, here):
+    daemon.backend = "simulated"
+    (here / "jobs.txt").write_text("compute=5s read=2GiB\nread=1GiB\n")
+
+    assert iod("submit", "--", "compute=5s", "read=2GiB").out == "job 1\n"
+    assert iod("submit", "--from", "jobs.txt").out == "jobs 2-3\n"
+    assert [seen[:2] for seen in daemon.seen] == [("GET", "/v1/node"), ("POST", "/v1/jobs")] * 2
+
+
+def test_a_script_beside_the_user_is_guessed(iod, daemon, here):
+    (here / "foo").write_text("")
+
+    assert "did you mean ./foo?" in iod.fails("submit", "foo")[1]
+
+
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [
+        ("./gone", "./gone: no such file; nothing was submitted"),
+        ("./data", "./data: not executable, try chmod +x ./data; nothing was submitted"),
+        ("./folder", "./folder: is a directory; nothing was submitted"),
+        ("", "the command is an empty word; nothing was submitted"),
+    ],
+)
+def test_a_program_that_cannot_run_is_not_submitted(iod, daemon, here, program, line):
+    (here / "data").write_text("")
+    (here / "data").chmod(0o644)
+    (here / "folder").mkdir()
+
+    assert (1, line) == iod.fails("submit", "--", program)
+
+
+def test_a_program_is_looked_for_from_the_jobs_directory(iod, daemon, here):
+    script = here / "sub" / "run"
+    script.parent.mkdir()
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+
+    assert iod("submit", "-D", "sub", "./run").code == 0
+    assert iod("submit", "-D", "sub", "--env", "PATH=.", "run").code == 0
+    assert str(here / "sub") == daemon.bodies("/v1/jobs")[0]["jobs"][0]["cwd"]
+
+
+def test_bytes_that_are_no_text_cannot_be_sent(iod, daemon, here):
+    code, line = iod.fails("submit", "--", "echo", os.fsdecode(b"\xff"))
+
+    assert code == 1
+    assert "is no UTF-8 text" in line
+
+
+def test_a_directory_that_does_not_exist_is_told(iod, daemon, here):
+    line = f"{here}/gone: no such directory; nothing was submitted"
+
+    assert (1, line) == iod.fails("submit", "-D", "gone", "true")
+
+
+def test_a_present_directory_that_is_gone_is_told(iod, daemon, here):
+    here.rmdir()
+
+    code, line = iod.fails("submit", "true")
+
+    assert code == 1
+    assert line.startswith("the present directory is gone: go to another one, or use --chdir")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("no/out", "no such directory"), ("sub", "is a directory"), ("", "is a directory")],
+)
+def test_output_needs_a_place_that_exists(iod, daemon, here, name, words):
+    (here / "sub").mkdir()
+
+    code, line = iod.fails("submit", "-o", name, "true")
+
+    assert code == 1
+    assert line.startswith("--output: ")
+    assert words in line
+
+
+def test_parsable_prints_the_bare_number(iod, daemon, here):
+    assert iod("submit", "--parsable", "true").out == "1\n"
+
+
+def test_json_prints_the_apis_answer(iod, daemon, here):
+    assert iod("submit", "--json", "true").json == {"ids": [1]}
+
+
+def test_a_dry_run_submits_nothing_and_needs_no_daemon(iod, here):
+    result = iod("submit", "--dry-run", "-n", "2", "-t", "5", "--", "echo", "a b")
+
+    assert result.code == 0
+    assert result.out.splitlines()[:3] == ["command   echo 'a b'", "cpus      2", "walltime  5m"]
+    assert result.err == "iod: 1 job would be submitted; nothing was\n"
+
+
+def test_a_dry_run_as_json_is_the_request(iod, here):
+    result = iod("submit", "--dry-run", "--json", "echo", "x")
+
+    assert result.json["jobs"][0]["command"] == ["echo", "x"]
+
+
+def test_a_dry_run_finds_the_same_faults(iod, here):
+    assert iod.fails("submit", "--dry-run", "foo")[0] == 1
+
+
+# -- many at once ---------------------------------------------------------------------------------
+
+
+def test_from_submits_every_line_in_one_request(iod, daemon, here):
+    lines = ["# head", "", "echo 'a b' c\\ d", "  true  ", "echo a#b"]
+    (here / "jobs.txt").write_text("\n".join(lines))
+
+    result = iod("submit", "-n", "2", "--from", "jobs.txt")
+
+    assert (result.code, result.out) == (0, "jobs 1-3\n")
+    specs = sent(daemon)["jobs"]
+    assert [s["command"] for s in specs] == [["echo", "a b", "c d"], ["true"], ["echo", "a#b"]]
+    assert [spec["cpus"] for spec in specs] == [2, 2, 2]
+
+
+def test_from_reads_standard_input(iod, daemon, here, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("true\ntrue\n"))
+
+    assert iod("submit", "--parsable", "--from", "-").out == "1\n2\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "true\necho 'a\n",
+            f"jobs.txt:2: no closing quotation, close it or write \\ before it; {NOTHING}",
+        ),
+        ("true\n\nfoo x\n", "jobs.txt:3: foo: no such command in PATH; nothing was submitted"),
+        ("# only\n\n", "--from: no command in jobs.txt: write one a line; nothing was submitted"),
+        ("", "--from: no command in jobs.txt: write one a line; nothing was submitted"),
+        ("true\necho \0\n", "jobs.txt:2: '\\x00' is no UTF-8 text; nothing was submitted"),
+    ],
+)
+def test_a_wrong_line_is_named_and_nothing_is_submitted(iod, daemon, here, text, line):
+    (here / "jobs.txt").write_text(text)
+
+    assert (1, line) == iod.fails("submit", "--from", "jobs.txt")
+    assert daemon.bodies("/v1/jobs") == []
+
+
+def test_a_file_that_is_no_text_is_refused(iod, daemon, here):
+    (here / "jobs.txt").write_bytes(b"true\n\xff\xfe\n")
+
+    line = "--from: jobs.txt is no UTF-8 text; nothing was submitted"
+    assert (1, line) == iod.fails("submit", "--from", "jobs.txt")
+
+
+def test_a_file_that_is_not_there_is_exit_code_3(iod, daemon, here):
+    line = "--from: jobs.txt: no such file; nothing was submitted"
+
+    assert (3, line) == iod.fails("submit", "--from", "jobs.txt")
+
+
+def test_jobs_that_would_share_an_output_file_are_warned_of(iod, daemon, here, monkeypatch):
+    (here / "jobs.txt").write_text("true\ntrue\n")
+
+    shared = iod("submit", "-o", "out", "--from", "jobs.txt")
+    own = iod("submit", "-o", "out.%j", "--from", "jobs.txt")
+
+    assert (
+        f"iod: 2 jobs write to the one file {here}/out: %j in its name parts them\n" == shared.err
+    )
+    assert own.err == ""
+
+
+@pytest.mark.parametrize("text", ["a b", "a 'b c' d", 'a "b\\"c"', "a\\ b", "a\tb  c", "a#b", "''"])
+def test_the_short_cut_splits_as_shlex_does(text):
+    import shlex
+
+    assert shlex.split(text) == split_words(text)
+
+
+# -- waiting --------------------------------------------------------------------------------------
+
+
+def test_wait_returns_the_jobs_own_code_after_its_number(iod, daemon, here):
+    def end():
+        daemon.waiting.wait(10)
+        daemon.end(1, "FAILED", exit_code=3, shell_code=3)
+
+    ender = threading.Thread(target=end)
+    ender.start()
+    result = iod("submit", "--wait", "--", "false")
+    ender.join()
+
+    assert (result.code, result.out) == (3, "job 1\n")
+    assert result.err == "iod: job 1 FAILED: exit code 3\n"
+
+
+def test_a_refused_submission_is_exit_code_1(iod, daemon, here):
+    daemon.answers["/v1/jobs"] = (400, b'{"error": {"code": "refused", "message": "too big"}}')
+
+    assert iod.fails("submit", "true") == (1, "too big")
+
+
+def test_a_daemon_that_loses_ids_is_no_daemon_of_ours(iod, daemon, here):
+    daemon.answers["/v1/jobs"] = (201, b'{"ids": []}')
+
+    assert "is not an iodaemon" in iod.fails("submit", "true")[1]
+
+
+def test_the_socket_comes_from_the_environment(daemon, here, monkeypatch, capsys):
+    daemon.add(job(1))
+    monkeypatch.setenv("IOD_API_SOCKET", daemon.path)
+
+    assert main(["show", "1"]) == 0
+
+
+def test_a_hundred_thousand_lines_take_seconds(here):
+    from iodaemon.cli.commands import parse_commands
+
+    lines = (f"echo file-{n}.dat --level {n % 9}\n" for n in range(100_000))
+    commands = parse_commands(lines, "lines", lambda words: None)
+
+    assert len(commands) == 100_000
+
+
+def test_the_source_of_this_project_names_no_shell(here):
+    """The command is a list from the command line to the daemon."""
+    import iodaemon.cli
+
+    for path in Path(iodaemon.cli.__file__).parent.glob("*.py"):
+        assert "shell=True" not in path.read_text()

@@ -1,0 +1,51 @@
+"""One function a definition, with known values."""
+
+import pytest
+from builders import job
+
+from iodaemon.core import measure
+from iodaemon.core.job import JobState
+
+
+def ended(job_id, submitted_s, ended_s):
+    return job(job_id, state=JobState.COMPLETED, submitted_s=submitted_s, ended_s=ended_s)
+
+
+JOBS = [ended(1, 2.0, 10.0), ended(2, 4.0, 16.0), job(3, submitted_s=1.0)]
+
+
+def test_makespan_is_from_the_first_submit_to_the_last_end_of_the_finished():
+    assert measure.makespan_s(JOBS) == 14.0
+    assert measure.makespan_s([]) == 0.0
+
+
+def test_turnaround_is_from_submit_to_end():
+    assert [measure.turnaround_s(each) for each in JOBS] == [8.0, 12.0, None]
+    assert measure.mean_turnaround_s(JOBS) == 10.0
+
+
+def test_stretch_is_turnaround_over_time_alone():
+    assert measure.stretch(12.0, 3.0) == 4.0
+
+
+def test_the_measures_of_lv():
+    assert measure.lv_throughput_per_s(64, 32.0) == 2.0
+    assert measure.lv_slowdown([1.0, 2.0], [2.0, 8.0]) == 0.75
+    assert measure.lv_average_runtime_s([1.0, 3.0]) == 2.0
+
+
+def test_the_slowdown_of_lv_compares_the_same_jobs():
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        measure.lv_slowdown([1.0, 2.0], [2.0])
+
+
+@pytest.mark.parametrize(
+    ("values", "index"),
+    [([1.0, 1.0, 1.0], 1.0), ([1.0, 0.0, 0.0, 0.0], 0.25), ([1.0, 3.0], 0.8), ([], 1.0)],
+)
+def test_jain_index(values, index):
+    assert measure.jain_index(values) == index
+
+
+def test_the_mean_of_nothing_is_zero():
+    assert measure.mean([]) == 0.0

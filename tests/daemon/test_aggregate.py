@@ -1,0 +1,109 @@
+"""Bandwidth by the minute: every byte is booked once."""
+
+from builders import counters, sample
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iodaemon.core.job import IoTotals, JobId
+from iodaemon.daemon.aggregate import MinuteBook
+
+ONE = JobId(1)
+
+
+def totals(read_bytes, written_bytes=0):
+    return IoTotals(read_bytes=read_bytes, written_bytes=written_bytes)
+
+
+def take(book, at_s, read_bytes, written_bytes=0, job_id=1):
+    return book.take(sample(at_s, {job_id: counters(read_bytes, written_bytes)}), {job_id})
+
+
+def test_a_minute_is_a_row_once_it_is_over():
+    book = MinuteBook()
+    book.begin(ONE)
+
+    assert [] == take(book, 0.0, 0)
+    assert [] == take(book, 59.0, 590, 59)
+    [row] = take(book, 61.0, 610, 61)
+    assert (1, 0, 610, 61, 61.0) == (
+        row.job_id,
+        row.minute,
+        row.read_bytes,
+        row.written_bytes,
+        row.seconds,
+    )
+
+
+def test_an_adopted_job_counts_from_its_first_sample():
+    book = MinuteBook()
+    take(book, 0.0, 1000)
+    take(book, 1.0, 1007)
+    [row] = book.end(ONE, 2.0, totals(1010))
+
+    assert 10 == row.read_bytes
+
+
+def test_a_job_that_was_never_sampled_has_one_row():
+    book = MinuteBook()
+    book.begin(ONE)
+    [row] = book.end(ONE, 61.0, totals(7, 8))
+
+    assert (1, 7, 8, 0.0) == (row.minute, row.read_bytes, row.written_bytes, row.seconds)
+
+
+def test_what_could_not_be_read_once_is_not_counted_twice():
+    book = MinuteBook()
+    book.begin(ONE)
+    take(book, 1.0, 100, 10)
+    take(book, 2.0, None, None)
+    take(book, 3.0, 150, None)
+    [row] = book.end(ONE, 4.0, totals(160, 20))
+
+    assert (160, 20) == (row.read_bytes, row.written_bytes)
+
+
+def test_an_end_without_totals_keeps_what_was_measured():
+    book = MinuteBook()
+    book.begin(ONE)
+    take(book, 1.0, 100)
+    [row] = book.end(ONE, 2.0, IoTotals())
+
+    assert 100 == row.read_bytes
+
+
+def test_a_forgotten_job_leaves_nothing_behind():
+    book = MinuteBook()
+    book.begin(ONE)
+    take(book, 1.0, 100)
+    book.forget(ONE)
+
+    assert not book.knows(ONE)
+    assert [] == book.take(sample(100.0, {}), set())
+
+
+def test_a_sample_taken_while_the_job_ended_is_left_alone():
+    book = MinuteBook()
+    book.begin(ONE)
+    book.end(ONE, 1.0, totals(5))
+
+    assert [] == book.take(sample(2.0, {1: counters(5)}), set())
+    assert not book.knows(ONE)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.floats(0.0, 100.0), st.integers(0, 1000), st.booleans()),
+        max_size=30,
+    )
+)
+def test_the_rows_always_add_up_to_the_totals(slices):
+    book, rows = MinuteBook(), []
+    book.begin(ONE)
+    at_s = moved = 0
+    for step_s, more, is_readable in slices:
+        at_s, moved = at_s + step_s, moved + more
+        rows += take(book, at_s, moved if is_readable else None)
+    rows += book.end(ONE, at_s, totals(moved))
+
+    assert moved == sum(row.read_bytes for row in rows)

@@ -1,0 +1,586 @@
+"""Events in, journal, decisions out, clients answered: in that order, on a full disk too."""
+
+import asyncio
+import time
+
+import pytest
+from bench import BIG, drive
+from builders import (
+    cancel,
+    counters,
+    exited,
+    hold,
+    release,
+    resumed,
+    sampled,
+    started,
+    suspended,
+)
+
+from iodaemon.core import event as ev
+from iodaemon.core.decision import Kill, RegulationPlan, Resume, Start, Stop, Suspend
+from iodaemon.core.job import Exit, IoTotals, JobId, JobState
+from iodaemon.daemon.driver import JOURNAL_RETRY_S
+from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.timeline import WallTimeline
+from iodaemon.errors import JournalError
+from iodaemon.simulator.timeline import VirtualTimeline
+
+
+def kinds(decisions):
+    return [(type(decision), decision.job_id) for decision in decisions]
+
+
+async def refusal(task):
+    with pytest.raises(JournalError) as caught:
+        await task
+    return str(caught.value)
+
+
+# -- a journal that answers --------------------------------------------------------------------
+
+
+def test_a_submission_is_answered_with_its_ids_once_it_is_on_the_disk(tmp_path):
+    async def scenario(bench):
+        ids = await bench.submitting(3)
+
+        assert [1, 2, 3] == ids
+        assert {1, 2, 3} == set(bench.stored())
+        bench.backend.take()
+
+    drive(tmp_path, scenario)
+
+
+def test_a_client_is_not_answered_while_the_journal_is_stuck(tmp_path):
+    async def scenario(bench):
+        with bench.stuck():
+            task = bench.submitting()
+            await asyncio.sleep(0.1)
+
+            assert not task.done()
+            assert {} == bench.stored()
+        assert [1] == await task
+        bench.backend.take()
+
+    drive(tmp_path, scenario)
+
+
+def test_a_start_is_performed_after_its_commit_and_not_before(tmp_path):
+    async def scenario(bench):
+        with bench.stuck():
+            task = bench.submitting()
+            await asyncio.sleep(0.1)
+
+            assert JobState.STARTING is bench.job().state
+            assert [] == bench.backend.take()
+        await task
+        assert [(Start, 1)] == kinds(bench.backend.take())
+        assert {1: "STARTING"} == bench.stored()
+
+    drive(tmp_path, scenario)
+
+
+def test_a_stop_and_a_kill_are_performed_after_their_commits(tmp_path):
+    async def scenario(bench):
+        await bench.run()
+        with bench.stuck():
+            bench.post(cancel(bench.now_s, grace_s=5.0))
+            await asyncio.sleep(0.05)
+
+            assert [] == bench.backend.take()
+        await bench.settle()
+        assert [(Stop, 1)] == kinds(bench.backend.take())
+        await bench.after(5.0)
+        assert [(Kill, 1)] == kinds(bench.backend.take())
+
+    drive(tmp_path, scenario)
+
+
+def test_suspend_and_resume_are_performed_at_once_while_the_journal_is_stuck(tmp_path):
+    async def scenario(bench):
+        await bench.run()
+        with bench.stuck():
+            bench.post(hold(bench.now_s))
+            await bench.breathe()
+
+            assert [(Suspend, 1)] == kinds(bench.backend.take())
+            bench.post(suspended(bench.now_s), release(bench.now_s))
+            await bench.breathe()
+            assert [(Resume, 1)] == kinds(bench.backend.take())
+            bench.post(resumed(bench.now_s))
+            await bench.breathe()
+        await bench.settle()
+
+    drive(tmp_path, scenario)
+
+
+def test_the_regulation_suspends_at_once_while_the_journal_is_stuck(tmp_path):
+    async def scenario(bench):
+        await bench.run()
+        bench.post(sampled(bench.now_s, {1: counters(0, 0)}))
+        await bench.settle()
+        bench.regulation.plan = RegulationPlan(suspends=(JobId(1),))
+        with bench.stuck():
+            bench.post(sampled(bench.now_s + 1.0, {1: counters(10**9, 0)}))
+            await bench.breathe()
+
+            assert [(Suspend, 1)] == kinds(bench.backend.take())
+        await bench.settle()
+
+    drive(tmp_path, scenario)
+
+
+def test_the_end_of_a_job_is_durable_before_it_counts_as_such(tmp_path):
+    async def scenario(bench):
+        await bench.run()
+        with bench.stuck():
+            bench.post(exited(bench.now_s))
+            await asyncio.sleep(0.05)
+
+            assert JobState.COMPLETED is bench.job().state
+            assert not bench.driver.is_durable(JobId(1))
+        await bench.settle()
+        assert bench.driver.is_durable(JobId(1))
+        assert {1: "COMPLETED"} == bench.stored()
+
+    drive(tmp_path, scenario)
+
+
+def test_what_arrives_in_one_instant_is_one_step_and_one_batch(tmp_path):
+    async def scenario(bench):
+        before = bench.journal.commits
+        tasks = [bench.submitting() for _ in range(50)]
+        ids = await asyncio.gather(*tasks)
+
+        assert [[i] for i in range(1, 51)] == ids
+        assert 1 == bench.journal.commits - before
+        bench.backend.take()
+
+    drive(tmp_path, scenario)
+
+
+def test_twenty_thousand_jobs_are_one_batch_and_soon_accepted(tmp_path):
+    async def scenario(bench):
+        before = bench.journal.commits
+        began_s = time.monotonic()
+        ids = await bench.submitting(20_000)
+        spent_s = time.monotonic() - began_s
+
+        assert list(range(1, 20_001)) == ids
+        assert 1 == bench.journal.commits - before
+        assert spent_s < 10.0
+        bench.backend.take()
+
+    drive(tmp_path, scenario)
+
+
+def test_events_that_came_before_the_start_are_dealt_with_at_the_start(tmp_path):
+    async def first(bench):
+        await bench.run()
+
+    async def second(bench):
+        await bench.settle()
+
+        assert JobState.COMPLETED is bench.job().state
+
+    drive(tmp_path, first)
+    journal = Journal.open(tmp_path / "journal.db")
+    journal.close()
+
+    async def with_news(bench):
+        bench.post(exited(bench.now_s))
+        await second(bench)
+
+    found = drive(tmp_path, with_news)
+
+    assert JobState.COMPLETED is found[1].state
+
+
+def test_a_job_that_ended_before_it_was_known_to_run_did_run(tmp_path):
+    """Its end carries the time of the end, its start the time at which it was learned."""
+
+    async def scenario(bench):
+        await bench.submitting()
+        bench.backend.take()
+        bench.post(started(bench.now_s + 0.3), exited(bench.now_s + 0.1, end=Exit(code=3)))
+        await bench.settle()
+
+        assert (JobState.FAILED, 3) == (bench.job().state, bench.job().exit.code)
+        assert bench.job().started_s is not None
+
+    drive(tmp_path, scenario)
+
+
+# -- time ----------------------------------------------------------------------------------------
+
+
+def test_a_job_is_stopped_when_its_walltime_is_over(tmp_path):
+    async def scenario(bench):
+        await bench.run(walltime_s=5.0)
+        await bench.after(4.9)
+
+        assert [] == bench.backend.take()
+        await bench.after(0.1)
+        assert [(Stop, 1)] == kinds(bench.backend.take())
+        bench.post(exited(bench.now_s, end=Exit(signal=15)))
+        await bench.settle()
+        assert JobState.TIMEOUT is bench.job().state
+
+    drive(tmp_path, scenario)
+
+
+class Sluggish(VirtualTimeline):
+    """Makes every call this much later than asked for."""
+
+    late_s = 0.0
+
+    def call_at(self, time_s, call, **options):
+        return super().call_at(time_s + self.late_s, call, **options)
+
+
+@pytest.mark.parametrize(
+    ("late_s", "expected"),
+    [
+        (0.0, [1.0, 2.0, 3.0, 4.0]),
+        (0.75, [1.75, 2.75, 3.75, 4.75]),
+        (2.5, [3.5, 6.5, 9.5, 12.5]),
+    ],
+)
+def test_samples_keep_to_a_grid_whose_slices_are_skipped_but_never_shifted(
+    tmp_path, late_s, expected
+):
+    timeline = Sluggish(start_s=0.0)
+    timeline.late_s = late_s
+    taken = []
+
+    async def scenario(bench):
+        bench.backend.sample = lambda: taken.append(bench.now_s)
+        timeline.run_until(expected[-1])
+
+        assert pytest.approx(expected) == taken
+
+    drive(tmp_path, scenario, timeline=timeline)
+
+
+def test_wall_time_agrees_with_the_clock_and_calls_back_in_time():
+    async def scenario():
+        loop = asyncio.get_running_loop()
+        timeline = WallTimeline(loop)
+        fired = loop.create_future()
+        due_s = timeline.now_s + 0.05
+        timeline.call_at(due_s, lambda: fired.set_result(timeline.now_s))
+
+        assert abs(time.time() - timeline.now_s) < 1.0
+        assert await fired >= due_s - 0.001
+
+    asyncio.run(scenario())
+
+
+def test_after_the_halt_nothing_is_decided_or_performed(tmp_path):
+    async def scenario(bench):
+        await bench.run(walltime_s=5.0)
+        with bench.stuck():
+            task = bench.submitting()
+            await bench.breathe()
+            bench.driver.halt()
+        await task
+        bench.timeline.run_until(bench.now_s + 100.0)
+        bench.post(exited(bench.now_s))
+        await bench.settle()
+
+        assert [] == bench.backend.take()
+        assert JobState.RUNNING is bench.job(1).state
+
+    found = drive(tmp_path, scenario)
+
+    assert JobState.STARTING is found[2].state
+
+
+# -- a journal that cannot be written ------------------------------------------------------------
+
+
+def test_a_submission_that_the_disk_does_not_take_is_refused_in_one_line(tmp_path):
+    async def scenario(bench):
+        bench.fill()
+        message = await refusal(bench.submitting(command=(BIG,)))
+
+        assert "\n" not in message
+        assert str(tmp_path) in message
+        assert "disk is full; free some space" in message
+
+    drive(tmp_path, scenario)
+
+
+def test_a_refused_job_never_exists_and_its_id_is_never_used_again(tmp_path):
+    async def scenario(bench):
+        bench.fill()
+        await refusal(bench.submitting(2, command=(BIG,)))
+        await bench.settle()
+
+        assert {} == bench.state.jobs
+        assert [] == bench.backend.take()
+        bench.mend()
+        await bench.after(JOURNAL_RETRY_S)
+        assert [3] == await bench.submitting()
+        assert [(Start, 3)] == kinds(bench.backend.take())
+
+    found = drive(tmp_path, scenario)
+
+    assert [3] == list(found)
+
+
+def test_further_submissions_are_refused_at_once_and_use_no_ids(tmp_path):
+    async def scenario(bench):
+        await bench.run()
+        bench.spoil()
+        await refusal(bench.submitting())
+        for _ in range(10):
+            await refusal(bench.submitting())
+        bench.mend()
+        await bench.after(JOURNAL_RETRY_S)
+
+        assert [3] == await bench.submitting()
+        bench.backend.take()
+
+    drive(tmp_path, scenario)
+
+
+def test_a_refused_job_that_changed_meanwhile_does_not_come_back(tmp_path):
+    """Its cancelling is in a batch of its own, which fails after the client was told no."""
+
+    async def scenario(bench):
+        await bench.run()
+        bench.hurry(0.2)
+        with bench.stuck():
+            task = bench.submitting()
+            await asyncio.sleep(0.05)
+            bench.post(cancel(bench.now_s, 2))
+            await refusal(task)
+            await bench.settle()
+        await bench.after(JOURNAL_RETRY_S)
+        await bench.settle()
+
+        assert [1] == list(bench.state.jobs)
+        bench.backend.take()
+
+    found = drive(tmp_path, scenario)
+
+    assert [1] == list(found)
+
+
+def test_a_start_that_cannot_be_written_down_is_taken_back_and_made_later(tmp_path):
+    async def scenario(bench):
+        await bench.run(5)
+        bench.spoil()
+        bench.post(exited(bench.now_s, 2))
+        await bench.settle()
+
+        assert [] == bench.backend.take()
+        assert JobState.PENDING is bench.job(5).state
+        assert 1 == bench.state.slots_free(0)
+        await bench.after(60.0)
+        assert [] == bench.backend.take()
+        bench.mend()
+        await bench.after(JOURNAL_RETRY_S)
+        assert [(Start, 5)] == kinds(bench.backend.take())
+
+    found = drive(tmp_path, scenario)
+
+    assert JobState.STARTING is found[5].state
+    assert JobState.COMPLETED is found[2].state
+
+
+def test_cancelling_works_while_the_disk_takes_nothing(tmp_path):
+    async def scenario(bench):
+        await bench.run(5)
+        bench.spoil()
+        bench.post(cancel(bench.now_s, 1), cancel(bench.now_s, 5))
+        await bench.settle()
+
+        assert [(Stop, 1)] == kinds(bench.backend.take())
+        assert JobState.CANCELLED is bench.job(5).state
+        bench.post(exited(bench.now_s, 1, end=Exit(signal=15)))
+        await bench.settle()
+        assert JobState.CANCELLED is bench.job(1).state
+        assert bench.driver.is_durable(JobId(1))
+        bench.mend()
+        await bench.after(JOURNAL_RETRY_S)
+        assert ("CANCELLED", "CANCELLED") == (bench.stored()[1], bench.stored()[5])
+
+    drive(tmp_path, scenario)
+
+
+def test_a_later_batch_that_gets_through_does_not_hide_what_is_owed(tmp_path):
+    """The end of job 1 needs room, that of job 2 does not."""
+
+    async def scenario(bench):
+        await bench.run(2)
+        end = ev.JobExited(
+            at_s=bench.now_s,
+            job_id=JobId(1),
+            attempt=1,
+            exit=Exit(code=1),
+            io=IoTotals(),
+            note=BIG,
+        )
+        bench.fill()
+        with bench.stuck():
+            bench.post(end)
+            await asyncio.sleep(0.1)
+            bench.post(hold(bench.now_s, 2))
+            await bench.breathe()
+        await bench.settle()
+
+        assert "RUNNING" == bench.stored()[1]
+        bench.mend()
+        await bench.after(JOURNAL_RETRY_S)
+        assert "FAILED" == bench.stored()[1]
+        assert "" == bench.driver.problem
+        bench.backend.take()
+
+    drive(tmp_path, scenario)
+
+
+def test_everything_that_happened_meanwhile_is_on_the_disk_after_the_recovery(tmp_path):
+    async def scenario(bench):
+        await bench.run(4)
+        bench.post(sampled(bench.now_s, {1: counters(0, 0)}))
+        await bench.settle()
+        bench.spoil()
+        bench.post(hold(bench.now_s, 2), cancel(bench.now_s, 3))
+        await bench.after(1.0)
+        totals = IoTotals(read_bytes=70, written_bytes=5)
+        bench.post(
+            suspended(bench.now_s, 2),
+            ev.JobExited(
+                at_s=bench.now_s, job_id=JobId(1), attempt=1, exit=Exit(code=7), io=totals
+            ),
+        )
+        await bench.after(7.0)
+        bench.mend()
+        await bench.after(JOURNAL_RETRY_S)
+
+        expected = {1: "FAILED", 2: "SUSPENDED_USER", 3: "STOPPING", 4: "RUNNING"}
+        assert expected == bench.stored()
+        steps = [step.after for step in bench.journal.transitions(JobId(1))]
+        assert ["PENDING", "STARTING", "RUNNING", "FAILED"] == steps
+        assert [(70, 5)] == [
+            (row.read_bytes, row.written_bytes) for row in bench.journal.minutes(JobId(1))
+        ]
+        bench.backend.take()
+
+    found = drive(tmp_path, scenario)
+
+    assert 7 == found[1].exit.code
+
+
+def test_a_restart_right_after_the_disk_was_mended_loses_nothing(tmp_path):
+    async def scenario(bench):
+        await bench.run(5)
+        bench.spoil()
+        bench.post(exited(bench.now_s, 1), cancel(bench.now_s, 5))
+        await bench.settle()
+        bench.mend()
+
+    found = drive(tmp_path, scenario)
+
+    assert (JobState.COMPLETED, JobState.CANCELLED) == (found[1].state, found[5].state)
+
+
+def test_while_the_disk_takes_nothing_it_is_asked_once_every_two_seconds(tmp_path):
+    async def scenario(bench):
+        await bench.run(2)
+        bench.spoil()
+        bench.post(hold(bench.now_s))
+        await bench.settle()
+        asked = bench.journal._last_queued
+        for _ in range(20):
+            bench.post(cancel(bench.now_s, 2), hold(bench.now_s), release(bench.now_s))
+            await bench.settle()
+
+        assert asked == bench.journal._last_queued
+        await bench.after(10 * JOURNAL_RETRY_S)
+        assert 10 == bench.journal._last_queued - asked
+        bench.mend()
+        bench.backend.take()
+
+    drive(tmp_path, scenario)
+
+
+def test_an_environment_that_was_refused_is_stored_with_the_job_that_is_accepted(tmp_path):
+    async def scenario(bench):
+        bench.fill()
+        await refusal(bench.submitting(environment={"BIG": BIG}))
+        bench.mend()
+        await bench.after(JOURNAL_RETRY_S)
+        await bench.submitting(environment={"BIG": BIG})
+        bench.backend.take()
+
+        assert {"BIG": BIG} == bench.journal.environment("env")
+        assert {"BIG": BIG} == bench.driver.environment("env")
+
+    drive(tmp_path, scenario)
+
+
+def test_an_environment_comes_with_every_job_until_it_is_known_to_be_stored(tmp_path):
+    """The first submission fails, the second is on its way already and gets through."""
+
+    async def scenario(bench):
+        await bench.run(4, environment={}, key="other")
+        bench.fill()
+        with bench.stuck():
+            first = bench.submitting(command=(BIG,))
+            await asyncio.sleep(0.1)
+            second = bench.submitting()
+            await bench.breathe()
+        await refusal(first)
+        await second
+
+        assert {"A": "1"} == bench.journal.environment("env")
+        bench.mend()
+        await bench.after(JOURNAL_RETRY_S)
+        bench.backend.take()
+
+    found = drive(tmp_path, scenario)
+
+    assert [1, 2, 3, 4, 6] == sorted(found)
+
+
+# -- bandwidth -----------------------------------------------------------------------------------
+
+
+def test_the_rows_of_a_job_add_up_to_its_totals(tmp_path):
+    async def scenario(bench):
+        bench.timeline.run_until(1200.0)  # a whole minute
+        await bench.run()
+        for second in range(1, 131):
+            bench.post(sampled(1200.0 + second, {1: counters(second * 10, second)}))
+        totals = IoTotals(read_bytes=1400, written_bytes=140)
+        bench.post(
+            ev.JobExited(at_s=1331.0, job_id=JobId(1), attempt=1, exit=Exit(code=0), io=totals)
+        )
+        await bench.settle()
+
+        rows = bench.journal.minutes(JobId(1))
+        assert [20, 21, 22] == [row.minute for row in rows]
+        assert (1400, 140) == (
+            sum(row.read_bytes for row in rows),
+            sum(row.written_bytes for row in rows),
+        )
+
+    drive(tmp_path, scenario)
+
+
+def test_a_sample_that_names_an_ended_job_does_not_revive_it(tmp_path):
+    async def scenario(bench):
+        await bench.run()
+        bench.post(exited(bench.now_s))
+        await bench.settle()
+        rows = bench.journal.minutes(JobId(1))
+        bench.post(sampled(bench.now_s + 1.0, {1: counters(5, 5)}))
+        bench.post(sampled(bench.now_s + 90.0, {}))
+        await bench.settle()
+
+        assert rows == bench.journal.minutes(JobId(1))
+
+    drive(tmp_path, scenario)

@@ -1,0 +1,204 @@
+"""Jobs as the API shows them."""
+
+import re
+import typing
+from pathlib import Path
+
+import pytest
+from builders import FirstFit, InOrder, Rig, Script, counters, job, platform, reason, sampled
+
+from iodaemon.api import model
+from iodaemon.core.job import LIVE, SUSPENDED, Exit, JobState
+from iodaemon.core.rule import Rules
+from iodaemon.core.state import State
+from iodaemon.daemon.record import job_record, load_line, output_path, shell_code, user_name
+from iodaemon.daemon.submission import SubmittedJob
+
+API = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+JOBS = Path("/state/jobs")
+
+
+def record(made, now_s=100.0):
+    state = State(platform(2, 2))
+    state.add(made)
+    return job_record(made, state, now_s, JOBS)
+
+
+def measured(*jobs):
+    """These jobs after some timeslices in which each read 100 and wrote 10 bytes a second."""
+    rig = Rig(State(platform(2, 2)))
+    for made in jobs:
+        rig.state.add(made)
+    for second in range(4):
+        moved = counters(second * 100, second * 10)
+        rig.step(sampled(float(second), {made.id: moved for made in rig.state.live}))
+    return rig.state
+
+
+def documented(name):
+    """The words of a paragraph of docs/api.md such as ``JOB: `id name ...```."""
+    text = re.search(rf"^{name}[^`]*`([^`]*)`", API, re.MULTILINE)[1]
+    return re.sub(r"\{[^}]*\}", "", text).split()
+
+
+def inner(name):
+    """The keys in braces after a word of JOB."""
+    return re.search(rf"\b{name}\{{([^}}]*)\}}", API)[1].split(",")
+
+
+# -- documentation, daemon and client agree -------------------------------------------------------
+
+
+def test_a_job_has_the_documented_keys_and_no_others():
+    assert documented("JOB") == list(record(job()))
+    assert documented("JOB") == list(typing.get_type_hints(model.Job))
+
+
+@pytest.mark.parametrize(
+    ("name", "model_type"),
+    [("reason", model.Reason), ("bandwidth", model.Bandwidth), ("predicted", model.Predicted)],
+)
+def test_the_objects_within_a_job_have_the_documented_keys(name, model_type):
+    state = measured(job(1, state=JobState.RUNNING))
+    shown = job_record(state.jobs[1], state, 3.0, JOBS)
+    shown["reason"] = record(job(2, state=JobState.HELD))["reason"]
+
+    assert inner(name) == list(shown[name])
+    assert inner(name) == list(typing.get_type_hints(model_type))
+
+
+def test_a_spec_has_the_documented_keys_and_no_others():
+    paragraph = re.search(r"^SPEC: (.*?)\n\n", API, re.MULTILINE | re.DOTALL)[1]
+    keys = re.findall(r"`(\w+)`", paragraph)
+
+    assert keys == list(SubmittedJob.__struct_fields__)
+    assert set(keys) == set(typing.get_type_hints(model.JobSpec))
+
+
+def test_the_load_line_has_the_documented_keys_and_no_others():
+    rules = Rules(name="test", admission=InOrder(), placement=FirstFit(), regulation=Script())
+    paragraph = re.search(r"^`node` in the answer.*?\n\n", API, re.MULTILINE | re.DOTALL)[0]
+    keys = re.findall(r"`(\w+)`", paragraph.split(":", 1)[1])
+
+    line = load_line(State(platform(2, 2)), rules)
+
+    assert keys == list(line)
+    assert keys == list(typing.get_type_hints(model.LoadLine))
+
+
+def test_client_and_daemon_know_the_same_states():
+    assert {str(state): state.code for state in JobState} == model.STATE_CODES
+    assert {str(state) for state in JobState if state.is_final} == model.FINAL_STATES
+
+
+# -- values ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", sorted(JobState))
+def test_a_job_in_any_state_can_be_shown(state):
+    shown = record(job(1, state=state, at_s=50.0))
+
+    assert (str(state), state.code) == (shown["state"], shown["code"])
+    assert (shown["shell_code"] is None) == (not state.is_final)
+    assert (shown["predicted"] is None) == state.is_final
+    assert (shown["slots"] != []) == (state in LIVE)
+
+
+def test_every_state_that_neither_runs_nor_is_over_has_a_reason():
+    silent = [
+        state
+        for state in JobState
+        if not state.is_final
+        and state not in (JobState.RUNNING, JobState.STARTING)
+        and record(job(1, state=state))["reason"] is None
+    ]
+
+    assert [] == silent
+
+
+def test_a_job_that_only_the_journal_knows_is_shown_as_it_ended():
+    ended = job(1, state=JobState.FAILED, exit=Exit(code=3), reason=reason(), attempt=2)
+
+    shown = job_record(ended, None, 100.0, JOBS)
+
+    assert (3, 3, None) == (shown["exit_code"], shown["shell_code"], shown["signal"])
+    assert "/state/jobs/1.2/output" == shown["stdout"]
+
+
+@pytest.mark.parametrize("state", sorted(SUSPENDED))
+def test_the_present_suspension_counts_from_its_beginning(state):
+    key = {"SUSPENDED_IO": "suspended_io_s", "SUSPENDED_USER": "suspended_user_s"}[state]
+
+    shown = record(job(1, state=state, at_s=40.0, **{key: 5.0}))
+
+    assert 65.0 == shown[key]
+
+
+@pytest.mark.parametrize(
+    ("state", "end", "expected"),
+    [
+        (JobState.COMPLETED, Exit(code=0), 0),
+        (JobState.FAILED, Exit(code=7), 7),
+        (JobState.FAILED, Exit(signal=9), 137),
+        (JobState.TIMEOUT, Exit(signal=15), 124),
+        (JobState.TIMEOUT, None, 124),
+        (JobState.LOST, Exit(), 1),
+        (JobState.CANCELLED, None, 1),
+        (JobState.CANCELLED, Exit(signal=15), 143),
+        (JobState.FAILED, None, 1),
+        (JobState.RUNNING, None, None),
+    ],
+)
+def test_the_code_that_wait_returns(state, end, expected):
+    assert expected == shell_code(job(1, state=state, exit=end))
+
+
+def test_a_suspend_on_its_way_carries_dots():
+    shown = record(job(1, state=JobState.RUNNING, io_hold=True, freeze_asked=True))
+
+    assert ("RUNNING", "SUSPENDED_IO...") == (shown["state"], shown["state_shown"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"attempt": 0}, (None, None)),
+        ({"attempt": 2}, ("/state/jobs/7.2/output", "/state/jobs/7.2/output")),
+        ({"cwd": "/w", "stdout": "o.%j"}, ("/w/o.7", "/w/o.7")),
+        ({"cwd": "/w", "stdout": "/a/%j", "stderr": "e"}, ("/a/7", "/w/e")),
+        ({"cwd": "/w", "stderr": "e"}, (None, "/w/e")),
+    ],
+)
+def test_where_the_output_is(fields, expected):
+    made = job(7, **fields)
+    found = [output_path(made, JOBS, stream) for stream in ("stdout", "stderr")]
+
+    assert expected == tuple(None if path is None else str(path) for path in found)
+
+
+def test_a_job_without_a_name_is_called_by_its_program():
+    assert "solve" == record(job(command=("/opt/bin/solve", "x")))["name"]
+    assert "night" == record(job(command=("/opt/bin/solve",), name="night"))["name"]
+
+
+def test_a_uid_without_a_name_is_shown_as_a_number():
+    assert "root" == user_name(0)
+    assert "3999999999" == user_name(3999999999)
+
+
+def test_the_load_line_counts_jobs_slots_and_bytes():
+    state = measured(
+        job(1, state=JobState.RUNNING), job(2, state=JobState.RUNNING), job(3, state=JobState.HELD)
+    )
+    rules = Rules(name="mine", admission=InOrder(), placement=FirstFit(), regulation=Script())
+
+    line = load_line(state, rules)
+
+    assert ("mine", 1.0, None) == (
+        line["policy"],
+        line["timeslice_s"],
+        line["io_bound_bytes_per_s"],
+    )
+    assert (4, 2) == (line["slots"], line["slots_free"])
+    assert (200.0, 20.0) == (line["read_bytes_per_s"], line["written_bytes_per_s"])
+    assert (2, 1, 0) == tuple(line["states"][s] for s in ("RUNNING", "HELD", "LOST"))

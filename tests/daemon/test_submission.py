@@ -1,0 +1,179 @@
+"""What a client may submit: any other bytes are refused in one line."""
+
+import json
+
+import pytest
+from builders import platform
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iodaemon.core.job import JobId, JobState
+from iodaemon.daemon.submission import decode_submission, environment_key, job_maker
+from iodaemon.errors import RequestError
+
+MACHINE = platform(2, 4)
+
+
+def body(*jobs, **others):
+    return json.dumps({"jobs": list(jobs), **others}).encode()
+
+
+def spec(**fields):
+    return {"command": ["true"], **fields}
+
+
+def refused(data):
+    with pytest.raises(RequestError) as caught:
+        decode_submission(data, MACHINE)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 400
+    return message
+
+
+def made(submitted, uid=1000):
+    [one] = decode_submission(body(submitted), MACHINE).jobs
+    return job_maker(one, uid, "key")(JobId(3), 5.0)
+
+
+def test_a_command_is_all_that_is_needed():
+    job = made(spec())
+
+    assert (3, 1000, JobState.PENDING, 5.0) == (job.id, job.uid, job.state, job.submitted_s)
+    assert (("true",), "/", 1, 0o022) == (
+        job.spec.command,
+        job.spec.cwd,
+        job.spec.cpus,
+        job.spec.umask,
+    )
+
+
+def test_all_that_can_be_said_of_a_job_is_kept():
+    said = {
+        "command": ["a", "ß", ""],
+        "cwd": "/w",
+        "name": "n",
+        "cpus": 4,
+        "walltime_s": 1.5,
+        "memory_bytes": 2**40,
+        "io_rate_bytes_per_s": 0.0,
+        "no_suspend": True,
+        "max_suspend_s": 3.0,
+        "stdout": "o",
+        "stderr": "e",
+        "umask": 0o077,
+    }
+    job = made(said)
+
+    kept = {name: getattr(job.spec, name) for name in said}
+
+    assert {**said, "command": tuple(said["command"])} == kept
+    assert "key" == job.spec.environment_id
+
+
+def test_a_held_job_waits_for_its_resume():
+    job = made(spec(hold=True))
+
+    assert (JobState.HELD, True) == (job.state, job.user_hold)
+    assert "iod resume" in job.reason.text
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", "malformed submission"),
+        (b"{", "malformed submission"),
+        (b"null", "malformed submission"),
+        (b"[]", "malformed submission"),
+        (b"\xff\xfe{}", "malformed submission"),
+        (b'{"jobs":[{"command":["\xff"]}]}', "malformed submission"),
+        (b'{"jobs":[{"command":["\\udc80"]}]}', "malformed submission"),
+        (b"[" * 1_000_000, "malformed submission"),
+        (b'{"jobs":' + b"[" * 1_000_000, "malformed submission"),
+        (body(spec()) + b"x", "malformed submission"),
+        (b"{}", "missing required field `jobs`"),
+        (body(), "0 jobs in one submission; send 1 to 100000"),
+        (body(spec(), x=1), "unknown field `x`"),
+        (body(spec(x=1)), "unknown field `x` - at `$.jobs[0]`"),
+        (body({}), "missing required field `command`"),
+        (body(spec(command=[])), "at `$.jobs[0].command`"),
+        (body(spec(command="true")), "Expected `array`, got `str`"),
+        (body(spec(command=[1])), "Expected `str`, got `int`"),
+        (body(spec(command=[""])), "the command is empty; give one after --"),
+        (body(spec(command=["a\0"])), "NUL characters"),
+        (body(spec(name="\0")), "NUL characters"),
+        (body(spec(cwd="/\0")), "NUL characters"),
+        (body(spec(stdout="\0")), "NUL characters"),
+        (body(spec(stderr="a\0")), "NUL characters"),
+        (body(spec(cwd="here")), "at `$.jobs[0].cwd`"),
+        (body(spec(name="n" * 201)), "at `$.jobs[0].name`"),
+        (body(spec(cpus=0)), "at `$.jobs[0].cpus`"),
+        (body(spec(cpus=-1)), "at `$.jobs[0].cpus`"),
+        (body(spec(cpus=1.5)), "at `$.jobs[0].cpus`"),
+        (body(spec(cpus=True)), "at `$.jobs[0].cpus`"),
+        (body(spec(cpus=5)), "asks for 5 CPUs, the largest socket has 4; lower --cpus to 4"),
+        (body(spec(), spec(cpus=10**30)), "job 2 of 2: asks for 1000000"),
+        (body(spec(walltime_s=0)), "at `$.jobs[0].walltime_s`"),
+        (body(spec(walltime_s=-1)), "at `$.jobs[0].walltime_s`"),
+        (b'{"jobs":[{"command":["a"],"walltime_s":1e999}]}', "at `$.jobs[0].walltime_s`"),
+        (b'{"jobs":[{"command":["a"],"walltime_s":NaN}]}', "malformed submission"),
+        (body(spec(max_suspend_s=0)), "at `$.jobs[0].max_suspend_s`"),
+        (body(spec(memory_bytes=0)), "at `$.jobs[0].memory_bytes`"),
+        (body(spec(memory_bytes=2**64)), "at `$.jobs[0].memory_bytes`"),
+        (body(spec(io_rate_bytes_per_s=-1)), "at `$.jobs[0].io_rate_bytes_per_s`"),
+        (body(spec(umask=0o1000)), "at `$.jobs[0].umask`"),
+        (body(spec(stdout="")), "at `$.jobs[0].stdout`"),
+        (body(spec(hold="yes")), "at `$.jobs[0].hold`"),
+        (body(spec(), environment={"A": 1}), "Expected `str`, got `int`"),
+        (body(spec(), environment={"": "x"}), "environment variable '' cannot be set"),
+        (body(spec(), environment={"A=B": "x"}), "environment variable 'A=B' cannot be set"),
+        (body(spec(), environment={"A": "\0"}), "environment variable 'A' cannot be set"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_with_the_place_in_it(data, expected):
+    assert expected in refused(data)
+
+
+def test_too_many_jobs_are_refused():
+    data = b'{"jobs":[' + b",".join([b'{"command":["a"]}'] * 100_001) + b"]}"
+
+    assert "100001 jobs in one submission; send 1 to 100000" == refused(data)
+
+
+def test_a_bad_job_among_many_is_named():
+    assert "job 3 of 3: the command is empty" in refused(body(spec(), spec(), spec(command=[""])))
+
+
+def test_an_environment_has_one_key_whatever_its_order():
+    assert environment_key({"A": "1", "B": "2"}) == environment_key({"B": "2", "A": "1"})
+    assert environment_key({"A": "1"}) != environment_key({"A": "2"})
+    assert environment_key({}) == environment_key({})
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_submission_or_refused(data):
+    try:
+        submission = decode_submission(data, MACHINE)
+    except RequestError:
+        return
+
+    assert submission.jobs
+
+
+WHATEVER = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=4,
+)
+
+
+@settings(deadline=None)
+@given(st.sampled_from(sorted(spec(cwd=1, name=1, cpus=1, umask=1, stdout=1))), WHATEVER)
+def test_any_value_of_any_field_is_taken_or_refused(field, value):
+    try:
+        submission = decode_submission(body(spec(**{field: value})), MACHINE)
+    except RequestError:
+        return
+
+    assert 1 == len(submission.jobs)

@@ -1,0 +1,375 @@
+"""Real daemons for tests: started, stopped, killed; and nothing of them outlives the test.
+
+Everything a daemon starts inherits one environment variable, by which leftovers are found however
+they detached themselves.
+"""
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+import zlib
+from pathlib import Path
+
+import pytest
+
+from iodaemon.api.client import Client
+from iodaemon.backend.linux.pidfd import find_exit
+from iodaemon.backend.linux.process import find_state
+from iodaemon.errors import IodaemonError, NoDaemon
+
+MARK = "IOD_TEST_MARK"
+PATIENCE_S = 30.0
+"""For what takes milliseconds on an idle machine; a test that waits so long has failed."""
+LOOK_S = 0.01
+FINAL = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "LOST")
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def until(holds, what="that", patience_s=PATIENCE_S):
+    """Wait until ``holds()`` is true; its value."""
+    deadline_s = time.monotonic() + patience_s
+    while not (value := holds()):
+        assert time.monotonic() < deadline_s, f"{what} did not happen within {patience_s:g} s"
+        time.sleep(LOOK_S)
+    return value
+
+
+def marked(mark):
+    """All living processes that were started with this mark in their environment."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            if wanted in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
+                found.append(int(name))
+    return found
+
+
+def end(pid):
+    """SIGKILL to one process, and wait until it is gone or a zombie."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: find_state(pid) in (None, "Z", "X"), f"end of process {pid}")
+
+
+def cgroup_trees(state):
+    """The cgroups a keeper of this state directory made."""
+    name = f"iodaemon-{zlib.crc32(os.path.realpath(state).encode()):08x}"
+    return [path for path in (CGROUPS / name, CGROUPS / "unified" / name) if path.exists()]
+
+
+class Server:
+    """One state directory and whatever daemon runs on it; a context manager.
+
+    Args:
+        means: ``cgroup`` or ``signals``.
+        settings: further lines of the configuration file.
+    """
+
+    def __init__(self, means, **settings):
+        self.root = Path(tempfile.mkdtemp(prefix="iod-"))
+        self.means = means
+        self.state = self.root / "state"
+        self.runtime = self.root / "run"
+        self.mark = uuid.uuid4().hex
+        self.ledger = self.root / "ledger"
+        self.log = self.root / "daemon.log"
+        self.environment = {**os.environ, MARK: self.mark}
+        self.config = self.root / "config.toml"
+        self.config.write_text(_config(self, settings))
+        self.process = None
+        self.client = Client(str(self.runtime / "iod.sock"), timeout_s=PATIENCE_S)
+
+    # -- life of the daemon ------------------------------------------------------------------
+
+    def command(self):
+        return [sys.executable, "-m", "iodaemon.cli", "daemon", "--config", str(self.config)]
+
+    def start(self, *, wait=True):
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                self.command(), stdout=log, stderr=log, env=self.environment, cwd="/"
+            )
+        if wait:
+            until(self.answers, "a daemon that answers")
+        return self
+
+    def answers(self):
+        assert self.process.poll() is None, f"the daemon ended: {self.log.read_text()}"
+        try:
+            self.client.jobs()
+        except NoDaemon:
+            return False
+        return True
+
+    def stop(self):
+        """SIGTERM; its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE_S)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait(PATIENCE_S)
+
+    def kill_keeper(self):
+        end(self.keeper_pid())
+
+    def kill_both(self):
+        keeper = self.keeper_pid()
+        self.kill()
+        end(keeper)
+
+    def kill_shim(self, job):
+        end(self.shim(job)["pid"])
+
+    def stop_processes(self, *pids):
+        """Make them deaf; a SIGKILL reaches them all the same."""
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+            until(lambda pid=pid: find_state(pid) == "T", f"stop of process {pid}")
+
+    def restart(self):
+        """Start another daemon where one was killed or stopped."""
+        return self.start()
+
+    def is_running(self):
+        return self.process is not None and self.process.poll() is None
+
+    def keeper_pid(self):
+        return json.loads((self.state / "keeper.json").read_text())["pid"]
+
+    def keeper_lives(self):
+        path = self.state / "keeper.json"
+        try:
+            pid = json.loads(path.read_text())["pid"]
+        except FileNotFoundError:
+            return False
+        return find_state(pid) not in (None, "Z", "X")
+
+    # -- jobs ----------------------------------------------------------------------------------
+
+    def submit(self, *command, env=None, **options):
+        [job] = self.submit_many([{"command": list(command), **options}], env)
+        return job
+
+    def submit_many(self, specs, env=None):
+        environment = {**self.environment, **(env or {})}
+        return self.client.submit([{"cwd": str(self.root), **spec} for spec in specs], environment)
+
+    def script(self, text, **options):
+        """A job that runs this text in a shell."""
+        return self.submit("/bin/sh", "-c", text, **options)
+
+    def gated(self, name, *, code=0, step="sleep 0.02", **options):
+        """A job that writes to the ledger at its start and end, and lasts until ``open_gate``.
+
+        While it lasts, it repeats ``step``.
+        """
+        return self.script(
+            f'echo "start {name}" >> {self.ledger}\n'
+            f"while [ ! -e {self.gate(name)} ]; do {step}; echo >> {self.root}/ticks-{name}; done\n"
+            f'echo "done {name}" >> {self.ledger}\nexit {code}',
+            **options,
+        )
+
+    def gate(self, name):
+        return self.root / f"gate-{name}"
+
+    def open_gate(self, *names):
+        for name in names:
+            self.gate(name).touch()
+
+    def ticks(self, name):
+        path = self.root / f"ticks-{name}"
+        return path.stat().st_size if path.exists() else 0
+
+    def goes_on(self, name):
+        """Wait for a sign of life of a gated job."""
+        before = self.ticks(name)
+        until(lambda: self.ticks(name) > before, f"progress of {name}")
+
+    def stands_still(self, name):
+        """True when a gated job makes no progress for several of its steps."""
+        before = self.ticks(name)
+        time.sleep(0.15)
+        return self.ticks(name) == before
+
+    def lines(self):
+        return sorted(self.ledger.read_text().splitlines()) if self.ledger.exists() else []
+
+    def job(self, job):
+        return self.client.job(job)
+
+    def states(self, *jobs):
+        return [self.job(job)["state"] for job in jobs]
+
+    def await_state(self, job, *states):
+        """Wait for one of the states; the job."""
+
+        def look():
+            found = self.job(job)
+            return found if found["state"] in states else None
+
+        return until(look, f"{states} of job {job} ({self.job(job)['state']})")
+
+    def suspend(self, job):
+        return self.client.suspend(job)["job"]["state"]
+
+    def end_of(self, job):
+        """The job once it has ended."""
+        answer = self.client.wait([job], timeout_s=PATIENCE_S)
+        assert answer["finished"], f"job {job} does not end: {answer['jobs']}"
+        return answer["jobs"][0]
+
+    def outcome(self, *jobs):
+        """State and exit code of each, once ended."""
+        ended = [self.end_of(job) for job in jobs]
+        return [(job["state"], job["exit_code"]) for job in ended]
+
+    def output(self, job):
+        return b"".join(self.client.logs(job)).decode()
+
+    def key(self, job):
+        return f"{job}.{self.job(job)['attempt']}"
+
+    def shim(self, job):
+        return json.loads((self.state / "jobs" / self.key(job) / "shim.json").read_text())
+
+    def frozen(self):
+        """What stands still: cgroups that are frozen, processes that are stopped."""
+        trees = cgroup_trees(self.state)
+        groups = [path for tree in trees for path in tree.glob("jobs/*/cgroup.freeze")]
+        cold = [str(path) for path in groups if _read(path).strip() == "1"]
+        return cold + [pid for pid in marked(self.mark) if find_state(pid) in ("T", "t")]
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, failed, *_):
+        try:
+            if failed is None:
+                self._leave_nothing()
+        finally:
+            self._sweep()
+
+    def _leave_nothing(self):
+        """Whatever was left running ends by itself: the keeper goes with its last job."""
+        if self.is_running():
+            for job in self.client.jobs()["jobs"]:
+                with contextlib.suppress(IodaemonError):
+                    self.client.cancel(job["id"], grace_s=0)
+            exit_code = self.stop()
+            assert exit_code == 0, self.log.read_text()
+        until(lambda: not marked(self.mark), f"end of {marked(self.mark)}")
+        assert cgroup_trees(self.state) == []
+        assert [path.name for path in self.runtime.glob("*.sock")] in ([], ["iod.sock"])
+        assert not (self.runtime / "keeper.sock").exists()
+        assert "Traceback" not in (self.state / "keeper.log").read_text()
+        assert "Traceback" not in self.log.read_text()
+
+    def _sweep(self):
+        """After a failure: kill what is left, frozen or not."""
+        for _ in range(100):
+            for tree in cgroup_trees(self.state):
+                for path in tree.glob("jobs/*/cgroup.kill"):
+                    with contextlib.suppress(OSError):
+                        path.write_text("1")
+            left = marked(self.mark)
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if not left:
+                break
+            time.sleep(LOOK_S)
+        if self.process is not None:
+            self.process.wait()
+        for tree in cgroup_trees(self.state):
+            for path in [*tree.glob("jobs/*/"), *tree.glob("*/"), tree]:
+                with contextlib.suppress(OSError):
+                    path.rmdir()
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+def _read(path):
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _config(server, settings):
+    lines = {
+        "state_dir": str(server.state),
+        "runtime_dir": str(server.runtime),
+        "orphan_grace": "1 s",
+        "cancel_grace": "5 s",
+        "suspend_by": "signals" if server.means == "signals" else "auto",
+    }
+    tables = {"topology": {"sockets": ["0"], "oversubscribe": 16}}
+    for key, value in settings.items():
+        (tables if isinstance(value, dict) else lines)[key] = value
+    text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items())
+    for name, table in tables.items():
+        text += f"[{name}]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in table.items())
+    return text
+
+
+def kernel_tells_exits():
+    """True when the kernel tells how a process ended that is not a child (Linux 6.15)."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(7)
+    pidfd = os.pidfd_open(pid)
+    os.waitpid(pid, 0)
+    told = find_exit(pidfd)
+    os.close(pidfd)
+    return told.code == 7
+
+
+def direct_reads(directory, mebibytes=64):
+    """A shell command that reads a file past the page cache; the file is made by this call."""
+    data = Path(directory) / "data"
+    if not data.exists():
+        data.write_bytes(os.urandom(1 << 20) * mebibytes)
+        subprocess.run(["sync", data], check=True)
+    return f"dd if={shlex.quote(str(data))} of=/dev/null bs=1M iflag=direct 2>/dev/null"
+
+
+@pytest.fixture(params=["cgroup", "signals"])
+def means(request):
+    """How jobs are suspended."""
+    if request.param == "cgroup" and not _cgroup_is_writable():
+        pytest.skip("no writable cgroup v2 here")
+    return request.param
+
+
+@pytest.fixture
+def make_server(means):
+    """Makes servers; each is left behind clean."""
+    with contextlib.ExitStack() as servers:
+        yield lambda **settings: servers.enter_context(Server(means, **settings))
+
+
+@pytest.fixture
+def server(make_server):
+    """A daemon that runs."""
+    return make_server().start()
+
+
+def _cgroup_is_writable():
+    for base in (CGROUPS, CGROUPS / "unified"):
+        if (base / "cgroup.procs").exists() and os.access(base, os.W_OK):
+            return True
+    return False

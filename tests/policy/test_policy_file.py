@@ -1,0 +1,265 @@
+"""Policy files and the registry of rules."""
+
+import sys
+
+import msgspec
+import pytest
+
+from iodaemon.config import (
+    check_offers,
+    find_policies,
+    load_policy,
+    policy_search,
+    rule_tables,
+)
+from iodaemon.core.decision import Resume, Start, Suspend
+from iodaemon.core.rule import Rules
+from iodaemon.errors import ConfigError
+from iodaemon.policy.admission import fcfs
+from iodaemon.policy.placement import least_io
+from iodaemon.policy.regulation import dynamic, none
+from iodaemon.registry import find_rule, rule_name, rule_names, shipped
+
+SHIPPED = [shipped("policies")]
+KINDS = ["admission", "placement", "regulation"]
+
+
+def load(name, search=SHIPPED, **overrides):
+    return load_policy(str(name), overrides=overrides, search=search)
+
+
+def written(folder, text, name="mine"):
+    path = folder / f"{name}.toml"
+    path.write_text(text)
+    return path
+
+
+MINIMAL = '[admission]\nrule = "fcfs"\n[regulation]\nrule = "dynamic"\n'
+
+
+# -- files ------------------------------------------------------------------------------------
+
+
+def test_the_default_regulates_nothing():
+    policy = load("default")
+
+    expected = Rules(
+        name="default",
+        admission=fcfs.Rule(),
+        placement=least_io.Rule(),
+        regulation=dynamic.Rule(timeslice_s=1.0, io_bound_bytes_per_s=None),
+        max_suspend_s=600.0,
+    )
+    assert expected == policy.rules
+
+
+def test_the_published_policy_has_the_published_numbers():
+    policy = load("dynamic")
+
+    rule = policy.rules.regulation
+    assert (rule.timeslice_s, rule.io_bound_bytes_per_s) == (1.0, 40e6)
+    assert policy.source == "Lv et al., JCST 2014, section 3"
+
+
+@pytest.mark.parametrize("name", sorted(find_policies(SHIPPED)))
+def test_every_shipped_policy_loads(name):
+    policy = load(name)
+
+    assert policy.name == name
+
+
+def test_placement_may_be_left_out(tmp_path):
+    policy = load(written(tmp_path, MINIMAL))
+
+    assert policy.rules.placement == least_io.Rule()
+
+
+@pytest.mark.parametrize(("text", "expected"), [('"5m"', 300.0), ('"none"', None), ("90", 90.0)])
+def test_max_suspend_is_the_policys(tmp_path, text, expected):
+    policy = load(written(tmp_path, f"max_suspend = {text}\n{MINIMAL}"))
+
+    assert expected == policy.rules.max_suspend_s
+
+
+def test_an_override_replaces_single_values():
+    policy = load("dynamic", regulation={"io_bound": "80 MB/s"}, max_suspend="1m")
+
+    assert policy.rules.regulation == dynamic.Rule(io_bound_bytes_per_s=80e6)
+    assert policy.rules.max_suspend_s == 60.0
+
+
+def test_an_override_can_lift_the_bound():
+    policy = load("dynamic", regulation={"io_bound": "none"})
+
+    assert policy.rules.regulation.io_bound_bytes_per_s is None
+
+
+def test_another_rule_drops_the_parameters_of_the_old_one():
+    policy = load("dynamic", regulation={"rule": "none"})
+
+    assert policy.rules.regulation == none.Rule()
+
+
+def test_the_users_policy_outranks_the_shipped_one(tmp_path):
+    written(tmp_path, MINIMAL, name="dynamic")
+
+    policy = load("dynamic", search=[tmp_path, *SHIPPED])
+
+    assert policy.path == tmp_path / "dynamic.toml"
+
+
+def test_policies_are_looked_up_in_the_users_the_systems_and_the_shipped_folder():
+    search = policy_search({"XDG_CONFIG_HOME": "/c", "HOME": "/h"})
+
+    folders = [str(folder) for folder in search]
+    assert folders == ["/c/iodaemon/policies", "/etc/iodaemon/policies", str(SHIPPED[0])]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "{path}: 'admission' is missing; add it"),
+        ("sauce = 1", "{path}: unknown key 'sauce'; did you mean 'source'?"),
+        ("admission = 1\nregulation = 2", "{path}: admission: expected object, got int, is 1"),
+        ("[admission]\n[regulation]", '{path} [admission]: needs rule = "NAME", has None'),
+        (MINIMAL.replace("fcfs", "fcsf"), "{path} [admission]: unknown admission rule 'fcsf'; did"),
+        (MINIMAL + 'io_bond = "1"', "{path} [regulation]: unknown key 'io_bond'; did you mean"),
+        (MINIMAL + 'io_bound = "1 Mb/s"', "{path} [regulation]: io_bound: '1 Mb/s' is not a rate"),
+        (MINIMAL + "io_bound = 0", "{path} [regulation]: io_bound is 0; it must be above 0"),
+        (MINIMAL + "timeslice = 0", "{path} [regulation]: timeslice is 0; it must be above 0"),
+        ("max_suspend = 0\n" + MINIMAL, "{path}: max_suspend must be above 0; 'none' lifts"),
+        ("source = 1\n" + MINIMAL, "{path}: source: expected str, got int, is 1"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named_in_one_line(tmp_path, text, message):
+    path = written(tmp_path, text)
+
+    with pytest.raises(ConfigError) as e:
+        load(path)
+
+    assert str(e.value).startswith(message.format(path=path))
+    assert "\n" not in str(e.value)
+
+
+def test_an_error_in_an_override_does_not_blame_the_file():
+    with pytest.raises(
+        ConfigError, match=r"^override of policy 'none' \[regulation\]: unknown key"
+    ):
+        load("none", regulation={"io_bound": "1 MB/s"})
+
+
+def test_an_unknown_policy_is_told_the_nearest():
+    with pytest.raises(ConfigError, match=r"^no policy 'dynmaic' in .*; did you mean 'dynamic'\?$"):
+        load("dynmaic")
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"gone.toml does not exist"):
+        load(tmp_path / "gone.toml")
+
+
+def test_a_backend_that_cannot_suspend_is_refused_by_name():
+    with pytest.raises(ConfigError) as e:
+        check_offers(load("dynamic").rules, {Start, Suspend}, "slurm")
+
+    assert str(e.value) == (
+        "policy 'dynamic': regulation rule 'dynamic' needs Resume, which backend 'slurm' does not "
+        "offer; choose another, for example 'none'"
+    )
+
+
+def test_a_backend_that_offers_what_is_needed_is_accepted():
+    check_offers(load("dynamic").rules, {Start, Suspend, Resume}, "linux")
+    check_offers(load("none").rules, set(), "slurm")
+
+
+def test_rules_can_be_shown_with_their_parameters():
+    tables = rule_tables(load("dynamic").rules)
+
+    assert tables["placement"] == {"rule": "least_io"}
+    assert tables["regulation"] == {
+        "rule": "dynamic",
+        "timeslice_s": 1.0,
+        "io_bound_bytes_per_s": 40e6,
+        "per_socket_share": False,
+    }
+    assert msgspec.json.encode(tables)
+
+
+# -- registry ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_rule_found_is_a_frozen_struct_whose_name_leads_back_to_it(kind):
+    for name in rule_names(kind):
+        type_ = find_rule(kind, name)
+
+        assert type_.__struct_config__.frozen
+        assert name == rule_name(type_())
+
+
+def test_the_shipped_rules_are_listed():
+    assert {"fcfs"} <= set(rule_names("admission"))
+    assert {"least_io"} <= set(rule_names("placement"))
+    assert {"dynamic", "none"} <= set(rule_names("regulation"))
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A folder on the module path whose modules are forgotten afterwards."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_a_rule_of_ones_own_is_loaded_by_its_dotted_name(own):
+    (own / "my_rules.py").write_text(
+        "from iodaemon.policy.admission.fcfs import Rule as Fcfs\n"
+        "class Mine(Fcfs, frozen=True, kw_only=True):\n    patience_s: float = 1.0\n"
+    )
+    text = MINIMAL.replace('"fcfs"', '"my_rules:Mine"\npatience = "2m"')
+
+    policy = load(written(own, text))
+
+    assert policy.rules.admission.patience_s == 120.0
+    assert rule_name(policy.rules.admission) == "my_rules:Mine"
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "message"),
+    [
+        ("", "no_such_module:Rule", "no module 'no_such_module'; put its folder on PYTHONPATH"),
+        ("", "own_a:Rule", "module own_a has no 'Rule'"),
+        ("import not_there_at_all", "own_b:Rule", "ModuleNotFoundError: No module named 'not_th"),
+        ("1 / 0", "own_c:Rule", "fails to import: ZeroDivisionError: division by zero"),
+        ("x = (", "own_d:Rule", "fails to import: SyntaxError: "),
+        ("Rule = 5", "own_e:Rule", "must be a msgspec.Struct with a method decide"),
+        ("", ":Rule", "fails to import: ValueError: "),
+    ],
+)
+def test_a_rule_of_ones_own_that_fails_is_named_in_one_line(own, source, name, message):
+    module = name.partition(":")[0]
+    if module.startswith("own_"):
+        (own / f"{module}.py").write_text(source)
+
+    with pytest.raises(ConfigError) as e:
+        find_rule("admission", name)
+
+    assert message in str(e.value)
+    assert "\n" not in str(e.value)
+
+
+def test_a_regulation_needs_a_timeslice(own):
+    (own / "own_f.py").write_text(
+        "import msgspec\nclass Rule(msgspec.Struct, frozen=True):\n    def decide(self): ...\n"
+    )
+
+    with pytest.raises(ConfigError, match="'own_f:Rule' must have a field timeslice_s"):
+        find_rule("regulation", "own_f:Rule")
+
+
+def test_missing_shipped_data_is_a_broken_installation():
+    with pytest.raises(ConfigError, match=r"shipped folder 'nonsense' is missing .*; reinstall"):
+        shipped("nonsense")

@@ -1,0 +1,206 @@
+"""What must hold for every rule and every policy file, those not yet written included."""
+
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from builders import platform
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iodaemon.backend.simulated import SimulatedDisk, lv_scaling
+from iodaemon.config import find_policies, load_policy
+from iodaemon.core.decision import Plan, RegulationPlan, Start, Suspend
+from iodaemon.core.job import JobId, JobState
+from iodaemon.core.rule import Rules
+from iodaemon.core.state import State
+from iodaemon.registry import Kind, find_rule, rule_names, shipped
+from iodaemon.simulator.run import simulate
+from iodaemon.simulator.workload import MB, Mix, random_workload
+
+DISK = SimulatedDisk(
+    capacity_bytes_per_s=100.0 * MB,
+    scaling=lv_scaling,
+    memory_bytes_per_s=500.0 * MB,
+    dirty_background_bytes=100 * MB,
+    dirty_limit_bytes=200 * MB,
+)
+BOUND_BYTES_PER_S = 40.0 * MB
+MAX_SUSPEND_S = 4.0
+"""Short, so that the guard is needed in nearly every run."""
+NEVER_S = 20_000.0
+"""All work of a run together is far below this."""
+BASE = {"admission": "fcfs", "placement": "least_io", "regulation": "dynamic"}
+
+
+def composed(kind: Kind, name: str) -> Rules:
+    """The rule among well-known others; a regulation with a bound gets one that binds."""
+    chosen = BASE | {kind: name}
+    made: dict[str, Any] = {}
+    for each in get_args(Kind):
+        type_ = find_rule(each, chosen[each])
+        bounded = "io_bound_bytes_per_s" in type_.__struct_fields__
+        made[each] = type_(**({"io_bound_bytes_per_s": BOUND_BYTES_PER_S} if bounded else {}))
+    return Rules(name=f"{kind}-{name}", max_suspend_s=MAX_SUSPEND_S, **made)
+
+
+def from_file(name: str) -> Rules:
+    rules = load_policy(name, overrides={}, search=[shipped("policies")]).rules
+    return msgspec.structs.replace(rules, max_suspend_s=MAX_SUSPEND_S)
+
+
+class Hostile(msgspec.Struct, frozen=True):
+    """A regulation that would suspend everything for ever, were it not for the guards."""
+
+    timeslice_s: float = 1.0
+
+    def decide(self, view, memory):
+        everyone = tuple(job.id for job in view.live)
+        return RegulationPlan(
+            suspends=everyone, resumes=tuple(i for i in everyone if view.rng.random() < 0.1)
+        ), memory
+
+
+HOSTILE = msgspec.structs.replace(composed("regulation", "none"), regulation=Hostile())
+SUBJECTS = [
+    pytest.param(HOSTILE, id="hostile"),
+    *(
+        pytest.param(from_file(name), id=f"{name}.toml")
+        for name in find_policies([shipped("policies")])
+    ),
+    *(
+        pytest.param(composed(kind, name), id=f"{kind}-{name}")
+        for kind in get_args(Kind)
+        for name in rule_names(kind)
+    ),
+]
+MIXES = st.builds(
+    Mix,
+    jobs=st.integers(1, 14),
+    mean_gap_s=st.sampled_from([0.0, 0.5, 3.0]),
+    cpus=st.sampled_from([(1, 1), (1, 3), (1, 5)]),
+    steps=st.just((1, 4)),
+    compute_s=st.just((0.1, 6.0)),
+    transfer_bytes=st.just((1 * MB, 400 * MB)),
+    io_ratio=st.sampled_from([0.3, 0.7, 1.0]),
+    no_suspend_ratio=st.just(0.2),
+    hides_io_ratio=st.just(0.2),
+    io_alone_bytes_per_s=st.just(100.0 * MB),
+)
+MACHINES = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(lambda sizes: platform(*sizes))
+examples = settings(derandomize=True, max_examples=40, deadline=None)
+
+
+class Watch:
+    """Checks the state and the controller's guards after every step."""
+
+    def __init__(self) -> None:
+        self._immune_until_s: dict[JobId, float] = {}
+        self._held: set[JobId] = set()
+
+    def __call__(self, state: State, plan: Plan) -> None:
+        state.check()
+        for decision in plan.decisions:
+            if isinstance(decision, Start):
+                assert len(set(decision.slots)) == state.jobs[decision.job_id].spec.cpus
+            if isinstance(decision, Suspend):
+                assert state.meter.bandwidth(decision.job_id) is not None, "unknown I/O"
+        for job in state.live:
+            self._check_hold(state, job)
+
+    def _check_hold(self, state, job) -> None:
+        now_s = state.meter.last.at_s if state.meter.last else 0.0
+        assert not (job.io_hold and job.spec.no_suspend), "--no-suspend"
+        assert not (job.state is JobState.SUSPENDED_IO and job.spec.no_suspend), "--no-suspend"
+        if not job.io_hold:
+            self._held.discard(job.id)
+            if job.immune_until_s is not None:
+                self._immune_until_s[job.id] = job.immune_until_s
+            return
+        assert now_s - job.io_held_since_s <= MAX_SUSPEND_S, "held too long in a row"
+        if job.id not in self._held:
+            assert job.io_held_since_s >= self._immune_until_s.get(job.id, 0.0), "immune"
+        self._held.add(job.id)
+
+
+def run(rules, machine, mix, seed):
+    return simulate(
+        machine,
+        rules,
+        random_workload(mix, seed),
+        disk=DISK,
+        seed=seed,
+        until_s=NEVER_S,
+        on_step=Watch(),
+    )
+
+
+@pytest.mark.parametrize("rules", SUBJECTS)
+@examples
+@given(machine=MACHINES, mix=MIXES, seed=st.integers(0, 2**32))
+def test_every_feasible_job_ends_once_within_the_slots_and_the_guards(rules, machine, mix, seed):
+    result = run(rules, machine, mix, seed)
+
+    ends = [step.job_id for step in result.transitions if step.after.is_final]
+    largest = machine.largest_partition
+    feasible = [job.id for job in result.jobs if job.spec.cpus <= largest]
+    assert feasible == sorted(ends)
+    assert mix.jobs == len(result.jobs)
+    assert longest_suspension_s(result) <= MAX_SUSPEND_S + 1e-9
+
+
+def longest_suspension_s(result):
+    since_s: dict[JobId, float] = {}
+    spells_s = [0.0]
+    for step in result.transitions:
+        if step.before is JobState.SUSPENDED_IO:
+            spells_s.append(step.at_s - since_s[step.job_id])
+        since_s[step.job_id] = step.at_s
+    return max(spells_s)
+
+
+@pytest.mark.parametrize("rules", SUBJECTS)
+@settings(derandomize=True, max_examples=4, deadline=None)
+@given(machine=MACHINES, mix=MIXES, seed=st.integers(0, 2**32))
+def test_the_same_input_gives_the_same_plan(rules, machine, mix, seed):
+    first, second = (run(rules, machine, mix, seed) for _ in range(2))
+
+    assert first.transitions == second.transitions
+    assert first == second
+
+
+@pytest.mark.parametrize("rules", SUBJECTS)
+def test_no_memory_is_always_legal(rules):
+    """A restarted daemon has forgotten what its rules remembered: everything still ends."""
+
+    def forget(state, plan):
+        state.check()
+
+    class Forgetful:
+        timeslice_s = rules.regulation.timeslice_s
+
+        def decide(self, view, memory):
+            return rules.regulation.decide(view, None)[0], None
+
+    class ForgetfulAdmission:
+        def decide(self, view, memory):
+            return rules.admission.decide(view, None)[0], None
+
+    forgetful = msgspec.structs.replace(
+        rules, regulation=Forgetful(), admission=ForgetfulAdmission()
+    )
+    jobs = random_workload(Mix(jobs=15, mean_gap_s=1.0, transfer_bytes=(MB, 300 * MB)), 5)
+    result = simulate(platform(2, 2), forgetful, jobs, disk=DISK, until_s=NEVER_S, on_step=forget)
+
+    assert len(result.finished) == 15
+
+
+@pytest.mark.parametrize("rules", [HOSTILE, composed("regulation", "dynamic")])
+def test_the_runs_do_put_the_guards_to_the_test(rules):
+    """The properties above would hold of runs in which nothing is ever suspended, too."""
+    mix = Mix(jobs=14, mean_gap_s=0.5, transfer_bytes=(MB, 400 * MB), io_ratio=0.7)
+
+    result = run(rules, platform(4, 4), mix, 1)
+
+    assert sum(step.after is JobState.SUSPENDED_IO for step in result.transitions) > 10
+    assert max(job.suspended_io_s for job in result.jobs) > MAX_SUSPEND_S

@@ -1,0 +1,353 @@
+"""One job's I/O: the rules, on process trees that look like /proc."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from iodaemon.backend.linux.cgroup_reader import CgroupReader
+from iodaemon.backend.linux.job_io import IoBaseline, JobIo, sum_resident_bytes, tree_members
+from iodaemon.errors import NoData
+
+SHIM = 10
+WRITE_ONLY = Path("/proc/sys/vm/compact_memory")
+"""Mode 0200, and the kernel holds even root to it: opening it to read is EACCES."""
+
+
+def process(
+    root: Path, pid: int, *, read=0, write=0, cancelled=0, calls=0, children: Iterable[int] = ()
+) -> None:
+    """A process of which JobIo can read what it reads of a real one."""
+    directory = root / "proc" / str(pid)
+    (directory / "task" / str(pid)).mkdir(parents=True, exist_ok=True)
+    (directory / "io").write_text(
+        f"rchar: 0\nwchar: 0\nsyscr: {calls}\nsyscw: 0\nread_bytes: {read}\n"
+        f"write_bytes: {write}\ncancelled_write_bytes: {cancelled}\n"
+    )
+    (directory / "task" / str(pid) / "children").write_text("".join(f"{pid} " for pid in children))
+
+
+def vanish(root: Path, pid: int) -> None:
+    """As after reaping: an open descriptor has nothing more to say, the path is gone."""
+    io = root / "proc" / str(pid) / "io"
+    io.write_text("")
+    io.unlink()
+    (root / "proc" / str(pid) / "task" / str(pid) / "children").unlink()
+
+
+def job_io(root: Path, members: Iterable[int] = (), **options) -> JobIo:
+    return JobIo(root, SHIM, options.pop("baseline", IoBaseline()), lambda: members, **options)
+
+
+def open_files(root: Path) -> int:
+    links = (
+        os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if is_open(fd)
+    )
+    return sum(link.startswith(str(root)) for link in links)
+
+
+def is_open(fd: str) -> bool:
+    return os.path.lexists(f"/proc/self/fd/{fd}")
+
+
+def test_the_total_is_shim_plus_members_less_the_shims_own(tmp_path):
+    process(tmp_path, SHIM, read=100, write=30, calls=7)
+    process(tmp_path, 11, read=20, write=5, calls=3)
+    process(tmp_path, 12, read=3, write=1, calls=1)
+    baseline = IoBaseline(read_bytes=90, written_bytes=30, operations=6)
+
+    counters = job_io(tmp_path, [11, 12], baseline=baseline).read()
+
+    expected = (33, 6, 5)
+    assert expected == (counters.read_bytes, counters.written_bytes, counters.operations)
+
+
+def test_a_child_that_is_reaped_is_counted_once(tmp_path):
+    process(tmp_path, SHIM)
+    process(tmp_path, 11, read=20)
+    process(tmp_path, 12, read=5)
+    members = [11, 12]
+    io = job_io(tmp_path, members)
+    before = io.read().read_bytes
+    process(tmp_path, 11, read=25)
+    vanish(tmp_path, 12)
+    members.remove(12)
+
+    assert (before, io.read().read_bytes) == (25, 25)
+
+
+def test_a_child_that_vanishes_uncounted_does_not_lower_the_total(tmp_path):
+    process(tmp_path, SHIM)
+    process(tmp_path, 11, read=20)
+    io = job_io(tmp_path, [11])
+    io.read()
+    vanish(tmp_path, 11)
+
+    assert io.read().read_bytes == 20
+
+
+def test_a_child_that_is_reaped_while_the_sum_is_made_counts_late_and_never_twice(tmp_path):
+    process(tmp_path, SHIM)
+    process(tmp_path, 11, read=20)
+
+    def members() -> list[int]:
+        if (tmp_path / "proc/11/io").exists():  # asked for after the shim was read
+            process(tmp_path, SHIM, read=20)
+            vanish(tmp_path, 11)
+        return [11]
+
+    io = JobIo(tmp_path, SHIM, IoBaseline(), members)
+
+    assert [io.read().read_bytes, io.read().read_bytes] == [0, 20]
+
+
+def test_deleted_before_it_was_written_is_subtracted(tmp_path):
+    process(tmp_path, SHIM, cancelled=40)
+    process(tmp_path, 11, write=100)
+
+    assert job_io(tmp_path, [11]).read().written_bytes == 60
+
+
+def test_a_job_that_deletes_what_others_wrote_has_written_nothing(tmp_path):
+    process(tmp_path, SHIM, cancelled=400)
+    process(tmp_path, 11, write=100)
+
+    assert job_io(tmp_path, [11]).read().written_bytes == 0
+
+
+def test_writing_after_a_deletion_is_seen_again(tmp_path):
+    process(tmp_path, SHIM)
+    io = job_io(tmp_path, [11])
+    written = []
+    for write, cancelled in ((100, 0), (100, 100), (150, 100)):
+        process(tmp_path, 11, write=write, cancelled=cancelled)
+        written.append(io.read().written_bytes)
+
+    assert written == [100, 0, 50]
+
+
+@pytest.mark.skipif(not WRITE_ONLY.exists(), reason="needs a file that nobody may read")
+def test_a_member_that_may_not_be_read_makes_the_io_unknown(tmp_path):
+    process(tmp_path, SHIM, read=100)
+    process(tmp_path, 11, read=10)
+    members = [11]
+    io = job_io(tmp_path, members, cpu_s=lambda: 1.5)
+    io.read()
+    (tmp_path / "proc/12").mkdir()
+    (tmp_path / "proc/12/io").symlink_to(WRITE_ONLY)
+    members.append(12)
+
+    counters = io.read()
+
+    expected = (None, None, None, 1.5)
+    assert expected == (
+        counters.read_bytes,
+        counters.written_bytes,
+        counters.operations,
+        counters.cpu_s,
+    )
+    assert io.known.read_bytes == 110
+
+
+@pytest.mark.skipif(not WRITE_ONLY.exists(), reason="needs a file that nobody may read")
+def test_the_io_is_known_again_once_the_unreadable_member_was_reaped(tmp_path):
+    process(tmp_path, SHIM, read=100)
+    (tmp_path / "proc/12").mkdir()
+    (tmp_path / "proc/12/io").symlink_to(WRITE_ONLY)
+    members = [12]
+    io = job_io(tmp_path, members)
+    unknown = io.read().read_bytes
+    members.clear()
+    process(tmp_path, SHIM, read=150)
+
+    assert (unknown, io.read().read_bytes) == (None, 150)
+
+
+def test_a_job_without_its_shim_is_unknown_and_its_last_totals_stay_known(tmp_path):
+    process(tmp_path, SHIM, read=100)
+    io = job_io(tmp_path)
+    io.read()
+    vanish(tmp_path, SHIM)
+
+    assert (io.read().read_bytes, io.known.read_bytes) == (None, 100)
+
+
+def test_a_later_process_with_the_shims_number_is_not_the_shim(tmp_path):
+    process(tmp_path, SHIM, read=100)
+    io = job_io(tmp_path)
+    io.read()
+    vanish(tmp_path, SHIM)
+    io.read()
+    process(tmp_path, SHIM, read=9999)
+
+    assert io.read().read_bytes is None
+
+
+def test_a_new_member_with_the_number_of_a_gone_one_is_counted(tmp_path):
+    process(tmp_path, SHIM)
+    process(tmp_path, 11, read=20)
+    io = job_io(tmp_path, [11])
+    io.read()
+    vanish(tmp_path, 11)
+    process(tmp_path, SHIM, read=20)
+    process(tmp_path, 11, read=7)
+
+    assert io.read().read_bytes == 27
+
+
+def test_a_zombie_that_is_no_longer_listed_still_counts(tmp_path):
+    process(tmp_path, SHIM)
+    process(tmp_path, 11, read=20)
+    members = [11]
+    io = job_io(tmp_path, members)
+    io.read()
+    process(tmp_path, 11, read=30)
+    members.clear()
+
+    assert io.read().read_bytes == 30
+
+
+def test_a_process_named_twice_counts_once(tmp_path):
+    process(tmp_path, SHIM, read=1)
+    process(tmp_path, 11, read=20)
+
+    assert job_io(tmp_path, [11, SHIM, 11]).read().read_bytes == 21
+
+
+def test_a_job_whose_members_cannot_be_listed_is_what_its_shim_reaped(tmp_path):
+    process(tmp_path, SHIM, read=100)
+    io = JobIo(tmp_path, SHIM, IoBaseline(), CgroupReader(tmp_path / "gone").pids)
+
+    assert io.read().read_bytes == 100
+
+
+def test_one_descriptor_a_process_and_none_of_the_gone(tmp_path):
+    pids = list(range(11, 31))
+    for pid in (SHIM, *pids):
+        process(tmp_path, pid)
+    io = job_io(tmp_path, pids)
+    counts = [open_files(tmp_path)]
+    for _ in range(3):
+        io.read()
+    counts.append(open_files(tmp_path))
+    for pid in pids[:15]:
+        vanish(tmp_path, pid)
+    io.read()
+    counts.append(open_files(tmp_path))
+    io.close()
+    counts.append(open_files(tmp_path))
+
+    assert counts == [0, 21, 6, 0]
+
+
+def test_cpu_memory_and_stalls_come_from_the_caller(tmp_path):
+    process(tmp_path, SHIM)
+    io = job_io(
+        tmp_path,
+        cpu_s=lambda: 1.0,
+        resident_bytes=lambda: 2,
+        io_stall_s=lambda: 3.0,
+        memory_stall_s=lambda: None,
+    )
+
+    counters = io.read()
+
+    expected = (1.0, 2, 3.0, None)
+    assert expected == (
+        counters.cpu_s,
+        counters.resident_bytes,
+        counters.io_stall_s,
+        counters.memory_stall_s,
+    )
+
+
+def test_tree_members_are_listed_breadth_first(tmp_path):
+    process(tmp_path, SHIM, children=[20, 30])
+    process(tmp_path, 20, children=[5])
+    process(tmp_path, 30, children=[40])
+    process(tmp_path, 5, children=[6])
+    process(tmp_path, 6)
+    process(tmp_path, 40)
+
+    assert tree_members(tmp_path, SHIM) == [20, 30, 5, 40, 6]
+
+
+def test_children_of_every_thread_are_members(tmp_path):
+    process(tmp_path, SHIM, children=[20])
+    (tmp_path / f"proc/{SHIM}/task/12").mkdir()
+    (tmp_path / f"proc/{SHIM}/task/12/children").write_text("21 22 ")
+    for pid in (20, 21, 22):
+        process(tmp_path, pid)
+
+    assert tree_members(tmp_path, SHIM) == [20, 21, 22]
+
+
+def test_a_process_that_was_handed_on_during_the_walk_is_listed_once(tmp_path):
+    process(tmp_path, SHIM, children=[20, 21])
+    process(tmp_path, 20, children=[21])
+    process(tmp_path, 21)
+
+    assert tree_members(tmp_path, SHIM) == [20, 21]
+
+
+def test_a_process_that_goes_during_the_walk_has_no_children(tmp_path):
+    process(tmp_path, SHIM, children=[20, 21])
+    process(tmp_path, 21, children=[22])
+    process(tmp_path, 22)
+
+    assert tree_members(tmp_path, SHIM) == [20, 21, 22]
+
+
+def test_the_tree_of_a_gone_shim_is_no_data(tmp_path):
+    with pytest.raises(NoData):
+        tree_members(tmp_path, SHIM)
+
+
+def test_a_kernel_that_lists_no_children_is_no_data(tmp_path):
+    process(tmp_path, SHIM)
+    (tmp_path / f"proc/{SHIM}/task/{SHIM}/children").unlink()
+
+    with pytest.raises(NoData):
+        tree_members(tmp_path, SHIM)
+
+
+def test_resident_memory_is_the_sum_over_those_that_are_there(tmp_path):
+    for pid, pages in ((11, 100), (12, 20)):
+        process(tmp_path, pid)
+        (tmp_path / f"proc/{pid}/statm").write_text(f"500 {pages} 1 1 0 1 0\n")
+    page_bytes = os.sysconf("SC_PAGE_SIZE")
+
+    assert sum_resident_bytes(tmp_path, [11, 12, 13, 11]) == 120 * page_bytes
+    assert sum_resident_bytes(tmp_path, [13]) is None
+
+
+def cgroup(directory: Path, **files: str) -> CgroupReader:
+    for name, text in files.items():
+        (directory / name.replace("_", ".", 1)).write_text(text)
+    return CgroupReader(directory)
+
+
+def test_a_cgroup_lists_its_processes_in_the_kernels_order(tmp_path):
+    reader = cgroup(tmp_path, cgroup_procs="30\n20\n0\n25\n")
+
+    assert reader.pids() == [30, 20, 25]
+
+
+def test_a_cgroup_has_cpu_time_and_stall_times(tmp_path):
+    pressure = "some avg10=0.00 avg60=0.00 avg300=0.00 total={}\n"
+    reader = cgroup(
+        tmp_path,
+        cpu_stat="usage_usec 2500000\nuser_usec 2000000\nsystem_usec 500000\n",
+        io_pressure=pressure.format(1_500_000),
+        memory_pressure=pressure.format(250_000),
+    )
+
+    expected = (2.5, 1.5, 0.25)
+    assert expected == (reader.cpu_s(), reader.io_stall_s(), reader.memory_stall_s())
+
+
+def test_what_a_cgroup_does_not_count_is_unknown(tmp_path):
+    reader = cgroup(tmp_path)
+
+    assert [reader.cpu_s(), reader.io_stall_s(), reader.memory_stall_s()] == [None, None, None]
