@@ -94,6 +94,9 @@ class Commands:
             now = self._state.jobs.get(job.id)
             if now is None or now.state.is_final:
                 return True
+            refused = now.reason is not None and now.reason.code == "SuspendFailed"
+            if verb == "suspend" and refused and now is not job and not now.user_hold:
+                return True
             as_asked = now.user_hold == (verb == "suspend")
             return as_asked and (not now.is_live or now.frozen == now.wants_freeze)
 

@@ -28,6 +28,7 @@ from iodaemon.daemon.backends import (
 )
 from iodaemon.daemon.boot import is_same_boot, note_boot
 from iodaemon.daemon.driver import Driver
+from iodaemon.daemon.host import startup_warnings
 from iodaemon.daemon.journal import Journal, Restored
 from iodaemon.daemon.launching import launch_record
 from iodaemon.daemon.place import prepare_places, spoken_of
@@ -86,6 +87,8 @@ class _Daemon:
         return 0
 
     async def _serve(self, journal: Journal, timeline: WallTimeline) -> None:
+        for warning in startup_warnings(self._state_dir):
+            log.warning('event=warned text="%s"', warning)
         restored = journal.restore()
         driver, door = self._assemble(journal, timeline, restored)
         check_offers(self._policy.rules, door.backend.offers, self._config.backend)
@@ -106,7 +109,6 @@ class _Daemon:
             await server.close()
             driver.halt()
             await door.close()
-            self._config.socket_path.unlink(missing_ok=True)
             log.info("event=stopped running_jobs=%d", sum(1 for _ in driver.state.live))
 
     def _announce(self, driver: Driver, door: Door) -> None:
@@ -180,17 +182,25 @@ class _Daemon:
         )
 
     def _on_failure(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A bug: stop in order, so that nothing stays frozen, and say what it was.
-
-        That a connection cannot be accepted for now (too many are open) is none.
-        """
+        """A bug: stop in order, so that nothing stays frozen, and say what it was."""
         error = context.get("exception")
-        if isinstance(error, OSError) and "socket" in context:
+        if _is_about_accepting(context):
             log.warning("event=not_accepted problem=%s", error)
             return
         log.critical("event=failed message=%r", context.get("message"), exc_info=error)
         self._failure = self._failure or error or IodaemonError(str(context.get("message")))
         self._stopping.set()
+
+
+def _is_about_accepting(context: Mapping[str, Any]) -> bool:
+    """True where too many connections are open for one more: no bug, asyncio tries again.
+
+    It does so once a second, also when the socket was closed meanwhile (CPython issue 27906 and
+    ``BaseSelectorEventLoop._accept_connection``).
+    """
+    if "_start_serving" in str(context.get("message")):
+        return True
+    return isinstance(context.get("exception"), OSError) and "socket" in context
 
 
 def _awaken(job: Job) -> Job:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from iodaemon.config import Config
+from iodaemon.daemon.host import describe_process
 from iodaemon.errors import ConfigError
 
 _LOCKS: Final = {"state_dir": "daemon.lock", "runtime_dir": "socket.lock"}
@@ -39,9 +40,10 @@ def _take(lock: int, path: Path, key: str) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        holder = os.pread(lock, 20, 0).decode(errors="replace").strip() or "unknown"
+        holder = os.pread(lock, 20, 0).decode(errors="replace").strip()
+        who = describe_process(int(holder)) if holder.isdigit() else "unknown"
         raise ConfigError(
-            f"a daemon runs already on {path} (pid {holder}); use it, stop it, or set another {key}"
+            f"a daemon runs already on {path} ({who}); use it, stop it, or set another {key}"
         ) from error
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)

@@ -43,6 +43,7 @@ class Server:
         self._reports = reports
         self._ending = asyncio.Event()
         self._runner: web.AppRunner | None = None
+        self._path: Path | None = None
         self._lookup = Lookup(
             driver, journal, jobs_directory=jobs_directory, owner_uid=os.geteuid()
         )
@@ -69,14 +70,17 @@ class Server:
             await web.UnixSite(self._runner, str(path)).start()
         finally:
             os.umask(old_mask)
+        self._path = path
 
     async def close(self) -> None:
-        """Answer no more; streams end."""
+        """Answer no more; streams end, and the socket is gone."""
         self._ending.set()
         self._watch.end_streams()
         self._watch.notify(())
         if self._runner is not None:
             await self._runner.cleanup()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
 
     def _make_app(self) -> web.Application:
         app = web.Application(middlewares=[self._guard], client_max_size=_LARGEST_BODY_BYTES)

@@ -518,6 +518,7 @@ def test_an_environment_that_was_refused_is_stored_with_the_job_that_is_accepted
 
         assert {"BIG": BIG} == bench.journal.environment("env")
         assert {"BIG": BIG} == bench.driver.environment("env")
+        assert {} == bench.driver._new_environments
 
     drive(tmp_path, scenario)
 

@@ -1,0 +1,202 @@
+"""The daemon's server on a real socket over a simulated node, in a thread of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from iodaemon.api.client import Client
+from iodaemon.backend.profile import parse_profile
+from iodaemon.backend.simulated import SimulatedNode, default_platform
+from iodaemon.config import load_policy
+from iodaemon.core.controller import Controller
+from iodaemon.core.job import JobId
+from iodaemon.core.state import State
+from iodaemon.daemon.driver import Driver
+from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.server import Server
+from iodaemon.daemon.timeline import WallTimeline
+from iodaemon.registry import shipped
+
+
+class Served:
+    """A daemon without signals, locks and processes; ``close`` raises what went wrong in it."""
+
+    def __init__(self, directory: Path, *, kept_finished: int = 1000) -> None:
+        self.directory = directory
+        self.socket_path = str(directory / "iod.sock")
+        self.jobs_directory = directory / "jobs"
+        self.journal = Journal.open(directory / "journal.db", seed=1)
+        self._kept_finished = kept_finished
+        self._errors: list[BaseException] = []
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._live()))
+        self._thread.start()
+        assert self._ready.wait(10.0)
+        self.client = Client(self.socket_path, timeout_s=20.0)
+
+    async def _live(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.loop.set_exception_handler(self._on_error)
+        self._stop = asyncio.Event()
+        try:
+            await self._serve()
+        finally:
+            await asyncio.to_thread(self.journal.close)
+
+    async def _serve(self) -> None:
+        timeline = WallTimeline(self.loop)
+        restored = self.journal.restore()
+        self.state = State(default_platform(), kept_finished=self._kept_finished)
+        self.state.restore(restored.jobs, restored.next_id)
+        policy = load_policy(
+            "default",
+            overrides={"regulation": {"timeslice": "0.1 s"}},
+            search=(shipped("policies"),),
+        )
+        self.driver = Driver(
+            Controller(self.state, policy.rules), self.journal, timeline, restored.environments
+        )
+        node = SimulatedNode(
+            self.state.platform,
+            timeline,
+            self.driver.post,
+            lambda job_id: parse_profile(self.state.jobs[job_id].spec.command),
+        )
+        self.server = Server(
+            self.driver,
+            self.journal,
+            jobs_directory=self.jobs_directory,
+            cancel_grace_s=5.0,
+            pids=lambda _: [],
+            reports={
+                name: lambda name=name: {"name": name} for name in ("node", "policy", "config")
+            },
+        )
+        await self.server.open(Path(self.socket_path))
+        self.driver.run(node)
+        self._ready.set()
+        await self._stop.wait()
+        await self.server.close()
+        self.driver.halt()
+
+    def _on_error(self, _: object, context: dict[str, Any]) -> None:
+        self._errors.append(context.get("exception") or RuntimeError(str(context)))
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(20.0)
+        assert not self._thread.is_alive(), "the server does not stop"
+        if self._errors:
+            raise self._errors[0]
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """The function's result, called in the daemon's loop."""
+
+        async def run() -> Any:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(10.0)
+
+    def handlers(self) -> int:
+        """How many requests are being answered now."""
+        return self.call(
+            lambda: sum("start" in (t.get_coro().__qualname__) for t in asyncio.all_tasks())
+        )
+
+    # -- jobs ----------------------------------------------------------------------------------
+
+    def submit(self, *words: str, **fields: Any) -> int:
+        [job_id] = self.client.submit([{"command": ["job", *words], **fields}], {"A": "1"})
+        return job_id
+
+    def running(self, *words: str, **fields: Any) -> int:
+        """A job that runs until it is told otherwise."""
+        job_id = self.submit(*(words or ("compute=1000s",)), **fields)
+        self.until(lambda: self.state.jobs[JobId(job_id)].state == "RUNNING")
+        return job_id
+
+    def ended(self, *words: str, **fields: Any) -> int:
+        job_id = self.submit(*(words or ("exit=0",)), **fields)
+        assert self.client.wait([job_id], timeout_s=10.0)["finished"]
+        return job_id
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Wait in the daemon until this is so."""
+        waiting = asyncio.run_coroutine_threadsafe(
+            self.driver.watch.until(lambda: bool(holds()), 10.0), self.loop
+        )
+        assert waiting.result(15.0)
+
+    def output(self, job_id: int, data: bytes) -> Path:
+        """Give the job an output file, as its shim would have."""
+        attempt = self.state.jobs[JobId(job_id)].attempt
+        path = self.jobs_directory / f"{job_id}.{attempt}" / "output"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        return path
+
+    # -- HTTP ----------------------------------------------------------------------------------
+
+    def raw(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(self.socket_path)  # without a timeout: then it waits to be accepted
+        connection.settimeout(20.0)
+        return connection
+
+    def ask(self, method: str, target: str, body: bytes | None = None, **headers: str) -> Answer:
+        """One request as it stands here; the whole answer."""
+        data = b"" if body is None else body
+        lines = [f"{method} {target} HTTP/1.1", "Host: x", "Connection: close"]
+        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+        if body is not None and "Transfer_Encoding" not in headers:
+            lines.append(f"Content-Length: {len(data)}")
+        head = "\r\n".join(lines).encode() + b"\r\n\r\n"
+        return self.exchange(head + data)
+
+    def exchange(self, data: bytes) -> Answer:
+        """Send these bytes; whatever comes back until the end."""
+        with self.raw() as connection:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                connection.sendall(data)  # it may answer before it has heard all
+            received = b""
+            while piece := connection.recv(1 << 16):
+                received += piece
+        return Answer(received)
+
+
+class Answer:
+    """Status and body of one answer."""
+
+    def __init__(self, data: bytes) -> None:
+        head, _, self.body = data.partition(b"\r\n\r\n")
+        self.status = int(head.split()[1])
+        self.head = head.decode("latin-1")
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> tuple[int, str, str]:
+        """Status, code, message: of an answer that is an error in one line, and nothing else."""
+        told = self.json
+        assert set(told) == {"error"}
+        assert set(told["error"]) == {"code", "message"}
+        message = told["error"]["message"]
+        assert message
+        assert "\n" not in message
+        assert len(message) < 500
+        return self.status, told["error"]["code"], message
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))

@@ -1,0 +1,147 @@
+"""Output from its end, in lines, without reading all of it."""
+
+import io
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from served import Served
+
+from iodaemon.daemon import output
+
+PIECE = output._PIECE_BYTES
+
+
+def tail(data, lines):
+    file = io.BytesIO(data)
+    output._seek_to_tail(file, lines)
+    return file.read()
+
+
+def expected_tail(data, lines):
+    """What tail(1) prints."""
+    return b"".join(data.splitlines(keepends=True)[-lines:]) if lines else b""
+
+
+@pytest.mark.parametrize(
+    ("data", "lines", "expected"),
+    [
+        (b"", 0, b""),
+        (b"", 1, b""),
+        (b"", 10, b""),
+        (b"one\ntwo\n", 0, b""),
+        (b"one\ntwo\n", 1, b"two\n"),
+        (b"one\ntwo\n", 2, b"one\ntwo\n"),
+        (b"one\ntwo\n", 3, b"one\ntwo\n"),
+        (b"one\ntwo\n", 10**30, b"one\ntwo\n"),
+        (b"one\ntwo", 1, b"two"),
+        (b"one\ntwo", 2, b"one\ntwo"),
+        (b"one", 1, b"one"),
+        (b"\n", 1, b"\n"),
+        (b"\n\n\n", 2, b"\n\n"),
+        (b"one\n\ntwo\n", 2, b"\ntwo\n"),
+    ],
+)
+def test_so_many_lines_from_the_end(data, lines, expected):
+    assert expected == tail(data, lines)
+
+
+LONG = b"x" * (PIECE + 7)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        LONG,
+        LONG + b"\n",
+        LONG + b"\n" + LONG,
+        LONG + b"\n" + LONG + b"\n",
+        b"one\n" + b"x" * (PIECE - 1) + b"\n",
+        b"one\n" + b"x" * (PIECE - 2) + b"\n",
+        b"one\n" + b"x" * PIECE,
+        b"\n" * (PIECE + 3),
+        b"line\n" * (PIECE // 2),
+    ],
+    ids=range(9),
+)
+@pytest.mark.parametrize("lines", [0, 1, 2, 3, PIECE])
+def test_lines_longer_than_a_block_are_found_as_well(data, lines):
+    assert expected_tail(data, lines) == tail(data, lines)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(st.binary(max_size=5), max_size=12), st.integers(0, 15), st.integers(1, 9))
+def test_the_blocks_make_no_difference(parts, lines, piece_bytes):
+    data = b"\n".join(part.replace(b"\r", b"").replace(b"\n", b"") for part in parts)
+    whole = tail(data, lines)
+    usual, output._PIECE_BYTES = output._PIECE_BYTES, piece_bytes
+    try:
+        in_blocks = tail(data, lines)
+    finally:
+        output._PIECE_BYTES = usual
+
+    assert whole == in_blocks
+    assert whole.count(b"\n") <= lines
+
+
+def dechunked(body):
+    """The bytes of a chunked body."""
+    data = b""
+    while body:
+        size, _, body = body.partition(b"\r\n")
+        data, body = data + body[: int(size, 16)], body[int(size, 16) + 2 :]
+    return data
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    served = Served(tmp_path_factory.mktemp("output"))
+    yield served
+    served.close()
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", b"a\nb\nc"),
+        ("?tail=0", b""),
+        ("?tail=1", b"c"),
+        ("?tail=2", b"b\nc"),
+        ("?tail=99", b"a\nb\nc"),
+        ("?tail=2&follow=1", b"b\nc"),
+        ("?tail=1&stream=stderr", b"c"),
+    ],
+)
+def test_the_tail_of_a_jobs_output(served, query, expected):
+    job_id = served.ended()
+    served.output(job_id, b"a\nb\nc")
+
+    answer = served.ask("GET", f"/v1/jobs/{job_id}/logs{query}")
+
+    assert 200 == answer.status
+    assert expected == dechunked(answer.body)
+
+
+def test_output_that_shrinks_or_grows_while_it_is_sent_does_no_harm(served):
+    job_id = served.ended()
+    path = served.output(job_id, b"x" * 3_000_000)
+    pieces = served.client.logs(job_id)
+    first = next(pieces)
+    path.write_bytes(b"y")
+
+    rest = b"".join(pieces)
+
+    assert first.startswith(b"x")
+    assert len(first) + len(rest) <= 3_000_000
+
+
+def test_a_file_that_grows_faster_than_it_is_read_is_sent_as_far_as_it_went(served):
+    job_id = served.running()
+    path = served.output(job_id, b"x" * 3_000_000)
+    received = 0
+    for piece in served.client.logs(job_id):
+        received += len(piece)
+        with path.open("ab") as file:
+            file.write(b"y" * 2 * len(piece))
+
+    assert 3_000_000 == received
