@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: help setup test lint demo format clean
+.PHONY: help setup test lint demo bench-regulation format clean
 
 help:
 	@echo "make test     all gates: ruff, mypy, import contracts, every test (about 5 minutes)"
 	@echo "make demo     the main job on this machine's disk, regulation off and on (at most 90 s)"
+	@echo "make bench-regulation   real jobs with and without regulation on three beds (30 minutes)"
 	@echo "make setup    the virtual environment in .venv"
 	@echo "make format   format the code"
 	@echo "make clean    remove .venv and caches"
@@ -32,6 +33,10 @@ test: lint
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
+
+# Needs root and nbdkit, nbdkit-plugin-dev, libnbd-bin, fuse3, gcc. BENCH="--rounds 1 --beds spin"
+bench-regulation: $(STAMP)
+	@$(BIN)/python tests/bench/regulation.py $(BENCH)
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -4,8 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 from builders import Rig, platform
+from hypothesis import HealthCheck, settings
 
 from iodaemon.core.state import State
+
+# No wall time decides here: the machines that run this are shared. The same examples every time.
+settings.register_profile(
+    "gate", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("gate")
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import os
 import shlex
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -82,13 +83,23 @@ class Server:
         self.state = self.root / "state"
         self.runtime = self.root / "run"
         self.mark = uuid.uuid4().hex
-        self.ledger = self.root / "ledger"
+        self.place = self.root
         self.log = self.root / "daemon.log"
         self.environment = {**os.environ, MARK: self.mark}
         self.config = self.root / "config.toml"
         self.config.write_text(_config(self, settings))
         self.process = None
         self.client = Client(str(self.runtime / "iod.sock"), timeout_s=PATIENCE_S)
+
+    @property
+    def ledger(self):
+        """Where jobs write what they did."""
+        return self.place / "ledger"
+
+    def new_page(self):
+        """A place of its own for the next test on this server."""
+        self.place = Path(tempfile.mkdtemp(prefix="page-", dir=self.root))
+        return self
 
     # -- life of the daemon ------------------------------------------------------------------
 
@@ -130,7 +141,7 @@ class Server:
         end(keeper)
 
     def kill_shim(self, job):
-        end(self.shim(job)["pid"])
+        end(self.shim_of(job)["pid"])
 
     def stop_processes(self, *pids):
         """Make them deaf; a SIGKILL reaches them all the same."""
@@ -164,7 +175,7 @@ class Server:
 
     def submit_many(self, specs, env=None):
         environment = {**self.environment, **(env or {})}
-        return self.client.submit([{"cwd": str(self.root), **spec} for spec in specs], environment)
+        return self.client.submit([{"cwd": str(self.place), **spec} for spec in specs], environment)
 
     def script(self, text, **options):
         """A job that runs this text in a shell."""
@@ -176,21 +187,22 @@ class Server:
         While it lasts, it repeats ``step``.
         """
         return self.script(
-            f'echo "start {name}" >> {self.ledger}\n'
-            f"while [ ! -e {self.gate(name)} ]; do {step}; echo >> {self.root}/ticks-{name}; done\n"
-            f'echo "done {name}" >> {self.ledger}\nexit {code}',
+            f"cd {self.place}\n"
+            f'echo "start {name}" >> ledger\n'
+            f"while [ ! -e gate-{name} ]; do {step}; echo >> ticks-{name}; done\n"
+            f'echo "done {name}" >> ledger\nexit {code}',
             **options,
         )
 
     def gate(self, name):
-        return self.root / f"gate-{name}"
+        return self.place / f"gate-{name}"
 
     def open_gate(self, *names):
         for name in names:
             self.gate(name).touch()
 
     def ticks(self, name):
-        path = self.root / f"ticks-{name}"
+        path = self.place / f"ticks-{name}"
         return path.stat().st_size if path.exists() else 0
 
     def goes_on(self, name):
@@ -222,6 +234,16 @@ class Server:
 
         return until(look, f"{states} of job {job} ({self.job(job)['state']})")
 
+    def await_durable(self, job, state):
+        """Wait until the journal on the disk has the job in this state."""
+
+        def look():
+            with contextlib.closing(sqlite3.connect(self.state / "journal.db")) as journal:
+                rows = journal.execute("SELECT state FROM job WHERE id = ?", (job,)).fetchall()
+            return rows == [(state,)]
+
+        until(look, f"{state} of job {job} in the journal")
+
     def suspend(self, job):
         return self.client.suspend(job)["job"]["state"]
 
@@ -239,11 +261,12 @@ class Server:
     def output(self, job):
         return b"".join(self.client.logs(job)).decode()
 
-    def key(self, job):
-        return f"{job}.{self.job(job)['attempt']}"
+    def directory(self, job, attempt=1):
+        return self.state / "jobs" / f"{job}.{attempt}"
 
-    def shim(self, job):
-        return json.loads((self.state / "jobs" / self.key(job) / "shim.json").read_text())
+    def shim_of(self, job):
+        """What the shim of the first attempt wrote of itself."""
+        return json.loads((self.directory(job) / "shim.json").read_text())
 
     def frozen(self):
         """What stands still: cgroups that are frozen, processes that are stopped."""
@@ -261,23 +284,42 @@ class Server:
         try:
             if failed is None:
                 self._leave_nothing()
+        except AssertionError as error:
+            error.add_note(self._describe_left())
+            raise
         finally:
             self._sweep()
+
+    def end_all(self):
+        """Cancel every job; nothing but daemon and keeper is left then."""
+        for job in self.client.jobs()["jobs"]:
+            with contextlib.suppress(IodaemonError):
+                self.client.cancel(job["id"], grace_s=0)
+        ours = {self.process.pid, self.keeper_pid()}
+        until(lambda: set(marked(self.mark)) <= ours, "end of all processes of all jobs")
+        until(lambda: not self._job_cgroups(), "removal of all jobs' cgroups")
+
+    def _job_cgroups(self):
+        return [path for tree in cgroup_trees(self.state) for path in tree.glob("jobs/*/")]
 
     def _leave_nothing(self):
         """Whatever was left running ends by itself: the keeper goes with its last job."""
         if self.is_running():
-            for job in self.client.jobs()["jobs"]:
-                with contextlib.suppress(IodaemonError):
-                    self.client.cancel(job["id"], grace_s=0)
+            self.end_all()
             exit_code = self.stop()
             assert exit_code == 0, self.log.read_text()
-        until(lambda: not marked(self.mark), f"end of {marked(self.mark)}")
+        until(lambda: not marked(self.mark), "end of all processes")
         assert cgroup_trees(self.state) == []
         assert [path.name for path in self.runtime.glob("*.sock")] in ([], ["iod.sock"])
         assert not (self.runtime / "keeper.sock").exists()
         assert "Traceback" not in (self.state / "keeper.log").read_text()
         assert "Traceback" not in self.log.read_text()
+
+    def _describe_left(self):
+        """What is left, and the last words of daemon and keeper."""
+        left = [_read(Path(f"/proc/{pid}/cmdline")).replace("\0", " ") for pid in marked(self.mark)]
+        logs = [_read(path)[-2000:] for path in (self.log, self.state / "keeper.log")]
+        return "\n".join(["left:", *left, *logs])
 
     def _sweep(self):
         """After a failure: kill what is left, frozen or not."""
@@ -347,7 +389,7 @@ def direct_reads(directory, mebibytes=64):
     return f"dd if={shlex.quote(str(data))} of=/dev/null bs=1M iflag=direct 2>/dev/null"
 
 
-@pytest.fixture(params=["cgroup", "signals"])
+@pytest.fixture(params=["cgroup", "signals"], scope="module")
 def means(request):
     """How jobs are suspended."""
     if request.param == "cgroup" and not _cgroup_is_writable():
@@ -364,8 +406,21 @@ def make_server(means):
 
 @pytest.fixture
 def server(make_server):
-    """A daemon that runs."""
+    """A daemon that runs, to be killed and restarted."""
     return make_server().start()
+
+
+@pytest.fixture(scope="module")
+def _lasting_server(means):
+    with Server(means) as server:
+        yield server.start()
+
+
+@pytest.fixture
+def shared(_lasting_server):
+    """A daemon that runs for all tests of a module; each has to leave it without jobs."""
+    yield _lasting_server.new_page()
+    _lasting_server.end_all()
 
 
 def _cgroup_is_writable():

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import Final, TypeAlias, TypeGuard, cast
 from urllib.parse import urlencode
 
 from iodaemon.api.connection import UnixConnection, not_ours, receive, send, stream
 from iodaemon.api.model import (
+    HistoryAnswer,
     Job,
     JobAnswer,
     JobDetail,
@@ -25,6 +26,8 @@ from iodaemon.api.model import (
     JobSpec,
     JsonObject,
     JsonValue,
+    KeyedSum,
+    SumsAnswer,
     WaitAnswer,
 )
 from iodaemon.errors import NoDaemon, RequestError
@@ -39,6 +42,7 @@ _POLL_S: Final = 30.0
 _RETRY_S: Final = 0.25
 _AT_ONCE: Final = 64
 _JOB_KEYS: Final = frozenset(Job.__required_keys__)
+_SUM_KEYS: Final = frozenset(KeyedSum.__required_keys__)
 
 Outcome: TypeAlias = JobAnswer | RequestError
 """What one of several requests came to."""
@@ -88,6 +92,31 @@ class Client:
             query.append(("limit", str(limit)))
         answer = self._object("GET", _target("/v1/jobs", query), None, {"node", "jobs"})
         return cast("JobsAnswer", self._with_jobs(answer))
+
+    def history(self, query: Iterable[tuple[str, str]] = ()) -> HistoryAnswer:
+        """Finished jobs, the one that ended last at the end.
+
+        Args:
+            query: ``user`` (name or number), ``name`` (a glob), ``state`` (repeatable, word or
+                code), ``since_s``, ``until_s`` (when they ended), ``select`` (as for ``jobs``),
+                ``limit`` (those that ended last).
+        """
+        answer = self._object("GET", _target("/v1/history", list(query)), None, {"jobs"})
+        return cast("HistoryAnswer", self._with_jobs(answer))
+
+    def history_sums(self, by: str, query: Iterable[tuple[str, str]] = ()) -> SumsAnswer:
+        """Finished jobs added up, who moved most first.
+
+        Args:
+            by: ``user`` or ``name``.
+            query: as for ``history``.
+        """
+        target = _target("/v1/history", [*query, ("by", by)])
+        answer = self._object("GET", target, None, {"sums", "total"})
+        sums = answer["sums"]
+        if not isinstance(sums, list) or not all(map(_is_sum, sums)):
+            raise not_ours(self.socket_path, "its sums have another shape")
+        return cast("SumsAnswer", answer)
 
     def submit(self, jobs: Sequence[JobSpec], environment: Mapping[str, str]) -> list[int]:
         """Submit all of these jobs or none; the numbers of the jobs, in order, once durable."""
@@ -308,6 +337,10 @@ def _only(outcomes: Iterator[tuple[int, Outcome]]) -> JobAnswer:
 
 def _is_job(value: JsonValue) -> TypeGuard[JsonObject]:
     return isinstance(value, dict) and value.keys() >= _JOB_KEYS
+
+
+def _is_sum(value: JsonValue) -> bool:
+    return isinstance(value, dict) and value.keys() >= _SUM_KEYS
 
 
 def _target(path: str, query: Sequence[tuple[str, str]]) -> str:

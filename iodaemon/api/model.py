@@ -166,3 +166,42 @@ class WaitAnswer(TypedDict):
 
     jobs: list[Job]
     finished: bool
+
+
+class HistoryAnswer(TypedDict):
+    """Finished jobs, the one that ended last at the end."""
+
+    version: int
+    now_s: float
+    jobs: list[Job]
+
+
+class Sum(TypedDict):
+    """What several finished jobs came to together; None where it is known of none of them."""
+
+    jobs: int
+    failed: int
+    cancelled: int
+    run_s: float
+    suspended_io_s: float
+    suspended_user_s: float
+    read_bytes: int | None
+    written_bytes: int | None
+    unknown_io_jobs: int
+    bandwidth_bytes_per_s: float | None
+
+
+class KeyedSum(Sum):
+    """The sum over the jobs of one user, or of one name."""
+
+    key: str
+
+
+class SumsAnswer(TypedDict):
+    """Finished jobs added up, who moved most first."""
+
+    version: int
+    now_s: float
+    by: str
+    sums: list[KeyedSum]
+    total: Sum

@@ -105,7 +105,9 @@ class Fluid:
     def jobs(self) -> dict[JobId, JobCounters]:
         """The counters of each job that has not ended."""
         request_bytes = self._disk.request_bytes
-        return {job_id: job.counters(request_bytes) for job_id, job in self._jobs.items()}
+        return {
+            job_id: job.counters(request_bytes, self._disk.id) for job_id, job in self._jobs.items()
+        }
 
     def device(self) -> DeviceCounters:
         """The disk's line of /proc/diskstats; a request under way counts as completed."""

@@ -6,6 +6,7 @@ import math
 
 from iodaemon.backend.profile import Compute, Profile, Read, Step, Write
 from iodaemon.core.job import IoTotals
+from iodaemon.core.platform import DeviceId
 from iodaemon.core.sample import JobCounters
 
 
@@ -108,8 +109,8 @@ class Progress:
         written_bytes = self.buffered_bytes + self.direct_bytes
         return IoTotals(read_bytes=self.read_bytes, written_bytes=written_bytes)
 
-    def counters(self, request_bytes: int) -> JobCounters:
-        """Its counters now; a system call moves as much as a request."""
+    def counters(self, request_bytes: int, device: DeviceId) -> JobCounters:
+        """Its counters now; a system call moves as much as a request, all files are on one disk."""
         totals = self.totals
         moved_bytes = totals.total_bytes
         compute_s = self._compute_s + (self._done if isinstance(self.step, Compute) else 0.0)
@@ -121,6 +122,7 @@ class Progress:
             cpu_s=compute_s * self._slots,
             resident_bytes=self.profile.resident_bytes,
             io_stall_s=self._stall_s,
+            devices=None if self.profile.hides_io else (device,),
         )
 
 

@@ -13,11 +13,12 @@ from iodaemon.api.client import Client
 from iodaemon.api.model import STATE_CODES, Job, JobsAnswer, LoadLine
 from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
-from iodaemon.cli.failure import UsageError, nearest
+from iodaemon.cli.failure import UsageError
 from iodaemon.cli.option import OFF, AsJson, Jobs, Word, Words, option
 from iodaemon.cli.output import Column
 from iodaemon.cli.selector import Selection, format_ids, parse_selectors
 from iodaemon.cli.session import Session
+from iodaemon.cli.state import parse_states
 from iodaemon.errors import NoDaemon, NotFound
 
 app = new_app()
@@ -74,7 +75,7 @@ def queue(
     view = _View(
         client=session.client(),
         selection=parse_selectors(jobs) if jobs else _EVERYTHING,
-        states=_states(state or []),
+        states=parse_states(state or []),
         user=user,
         all_jobs=all_jobs,
         header=not no_header,
@@ -198,23 +199,6 @@ def _in_colour(line: str, row: list[str]) -> str:
     code = row[_STATE_AT]
     before, found, after = line.partition(f" {code} ")
     return f"{before} {output.coloured(code, code)} {after}" if found else line
-
-
-def _states(words: list[str]) -> list[str]:
-    """The states' words, from words or codes in any case.
-
-    Raises:
-        UsageError: there is no such state.
-    """
-    by_code = {code: state for state, code in STATE_CODES.items()}
-    states = []
-    for word in (part.upper() for text in words for part in text.split(",")):
-        state = by_code.get(word, word)
-        if state not in STATE_CODES:
-            hint = f"one of {', '.join(STATE_CODES)}"
-            raise UsageError(f"--state: no state {word!r}{nearest(word, STATE_CODES, hint)}")
-        states.append(state)
-    return states
 
 
 def _seconds(text: str) -> float:

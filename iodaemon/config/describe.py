@@ -18,6 +18,13 @@ _QUANTITIES: Final[dict[str, tuple[Callable[[float], str], Callable[[str], float
     "duration": (units.format_duration, units.parse_duration_s),
 }
 
+_KINDS: Final[dict[Any, str]] = {
+    str: "text",
+    bool: "true or false",
+    int: "number",
+    str | None: "text or none",
+}
+
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """One setting.
@@ -108,8 +115,8 @@ def _kind(field: msgspec.structs.FieldInfo) -> str:
     type_ = plain_type(field.type)
     if (quantity := quantity_of(field.name)) is not None:
         return quantity
-    if type_ in (str, bool, int):
-        return {str: "text", bool: "true or false", int: "number"}[type_]
+    if type_ in _KINDS:
+        return _KINDS[type_]
     if get_origin(type_) is tuple:
         return "list"
     return " or ".join(map(str, get_args(type_)))

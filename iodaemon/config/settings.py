@@ -6,7 +6,9 @@ the fields of ``Settings``: the key is the field's name without its unit.
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -26,6 +28,9 @@ _LONGEST_SOCKET_BYTES: Final = 107
 """sun_path holds 108 bytes with the closing NUL (unix(7))."""
 _LARGEST_CPU: Final = 8191
 """NR_CPUS of the largest kernels built (Kconfig, x86 MAXSMP)."""
+
+_LARGEST_PORT: Final = 65535
+_ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[0-9.]+):([0-9]{1,5})")
 
 Scalar = str | int | float | bool
 
@@ -91,9 +96,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["auto", "signals"],
         Meta(description="auto: cgroup freeze where it can be had; signals: SIGSTOP in any case"),
     ] = "auto"
+    mode: Annotated[
+        Literal["on", "shadow", "off"],
+        Meta(
+            description="regulation: on; shadow: decides and records, touches nothing; off; "
+            "'iod mode' switches a running daemon, and that outlives it"
+        ),
+    ] = "on"
+    journal_samples: Annotated[
+        bool, Meta(description="keep raw samples of the last day, for 'iod replay'")
+    ] = False
     retain_s: Annotated[
         float, Meta(description="how long finished jobs and their history are kept")
     ] = 90 * 86400.0
+    metrics_listen: Annotated[
+        str | None,
+        Meta(
+            description="address and port where Prometheus may read GET /metrics, for example "
+            '"127.0.0.1:9750"; of the loopback interface, where every user of the machine can'
+        ),
+    ] = None
     topology: Topology = Topology()
     admission: Annotated[
         dict[str, Scalar], Meta(description="replaces values of the policy's [admission]")
@@ -122,6 +144,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 f"socket path {longest} has {length} bytes, the kernel takes "
                 f"{_LONGEST_SOCKET_BYTES}; set runtime_dir to a shorter path"
             )
+        if self.metrics_listen is not None:
+            loopback_address(self.metrics_listen)
 
     @property
     def socket_path(self) -> Path:
@@ -132,6 +156,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def journal_path(self) -> Path:
         """The journal's database."""
         return Path(self.state_dir) / "journal.db"
+
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """Where metrics are served by TCP; None: nowhere."""
+        return None if self.metrics_listen is None else loopback_address(self.metrics_listen)
 
     @property
     def policy_overrides(self) -> dict[str, Mapping[str, Scalar]]:
@@ -239,6 +268,29 @@ def cpu_numbers(text: str) -> tuple[int, ...]:
             raise ValueError(f"sockets: {text!r} has no CPUs in {part.strip()!r}")
         cpus.update(range(int(first), int(numbers[-1]) + 1))
     return tuple(sorted(cpus))
+
+
+def loopback_address(text: str) -> tuple[str, int]:
+    """Address and port of ``127.0.0.1:9750`` or ``[::1]:9750``.
+
+    Raises:
+        ValueError: it is not written so, or others than this machine could reach it.
+    """
+    match = _ADDRESS.fullmatch(text)
+    host, port = (match[1].strip("[]"), int(match[2])) if match else ("", 0)
+    if not _is_loopback(host) or not 1 <= port <= _LARGEST_PORT:
+        raise ValueError(
+            f"metrics_listen is {text!r}; write an address of the loopback interface and a port, "
+            "for example '127.0.0.1:9750'"
+        )
+    return host, port
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _read(file: Path | None, *, must_exist: bool) -> dict[str, Any]:

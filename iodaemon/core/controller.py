@@ -16,7 +16,6 @@ from iodaemon.core.decision import (
     Kill,
     Placed,
     Plan,
-    RegulationPlan,
     Reject,
     Resume,
     Start,
@@ -24,7 +23,8 @@ from iodaemon.core.decision import (
 )
 from iodaemon.core.job import SUSPENDED, Job, JobState, Reason
 from iodaemon.core.react import react
-from iodaemon.core.rule import Rules
+from iodaemon.core.regulator import Regulator
+from iodaemon.core.rule import Mode, Rules
 from iodaemon.core.state import State, with_fields
 from iodaemon.core.state_view import StateView
 from iodaemon.core.step import Step
@@ -36,12 +36,12 @@ WALLTIME_GRACE_S: Final = 10.0
 class Controller:
     """Applies events to the state, asks the rules, commits and returns what they decide."""
 
-    def __init__(self, state: State, rules: Rules, *, seed: int = 0) -> None:
+    def __init__(self, state: State, rules: Rules, *, seed: int = 0, mode: Mode = Mode.ON) -> None:
         self.state = state
         self.rules = rules
         self._rng = random.Random(seed)  # noqa: S311 - for policies, not for secrets
+        self.regulator = Regulator(self._rng, mode)
         self._admission_memory: Any = None
-        self._regulation_memory: Any = None
         self._now_s = 0.0
 
     def step(self, events: Sequence[ev.Event]) -> Plan:
@@ -60,12 +60,15 @@ class Controller:
         step = Step(self.state, self._now_s)
         for event in events:
             step.now_s = max(step.now_s, event.at_s)
-            react(step, event)
+            if isinstance(event, ev.ModeChanged):
+                self.regulator.switch(step, event.mode)
+            else:
+                react(step, event)
         self._now_s = step.now_s
         self._enforce_limits(step)
         self._end_delays(step)
         if any(isinstance(event, ev.SampleTaken) for event in events):
-            self._regulate(step)
+            self.regulator.regulate(step, self.rules)
         self._admit(step)
         self._agree_on_freezing(step)
         return step.plan(self._next_deadline_s())
@@ -74,7 +77,7 @@ class Controller:
         """Go on under other rules; what the old ones remembered is forgotten."""
         self.rules = rules
         self._admission_memory = None
-        self._regulation_memory = None
+        self.regulator.forget()
 
     # -- limits ------------------------------------------------------------------------------
 
@@ -102,20 +105,15 @@ class Controller:
 
     def _release_and_protect(self, step: Step, job: Job) -> None:
         """The guard over every rule: suspended too long in a row, it runs, for as long at least."""
-        limit_s = self._max_suspend_s(job)
+        limit_s = self.rules.longest_suspension_s(job)
         assert limit_s is not None
         job = with_fields(
             job, io_hold=False, io_held_since_s=None, immune_until_s=step.now_s + limit_s
         )
         step.put(job)
 
-    def _max_suspend_s(self, job: Job) -> float | None:
-        if job.spec.max_suspend_s is not None:
-            return job.spec.max_suspend_s
-        return self.rules.max_suspend_s
-
     def _hold_ends_s(self, job: Job) -> float | None:
-        limit_s = self._max_suspend_s(job)
+        limit_s = self.rules.longest_suspension_s(job)
         if job.io_held_since_s is None or limit_s is None:
             return None
         return job.io_held_since_s + limit_s
@@ -130,36 +128,6 @@ class Controller:
         return min([*deadlines, *self.state.delayed.values()], default=None)
 
     # -- rules -------------------------------------------------------------------------------
-
-    def _view(self, step: Step) -> StateView:
-        return StateView(self.state, self.rules, step.now_s, self._rng)
-
-    def _regulate(self, step: Step) -> None:
-        plan, memory = self.rules.regulation.decide(
-            StateView(self.state, self.rules, step.now_s, self._rng), self._regulation_memory
-        )
-        self._regulation_memory = memory
-        self.state.io_headroom_bytes_per_s = plan.io_headroom_bytes_per_s
-        for job_id in plan.resumes:
-            job = self.state.jobs[job_id]
-            if job.io_hold:
-                step.put(with_fields(job, io_hold=False, io_held_since_s=None))
-        let_go = frozenset(plan.resumes)  # held again at once, its hold would never age
-        for job_id in plan.suspends:
-            if job_id not in let_go:
-                self._hold_for_io(step, self.state.jobs[job_id], plan)
-
-    def _hold_for_io(self, step: Step, job: Job, plan: RegulationPlan) -> None:
-        immune = job.immune_until_s is not None and job.immune_until_s > step.now_s
-        unknown = self.state.meter.bandwidth(job.id) is None
-        if job.state is not JobState.RUNNING or job.wants_freeze:
-            return
-        if job.spec.no_suspend or immune or unknown:
-            return
-        reason = plan.reasons.get(job.id) or Reason(
-            code="IoBound", text="suspended by the regulation"
-        )
-        step.put(with_fields(job, io_hold=True, io_held_since_s=step.now_s, hold_reason=reason))
 
     def _admit(self, step: Step) -> None:
         if self.state.starts_blocked:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -61,6 +61,54 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     partition: PartitionId
 
 
+class Weighed(msgspec.Struct, frozen=True, kw_only=True):
+    """One job in the table of a decision.
+
+    Attributes:
+        job_id: which.
+        rate_bytes_per_s: what it moved in the slice; None: unknown.
+        load: its part of the signal, in the signal's unit.
+        verdict: ``suspend``, ``resume``, ``spared``, ``runs`` or ``waits``.
+        why: in words.
+    """
+
+    job_id: JobId
+    rate_bytes_per_s: float | None
+    load: float
+    verdict: str
+    why: str
+
+
+ACTED: Final = frozenset({"suspend", "resume"})
+"""Verdicts that are decisions."""
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What a regulation saw in the slice in which it acted: enough to judge it afterwards.
+
+    Attributes:
+        at_s: when.
+        signal: what was looked at, for example ``wait of sda``.
+        value: what it was.
+        threshold: what it was held against.
+        load: what all jobs together put on it.
+        allowed: what they may.
+        total_bytes_per_s: what all jobs moved.
+        jobs: every live job that the signal concerns, ordered by id.
+        is_shadow: nothing was touched; it only would have been.
+    """
+
+    at_s: float
+    signal: str
+    value: float
+    threshold: float
+    load: float
+    allowed: float
+    total_bytes_per_s: float
+    jobs: tuple[Weighed, ...]
+    is_shadow: bool = False
+
+
 class AdmissionPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What an admission rule decided.
 
@@ -84,6 +132,7 @@ class RegulationPlan(msgspec.Struct, frozen=True, kw_only=True):
         suspends: running jobs to bring to a standstill.
         resumes: suspended jobs to let go.
         reasons: why, for each job named in one of the two.
+        evidence: what was seen, one for each signal that was acted on.
         io_headroom_bytes_per_s: I/O that admission may still add; None: no limit, 0: start
             nothing that does I/O.
     """
@@ -91,6 +140,7 @@ class RegulationPlan(msgspec.Struct, frozen=True, kw_only=True):
     suspends: tuple[JobId, ...] = ()
     resumes: tuple[JobId, ...] = ()
     reasons: Mapping[JobId, Reason] = _NONE
+    evidence: tuple[Evidence, ...] = ()
     io_headroom_bytes_per_s: float | None = None
 
 
@@ -104,6 +154,24 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True):
     reason: Reason | None = None
 
 
+class ShadowStep(msgspec.Struct, frozen=True, kw_only=True):
+    """What regulation would have done to a job, had it been on.
+
+    Attributes:
+        job_id: which.
+        at_s: when.
+        verdict: ``suspend`` or ``resume``.
+        reason: why.
+        lasted_s: of a resume: how long the job would have stood still.
+    """
+
+    job_id: JobId
+    at_s: float
+    verdict: str
+    reason: Reason | None = None
+    lasted_s: float | None = None
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What one step of the controller came to.
 
@@ -112,6 +180,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         changed: jobs whose record changed, each once, ordered by id.
         removed: jobs that never were (their submission was revoked).
         transitions: every step in a job's life, in the order they were made.
+        evidence: what regulation saw in this step, if it acted.
+        shadow: what it would have done, had it been on.
         wake_at_s: the controller wants to be stepped at this time even if nothing happens.
     """
 
@@ -119,4 +189,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     changed: tuple[JobId, ...] = ()
     removed: tuple[JobId, ...] = ()
     transitions: tuple[Transition, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    shadow: tuple[ShadowStep, ...] = ()
     wake_at_s: float | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from iodaemon.core.job import Exit, IoTotals, Job, JobId
+from iodaemon.core.rule import Mode
 from iodaemon.core.sample import Sample
 
 
@@ -119,7 +120,14 @@ class StartsBlocked(_Event, frozen=True):
     problem: str
 
 
-Event = (
+class ModeChanged(_Event, frozen=True):
+    """Somebody switched regulation on, to shadow, or off."""
+
+    mode: Mode
+    by: str
+
+
+JobEvent = (
     JobSubmitted
     | SubmitRevoked
     | JobStarted
@@ -136,3 +144,6 @@ Event = (
     | TimerFired
     | StartsBlocked
 )
+"""What concerns jobs."""
+
+Event = JobEvent | ModeChanged

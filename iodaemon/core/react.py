@@ -22,7 +22,7 @@ START_RETRY_S: Final = 10.0
 """A start that failed for now is tried again after this time: a lasting fault must not spin."""
 
 
-def react(step: Step, event: ev.Event) -> None:
+def react(step: Step, event: ev.JobEvent) -> None:
     """Apply one event; one that concerns an ended job or an old attempt changes nothing."""
     match event:
         case ev.JobSubmitted():

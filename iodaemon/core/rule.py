@@ -6,11 +6,13 @@ decision to the next is ``memory``, passed in and returned; ``memory=None`` is a
 
 from __future__ import annotations
 
+import enum
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from iodaemon.core.decision import AdmissionPlan, RegulationPlan
+from iodaemon.core.job import Job
 from iodaemon.core.view import Placement, View
 
 M = TypeVar("M")
@@ -37,6 +39,14 @@ class Regulation(Protocol[M]):
         ...
 
 
+class Mode(enum.StrEnum):
+    """What regulation may do: carry out, only decide and record, or nothing at all."""
+
+    ON = "on"
+    SHADOW = "shadow"
+    OFF = "off"
+
+
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """One composed policy: the rules that a policy file names.
 
@@ -52,3 +62,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     placement: Placement
     regulation: Regulation[Any]
     max_suspend_s: float | None = 600.0
+
+    def longest_suspension_s(self, job: Job) -> float | None:
+        """How long the regulation may hold this job in a row; None: as long as it likes."""
+        own_s = job.spec.max_suspend_s
+        return self.max_suspend_s if own_s is None else own_s

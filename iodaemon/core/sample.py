@@ -32,6 +32,7 @@ class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
         resident_bytes: memory now; a gauge.
         io_stall_s: time at least one process waited for I/O (cgroup io.pressure, some).
         memory_stall_s: the same for memory (cgroup memory.pressure, some).
+        devices: leaf disks that its open files lie on, sorted; None where that is not known.
     """
 
     read_bytes: int | None = None
@@ -43,6 +44,7 @@ class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
     resident_bytes: int | None = None
     io_stall_s: float | None = None
     memory_stall_s: float | None = None
+    devices: tuple[DeviceId, ...] | None = None
 
 
 class DeviceCounters(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from iodaemon.core.bandwidth import UNKNOWN, Meter, Prediction
+from iodaemon.core.decision import Evidence
 from iodaemon.core.error import InvariantError
 from iodaemon.core.job import FINAL, LIVE, SUSPENDED, Job, JobId, JobState, Reason
 from iodaemon.core.platform import PartitionId, Platform, SlotId
@@ -33,6 +34,7 @@ class State:
         self.reservations: Mapping[JobId, float] = {}
         self.io_headroom_bytes_per_s: float | None = None
         self.starts_blocked = ""
+        self.evidence: dict[JobId, Evidence] = {}
         self._next_id = 1
         self.delayed: dict[JobId, float] = {}
         self._pending: dict[JobId, None] = {}
@@ -159,6 +161,7 @@ class State:
             self._give_back(before)
             self._live.pop(job.id, None)
             self.meter.forget(job.id)
+            self.evidence.pop(job.id, None)
         if job.state is JobState.PENDING:
             self._enqueue(job.id)
         if job.state in LIVE and before.state not in LIVE:

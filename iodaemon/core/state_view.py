@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from iodaemon.core.bandwidth import Bandwidth, DeviceLoad, Prediction
 from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.platform import DeviceId, PartitionId, Platform
 from iodaemon.core.rule import Rules
+from iodaemon.core.sample import JobCounters, NodeCounters
 from iodaemon.core.state import State
 from iodaemon.core.view import Draft
 
 
 class StateView:
-    """The View of one step: the live state, read-only, at one instant."""
+    """The View of one step: the live state, read-only, at one instant.
 
-    def __init__(self, state: State, rules: Rules, now_s: float, rng: random.Random) -> None:
+    Args:
+        state: what is.
+        rules: the policy in force.
+        now_s: the instant.
+        rng: seeded.
+        seen: shows a live job otherwise than it is, as it would be. None: as it is.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        rules: Rules,
+        now_s: float,
+        rng: random.Random,
+        *,
+        seen: Callable[[Job], Job] | None = None,
+    ) -> None:
         self._state = state
-        self._rules = rules
+        self._seen = seen
+        self.rules = rules
         self.now_s = now_s
         self.rng = rng
 
@@ -35,26 +53,29 @@ class StateView:
     @property
     def running(self) -> Iterator[Job]:
         """Jobs whose processes run and are not about to be stopped, ordered by id."""
-        return (
-            job
-            for job in self._state.live
-            if job.state is JobState.RUNNING and not job.wants_freeze
-        )
+        return (job for job in self.live if job.state is JobState.RUNNING and not job.wants_freeze)
 
     @property
     def suspended(self) -> Iterator[Job]:
         """Jobs that the regulation holds, ordered by id."""
-        return (job for job in self._state.live if job.io_hold)
+        return (job for job in self.live if job.io_hold)
 
     @property
     def live(self) -> Iterator[Job]:
         """All jobs that hold slots, ordered by id."""
-        return self._state.live
+        live = self._state.live
+        return live if self._seen is None else map(self._seen, live)
 
     @property
     def devices(self) -> Mapping[DeviceId, DeviceLoad]:
         """What each device went through in the last slice."""
         return self._state.meter.devices
+
+    @property
+    def node(self) -> NodeCounters:
+        """The whole machine at the last sample."""
+        last = self._state.meter.last
+        return NodeCounters() if last is None else last.node
 
     @property
     def reservations(self) -> Mapping[JobId, float]:
@@ -68,11 +89,16 @@ class StateView:
 
     def job(self, job_id: JobId) -> Job:
         """The job with this id."""
-        return self._state.jobs[job_id]
+        job = self._state.jobs[job_id]
+        return job if self._seen is None else self._seen(job)
 
     def bandwidth(self, job_id: JobId) -> Bandwidth | None:
         """What the job moved in the last slice; None: unknown."""
         return self._state.meter.bandwidth(job_id)
+
+    def counters(self, job_id: JobId) -> JobCounters | None:
+        """The job's counters at the last sample; None where there are none."""
+        return self._state.meter.counters(job_id)
 
     def predicted(self, job_id: JobId) -> Prediction:
         """What the job is expected to move when it runs."""
@@ -84,4 +110,4 @@ class StateView:
 
     def draft(self) -> Draft:
         """A fresh scratch copy to plan starts on."""
-        return Draft(self, self._rules.placement)
+        return Draft(self, self.rules.placement)

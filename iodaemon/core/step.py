@@ -5,7 +5,7 @@ Handlers (``react``) and the controller write through it, so that every change i
 
 from __future__ import annotations
 
-from iodaemon.core.decision import Decision, Plan, Stop, Transition
+from iodaemon.core.decision import ACTED, Decision, Evidence, Plan, ShadowStep, Stop, Transition
 from iodaemon.core.job import Job, JobId, JobState, Reason, moved
 from iodaemon.core.state import State, with_fields
 
@@ -20,6 +20,8 @@ class Step:
         self._touched: set[JobId] = set()
         self._removed: list[JobId] = []
         self._transitions: list[Transition] = []
+        self._evidence: list[Evidence] = []
+        self._shadow: list[ShadowStep] = []
 
     def add(self, job: Job) -> None:
         """A new job."""
@@ -70,6 +72,17 @@ class Step:
         """Something for the backend."""
         self._decisions.append(decision)
 
+    def show(self, evidence: Evidence) -> None:
+        """What regulation saw; kept with every job that it was acted on for."""
+        self._evidence.append(evidence)
+        for row in evidence.jobs:
+            if row.verdict in ACTED and not evidence.is_shadow:
+                self.state.evidence[row.job_id] = evidence
+
+    def pretend(self, shadow: ShadowStep) -> None:
+        """What regulation would have done."""
+        self._shadow.append(shadow)
+
     def plan(self, wake_at_s: float | None) -> Plan:
         """All of it."""
         return Plan(
@@ -77,5 +90,7 @@ class Step:
             changed=tuple(sorted(self._touched - set(self._removed))),
             removed=tuple(self._removed),
             transitions=tuple(self._transitions),
+            evidence=tuple(self._evidence),
+            shadow=tuple(self._shadow),
             wake_at_s=wake_at_s,
         )

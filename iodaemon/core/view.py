@@ -15,6 +15,7 @@ from iodaemon.core.bandwidth import Bandwidth, DeviceLoad, Prediction
 from iodaemon.core.decision import Placed
 from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.platform import DeviceId, PartitionId, Platform
+from iodaemon.core.sample import JobCounters, NodeCounters
 
 
 class View(Protocol):
@@ -59,6 +60,11 @@ class View(Protocol):
         ...
 
     @property
+    def node(self) -> NodeCounters:
+        """The whole machine at the last sample."""
+        ...
+
+    @property
     def reservations(self) -> Mapping[JobId, float]:
         """Promised latest start times, by job, s."""
         ...
@@ -79,6 +85,10 @@ class View(Protocol):
 
     def bandwidth(self, job_id: JobId) -> Bandwidth | None:
         """What the job moved in the last slice; None: unknown, which is not zero."""
+        ...
+
+    def counters(self, job_id: JobId) -> JobCounters | None:
+        """The job's counters at the last sample; None where there are none."""
         ...
 
     def predicted(self, job_id: JobId) -> Prediction:

@@ -7,7 +7,7 @@ from typing import Final
 
 from iodaemon.core.job import IoTotals, JobId
 from iodaemon.core.sample import Sample
-from iodaemon.daemon.journal import BandwidthMinute
+from iodaemon.daemon.batch import BandwidthMinute
 
 _MINUTE_S: Final = 60
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from iodaemon.core.job import Job, JobId
-from iodaemon.daemon.journal import Batch
+from iodaemon.daemon.batch import Batch
 
 MOST_STEPS: Final = 100_000
 """Of the history only so much is kept for later: a disk may stay full for weeks."""
@@ -16,7 +16,7 @@ class Arrears:
     """Batches that failed, oldest first.
 
     Invariant: of every job that was acknowledged the newest record is here or on the disk; of
-    jobs that never were nothing is written.
+    jobs that never were nothing is written. Raw samples are not kept for later.
     """
 
     def __init__(self) -> None:
@@ -45,9 +45,11 @@ class Arrears:
         jobs = {job.id: newest.get(job.id, job) for batch in batches for job in batch.jobs}
         steps = [step for batch in batches for step in batch.transitions]
         rows = [row for batch in batches for row in batch.minutes]
+        notes = [note for batch in batches for note in batch.notes]
         return Batch(
             jobs=tuple(job for job_id, job in sorted(jobs.items()) if job_id not in never_were),
             removed=tuple(sorted({job_id for batch in batches for job_id in batch.removed})),
             transitions=tuple(s for s in steps if s.job_id not in never_were)[-MOST_STEPS:],
             minutes=tuple(r for r in rows if r.job_id not in never_were)[-MOST_STEPS:],
+            notes=tuple(notes)[-MOST_STEPS:],
         )

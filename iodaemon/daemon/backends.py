@@ -46,6 +46,11 @@ class Door(Protocol):
         """The job's processes; empty where there are none."""
         ...
 
+    @property
+    def samples_skipped(self) -> int:
+        """Readings that were skipped because the last one was still under way."""
+        ...
+
 
 class LinuxDoor:
     """This server."""
@@ -106,9 +111,16 @@ class LinuxDoor:
         """The job's processes."""
         return self.backend.pids(job_id)
 
+    @property
+    def samples_skipped(self) -> int:
+        """Those of the reading thread."""
+        return self.backend.samples_skipped
+
 
 class SimulatedDoor:
     """A pretended server in wall time: no processes, no root, the same controller."""
+
+    samples_skipped = 0
 
     def __init__(
         self,

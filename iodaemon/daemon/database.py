@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +35,12 @@ CREATE TABLE minute (
     job_id INTEGER NOT NULL, minute INTEGER NOT NULL, read_bytes INTEGER NOT NULL,
     written_bytes INTEGER NOT NULL, seconds REAL NOT NULL,
     PRIMARY KEY (job_id, minute)) WITHOUT ROWID;
+CREATE TABLE note (
+    seq INTEGER PRIMARY KEY, at_s REAL NOT NULL, kind TEXT NOT NULL, record TEXT NOT NULL);
+CREATE INDEX note_at ON note (at_s);
+CREATE TABLE note_job (
+    job_id INTEGER NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (job_id, seq)) WITHOUT ROWID;
+CREATE TABLE sample (at_s REAL PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID;
 """
 
 _ADVICE: Final = (
@@ -76,7 +82,10 @@ def connect(path: Path) -> sqlite3.Connection:
     The file is made for its owner alone (it holds environments); SQLite gives its log and index
     files the same mode.
     """
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    with suppress(FileExistsError):
+        # Never open and close a file that is there: that would drop the locks of the connections
+        # this process has, and another program that closes the journal would delete its log.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_S)
     try:
         db.execute("PRAGMA journal_mode=WAL")
@@ -118,7 +127,7 @@ def _create(db: sqlite3.Connection, path: Path, seed: int) -> None:
     db.execute("BEGIN IMMEDIATE")
     for statement in _TABLES.strip().split(";\n"):
         db.execute(statement)
-    values = {"schema": SCHEMA, "next_id": 1, "seed": seed, "boot_id": ""}
+    values = {"schema": SCHEMA, "next_id": 1, "seed": seed}
     db.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
     db.execute("COMMIT")
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -169,11 +178,14 @@ def remove_jobs(db: sqlite3.Connection, job_ids: Iterable[int]) -> None:
         db.executemany(f"DELETE FROM {table} WHERE {column} = ?", ids)  # noqa: S608
 
 
-def note(db: sqlite3.Connection, *, next_id: int, boot_id: str) -> None:
-    """Remember both; the next id is never lowered, and an empty boot id changes nothing."""
+def raise_next_id(db: sqlite3.Connection, next_id: int) -> None:
+    """Remember the next id; it is never lowered."""
     db.execute("UPDATE meta SET value = max(value, ?) WHERE key = 'next_id'", (next_id,))
-    if boot_id:
-        db.execute("UPDATE meta SET value = ? WHERE key = 'boot_id'", (boot_id,))
+
+
+def store_mode(db: sqlite3.Connection, mode: str) -> None:
+    """Remember what regulation was switched to."""
+    db.execute("INSERT OR REPLACE INTO meta VALUES ('mode', ?)", (mode,))
 
 
 def prune(db: sqlite3.Connection, before_s: float, *, limit: int) -> int:
@@ -188,13 +200,13 @@ def prune(db: sqlite3.Connection, before_s: float, *, limit: int) -> int:
 
 
 def meta(db: sqlite3.Connection) -> dict[str, Any]:
-    """What the journal says of itself: ``schema``, ``next_id``, ``seed``, ``boot_id``.
+    """What the journal says of itself: ``schema``, ``next_id``, ``seed``, perhaps ``mode``.
 
     Raises:
         JournalError: something of it is missing or no number.
     """
     values: dict[str, Any] = dict(db.execute("SELECT key, value FROM meta"))
-    for key, type_ in (("schema", int), ("next_id", int), ("seed", int), ("boot_id", str)):
+    for key, type_ in (("schema", int), ("next_id", int), ("seed", int)):
         if not isinstance(values.get(key), type_):
             raise JournalError(f"the journal has no {key}; it is damaged, restore a copy")
     return values
@@ -214,16 +226,34 @@ def finished_jobs(
     states: Sequence[str] = (),
     first_id: int | None = None,
     last_id: int | None = None,
+    ended_from_s: float | None = None,
     ended_before_s: float | None = None,
+    after: tuple[float, int] | None = None,
 ) -> list[str]:
-    """Records of finished jobs, the one that ended last first; None and () do not restrict."""
+    """Records of finished jobs, the one that ended last first; None and () do not restrict.
+
+    Args:
+        db: open.
+        limit: at most so many.
+        uid: whose.
+        states: how they ended.
+        first_id: no lower ids.
+        last_id: no higher ids.
+        ended_from_s: ended then or later.
+        ended_before_s: ended before.
+        after: only those that come behind the job which ended then and has this id.
+    """
     query = "SELECT record FROM job WHERE ended_s IS NOT NULL"
     values: list[Any] = []
     restrictions = (("uid =", uid), ("id >=", first_id), ("id <=", last_id))
-    for test, value in (*restrictions, ("ended_s <", ended_before_s)):
+    times = (("ended_s >=", ended_from_s), ("ended_s <", ended_before_s))
+    for test, value in (*restrictions, *times):
         if value is not None:
             query += f" AND {test} ?"
             values.append(value)
+    if after is not None:
+        query += " AND ended_s <= ? AND (ended_s, id) < (?, ?)"  # the first part uses the index
+        values += (after[0], *after)
     if states:
         query += f" AND state IN ({', '.join('?' * len(states))})"
         values += states
@@ -235,6 +265,12 @@ def transitions(db: sqlite3.Connection, job_id: int) -> list[str]:
     """Records of the steps in the job's life, in order."""
     query = "SELECT record FROM transition WHERE job_id = ? ORDER BY seq"
     return [record for (record,) in db.execute(query, (job_id,))]
+
+
+def recent_transitions(db: sqlite3.Connection, limit: int) -> list[str]:
+    """Records of the newest steps in any job's life, in order."""
+    query = "SELECT record FROM transition ORDER BY seq DESC LIMIT ?"
+    return [record for (record,) in db.execute(query, (limit,))][::-1]
 
 
 def minutes(db: sqlite3.Connection, job_id: int) -> list[tuple[Any, ...]]:

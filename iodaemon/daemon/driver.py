@@ -23,10 +23,15 @@ from iodaemon.core.backend import Backend
 from iodaemon.core.controller import Controller
 from iodaemon.core.decision import Decision, Plan, Resume, Start, Suspend, Transition
 from iodaemon.core.job import Job, JobId, JobState
+from iodaemon.core.rule import Mode
 from iodaemon.core.timeline import Timeline, Timer
 from iodaemon.daemon.aggregate import MinuteBook
 from iodaemon.daemon.arrears import Arrears
-from iodaemon.daemon.journal import BandwidthMinute, Batch, Journal
+from iodaemon.daemon.batch import BandwidthMinute, Batch
+from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.notebook import Note, note_of
+from iodaemon.daemon.tally import Tally
+from iodaemon.daemon.turn import in_order, log_plan, notes_of, switches_among
 from iodaemon.daemon.watch import Watch
 from iodaemon.errors import JournalError
 
@@ -54,13 +59,26 @@ class Driver:
         journal: Journal,
         timeline: Timeline,
         environments: Mapping[str, Mapping[str, str]],
+        *,
+        keeps_samples: bool = False,
     ) -> None:
+        """Drive this controller.
+
+        Args:
+            controller: with its state restored.
+            journal: open.
+            timeline: wall time.
+            environments: those of the waiting and live jobs, by id.
+            keeps_samples: raw samples go into the journal, for replay.
+        """
         self.controller = controller
         self.state = controller.state
         self.journal = journal
         self.timeline = timeline
         self.watch = Watch()
+        self.tally = Tally(self.state.live, timeline.now_s)
         self.problem = ""
+        self.keeps_samples = keeps_samples
         self._backend: Backend | None = None
         self._environments = dict(environments)
         self._new_environments: dict[str, Mapping[str, str]] = {}
@@ -140,6 +158,29 @@ class Driver:
             raise JournalError(self.problem or "the journal cannot be written")
         return ids
 
+    async def switch(self, mode: Mode, by: str) -> None:
+        """Switch regulation; first it becomes durable, then it takes effect.
+
+        Raises:
+            JournalError: it cannot be made durable now; nothing was switched.
+        """
+        if self.problem:
+            raise JournalError(self.problem)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[JournalError | None] = loop.create_future()
+        event = ev.ModeChanged(at_s=self.timeline.now_s, mode=mode, by=by)
+
+        def written(error: JournalError | None) -> None:
+            if error is None:
+                self.post(event)  # also where the client is gone: the journal has it
+            if not answer.done():
+                answer.set_result(error)
+
+        batch = Batch(mode=mode, notes=(note_of(event),))
+        self.journal.write(batch, lambda error: loop.call_soon_threadsafe(written, error))
+        if (error := await answer) is not None:
+            raise error
+
     def is_durable(self, job_id: JobId) -> bool:
         """True when the job's present record is on the disk, or waits for a disk to be mended."""
         return job_id not in self._unwritten
@@ -155,21 +196,25 @@ class Driver:
 
     def _turn(self) -> None:
         self._scheduled = False
-        events = _in_order(self._inbox)
+        events = in_order(self._inbox)
         if self._halted or not events:
             return
         self._inbox = []
+        self.tally.step.begin()
         plan = self.controller.step(events)
-        _log(plan)
+        self.tally.step.end()
+        self.tally.take(plan)
+        log_plan(plan)
         submitted = tuple(e.job.id for e in events if isinstance(e, ev.JobSubmitted))
         rows = self._book_minutes(events, plan.transitions)
         immediate = [d for d in plan.decisions if isinstance(d, Suspend | Resume)]
         for decision in immediate:
             self.backend.perform(decision)
         later = tuple(d for d in plan.decisions if not isinstance(d, Suspend | Resume))
-        self._write(plan, submitted, later, rows)
+        notes = notes_of(plan)
+        self._write(plan, submitted, later, self._kept(events, rows, notes))
         self._wake_at(plan.wake_at_s)
-        self.watch.notify(plan.transitions)
+        self.watch.notify([*plan.transitions, *notes, *switches_among(events)])
 
     def _book_minutes(
         self, events: Sequence[ev.Event], transitions: Sequence[Transition]
@@ -181,6 +226,7 @@ class Driver:
                 self._book.begin(step.job_id)
         for event in events:
             if isinstance(event, ev.SampleTaken):
+                self.tally.sampling.end()
                 rows += self._book.take(event.sample, live)
             elif isinstance(event, ev.JobExited) and self._book.knows(event.job_id):
                 rows += self._book.end(event.job_id, event.at_s, event.io)
@@ -189,23 +235,31 @@ class Driver:
                 self._book.forget(step.job_id)
         return rows
 
+    def _kept(
+        self, events: Sequence[ev.Event], rows: Sequence[BandwidthMinute], notes: tuple[Note, ...]
+    ) -> Batch:
+        """What is written down beside the jobs themselves."""
+        samples = [e.sample for e in events if isinstance(e, ev.SampleTaken)]
+        return Batch(
+            minutes=tuple(rows),
+            notes=notes,
+            samples=tuple(samples) if self.keeps_samples else (),
+        )
+
     def _write(
         self,
         plan: Plan,
         submitted: tuple[JobId, ...],
         decisions: tuple[Decision, ...],
-        rows: list[BandwidthMinute],
+        kept: Batch,
     ) -> None:
         jobs = tuple(
             job for job_id in plan.changed if (job := self.state.jobs.get(job_id)) is not None
         )
-        if not jobs and not plan.removed and not decisions and not rows:
+        if not jobs and not plan.removed and not decisions and kept == Batch():
             return
-        batch = Batch(
-            jobs=jobs,
-            removed=plan.removed,
-            transitions=plan.transitions,
-            minutes=tuple(rows),
+        batch = msgspec.structs.replace(
+            kept, jobs=jobs, removed=plan.removed, transitions=plan.transitions
         )
         self._send(_Pending(batch=batch, submitted=submitted, decisions=decisions))
 
@@ -231,6 +285,7 @@ class Driver:
         self, pending: _Pending, environments: Sequence[str], error: JournalError | None
     ) -> None:
         if error is not None:
+            self.tally.journal_failures += 1
             self._suffer(pending, str(error))
         else:
             for key in environments:
@@ -330,48 +385,8 @@ class Driver:
         self._sampling = self.timeline.call_at(due_s, lambda: self._sample(due_s))
 
     def _sample(self, due_s: float) -> None:
+        self.tally.sampling.begin()
         self.backend.sample()
         slice_s = self.controller.rules.regulation.timeslice_s
         late_s = max(0.0, self.timeline.now_s - due_s)
         self._sample_at(due_s + slice_s * (1 + late_s // slice_s))
-
-
-def _in_order(events: Sequence[ev.Event]) -> list[ev.Event]:
-    """By time, but never an effect before its cause.
-
-    A job's end carries the time at which it ended, which may be before the time at which it was
-    learned that it runs; of one job the events stay as they came.
-    """
-    reached_s: dict[JobId, float] = {}
-    keys: list[float] = []
-    for event in events:
-        job_id = event.job.id if isinstance(event, ev.JobSubmitted) else _job_of(event)
-        at_s = event.at_s
-        if job_id is not None:
-            at_s = reached_s[job_id] = max(at_s, reached_s.get(job_id, at_s))
-        keys.append(at_s)
-    return [events[place] for place in sorted(range(len(events)), key=keys.__getitem__)]
-
-
-def _job_of(event: ev.Event) -> JobId | None:
-    job_id: JobId | None = getattr(event, "job_id", None)
-    return job_id
-
-
-def _log(plan: Plan) -> None:
-    """One line an event or decision; many new jobs at once are one line."""
-    born = [step.job_id for step in plan.transitions if step.before is None]
-    if born:
-        log.info("event=submitted jobs=%d first=%d last=%d", len(born), born[0], born[-1])
-    for step in plan.transitions:
-        if step.before is not None:
-            reason = (
-                ""
-                if step.reason is None
-                else f' reason={step.reason.code} text="{step.reason.text}"'
-            )
-            log.info(
-                "event=moved job=%d from=%s to=%s%s", step.job_id, step.before, step.after, reason
-            )
-    for decision in plan.decisions:
-        log.info("decision=%s job=%d", type(decision).__name__.lower(), decision.job_id)

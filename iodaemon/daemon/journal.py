@@ -12,83 +12,32 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
 from iodaemon.core.decision import Transition
 from iodaemon.core.job import Job, JobId, JobState
+from iodaemon.core.rule import Mode
+from iodaemon.core.sample import Sample
 from iodaemon.core.state import KEPT_FINISHED
-from iodaemon.daemon import database
+from iodaemon.daemon import database, notebook
+from iodaemon.daemon.batch import BandwidthMinute, Batch, Restored
+from iodaemon.daemon.notebook import Note
 from iodaemon.errors import JournalError
 
 PRUNE_JOBS: Final = 1000
 """Finished jobs removed in one transaction, so that no submit waits long behind a pruning."""
 
-Environment = Mapping[str, str]
 Done = Callable[[JournalError | None], object]
 """Called from the writer's thread; must not raise and must not wait."""
 
 _decode_job: Final = msgspec.json.Decoder(Job).decode
 _decode_transition: Final = msgspec.json.Decoder(Transition).decode
 _decode_environment: Final = msgspec.json.Decoder(dict[str, str]).decode
-
-
-class BandwidthMinute(msgspec.Struct, frozen=True, kw_only=True):
-    """What one job moved in one minute.
-
-    Attributes:
-        minute: whole minutes since 1970.
-        read_bytes: in ``seconds`` of that minute; of two rows for one minute the sum is kept.
-        written_bytes: likewise.
-        seconds: how much of the minute was measured.
-    """
-
-    job_id: JobId
-    minute: int
-    read_bytes: int
-    written_bytes: int
-    seconds: float
-
-
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """What one step changed; all of it becomes durable, or nothing.
-
-    Attributes:
-        jobs: the newest record of every job that changed.
-        removed: jobs that never were.
-        transitions: steps in jobs' lives, in order.
-        environments: by id; one that is known already is left as it is.
-        minutes: bandwidth.
-    """
-
-    jobs: tuple[Job, ...] = ()
-    removed: tuple[JobId, ...] = ()
-    transitions: tuple[Transition, ...] = ()
-    environments: Mapping[str, Environment] = MappingProxyType({})
-    minutes: tuple[BandwidthMinute, ...] = ()
-
-
-class Restored(msgspec.Struct, frozen=True, kw_only=True):
-    """What a daemon needs to go on where the last one stopped.
-
-    Attributes:
-        jobs: all that are waiting or live, and the newest finished ones; ordered by id.
-        next_id: above every id that was ever durable.
-        seed: of the controller's random numbers; the same for the journal's whole life.
-        boot_id: noted last (/proc/sys/kernel/random/boot_id); empty: none was.
-        environments: those of the waiting and live jobs.
-    """
-
-    jobs: tuple[Job, ...]
-    next_id: JobId
-    seed: int
-    boot_id: str
-    environments: Mapping[str, Environment]
 
 
 class _Item:
@@ -118,8 +67,7 @@ class Journal:
         self._answered = 0
         self._closing = False
         self._highest_id = 0
-        self._boot_id = ""
-        self._noted = (0, "")
+        self._noted_id = 0
         self.commits = 0
         self._thread = threading.Thread(target=self._serve, name="journal", daemon=True)
         self._thread.start()
@@ -161,6 +109,8 @@ class Journal:
         transitions = [(step.job_id, _json(step)) for step in batch.transitions]
         environments = [(key, _json(dict(env))) for key, env in batch.environments.items()]
         minutes = [msgspec.structs.astuple(minute) for minute in batch.minutes]
+        notes = notebook.note_rows(batch.notes)
+        samples = notebook.sample_rows(batch.samples)
 
         def store(db: sqlite3.Connection) -> None:
             database.store_environments(db, environments)
@@ -168,18 +118,12 @@ class Journal:
             database.store_transitions(db, transitions)
             database.store_minutes(db, minutes)
             database.remove_jobs(db, batch.removed)
+            notebook.store(db, notes, samples)
+            if batch.mode is not None:
+                database.store_mode(db, batch.mode)
 
         highest_id = max((job.id for job in batch.jobs), default=0)
         self._queue_up(_Item(store, done), highest_id)
-
-    def note_boot(self, boot_id: str) -> None:
-        """Queue the id of this boot; a later transaction stores it when this one cannot.
-
-        Raises:
-            JournalError: the journal is closed.
-        """
-        self._boot_id = boot_id
-        self._queue_up(_Item(lambda _: None, lambda _: None))
 
     def prune(self, before_s: float, done: Done = lambda _: None) -> None:
         """Queue the removal of jobs that ended before this time, with their history.
@@ -194,6 +138,7 @@ class Journal:
 
         def work(db: sqlite3.Connection) -> None:
             pruned.append(database.prune(db, before_s, limit=PRUNE_JOBS))
+            notebook.prune(db, before_s)
 
         def go_on(error: JournalError | None) -> None:
             if error is None and pruned[-1] == PRUNE_JOBS and not self._closing:
@@ -203,11 +148,11 @@ class Journal:
 
         self._queue_up(_Item(work, go_on, alone=True))
 
-    def flush(self) -> None:
-        """Wait until everything queued so far is answered."""
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until everything queued so far is answered, or for so long; None: however long."""
         with self._changed:
             last = self._last_queued
-            self._changed.wait_for(lambda: self._answered >= last)
+            self._changed.wait_for(lambda: self._answered >= last, timeout_s)
 
     def close(self) -> None:
         """Answer everything that is queued, then close; harmless when it is closed already."""
@@ -255,8 +200,8 @@ class Journal:
             jobs=tuple(jobs),
             next_id=JobId(meta["next_id"]),
             seed=meta["seed"],
-            boot_id=meta["boot_id"],
             environments=environments,
+            mode=None if "mode" not in meta else Mode(meta["mode"]),
         )
 
     def finished(self, job_id: JobId) -> Job | None:
@@ -273,9 +218,14 @@ class Journal:
         states: Collection[JobState] = (),
         first_id: int | None = None,
         last_id: int | None = None,
+        ended_from_s: float | None = None,
         ended_before_s: float | None = None,
+        after: tuple[float, int] | None = None,
     ) -> tuple[Job, ...]:
-        """Finished jobs, the one that ended last first; what is None or empty does not restrict."""
+        """Finished jobs, the one that ended last first; what is None or empty does not restrict.
+
+        ``after`` goes on behind the job that ended then and has this id.
+        """
         with self._read() as db:
             records = database.finished_jobs(
                 db,
@@ -284,7 +234,9 @@ class Journal:
                 states=tuple(map(str, states)),
                 first_id=first_id,
                 last_id=last_id,
+                ended_from_s=ended_from_s,
                 ended_before_s=ended_before_s,
+                after=after,
             )
             return tuple(map(_decode_job, records))
 
@@ -299,6 +251,24 @@ class Journal:
             rows = database.minutes(db, job_id)
         names = BandwidthMinute.__struct_fields__
         return tuple(BandwidthMinute(**dict(zip(names, row, strict=True))) for row in rows)
+
+    def notes(
+        self, *, since_s: float, limit: int, job_id: JobId | None = None, kind: str | None = None
+    ) -> tuple[Note, ...]:
+        """The newest notes since then, in order; of one job or of one kind only, if asked."""
+        with self._read() as db:
+            return notebook.notes(db, since_s=since_s, limit=limit, job_id=job_id, kind=kind)
+
+    def samples(self, *, since_s: float, limit: int) -> tuple[Sample, ...]:
+        """The first samples since then, in order."""
+        with self._read() as db:
+            return notebook.samples(db, since_s=since_s, limit=limit)
+
+    def recent_transitions(self, *, since_s: float, limit: int) -> tuple[Transition, ...]:
+        """The newest steps in jobs' lives since then, in order."""
+        with self._read() as db:
+            steps = map(_decode_transition, database.recent_transitions(db, limit))
+            return tuple(step for step in steps if step.at_s >= since_s)
 
     def environment(self, environment_id: str) -> dict[str, str] | None:
         """The stored environment; None: there is none with this id."""
@@ -349,20 +319,20 @@ class Journal:
     def _commit(self, group: Sequence[_Item]) -> JournalError | None:
         """One transaction: all of the group, or nothing of it and why."""
         db = self._writer
-        noted = (self._highest_id + 1, self._boot_id)
+        next_id = self._highest_id + 1
         try:
             db.execute("BEGIN IMMEDIATE")
             for item in group:
                 item.work(db)
-            if noted != self._noted:
-                database.note(db, next_id=noted[0], boot_id=noted[1])
+            if next_id != self._noted_id:
+                database.raise_next_id(db, next_id)
             db.execute("COMMIT")
         except sqlite3.Error as e:
             with suppress(sqlite3.Error):  # most errors have rolled back already
                 db.execute("ROLLBACK")
             return database.journal_error(self.path, e)
         self.commits += 1
-        self._noted = noted
+        self._noted_id = next_id
         return None
 
     def _answer(self, group: Sequence[_Item], error: JournalError | None) -> None:

@@ -19,6 +19,7 @@ from iodaemon.core.controller import Controller
 from iodaemon.core.decision import Start
 from iodaemon.core.job import SUSPENDED, Job, JobId, JobState
 from iodaemon.core.platform import Platform
+from iodaemon.core.rule import Mode
 from iodaemon.core.state import State
 from iodaemon.daemon.backends import (
     Door,
@@ -26,14 +27,18 @@ from iodaemon.daemon.backends import (
     SimulatedDoor,
     linux_platform,
 )
+from iodaemon.daemon.batch import Restored
 from iodaemon.daemon.boot import is_same_boot, note_boot
 from iodaemon.daemon.driver import Driver
+from iodaemon.daemon.exporter import Exporter
 from iodaemon.daemon.host import startup_warnings
-from iodaemon.daemon.journal import Journal, Restored
+from iodaemon.daemon.journal import Journal
 from iodaemon.daemon.launching import launch_record
+from iodaemon.daemon.metric import Scene
 from iodaemon.daemon.place import prepare_places, spoken_of
 from iodaemon.daemon.report import config_report, node_report, policy_report
 from iodaemon.daemon.retention import remove_old_directories
+from iodaemon.daemon.scrape import MetricsPage
 from iodaemon.daemon.server import Server
 from iodaemon.daemon.timeline import WallTimeline
 from iodaemon.errors import BackendError, ConfigError, IodaemonError
@@ -92,12 +97,14 @@ class _Daemon:
         restored = journal.restore()
         driver, door = self._assemble(journal, timeline, restored)
         check_offers(self._policy.rules, door.backend.offers, self._config.backend)
-        server = self._make_server(driver, journal, door)
+        metrics = MetricsPage(Exporter(Scene(driver, lambda: door.samples_skipped)))
+        server = self._make_server(driver, journal, door, metrics)
         try:
             await door.open()
             await door.adopt(list(driver.state.live), same_boot=is_same_boot(self._state_dir))
             with spoken_of(self._state_dir, "state_dir"):
                 note_boot(self._state_dir)
+            await metrics.open(self._config)
             driver.run(door.backend)
             with spoken_of(self._config.socket_path, "runtime_dir"):
                 await server.open(self._config.socket_path)
@@ -106,6 +113,7 @@ class _Daemon:
         except BackendError as error:
             raise ConfigError(str(error)) from error
         finally:
+            await metrics.close()
             await server.close()
             driver.halt()
             await door.close()
@@ -143,8 +151,15 @@ class _Daemon:
         platform = default_platform() if simulated else linux_platform(config)
         state = State(platform)
         state.restore([_awaken(job) for job in restored.jobs], restored.next_id)
-        controller = Controller(state, self._policy.rules, seed=restored.seed)
-        driver = Driver(controller, journal, timeline, restored.environments)
+        mode = restored.mode or Mode(config.mode)
+        controller = Controller(state, self._policy.rules, seed=restored.seed, mode=mode)
+        driver = Driver(
+            controller,
+            journal,
+            timeline,
+            restored.environments,
+            keeps_samples=config.journal_samples,
+        )
         if simulated:
             commands = _commands(state)
             return driver, SimulatedDoor(platform, timeline, driver.post, commands)
@@ -167,7 +182,9 @@ class _Daemon:
 
         return launch_of
 
-    def _make_server(self, driver: Driver, journal: Journal, door: Door) -> Server:
+    def _make_server(
+        self, driver: Driver, journal: Journal, door: Door, metrics: MetricsPage
+    ) -> Server:
         return Server(
             driver,
             journal,
@@ -179,6 +196,7 @@ class _Daemon:
                 "policy": lambda: policy_report(self._policy),
                 "config": lambda: config_report(self._config),
             },
+            further_routes=metrics.routes(),
         )
 
     def _on_failure(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

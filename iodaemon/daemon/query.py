@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,7 +47,6 @@ class Queries:
             web.get("/v1/jobs/{id}", self._show_job),
             web.get("/v1/jobs/{id}/logs", self._logs),
             web.post("/v1/wait", self._wait),
-            web.get("/v1/events", self._events),
         ]
 
     # -- jobs ------------------------------------------------------------------------------------
@@ -138,17 +136,6 @@ class Queries:
         await self._driver.watch.until(over, timeout_s)
         jobs = await self._lookup.get_all(asked.ids)
         return json_answer({"jobs": list(map(self._lookup.record, jobs)), "finished": not left})
-
-    async def _events(self, request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
-        async with aclosing(self._driver.watch.transitions()) as steps:
-            await response.prepare(request)
-            try:
-                async for step in steps:
-                    await response.write(msgspec.json.encode(step) + b"\n")
-            except ConnectionResetError:
-                pass  # nobody listens any more
-        return response
 
 
 def _states(words: Sequence[str]) -> set[JobState]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,9 +14,11 @@ from aiohttp import web
 from iodaemon.core.job import JobId
 from iodaemon.daemon.command import Commands
 from iodaemon.daemon.driver import Driver
+from iodaemon.daemon.history import History
 from iodaemon.daemon.journal import Journal
 from iodaemon.daemon.lookup import Lookup, error_answer, json_answer
 from iodaemon.daemon.query import Queries
+from iodaemon.daemon.telling import Telling
 from iodaemon.errors import JournalError, NotFound, NotPermitted, RequestError
 
 _LARGEST_BODY_BYTES: Final = 256 * 1024 * 1024
@@ -38,9 +40,11 @@ class Server:
         cancel_grace_s: float,
         pids: Callable[[JobId], list[int]],
         reports: Mapping[str, Callable[[], Mapping[str, Any]]],
+        further_routes: Sequence[web.RouteDef] = (),
     ) -> None:
         self._watch = driver.watch
         self._reports = reports
+        self._further_routes = further_routes
         self._ending = asyncio.Event()
         self._runner: web.AppRunner | None = None
         self._path: Path | None = None
@@ -48,6 +52,8 @@ class Server:
             driver, journal, jobs_directory=jobs_directory, owner_uid=os.geteuid()
         )
         self._queries = Queries(self._lookup, ending=self._ending, pids=pids)
+        self._history = History(self._lookup)
+        self._telling = Telling(self._lookup)
         self._commands = Commands(self._lookup, cancel_grace_s=cancel_grace_s)
 
     async def open(self, path: Path) -> None:
@@ -85,7 +91,10 @@ class Server:
     def _make_app(self) -> web.Application:
         app = web.Application(middlewares=[self._guard], client_max_size=_LARGEST_BODY_BYTES)
         app.add_routes(self._queries.routes())
+        app.add_routes(self._history.routes())
+        app.add_routes(self._telling.routes())
         app.add_routes(self._commands.routes())
+        app.add_routes(self._further_routes)
         app.add_routes([web.get(f"/v1/{name}", self._reporting(name)) for name in self._reports])
         return app
 

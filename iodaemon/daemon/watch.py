@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from iodaemon.core.decision import Transition
+from iodaemon.daemon.notebook import Note
+
+News = Transition | Note
+"""A step in a job's life, or what regulation saw, would have done, or was told."""
 
 LONGEST_BACKLOG: Final = 100_000
 """Steps kept for a listener that does not listen; then its stream ends."""
@@ -20,26 +25,26 @@ class Watch:
 
     def __init__(self) -> None:
         self._conditions: dict[asyncio.Future[None], Callable[[], bool]] = {}
-        self._streams: set[asyncio.Queue[Transition | None]] = set()
+        self._streams: set[asyncio.Queue[News | None]] = set()
 
-    def notify(self, transitions: Sequence[Transition]) -> None:
-        """The state may have changed; these are the steps that jobs have made."""
+    def notify(self, news: Sequence[News]) -> None:
+        """The state may have changed; this is what happened."""
         for future, holds in list(self._conditions.items()):
             if not future.done() and holds():
                 future.set_result(None)
         for stream in list(self._streams):
-            if stream.qsize() + len(transitions) > LONGEST_BACKLOG:
+            if stream.qsize() + len(news) > LONGEST_BACKLOG:
                 self._end(stream)
                 continue
-            for transition in transitions:
-                stream.put_nowait(transition)
+            for item in news:
+                stream.put_nowait(item)
 
     def end_streams(self) -> None:
         """Nothing comes any more."""
         for stream in list(self._streams):
             self._end(stream)
 
-    def _end(self, stream: asyncio.Queue[Transition | None]) -> None:
+    def _end(self, stream: asyncio.Queue[News | None]) -> None:
         self._streams.discard(stream)
         stream.put_nowait(None)
 
@@ -58,12 +63,17 @@ class Watch:
         finally:
             del self._conditions[future]
 
-    async def transitions(self) -> AsyncGenerator[Transition, None]:
-        """Every step that jobs make from now on; ends for a listener that falls far behind."""
-        stream: asyncio.Queue[Transition | None] = asyncio.Queue()
+    @contextmanager
+    def listening(self) -> Iterator[AsyncGenerator[News, None]]:
+        """All that happens from now on; ends for a listener that falls far behind."""
+        stream: asyncio.Queue[News | None] = asyncio.Queue()
         self._streams.add(stream)
         try:
-            while (step := await stream.get()) is not None:
-                yield step
+            yield _items(stream)
         finally:
             self._streams.discard(stream)
+
+
+async def _items(stream: asyncio.Queue[News | None]) -> AsyncGenerator[News, None]:
+    while (item := await stream.get()) is not None:
+        yield item

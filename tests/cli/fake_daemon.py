@@ -76,6 +76,23 @@ def reason(text: str, code: str = "Slots") -> dict[str, str]:
     return {"code": code, "text": text}
 
 
+def sum_of(**changes: Any) -> dict[str, Any]:
+    """One SUM of the API; with ``key`` a row, without it a total."""
+    made = {
+        "jobs": 0,
+        "failed": 0,
+        "cancelled": 0,
+        "run_s": 0.0,
+        "suspended_io_s": 0.0,
+        "suspended_user_s": 0.0,
+        "read_bytes": None,
+        "written_bytes": None,
+        "unknown_io_jobs": 0,
+        "bandwidth_bytes_per_s": None,
+    }
+    return made | changes
+
+
 class _Server(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
     request_queue_size = 128
@@ -95,6 +112,7 @@ class FakeDaemon:
         backend: what the node says it runs jobs on.
         effective: whether cancel, suspend and resume have their effect.
         logs: what each job wrote, by stream.
+        sums: what the history comes to, added up.
     """
 
     def __init__(self, path: str) -> None:
@@ -105,6 +123,7 @@ class FakeDaemon:
         self.effective = True
         self.backend = "linux"
         self.logs: dict[tuple[int, str], bytes] = {}
+        self.sums: dict[str, Any] = {"sums": [], "total": sum_of()}
         self.events: list[dict[str, Any]] = []
         self.waiting = threading.Event()
         self.changed = threading.Condition()
@@ -165,6 +184,15 @@ class FakeDaemon:
         }
         return {"version": 1, "now_s": NOW_S, "node": node, "jobs": jobs}
 
+    def history(self, query: dict[str, list[str]]) -> dict[str, Any]:
+        """All ended jobs but those deselected, or the sums that the test set."""
+        if "by" in query:
+            return {"version": 1, "now_s": NOW_S, "by": query["by"][0], **self.sums}
+        jobs = [made for _, made in sorted(self.jobs.items()) if made["state"] in FINAL]
+        if "select" in query:
+            jobs = [made for made in jobs if self._selects(query["select"][0], made["id"])]
+        return {"version": 1, "now_s": NOW_S, "jobs": jobs}
+
     def _selects(self, select: str, job_id: int) -> bool:
         for part in select.split(","):
             first, _, last = part.partition("-")
@@ -224,6 +252,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if url.path == "/v1/jobs":
             self._json(200, fake.list_jobs(query))
+        elif url.path == "/v1/history":
+            self._json(200, fake.history(query))
         elif url.path in ("/v1/node", "/v1/policy", "/v1/config"):
             self._json(
                 200,

@@ -50,6 +50,15 @@ def test_a_device_that_is_used_by_a_third_is_busy_a_third_of_the_time():
     assert load.in_flight == 1
 
 
+def test_a_job_says_which_disk_its_files_are_on_unless_its_io_is_hidden():
+    hidden = Profile(steps=(Read(10 * MB),), hides_io=True)
+    sim = Sim().start([Read(10 * MB)], hidden)
+
+    jobs = sim.sample(0.01).jobs
+
+    assert (("sim0",), None) == (jobs[1].devices, jobs[2].devices)
+
+
 def test_an_idle_device_counts_nothing():
     sim = Sim().start([Compute(10.0)])
 

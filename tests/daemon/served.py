@@ -18,6 +18,7 @@ from iodaemon.backend.simulated import SimulatedNode, default_platform
 from iodaemon.config import load_policy
 from iodaemon.core.controller import Controller
 from iodaemon.core.job import JobId
+from iodaemon.core.rule import Mode
 from iodaemon.core.state import State
 from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.journal import Journal
@@ -29,8 +30,19 @@ from iodaemon.registry import shipped
 class Served:
     """A daemon without signals, locks and processes; ``close`` raises what went wrong in it."""
 
-    def __init__(self, directory: Path, *, kept_finished: int = 1000) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        kept_finished: int = 1000,
+        regulation: dict[str, Any] | None = None,
+        mode: Mode = Mode.ON,
+        keeps_samples: bool = False,
+    ) -> None:
         self.directory = directory
+        self._regulation = {"timeslice": "0.1 s", **(regulation or {})}
+        self._mode = mode
+        self._keeps_samples = keeps_samples
         self.socket_path = str(directory / "iod.sock")
         self.jobs_directory = directory / "jobs"
         self.journal = Journal.open(directory / "journal.db", seed=1)
@@ -58,11 +70,15 @@ class Served:
         self.state.restore(restored.jobs, restored.next_id)
         policy = load_policy(
             "default",
-            overrides={"regulation": {"timeslice": "0.1 s"}},
+            overrides={"regulation": self._regulation},
             search=(shipped("policies"),),
         )
         self.driver = Driver(
-            Controller(self.state, policy.rules), self.journal, timeline, restored.environments
+            Controller(self.state, policy.rules, mode=restored.mode or self._mode),
+            self.journal,
+            timeline,
+            restored.environments,
+            keeps_samples=self._keeps_samples,
         )
         node = SimulatedNode(
             self.state.platform,

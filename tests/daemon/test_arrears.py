@@ -6,7 +6,7 @@ from iodaemon.core.decision import Transition
 from iodaemon.core.job import JobId, JobState
 from iodaemon.daemon import arrears
 from iodaemon.daemon.arrears import Arrears
-from iodaemon.daemon.journal import BandwidthMinute, Batch
+from iodaemon.daemon.batch import BandwidthMinute, Batch
 
 
 def step(job_id, after=JobState.RUNNING):

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from iodaemon.core.decision import Transition
 from iodaemon.core.job import Exit, IoTotals, Job, JobId, JobSpec, JobState, Reason
-from iodaemon.daemon.journal import PRUNE_JOBS, BandwidthMinute, Batch, Journal
+from iodaemon.daemon.batch import BandwidthMinute, Batch
+from iodaemon.daemon.journal import PRUNE_JOBS, Journal
 from iodaemon.errors import JournalError
 
 ENVIRONMENT = {"PATH": "/usr/bin", "NAME": "Größe\n"}
@@ -79,7 +80,6 @@ def test_a_new_journal_is_empty_and_counts_from_one(journal):
 
     assert restored.jobs == ()
     assert restored.next_id == 1
-    assert restored.boot_id == ""
 
 
 def test_a_job_is_there_with_all_that_is_known_of_it(journal):
@@ -165,15 +165,6 @@ def test_two_journals_have_different_seeds(tmp_path):
         journal.close()
 
     assert len(seeds) == 2
-
-
-def test_the_boot_is_remembered(journal):
-    journal.note_boot("first")
-    journal.note_boot("second")
-
-    restored = reopened(journal)
-
-    assert restored.boot_id == "second"
 
 
 def test_the_newest_finished_jobs_are_restored_with_all_unfinished_ones(journal):

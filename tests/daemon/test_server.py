@@ -585,7 +585,6 @@ def test_a_path_that_does_not_exist_is_told_in_the_same_shape(shared, method, ta
         b"\0\0\0\0\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
         b"GET /v1/jobs HTTP/9.9\r\n\r\n",
-        b"GET /v1/jobs\r\n\r\n",
         b"GET /v1/jobs HTTP/1.1\r\nHost x\r\n\r\n",
         b"GET /v1/jobs HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
         b"GET /v1/jobs HTTP/1.1\r\nContent-Length: x\r\n\r\n",

@@ -399,7 +399,7 @@ def as_directory(path):
         (forget_schema, "has no schema"),
         (foreign, "no journal of iodaemon"),
         (damage_record, "has a damaged record"),
-        (as_directory, "journal.db cannot be opened"),
+        (as_directory, "journal.db: unable to open database file; it cannot be opened"),
     ],
     ids=[
         "garbage",

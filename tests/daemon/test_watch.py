@@ -12,14 +12,6 @@ def step(job_id=1):
     return Transition(job_id=JobId(job_id), at_s=0.0, before=None, after=JobState.PENDING)
 
 
-async def listen(watching):
-    """A stream, and its first step to come."""
-    stream = watching.transitions()
-    first = asyncio.ensure_future(anext(stream))
-    await asyncio.sleep(0)
-    return stream, first
-
-
 def test_a_condition_that_holds_is_not_waited_for():
     assert asyncio.run(Watch().until(lambda: True, 0.0))
 
@@ -69,11 +61,10 @@ def test_who_gave_up_waiting_leaves_nothing_behind():
 def test_a_stream_has_every_step_in_order():
     async def scenario():
         watching = Watch()
-        stream, first = await listen(watching)
-        watching.notify([step(1), step(2)])
-        watching.notify([step(3)])
-        seen = [await first, await anext(stream), await anext(stream)]
-        await stream.aclose()
+        with watching.listening() as stream:
+            watching.notify([step(1), step(2)])
+            watching.notify([step(3)])
+            seen = [await anext(stream) for _ in range(3)]
         return [each.job_id for each in seen], watching._streams
 
     assert ([1, 2, 3], set()) == asyncio.run(scenario())
@@ -82,13 +73,12 @@ def test_a_stream_has_every_step_in_order():
 def test_streams_end_with_the_daemon():
     async def scenario():
         watching = Watch()
-        stream, first = await listen(watching)
-        watching.notify([step(1)])
-        watching.end_streams()
-        await first
-        return [each async for each in stream]
+        with watching.listening() as stream:
+            watching.notify([step(1)])
+            watching.end_streams()
+            return [each.job_id async for each in stream]
 
-    assert [] == asyncio.run(scenario())
+    assert [1] == asyncio.run(scenario())
 
 
 def test_a_listener_that_does_not_listen_is_dropped_after_what_it_missed(monkeypatch):
@@ -96,10 +86,10 @@ def test_a_listener_that_does_not_listen_is_dropped_after_what_it_missed(monkeyp
 
     async def scenario():
         watching = Watch()
-        stream, first = await listen(watching)
-        for number in range(1, 100):
-            watching.notify([step(number)])
-        seen = [await first, *[each async for each in stream]]
-        return len(seen), watching._streams
+        with watching.listening() as stream:
+            for number in range(1, 100):
+                watching.notify([step(number)])
+            seen = [each async for each in stream]
+            return len(seen), set(watching._streams)
 
     assert (10, set()) == asyncio.run(scenario())

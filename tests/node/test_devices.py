@@ -10,10 +10,12 @@ from iodaemon.backend.linux.block import device_numa_node, leaf_names
 from iodaemon.backend.linux.devices import (
     PathDevice,
     find_device,
+    find_mount_devices,
     leaf_devices,
     unaccounted_devices,
 )
 from iodaemon.core.platform import Device, DeviceId
+from iodaemon.sampler import mountinfo
 
 
 class Machine:
@@ -201,6 +203,50 @@ def test_a_loop_device_whose_file_is_on_itself_ends(machine):
     machine.mount("/mnt", "7:3", "ext4", "/dev/loop3")
 
     assert (machine.find("/mnt").kind, ids(machine.find("/mnt"))) == ("loop", [])
+
+
+@pytest.mark.parametrize(
+    ("filesystem", "source"), [("fuse", "nbdfuse"), ("nfs4", "server:/export")]
+)
+def test_a_loop_device_whose_file_is_on_no_disk_of_ours_is_a_device_itself(
+    machine, filesystem, source
+):
+    machine.mount("/far/image", "0:50", filesystem, source)
+    machine.stacked("loop3", "7:3", loop__backing_file="/far/image", queue__rotational="1")
+    machine.mount("/mnt", "7:3", "ext4", "/dev/loop3")
+
+    assert ids(machine.find("/mnt/x")) == ["loop3"]
+    assert [device.id for device in leaf_devices(machine.root)] == ["loop3", "sda", "sdb"]
+    assert leaf_devices(machine.root)[0].rotational is True
+
+
+def test_a_loop_device_in_a_file_of_such_a_loop_device_is_on_that_one(machine):
+    machine.mount("/far", "0:50", "fuse", "sshfs")
+    machine.stacked("loop3", "7:3", loop__backing_file="/far/image")
+    machine.mount("/mnt", "7:3", "ext4", "/dev/loop3")
+    machine.stacked("loop4", "7:4", loop__backing_file="/mnt/image")
+    machine.mount("/inner", "7:4", "ext4", "/dev/loop4")
+
+    assert ids(machine.find("/inner/x")) == ["loop3"]
+    assert [device.id for device in leaf_devices(machine.root)] == ["loop3", "sda", "sdb"]
+
+
+def test_a_loop_device_in_memory_on_a_disk_or_without_a_visible_file_is_none_itself(machine):
+    machine.mount("/dev/shm", "0:51", "tmpfs", "tmpfs")
+    files = ("/dev/shm/image", "/var/image", "/gone/image (deleted)", "")
+    for number, file in enumerate(files):
+        machine.stacked(f"loop{number}", f"7:{number}", loop__backing_file=file)
+
+    assert [device.id for device in leaf_devices(machine.root)] == ["sda", "sdb"]
+
+
+def test_a_mount_is_answered_for_without_a_look_at_it(machine):
+    machine.mount("/data", "8:16", "xfs", "/dev/sdb")
+    mounts = mountinfo.Sampler(machine.root).read()
+
+    found = [find_mount_devices(mount, mounts, machine.root) for mount in mounts]
+
+    assert [["sda"], ["sdb"]] == [ids(each) for each in found]
 
 
 def test_btrfs_is_on_all_its_devices_whatever_its_anonymous_number(machine):

@@ -16,6 +16,7 @@ from iodaemon.core.platform import Device, DeviceId
 
 BlockKind = Literal["disk", "partition", "lvm", "md", "loop", "device-mapper", "other"]
 
+_LOOP: Final = re.compile(r"loop\d")
 _NO_DISK: Final = re.compile(r"(loop|ram|zram|sr|fd|mtdblock|drbd)\d|dm-\d|md[\d_]")
 """Memory, removable media of old, and devices made of others. drbd names no slaves."""
 
@@ -47,7 +48,7 @@ def find_kind(directory: Path) -> BlockKind:
         return "lvm" if _read(directory / "dm/uuid").startswith("LVM-") else "device-mapper"
     if (directory / "md").is_dir():
         return "md"
-    if re.match(r"loop\d", directory.name):
+    if _LOOP.match(directory.name):
         return "loop"
     return "disk" if _is_disk(directory) else "other"
 
@@ -110,8 +111,11 @@ def _is_disk(directory: Path) -> bool:
 
 def find_device_of(root: Path, directory: Path) -> Device | None:
     """The leaf disk whose directory this is; None when it is no disk worth sampling."""
-    if not _is_disk(directory):
-        return None
+    return make_device(root, directory) if _is_disk(directory) else None
+
+
+def make_device(root: Path, directory: Path) -> Device:
+    """What sysfs says of the device whose directory this is."""
     rotational = _read(directory / "queue/rotational")
     return Device(
         id=device_id(directory),
@@ -153,6 +157,16 @@ def leaf_directories(root: Path) -> list[Path]:
         find_named_directory(root, name) or _resolve(root / "sys/block" / name) for name in names
     )
     return [directory for directory in found if directory is not None and _is_disk(directory)]
+
+
+def loop_directories(root: Path) -> list[Path]:
+    """Directories of all loop devices that have a file, sorted by name."""
+    try:
+        names = sorted(name for name in os.listdir(root / "sys/block") if _LOOP.match(name))
+    except FileNotFoundError:
+        return []
+    found = (find_named_directory(root, name) for name in names)
+    return [each for each in found if each is not None and find_backing_file(each) is not None]
 
 
 def is_accounted(directory: Path) -> bool:

@@ -18,7 +18,7 @@ from typing import Final
 from iodaemon.backend.linux import protocol
 from iodaemon.backend.linux.protocol import Message
 
-_LOCK_WITHIN_S: Final = 2.0
+_LOCK_WITHIN_S: Final = 1.0
 """An ending keeper, or a shim that thaws its job, lets go of the lock sooner than this."""
 _RETRY_S: Final = 0.01
 

@@ -76,10 +76,10 @@ def leaf_devices(root: Path = _ROOT) -> tuple[Device, ...]:
 
     Not among them: partitions, what is made of other devices (device mapper, md, loop, drbd,
     non-empty slaves/), memory (ram, zram), empty drives, single paths of a multipath NVMe disk.
-    Those of which ``unaccounted_devices`` speaks are among them.
+    Those of which ``unaccounted_devices`` speaks are among them, and loop devices whose file lies
+    on a filesystem without a disk here (FUSE, NFS): their lines are all that shows of it.
     """
-    found = (block.find_device_of(root, directory) for directory in block.leaf_directories(root))
-    return tuple(device for device in found if device is not None)
+    return tuple(block.make_device(root, directory) for directory in _leaf_directories(root))
 
 
 def unaccounted_devices(root: Path = _ROOT) -> tuple[DeviceId, ...]:
@@ -90,9 +90,32 @@ def unaccounted_devices(root: Path = _ROOT) -> tuple[DeviceId, ...]:
     """
     return tuple(
         block.device_id(directory)
-        for directory in block.leaf_directories(root)
+        for directory in _leaf_directories(root)
         if not block.is_accounted(directory)
     )
+
+
+def _leaf_directories(root: Path) -> list[Path]:
+    loops = block.loop_directories(root)
+    machine = _read_machine(root) if loops else None
+    ends = [loop for loop in loops if machine is not None and _is_end(machine, loop)]
+    return sorted([*block.leaf_directories(root), *ends], key=lambda directory: directory.name)
+
+
+def _read_machine(root: Path) -> _Machine:
+    try:
+        return _Machine(root, mountinfo.Sampler(root).read())
+    except NoData:
+        return _Machine(root, ())
+
+
+def _is_end(machine: _Machine, loop: Path) -> bool:
+    """True for a loop device below which no disk is to be seen: its file is on FUSE or NFS."""
+    file = block.find_backing_file(loop)
+    if file is None:
+        return False
+    below = _find_backing(machine, file)
+    return below.kind in ("nfs", "other") and below.filesystem != "" and not below.devices
 
 
 def find_device(path: str | os.PathLike[str], root: Path = _ROOT) -> PathDevice:
@@ -105,15 +128,22 @@ def find_device(path: str | os.PathLike[str], root: Path = _ROOT) -> PathDevice:
         root: ``/``, or a directory that looks like it.
     """
     absolute = _resolve(os.fspath(path), root)
-    try:
-        mounts = mountinfo.Sampler(root).read()
-    except NoData:
-        mounts = ()
-    machine = _Machine(root, mounts)
+    machine = _read_machine(root)
     directory = _find_node(machine, absolute)
     if directory is not None:
         return _on_block(machine, absolute, directory, filesystem="")
     return _find(machine, absolute)
+
+
+def find_mount_devices(mount: Mount, mounts: tuple[Mount, ...], root: Path = _ROOT) -> PathDevice:
+    """Where the I/O of the files of a mount goes. Touches nothing on it, so it cannot hang.
+
+    Args:
+        mount: one of the mounts.
+        mounts: all of its namespace.
+        root: ``/``, or a directory that looks like it.
+    """
+    return _on_mount(_Machine(root, mounts), mount.mount_point, mount)
 
 
 def _resolve(path: str, root: Path) -> str:
@@ -145,6 +175,10 @@ def _find(machine: _Machine, path: str) -> PathDevice:
     mount = find_mount(machine.mounts, path)
     if mount is None or mount.mount_id in machine.visited:
         return PathDevice(path=path, kind="other", description="unknown: not on a visible mount")
+    return _on_mount(machine, path, mount)
+
+
+def _on_mount(machine: _Machine, path: str, mount: Mount) -> PathDevice:
     name = mount.filesystem
     if name == "overlay":
         return _on_overlay(machine.through(mount), path, mount)
@@ -175,7 +209,8 @@ def _on_block(machine: _Machine, path: str, directory: Path, *, filesystem: str)
 
 
 def _find_backing(machine: _Machine, file: str) -> PathDevice:
-    return _find(machine, _resolve(file, machine.root))
+    """The kernel names the file without links, and to look at it could hang where it lies."""
+    return _find(machine, os.path.normpath(file))
 
 
 def _disks(machine: _Machine, directories: Iterable[Path]) -> tuple[Device, ...]:
@@ -184,7 +219,9 @@ def _disks(machine: _Machine, directories: Iterable[Path]) -> tuple[Device, ...]
     for directory in directories:
         for leaf in block.find_leaves(directory):
             file = block.find_backing_file(leaf)
-            if file is not None:
+            if file is not None and _is_end(machine, leaf):
+                disks[block.make_device(machine.root, leaf)] = None
+            elif file is not None:
                 disks.update(dict.fromkeys(_find_backing(machine, file).devices))
             elif (device := block.find_device_of(machine.root, leaf)) is not None:
                 disks[device] = None

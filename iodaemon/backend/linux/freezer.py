@@ -12,17 +12,31 @@ import contextlib
 import errno
 import os
 import signal
+import time
 import zlib
 from collections.abc import Iterable
 from typing import Final, Protocol
 
 from iodaemon.backend.linux.directory import JobDirectories
-from iodaemon.backend.linux.process import descendants_of, find_state, survivors_of
+from iodaemon.backend.linux.process import (
+    children_of,
+    descendants_of,
+    find_state,
+    fork_into,
+    is_stop_pending,
+    survivors_of,
+)
 from iodaemon.backend.linux.protocol import Message
+
+States = dict[int, str | None]
+"""The one-letter state of each process, parents first; None: gone."""
 
 _STILL: Final = frozenset({"T", "t", "Z", "X"})
 _MOST_SCANS: Final = 20
-"""Rescans of a tree that keeps forking before the answer is 'not yet'."""
+"""Rescans of a tree that keeps forking while it is being killed."""
+_STOP_WITHIN_S: Final = 0.02
+"""What a tree may take to stop before the answer is 'not yet'; the keeper waits meanwhile."""
+_LOOK_S: Final = 0.0005
 
 
 class Freezer(Protocol):
@@ -33,6 +47,10 @@ class Freezer(Protocol):
 
     def make(self, key: str) -> None:
         """Prepare for a job, before its shim is forked."""
+        ...
+
+    def fork(self, key: str) -> tuple[int, bool]:
+        """As ``os.fork``, and whether the child belongs to the job; else it has to ``enter``."""
         ...
 
     def enter(self, key: str) -> None:
@@ -113,9 +131,17 @@ class CgroupFreezer:
         with contextlib.suppress(FileExistsError):
             os.mkdir(self.path(key))
 
+    def fork(self, key: str) -> tuple[int, bool]:
+        """Into the job's cgroup."""
+        return fork_into(self.path(key))
+
     def enter(self, key: str) -> None:
         """Move the calling process into the job's cgroup."""
         _write(os.path.join(self.path(key), "cgroup.procs"), "0")
+
+    def fork_shim(self) -> tuple[int, bool]:
+        """As ``fork``, among the shims."""
+        return fork_into(os.path.join(self.base, "shims"))
 
     def enter_shims(self) -> None:
         """Move the calling process to the shims, where nothing is ever frozen."""
@@ -206,22 +232,35 @@ class SignalFreezer:
     def make(self, key: str) -> None:
         """Nothing to prepare."""
 
-    def enter(self, key: str) -> None:
+    def fork(self, key: str) -> tuple[int, bool]:  # noqa: ARG002 - Freezer's signature
         """A child of the shim belongs to the job as it is."""
+        return os.fork(), True
 
-    def freeze(self, key: str, shim_pid: int) -> bool:
-        """SIGSTOP root first, again for what was forked meanwhile, until nothing is new."""
-        for _ in range(_MOST_SCANS):
-            moving = [pid for pid in self.pids(key, shim_pid) if find_state(pid) not in _STILL]
-            if not moving:
-                return True
-            _signal_all(moving, signal.SIGSTOP)
-        return False
+    def enter(self, key: str) -> None:
+        """Nowhere to go."""
 
-    def is_still(self, key: str, shim_pid: int) -> bool:
-        """True when there are processes and each of them is stopped."""
-        states = [find_state(pid) for pid in self.pids(key, shim_pid)]
-        return bool(states) and all(state is None or state in _STILL for state in states)
+    def freeze(self, key: str, shim_pid: int) -> bool:  # noqa: ARG002 - Freezer's signature
+        """SIGSTOP root first, again for what was forked meanwhile, until nothing is new.
+
+        A child is stopped only once its parent stands still: a parent that is just on its way
+        there still sees in wait4(2) that its child was stopped.
+        """
+        until_s = time.monotonic() + _STOP_WITHIN_S
+        before: States = {}
+        while not _are_still(states := _scan(shim_pid, stop=True)) or states != before:
+            if time.monotonic() > until_s:
+                return False
+            before = states
+            time.sleep(_LOOK_S)
+        return True
+
+    def is_still(self, key: str, shim_pid: int) -> bool:  # noqa: ARG002 - Freezer's signature
+        """True when there are processes and each of them is stopped.
+
+        One look may miss what was handed on to the shim meanwhile.
+        """
+        states = _scan(shim_pid, stop=False)
+        return bool(states) and _are_still(states) and states == _scan(shim_pid, stop=False)
 
     def thaw(self, key: str, shim_pid: int) -> None:
         """SIGCONT leaf first."""
@@ -235,8 +274,9 @@ class SignalFreezer:
         return [] if main is None else survivors_of(main)
 
     def kill(self, key: str, shim_pid: int) -> None:
-        """SIGKILL, again for what was forked meanwhile."""
+        """SIGKILL, again for what was forked meanwhile; what stands still cannot fork."""
         for _ in range(_MOST_SCANS):
+            self.freeze(key, shim_pid)
             alive = [
                 pid for pid in self.pids(key, shim_pid) if find_state(pid) not in ("Z", "X", None)
             ]
@@ -307,6 +347,36 @@ def _own_cgroup_directory() -> str | None:
     if not roots or not paths:
         return None
     return os.path.normpath(roots[0] + "/" + paths[0])
+
+
+def _scan(shim_pid: int, *, stop: bool) -> States:
+    """The states of all below the shim; with ``stop``, SIGSTOP to all whose parents stand still.
+
+    A process in uninterruptible sleep (D) is in no wait4, and stops before it returns from there.
+    """
+    found: States = {}
+    level = children_of(shim_pid)
+    while level:
+        states = {pid: _state_of(pid) for pid in level}
+        found.update(states)
+        if stop:
+            moving = [pid for pid, state in states.items() if state not in (None, *_STILL)]
+            _signal_all(moving, signal.SIGSTOP)
+        passed = [pid for pid in level if not stop or states[pid] in ("D", *_STILL)]
+        level = [child for pid in passed for child in children_of(pid)]
+    return found
+
+
+def _state_of(pid: int) -> str | None:
+    """Its state; one that has been told to stop and waits in vfork(2) for a stopped child: T."""
+    state = find_state(pid)
+    if state == "D" and is_stop_pending(pid):
+        return "T" if any(find_state(child) == "T" for child in children_of(pid)) else "D"
+    return state
+
+
+def _are_still(states: States) -> bool:
+    return all(state in _STILL for state in states.values())
 
 
 def _signal_all(pids: Iterable[int], number: signal.Signals) -> None:

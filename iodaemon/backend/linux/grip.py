@@ -38,9 +38,9 @@ class Grip:
         freezer, shim_pid = self._freezer_of(key), self._shim_pid(key)
         if shim_pid == 0:
             return None
-        # Signals miss what was forked meanwhile, a cgroup does not.
-        by_signals = freezer.name == "signals"
-        return freezer.is_still(key, shim_pid) or (by_signals and freezer.freeze(key, shim_pid))
+        if freezer.name == "signals":  # they miss what was forked meanwhile, a cgroup does not
+            return freezer.freeze(key, shim_pid)
+        return freezer.is_still(key, shim_pid)
 
     def thaw(self, key: str) -> None:
         """Let everything run on."""

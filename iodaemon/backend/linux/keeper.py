@@ -26,7 +26,7 @@ from iodaemon.backend.linux.connection import Client, Clients, be_the_only_one, 
 from iodaemon.backend.linux.directory import JobDirectories
 from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer, choose_freezer
 from iodaemon.backend.linux.grip import Grip
-from iodaemon.backend.linux.process import Identity, identify, open_pidfd
+from iodaemon.backend.linux.process import Identity, close_all_but, identify, open_pidfd
 from iodaemon.backend.linux.protocol import Message, job_key, read_json
 from iodaemon.backend.linux.shim import Shim
 
@@ -34,8 +34,6 @@ _RECHECK_S: Final = 0.01
 """Between looks at a job that has been told to stand still and does not yet."""
 _IDLE_EXIT_S: Final = 1.0
 """A keeper without daemon and without jobs ends after this time beyond the grace time."""
-_HIGHEST_FD: Final = 65536
-"""Descriptors a shim closes after its fork; the keeper itself holds a few dozen."""
 
 
 class KeeperError(Exception):
@@ -77,6 +75,7 @@ class Keeper:
         me = identify(os.getpid())
         assert me is not None
         self._me: Identity = me
+        self._me_fd = os.pidfd_open(me.pid)
 
     # -- the loop ------------------------------------------------------------------------------
 
@@ -200,9 +199,9 @@ class Keeper:
         self._freezer.make(key)
         report_read, report_write = os.pipe2(os.O_CLOEXEC)
         try:
-            pid = os.fork()
+            pid, is_home = self._fork_shim()
             if pid == 0:
-                self._become_shim(asked, report_write)
+                self._become_shim(asked, report_write, is_home=is_home)
         except OSError:
             os.close(report_read)
             raise
@@ -215,12 +214,20 @@ class Keeper:
         )
         return None
 
-    def _become_shim(self, asked: _Asked, report: int) -> None:
+    def _fork_shim(self) -> tuple[int, bool]:
+        """As ``os.fork``, and whether the child is where shims belong."""
+        if isinstance(self._freezer, CgroupFreezer):
+            return self._freezer.fork_shim()
+        return os.fork(), True
+
+    def _become_shim(self, asked: _Asked, report: int, *, is_home: bool) -> None:
         """In the forked child: forget all that is the keeper's, and be a shim. Never returns."""
         try:
+            gc.disable()  # it would write to pages that are shared with the keeper
             signal.set_wakeup_fd(-1)
-            os.closerange(3, report)
-            os.closerange(report + 1, _HIGHEST_FD)
+            close_all_but(self._me_fd, report)
+            if not is_home and isinstance(self._freezer, CgroupFreezer):
+                self._freezer.enter_shims()
             directory = self._directories.of(asked.key)
             output = os.path.join(directory, protocol.OUTPUT_FILE)
             Shim(
@@ -228,7 +235,7 @@ class Keeper:
                 directory=directory,
                 launch={**asked.request["launch"], "output": output},
                 freezer=self._freezer,
-                keeper=self._me,
+                keeper_fd=self._me_fd,
                 keeper_file=self._keeper_file,
                 report=report,
             ).run()
@@ -240,8 +247,7 @@ class Keeper:
 
     def _on_report(self, key: str, report: int) -> None:
         self._selector.unregister(report)
-        with open(report, "rb") as file:
-            line = file.readline()
+        line = protocol.read_line(report)
         answer = json.loads(line) if line else {"error": "the shim ended before it said anything"}
         if "error" not in answer:
             answer = {"ok": {"alive": True, **answer}}
@@ -301,7 +307,7 @@ class Keeper:
 
     def _do_leave(self, _asked: _Asked) -> Message:
         self._leaving = True
-        return {"ok": {}}
+        return {"ok": {"jobs": len(self._shims) + len(self._adopted)}}
 
     # -- jobs ------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import signal
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
-from iodaemon.backend.linux.process import prefer_memory_nodes
+from iodaemon.backend.linux.process import ignored_signals, prefer_memory_nodes
 
 Launch = dict[str, Any]
 """What to run: command, cwd, environment, umask, cpus, memory_nodes, stdout, stderr, output,
@@ -32,22 +32,26 @@ class LaunchError(Exception):
         self.exit_code = exit_code
 
 
-def become(launch: Launch, enter: Callable[[], None]) -> None:
-    """Turn the calling process into the job, up to the point before exec.
+def become(launch: Launch, enter: Callable[[], None] | None) -> None:
+    """Turn the calling process into the job, but for its files and exec.
 
     Order: cgroup first (what is forked later is in it), own session, affinity, memory policy,
-    mask, directory, files.
+    mask, directory.
+
+    Args:
+        launch: what.
+        enter: moves the process into the job's cgroup; None: it is there.
 
     Raises:
         LaunchError: a step failed that will fail again.
         OSError: a step failed that may work later (the cgroup).
     """
-    enter()
+    if enter is not None:
+        enter()
     os.setsid()
     _confine(launch)
     os.umask(launch["umask"])
     _change_directory(launch["cwd"])
-    _open_files(launch)
     _reset_signals()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (launch["open_files"], hard))
@@ -57,9 +61,9 @@ def become(launch: Launch, enter: Callable[[], None]) -> None:
 def _reset_signals() -> None:
     """To their defaults: what Python, the shim or whoever started the daemon ignores.
 
-    An ignored signal would stay ignored over exec.
+    An ignored signal would stay ignored over exec; one with a handler does not.
     """
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+    for number in ignored_signals():
         signal.signal(number, signal.SIG_DFL)
 
 
@@ -112,8 +116,12 @@ def _change_directory(path: str) -> None:
         ) from error
 
 
-def _open_files(launch: Launch) -> None:
-    """Standard input is empty; output goes to the files asked for, else to the job's own file."""
+def open_files(launch: Launch) -> None:
+    """Standard input is empty; output goes to the files asked for, else to the job's own file.
+
+    Raises:
+        LaunchError: one cannot be opened.
+    """
     null = os.open(os.devnull, os.O_RDONLY)
     out = _open_output(launch["stdout"] or launch["output"])
     err = out if launch["stderr"] is None else _open_output(launch["stderr"])

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 _ANSWER_WITHIN_S: Final = 10.0
 """A keeper that has been started listens after about 0.05 s; more than this is a failure."""
+_LEAVE_WITHIN_S: Final = 2.0
+"""A keeper without jobs ends in milliseconds."""
 _RETRY_S: Final = 1.0
 _POLL_S: Final = 0.005
 
@@ -82,6 +84,7 @@ class KeeperLink:
         self._writer: asyncio.StreamWriter | None = None
         self._answers: dict[int, asyncio.Future[Message]] = {}
         self._connected = asyncio.Event()
+        self._is_closing = False
         self._next_id = 0
         self._spawned_s = -math.inf
         self._task: asyncio.Task[None] | None = None
@@ -101,15 +104,18 @@ class KeeperLink:
 
     async def close(self, *, leave: bool) -> None:
         """Hang up; with ``leave`` the keeper ends as soon as no job needs it."""
+        stays = True
+        self._is_closing = True  # a keeper that leaves is not replaced
         if leave and self._connected.is_set():
-            with contextlib.suppress(BackendError, TimeoutError):
-                await asyncio.wait_for(self.ask("leave"), 2.0)
+            with contextlib.suppress(TimeoutError):
+                answer = await asyncio.wait_for(self._ask_once("leave", {}), _LEAVE_WITHIN_S)
+                stays = answer is not None and "ok" in answer and answer["ok"]["jobs"] > 0
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self._hang_up()
-        if self._child is not None and leave:
-            await self._see_off(self._child)
+        self._hang_up()
+        if self._child is not None:
+            await self._see_off(self._child, stays=stays)
 
     async def ask(self, verb: str, **fields: object) -> Message:
         """Ask the keeper, and the next one if this one dies before it answers.
@@ -147,7 +153,9 @@ class KeeperLink:
     async def _stay_connected(self, reader: asyncio.StreamReader) -> None:
         while True:
             await self._read_answers(reader)
-            await self._hang_up()
+            self._hang_up()
+            if self._is_closing:
+                return
             log.warning("event=keeper_lost pid=%d", self.pid)
             reader = await self._reconnect()
             log.info("event=keeper_connected pid=%d freezer=%s", self.pid, self.freezer)
@@ -183,12 +191,10 @@ class KeeperLink:
                 if answer is not None and not answer.done():
                     answer.set_result(message)
 
-    async def _hang_up(self) -> None:
+    def _hang_up(self) -> None:
         self._connected.clear()
         if self._writer is not None:
             self._writer.close()
-            with contextlib.suppress(OSError):
-                await self._writer.wait_closed()
             self._writer = None
         for answer in self._answers.values():
             if not answer.done():
@@ -203,7 +209,7 @@ class KeeperLink:
                 reader, self._writer = await asyncio.open_unix_connection(self._socket)
                 if await self._greet(reader, self._writer):
                     return reader
-                await self._hang_up()
+                self._hang_up()
             except (FileNotFoundError, ConnectionError):
                 self._start_if_none()
             except OSError as error:
@@ -256,10 +262,12 @@ class KeeperLink:
         except OSError as error:
             raise BackendError(f"the keeper cannot be started ({error.strerror})") from error
 
-    async def _see_off(self, child: subprocess.Popen[bytes]) -> None:
-        """Wait for a keeper without jobs to end; one that keeps jobs stays, and says so by it."""
-        for _ in range(200):
+    async def _see_off(self, child: subprocess.Popen[bytes], *, stays: bool) -> None:
+        """Wait for a keeper without jobs to end; one that keeps jobs stays."""
+        until_s = asyncio.get_running_loop().time() + _LEAVE_WITHIN_S
+        while not stays and asyncio.get_running_loop().time() < until_s:
             if child.poll() is not None:
                 return
             await asyncio.sleep(_POLL_S)
-        child.returncode = 0  # it stays on purpose; do not warn that it was not waited for
+        if child.poll() is None:
+            child.returncode = 0  # it stays on purpose; do not warn that it was not waited for

@@ -15,7 +15,7 @@ Verbs (VERSION 1):
                                             that is being started it waits until it runs
     list {jobs: [[job, attempt], ...]}   -> {jobs: [{job, attempt, frozen, ...as start}]}
     tidy {job, attempt}                  -> {}; the cgroup of an ended job is removed
-    leave {}                             -> {}; the keeper ends once no shim is alive
+    leave {}                             -> {jobs: N}; the keeper ends once no shim is alive
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ OUTPUT_FILE: Final = "output"
 KEEPER_FILE: Final = "keeper.json"
 LOCK_FILE: Final = "keeper.lock"
 """Held by the keeper (exclusively) and by a shim while it thaws without one (shared)."""
+_CHUNK_BYTES: Final = 65536
 LARGEST_LINE_BYTES: Final = 8 * 1024 * 1024
 """A request above this is refused: the largest environment Linux can exec is 6 MiB."""
 
@@ -58,6 +59,15 @@ def split_lines(buffer: bytearray) -> list[Message]:
     if len(buffer) > LARGEST_LINE_BYTES:
         raise ValueError(f"a message is longer than {LARGEST_LINE_BYTES} bytes")
     return messages
+
+
+def read_line(pipe: int) -> bytes:
+    """What comes through the pipe up to the end of a line or of the pipe; it is closed then."""
+    data = b""
+    while not data.endswith(b"\n") and (chunk := os.read(pipe, _CHUNK_BYTES)):
+        data += chunk
+    os.close(pipe)
+    return data
 
 
 def job_key(job: int, attempt: int) -> str:

@@ -12,7 +12,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
+
 from iodaemon.backend.linux.cgroup_reader import CgroupReader
+from iodaemon.backend.linux.job_files import JobFiles
 from iodaemon.backend.linux.job_io import IoBaseline, JobIo, sum_resident_bytes
 from iodaemon.backend.linux.track import Track
 from iodaemon.core.job import IoTotals, JobId
@@ -34,15 +37,22 @@ class _JobReader:
             root,
             track.shim.pid,
             IoBaseline(read_bytes=read, written_bytes=written, operations=operations),
-            self._members,
+            self.members,
             cpu_s=None if self._cgroup is None else self._cgroup.cpu_s,
-            resident_bytes=lambda: sum_resident_bytes(root, self._members()),
+            resident_bytes=self._resident_bytes,
             io_stall_s=None if self._cgroup is None else self._cgroup.io_stall_s,
             memory_stall_s=None if self._cgroup is None else self._cgroup.memory_stall_s,
         )
 
-    def _members(self) -> list[int]:
+    def members(self) -> list[int]:
+        """The job's processes, parents before children."""
         return self._track.pids() if self._cgroup is None else self._cgroup.pids()
+
+    def _resident_bytes(self) -> int | None:
+        try:
+            return sum_resident_bytes(self._root, self.members())
+        except NoData:  # the job ended while it was being read
+            return None
 
     def close(self) -> None:
         self.io.close()
@@ -62,6 +72,7 @@ class NodeReader:
         self._tracks: dict[JobId, Track] = {}
         self._readers: dict[JobId, tuple[Track, _JobReader]] = {}
         self._known: dict[JobId, JobCounters] = {}
+        self._files = JobFiles(root)
         self._diskstats = diskstats.Sampler(root, wanted={device.id for device in devices})
         self._io_pressure = pressure.Sampler(root)
         self._memory_pressure = pressure.Sampler(root, resource="memory")
@@ -99,7 +110,11 @@ class NodeReader:
 
     def _read_all(self, at_s: float, tracks: dict[JobId, Track]) -> Sample:
         self._follow(tracks)
-        jobs = {job_id: reader.io.read() for job_id, (_, reader) in self._readers.items()}
+        files = self._files.read({i: reader.members for i, (_, reader) in self._readers.items()})
+        jobs = {
+            job_id: msgspec.structs.replace(reader.io.read(), devices=files[job_id])
+            for job_id, (_, reader) in self._readers.items()
+        }
         try:
             devices = self._diskstats.read()
         except NoData:

@@ -1,9 +1,10 @@
 """One small process a job, between the keeper and the job; outlives daemon and keeper.
 
-It claims the job's directory, forks the job's child and lets it exec only when the directory
-says who they are, reaps everything below it (child subreaper), and leaves ``status.json``. It
-is not in the job's cgroup, so freezing or killing the job never reaches it. When the keeper dies
-it thaws its own job: a job never stays frozen because nobody is there to thaw it.
+It forks the job's child, claims the job's directory for both of them, and lets the child go on
+only when the directory says who they are; it reaps everything below it (child subreaper), and
+leaves ``status.json``. It is not in the job's cgroup, so freezing or killing the job never reaches
+it. When the keeper dies it thaws its own job: a job never stays frozen because nobody is there to
+thaw it.
 
 Standard library only; forked from the keeper, so that its memory is shared with it.
 """
@@ -38,6 +39,7 @@ from iodaemon.backend.linux.protocol import (
     claim,
     encode,
     read_json,
+    read_line,
     write_json,
 )
 
@@ -56,7 +58,7 @@ class Shim:
         directory: str,
         launch: launching.Launch,
         freezer: Freezer,
-        keeper: Identity,
+        keeper_fd: int,
         keeper_file: str,
         report: int,
     ) -> None:
@@ -66,7 +68,7 @@ class Shim:
         self._freezer = freezer
         self._keeper_file = keeper_file
         self._report = report
-        self._keeper_fd = open_pidfd(keeper)
+        self._keeper_fd: int | None = keeper_fd
         self._thawed_for: Identity | None = None
         self._main_pid = 0
         self._main_status: int | None = None
@@ -78,15 +80,14 @@ class Shim:
         """Start the job, wait for all of it, write the status, exit."""
         wake = self._prepare()
         record = self._record()
-        if not claim(os.path.join(self._directory, SHIM_FILE), record):
-            os._exit(1)  # another keeper gave this attempt up: it must not run any more
-        go_write = self._fork_main(record)
-        if go_write is None:
+        pipes = self._fork_main(record)
+        if pipes is None:
             os._exit(0)
         record["baseline"] = read_own_io()
-        write_json(os.path.join(self._directory, SHIM_FILE), record, durable=False)
+        if not claim(os.path.join(self._directory, SHIM_FILE), record):
+            os._exit(1)  # another keeper gave this attempt up: its child sees that and never runs
         record["baseline"] = self._baseline = read_own_io()
-        problem = self._let_go(go_write)
+        problem = self._let_go(pipes)
         if problem is None:
             self._tell({"shim": record})
         self._reap_until_empty(wake)
@@ -95,8 +96,6 @@ class Shim:
     def _prepare(self) -> int:
         """Own session, default signals but for the wake-up on SIGCHLD; returns its read end."""
         os.setsid()
-        if isinstance(self._freezer, CgroupFreezer):
-            self._freezer.enter_shims()
         become_subreaper()
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -122,7 +121,7 @@ class Shim:
         }
 
     def _fork_main(self, record: Message) -> tuple[int, int] | None:
-        """Fork the child that will be the job; it waits for a byte before it execs.
+        """Fork the child that will be the job; it waits for a byte before it touches any file.
 
         Returns:
             The end to write that byte to, and the end on which a problem would be told.
@@ -130,16 +129,15 @@ class Shim:
         go_read, go_write = os.pipe2(os.O_CLOEXEC)
         trouble_read, trouble_write = os.pipe2(os.O_CLOEXEC)
         try:
-            pid = os.fork()
+            pid, is_inside = self._freezer.fork(self._key)
         except OSError as error:
             self._tell({"error": f"fork: {error.strerror}"})
             self._write_status({"never_ran": f"fork: {error.strerror}", "exit_code": None})
             return None
         if pid == 0:
             os.close(go_write)
-            _be_the_job(
-                self._launch, lambda: self._freezer.enter(self._key), go_read, trouble_write
-            )
+            enter = None if is_inside else lambda: self._freezer.enter(self._key)
+            _be_the_job(self._launch, enter, go_read, trouble_write)
         os.close(go_read)
         os.close(trouble_write)
         child = identify(pid)
@@ -154,8 +152,7 @@ class Shim:
         with contextlib.suppress(BrokenPipeError):
             os.write(go_write, b"g")
         os.close(go_write)
-        with open(trouble_read, "rb") as file:
-            trouble = file.read().decode(errors="replace")
+        trouble = read_line(trouble_read).decode(errors="replace").rstrip("\n")
         if not trouble:
             return None
         code, _, text = trouble.partition(" ")
@@ -266,20 +263,21 @@ class Shim:
 
 
 def _be_the_job(
-    launch: launching.Launch, enter: Callable[[], None], go: int, trouble: int
+    launch: launching.Launch, enter: Callable[[], None] | None, go: int, trouble: int
 ) -> NoReturn:
     """The forked child: becomes the job and execs, or tells why not and exits."""
     signal.set_wakeup_fd(-1)
     try:
         launching.become(launch, enter)
         if os.read(go, 1) != b"g":
-            os._exit(launching.NOT_RUNNABLE)  # the shim died before it knew of us: never run
+            os._exit(launching.NOT_RUNNABLE)  # the shim died, or had no right to start us
+        launching.open_files(launch)
         launching.execute(launch)
     except launching.LaunchError as error:
-        os.write(trouble, f"{error.exit_code} {error.problem}".encode())
+        os.write(trouble, f"{error.exit_code} {error.problem}\n".encode())
         os._exit(error.exit_code)
     except OSError as error:
-        os.write(trouble, f"- {error}".encode())
+        os.write(trouble, f"- {error}\n".encode())
         os._exit(launching.NOT_RUNNABLE)
     finally:
         os._exit(launching.NOT_RUNNABLE)

@@ -1,0 +1,98 @@
+"""``iod doctor``: proves on this machine what works."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from iodaemon.cli import output
+from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.failure import ExitCode
+from iodaemon.cli.option import OFF, option
+from iodaemon.cli.session import Session
+from iodaemon.errors import IodaemonError
+
+if TYPE_CHECKING:
+    from iodaemon.api.model import JsonObject
+    from iodaemon.doctor.examine import Subject
+    from iodaemon.doctor.finding import Finding
+
+app = new_app()
+
+_ANSWER_WITHIN_S: Final = 1.0
+"""A daemon that is silent for longer is left out of it."""
+
+AsList = Annotated[bool, option("--json", text="The findings as a list, with their values.")]
+
+
+@verb(app, "doctor")
+def doctor(
+    ctx: typer.Context,
+    as_json: AsList = OFF,
+) -> int:
+    """Prove on this machine what works.
+
+    Everything is really tried, in a few seconds, and removed again: moving bytes and finding them
+    counted, freezing a process, pinning it, committing to the state directory's disk. It needs no
+    daemon, and asks the one that runs.
+
+    ok: it works; lacking: it is not there, what that costs and how to get it; broken: it does not
+    do its work, and the exit code is 1.
+    """
+    from iodaemon.doctor.examine import examine, is_broken
+    from iodaemon.doctor.scratch import ended_in_order
+
+    findings = []
+    with ended_in_order() as stop_if_asked:
+        for finding in examine(_subject(ctx.obj)):
+            findings.append(finding)
+            if not as_json:
+                print("\n".join(map(output.printable, finding.lines)), flush=True)
+            stop_if_asked()
+    if as_json:
+        output.print_json([_record(finding) for finding in findings])
+    return ExitCode.REFUSED if is_broken(findings) else ExitCode.OK
+
+
+def _record(finding: Finding) -> dict[str, object]:
+    fields = ("verdict", "what", "measured", "cost", "remedy")
+    return {**{f: str(getattr(finding, f)) for f in fields}, "values": dict(finding.values)}
+
+
+def _subject(session: Session) -> Subject:
+    """The places of the daemon that runs, else those as configured."""
+    from pathlib import Path
+
+    from iodaemon.api.client import Client
+    from iodaemon.doctor.examine import Subject
+
+    config = session.load_config({})
+    client = Client(session.socket_path(), _ANSWER_WITHIN_S)
+    try:
+        node, settings = client.node(), client.config()
+    except IodaemonError:
+        node, settings = {}, {}
+    places = _places(settings)
+    measured = node.get("measured")
+    return Subject(
+        state_dir=Path(places.get("state_dir", config.state_dir)),
+        runtime_dir=Path(places.get("runtime_dir", config.runtime_dir)),
+        directory=Path(os.getcwd()),
+        sockets=config.topology.sockets,
+        slot=config.topology.slot,
+        measured=measured if isinstance(measured, dict) else None,
+    )
+
+
+def _places(settings: JsonObject) -> dict[str, str]:
+    """``state_dir`` and ``runtime_dir`` in the answer of ``GET /v1/config``, which has TOML."""
+    import tomllib
+
+    found: dict[str, str] = {}
+    rows = settings.get("settings")
+    for row in rows if isinstance(rows, list) else []:
+        if isinstance(row, dict) and row.get("key") in ("state_dir", "runtime_dir"):
+            found |= tomllib.loads(f"{row['key']} = {row['value']}")
+    return found

@@ -1,0 +1,160 @@
+"""Asks the regulation rule once a timeslice, guards what it decides, and keeps the evidence."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from iodaemon.core.decision import ACTED, Evidence, RegulationPlan, Weighed
+from iodaemon.core.job import Job, JobId, JobState, Reason
+from iodaemon.core.rule import Mode, Rules
+from iodaemon.core.shadow import Shadow
+from iodaemon.core.state import with_fields
+from iodaemon.core.state_view import StateView
+from iodaemon.core.step import Step
+
+_REFUSED: Final = "the rule wanted otherwise, but a guard of the controller stands before it"
+
+
+class Regulator:
+    """Regulation as the controller sees it: a rule, what it remembers, and a mode."""
+
+    def __init__(self, rng: random.Random, mode: Mode = Mode.ON) -> None:
+        self.mode = mode
+        self.shadow = Shadow()
+        self._rng = rng
+        self._memory: Any = None
+
+    def forget(self) -> None:
+        """Another rule is in force; what the old one remembered is nothing to it."""
+        self._memory = None
+        self.shadow = Shadow()
+
+    def switch(self, step: Step, mode: Mode) -> None:
+        """Go over to another mode; what is held for I/O is let go by any mode but ``on``."""
+        if mode is self.mode:
+            return
+        self.mode = mode
+        self.forget()
+        step.state.io_headroom_bytes_per_s = None
+        if mode is Mode.ON:
+            return
+        for job in list(step.state.live):
+            if job.io_hold:
+                step.put(with_fields(job, io_hold=False, io_held_since_s=None))
+
+    def regulate(self, step: Step, rules: Rules) -> None:
+        """One timeslice is over."""
+        match self.mode:
+            case Mode.OFF:
+                return
+            case Mode.SHADOW:
+                self._pretend(step, rules)
+            case Mode.ON:
+                self._act(step, rules)
+
+    def _act(self, step: Step, rules: Rules) -> None:
+        view = StateView(step.state, rules, step.now_s, self._rng)
+        plan, self._memory = rules.regulation.decide(view, self._memory)
+        step.state.io_headroom_bytes_per_s = plan.io_headroom_bytes_per_s
+        tables = _evidence_of(view, plan)
+        acted: set[JobId] = set()
+        for job_id in plan.resumes:
+            job = step.state.jobs[job_id]
+            if job.io_hold:
+                step.put(with_fields(job, io_hold=False, io_held_since_s=None))
+                acted.add(job_id)
+        let_go = frozenset(plan.resumes)  # held again at once, its hold would never age
+        for job_id in plan.suspends:
+            if job_id not in let_go and _hold(step, step.state.jobs[job_id], plan):
+                acted.add(job_id)
+        for evidence in _truly(tables, acted):
+            step.show(evidence)
+
+    def _pretend(self, step: Step, rules: Rules) -> None:
+        for shadow in self.shadow.follow(step.state, step.now_s):
+            step.pretend(shadow)
+        for shadow in self.shadow.release_overdue(step.state, rules, step.now_s):
+            step.pretend(shadow)
+        view = StateView(step.state, rules, step.now_s, self._rng, seen=self.shadow.overlay)
+        plan, self._memory = rules.regulation.decide(view, self._memory)
+        tables = _evidence_of(view, plan)
+        done = tuple(self.shadow.apply(plan, step.state, step.now_s))
+        for evidence in _truly(tables, {shadow.job_id for shadow in done}):
+            step.show(msgspec.structs.replace(evidence, is_shadow=True))
+        for shadow in done:
+            step.pretend(shadow)
+
+
+def _hold(step: Step, job: Job, plan: RegulationPlan) -> bool:
+    """Suspend, unless the job is protected from every rule; True when it is done."""
+    immune = job.immune_until_s is not None and job.immune_until_s > step.now_s
+    unknown = step.state.meter.bandwidth(job.id) is None
+    if job.state is not JobState.RUNNING or job.wants_freeze:
+        return False
+    if job.spec.no_suspend or immune or unknown:
+        return False
+    why = plan.reasons.get(job.id)
+    reason = why or Reason(code="IoBound", text="suspended by the regulation")
+    step.put(with_fields(job, io_hold=True, io_held_since_s=step.now_s, hold_reason=reason))
+    return True
+
+
+def _truly(tables: Iterable[Evidence], acted: Collection[JobId]) -> Iterator[Evidence]:
+    """What the rule said, less what a guard refused; a table of which nothing is left is none."""
+    for table in tables:
+        rows = tuple(
+            row
+            if row.verdict not in ACTED or row.job_id in acted
+            else msgspec.structs.replace(row, verdict="spared", why=_REFUSED)
+            for row in table.jobs
+        )
+        if any(row.verdict in ACTED for row in rows):
+            yield msgspec.structs.replace(table, jobs=rows)
+
+
+def _evidence_of(view: StateView, plan: RegulationPlan) -> tuple[Evidence, ...]:
+    """The rule's own tables; of a rule that makes none, who moved how much when it acted."""
+    if plan.evidence or not (plan.suspends or plan.resumes):
+        return plan.evidence
+    rows = tuple(_row(view, plan, job) for job in view.live)
+    total = sum(row.rate_bytes_per_s or 0.0 for row in rows)
+    running = {job.id for job in view.running}
+    load = sum(row.load for row in rows if row.job_id in running)
+    bound = getattr(view.rules.regulation, "io_bound_bytes_per_s", None) or 0.0
+    return (
+        Evidence(
+            at_s=view.now_s,
+            signal="total of all jobs",
+            value=load,
+            threshold=bound,
+            load=load,
+            allowed=bound,
+            total_bytes_per_s=total,
+            jobs=rows,
+        ),
+    )
+
+
+def _row(view: StateView, plan: RegulationPlan, job: Job) -> Weighed:
+    rate = view.bandwidth(job.id)
+    moved = None if rate is None else rate.total_bytes_per_s
+    reason = plan.reasons.get(job.id)
+    return Weighed(
+        job_id=job.id,
+        rate_bytes_per_s=moved,
+        load=moved or 0.0,
+        verdict=_verdict(plan, job.id, is_held=job.io_hold),
+        why="" if reason is None else reason.text,
+    )
+
+
+def _verdict(plan: RegulationPlan, job_id: JobId, *, is_held: bool) -> str:
+    if job_id in plan.suspends:
+        return "suspend"
+    if job_id in plan.resumes:
+        return "resume"
+    return "waits" if is_held else "spared"

@@ -1,0 +1,75 @@
+"""What goes into the journal in one piece, and what comes out of it at a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from iodaemon.core.decision import Transition
+from iodaemon.core.job import Job, JobId
+from iodaemon.core.rule import Mode
+from iodaemon.core.sample import Sample
+from iodaemon.daemon.notebook import Note
+
+Environment = Mapping[str, str]
+
+
+class BandwidthMinute(msgspec.Struct, frozen=True, kw_only=True):
+    """What one job moved in one minute.
+
+    Attributes:
+        minute: whole minutes since 1970.
+        read_bytes: in ``seconds`` of that minute; of two rows for one minute the sum is kept.
+        written_bytes: likewise.
+        seconds: how much of the minute was measured.
+    """
+
+    job_id: JobId
+    minute: int
+    read_bytes: int
+    written_bytes: int
+    seconds: float
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step changed; all of it becomes durable, or nothing.
+
+    Attributes:
+        jobs: the newest record of every job that changed.
+        removed: jobs that never were.
+        transitions: steps in jobs' lives, in order.
+        environments: by id; one that is known already is left as it is.
+        minutes: bandwidth.
+        notes: what regulation saw, would have done, and was told.
+        samples: raw, for replay.
+        mode: regulation's new mode; None: as it was.
+    """
+
+    jobs: tuple[Job, ...] = ()
+    removed: tuple[JobId, ...] = ()
+    transitions: tuple[Transition, ...] = ()
+    environments: Mapping[str, Environment] = MappingProxyType({})
+    minutes: tuple[BandwidthMinute, ...] = ()
+    notes: tuple[Note, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    mode: Mode | None = None
+
+
+class Restored(msgspec.Struct, frozen=True, kw_only=True):
+    """What a daemon needs to go on where the last one stopped.
+
+    Attributes:
+        jobs: all that are waiting or live, and the newest finished ones; ordered by id.
+        next_id: above every id that was ever durable.
+        seed: of the controller's random numbers; the same for the journal's whole life.
+        environments: those of the waiting and live jobs.
+        mode: regulation's mode as it was switched last; None: it never was.
+    """
+
+    jobs: tuple[Job, ...]
+    next_id: JobId
+    seed: int
+    environments: Mapping[str, Environment]
+    mode: Mode | None = None

@@ -1,0 +1,302 @@
+"""``GET /v1/history``: finished jobs by user, name, state and time, one by one or added up.
+
+Read from the journal a page at a time, in a thread: the loop never waits for the disk, and no
+other reader waits for more than a page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import pwd
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Final, Literal
+
+import msgspec
+from aiohttp import web
+
+from iodaemon.core.job import Job, JobState
+from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.lookup import LARGEST_ID, Lookup, json_answer, parse_number
+from iodaemon.daemon.record import user_name
+from iodaemon.daemon.selector import parse_selector
+from iodaemon.errors import NotFound, RequestError
+
+_MOST_JOBS: Final = 100_000
+_PAGE: Final = 1000
+"""Jobs read at a time: some milliseconds, in which others who read the journal wait."""
+_AT_ONCE: Final = 500
+"""Records made between two looks at what else there is to do."""
+_ENDED_WELL: Final = frozenset({JobState.COMPLETED, JobState.CANCELLED})
+
+By = Literal["user", "name"]
+Cursor = tuple[float, int]
+"""When the last job of a page ended, and its id."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """Which finished jobs are meant; what is None or empty does not restrict.
+
+    Attributes:
+        uid: the submitter.
+        name: a glob over job names, case counts.
+        states: how they ended.
+        since_s: ended at this time or later, seconds since 1970.
+        until_s: ended before this time.
+        select: ids as in ``GET /v1/jobs``; ``last`` is the job that ended last.
+        limit: of these, the ones that ended last.
+        by: what they are added up by.
+    """
+
+    uid: int | None = None
+    name: str = ""
+    states: frozenset[JobState] = frozenset()
+    since_s: float | None = None
+    until_s: float | None = None
+    select: str = ""
+    limit: int | None = None
+    by: By | None = None
+
+
+class Sum(msgspec.Struct, kw_only=True):
+    """What several jobs came to together.
+
+    Attributes:
+        jobs: how many.
+        failed: of them, those that neither completed nor were cancelled.
+        cancelled: of them, those that were cancelled.
+        run_s: time in which they ran.
+        suspended_io_s: time in which the regulation held them.
+        suspended_user_s: time in which persons held them.
+        read_bytes: over those of which it is known; None: of none.
+        written_bytes: likewise.
+        unknown_io_jobs: how many were started, and something of their I/O is not known.
+        bandwidth_bytes_per_s: read and written by a running job, on average over the run time of
+            those of which it is known; None: of none, or none of them ran.
+    """
+
+    jobs: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    run_s: float = 0.0
+    suspended_io_s: float = 0.0
+    suspended_user_s: float = 0.0
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+    unknown_io_jobs: int = 0
+    bandwidth_bytes_per_s: float | None = None
+
+
+class Tally:
+    """Adds jobs up.
+
+    Invariant: ``sum.bandwidth_bytes_per_s`` is what the jobs with known I/O moved, over their time.
+    """
+
+    def __init__(self) -> None:
+        self.sum = Sum()
+        self._moved_bytes = 0
+        self._moving_s = 0.0
+
+    def add(self, job: Job) -> None:
+        """Count this finished job."""
+        total = self.sum
+        total.jobs += 1
+        total.failed += job.state not in _ENDED_WELL
+        total.cancelled += job.state is JobState.CANCELLED
+        total.run_s += job.run_s
+        total.suspended_io_s += job.suspended_io_s
+        total.suspended_user_s += job.suspended_user_s
+        total.read_bytes = _plus(total.read_bytes, job.io.read_bytes)
+        total.written_bytes = _plus(total.written_bytes, job.io.written_bytes)
+        is_known = None not in (job.io.read_bytes, job.io.written_bytes)
+        total.unknown_io_jobs += job.started_s is not None and not is_known
+        if job.io.total_bytes is not None:
+            self._moved_bytes += job.io.total_bytes
+            self._moving_s += job.run_s
+        if self._moving_s > 0:
+            total.bandwidth_bytes_per_s = self._moved_bytes / self._moving_s
+
+
+def _plus(total: int | None, more: int | None) -> int | None:
+    """The sum of what is known; None when nothing is."""
+    return total if more is None else (total or 0) + more
+
+
+class Tallies:
+    """One tally for each user or name, and one for all."""
+
+    def __init__(self, by: By) -> None:
+        self._by: By = by
+        self._of: dict[str, Tally] = {}
+        self._all = Tally()
+
+    def add(self, jobs: Iterable[Job]) -> None:
+        """Count these finished jobs."""
+        for job in jobs:
+            key = user_name(job.uid) if self._by == "user" else name_of(job)
+            self._of.setdefault(key, Tally()).add(job)
+            self._all.add(job)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One sum a key, who moved most first."""
+        rows = [{"key": key, **_shown(tally.sum)} for key, tally in self._of.items()]
+        return sorted(rows, key=lambda row: (-_moved_bytes(row), row["key"]))
+
+    def total(self) -> dict[str, Any]:
+        """The sum of all."""
+        return _shown(self._all.sum)
+
+
+def _shown(total: Sum) -> dict[str, Any]:
+    return {field: getattr(total, field) for field in Sum.__struct_fields__}
+
+
+def _moved_bytes(row: Mapping[str, Any]) -> int:
+    moved: int = (row["read_bytes"] or 0) + (row["written_bytes"] or 0)
+    return moved
+
+
+def name_of(job: Job) -> str:
+    """The job's name, or else its program's."""
+    return job.spec.name or os.path.basename(job.spec.command[0])
+
+
+class History:
+    """Looks at the journal and changes nothing."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        self._lookup = lookup
+        self._journal = lookup.journal
+
+    def routes(self) -> Sequence[web.RouteDef]:
+        """What is read where."""
+        return [web.get("/v1/history", self._answer)]
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        asked = await asyncio.to_thread(parse_query, list(request.query.items()))
+        head = {"version": 1, "now_s": self._lookup.driver.timeline.now_s}
+        if asked.by is None:
+            return json_answer({**head, "jobs": await self._records(asked)})
+        tallies = Tallies(asked.by)
+        async for jobs in pages(self._journal, asked):
+            await asyncio.to_thread(tallies.add, jobs)
+        sums = {"by": asked.by, "sums": tallies.rows(), "total": tallies.total()}
+        return json_answer({**head, **sums})
+
+    async def _records(self, asked: Asked) -> list[dict[str, Any]]:
+        """The jobs as the API shows them, the one that ended last at the end."""
+        limit = _MOST_JOBS if asked.limit is None else min(asked.limit, _MOST_JOBS)
+        records: list[dict[str, Any]] = []
+        async for jobs in pages(self._journal, msgspec.structs.replace(asked, limit=limit)):
+            for job in jobs:
+                if len(records) % _AT_ONCE == _AT_ONCE - 1:
+                    await asyncio.sleep(0)
+                records.append(self._lookup.record(job))
+        return records[::-1]
+
+
+async def pages(journal: Journal, asked: Asked) -> AsyncIterator[list[Job]]:
+    """The jobs asked for, some at a time, the one that ended last first."""
+    left = math.inf if asked.limit is None else asked.limit
+    matches = await asyncio.to_thread(_matcher, journal, asked)
+    after: Cursor | None = None
+    while left > 0:
+        found, after = await asyncio.to_thread(
+            _read_page, journal, asked, after=after, matches=matches
+        )
+        yield found if len(found) <= left else found[: int(left)]
+        left = left - len(found) if after is not None else 0
+
+
+def _read_page(
+    journal: Journal, asked: Asked, *, after: Cursor | None, matches: Callable[[Job], bool]
+) -> tuple[list[Job], Cursor | None]:
+    """The jobs meant among the next ones, and where to go on; None: these were the last."""
+    first_id, last_id = _id_bounds(asked.select)
+    page = journal.list_finished(
+        _PAGE,
+        uid=asked.uid,
+        states=sorted(asked.states),
+        first_id=first_id,
+        last_id=last_id,
+        ended_from_s=asked.since_s,
+        ended_before_s=asked.until_s,
+        after=after,
+    )
+    last = page[-1] if len(page) == _PAGE else None
+    go_on = None if last is None or last.ended_s is None else (last.ended_s, last.id)
+    return list(filter(matches, page)), go_on
+
+
+def _matcher(journal: Journal, asked: Asked) -> Callable[[Job], bool]:
+    """True for the jobs whose id and name are meant; the rest is the journal's to compare."""
+    newest = journal.list_finished(1)
+    selects = parse_selector(asked.select or "all", newest[0].id if newest else 0)
+    return lambda job: selects(job.id) and (not asked.name or fnmatchcase(name_of(job), asked.name))
+
+
+def _id_bounds(select: str) -> tuple[int | None, int | None]:
+    """The lowest and highest id that a selector names; None: it does not bound them."""
+    if not select or re.search("[a-z]", select):
+        return None, None
+    ids = [int(digits) for digits in re.findall(r"\d+", select)]
+    return min(ids), max(ids)
+
+
+def parse_query(items: Iterable[tuple[str, str]]) -> Asked:
+    """What a query asks for. May wait for the system's user database.
+
+    Raises:
+        RequestError: a value of it means nothing.
+        NotFound: no such user.
+    """
+    pairs = list(items)
+    query = dict(pairs)
+    by = query.get("by")
+    if by is not None and by not in ("user", "name"):
+        raise RequestError(f"by={by!r} adds nothing up; write by=user or by=name")
+    select = query.get("select", "")
+    parse_selector(select or "all", 0)  # says what is wrong with it
+    return Asked(
+        uid=_parse_user(query["user"]) if "user" in query else None,
+        name=query.get("name", ""),
+        states=_parse_states([value for key, value in pairs if key == "state"]),
+        since_s=_parse_time(query, "since_s"),
+        until_s=_parse_time(query, "until_s"),
+        select=select,
+        limit=parse_number(query["limit"]) if "limit" in query else None,
+        by="user" if by == "user" else "name" if by == "name" else None,
+    )
+
+
+def _parse_user(text: str) -> int:
+    if text.isascii() and text.isdigit():
+        return min(int(text[:20]), LARGEST_ID)
+    try:
+        return pwd.getpwnam(text).pw_uid
+    except (KeyError, ValueError) as error:
+        raise NotFound(f"no user {text!r} on this machine; write a name or a number") from error
+
+
+def _parse_states(words: Sequence[str]) -> frozenset[JobState]:
+    known = {word: state for state in JobState for word in (str(state), state.code)}
+    states = {known.get(word.upper()) for word in words}
+    if bad := [word for word in words if word.upper() not in known]:
+        raise RequestError(f"no state {bad[0]!r}; known: {', '.join(JobState)}")
+    return frozenset(state for state in states if state is not None)
+
+
+def _parse_time(query: Mapping[str, str], key: str) -> float | None:
+    if key not in query:
+        return None
+    try:
+        value = float(query[key])
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise RequestError(f"{key}={query[key]!r} is no time; write seconds since 1970")
+    return value

@@ -1,0 +1,174 @@
+"""Metrics of policy, jobs and sockets: read from the state, the rules and the tally."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from iodaemon.core.bandwidth import Bandwidth
+from iodaemon.core.job import SUSPENDED, JobState
+from iodaemon.core.platform import PartitionId
+from iodaemon.daemon.metric import Metric, Rows, Scene
+from iodaemon.registry import rule_name
+
+# -- policy -------------------------------------------------------------------------------------
+
+
+def _policy(scene: Scene) -> Rows:
+    controller = scene.driver.controller
+    regulation = rule_name(controller.rules.regulation)
+    yield (controller.rules.name, regulation, str(controller.regulator.mode)), 1.0
+
+
+def _io_bound(scene: Scene) -> Rows:
+    rule = scene.driver.controller.rules.regulation
+    bound = getattr(rule, "io_bound_bytes_per_s", None)  # rules need not have one
+    if bound is not None:
+        yield (), bound
+
+
+# -- jobs -------------------------------------------------------------------------------------
+
+
+def _jobs(scene: Scene) -> Rows:
+    for state, count in scene.driver.state.by_state().items():
+        if not state.is_final:
+            yield (str(state),), count
+
+
+def _finished(scene: Scene) -> Rows:
+    return _counted(scene.driver.tally.finished)
+
+
+def _decisions(scene: Scene) -> Rows:
+    return _counted(scene.driver.tally.decisions)
+
+
+def _suspensions(scene: Scene) -> Rows:
+    return _counted(scene.driver.tally.suspensions)
+
+
+def _suspended_s(scene: Scene) -> Rows:
+    return _counted(scene.driver.tally.suspended_s(scene.driver.timeline.now_s))
+
+
+def _longest_suspension(scene: Scene) -> Rows:
+    now_s = scene.driver.timeline.now_s
+    for state in sorted(SUSPENDED):
+        since_s = [job.since_s for job in scene.driver.state.live if job.state is state]
+        yield (str(state),), max(0.0, now_s - min(since_s, default=now_s))
+
+
+def _starts_blocked(scene: Scene) -> Rows:
+    yield (), bool(scene.driver.state.starts_blocked)
+
+
+def _counted(counts: Mapping[str, float]) -> Rows:
+    return (((name,), count) for name, count in sorted(counts.items()))
+
+
+# -- sockets ------------------------------------------------------------------------------------
+
+
+def _slots(scene: Scene) -> Rows:
+    for partition in scene.driver.state.platform.partitions:
+        yield (str(partition.id),), len(partition.slots)
+
+
+def _slots_free(scene: Scene) -> Rows:
+    for partition in scene.driver.state.platform.partitions:
+        yield (str(partition.id),), scene.driver.state.slots_free(partition.id)
+
+
+def _job_bandwidth(scene: Scene) -> Rows:
+    for partition_id, rates in _rates(scene):
+        known = [rate for rate in rates if rate is not None]
+        socket = str(partition_id)
+        yield (socket, "read"), sum(rate.read_bytes_per_s for rate in known)
+        yield (socket, "write"), sum(rate.written_bytes_per_s for rate in known)
+
+
+def _jobs_unknown(scene: Scene) -> Rows:
+    for partition_id, rates in _rates(scene):
+        yield (str(partition_id),), sum(rate is None for rate in rates)
+
+
+def _rates(scene: Scene) -> Iterator[tuple[PartitionId, list[Bandwidth | None]]]:
+    """Each socket with the rates of its jobs that have been started; None: unknown."""
+    state = scene.driver.state
+    started = [job for job in state.live if job.state is not JobState.STARTING]
+    for partition in state.platform.partitions:
+        here = [job for job in started if job.partition == partition.id]
+        yield partition.id, [state.meter.bandwidth(job.id) for job in here]
+
+
+JOB_METRICS: Final = (
+    Metric(
+        "policy_info",
+        "gauge",
+        ("policy", "regulation", "mode"),
+        "The policy in force, its regulation rule, and whether that acts (on), only decides "
+        "(shadow) or rests (off); always 1.",
+        _policy,
+    ),
+    Metric(
+        "io_bound_bytes_per_second",
+        "gauge",
+        (),
+        "The operator's cap on what all jobs move together; absent where there is none.",
+        _io_bound,
+    ),
+    Metric("jobs", "gauge", ("state",), "Jobs that have not ended, by state.", _jobs),
+    Metric("jobs_finished_total", "counter", ("state",), "Ended jobs, by end state.", _finished),
+    Metric(
+        "decisions_total",
+        "counter",
+        ("decision",),
+        "What the daemon decided, by kind, whoever asked for it.",
+        _decisions,
+    ),
+    Metric(
+        "job_suspensions_total",
+        "counter",
+        ("reason",),
+        "How often jobs were brought to a standstill, by the code of the reason.",
+        _suspensions,
+    ),
+    Metric(
+        "suspended_seconds_total",
+        "counter",
+        ("reason",),
+        "How long jobs stood still, summed over jobs, by the code of the reason.",
+        _suspended_s,
+    ),
+    Metric(
+        "longest_suspension_seconds",
+        "gauge",
+        ("state",),
+        "For how long the job that has stood still longest does so in a row; 0: none does.",
+        _longest_suspension,
+    ),
+    Metric(
+        "starts_blocked",
+        "gauge",
+        (),
+        "1 while no job can start because journal or backend are unavailable, else 0.",
+        _starts_blocked,
+    ),
+    Metric("slots", "gauge", ("socket",), "Slots of each socket.", _slots),
+    Metric("slots_free", "gauge", ("socket",), "Slots that no job holds.", _slots_free),
+    Metric(
+        "job_bandwidth_bytes_per_second",
+        "gauge",
+        ("socket", "direction"),
+        "What the jobs of a socket moved in the last timeslice, as far as it is known.",
+        _job_bandwidth,
+    ),
+    Metric(
+        "jobs_io_unknown",
+        "gauge",
+        ("socket",),
+        "Started jobs whose bandwidth is not known, just begun or unreadable; not in the sum.",
+        _jobs_unknown,
+    ),
+)

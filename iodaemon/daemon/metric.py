@@ -1,0 +1,91 @@
+"""What a metric is: a row that says name, kind, labels, help, and how to read it from a scene.
+
+The exporter's table is made of these; so is the table in docs/metrics.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Literal, NamedTuple, assert_never
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.core import (
+    Metric as Family,
+)
+
+from iodaemon.daemon.driver import Driver
+from iodaemon.daemon.tally import Durations
+
+PREFIX: Final = "iodaemon_"
+
+Kind = Literal["gauge", "counter", "histogram"]
+Rows = Iterable[tuple[tuple[str, ...], float]]
+"""Label values, in the order of the metric's labels, and the value."""
+
+
+class Scene(NamedTuple):
+    """All that can be shown.
+
+    Attributes:
+        driver: with the state, the journal, the rules and the tally.
+        samples_skipped: how many readings were skipped because the last one was still under way.
+    """
+
+    driver: Driver
+    samples_skipped: Callable[[], int]
+
+
+class Metric(NamedTuple):
+    """One metric.
+
+    Attributes:
+        name: without the prefix; with unit and ``_total`` as Prometheus wants them.
+        kind: what Prometheus calls its type.
+        labels: names of its labels.
+        help: one sentence, for people.
+        read: its values now; of a histogram the durations.
+    """
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    help: str
+    read: Callable[[Scene], Rows | Durations]
+
+    def family(self, scene: Scene) -> Family:
+        """The metric with its values now, as the client library writes it."""
+        name, values = PREFIX + self.name, self.read(scene)
+        if isinstance(values, Durations):
+            histogram = HistogramMetricFamily(name, self.help)
+            histogram.add_metric([], buckets=values.cumulative(), sum_value=values.sum_s)
+            return histogram
+        family = self._empty(name)
+        for labels, value in values:
+            family.add_metric(list(labels), value)
+        return family
+
+    def _empty(self, name: str) -> GaugeMetricFamily | CounterMetricFamily:
+        match self.kind:
+            case "gauge":
+                return GaugeMetricFamily(name, self.help, labels=self.labels)
+            case "counter":
+                return CounterMetricFamily(name, self.help, labels=self.labels)
+            case "histogram":
+                raise TypeError(f"{name}: a histogram is read from Durations")
+            case _:
+                assert_never(self.kind)
+
+
+def markdown_table(metrics: Iterable[Metric]) -> str:
+    """The metrics as a table for people."""
+    return "\n".join(["| Metric | Type | Labels | Meaning |", "|---|---|---|---|", *_rows(metrics)])
+
+
+def _rows(metrics: Iterable[Metric]) -> Iterator[str]:
+    for metric in metrics:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        yield f"| `{PREFIX}{metric.name}` | {metric.kind} | {labels} | {metric.help} |"

@@ -1,0 +1,114 @@
+"""The journal's notes (what regulation saw, would have done, was told) and raw samples."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from typing import Any, Final, Literal
+
+import msgspec
+
+from iodaemon.core.decision import ACTED, Evidence, ShadowStep
+from iodaemon.core.event import ModeChanged
+from iodaemon.core.job import JobId
+from iodaemon.core.sample import Sample
+
+Kind = Literal["evidence", "shadow", "mode"]
+NoteRow = tuple[tuple[float, str, str], list[JobId]]
+KEEP_SAMPLES_S: Final = 86400.0
+"""Raw samples are kept for a day; they are large, and only journalled when asked for."""
+
+_decode_sample: Final = msgspec.msgpack.Decoder(Sample).decode
+_encode_sample: Final = msgspec.msgpack.Encoder(enc_hook=dict).encode
+"""Counters may stand in a read-only mapping, which msgspec does not know."""
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing worth knowing later.
+
+    Attributes:
+        at_s: when.
+        kind: ``evidence`` (core.decision.Evidence), ``shadow`` (ShadowStep), ``mode``.
+        jobs: whom it concerns.
+        record: as JSON would have it.
+    """
+
+    at_s: float
+    kind: Kind
+    jobs: tuple[JobId, ...]
+    record: dict[str, Any]
+
+
+def note_of(thing: Evidence | ShadowStep | ModeChanged) -> Note:
+    """The note that keeps it."""
+    record = msgspec.json.decode(msgspec.json.encode(thing))
+    match thing:
+        case Evidence():
+            acted = tuple(r.job_id for r in thing.jobs if r.verdict in ACTED)
+            return Note(at_s=thing.at_s, kind="evidence", jobs=acted, record=record)
+        case ShadowStep():
+            return Note(at_s=thing.at_s, kind="shadow", jobs=(thing.job_id,), record=record)
+        case ModeChanged():
+            return Note(at_s=thing.at_s, kind="mode", jobs=(), record=record)
+
+
+def note_rows(notes: Iterable[Note]) -> list[NoteRow]:
+    """The notes as they are stored, each with whom it concerns."""
+    return [
+        ((note.at_s, note.kind, msgspec.json.encode(note.record).decode()), sorted(set(note.jobs)))
+        for note in notes
+    ]
+
+
+def sample_rows(samples: Iterable[Sample]) -> list[tuple[float, bytes]]:
+    """The samples as they are stored."""
+    return [(sample.at_s, _encode_sample(sample)) for sample in samples]
+
+
+def store(
+    db: sqlite3.Connection, notes: Iterable[NoteRow], samples: Iterable[tuple[float, bytes]]
+) -> None:
+    """Append them, within a transaction."""
+    for row, job_ids in notes:
+        seq = db.execute("INSERT INTO note (at_s, kind, record) VALUES (?, ?, ?)", row).lastrowid
+        db.executemany("INSERT INTO note_job VALUES (?, ?)", [(i, seq) for i in job_ids])
+    db.executemany("INSERT OR REPLACE INTO sample VALUES (?, ?)", samples)
+
+
+def prune(db: sqlite3.Connection, before_s: float) -> None:
+    """Remove notes older than that, and samples older than a day before the newest."""
+    old = "SELECT seq FROM note WHERE at_s < ?"
+    db.execute(f"DELETE FROM note_job WHERE seq IN ({old})", (before_s,))  # noqa: S608
+    db.execute("DELETE FROM note WHERE at_s < ?", (before_s,))
+    newest = "SELECT max(at_s) FROM sample"
+    db.execute(f"DELETE FROM sample WHERE at_s < ({newest}) - ?", (KEEP_SAMPLES_S,))  # noqa: S608
+
+
+def notes(
+    db: sqlite3.Connection, *, since_s: float, limit: int, job_id: JobId | None, kind: str | None
+) -> tuple[Note, ...]:
+    """The newest since then, in order."""
+    query = "SELECT seq, at_s, kind, record FROM note WHERE at_s >= ?"
+    values: list[Any] = [since_s]
+    if job_id is not None:
+        query += " AND seq IN (SELECT seq FROM note_job WHERE job_id = ?)"
+        values.append(job_id)
+    if kind is not None:
+        query += " AND kind = ?"
+        values.append(kind)
+    rows = db.execute(query + " ORDER BY seq DESC LIMIT ?", (*values, limit)).fetchall()[::-1]
+    return tuple(
+        Note(at_s=at_s, kind=kind, jobs=_jobs_of(db, seq), record=msgspec.json.decode(record))
+        for seq, at_s, kind, record in rows
+    )
+
+
+def samples(db: sqlite3.Connection, *, since_s: float, limit: int) -> tuple[Sample, ...]:
+    """The first since then, in order."""
+    query = "SELECT record FROM sample WHERE at_s >= ? ORDER BY at_s LIMIT ?"
+    return tuple(_decode_sample(record) for (record,) in db.execute(query, (since_s, limit)))
+
+
+def _jobs_of(db: sqlite3.Connection, seq: int) -> tuple[JobId, ...]:
+    query = "SELECT job_id FROM note_job WHERE seq = ? ORDER BY job_id"
+    return tuple(JobId(job_id) for (job_id,) in db.execute(query, (seq,)))

@@ -1,0 +1,147 @@
+"""The routes that tell why: explanations, events, samples for replay; and regulation's mode."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from iodaemon.core.decision import Transition
+from iodaemon.core.job import Job, JobId
+from iodaemon.core.rule import Mode
+from iodaemon.core.why import explain
+from iodaemon.daemon.lookup import Lookup, json_answer, read_body
+from iodaemon.daemon.notebook import Note
+from iodaemon.daemon.record import user_name
+from iodaemon.daemon.watch import News
+from iodaemon.errors import RequestError
+
+_MOST_EVENTS: Final = 100_000
+_SETTLING_S: Final = 2.0
+"""How long what just happened may take to reach the disk before the past is read without it."""
+_OVERLAP_S: Final = 60.0
+"""The past and what is heard meanwhile overlap by far less than this."""
+_MOST_SAMPLES: Final = 3600
+"""Samples in one answer: an hour of one a second; ask again from the last one on."""
+
+
+class _Switch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    mode: Mode
+
+
+class Telling:
+    """Why, what happened, what was seen."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        self._lookup = lookup
+        self._driver = lookup.driver
+        self._state = lookup.state
+        self._journal = lookup.journal
+
+    def routes(self) -> Sequence[web.RouteDef]:
+        """What is told where."""
+        return [
+            web.get("/v1/jobs/{id}/why", self._why),
+            web.get("/v1/events", self._events),
+            web.get("/v1/samples", self._samples),
+            web.get("/v1/mode", self._mode),
+            web.post("/v1/mode", self._switch),
+        ]
+
+    async def _why(self, request: web.Request) -> web.Response:
+        job = await self._lookup.job(request)
+        rules = self._driver.controller.rules
+        told = explain(self._state, rules, job, self._driver.timeline.now_s)
+        steps = await asyncio.to_thread(self._journal.transitions, job.id)
+        return json_answer(
+            {
+                "job": self._lookup.record(job),
+                **msgspec.to_builtins(told),
+                "history": [_event(step) for step in steps],
+            }
+        )
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        """What happened since then, if asked; then what happens, for ever or until now."""
+        since_s = _seconds(request.query.get("since"))
+        follow = request.query.get("follow", "1") == "1"
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        began_s = self._driver.timeline.now_s
+        with self._driver.watch.listening() as news:
+            past = [] if since_s is None else await asyncio.to_thread(self._past, since_s)
+            told = {_line(event) for event in past if event["at_s"] > began_s - _OVERLAP_S}
+            await response.prepare(request)
+            try:
+                for event in past:
+                    await response.write(_line(event))
+                if follow:
+                    async for item in news:
+                        if (line := _line(_event(item))) not in told:
+                            await response.write(line)
+            except ConnectionResetError:
+                pass  # nobody listens any more
+        return response
+
+    def _past(self, since_s: float) -> list[dict[str, Any]]:
+        self._journal.flush(_SETTLING_S)
+        steps: Iterable[News] = self._journal.recent_transitions(
+            since_s=since_s, limit=_MOST_EVENTS
+        )
+        notes: Iterable[News] = self._journal.notes(since_s=since_s, limit=_MOST_EVENTS)
+        return sorted((_event(item) for item in (*steps, *notes)), key=lambda item: item["at_s"])
+
+    async def _samples(self, request: web.Request) -> web.Response:
+        """Raw samples and the jobs they speak of."""
+        since_s = _seconds(request.query.get("since")) or 0.0
+        samples = await asyncio.to_thread(
+            self._journal.samples, since_s=since_s, limit=_MOST_SAMPLES
+        )
+        ids = sorted({job_id for sample in samples for job_id in sample.jobs})
+        known = {i: job for i in ids if (job := self._state.jobs.get(i)) is not None}
+        stored = await asyncio.to_thread(self._stored, [i for i in ids if i not in known])
+        answer = {
+            "samples": samples,
+            "jobs": [job for _, job in sorted({**known, **stored}.items())],
+            "platform": self._state.platform,
+        }
+        body = await asyncio.to_thread(msgspec.json.encode, answer)
+        return web.Response(body=body, content_type="application/json")
+
+    def _stored(self, ids: Iterable[JobId]) -> dict[JobId, Job]:
+        found = {job_id: self._journal.finished(job_id) for job_id in ids}
+        return {job_id: job for job_id, job in found.items() if job is not None}
+
+    async def _mode(self, _: web.Request) -> web.Response:
+        regulator = self._driver.controller.regulator
+        stood_s = regulator.shadow.stood_s(self._driver.timeline.now_s)
+        return json_answer({"mode": regulator.mode, "shadow_suspended_s": stood_s})
+
+    async def _switch(self, request: web.Request) -> web.Response:
+        actor = self._lookup.allow(request, "regulate")
+        asked = await read_body(request, _Switch)
+        await self._driver.switch(asked.mode, user_name(actor.uid))
+        return json_answer({"mode": str(asked.mode)})
+
+
+def _event(item: News) -> dict[str, Any]:
+    match item:
+        case Transition():
+            return {"kind": "moved", **msgspec.to_builtins(item)}
+        case Note():
+            return {"kind": item.kind, **{k: v for k, v in item.record.items() if k != "type"}}
+
+
+def _line(event: Mapping[str, Any]) -> bytes:
+    return msgspec.json.encode(event) + b"\n"
+
+
+def _seconds(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError as error:
+        raise RequestError(f"since={text!r} is no time; write seconds since 1970") from error

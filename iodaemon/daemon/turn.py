@@ -1,0 +1,65 @@
+"""What one turn of the driver makes of its events and its plan: order, notes, log lines."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from iodaemon.core import event as ev
+from iodaemon.core.decision import Plan
+from iodaemon.core.job import JobId
+from iodaemon.daemon.notebook import Note, note_of
+
+log = logging.getLogger(__name__)
+
+
+def in_order(events: Sequence[ev.Event]) -> list[ev.Event]:
+    """By time, but never an effect before its cause.
+
+    A job's end carries the time at which it ended, which may be before the time at which it was
+    learned that it runs; of one job the events stay as they came.
+    """
+    reached_s: dict[JobId, float] = {}
+    keys: list[float] = []
+    for event in events:
+        job_id = event.job.id if isinstance(event, ev.JobSubmitted) else _job_of(event)
+        at_s = event.at_s
+        if job_id is not None:
+            at_s = reached_s[job_id] = max(at_s, reached_s.get(job_id, at_s))
+        keys.append(at_s)
+    return [events[place] for place in sorted(range(len(events)), key=keys.__getitem__)]
+
+
+def notes_of(plan: Plan) -> tuple[Note, ...]:
+    """What regulation saw and would have done in this turn."""
+    seen = [note_of(evidence) for evidence in plan.evidence]
+    return (*seen, *(note_of(shadow) for shadow in plan.shadow))
+
+
+def switches_among(events: Sequence[ev.Event]) -> tuple[Note, ...]:
+    """What regulation was told in this turn; the journal had it before."""
+    return tuple(note_of(event) for event in events if isinstance(event, ev.ModeChanged))
+
+
+def _job_of(event: ev.Event) -> JobId | None:
+    job_id: JobId | None = getattr(event, "job_id", None)
+    return job_id
+
+
+def log_plan(plan: Plan) -> None:
+    """One line an event or decision; many new jobs at once are one line."""
+    born = [step.job_id for step in plan.transitions if step.before is None]
+    if born:
+        log.info("event=submitted jobs=%d first=%d last=%d", len(born), born[0], born[-1])
+    for step in plan.transitions:
+        if step.before is not None:
+            reason = (
+                ""
+                if step.reason is None
+                else f' reason={step.reason.code} text="{step.reason.text}"'
+            )
+            log.info(
+                "event=moved job=%d from=%s to=%s%s", step.job_id, step.before, step.after, reason
+            )
+    for decision in plan.decisions:
+        log.info("decision=%s job=%d", type(decision).__name__.lower(), decision.job_id)

@@ -1,0 +1,143 @@
+"""All checks, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from iodaemon.backend.linux.topology import SlotKind
+from iodaemon.doctor import (
+    accounting,
+    clock,
+    control_group,
+    device,
+    freezing,
+    journal_disk,
+    limit,
+    runtime,
+    topology,
+    version,
+)
+from iodaemon.doctor.finding import Finding, Verdict, broken, lacking, ok
+from iodaemon.doctor.scratch import PREFIX
+from iodaemon.errors import ConfigError
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """What is examined besides the machine.
+
+    Attributes:
+        state_dir: the daemon's, whether it exists or not.
+        runtime_dir: likewise.
+        directory: where jobs are submitted.
+        sockets: as configured; empty: as detected.
+        slot: what is handed out.
+        measured: what the running daemon says of its means; None: none answers.
+    """
+
+    state_dir: Path
+    runtime_dir: Path
+    directory: Path
+    sockets: Sequence[str] = ()
+    slot: SlotKind = "core"
+    measured: Mapping[str, Any] | None = None
+
+
+def examine(subject: Subject) -> Iterator[Finding]:
+    """Every finding as soon as it is made. What was made for a check is gone when it comes."""
+    if subject.measured is not None:
+        yield judge_daemon(subject.measured)
+    release, python = version.probe_versions()
+    yield version.judge_kernel(release)
+    yield version.judge_python(python)
+    cgroups = control_group.probe_cgroups()
+    home = cgroups.usable_home
+    yield from _spoken(
+        "I/O accounting",
+        lambda: accounting.judge_counting(accounting.probe_counting(subject.state_dir, home)),
+    )
+    yield from _spoken(
+        "I/O of other users", lambda: [accounting.judge_others(accounting.probe_others())]
+    )
+    yield from _examine_freezing(home)
+    yield from control_group.judge_cgroups(cgroups)
+    yield from _examine_machine(subject)
+    yield from _examine_places(subject)
+
+
+def _examine_freezing(home: str | None) -> Iterator[Finding]:
+    means: freezing.Means
+    for means in ("cgroup", "signals"):
+        yield from _spoken(f"freeze by {means}", partial(_freeze, means, home))
+
+
+def _freeze(means: freezing.Means, home: str | None) -> list[Finding]:
+    return [freezing.judge_freezing(means, freezing.probe_freezing(means, home))]
+
+
+def _examine_machine(subject: Subject) -> Iterator[Finding]:
+    yield from _spoken(
+        "topology",
+        lambda: topology.judge_topology(topology.probe_topology(subject.sockets, subject.slot)),
+    )
+    yield device.judge_path("disk of the state", device.probe_path(subject.state_dir))
+    yield device.judge_path("disk of this place", device.probe_path(subject.directory))
+    yield from device.judge_disks(device.probe_disks())
+    yield device.judge_pressure(device.probe_pressure())
+
+
+def _examine_places(subject: Subject) -> Iterator[Finding]:
+    yield from _spoken(
+        "journal disk",
+        lambda: journal_disk.judge_journal_disk(journal_disk.probe_journal_disk(subject.state_dir)),
+    )
+    yield from clock.judge_clock(clock.probe_clock())
+    yield limit.judge_files(*limit.probe_files())
+    yield from _spoken("exit by pidfd", lambda: [limit.judge_exit(limit.probe_exit())])
+    yield from _spoken(
+        "runtime directory",
+        lambda: [runtime.judge_runtime(runtime.probe_runtime(subject.runtime_dir))],
+    )
+
+
+def _spoken(what: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """The check's findings; where the system refuses the very thing, that is the finding."""
+    try:
+        return list(check())
+    except (OSError, ConfigError) as error:
+        problem = str(error)
+        if isinstance(error, OSError) and error.strerror:
+            place = str(error.filename or "").partition(f"/{PREFIX}")[0]
+            problem = f"{place}: {error.strerror}" if place else error.strerror
+        return [
+            broken(
+                what,
+                problem,
+                cost="what was to be tried cannot be done here",
+                remedy="mend that, or set state_dir and runtime_dir to other places",
+            )
+        ]
+
+
+def judge_daemon(measured: Mapping[str, Any]) -> Finding:
+    """How the daemon that runs suspends, by its own words."""
+    means = str(measured.get("suspend", "unknown"))
+    shown = f"one runs; it suspends by {means}"
+    if means.startswith("signals") and means != "signals, as configured":
+        return lacking(
+            "daemon",
+            shown,
+            {"suspend": means},
+            cost="a job can see that it is suspended",
+            remedy="run the daemon as a systemd service with Delegate=yes",
+        )
+    return ok("daemon", shown, {"suspend": means})
+
+
+def is_broken(findings: Iterable[Finding]) -> bool:
+    """True when one of them is."""
+    return any(finding.verdict is Verdict.BROKEN for finding in findings)

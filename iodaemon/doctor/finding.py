@@ -1,0 +1,80 @@
+"""What a check came to: one line of the report."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+Values = Mapping[str, bool | int | float | str | None]
+_NONE: Final[Values] = MappingProxyType({})
+_WHAT_WIDTH: Final = 20
+
+
+class Verdict(enum.StrEnum):
+    """``lacking`` is not there, and iodaemon does without it; ``broken`` does not do its work."""
+
+    OK = "ok"
+    LACKING = "lacking"
+    BROKEN = "broken"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One check.
+
+    Attributes:
+        verdict: what it came to.
+        what: what was checked; a stable name.
+        measured: the values, for people.
+        cost: what it costs to do without; empty where it is ok.
+        remedy: how to get it; empty where it is ok.
+        values: the values, for programs; each name has its unit.
+    """
+
+    verdict: Verdict
+    what: str
+    measured: str
+    cost: str = ""
+    remedy: str = ""
+    values: Values = _NONE
+
+    @property
+    def lines(self) -> list[str]:
+        """For people: the finding, and below it what a lack costs and how to get it."""
+        lines = [f"{self.verdict:<8} {self.what:<{_WHAT_WIDTH}} — {self.measured}"]
+        if self.cost or self.remedy:
+            advice = "; ".join(part for part in (self.cost, self.remedy) if part)
+            lines.append(f"{'':8} {'':{_WHAT_WIDTH}}   {advice}")
+        return lines
+
+
+def ok(what: str, measured: str, values: Values = _NONE) -> Finding:
+    """It works."""
+    return Finding(verdict=Verdict.OK, what=what, measured=measured, values=values)
+
+
+def lacking(what: str, measured: str, values: Values = _NONE, *, cost: str, remedy: str) -> Finding:
+    """It is not there, or not as good as it could be."""
+    return Finding(
+        verdict=Verdict.LACKING,
+        what=what,
+        measured=measured,
+        values=values,
+        cost=cost,
+        remedy=remedy,
+    )
+
+
+def broken(what: str, measured: str, values: Values = _NONE, *, cost: str, remedy: str) -> Finding:
+    """It is there and does not do its work, or nothing works without it."""
+    return Finding(
+        verdict=Verdict.BROKEN,
+        what=what,
+        measured=measured,
+        values=values,
+        cost=cost,
+        remedy=remedy,
+    )

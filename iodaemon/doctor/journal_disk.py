@@ -1,0 +1,131 @@
+"""How fast the state directory's disk makes things durable, and whether it is fit to."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from iodaemon.backend.linux.devices import find_device
+from iodaemon.doctor.finding import Finding, broken, lacking, ok
+from iodaemon.doctor.scratch import scratch_directory
+from iodaemon.units import format_bytes
+
+COMMITS: Final = 20
+_COMMIT_BYTES: Final = 4096
+"""One page of SQLite's write-ahead log."""
+_BUDGET_S: Final = 0.8
+"""A disk under load may take a second for one commit; fewer of them are told then."""
+SLOW_MEDIAN_S: Final = 0.05
+"""Twice the median beside four writers that fsync (28 ms, measured): a submit that is felt."""
+SLOW_WORST_S: Final = 0.5
+LEAST_FREE_BYTES: Final = 256 << 20
+"""Below this the daemon warns at its start."""
+_NO_FREE_BYTES: Final = 16 << 20
+"""Below this a busy day's journal does not fit."""
+_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
+_NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "ceph"})
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """What the disk does.
+
+    Attributes:
+        commits_s: how long each commit took, in order.
+        free_bytes: for this user.
+        filesystem: its kind.
+    """
+
+    commits_s: tuple[float, ...]
+    free_bytes: int
+    filesystem: str
+
+
+def probe_journal_disk(state_dir: Path) -> Reading:
+    """Commit to a file in the directory, or above it while it does not exist.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+    commits_s: list[float] = []
+    with scratch_directory(str(state_dir)) as directory:
+        fd = os.open(f"{directory}/commits", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            page = os.urandom(_COMMIT_BYTES)
+            while len(commits_s) < COMMITS and sum(commits_s) < _BUDGET_S:
+                start_s = time.perf_counter()
+                os.write(fd, page)
+                os.fdatasync(fd)
+                commits_s.append(time.perf_counter() - start_s)
+        finally:
+            os.close(fd)
+        status = os.statvfs(directory)
+        filesystem = find_device(directory).filesystem
+    return Reading(
+        commits_s=tuple(commits_s),
+        free_bytes=status.f_bavail * status.f_frsize,
+        filesystem=filesystem,
+    )
+
+
+def judge_journal_disk(reading: Reading) -> Iterator[Finding]:
+    """The commits, the space, the kind."""
+    yield _judge_commits(reading.commits_s)
+    yield _judge_space(reading.free_bytes)
+    yield _judge_filesystem(reading.filesystem)
+
+
+def _judge_commits(commits_s: tuple[float, ...]) -> Finding:
+    median_s, worst_s = statistics.median(commits_s), max(commits_s)
+    shown = (
+        f"median {median_s * 1000:.2f} ms, worst {worst_s * 1000:.2f} ms "
+        f"of {len(commits_s)} fdatasync commits"
+    )
+    values = {"median_s": median_s, "worst_s": worst_s, "commits": len(commits_s)}
+    if median_s <= SLOW_MEDIAN_S and worst_s <= SLOW_WORST_S:
+        return ok("journal commits", shown, values)
+    return lacking(
+        "journal commits",
+        shown,
+        values,
+        cost="each submit, start and end of a job waits so long",
+        remedy="set state_dir to a disk that the jobs do not use, best one with flash",
+    )
+
+
+def _judge_space(free_bytes: int) -> Finding:
+    shown = f"{format_bytes(free_bytes)} free"
+    values = {"free_bytes": free_bytes}
+    if free_bytes >= LEAST_FREE_BYTES:
+        return ok("journal space", shown, values)
+    judge = lacking if free_bytes >= _NO_FREE_BYTES else broken
+    return judge(
+        "journal space",
+        shown,
+        values,
+        cost="the journal and the jobs' output will not fit; then nothing is accepted any more",
+        remedy="free some space, or set state_dir to another filesystem",
+    )
+
+
+def _judge_filesystem(filesystem: str) -> Finding:
+    shown = filesystem or "unknown"
+    values = {"filesystem": filesystem}
+    if filesystem in _MEMORY:
+        cost = "the journal and the jobs' output are lost with the next boot"
+    elif filesystem in _NETWORK:
+        cost = "its locks and its log in shared memory are not safe there, and commits are slow"
+    else:
+        return ok("journal filesystem", shown, values)
+    return lacking(
+        "journal filesystem",
+        shown,
+        values,
+        cost=cost,
+        remedy="set state_dir to a directory on a disk of this machine",
+    )

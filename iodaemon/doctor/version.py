@@ -1,0 +1,67 @@
+"""Whether the kernel is new enough, and Python."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import Final
+
+from iodaemon.doctor.finding import Finding, broken, lacking, ok
+
+LEAST_KERNEL: Final = (5, 3)
+"""pidfd_open(2); without it a process can be mistaken for a later one with its number."""
+KILL_KERNEL: Final = (5, 14)
+"""cgroup.kill; without it the daemon does without cgroups."""
+LEAST_PYTHON: Final = (3, 11)
+
+Version = tuple[int, int]
+
+
+def probe_versions() -> tuple[str, str]:
+    """The kernel's release and Python's version."""
+    return os.uname().release, ".".join(map(str, sys.version_info[:3]))
+
+
+def judge_kernel(release: str) -> Finding:
+    """By its release, as ``uname -r`` shows it."""
+    version = parse_version(release)
+    shown = f"Linux {release}"
+    values = {"release": release}
+    if version is None or version < LEAST_KERNEL:
+        return broken(
+            "kernel",
+            shown,
+            values,
+            cost="processes cannot be told apart safely (pidfd_open is Linux 5.3)",
+            remedy="use Linux 5.14 or newer",
+        )
+    if version < KILL_KERNEL:
+        return lacking(
+            "kernel",
+            shown,
+            values,
+            cost="jobs are suspended by signals (cgroup.kill is Linux 5.14)",
+            remedy="use Linux 5.14 or newer",
+        )
+    return ok("kernel", shown, values)
+
+
+def judge_python(python: str) -> Finding:
+    """By its version."""
+    version = parse_version(python)
+    if version is not None and version >= LEAST_PYTHON:
+        return ok("Python", python, {"version": python})
+    return broken(
+        "Python",
+        python,
+        {"version": python},
+        cost="iodaemon does not run",
+        remedy="use Python 3.11 or newer",
+    )
+
+
+def parse_version(text: str) -> Version | None:
+    """The first two numbers; None: it does not begin with them."""
+    match = re.match(r"(\d+)\.(\d+)", text)
+    return None if match is None else (int(match[1]), int(match[2]))

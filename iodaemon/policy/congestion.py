@@ -1,0 +1,179 @@
+"""Is a device past what it can carry? Evidence from its own figures, learned while it works.
+
+The signal is the size-normalised wait: how long a request takes now, over how long a request of
+its size takes when hardly any other is in flight. It is about 1 on an idle device of any kind and
+grows with the queue past the knee, while MB/s and utilisation say nothing of that on a parallel
+device. What a request takes alone is learned per size class; until a class has been seen alone a
+cautious prior stands in for it.
+
+By Little's law the mean number of requests in flight is throughput times wait. While throughput
+does not grow any more, the wait grows with the number in flight alone, so the number at which the
+wait would be twice the uncontended one (the knee) can be predicted from one look at the device.
+
+Source: Kleinrock, "Power and deterministic rules of thumb for probabilistic problems in computer
+communications", ICC 1979 (operate at the knee); the knee at a normalised wait near 2 was measured
+on a virtual NVMe-like disk (psync 4 KiB: 1.0, 1.3, 1.4, 2.0, 4.3 for 1, 4, 8, 16, 32 readers).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from iodaemon.core.bandwidth import DeviceLoad
+
+KNEE_WAIT: Final = 2.0
+"""Normalised wait at the knee: beyond it more requests in flight bring no more throughput."""
+ALONE_QUEUE: Final = 1.25
+"""Up to this many requests in flight a request's time counts as uncontended."""
+LEAST_REQUESTS_PER_S: Final = 5.0
+"""A slice with fewer requests says nothing about their times."""
+RISE_PER_S: Final = 0.01 / 60.0
+"""Learned minima rise and maxima fall by 1 % a minute: what was once best is forgotten."""
+SMOOTHING: Final = 0.5
+"""Weight of the newest slice in the smoothed wait."""
+_FASTEST: Final = (10e-6, 10e9)
+"""Seconds and bytes/s that no lone request beats. A few hits of a drive's cache in one slice can
+round to no time at all in a file that counts milliseconds."""
+_PRIOR_ROTATIONAL: Final = (0.001, 100e6)
+"""Seconds and bytes/s of a lone request on a disk with an arm, while none was seen alone."""
+_PRIOR_OTHER: Final = (0.0002, 500e6)
+"""The same for any other device; both are on the fast side of what is sold."""
+
+
+class Sense(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one device.
+
+    Attributes:
+        alone_s: time of a lone request by size class (log2 of its bytes), s.
+        knee: requests in flight up to which the wait stays near its uncontended value.
+        wait: smoothed normalised wait; 1 when nothing is known.
+        last_wait: the newest slice's; None when it had too few requests.
+        queue_length: requests in flight in the newest slice.
+        high_slices: how many slices in a row the wait has been high.
+    """
+
+    alone_s: Mapping[int, float] = MappingProxyType({})
+    knee: float = 1.0
+    wait: float = 1.0
+    last_wait: float | None = None
+    queue_length: float = 0.0
+    high_slices: int = 0
+
+
+def look(
+    sense: Sense,
+    load: DeviceLoad,
+    interval_s: float,
+    *,
+    rotational: bool | None,
+    high_wait: float,
+    least_queue: float,
+) -> Sense:
+    """What is known after one more slice.
+
+    Args:
+        sense: what was known before.
+        load: the device in this slice.
+        interval_s: time since the last look.
+        rotational: chooses the prior.
+        high_wait: normalised wait from which a slice counts as high.
+        least_queue: requests in flight below which no slice counts as high.
+    """
+    requests_per_s = _requests_per_s(load)
+    if requests_per_s < LEAST_REQUESTS_PER_S:
+        return msgspec.structs.replace(
+            sense,
+            wait=_smooth(sense.wait, 1.0),
+            last_wait=None,
+            queue_length=load.queue_length,
+            high_slices=0,
+        )
+    size_class = _size_class(load.total_bytes_per_s / requests_per_s)
+    await_s = await_of(load)
+    alone_s = _learn_alone(sense, size_class, await_s, load.queue_length, interval_s)
+    wait = await_s / alone_s.get(size_class, _prior_s(size_class, rotational=rotational))
+    is_high = wait > high_wait and load.queue_length > least_queue
+    return Sense(
+        alone_s=alone_s,
+        knee=_learn_knee(sense.knee, wait, load.queue_length, interval_s),
+        wait=_smooth(sense.wait, wait),
+        last_wait=wait,
+        queue_length=load.queue_length,
+        high_slices=sense.high_slices + 1 if is_high else 0,
+    )
+
+
+def predicted_knee(sense: Sense) -> float:
+    """Requests in flight at which the wait would be at the knee, by Little's law; at least 1."""
+    if sense.last_wait is None or sense.last_wait <= KNEE_WAIT:
+        return sense.knee
+    return max(1.0, sense.queue_length * KNEE_WAIT / sense.last_wait)
+
+
+def await_of(load: DeviceLoad) -> float:
+    """Mean time of a request of any kind, s; 0 for none."""
+    requests_per_s = _requests_per_s(load)
+    return load.queue_length / requests_per_s if requests_per_s else 0.0
+
+
+def not_congested_after_all(sense: Sense, load: DeviceLoad, knee: float) -> Sense:
+    """Fewer jobs ran, less was moved, and each request took as long as before: it was never full.
+
+    The time seen now is what a request takes on this device, and the knee is beyond what it was
+    taken from.
+    """
+    requests_per_s = _requests_per_s(load)
+    if requests_per_s < LEAST_REQUESTS_PER_S:
+        return sense
+    size_class = _size_class(load.total_bytes_per_s / requests_per_s)
+    alone_s = {**sense.alone_s, size_class: max(await_of(load), _time_s(size_class, _FASTEST))}
+    return Sense(alone_s=alone_s, knee=max(sense.knee, knee), queue_length=load.queue_length)
+
+
+def _learn_alone(
+    sense: Sense, size_class: int, await_s: float, queue_length: float, interval_s: float
+) -> Mapping[int, float]:
+    """The minimum seen, slowly rising; a class is first learned from a request that was alone."""
+    await_s = max(await_s, _time_s(size_class, _FASTEST))
+    known_s = sense.alone_s.get(size_class)
+    if known_s is None:
+        if queue_length > ALONE_QUEUE:
+            return sense.alone_s
+        return {**sense.alone_s, size_class: await_s}
+    return {**sense.alone_s, size_class: min(await_s, known_s * (1.0 + RISE_PER_S * interval_s))}
+
+
+def _learn_knee(knee: float, wait: float, queue_length: float, interval_s: float) -> float:
+    """The longest queue seen with a low wait, slowly falling; a high wait below it corrects it."""
+    if wait <= KNEE_WAIT:
+        return max(1.0, queue_length, knee * (1.0 - RISE_PER_S * interval_s))
+    if queue_length <= knee:
+        return max(1.0, queue_length * KNEE_WAIT / wait)
+    return knee
+
+
+def _requests_per_s(load: DeviceLoad) -> float:
+    return load.reads_per_s + load.writes_per_s + load.discards_per_s + load.flushes_per_s
+
+
+def _smooth(before: float, now: float) -> float:
+    return SMOOTHING * now + (1.0 - SMOOTHING) * before
+
+
+def _size_class(size_bytes: float) -> int:
+    return int(math.log2(max(512.0, size_bytes)))
+
+
+def _prior_s(size_class: int, *, rotational: bool | None) -> float:
+    return _time_s(size_class, _PRIOR_ROTATIONAL if rotational else _PRIOR_OTHER)
+
+
+def _time_s(size_class: int, device: tuple[float, float]) -> float:
+    """What a request of this class takes on a device of so many seconds and bytes/s."""
+    base_s, bytes_per_s = device
+    return base_s + float(2**size_class) / bytes_per_s

@@ -1,0 +1,197 @@
+"""Whom to stop, whom to let back, and who changes places: for the rule ``bounded``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from iodaemon.core.decision import Evidence, Weighed
+from iodaemon.core.job import Job, JobId, Reason
+from iodaemon.core.view import View
+from iodaemon.policy.budget import Budget, is_concerned
+
+LIGHT_SHARE: Final = 0.05
+"""A job with less than this part of the load is spared: to stop it would relieve nothing."""
+ROUNDING: Final = 1.05
+"""Predicted loads within 5 % of a limit fit: they are means over a noisy slice."""
+A_SLICE: Final = 0.9
+"""Of a timeslice: what has lasted for this long has lasted for one, timers being what they are."""
+
+Loads = Mapping[JobId, Mapping[str, float]]
+"""Each job's part of each load when it last ran for a whole slice."""
+Verdicts = dict[JobId, tuple[str, str]]
+
+
+def choose_victims(
+    view: View, budget: Budget, protection: Mapping[JobId, str], taken: Mapping[JobId, Reason]
+) -> tuple[list[Job], Verdicts]:
+    """Whom to take off until the target is met, and why the others were spared.
+
+    Those who have stood still for the least time go first, so that all take their turn; among
+    equals the one with the largest part.
+
+    Args:
+        view: the state.
+        budget: what is too much.
+        protection: why a job may not be suspended.
+        taken: jobs that are suspended for another budget already.
+
+    Returns:
+        Jobs in the order of choice, and verdict and reason of every job with a part.
+    """
+    concerned = [job for job in view.running if job.id in budget.parts]
+    heavy = [job for job in concerned if _is_heavy(budget, job.id)]
+    verdicts: Verdicts = {
+        job.id: ("spared", "moves too little to matter") for job in concerned if job not in heavy
+    }
+    verdicts |= {job.id: ("spared", protection[job.id]) for job in heavy if job.id in protection}
+    left = budget.load - sum(budget.parts.get(job_id, 0.0) for job_id in taken)
+    going_on = sum(1 for job in heavy if job.id not in taken)
+    most = (going_on + 1) // 2
+    victims: list[Job] = []
+    for job in sorted(heavy, key=lambda j: (j.suspended_io_s, -budget.parts[j.id], j.id)):
+        if job.id in protection or job.id in taken:
+            continue
+        if left <= budget.target * ROUNDING:
+            verdicts[job.id] = ("spared", "what is left is not too much")
+        elif going_on - len(victims) <= 1:
+            verdicts[job.id] = ("spared", "one always goes on")
+        elif len(victims) >= most:
+            verdicts[job.id] = ("spared", "not more at once")
+        else:
+            victims.append(job)
+            left -= budget.parts[job.id]
+            verdicts[job.id] = ("suspend", budget.reason(job.id).text)
+    return victims, verdicts
+
+
+def choose_resumes(
+    view: View, budgets: Mapping[str, Budget], loads: Loads, timeslice_s: float
+) -> tuple[dict[JobId, Reason], list[Evidence]]:
+    """Who comes back because it is predicted to fit everywhere; the longest suspended first."""
+    after = {name: sum(budget.parts.values()) for name, budget in budgets.items()}
+    resumes: dict[JobId, Reason] = {}
+    for job in _waiting(view):
+        if view.now_s - (job.io_held_since_s or view.now_s) < A_SLICE * timeslice_s:
+            continue
+        names = [name for name in budgets if is_concerned(view, job, name)]
+        parts = {name: loads.get(job.id, {}).get(name, 0.0) for name in names}
+        if all(_fits(budgets[n], after[n], parts[n], any_yet=bool(resumes)) for n in names):
+            resumes[job.id] = _why_resumed([budgets[name] for name in names])
+            for name in names:
+                after[name] += parts[name]
+    verdicts: Verdicts = {job_id: ("resume", why.text) for job_id, why in resumes.items()}
+    touched = [b for b in budgets.values() if any(_concerns(view, b, i) for i in resumes)]
+    return resumes, [table(view, budget, verdicts, loads) for budget in touched]
+
+
+def choose_turns(
+    view: View,
+    budgets: Mapping[str, Budget],
+    loads: Loads,
+    protection: Mapping[JobId, str],
+    turn_s: float,
+) -> tuple[dict[JobId, Reason], dict[JobId, Reason], list[Evidence]]:
+    """Who gives its place to whom: at most one pair for each budget.
+
+    Returns:
+        Suspends, resumes, and the tables.
+    """
+    suspends: dict[JobId, Reason] = {}
+    resumes: dict[JobId, Reason] = {}
+    evidence: list[Evidence] = []
+    for name, budget in budgets.items():
+        waiting = [
+            job
+            for job in _waiting(view)
+            if is_concerned(view, job, name)
+            and job.id not in resumes
+            and view.now_s - (job.io_held_since_s or view.now_s) >= turn_s
+        ]
+        sated = [
+            job
+            for job in view.running
+            if _is_heavy(budget, job.id)
+            and job.id not in protection
+            and job.id not in suspends
+            and view.now_s - job.since_s >= turn_s
+        ]
+        if not waiting or not sated:
+            continue
+        back, away = waiting[0], min(sated, key=lambda job: (job.since_s, job.id))
+        suspends[away.id] = Reason(
+            code="Turn", text=f"job {back.id} takes its turn; {budget.describe()}"
+        )
+        resumes[back.id] = Reason(code="Turn", text=f"takes its turn for job {away.id}")
+        verdicts: Verdicts = {
+            away.id: ("suspend", suspends[away.id].text),
+            back.id: ("resume", resumes[back.id].text),
+        }
+        evidence.append(table(view, budget, verdicts, loads))
+    return suspends, resumes, evidence
+
+
+def table(
+    view: View, budget: Budget, verdicts: Mapping[JobId, tuple[str, str]], loads: Loads
+) -> Evidence:
+    """The slice's table: who, how much, what became of it and why."""
+    rows: list[Weighed] = []
+    total = 0.0
+    for job in view.live:
+        rate = view.bandwidth(job.id)
+        total += 0.0 if rate is None else rate.total_bytes_per_s
+        if job.id not in budget.parts and not job.io_hold:
+            continue
+        verdict, why = verdicts.get(job.id, ("waits" if job.io_hold else "runs", ""))
+        remembered = loads.get(job.id, {}).get(budget.name, 0.0)
+        rows.append(
+            Weighed(
+                job_id=job.id,
+                rate_bytes_per_s=None if rate is None else rate.total_bytes_per_s,
+                load=budget.parts.get(job.id, remembered),
+                verdict=verdict,
+                why=why,
+            )
+        )
+    return Evidence(
+        at_s=view.now_s,
+        signal=budget.signal,
+        value=budget.value,
+        threshold=budget.threshold,
+        load=budget.load,
+        allowed=budget.target if budget.is_exceeded else budget.fits,
+        total_bytes_per_s=total,
+        jobs=tuple(rows),
+    )
+
+
+def _waiting(view: View) -> list[Job]:
+    """Suspended jobs, the longest suspended first; one that a person holds too cannot run."""
+    held = [job for job in view.suspended if not job.user_hold]
+    return sorted(held, key=lambda job: (job.io_held_since_s or 0.0, job.id))
+
+
+def _is_heavy(budget: Budget, job_id: JobId) -> bool:
+    return budget.parts.get(job_id, 0.0) >= LIGHT_SHARE * budget.load and budget.load > 0.0
+
+
+def _fits(budget: Budget, load: float, part: float, *, any_yet: bool) -> bool:
+    if budget.is_wronged:
+        return True
+    if budget.is_idle and not any_yet:
+        return True
+    return budget.is_calm and load + part <= budget.fits * ROUNDING
+
+
+def _concerns(view: View, budget: Budget, job_id: JobId) -> bool:
+    return is_concerned(view, view.job(job_id), budget.name)
+
+
+def _why_resumed(budgets: list[Budget]) -> Reason:
+    if any(budget.is_wronged for budget in budgets):
+        text = "suspending brought no relief: the device was not congested"
+    elif budgets and budgets[0].is_idle:
+        text = f"{budgets[0].describe()}: there is room"
+    else:
+        text = "predicted to fit: " + "; ".join(budget.describe() for budget in budgets)
+    return Reason(code="Fits", text=text)

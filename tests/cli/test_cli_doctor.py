@@ -1,0 +1,52 @@
+"""``iod doctor`` beside a daemon: its places are the ones that are examined."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+def tell(daemon, path, value):
+    daemon.answers[path] = (200, json.dumps(value).encode())
+
+
+@pytest.fixture
+def told(daemon, tmp_path, monkeypatch):
+    """A daemon that says where its places are and how it suspends."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    places = {"state_dir": tmp_path / "its state", "runtime_dir": tmp_path / "its-run"}
+    rows = [{"key": key, "value": json.dumps(str(path))} for key, path in places.items()]
+    tell(daemon, "/v1/config", {"settings": [*rows, {"key": "slot", "value": '"core"'}]})
+    means = "signals: /x is not writable (Permission denied)"
+    tell(daemon, "/v1/node", {"backend": "linux", "measured": {"suspend": means}})
+    return places
+
+
+@pytest.mark.node
+def test_the_places_of_the_daemon_that_runs_are_examined(iod, told):
+    findings = {finding["what"]: finding for finding in iod("doctor", "--json").json}
+
+    assert findings["disk of the state"]["values"]["path"] == str(told["state_dir"])
+    assert findings["runtime directory"]["measured"].startswith(f"{told['runtime_dir']}/keeper.")
+    assert [] == [path for path in told.values() if path.exists()]
+
+
+@pytest.mark.node
+def test_how_the_daemon_suspends_comes_first(iod, told):
+    first, advice = iod("doctor").out.splitlines()[:2]
+
+    assert first.startswith("lacking  daemon               — one runs; it suspends by signals: /x")
+    assert advice.strip().startswith("a job can see that it is suspended; run the daemon as a")
+
+
+@pytest.mark.node
+def test_a_daemon_that_refuses_is_left_out(iod, daemon, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    refusal = {"error": {"code": "not_permitted", "message": "not yours"}}
+    daemon.answers["/v1/node"] = (403, json.dumps(refusal).encode())
+
+    result = iod("doctor", "--json")
+
+    assert result.code == 0
+    assert "daemon" not in [finding["what"] for finding in result.json]

@@ -1,0 +1,700 @@
+"""The examination: what it finds on this machine, what it leaves, and how it judges."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from harness import CGROUPS, MARK, marked, until
+
+from iodaemon.backend.linux.devices import PathDevice
+from iodaemon.backend.linux.freezer import CgroupFreezer
+from iodaemon.backend.linux.process import find_state
+from iodaemon.cli import main
+from iodaemon.core.job import Exit
+from iodaemon.core.platform import Device, DeviceId
+from iodaemon.doctor import (
+    accounting,
+    clock,
+    control_group,
+    device,
+    freezing,
+    journal_disk,
+    limit,
+    runtime,
+    topology,
+    version,
+)
+from iodaemon.doctor.accounting import MOVED_BYTES, Counted
+from iodaemon.doctor.child import a_child, cpu_s, wait_for
+from iodaemon.doctor.examine import Subject, examine, is_broken, judge_daemon
+from iodaemon.doctor.finding import Finding, Verdict, broken, lacking, ok
+from iodaemon.doctor.scratch import PREFIX, existing_directory, scratch_cgroup, scratch_directory
+
+BROKEN, LACKING, OK = Verdict.BROKEN, Verdict.LACKING, Verdict.OK
+LONGEST_S = 5.0
+ALWAYS_OK = (
+    *("kernel", "Python", "I/O of processes", "I/O of disks", "freeze by signals"),
+    *("pinning", "disk of the state", "diskstats", "runtime directory"),
+)
+"""What holds wherever these tests run."""
+
+
+def verdicts(findings):
+    return {finding.what: finding.verdict for finding in findings}
+
+
+def scratches(*directories):
+    """What an examination left in these directories."""
+    return [path for each in directories for path in Path(each).glob(f"{PREFIX}*")]
+
+
+def cgroup_scratches(*pids):
+    """Likewise in all cgroups, by these processes: others may be examining the machine."""
+    begin = tuple(f"{PREFIX}{pid}." for pid in pids or [os.getpid()])
+    return [name for _, names, _ in os.walk(CGROUPS) for name in names if name.startswith(begin)]
+
+
+# -- on this machine -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def subject(tmp_path_factory):
+    root = tmp_path_factory.mktemp("examined")
+    return Subject(state_dir=root / "state", runtime_dir=root / "run", directory=root)
+
+
+@pytest.fixture(scope="module")
+def examined(subject):
+    """Findings by name, and how long it took."""
+    start_s = time.monotonic()
+    findings = {finding.what: finding for finding in examine(subject)}
+    return findings, time.monotonic() - start_s
+
+
+@pytest.fixture(scope="module")
+def cgroup_home():
+    """Where a cgroup can be made."""
+    home = control_group.probe_cgroups().usable_home
+    if home is None:
+        pytest.skip("no writable cgroup v2 here")
+    return home
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("what", ALWAYS_OK)
+def test_what_is_known_to_hold_here_is_ok(examined, what):
+    findings, _ = examined
+
+    assert OK == findings[what].verdict, findings[what]
+
+
+@pytest.mark.node
+def test_freezing_by_cgroup_is_ok_where_one_can_be_made(examined, cgroup_home):
+    findings, _ = examined
+
+    assert [OK, OK] == [findings[w].verdict for w in ("freeze by cgroup", "cgroup subtree")]
+
+
+@pytest.mark.node
+def test_nothing_is_broken_here_and_each_check_comes_once(examined):
+    findings, _ = examined
+
+    assert not is_broken(findings.values())
+    assert len(findings) == 29
+
+
+@pytest.mark.node
+def test_an_examination_takes_no_longer_than_a_user_waits(examined):
+    _, took_s = examined
+
+    assert took_s < LONGEST_S
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("direction", ["read_bytes", "written_bytes"])
+def test_what_a_process_moves_is_counted_within_a_percent(examined, direction):
+    findings, _ = examined
+
+    assert findings["I/O of processes"].values[direction] == pytest.approx(MOVED_BYTES, rel=0.01)
+    assert findings["I/O of disks"].values[direction] >= 0.99 * MOVED_BYTES
+
+
+@pytest.mark.node
+def test_whatever_lacks_says_what_it_costs_and_how_to_get_it(examined):
+    findings, _ = examined
+
+    mute = [f.what for f in findings.values() if f.verdict is not OK and not (f.cost and f.remedy)]
+    assert [] == mute
+    assert [] == [f.what for f in findings.values() if any("\n" in line for line in f.lines)]
+
+
+@pytest.mark.node
+def test_nothing_is_left_after_an_examination(examined, subject):
+    assert [] == scratches(subject.state_dir.parent)
+    assert [] == cgroup_scratches()
+    assert not subject.state_dir.exists()
+    assert not subject.runtime_dir.exists()
+
+
+# -- interrupted -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def configured(tmp_path):
+    """A configuration whose places are these of the test alone."""
+    config = tmp_path / "config.toml"
+    places = {"state_dir": tmp_path / "state", "runtime_dir": tmp_path / "run"}
+    config.write_text("".join(f"{key} = {json.dumps(str(p))}\n" for key, p in places.items()))
+    return config
+
+
+def run_doctor(config, mark):
+    return subprocess.Popen(
+        [sys.executable, "-m", "iodaemon.cli", "--config", str(config), "doctor"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, MARK: mark},
+        cwd=config.parent,
+    )
+
+
+@pytest.mark.node
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    ids=["Ctrl-C", "SIGTERM", "SIGHUP"],
+)
+def test_nothing_is_left_whenever_it_is_interrupted(configured, number, code):
+    chance = random.Random(int(number))
+    codes = set()
+    for round_ in range(6):
+        mark = f"doctor-{os.getpid()}-{number}-{round_}"
+        with run_doctor(configured, mark) as process:
+            until(lambda mark=mark: len(marked(mark)) > 1, "a first child")
+            time.sleep(chance.uniform(0.0, 0.5))
+            process.send_signal(number)
+            asked_s = time.monotonic()
+            told = process.stderr.read()
+        assert time.monotonic() - asked_s < LONGEST_S
+        codes.add(process.returncode)
+
+        assert b"" == told
+        until(lambda mark=mark: not marked(mark), "end of its processes", 2.0)
+        assert [] == scratches(configured.parent)
+        assert [] == cgroup_scratches(process.pid)
+    assert codes <= {code, 0, -number}  # it may have been over, or just ending
+    assert code in codes
+
+
+@pytest.mark.node
+def test_what_a_killed_one_leaves_are_empty_places_that_the_next_removes(configured):
+    chance = random.Random(9)
+    pids = []
+    for round_ in range(6):
+        mark = f"doctor-{os.getpid()}-kill-{round_}"
+        with run_doctor(configured, mark) as process:
+            until(lambda mark=mark: len(marked(mark)) > 1, "a first child")
+            time.sleep(chance.uniform(0.0, 0.5))
+            process.kill()
+        pids.append(process.pid)
+        until(lambda mark=mark: not marked(mark), "end of its processes", 2.0)
+        assert [] == [path for place in scratches(configured.parent) for path in place.glob("data")]
+
+    with run_doctor(configured, "doctor-last") as process:
+        told = process.stderr.read()
+
+    assert (b"", 0) == (told, process.returncode)
+    assert [] == scratches(configured.parent)
+    assert [] == cgroup_scratches(*pids, process.pid)
+
+
+def fail_in_a_directory(directory, pids):
+    with scratch_directory(directory) as place, a_child() as child:
+        child.ask("write", path=f"{place}/data", blocks=1)
+        pids += [child.pid, child.ask("spin", procs=None)["pid"]]
+        raise ZeroDivisionError
+
+
+def fail_in_a_cgroup(home, pids):
+    with scratch_cgroup(home) as base, a_child() as child:
+        freezer = CgroupFreezer(base)
+        freezer.make("1.1")
+        spin = child.ask("spin", procs=f"{freezer.path('1.1')}/cgroup.procs")
+        pids += [child.pid, spin["pid"]]
+        freezer.freeze("1.1", child.pid)
+        raise ZeroDivisionError
+
+
+@pytest.mark.node
+def test_a_probe_that_fails_takes_its_places_and_processes_with_it(tmp_path):
+    pids = []
+    with pytest.raises(ZeroDivisionError):
+        fail_in_a_directory(str(tmp_path), pids)
+
+    assert [None, None] == [find_state(pid) for pid in pids]
+    assert [] == scratches(tmp_path)
+
+
+@pytest.mark.node
+def test_a_cgroup_goes_with_the_frozen_processes_in_it(cgroup_home):
+    pids = []
+    with pytest.raises(ZeroDivisionError):
+        fail_in_a_cgroup(cgroup_home, pids)
+
+    assert [None, None] == [find_state(pid) for pid in pids]
+    assert [] == cgroup_scratches()
+
+
+# -- the child -------------------------------------------------------------------------------------
+
+
+@pytest.mark.node
+def test_a_child_says_what_it_could_not_do_and_goes_on(tmp_path):
+    with a_child() as child:
+        with pytest.raises(FileNotFoundError):
+            child.ask("write", path=str(tmp_path / "no" / "data"), blocks=1)
+        with pytest.raises(OSError, match="Invalid argument"):
+            child.ask("pin", cpus=[100_000])
+        with pytest.raises(PermissionError):
+            child.ask("spin", procs=str(tmp_path))
+
+        assert {} == child.ask("hello")
+
+
+@pytest.mark.node
+def test_the_file_of_a_child_has_no_name(tmp_path):
+    with a_child() as child:
+        child.ask("write", path=str(tmp_path / "data"), blocks=2)
+
+        assert [] == list(tmp_path.iterdir())
+        assert "is_direct" in child.ask("read", blocks=2)
+
+
+@pytest.mark.node
+def test_the_cpu_clock_of_a_process_moves_while_it_spins():
+    with a_child() as child:
+        pid = child.ask("spin", procs=None)["pid"]
+        before_s = cpu_s(pid)
+
+        assert wait_for(lambda: cpu_s(pid) > before_s, 2.0) is not None
+        assert wait_for(lambda: False, 0.01) is None
+
+
+def test_the_nearest_directory_that_exists_is_found(tmp_path):
+    assert str(tmp_path) == existing_directory(str(tmp_path / "a" / "b"))
+    assert str(tmp_path) == existing_directory(str(tmp_path))
+
+
+def test_what_is_no_scratch_of_ours_or_belongs_to_the_living_stays(tmp_path):
+    dead = subprocess.Popen(["/bin/true"])
+    dead.wait()
+    names = [f"{PREFIX}{dead.pid}.0a", f"{PREFIX}1.0a", f"{PREFIX}x", "other"]
+    for name in names:
+        (tmp_path / name).mkdir()
+
+    with scratch_directory(str(tmp_path)):
+        pass
+
+    assert sorted(names[1:]) == sorted(path.name for path in tmp_path.iterdir())
+
+
+# -- as a verb -------------------------------------------------------------------------------------
+
+
+@pytest.mark.node
+def test_the_verb_prints_a_line_a_check_and_json_is_the_list(configured, capsys):
+    code = main(["--config", str(configured), "doctor"])
+    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
+    code_json = main(["--config", str(configured), "doctor", "--json"])
+    findings = json.loads(capsys.readouterr().out)
+
+    assert [0, 0] == [code, code_json]
+    assert [line[9:29].strip() for line in lines] == [f["what"] for f in findings]
+    assert {line.split()[0] for line in lines} <= {"ok", "lacking"}
+    assert all(" — " in line for line in lines)
+    keys = {"verdict", "what", "measured", "cost", "remedy", "values"}
+    assert [keys] * len(findings) == [set(finding) for finding in findings]
+
+
+@pytest.mark.node
+def test_a_place_that_cannot_be_had_is_broken_and_the_rest_is_told(tmp_path, capsys):
+    config = tmp_path / "config.toml"
+    config.write_text('state_dir = "/proc/nowhere"\nruntime_dir = "/proc/nowhere"\n')
+
+    code = main(["--config", str(config), "doctor", "--json"])
+
+    found = {f["what"]: f["verdict"] for f in json.loads(capsys.readouterr().out)}
+    assert code == 1
+    wanted = {"I/O accounting", "journal disk", "runtime directory"}
+    assert wanted == {what for what, verdict in found.items() if verdict == "broken"}
+    assert found["freeze by signals"] == "ok"
+
+
+# -- judging: the lines and the code -------------------------------------------------------------
+
+
+def test_a_finding_is_one_line_and_what_lacks_has_advice_below_it():
+    fine = ok("it", "7 ms")
+    lack = lacking("it", "none", cost="it is slow", remedy="buy one")
+
+    assert ["ok       it                   — 7 ms"] == fine.lines
+    assert ["lacking  it                   — none", "it is slow; buy one"] == [
+        line.strip() for line in lack.lines
+    ]
+
+
+def test_lacking_is_not_broken():
+    lack, bad = (f("it", "x", cost="c", remedy="r") for f in (lacking, broken))
+
+    assert not is_broken([ok("it", "x"), lack])
+    assert is_broken([ok("it", "x"), bad, lack])
+    assert not is_broken([])
+
+
+@pytest.mark.parametrize(
+    ("means", "verdict"),
+    [
+        ("cgroup v2 at /x", OK),
+        ("signals, as configured", OK),
+        ("simulated", OK),
+        ("signals: /x is not writable (Permission denied)", LACKING),
+    ],
+)
+def test_a_daemon_that_must_do_with_signals_lacks_a_cgroup(means, verdict):
+    assert verdict == judge_daemon({"suspend": means}).verdict
+
+
+# -- judging: versions, limits, exits --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("release", "verdict"),
+    [
+        ("6.18.44-fc", OK),
+        ("5.14.0-503.el9", OK),
+        ("5.13.19", LACKING),
+        ("5.3", LACKING),
+        ("5.2.21", BROKEN),
+        ("4.18.0", BROKEN),
+        ("unknown", BROKEN),
+    ],
+)
+def test_a_kernel_is_judged_by_its_release(release, verdict):
+    assert verdict == version.judge_kernel(release).verdict
+
+
+@pytest.mark.parametrize(("python", "verdict"), [("3.11.0", OK), ("3.10.9", BROKEN), ("4.0", OK)])
+def test_python_is_judged_by_its_version(python, verdict):
+    assert verdict == version.judge_python(python).verdict
+
+
+@pytest.mark.parametrize(
+    ("hard", "verdict"), [(4096, OK), (-1, OK), (4095, LACKING), (1024, LACKING)]
+)
+def test_open_files_are_judged_by_the_hard_limit(hard, verdict):
+    assert verdict == limit.judge_files(1024, hard).verdict
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"), [(Exit(code=42), OK), (Exit(), LACKING), (Exit(code=0), LACKING)]
+)
+def test_an_exit_that_is_not_told_lacks(found, verdict):
+    assert verdict == limit.judge_exit(found).verdict
+
+
+# -- judging: accounting ---------------------------------------------------------------------------
+
+
+def counted(read=1.0, written=1.0):
+    """So many times what was moved."""
+    return Counted(read_bytes=int(read * MOVED_BYTES), written_bytes=int(written * MOVED_BYTES))
+
+
+def counting(**fields):
+    made = {
+        "means": "O_DIRECT",
+        "place": "ext4 on disk sda",
+        "disks": ("sda",),
+        "process": counted(),
+        "disk": counted(),
+        "cgroup": counted(),
+        **fields,
+    }
+    return verdicts(accounting.judge_counting(accounting.Reading(**made)))
+
+
+def test_sources_that_count_all_are_ok():
+    assert {"I/O of processes": OK, "I/O of cgroups": OK, "I/O of disks": OK} == counting()
+
+
+@pytest.mark.parametrize(
+    ("what", "fields", "verdict"),
+    [
+        ("I/O of processes", {"process": counted(read=0.98)}, BROKEN),
+        ("I/O of processes", {"process": counted(written=0.0)}, BROKEN),
+        ("I/O of processes", {"process": counted(read=1.06)}, BROKEN),
+        ("I/O of processes", {"process": counted(read=1.026)}, OK),
+        ("I/O of processes", {"process": None}, LACKING),
+        ("I/O of processes", {"process": counted(0.0, 0.0), "disks": ()}, LACKING),
+        ("I/O of processes", {"process": counted(1.0, 1.0), "disks": ()}, OK),
+        ("I/O of cgroups", {"cgroup": None}, LACKING),
+        ("I/O of cgroups", {"disks": ()}, LACKING),
+        ("I/O of cgroups", {"cgroup": counted(written=0.5)}, BROKEN),
+        ("I/O of cgroups", {"cgroup": counted(written=2.0)}, BROKEN),
+        ("I/O of cgroups", {"cgroup": counted(written=2.0), "disks": ("sda", "sdb")}, OK),
+        ("I/O of disks", {"disk": None}, LACKING),
+        ("I/O of disks", {"disk": counted(read=9.0, written=9.0)}, OK),
+        ("I/O of disks", {"disk": counted(read=0.0)}, BROKEN),
+    ],
+)
+def test_a_source_is_judged_by_what_it_counts(what, fields, verdict):
+    assert verdict == counting(**fields)[what]
+
+
+def test_io_stat_is_summed_over_the_leaf_disks_alone():
+    text = "254:0 rbytes=10 wbytes=20 rios=1\n252:0 rbytes=10 wbytes=20\n254:16 rbytes=1\n8:0 \n"
+
+    assert Counted(read_bytes=11, written_bytes=20) == accounting.sum_io_stat(
+        text, frozenset({"254:0", "254:16", "8:0"})
+    )
+    assert Counted(read_bytes=0, written_bytes=0) == accounting.sum_io_stat("", frozenset({"8:0"}))
+
+
+@pytest.mark.parametrize(
+    ("uid", "is_readable", "verdict"), [(7, True, OK), (7, False, LACKING), (None, False, LACKING)]
+)
+def test_the_io_of_others_lacks_when_it_may_not_be_read(uid, is_readable, verdict):
+    others = accounting.Others(uid=uid, is_readable=is_readable)
+
+    assert verdict == accounting.judge_others(others).verdict
+
+
+# -- judging: freezing and cgroups -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("means", ["cgroup", "signals"])
+@pytest.mark.parametrize(
+    ("fields", "verdict"),
+    [
+        ({}, OK),
+        ({"still_cpu_s": 0.002}, BROKEN),
+        ({"freeze_s": None}, BROKEN),
+        ({"thaw_s": None}, BROKEN),
+    ],
+)
+def test_a_standstill_must_be_one_and_must_end(means, fields, verdict):
+    made = {"freeze_s": 0.001, "still_cpu_s": 0.0, "thaw_s": 0.002, **fields}
+
+    assert verdict == freezing.judge_freezing(means, freezing.Standstill(**made)).verdict
+
+
+def test_freezing_without_a_cgroup_lacks():
+    assert LACKING == freezing.judge_freezing("cgroup", None).verdict
+
+
+HOME = control_group.Reading(
+    mount="/sys/fs/cgroup",
+    home="/sys/fs/cgroup/a",
+    controllers=("cpuset", "io", "memory", "pids"),
+    is_delegated=True,
+    owner_uid=1000,
+    is_systemd=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "lacks"),
+    [
+        ({}, set()),
+        ({"is_delegated": False, "is_systemd": False}, set()),
+        ({"is_delegated": False}, {"cgroup delegation"}),
+        ({"controllers": ("memory",)}, {"cgroup controllers"}),
+        ({"controllers": (), "has_v1": True}, {"cgroup controllers"}),
+        ({"problem": "Permission denied"}, {"cgroup subtree"}),
+        ({"home": None, "controllers": ()}, {"cgroup subtree", "cgroup controllers"}),
+        (
+            {"mount": None, "home": None, "controllers": ()},
+            {"cgroup v2", "cgroup subtree", "cgroup controllers"},
+        ),
+    ],
+)
+def test_of_cgroups_each_thing_may_lack_and_none_is_broken(changes, lacks):
+    reading = msgspec.structs.replace(HOME, **changes)
+    found = verdicts(control_group.judge_cgroups(reading))
+
+    assert lacks == {what for what, verdict in found.items() if verdict is LACKING}
+    assert BROKEN not in found.values()
+
+
+def test_a_home_in_which_nothing_can_be_made_is_not_used():
+    assert HOME.usable_home == "/sys/fs/cgroup/a"
+    assert msgspec.structs.replace(HOME, problem="no").usable_home is None
+
+
+@pytest.mark.parametrize(
+    ("text", "subtree", "home"),
+    [
+        ("0::/\n", "/", "/cg"),
+        ("9:cpu:/x\n0::/user.slice/a.scope\n", "/", "/cg/user.slice/a.scope"),
+        ("0::/docker/x/y\n", "/docker/x", "/cg/y"),
+        ("0::/elsewhere\n", "/docker/x", None),
+        ("0::/../..\n", "/", "/cg"),
+        ("9:cpu:/x\n", "/", None),
+        ("", "/", None),
+    ],
+)
+def test_the_own_cgroup_is_found_below_the_mount(text, subtree, home):
+    assert home == control_group.find_home(text, "/cg", subtree)
+
+
+# -- judging: topology and devices -----------------------------------------------------------------
+
+TWO_SOCKETS = topology.Reading(
+    sockets=("0-1", "2-3"),
+    slots=4,
+    cpus=4,
+    online=4,
+    threads=1,
+    nodes=2,
+    pinned=("0-1", "2-3"),
+    memory_nodes=(0,),
+    policies=("prefer (many):0",),
+    is_bound=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what", "verdict"),
+    [
+        ({}, "topology", OK),
+        ({"cpus": 2}, "topology", LACKING),
+        ({}, "pinning", OK),
+        ({"pinned": ("0-1", "2")}, "pinning", BROKEN),
+        ({}, "memory policy", OK),
+        ({"policies": ()}, "memory policy", OK),
+        ({"is_bound": False}, "memory policy", LACKING),
+        ({"is_bound": False, "nodes": 1}, "memory policy", LACKING),
+    ],
+)
+def test_a_topology_is_judged_by_what_the_child_got(changes, what, verdict):
+    reading = msgspec.structs.replace(TWO_SOCKETS, **changes)
+
+    assert verdict == verdicts(topology.judge_topology(reading))[what]
+
+
+def test_a_path_without_a_disk_lacks_one():
+    disk = Device(id=DeviceId("sda"), model="", rotational=None)
+    there = PathDevice(path="/a", kind="disk", description="ext4 on disk sda", devices=(disk,))
+    nowhere = PathDevice(path="/a", kind="nfs", description="nfs4 from server:/a")
+
+    assert [OK, LACKING] == [device.judge_path("it", p).verdict for p in (there, nowhere)]
+
+
+@pytest.mark.parametrize(
+    ("names", "unaccounted", "fields", "expected"),
+    [
+        (("sda",), (), 17, [OK, OK]),
+        (("sda",), (), 20, [OK, OK]),
+        (("sda",), ("sda",), 15, [LACKING, OK]),
+        (("sda",), (), 11, [OK, LACKING]),
+        ((), (), 0, [LACKING, LACKING]),
+    ],
+)
+def test_disks_are_judged_by_what_is_counted(names, unaccounted, fields, expected):
+    disks = device.Disks(names=names, unaccounted=unaccounted, fields=fields)
+
+    assert expected == [finding.verdict for finding in device.judge_disks(disks)]
+
+
+@pytest.mark.parametrize(
+    ("io_s", "memory_s", "verdict"),
+    [(1.0, 0.0, OK), (None, 0.0, LACKING), (1.0, None, LACKING), (None, None, LACKING)],
+)
+def test_pressure_lacks_unless_both_are_counted(io_s, memory_s, verdict):
+    found = device.Pressures(io_s=io_s, memory_s=memory_s)
+
+    assert verdict == device.judge_pressure(found).verdict
+
+
+# -- judging: journal, clock, runtime directory ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, [OK, OK, OK]),
+        ({"commits_s": (0.06, 0.06, 0.001)}, [LACKING, OK, OK]),
+        ({"commits_s": (0.001, 0.001, 0.6)}, [LACKING, OK, OK]),
+        ({"free_bytes": 100 << 20}, [OK, LACKING, OK]),
+        ({"free_bytes": 1 << 20}, [OK, BROKEN, OK]),
+        ({"filesystem": "tmpfs"}, [OK, OK, LACKING]),
+        ({"filesystem": "nfs4"}, [OK, OK, LACKING]),
+        ({"filesystem": ""}, [OK, OK, OK]),
+    ],
+)
+def test_a_journal_disk_is_judged_by_speed_space_and_kind(fields, expected):
+    made = {"commits_s": (0.001,) * 3, "free_bytes": 1 << 40, "filesystem": "ext4", **fields}
+    findings = journal_disk.judge_journal_disk(journal_disk.Reading(**made))
+
+    assert expected == [finding.verdict for finding in findings]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, [OK, OK, OK]),
+        ({"step_s": 0.006}, [LACKING, OK, OK]),
+        ({"step_s": -3600.0}, [LACKING, OK, OK]),
+        ({"source": "hpet"}, [OK, LACKING, OK]),
+        ({"source": ""}, [OK, OK, OK]),
+        ({"late_s": (0.001, 0.006, 0.006)}, [OK, OK, LACKING]),
+        ({"late_s": (0.001, 0.001, 0.2)}, [OK, OK, LACKING]),
+    ],
+)
+def test_a_clock_is_judged_by_step_source_and_timers(fields, expected):
+    made = {
+        "step_s": 0.0,
+        "watched_s": 0.2,
+        "late_s": (0.0001,) * 3,
+        "source": "tsc",
+        "reading_s": 1e-7,
+        **fields,
+    }
+
+    assert expected == [f.verdict for f in clock.judge_clock(clock.Reading(**made))]
+
+
+@pytest.mark.parametrize(
+    ("fields", "part"),
+    [
+        ({}, ""),
+        ({"owner_uid": None}, ""),
+        ({"path_bytes": 107}, ""),
+        ({"path_bytes": 108}, "too long"),
+        ({"owner_uid": 0}, "does not belong to uid 7"),
+        ({"mode": 0o755}, ""),
+        ({"mode": 0o775}, "others may write"),
+        ({"mode": 0o702}, "others may write"),
+        ({"peer_uid": 0}, "took uid 7 for 0"),
+    ],
+)
+def test_a_runtime_directory_that_is_not_safe_is_broken(fields, part):
+    made = {
+        "path": "/run/x/keeper.sock",
+        "path_bytes": 18,
+        "owner_uid": 7,
+        "mode": 0o700,
+        "uid": 7,
+        "peer_uid": 7,
+        **fields,
+    }
+    finding: Finding = runtime.judge_runtime(runtime.Reading(**made))
+
+    assert [BROKEN if part else OK, True] == [finding.verdict, part in finding.measured]

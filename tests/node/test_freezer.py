@@ -1,0 +1,140 @@
+"""A suspended job stands still, all of it, and notices nothing."""
+
+import contextlib
+import os
+import random
+import sys
+import time
+
+import pytest
+from harness import until
+
+from iodaemon.errors import RequestError
+
+pytestmark = pytest.mark.node
+
+SPINNER = "while :; do :; done"
+CHAIN = """
+import os, sys
+while not os.path.exists(sys.argv[1]):
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    with open(sys.argv[2], "a") as file:
+        file.write("x")
+"""
+JOB_CONTROL = "set -m; sh -c 'touch ready; until [ -e go ]; do sleep 0.02; done'; echo rc=$?"
+
+
+def cpu_ticks(pids):
+    """CPU time of these processes, clock ticks."""
+    total = 0
+    for pid in pids:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rsplit(") ", 1)[1].split()
+        total += int(fields[11]) + int(fields[12])
+    return total
+
+
+def test_a_tree_of_processes_uses_no_cpu_while_it_is_suspended(shared):
+    tree = f"sh -c '{SPINNER}' & sh -c \"sh -c '{SPINNER}' & {SPINNER}\" & wait"
+    job = shared.script(tree)
+    pids = until(lambda: len(p := shared.job(job)["pids"]) >= 4 and p, "the whole tree")
+    state = shared.suspend(job)
+    first = cpu_ticks(pids)
+    time.sleep(0.3)
+    second = cpu_ticks(pids)
+    shared.client.resume(job)
+    until(lambda: cpu_ticks(pids) > second, "progress")
+
+    assert state == "SUSPENDED_USER"
+    assert first == second
+
+
+def test_a_shell_with_job_control_does_not_notice(shared):
+    job = shared.submit("/bin/bash", "-c", JOB_CONTROL)
+    until((shared.place / "ready").exists, "start")
+    for _ in range(12):
+        assert shared.suspend(job) == "SUSPENDED_USER"
+        shared.client.resume(job)
+    (shared.place / "go").touch()
+
+    assert [("COMPLETED", 0)] == shared.outcome(job)
+    assert shared.output(job) == "rc=0\n"
+
+
+def test_a_chain_that_forks_on_and_leaves_its_session_is_caught(shared):
+    gate, ticks = shared.place / "gate", shared.place / "ticks"
+    job = shared.submit(sys.executable, "-S", "-c", CHAIN, str(gate), str(ticks))
+    until(ticks.exists, "start")
+    shared.suspend(job)
+    shared.await_state(job, "SUSPENDED_USER")
+    before = ticks.stat().st_size
+    time.sleep(0.2)
+    after = ticks.stat().st_size
+    shared.client.resume(job)
+    until(lambda: ticks.stat().st_size > after, "progress")
+    gate.touch()
+
+    assert before == after
+    assert [("COMPLETED", 0)] == shared.outcome(job)
+
+
+def test_a_shell_that_starts_one_command_after_another_is_caught_at_any_moment(shared):
+    job = shared.gated("it", step="/bin/true")
+    shared.goes_on("it")
+    for _ in range(15):
+        assert shared.suspend(job) == "SUSPENDED_USER"
+        shared.client.resume(job)
+    shared.open_gate("it")
+
+    assert [("COMPLETED", 0)] == shared.outcome(job)
+
+
+def test_a_chain_that_forks_on_can_be_killed(shared):
+    gate, ticks = shared.place / "gate", shared.place / "ticks"
+    job = shared.submit(sys.executable, "-S", "-c", CHAIN, str(gate), str(ticks))
+    until(ticks.exists, "start")
+    answer = shared.client.cancel(job, grace_s=0)
+
+    assert [True, "CANCELLED"] == [answer["gone"], answer["job"]["state"]]
+
+
+def test_a_job_that_is_just_ending_ends_truly_whenever_it_is_suspended(shared):
+    chance = random.Random(3)
+    for _ in range(15):
+        job = shared.script("sleep 0.02; exit 3")
+        time.sleep(chance.uniform(0.0, 0.04))
+        for ask in (shared.client.suspend, shared.client.resume):
+            with contextlib.suppress(RequestError):  # it has ended already
+                ask(job)
+
+        assert [("FAILED", 3)] == shared.outcome(job)
+
+
+def test_the_last_word_counts_when_it_is_suspended_and_resumed_in_haste(shared):
+    job = shared.gated("it")
+    shared.goes_on("it")
+    for _ in range(20):
+        shared.client.suspend(job)
+        shared.client.resume(job)
+    state = shared.states(job)
+    shared.goes_on("it")
+    shared.open_gate("it")
+
+    assert state == ["RUNNING"]
+    assert [("COMPLETED", 0)] == shared.outcome(job)
+
+
+def test_a_process_that_waits_in_the_kernel_is_caught_and_goes_on_unharmed(shared):
+    fifo = shared.place / "fifo"
+    os.mkfifo(fifo)
+    job = shared.script("read line < fifo; echo got $line")
+    shared.await_state(job, "RUNNING")
+    state = shared.suspend(job)
+    shared.client.resume(job)
+    fifo.write_text("it\n")
+
+    assert state == "SUSPENDED_USER"
+    assert [("COMPLETED", 0)] == shared.outcome(job)
+    assert shared.output(job) == "got it\n"
