@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: help setup test lint demo bench-regulation format clean
+.PHONY: help setup test lint demo bench bench-regulation format clean
 
 help:
 	@echo "make test     all gates: ruff, mypy, import contracts, every test (about 5 minutes)"
 	@echo "make demo     the main job on this machine's disk, regulation off and on (at most 90 s)"
+	@echo "make bench    how fast the scheduler is, beside its peers; ARGS='--quick' (5 minutes, 1)"
 	@echo "make bench-regulation   real jobs with and without regulation on three beds (30 minutes)"
 	@echo "make setup    the virtual environment in .venv"
 	@echo "make format   format the code"
@@ -33,6 +34,10 @@ test: lint
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
+
+# Peers, measured where they are installed: task-spooler, parallel. ARGS="--quick", "--write"
+bench: $(STAMP)
+	@$(BIN)/python tests/bench/performance.py $(ARGS)
 
 # Needs root and nbdkit, nbdkit-plugin-dev, libnbd-bin, fuse3, gcc. BENCH="--rounds 1 --beds spin"
 bench-regulation: $(STAMP)

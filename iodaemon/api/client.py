@@ -10,6 +10,7 @@ Standard library alone, and no connection is kept: a client may live as long as 
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -27,8 +28,11 @@ from iodaemon.api.model import (
     JsonObject,
     JsonValue,
     KeyedSum,
+    ModeAnswer,
+    SamplesAnswer,
     SumsAnswer,
     WaitAnswer,
+    WhyAnswer,
 )
 from iodaemon.errors import NoDaemon, RequestError
 
@@ -213,14 +217,52 @@ class Client:
             query.append(("tail", str(tail)))
         return self._stream(_target(f"/v1/jobs/{job_id}/logs", query), endless=follow)
 
-    def events(self) -> Iterator[JsonObject]:
-        """Every step in a job's life from now on, as it happens, for ever."""
+    def why(self, job_id: int) -> WhyAnswer:
+        """Why a job is where it is, what would let it go on, and the steps of its life."""
+        keys = frozenset(WhyAnswer.__required_keys__)
+        answer = self._object("GET", f"/v1/jobs/{job_id}/why", None, keys)
+        if not _is_job(answer["job"]) or not isinstance(answer["history"], list):
+            raise not_ours(self.socket_path, "its explanation has another shape")
+        return cast("WhyAnswer", answer)
+
+    def events(
+        self, *, since_s: float | None = None, follow: bool = True
+    ) -> Generator[JsonObject, None, None]:
+        """What happens, as it happens: every step in a job's life, and what regulation did.
+
+        Args:
+            since_s: first what has happened since then. None: nothing of it.
+            follow: go on for ever.
+        """
+        query = [("follow", "1" if follow else "0")]
+        if since_s is not None:
+            query.append(("since", repr(since_s)))
         rest = b""
-        with closing(self._stream("/v1/events", endless=True)) as pieces:
+        with closing(self._stream(_target("/v1/events", query), endless=True)) as pieces:
             for piece in pieces:
                 *lines, rest = (rest + piece).split(b"\n")
                 for line in filter(None, lines):
                     yield self._event(line)
+
+    def mode(self) -> ModeAnswer:
+        """What regulation may do now."""
+        answer = self._object("GET", "/v1/mode", None, {"mode", "shadow_suspended_s"})
+        return cast("ModeAnswer", answer)
+
+    def switch(self, mode: str) -> None:
+        """Switch regulation to ``on``, ``shadow`` or ``off``; durable when this returns."""
+        self._object("POST", "/v1/mode", {"mode": mode}, {"mode"})
+
+    def samples(self, since_s: float) -> Generator[SamplesAnswer, None, None]:
+        """The raw samples since then, page by page; none where the journal keeps none."""
+        while True:
+            target = _target("/v1/samples", [("since", repr(since_s))])
+            answer = self._object("GET", target, None, {"samples", "jobs", "platform"})
+            page = cast("SamplesAnswer", answer)
+            if not page["samples"]:
+                return
+            yield page
+            since_s = math.nextafter(float(str(page["samples"][-1]["at_s"])), math.inf)
 
     def node(self) -> JsonObject:
         """Sockets, slots, devices, and what is measured how."""

@@ -168,6 +168,56 @@ class WaitAnswer(TypedDict):
     finished: bool
 
 
+class Weighed(TypedDict):
+    """One job in the table of a decision; ``load`` is its part, in the signal's unit."""
+
+    job_id: int
+    rate_bytes_per_s: float | None
+    load: float
+    verdict: str
+    why: str
+
+
+class Evidence(TypedDict):
+    """What the regulation saw in the slice in which it acted, or would have."""
+
+    at_s: float
+    signal: str
+    value: float
+    threshold: float
+    load: float
+    allowed: float
+    total_bytes_per_s: float
+    jobs: list[Weighed]
+    is_shadow: bool
+
+
+class WhyAnswer(TypedDict):
+    """Why a job is where it is, since when, until when; and the steps of its life as events."""
+
+    job: Job
+    is_so: str
+    since_s: float
+    until: str
+    evidence: Evidence | None
+    history: list[JsonObject]
+
+
+class ModeAnswer(TypedDict):
+    """What regulation may do; in shadow, how long each live job would have stood still, by id."""
+
+    mode: str
+    shadow_suspended_s: dict[str, float]
+
+
+class SamplesAnswer(TypedDict):
+    """Raw samples in order of time, the jobs that they speak of, and the machine."""
+
+    samples: list[JsonObject]
+    jobs: list[JsonObject]
+    platform: JsonObject
+
+
 class HistoryAnswer(TypedDict):
     """Finished jobs, the one that ended last at the end."""
 

@@ -45,7 +45,7 @@ def show_policy(
     as_json: AsJson = OFF,
 ) -> int:
     """Show a policy, by default the one in force."""
-    document = _in_force(ctx.obj) if name is None else _document(_load(name))
+    document = _in_force(ctx.obj) if name is None else _document(load_named(name))
     _print(document, as_json=as_json)
     return 0
 
@@ -57,7 +57,7 @@ def check_policy(
     as_json: AsJson = OFF,
 ) -> int:
     """Check a policy, by default the configured one."""
-    policy = _configured(ctx.obj) if name is None else _load(name)
+    policy = _configured(ctx.obj) if name is None else load_named(name)
     if as_json:
         _print(_document(policy), as_json=True)
     else:
@@ -77,10 +77,10 @@ def _in_force(session: Session) -> dict[str, Any]:
 
 def _configured(session: Session) -> PolicyFile:
     config = session.load_config({})
-    return _load(config.policy, config.policy_overrides)
+    return load_named(config.policy, config.policy_overrides)
 
 
-def _load(name: str, overrides: dict[str, Any] | None = None) -> PolicyFile:
+def load_named(name: str, overrides: dict[str, Any] | None = None) -> PolicyFile:
     """The policy.
 
     Raises:

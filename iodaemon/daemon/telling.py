@@ -22,6 +22,8 @@ from iodaemon.errors import RequestError
 _MOST_EVENTS: Final = 100_000
 _SETTLING_S: Final = 2.0
 """How long what just happened may take to reach the disk before the past is read without it."""
+_MOMENT_S: Final = 0.25
+"""The same for somebody who only wants to know why; the last steps may then be missing."""
 _OVERLAP_S: Final = 60.0
 """The past and what is heard meanwhile overlap by far less than this."""
 _MOST_SAMPLES: Final = 3600
@@ -55,7 +57,7 @@ class Telling:
         job = await self._lookup.job(request)
         rules = self._driver.controller.rules
         told = explain(self._state, rules, job, self._driver.timeline.now_s)
-        steps = await asyncio.to_thread(self._journal.transitions, job.id)
+        steps = await asyncio.to_thread(self._life, job.id)
         return json_answer(
             {
                 "job": self._lookup.record(job),
@@ -63,6 +65,10 @@ class Telling:
                 "history": [_event(step) for step in steps],
             }
         )
+
+    def _life(self, job_id: JobId) -> Sequence[Transition]:
+        self._journal.flush(_MOMENT_S)
+        return self._journal.transitions(job_id)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """What happened since then, if asked; then what happens, for ever or until now."""

@@ -13,7 +13,7 @@ from iodaemon.core.controller import Controller
 from iodaemon.core.decision import Plan, Start, Transition
 from iodaemon.core.job import Job, JobId, JobSpec, JobState
 from iodaemon.core.platform import Platform
-from iodaemon.core.rule import Rules
+from iodaemon.core.rule import Mode, Rules
 from iodaemon.core.state import State
 from iodaemon.core.timeline import Timer
 from iodaemon.simulator.timeline import LATE, VirtualTimeline
@@ -69,6 +69,7 @@ def simulate(
     *,
     disk: SimulatedDisk | None = None,
     seed: int = 0,
+    mode: Mode = Mode.ON,
     until_s: float | None = None,
     on_step: Callable[[State, Plan], None] | None = None,
 ) -> Result:
@@ -80,11 +81,12 @@ def simulate(
         jobs: in any order of time.
         disk: the device and page cache below all jobs. None: the default one.
         seed: of the generator that rules may use.
+        mode: whether regulation acts, only decides, or rests.
         until_s: stop then, whatever is left. None: when nothing will happen any more; a rule
             that never resumes a job, with the guard lifted, would never get there.
         on_step: called after each step of the controller, to watch or to check.
     """
-    run = _Run(platform, rules, jobs, disk=disk, seed=seed, on_step=on_step)
+    run = _Run(platform, rules, jobs, disk=disk, seed=seed, mode=mode, on_step=on_step)
     if until_s is None:
         run.timeline.run()
     else:
@@ -103,11 +105,12 @@ class _Run:
         *,
         disk: SimulatedDisk | None,
         seed: int,
+        mode: Mode,
         on_step: Callable[[State, Plan], None] | None,
     ) -> None:
         self.timeline = VirtualTimeline()
         self._state = State(platform, kept_finished=len(jobs))
-        self._controller = Controller(self._state, rules, seed=seed)
+        self._controller = Controller(self._state, rules, seed=seed, mode=mode)
         self._profiles: dict[JobId, Profile] = {}
         self._node = SimulatedNode(
             platform, self.timeline, self._post, self._profiles.__getitem__, disk=disk

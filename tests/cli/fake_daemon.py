@@ -125,6 +125,10 @@ class FakeDaemon:
         self.logs: dict[tuple[int, str], bytes] = {}
         self.sums: dict[str, Any] = {"sums": [], "total": sum_of()}
         self.events: list[dict[str, Any]] = []
+        self.whys: dict[int, dict[str, Any]] = {}
+        self.mode = "on"
+        self.shadow_suspended_s: dict[str, float] = {}
+        self.samples: dict[str, Any] = {"samples": [], "jobs": [], "platform": {}}
         self.waiting = threading.Event()
         self.changed = threading.Condition()
         self._server: _Server | None = None
@@ -264,11 +268,20 @@ class _Handler(BaseHTTPRequestHandler):
                     "backend": fake.backend,
                 },
             )
+        elif url.path == "/v1/mode":
+            stood_s = fake.shadow_suspended_s
+            self._json(200, {"mode": fake.mode, "shadow_suspended_s": stood_s})
+        elif url.path == "/v1/samples":
+            since_s = float(query["since"][0])
+            page = [s for s in fake.samples["samples"] if s["at_s"] >= since_s]
+            self._json(200, fake.samples | {"samples": page})
         elif url.path == "/v1/events":
             self._stream([json.dumps(event).encode() + b"\n" for event in fake.events])
         elif made := self._job(url.path):
             if url.path.endswith("/logs"):
                 self._logs(made, query)
+            elif url.path.endswith("/why"):
+                self._json(200, {"job": made} | fake.whys[made["id"]])
             else:
                 self._json(200, made | {"pids": [4711], "counters": {"read_bytes": 1000}})
 
@@ -280,6 +293,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if self.path == "/v1/jobs":
             self._json(201, fake.submit(body))
+        elif self.path == "/v1/mode":
+            fake.mode = body["mode"]
+            self._json(200, {"mode": fake.mode})
         elif self.path == "/v1/wait":
             missing = [i for i in body["ids"] if i not in fake.jobs]
             if missing:

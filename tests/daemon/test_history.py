@@ -3,18 +3,23 @@
 import asyncio
 import math
 import os
+import re
+import typing
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from served import Served
 
+from iodaemon.api import model
 from iodaemon.core.job import FINAL, Exit, IoTotals, Job, JobId, JobSpec, JobState
 from iodaemon.daemon.history import Tallies, pages, parse_query
 from iodaemon.daemon.journal import Batch, Journal
 from iodaemon.errors import NotFound, RequestError
 
+API = Path(__file__).parents[2] / "docs" / "api.md"
 GIB = 1 << 30
 UID = 2_000_000_000
 """Of a user who has no name."""
@@ -217,6 +222,14 @@ def test_nothing_comes_to_nothing():
     )
 
 
+def test_documentation_daemon_and_client_agree_on_a_sum():
+    text = re.search(r"^SUM: `([^`]*)`", API.read_text(), re.MULTILINE)[1]
+    rows, _ = added_up([ended(1)])
+
+    assert text.split() == list(rows[str(UID)])
+    assert set(text.split()) == set(typing.get_type_hints(model.KeyedSum))
+
+
 SIZES = st.none() | st.integers(0, 2**50)
 TIMES_S = st.integers(0, 10**6).map(float)
 JOBS = st.lists(
@@ -317,19 +330,18 @@ def test_a_query_that_means_nothing_is_told_in_one_line(served):
         assert status == answer.error[0]
 
 
-def test_a_long_history_does_not_hold_up_the_loop(served):
+def test_the_loop_goes_on_while_a_long_history_is_read(served):
     write(served.journal, *(ended(n, name=f"n{n % 7}") for n in range(10, 20_010)))
     ticks = []
 
     async def tick():
         while True:
             ticks.append(served.loop.time())
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.001)
 
     ticking = asyncio.run_coroutine_threadsafe(tick(), served.loop)
     answer = served.client.history_sums("name")
-    jobs = served.client.history([("limit", "5000")])["jobs"]
     ticking.cancel()
 
-    assert [20_000, 7, 5000] == [answer["total"]["jobs"], len(answer["sums"]), len(jobs)]
-    assert max(after - before for before, after in pairwise(ticks)) < 0.5
+    assert [20_000, 7] == [answer["total"]["jobs"], len(answer["sums"])]
+    assert len(ticks) > 20  # as many as there are pages; a loop that waits has one or two

@@ -17,7 +17,7 @@ from iodaemon.core.rule import Rules
 from iodaemon.errors import ConfigError
 from iodaemon.policy.admission import fcfs
 from iodaemon.policy.placement import least_io
-from iodaemon.policy.regulation import dynamic, none
+from iodaemon.policy.regulation import bounded, dynamic, none
 from iodaemon.registry import find_rule, rule_name, rule_names, shipped
 
 SHIPPED = [shipped("policies")]
@@ -40,14 +40,14 @@ MINIMAL = '[admission]\nrule = "fcfs"\n[regulation]\nrule = "dynamic"\n'
 # -- files ------------------------------------------------------------------------------------
 
 
-def test_the_default_regulates_nothing():
+def test_the_default_acts_on_evidence_without_a_cap():
     policy = load("default")
 
     expected = Rules(
         name="default",
         admission=fcfs.Rule(),
         placement=least_io.Rule(),
-        regulation=dynamic.Rule(timeslice_s=1.0, io_bound_bytes_per_s=None),
+        regulation=bounded.Rule(timeslice_s=1.0, io_bound_bytes_per_s=None),
         max_suspend_s=600.0,
     )
     assert expected == policy.rules

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from iodaemon.backend.simulated import SimulatedDisk, lv_scaling
 from iodaemon.config import find_policies, load_policy
-from iodaemon.core.decision import Plan, RegulationPlan, Start, Suspend
+from iodaemon.core.decision import Plan, RegulationPlan, Resume, ShadowStep, Start, Suspend
 from iodaemon.core.job import JobId, JobState
-from iodaemon.core.rule import Rules
+from iodaemon.core.rule import Mode, Rules
+from iodaemon.core.sample import Sample
 from iodaemon.core.state import State
 from iodaemon.registry import Kind, find_rule, rule_names, shipped
+from iodaemon.simulator.replay import Recording, replay
 from iodaemon.simulator.run import simulate
 from iodaemon.simulator.workload import MB, Mix, random_workload
 
@@ -147,6 +149,50 @@ def test_every_feasible_job_ends_once_within_the_slots_and_the_guards(rules, mac
     assert feasible == sorted(ends)
     assert mix.jobs == len(result.jobs)
     assert longest_suspension_s(result) <= MAX_SUSPEND_S + 1e-9
+
+
+class Recorder:
+    """In shadow: nothing is touched, and everything is written down."""
+
+    def __init__(self) -> None:
+        self.samples: list[Sample] = []
+        self.steps: list[ShadowStep] = []
+
+    def __call__(self, state: State, plan: Plan) -> None:
+        state.check()
+        assert not any(isinstance(d, Suspend | Resume) for d in plan.decisions)
+        assert not any(job.io_hold for job in state.live)
+        assert all(evidence.is_shadow for evidence in plan.evidence)
+        assert state.io_headroom_bytes_per_s is None
+        self.steps += plan.shadow
+        last = state.meter.last
+        if last is not None and last not in self.samples[-1:]:
+            self.samples.append(last)
+
+
+@pytest.mark.parametrize("rules", SUBJECTS)
+@settings(derandomize=True, max_examples=15, deadline=None)
+@given(machine=MACHINES, mix=MIXES, seed=st.integers(0, 2**32))
+def test_in_shadow_nothing_is_touched_and_a_replay_says_the_same(rules, machine, mix, seed):
+    recorder = Recorder()
+    result = simulate(
+        machine,
+        rules,
+        random_workload(mix, seed),
+        disk=DISK,
+        seed=seed,
+        mode=Mode.SHADOW,
+        until_s=NEVER_S,
+        on_step=recorder,
+    )
+    recording = Recording(samples=tuple(recorder.samples), jobs=result.jobs, platform=machine)
+
+    assert all(job.suspended_io_s == 0.0 for job in result.jobs)
+    if rules is not HOSTILE:  # draws lots for each job; within one instant a replay may err
+        assert tuple(recorder.steps) == replay(recording, rules, seed=seed).steps
+    for step in recorder.steps:
+        assert not result.jobs[step.job_id - 1].spec.no_suspend
+        assert (step.lasted_s or 0.0) <= MAX_SUSPEND_S + rules.regulation.timeslice_s
 
 
 def longest_suspension_s(result):

@@ -133,9 +133,11 @@ def _find_model(root: Path, directory: Path) -> str:
 def _find_udev_model(directory: Path) -> str:
     try:
         import pyudev
-
+    except ImportError:
+        return ""
+    try:
         device = pyudev.Devices.from_sys_path(pyudev.Context(), str(directory))
-    except ImportError:  # no pyudev, or no libudev
+    except ImportError:  # pyudev is there, libudev is not
         return ""
     except pyudev.DeviceNotFoundError:  # unplugged meanwhile
         return ""

@@ -1,0 +1,72 @@
+"""``iod mode``: what regulation may do, and switching it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Final
+
+import typer
+
+from iodaemon.api.model import ModeAnswer
+from iodaemon.cli import output
+from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.failure import UsageError, nearest
+from iodaemon.cli.option import OFF, AsJson, Word, argument
+from iodaemon.cli.output import Column
+from iodaemon.cli.session import Session
+
+app = new_app()
+
+MODES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "on": "regulation is on: it suspends and resumes jobs as the policy says",
+        "shadow": "regulation is in shadow: it decides and records, and touches no job; "
+        "'iod events --kind shadow' has what it would have done",
+        "off": "regulation is off: no job is suspended for I/O",
+    }
+)
+"""Each mode, in a sentence."""
+
+_COLUMNS: Final = (Column("JOB", is_number=True), Column("WOULD HAVE STOOD", is_number=True))
+
+
+@verb(app, "mode")
+def mode(
+    ctx: typer.Context,
+    to: Annotated[Word, argument("on|shadow|off")] = None,
+    as_json: AsJson = OFF,
+) -> int:
+    """Show what regulation may do, or switch it on, to shadow, or off.
+
+    In shadow it decides and records, and touches nothing. A switch outlives the daemon.
+    """
+    if to is not None and to not in MODES:
+        raise UsageError(f"no mode {to!r}{nearest(to, MODES, 'one of on, shadow, off')}")
+    session: Session = ctx.obj
+    client = session.client()
+    if to is not None:
+        client.switch(to)
+    answer = client.mode()
+    if as_json:
+        output.print_json(answer)
+    else:
+        print("\n".join(mode_lines(answer)))
+    return 0
+
+
+def mode_lines(answer: ModeAnswer) -> list[str]:
+    """The mode; in shadow, how long each job would have stood still."""
+    from iodaemon.units import format_duration
+
+    mode = answer["mode"]
+    lines = [MODES.get(mode, f"regulation is {mode}")]
+    if mode != "shadow":
+        return lines
+    stood_s = sorted(
+        (int(job_id), held_s) for job_id, held_s in answer["shadow_suspended_s"].items()
+    )
+    if not stood_s:
+        return [*lines, "it would have suspended none of the jobs that run now"]
+    rows = [(str(job_id), format_duration(round(held_s, 1))) for job_id, held_s in stood_s]
+    return [*lines, *output.table(_COLUMNS, rows)]

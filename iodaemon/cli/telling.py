@@ -1,0 +1,109 @@
+"""What happened, in one line each; and the table of a regulation's decision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
+
+from iodaemon.api.model import Evidence
+from iodaemon.cli import output
+from iodaemon.cli.output import Column
+from iodaemon.cli.selector import format_ids
+
+KINDS: Final = ("moved", "evidence", "shadow", "mode")
+"""Of events."""
+
+_COLUMNS: Final = (
+    Column("JOB", is_number=True),
+    Column("MOVED", is_number=True),
+    Column("PART", is_number=True),
+    Column("VERDICT"),
+    Column("WHY"),
+)
+Event = Mapping[str, Any]
+
+
+def event_cells(event: Event) -> tuple[str, str, str]:
+    """Which job (or ``-``), what happened, and why."""
+    match event["kind"]:
+        case "moved":
+            return str(event["job_id"]), moved_words(event), _reason(event)
+        case "shadow":
+            return str(event["job_id"]), _shadow_words(event), _reason(event)
+        case "evidence":
+            evidence = cast("Evidence", event)
+            return output.NOTHING, _decided_words(evidence), signal_words(evidence)
+        case "mode":
+            return output.NOTHING, f"regulation {event['mode']}", f"switched by {event['by']}"
+        case kind:  # of a newer daemon
+            return output.NOTHING, str(kind), ""
+
+
+def moved_words(event: Event) -> str:
+    """A step in a job's life: ``RUNNING -> SUSPENDED_IO``."""
+    before, after = event["before"], event["after"]
+    return f"submitted, {after}" if before is None else f"{before} -> {after}"
+
+
+def concerned(event: Event) -> Iterator[int]:
+    """The jobs that something happened to; none for an event that concerns all."""
+    if event["kind"] == "evidence":
+        rows = cast("Evidence", event)["jobs"]
+        yield from (row["job_id"] for row in rows if row["verdict"] in ("suspend", "resume"))
+    elif "job_id" in event:
+        yield event["job_id"]
+
+
+def signal_words(evidence: Evidence) -> str:
+    """What was looked at: ``total of all jobs 90 MB/s, threshold 40 MB/s``."""
+    value, threshold = evidence["value"], evidence["threshold"]
+    if not is_wait(evidence):
+        return f"{evidence['signal']} {output.rate(value)}, threshold {output.rate(threshold)}"
+    return (
+        f"{evidence['signal']} {value:.1f} times a lone request's, threshold {threshold:.1f}; "
+        f"{evidence['load']:.1f} requests in flight, {evidence['allowed']:.1f} may be"
+    )
+
+
+def is_wait(evidence: Evidence) -> bool:
+    """True where loads are requests in flight of a device, not bytes/s."""
+    return evidence["signal"].startswith("wait")
+
+
+def evidence_lines(evidence: Evidence, *, width: int | None) -> list[str]:
+    """The signal in one line, then a line a job."""
+    at = output.local_time(evidence["at_s"])
+    rows = [
+        (
+            str(row["job_id"]),
+            output.rate(row["rate_bytes_per_s"]),
+            f"{row['load']:.1f} req" if is_wait(evidence) else output.rate(row["load"]),
+            row["verdict"],
+            row["why"],
+        )
+        for row in evidence["jobs"]
+    ]
+    head = f"In the slice that ended {at}: {signal_words(evidence)}"
+    return [head, *output.table(_COLUMNS, rows, width=width)]
+
+
+def _reason(event: Event) -> str:
+    reason = event.get("reason")
+    return "" if reason is None else str(reason["text"])
+
+
+def _shadow_words(event: Event) -> str:
+    from iodaemon.units import format_duration
+
+    if event["lasted_s"] is None:
+        return f"would {event['verdict']}"
+    return f"would {event['verdict']}, after {format_duration(event['lasted_s'])}"
+
+
+def _decided_words(evidence: Evidence) -> str:
+    parts = []
+    for verdict in ("suspend", "resume"):
+        ids = [row["job_id"] for row in evidence["jobs"] if row["verdict"] == verdict]
+        if ids:
+            parts.append(f"{verdict} {format_ids(ids)}")
+    return ("would " if evidence["is_shadow"] else "") + ", ".join(parts)

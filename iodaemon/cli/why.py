@@ -1,0 +1,78 @@
+"""``iod why``: where a job is, why, since when, and what would let it go on."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import typer
+
+from iodaemon.api.model import WhyAnswer
+from iodaemon.cli import output
+from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.option import OFF, AsJson, Jobs
+from iodaemon.cli.selector import find_ids, parse_selectors
+from iodaemon.cli.session import Session
+from iodaemon.cli.telling import event_cells, evidence_lines
+
+app = new_app()
+
+LAST_STEPS: Final = 8
+"""Of a job's life, shown; a regulated job takes a step every few seconds."""
+
+
+@verb(app, "why")
+def why(
+    ctx: typer.Context,
+    jobs: Jobs = None,
+    as_json: AsJson = OFF,
+) -> int:
+    """Tell why a job is where it is, and what would let it go on.
+
+    JOB is 7, 3-9, 1,4, last or all.
+    """
+    session: Session = ctx.obj
+    client = session.client()
+    selection = parse_selectors(jobs or [])
+    answers = [client.why(job_id) for job_id in find_ids(client, selection, finished=True)]
+    if as_json:
+        is_one = len(answers) == 1 and len(selection.items) == 1
+        output.print_json(answers[0] if is_one else answers)
+    else:
+        now_s = time.time()
+        print("\n\n".join("\n".join(why_lines(answer, now_s)) for answer in answers))
+    return 0
+
+
+def why_lines(answer: WhyAnswer, now_s: float) -> list[str]:
+    """The explanation, the table where there is one, and the last steps."""
+    job = answer["job"]
+    head = f"Job {job['id']}  {output.printable(output.job_name(job))} ({job['user']})"
+    pairs = [("State", f"{job['state_shown']}, {_since(answer['since_s'], now_s)}")]
+    pairs.append(("Why", answer["is_so"]))
+    if answer["until"]:
+        pairs.append(("Until", answer["until"]))
+    lines = [head, *output.aligned(pairs)]
+    if answer["evidence"] is not None:
+        table = evidence_lines(answer["evidence"], width=output.terminal_columns())
+        lines += ["", *table]
+    return [*lines, "", *_life_lines(answer)]
+
+
+def _since(since_s: float, now_s: float) -> str:
+    from iodaemon.units import format_duration
+
+    lasted = format_duration(float(round(max(0.0, now_s - since_s))))
+    return f"since {output.local_time(since_s)}, for {lasted}"
+
+
+def _life_lines(answer: WhyAnswer) -> list[str]:
+    steps = answer["history"]
+    lines = []
+    if len(steps) > LAST_STEPS:
+        lines.append(f"({len(steps) - LAST_STEPS} earlier steps)")
+    for step in steps[-LAST_STEPS:]:
+        _, what, reason = event_cells(step)
+        at = output.local_time(float(str(step["at_s"])))
+        lines.append(output.printable(f"{at}  {what}" + (f": {reason}" if reason else "")))
+    return lines

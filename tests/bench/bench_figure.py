@@ -1,0 +1,109 @@
+"""The arithmetic and the tables of the benchmarks: medians, ranges, ratios, targets."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+P95_NEEDS = 20
+"""Fewer values than this have no 95th percentile worth a column."""
+
+T = TypeVar("T")
+
+
+class Series(NamedTuple):
+    """What was measured of one thing; the first of a section is ours, peers are compared to it."""
+
+    name: str
+    values: Sequence[float]
+    unit: str
+    is_peer: bool = False
+
+
+class Check(NamedTuple):
+    """A target: at most ``limit``, or at least if ``is_floor``."""
+
+    what: str
+    value: float
+    limit: float
+    unit: str
+    is_floor: bool = False
+
+    @property
+    def is_met(self) -> bool:
+        """True when the target is reached."""
+        return self.value >= self.limit if self.is_floor else self.value <= self.limit
+
+
+class Section(NamedTuple):
+    """One target's measurements."""
+
+    title: str
+    series: Sequence[Series]
+    checks: Sequence[Check]
+    notes: Sequence[str] = ()
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least this share of all values does not exceed."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def figure(value: float) -> str:
+    """Three significant digits, no exponent."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else "-"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{digits}f}"
+
+
+def alternate(
+    variants: Mapping[str, Callable[[], T]], rounds: int, on_round: Callable[[int], object]
+) -> dict[str, list[T]]:
+    """Run all variants in turn, so many rounds; each round begins with another one."""
+    names = list(variants)
+    results: dict[str, list[T]] = {name: [] for name in names}
+    for number in range(rounds):
+        on_round(number)
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            results[name].append(variants[name]())
+    return results
+
+
+def section_lines(section: Section) -> list[str]:
+    """The section in Markdown: a table, its targets, its notes."""
+    lines = [f"### {section.title}", ""]
+    lines += ["| | median | p95 | min | max | ours : this |", "|---|---:|---:|---:|---:|---:|"]
+    for series in section.series:
+        lines.append(_row(series, section.series[0]))
+    lines.append("")
+    for check in section.checks:
+        relation = ">=" if check.is_floor else "<="
+        verdict = "met" if check.is_met else "**missed**"
+        lines.append(
+            f"- {check.what}: {figure(check.value)} {check.unit}, "
+            f"target {relation} {figure(check.limit)}: {verdict}"
+        )
+    lines += [f"- {note}" for note in section.notes]
+    return [*lines, ""]
+
+
+def _row(series: Series, ours: Series) -> str:
+    if not series.values:
+        return f"| {series.name} | not measured | | | | |"
+    median = statistics.median(series.values)
+    has_p95 = len(series.values) >= P95_NEEDS
+    ratio = ""
+    if series.is_peer and ours.values and median:
+        ratio = figure(statistics.median(ours.values) / median)
+    cells = [
+        f"{figure(median)} {series.unit}",
+        figure(percentile(series.values, 0.95)) if has_p95 else "",
+        figure(min(series.values)),
+        figure(max(series.values)),
+        ratio,
+    ]
+    return f"| {series.name} | {' | '.join(cells)} |"

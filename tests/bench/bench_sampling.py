@@ -1,0 +1,170 @@
+"""R2 with a thousand jobs: what it costs to read all their counters and to decide."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+from bench_daemon import ROOT
+from bench_figure import Check, Section, Series, alternate
+from bench_plan import Plan
+from bench_start import Stamp
+from bench_step import new_job
+
+from iodaemon.backend.linux.freezer import CgroupFreezer, choose_freezer
+from iodaemon.backend.linux.process import Identity, identify
+from iodaemon.backend.linux.reading import NodeReader
+from iodaemon.backend.linux.track import Track
+from iodaemon.config import load_policy
+from iodaemon.core import event as ev
+from iodaemon.core.controller import Controller
+from iodaemon.core.job import JobId
+from iodaemon.core.platform import Partition, PartitionId, Platform, Slot, SlotId
+from iodaemon.core.state import State
+
+SWEEPS = 10
+"""In each round."""
+
+
+class Crowd:
+    """So many jobs that run and do nothing, each with a process in the place of its shim."""
+
+    def __init__(self, count: int, freezer: CgroupFreezer | None, command: list[str]) -> None:
+        self._freezer = freezer
+        self._command = command
+        self._keys = [f"{number}.1" for number in range(1, count + 1)]
+        self._pids: list[int] = []
+        self.tracks: dict[JobId, Track] = {}
+        self.programs: list[int] = []
+
+    def start(self) -> None:
+        """Start all of them."""
+        for number, key in enumerate(self._keys, 1):
+            shim, main = self._start(None), self._start(key)
+            self.programs.append(main.pid)
+            self.tracks[JobId(number)] = Track(JobId(number), 1, self._record(key, shim, main))
+
+    def _start(self, key: str | None) -> Identity:
+        if self._freezer is None or key is None:
+            pid = os.posix_spawn(self._command[0], self._command, os.environ)
+        else:
+            self._freezer.make(key)
+            pid, is_inside = self._freezer.fork(key)
+            if pid == 0:
+                if not is_inside:
+                    self._freezer.enter(key)
+                os.execv(self._command[0], self._command)
+        self._pids.append(pid)
+        found = identify(pid)
+        assert found is not None
+        return found
+
+    def _record(self, key: str, shim: Identity, main: Identity) -> dict[str, Any]:
+        return {
+            **shim._asdict(),
+            "main_pid": main.pid,
+            "main_start_ticks": main.start_ticks,
+            "cgroup": None if self._freezer is None else self._freezer.path(key),
+            "baseline": [0, 0, 0],
+        }
+
+    def end(self) -> None:
+        """End them and take their cgroups away."""
+        for track in self.tracks.values():
+            track.close()
+        for pid in self._pids:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self._pids:
+            os.waitpid(pid, 0)
+        if self._freezer is not None:
+            for key in self._keys:
+                self._freezer.remove(key)
+
+
+@contextlib.contextmanager
+def _cgroups(base: Path) -> Iterator[CgroupFreezer | None]:
+    """Cgroups of our own, if they can be had; this process is back where it was afterwards."""
+    freezer = choose_freezer(str(base))
+    try:
+        yield freezer if isinstance(freezer, CgroupFreezer) else None
+    finally:
+        freezer.leave()
+
+
+def _controller(count: int) -> Controller:
+    """So many running jobs under the default policy."""
+    slots = tuple(Slot(id=SlotId(number), cpus=(number,)) for number in range(count))
+    state = State(Platform(partitions=(Partition(id=PartitionId(0), slots=slots),), devices=()))
+    controller = Controller(
+        state, load_policy(str(ROOT / "policies/default.toml"), overrides={}, search=()).rules
+    )
+    ids = [JobId(number) for number in range(1, count + 1)]
+    controller.step([ev.JobSubmitted(at_s=0.0, job=new_job(number)) for number in ids])
+    controller.step([ev.JobStarted(at_s=0.0, job_id=number, attempt=1) for number in ids])
+    return controller
+
+
+def _share(sweep: Callable[[], object]) -> float:
+    """Percent of a core when it is done once a second."""
+    before_s = time.process_time()
+    for _ in range(SWEEPS):
+        sweep()
+    return 100.0 * (time.process_time() - before_s) / SWEEPS
+
+
+def measure_sampling(plan: Plan) -> Section:
+    """R2 with a thousand."""
+    count = 200 if plan.is_quick else 1000
+    with ExitStack() as stack:
+        stamp = Stamp(plan.base / "sampling")
+        stack.callback(stamp.close)
+        freezer = stack.enter_context(_cgroups(plan.base))
+        crowd = Crowd(count, freezer, stamp.idle)
+        stack.callback(crowd.end)
+        crowd.start()
+        reader = NodeReader(Path("/"), ())
+        stack.callback(reader.close)
+        controller = _controller(count)
+        samples: list[ev.SampleTaken] = []
+
+        def read() -> None:
+            now_s = time.monotonic()
+            samples.append(ev.SampleTaken(at_s=now_s, sample=reader.read_now(now_s, crowd.tracks)))
+
+        def decide() -> None:
+            controller.step([samples.pop(0)])
+
+        processes = [psutil.Process(pid) for pid in crowd.programs]
+        variants: dict[str, Callable[[], float]] = {
+            "read": lambda: _share(read),
+            "decide": lambda: _share(decide),
+            "psutil": lambda: _share(lambda: [one.io_counters() for one in processes]),
+        }
+        _share(read)  # descriptors are opened
+        results = alternate(variants, plan.rounds, plan.tell("R2, 1,000 jobs"))
+    means = "by cgroup" if freezer is not None else "by the process tree: no cgroup is writable"
+    both = [sum(pair) for pair in zip(results["read"], results["decide"], strict=True)]
+    return Section(
+        title=f"R2: reading and deciding for {count:,} sleeping jobs at 1 Hz, % of one core",
+        series=[
+            Series("reading and deciding", both, "%"),
+            Series("psutil: io_counters() of kept processes", results["psutil"], "%", is_peer=True),
+            Series("of it, reading", results["read"], "%"),
+            Series("of it, deciding", results["decide"], "%"),
+        ],
+        checks=[Check("both", statistics.median(both), 0.3 * count / 1000, "%")],
+        notes=[
+            (
+                f"{plan.rounds} rounds of {SWEEPS} sweeps, CPU time; {means}. Ours: all of a "
+                "job's processes, its CPU, memory and stall times; psutil: one process a job"
+            )
+        ],
+    )

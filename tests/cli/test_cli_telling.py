@@ -1,0 +1,382 @@
+"""``iod why``, ``iod events``, ``iod mode``, ``iod replay``, as a user meets them."""
+
+import json
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from builders import MB, counters, platform, sample
+from fake_daemon import NOW_S, job, reason
+
+from iodaemon.cli.why import LAST_STEPS
+from iodaemon.core.job import Job, JobId, JobSpec, JobState
+from iodaemon.simulator.replay import Recording
+
+POLICIES = Path(__file__).parents[2] / "policies"
+
+
+@pytest.fixture(autouse=True)
+def _far_from_home(monkeypatch):
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def moved(job_id, before, after, at_s=NOW_S, why=None):
+    told = None if why is None else reason(why)
+    event = {"kind": "moved", "job_id": job_id, "at_s": at_s, "before": before, "after": after}
+    return event | {"reason": told}
+
+
+def evidence(signal="total of all jobs", value=90e6, threshold=40e6, **changes):
+    rows = [(1, 60e6, "suspend", "heaviest"), (2, None, "resume", "fits"), (3, 30e6, "spared", "")]
+    scale = 1.0 if signal.startswith("total") else 1e-7
+    made = {
+        "at_s": NOW_S - 5,
+        "signal": signal,
+        "value": value,
+        "threshold": threshold,
+        "load": 9.0,
+        "allowed": 4.0,
+        "total_bytes_per_s": 90e6,
+        "jobs": [
+            {
+                "job_id": number,
+                "rate_bytes_per_s": rate,
+                "load": (rate or 0.0) * scale,
+                "verdict": verdict,
+                "why": why,
+            }
+            for number, rate, verdict, why in rows
+        ],
+        "is_shadow": False,
+    }
+    return made | changes
+
+
+def shadow(job_id, verdict, lasted_s=None):
+    made = {"kind": "shadow", "job_id": job_id, "at_s": NOW_S, "verdict": verdict}
+    return made | {"reason": reason("too much"), "lasted_s": lasted_s}
+
+
+EVENTS = [
+    moved(1, None, "PENDING"),
+    moved(1, "RUNNING", "SUSPENDED_IO", why="above the bound"),
+    {"kind": "evidence", **evidence()},
+    shadow(2, "suspend"),
+    shadow(2, "resume", 12.5),
+    {"kind": "mode", "at_s": NOW_S, "mode": "shadow", "by": "ann"},
+]
+LIFE = [moved(7, None, "PENDING", NOW_S - 60), moved(7, "PENDING", "STARTING", NOW_S - 59)]
+
+
+def explain(daemon, job_id, state="RUNNING", **changes):
+    daemon.add(job(job_id, state))
+    told = {
+        "is_so": "runs on socket 0",
+        "since_s": NOW_S - 5,
+        "until": "its own end",
+        "evidence": None,
+        "history": LIFE,
+    }
+    daemon.whys[job_id] = told | changes
+
+
+# -- why -----------------------------------------------------------------------------------------
+
+
+def test_why_says_where_it_is_since_when_until_when_and_its_life(iod, daemon):
+    explain(daemon, 7)
+
+    assert (
+        "Job 7  job7 (ann)\n"
+        "State  RUNNING, since 2027-01-15 07:59:55, for 0 s\n"
+        "Why    runs on socket 0\n"
+        "Until  its own end\n"
+        "\n"
+        "2027-01-15 07:59:00  submitted, PENDING\n"
+        "2027-01-15 07:59:01  PENDING -> STARTING\n"
+    ) == iod("why", "7").out
+
+
+def test_why_of_a_job_held_for_io_has_the_table(iod, daemon):
+    explain(daemon, 1, "SUSPENDED_IO", evidence=evidence())
+
+    assert [
+        "In the slice that ended 2027-01-15 07:59:55: total of all jobs 90 MB/s, threshold 40 MB/s",
+        "JOB   MOVED    PART VERDICT WHY",
+        "  1 60 MB/s 60 MB/s suspend heaviest",
+        "  2       ?   0 B/s resume  fits",
+        "  3 30 MB/s 30 MB/s spared",
+    ] == iod("why", "1").out.splitlines()[5:10]
+
+
+def test_the_wait_of_a_device_is_told_in_requests(iod, daemon):
+    explain(daemon, 1, evidence=evidence("wait of sda", 3.25, 3.0))
+
+    lines = iod("why", "1").out.splitlines()
+    assert lines[5].endswith(
+        "wait of sda 3.2 times a lone request's, threshold 3.0; 9.0 requests in flight, 4.0 may be"
+    )
+    assert "  1 60 MB/s 6.0 req suspend heaviest" == lines[7]
+
+
+def test_an_ended_job_waits_for_nothing(iod, daemon):
+    explain(daemon, 7, "COMPLETED", is_so="ended well, with exit code 0", until="")
+
+    assert "Until" not in iod("why", "7").out
+
+
+def test_of_a_long_life_the_last_steps_are_shown(iod, daemon):
+    explain(daemon, 7, history=LIFE * 20)
+
+    lines = iod("why", "7").out.splitlines()
+    assert f"({40 - LAST_STEPS} earlier steps)" == lines[5]
+    assert LAST_STEPS == len(lines[6:])
+
+
+def test_several_jobs_are_told_one_below_the_other(iod, daemon):
+    explain(daemon, 1)
+    explain(daemon, 2)
+
+    heads = [line for line in iod("why", "1-2").out.splitlines() if line.startswith("Job")]
+    assert ["Job 1  job1 (ann)", "Job 2  job2 (ann)"] == heads
+
+
+def test_why_as_json_is_what_the_api_says(iod, daemon):
+    explain(daemon, 7)
+
+    explain(daemon, 8)
+
+    one, two = ({"job": daemon.jobs[n]} | daemon.whys[n] for n in (7, 8))
+    assert one == iod("why", "--json", "7").json
+    assert [one, two] == iod("why", "--json", "7-8").json
+
+
+def test_a_daemon_that_explains_otherwise_is_not_ours(iod, daemon):
+    daemon.answers["/v1/jobs/7/why"] = (200, b'{"is_so": "x"}')
+
+    code, message = iod.fails("why", "7")
+    assert 1 == code
+    assert "not an iodaemon" in message
+
+
+def test_why_needs_a_job(iod):
+    assert (2, "no job given: write 7, 3-9, 1,4, last or all") == iod.fails("why")
+
+
+# -- events --------------------------------------------------------------------------------------
+
+
+def test_events_are_one_line_each(iod, daemon):
+    daemon.events = EVENTS
+
+    at = "2027-01-15 08:00:00"
+    signal = "total of all jobs 90 MB/s, threshold 40 MB/s"
+    assert [
+        f"{at}      1 submitted, PENDING",
+        f"{at}      1 RUNNING -> SUSPENDED_IO      above the bound",
+        f"2027-01-15 07:59:55      - suspend 1, resume 2          {signal}",
+        f"{at}      2 would suspend                too much",
+        f"{at}      2 would resume, after 12.5 s   too much",
+        f"{at}      - regulation shadow            switched by ann",
+    ] == iod("events").out.splitlines()
+
+
+def test_evidence_of_a_shadow_says_would(iod, daemon):
+    daemon.events = [{"kind": "evidence", **evidence(is_shadow=True)}]
+
+    assert "would suspend 1, resume 2" in iod("events").out
+
+
+def test_without_a_time_the_last_hour_is_shown_and_it_ends(iod, daemon):
+    iod("events")
+
+    query = daemon.seen[-1][2]
+    assert ["0"] == query["follow"]
+    assert abs(float(query["since"][0]) - (time.time() - 3600)) < 60
+
+
+def test_followed_it_begins_now_unless_a_time_is_given(iod, daemon):
+    iod("events", "-f")
+    first = daemon.seen[-1][2]
+    iod("events", "-f", "--since", "2026-11-21 12:00")
+
+    assert {"follow": ["1"]} == first
+    assert {"follow": ["1"], "since": ["1795262400.0"]} == daemon.seen[-1][2]
+
+
+@pytest.mark.parametrize(
+    ("words", "places"),
+    [
+        (("--kind", "shadow"), [3, 4]),
+        (("-k", "mode,evidence"), [2, 5]),
+        (("-k", "mode", "-k", "moved"), [0, 1, 5]),
+        (("1",), [0, 1, 2]),
+        (("2",), [2, 3, 4]),
+        (("3",), []),
+        (("all",), [0, 1, 2, 3, 4, 5]),
+        (("2", "--kind", "evidence"), [2]),
+    ],
+)
+def test_events_are_chosen_by_kind_and_job(iod, daemon, words, places):
+    daemon.events = EVENTS
+
+    told = [json.loads(line) for line in iod("events", "--json", *words).out.splitlines()]
+    assert [EVENTS[place] for place in places] == told
+
+
+def test_an_event_of_a_newer_daemon_is_shown_by_its_name(iod, daemon):
+    daemon.events = [{"kind": "eclipse", "at_s": NOW_S}]
+
+    assert iod("events").out.endswith("- eclipse\n")
+
+
+def test_a_kind_that_does_not_exist_is_a_usage_error(iod):
+    assert (2, "--kind: no kind 'shadw': did you mean shadow?") == iod.fails(
+        "events", "--kind", "shadw"
+    )
+
+
+def test_a_time_that_is_none_is_a_usage_error(iod):
+    assert 2 == iod.fails("events", "--since", "soon")[0]
+
+
+# -- mode ----------------------------------------------------------------------------------------
+
+
+def test_a_mode_is_shown_and_switched(iod, daemon):
+    assert iod("mode").out.startswith("regulation is on: ")
+    assert "regulation is off: no job is suspended for I/O\n" == iod("mode", "off").out
+    assert [{"mode": "off"}] == [body for body in daemon.bodies("/v1/mode") if "mode" in body]
+
+
+def test_in_shadow_the_jobs_are_listed(iod, daemon):
+    daemon.shadow_suspended_s = {"10": 3.0, "9": 90.0}
+
+    lines = iod("mode", "shadow").out.splitlines()
+    assert ["JOB WOULD HAVE STOOD", "  9            1m30s", " 10              3 s"] == lines[1:]
+
+
+def test_in_shadow_it_is_told_that_nothing_would_have_stood_still(iod, daemon):
+    assert (
+        "it would have suspended none of the jobs that run now"
+        == iod("mode", "shadow").out.splitlines()[-1]
+    )
+
+
+def test_the_mode_as_json_is_what_the_api_says(iod, daemon):
+    assert {"mode": "on", "shadow_suspended_s": {}} == iod("mode", "--json").json
+
+
+def test_a_mode_that_does_not_exist_is_a_usage_error(iod):
+    assert (2, "no mode 'shado': did you mean shadow?") == iod.fails("mode", "shado")
+
+
+def test_a_switch_that_is_refused_is_one_line(iod, daemon):
+    body = b'{"error": {"code": "unavailable", "message": "journal is full"}}'
+    daemon.answers["/v1/mode"] = (503, body)
+
+    assert (1, "journal is full") == iod.fails("mode", "off")
+
+
+# -- replay --------------------------------------------------------------------------------------
+
+
+def record(daemon):
+    """Two jobs that move 30 MB/s each, for ten slices."""
+    jobs = tuple(
+        Job(
+            id=JobId(number),
+            spec=JobSpec(command=("/bin/dd",), name=name),
+            uid=1,
+            state=JobState.COMPLETED,
+            since_s=NOW_S + 9.5,
+            submitted_s=NOW_S,
+            started_s=NOW_S + 0.5,
+            ended_s=NOW_S + 9.5,
+            partition=0,
+            attempt=1,
+        )
+        for number, name in ((1, ""), (2, "two"))
+    )
+    samples = tuple(
+        sample(NOW_S + n, {i: counters(30 * n * MB) for i in (1, 2)}) for n in range(1, 11)
+    )
+    made = Recording(samples=samples, jobs=jobs, platform=platform(2, 2))
+    daemon.samples = msgspec.json.decode(msgspec.json.encode(made, enc_hook=dict))
+
+
+def test_a_replay_tells_each_job_the_sums_and_what_it_cannot_know(iod, daemon):
+    record(daemon)
+
+    lines = iod("replay", "--policy", str(POLICIES / "dynamic.toml")).out.splitlines()
+
+    assert "policy dynamic over 10 samples, 2027-01-15 08:00:01 to 2027-01-15 08:00:10" == lines[0]
+    assert ["JOB", "NAME", "REALLY", "WOULD", "TIMES"] == lines[1].split()
+    assert [["1", "dd"], ["2", "two"]] == [line.split()[:2] for line in lines[2:4]]
+    assert "(2 jobs)" in lines[4]
+    assert lines[5].startswith("A replay cannot know")
+
+
+def test_a_replay_without_regulation_holds_nobody(iod, daemon):
+    record(daemon)
+
+    answer = iod("replay", "--policy", "none", "--json").json
+
+    assert ("none", 10, []) == (answer["policy"], answer["samples"], answer["steps"])
+    assert [0.0, 0.0] == [made["would_s"] for made in answer["jobs"]]
+
+
+def test_the_policy_in_force_is_asked_where_none_is_named(iod, daemon):
+    record(daemon)
+    document = {
+        "name": "mine",
+        "max_suspend_s": 5.0,
+        "admission": {"rule": "fcfs"},
+        "placement": {"rule": "least_io"},
+        "regulation": {"rule": "dynamic", "timeslice_s": 1.0, "io_bound_bytes_per_s": 4e7},
+    }
+    daemon.answers["/v1/policy"] = (200, json.dumps(document).encode())
+
+    answer = iod("replay", "--json").json
+
+    assert "mine" == answer["policy"]
+    assert sum(made["suspensions"] for made in answer["jobs"]) > 0
+
+
+@pytest.mark.parametrize("document", [{}, {"admission": {"rule": "fcfs", "bogus": 1}}])
+def test_a_policy_that_is_not_understood_is_one_line(iod, daemon, document):
+    daemon.answers["/v1/policy"] = (200, json.dumps(document).encode())
+
+    code, message = iod.fails("replay")
+    assert 1 == code
+    assert "name one with --policy" in message
+
+
+def test_without_samples_it_is_said_how_to_get_them(iod, daemon):
+    code, message = iod.fails("replay", "--policy", "none", "--since", "2026-11-21 12:00")
+
+    assert 1 == code
+    assert message.startswith("no samples since 2026-11-21 12:00:00: set journal_samples = true")
+
+
+def test_samples_of_another_version_are_one_line(iod, daemon):
+    daemon.samples = {"samples": [{"at_s": 4e9, "jobs": 1}], "jobs": [], "platform": {}}
+    daemon.answers["/v1/samples"] = (200, json.dumps(daemon.samples).encode())
+
+    code, message = iod.fails("replay", "--policy", "none")
+    assert 1 == code
+    assert "use the iod of its version" in message
+
+
+def test_a_policy_that_does_not_exist_is_not_found(iod, daemon):
+    assert 3 == iod.fails("replay", "--policy", "bogus")[0]
+
+
+@pytest.mark.parametrize("words", [("why", "1"), ("events",), ("mode",), ("replay",)])
+def test_without_a_daemon_that_is_said(iod, words):
+    assert 7 == iod.fails(*words)[0]
