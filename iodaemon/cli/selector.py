@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from iodaemon.api.client import Client
 from iodaemon.api.model import FINAL_STATES, Job
 from iodaemon.cli.failure import UsageError
-from iodaemon.errors import NotFound
+from iodaemon.errors import NotFound, RequestError
 
 _HOW: Final = "write 7, 3-9, 1,4, last or all"
 _DIGITS_MAX: Final = 18
@@ -87,6 +87,7 @@ def find_ids(client: Client, selection: Selection, *, finished: bool) -> list[in
 
     Raises:
         NotFound: a range without any job in it.
+        RequestError: all that are meant have ended, and finished ones are not wanted.
     """
     if selection.is_plain:
         return list(dict.fromkeys(selection.ids))
@@ -94,6 +95,9 @@ def find_ids(client: Client, selection: Selection, *, finished: bool) -> list[in
     jobs = client.jobs(select="" if unfinished else selection.text, all_jobs=not unfinished)["jobs"]
     named = set(selection.ids)
     found = [job["id"] for job in jobs if job["id"] in named or _is_meant(job, selection, finished)]
+    if not found and not selection.is_all and jobs:
+        ended = job_words([job["id"] for job in jobs])
+        raise RequestError(f"{ended} {'have' if len(jobs) > 1 else 'has'} ended already")
     if not found and not selection.is_all:
         raise NotFound(f"no job in {selection.text}: 'iod queue -a' lists them")
     return list(dict.fromkeys([*found, *selection.ids]))

@@ -32,7 +32,8 @@ def wait(
     """
     session: Session = ctx.obj
     client = session.client()
-    ids = find_ids(client, parse_selectors(jobs or []), finished=False)
+    selection = parse_selectors(jobs or [])
+    ids = find_ids(client, selection, finished=not selection.is_all)
     if not ids:
         output.say("no unfinished job: nothing to wait for")
         return ExitCode.OK

@@ -65,7 +65,7 @@ def _on_life(step: Step, event: ev.JobStarted | ev.StartFailed | ev.JobExited, j
         case ev.JobExited():
             job = with_fields(job, exit=event.exit, io=event.io)
             reason = _end_reason(job, event.note)
-            step.move(job, _end_state(job), reason)
+            step.move(job, _end_state(job), reason, happened_s=event.at_s)
 
 
 def _on_word(

@@ -41,16 +41,30 @@ class Step:
         self.state.put(job)
         self._touched.add(job.id)
 
-    def move(self, job: Job, to: JobState, reason: Reason | None = None) -> None:
+    def move(
+        self,
+        job: Job,
+        to: JobState,
+        reason: Reason | None = None,
+        *,
+        happened_s: float | None = None,
+    ) -> None:
         """A step in the job's life.
+
+        Args:
+            job: as it is.
+            to: where it goes.
+            reason: why.
+            happened_s: when, if that was before now: an end that became known late.
 
         Raises:
             TransitionError: its life does not allow it.
         """
         before = job.state
-        self.put(moved(job, to, self.now_s, reason))
+        at_s = self.now_s if happened_s is None else min(self.now_s, max(happened_s, job.since_s))
+        self.put(moved(job, to, at_s, reason))
         self._transitions.append(
-            Transition(job_id=job.id, at_s=self.now_s, before=before, after=to, reason=reason)
+            Transition(job_id=job.id, at_s=at_s, before=before, after=to, reason=reason)
         )
 
     def stop(self, job: Job, end: JobState, reason: Reason, grace_s: float) -> None:

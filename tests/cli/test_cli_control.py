@@ -302,3 +302,18 @@ def test_selectors_join(iod):
 )
 def test_runs_of_numbers_are_ranges(ids, text):
     assert text == format_ids(ids)
+
+
+@pytest.mark.parametrize("words", [["last"], ["1-2"], ["2"]])
+def test_wait_returns_the_code_of_a_job_that_has_ended_however_it_is_named(iod, daemon, words):
+    daemon.add(job(1, "COMPLETED"), job(2, "FAILED", exit_code=9, shell_code=9))
+
+    assert iod("wait", *words).code == 9
+
+
+def test_a_range_of_ended_jobs_is_told_as_such_to_cancel(iod, daemon):
+    daemon.add(job(1, "COMPLETED"), job(2, "FAILED", exit_code=9, shell_code=9))
+
+    result = iod("cancel", "1-2")
+
+    assert (result.code, result.err) == (1, "iod: jobs 1-2 have ended already\n")

@@ -392,3 +392,12 @@ def test_other_rules_start_without_memory(rig):
     rig.controller.use(rules)
 
     assert rules is rig.controller.rules
+
+
+def test_an_end_that_became_known_late_is_booked_when_it_happened(rig):
+    rig.run(job(1), at_s=0.0)
+    rig.step(sampled(9.0))
+
+    rig.step(exited(2.0, 1))
+
+    assert (rig.job().ended_s, rig.job().run_s) == (2.0, 2.0)

@@ -95,9 +95,15 @@ def is_stop_pending(pid: int) -> bool:
 
 
 def ignored_signals() -> list[int]:
-    """The signals that this process ignores (/proc/self/status SigIgn), ascending."""
+    """The signals that this process ignores (/proc/self/status SigIgn), ascending.
+
+    Without 32 and 33, which the C library keeps for itself and lets nobody change: some parents
+    leave them ignored.
+    """
     mask = int(_read_record("/proc/self/status").partition(b"SigIgn:")[2].split(None, 1)[0], 16)
-    return [bit + 1 for bit in range(mask.bit_length()) if mask >> bit & 1]
+    changeable = signal.valid_signals()
+    ignored = (bit + 1 for bit in range(mask.bit_length()) if mask >> bit & 1)
+    return [number for number in ignored if number in changeable]
 
 
 def identify(pid: int) -> Identity | None:

@@ -78,6 +78,8 @@ class Track:
                 f"process {stuck[0]} is in an uninterruptible I/O and ends when that returns; "
                 "a hung NFS server or disk does this"
             )
+        if not pids:
+            return "its processes are gone, but its end cannot be written down: is the disk full?"
         return f"{len(pids)} processes are still ending"
 
     def close(self) -> None:
