@@ -8,7 +8,7 @@ from types import MappingProxyType
 import msgspec
 
 from iodaemon.core.decision import Transition
-from iodaemon.core.job import Job, JobId
+from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.rule import Mode
 from iodaemon.core.sample import Sample
 from iodaemon.daemon.notebook import Note
@@ -55,6 +55,16 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[Note, ...] = ()
     samples: tuple[Sample, ...] = ()
     mode: Mode | None = None
+
+    @property
+    def only_begins(self) -> bool:
+        """True for the news that started jobs run and no other: a restart would find it out."""
+        steps = self.transitions
+        begun = all(
+            step.before is JobState.STARTING and step.after is JobState.RUNNING for step in steps
+        )
+        others = len(self.jobs) - len(steps) or self.removed or self.mode is not None
+        return bool(steps) and begun and not others
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):

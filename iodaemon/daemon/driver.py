@@ -279,7 +279,8 @@ class Driver:
         def done(error: JournalError | None) -> None:
             loop.call_soon_threadsafe(self._written, pending, tuple(environments), error)
 
-        self.journal.write(batch, done)
+        can_wait = batch.only_begins and not pending.decisions
+        self.journal.write(batch, done, can_wait=can_wait)
 
     def _written(
         self, pending: _Pending, environments: Sequence[str], error: JournalError | None

@@ -29,6 +29,8 @@ from iodaemon.daemon.batch import BandwidthMinute, Batch, Restored
 from iodaemon.daemon.notebook import Note
 from iodaemon.errors import JournalError
 
+LAZY_S: Final = 0.05
+"""How long what nobody waits for may wait for company."""
 PRUNE_JOBS: Final = 1000
 """Finished jobs removed in one transaction, so that no submit waits long behind a pruning."""
 
@@ -44,12 +46,18 @@ class _Item:
     """Something to be done in a transaction, and who waits for it."""
 
     def __init__(
-        self, work: Callable[[sqlite3.Connection], object], done: Done, *, alone: bool = False
+        self,
+        work: Callable[[sqlite3.Connection], object],
+        done: Done,
+        *,
+        alone: bool = False,
+        can_wait: bool = False,
     ) -> None:
         self.work = work
         self.done = done
         self.alone = alone
         self.queued_s = time.monotonic()
+        self.due_s = self.queued_s + (LAZY_S if can_wait else 0.0)
 
 
 class Journal:
@@ -94,11 +102,16 @@ class Journal:
 
     # -- writing -------------------------------------------------------------------------------
 
-    def write(self, batch: Batch, done: Done) -> None:
+    def write(self, batch: Batch, done: Done, *, can_wait: bool = False) -> None:
         """Queue the batch; ``done(None)`` when it is durable, ``done(error)`` when it is not.
 
         Batches become durable in the order in which they were queued. After an error nothing of
         the batch is in the journal, and later batches are tried all the same.
+
+        Args:
+            batch: what changed.
+            done: called from the writer's thread.
+            can_wait: nobody waits for it; it goes with the next batch, or after ``LAZY_S``.
 
         Raises:
             JournalError: the journal is closed.
@@ -123,7 +136,7 @@ class Journal:
                 database.store_mode(db, batch.mode)
 
         highest_id = max((job.id for job in batch.jobs), default=0)
-        self._queue_up(_Item(store, done), highest_id)
+        self._queue_up(_Item(store, done, can_wait=can_wait), highest_id)
 
     def prune(self, before_s: float, done: Done = lambda _: None) -> None:
         """Queue the removal of jobs that ended before this time, with their history.
@@ -152,6 +165,9 @@ class Journal:
         """Wait until everything queued so far is answered, or for so long; None: however long."""
         with self._changed:
             last = self._last_queued
+            for item in self._queue:
+                item.due_s = 0.0
+            self._changed.notify_all()
             self._changed.wait_for(lambda: self._answered >= last, timeout_s)
 
     def close(self) -> None:
@@ -310,11 +326,19 @@ class Journal:
     def _next_group(self) -> list[_Item]:
         """All that is queued, up to what wants a transaction alone; empty: closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._closing)
+            while (wait_s := self._wait_s()) is None or wait_s > 0.0:
+                self._changed.wait(wait_s)
             count = next((i for i, item in enumerate(self._queue) if item.alone), len(self._queue))
             self._in_hand = self._queue[: max(1, count)]
             del self._queue[: len(self._in_hand)]
             return self._in_hand
+
+    def _wait_s(self) -> float | None:
+        """How long the writer may wait for more; None: until something is queued."""
+        if self._closing:
+            return 0.0
+        dues_s = [item.due_s for item in self._queue]
+        return min(dues_s) - time.monotonic() if dues_s else None
 
     def _commit(self, group: Sequence[_Item]) -> JournalError | None:
         """One transaction: all of the group, or nothing of it and why."""
