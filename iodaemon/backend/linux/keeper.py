@@ -26,7 +26,13 @@ from iodaemon.backend.linux.connection import Client, Clients, be_the_only_one, 
 from iodaemon.backend.linux.directory import JobDirectories
 from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer, choose_freezer
 from iodaemon.backend.linux.grip import Grip
-from iodaemon.backend.linux.process import Identity, close_all_but, identify, open_pidfd
+from iodaemon.backend.linux.process import (
+    Identity,
+    close_all_but,
+    hear_signals,
+    identify,
+    open_pidfd,
+)
 from iodaemon.backend.linux.protocol import Message, job_key, read_json
 from iodaemon.backend.linux.shim import Shim
 
@@ -105,9 +111,7 @@ class Keeper:
     def _wake_on_children(self) -> int:
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in (signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
+        hear_signals(signal.SIGCHLD, signal.SIGINT, signal.SIGHUP)
         return wake_read
 
     def _patience_s(self) -> float | None:

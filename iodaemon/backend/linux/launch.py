@@ -9,11 +9,10 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import signal
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
-from iodaemon.backend.linux.process import ignored_signals, prefer_memory_nodes
+from iodaemon.backend.linux.process import prefer_memory_nodes
 
 Launch = dict[str, Any]
 """What to run: command, cwd, environment, umask, cpus, memory_nodes, stdout, stderr, output,
@@ -36,7 +35,7 @@ def become(launch: Launch, enter: Callable[[], None] | None) -> None:
     """Turn the calling process into the job, but for its files and exec.
 
     Order: cgroup first (what is forked later is in it), own session, affinity, memory policy,
-    mask, directory.
+    mask, directory. Signals are as the keeper has them: none is blocked, none ignored.
 
     Args:
         launch: what.
@@ -52,19 +51,8 @@ def become(launch: Launch, enter: Callable[[], None] | None) -> None:
     _confine(launch)
     os.umask(launch["umask"])
     _change_directory(launch["cwd"])
-    _reset_signals()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (launch["open_files"], hard))
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-
-def _reset_signals() -> None:
-    """To their defaults: what Python, the shim or whoever started the daemon ignores.
-
-    An ignored signal would stay ignored over exec; one with a handler does not.
-    """
-    for number in ignored_signals():
-        signal.signal(number, signal.SIG_DFL)
 
 
 def execute(launch: Launch) -> NoReturn:

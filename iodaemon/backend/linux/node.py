@@ -13,6 +13,7 @@ from typing import Any, Final, assert_never
 
 from iodaemon.backend.linux import outcome, protocol
 from iodaemon.backend.linux.link import KeeperLink
+from iodaemon.backend.linux.notice import Notices
 from iodaemon.backend.linux.protocol import Message, job_key
 from iodaemon.backend.linux.reading import NodeReader
 from iodaemon.backend.linux.track import Track
@@ -73,6 +74,7 @@ class LinuxNode:
         self._attempts: dict[JobId, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.reader = NodeReader(Path("/"), platform.devices)
+        self._notices = Notices(protocol.STATUS_FILE)
         self._reading: asyncio.Future[None] | None = None
         self.samples_skipped = 0
         self.link = KeeperLink(
@@ -111,6 +113,7 @@ class LinuxNode:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._reading is not None:
             await self._reading
+        self._notices.close()
         for track in self._tracks.values():
             track.close()
         await self.link.close(leave=True)
@@ -254,20 +257,26 @@ class LinuxNode:
         self._post(outcome.began(job_id, attempt, shim, self._timeline.now_s))
         if track.shim_fd is None:
             self._on_shim_exit(track)
-        else:
-            loop = asyncio.get_running_loop()
-            loop.add_reader(track.shim_fd, self._on_shim_exit, track)
+            return
+        asyncio.get_running_loop().add_reader(track.shim_fd, self._on_shim_exit, track)
+        directory = str(self._directory(track))
+        track.watch = self._notices.add(directory, lambda: self._find_end(track))
+        self._find_end(track)  # it may have come before it was looked out for
 
     def _on_shim_exit(self, track: Track) -> None:
         if track.shim_fd is not None:
             asyncio.get_running_loop().remove_reader(track.shim_fd)
-        status = protocol.read_json(str(self._directory(track) / protocol.STATUS_FILE))
-        if status is None:
+        if not self._find_end(track):
             track.is_bereaved = True
             self._spawn(self._outlive(track))
-            return
-        self._forget(track)
-        self._end(track.job_id, track.attempt, status)
+
+    def _find_end(self, track: Track) -> bool:
+        """Act on its status, if there is one: the job has ended, and its shim is about to."""
+        status = protocol.read_json(str(self._directory(track) / protocol.STATUS_FILE))
+        if status is not None:
+            self._forget(track)
+            self._end(track.job_id, track.attempt, status)
+        return status is not None
 
     async def _outlive(self, track: Track) -> None:
         """The shim was killed: wait for the job's processes, then say what the kernel knows.
@@ -290,6 +299,9 @@ class LinuxNode:
         self._tracks.pop(track.job_id, None)
         self._attempts.pop(track.job_id, None)
         self.reader.remove(track.job_id)
+        self._notices.remove(track.watch)
+        if track.shim_fd is not None:
+            asyncio.get_running_loop().remove_reader(track.shim_fd)
         track.close()
 
     def _end(self, job_id: JobId, attempt: int, status: Message) -> None:

@@ -94,16 +94,21 @@ def is_stop_pending(pid: int) -> bool:
     return bool(pending) and bool(int(pending[0].split()[1], 16) >> (signal.SIGSTOP - 1) & 1)
 
 
-def ignored_signals() -> list[int]:
-    """The signals that this process ignores (/proc/self/status SigIgn), ascending.
+def hear_signals(*harmless: signal.Signals) -> None:
+    """Block and ignore no signal: those ignored so far, and these, are heard and do nothing.
 
-    Without 32 and 33, which the C library keeps for itself and lets nobody change: some parents
-    leave them ignored.
+    Exec resets a handler, but would hand on to the job what is ignored or blocked, be it by Python
+    (SIGPIPE) or by whoever started the daemon. Signals 32 and 33 stay as they are: the C library
+    lets nobody change them, and some parents leave them ignored.
     """
-    mask = int(_read_record("/proc/self/status").partition(b"SigIgn:")[2].split(None, 1)[0], 16)
-    changeable = signal.valid_signals()
-    ignored = (bit + 1 for bit in range(mask.bit_length()) if mask >> bit & 1)
-    return [number for number in ignored if number in changeable]
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    ignored = (n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN)
+    for number in {*ignored, *harmless}:
+        signal.signal(number, do_nothing)
+
+
+def do_nothing(*_: object) -> None:
+    """A handler for signals that are to be heard by nobody."""
 
 
 def identify(pid: int) -> Identity | None:

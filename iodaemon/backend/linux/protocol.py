@@ -36,11 +36,12 @@ LARGEST_LINE_BYTES: Final = 8 * 1024 * 1024
 """A request above this is refused: the largest environment Linux can exec is 6 MiB."""
 
 Message = dict[str, Any]
+_to_text: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def encode(message: Message) -> bytes:
     """One line."""
-    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+    return _to_text(message).encode() + b"\n"
 
 
 def split_lines(buffer: bytearray) -> list[Message]:
@@ -94,23 +95,32 @@ def read_json(path: str) -> Message | None:
 
 
 def write_json(path: str, value: Message, *, durable: bool) -> None:
-    """Replace the file by atomic rename; with ``durable`` it is on the disk on return."""
+    """Replace the file by atomic rename; with ``durable`` it is on the disk on return.
+
+    It has its name before it is on the disk, so that readers need not wait for the disk. A power
+    failure in between may leave a file that ``read_json`` takes for none.
+    """
     temporary = f"{path}.{os.getpid()}"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        data = json.dumps(value).encode()
-        while data:  # a disk that is nearly full takes a part, and refuses the rest
-            data = data[os.write(fd, data) :]
+        try:
+            _write_all(fd, encode(value))
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        os.rename(temporary, path)
         if durable:
             os.fsync(fd)
-    except BaseException:
-        os.unlink(temporary)
-        raise
     finally:
         os.close(fd)
-    os.rename(temporary, path)
     if durable:
         sync_directory(os.path.dirname(path))
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    """A disk that is nearly full takes a part, and refuses the rest."""
+    while data:
+        data = data[os.write(fd, data) :]
 
 
 def sync_directory(path: str) -> None:
@@ -125,8 +135,11 @@ def sync_directory(path: str) -> None:
 def claim(path: str, value: Message) -> bool:
     """Create the file with this content if there is none; False when somebody was first."""
     temporary = f"{path}.claim.{os.getpid()}"
-    with open(temporary, "w") as file:
-        json.dump(value, file)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        _write_all(fd, encode(value))
+    finally:
+        os.close(fd)
     try:
         os.link(temporary, path)
     except FileExistsError:

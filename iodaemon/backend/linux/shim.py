@@ -6,7 +6,8 @@ leaves ``status.json``. It is not in the job's cgroup, so freezing or killing th
 it. When the keeper dies it thaws its own job: a job never stays frozen because nobody is there to
 thaw it.
 
-Standard library only; forked from the keeper, so that its memory is shared with it.
+Standard library only; forked from the keeper, so that its memory is shared with it. Each page that
+it writes to is copied, and that is what its start costs: it does little, and little of it afresh.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer
 from iodaemon.backend.linux.process import (
     Identity,
     become_subreaper,
+    do_nothing,
     identify,
     is_alive,
     open_pidfd,
@@ -94,14 +96,12 @@ class Shim:
         self._finish(problem)
 
     def _prepare(self) -> int:
-        """Own session, default signals but for the wake-up on SIGCHLD; returns its read end."""
+        """Own session, orphans below come to it; returns the end to read when a child has ended."""
         os.setsid()
         become_subreaper()
+        signal.signal(signal.SIGTERM, do_nothing)  # the keeper's other signals are so already
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
         return wake_read
 
     def _record(self) -> Message:
