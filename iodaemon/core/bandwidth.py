@@ -31,6 +31,9 @@ class Bandwidth(msgspec.Struct, frozen=True, kw_only=True):
         return self.read_bytes_per_s + self.written_bytes_per_s
 
 
+_NOTHING: Final = Bandwidth()
+
+
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """What a job is expected to move when it runs.
 
@@ -100,6 +103,8 @@ def job_bandwidth(
     """
     if earlier is None:
         earlier = JobCounters(read_bytes=0, written_bytes=0)
+    if earlier is later:  # whoever read it knows that it did not run
+        return None if later.read_bytes is None and later.written_bytes is None else _NOTHING
     read = _grown(earlier.read_bytes, later.read_bytes)
     written = _grown(earlier.written_bytes, later.written_bytes)
     if read is None and written is None:
@@ -239,6 +244,8 @@ class Meter:
 
 
 def _scaled(rate: Bandwidth, factor: float) -> Bandwidth:
+    if factor == 1.0 or rate is _NOTHING:
+        return rate
     return Bandwidth(
         read_bytes_per_s=rate.read_bytes_per_s * factor,
         written_bytes_per_s=rate.written_bytes_per_s * factor,

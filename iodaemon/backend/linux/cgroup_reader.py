@@ -40,6 +40,14 @@ class CgroupReader:
         """
         return [int(word) for word in self._procs.read().split() if word != b"0"]
 
+    def cpu_record(self) -> bytes:
+        """``cpu.stat`` as it is: while it stays the same, no process of the cgroup has run.
+
+        Raises:
+            NoData: the cgroup is gone.
+        """
+        return self._cpu.read_record()
+
     def cpu_s(self) -> float | None:
         """CPU time of all processes that are or were in it; None: not known."""
         try:

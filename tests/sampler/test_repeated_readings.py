@@ -1,0 +1,83 @@
+"""A job that has not run is not read again, a job that has is."""
+
+from pathlib import Path
+
+import pytest
+
+from iodaemon.backend.linux import reading
+from iodaemon.backend.linux.reading import _JobReader
+from iodaemon.core.job import JobId
+from iodaemon.core.platform import DeviceId
+
+DISKS = (DeviceId("8:0"),)
+
+
+class Machine:
+    """A directory that looks like / with one job: shim 10, process 11."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        directory = root / "cgroup"
+        directory.mkdir()
+        self.cgroup = str(directory)
+        self.cpu_stat = directory / "cpu.stat"
+        for pid in (10, 11):
+            (root / f"proc/{pid}").mkdir(parents=True)
+            (root / f"proc/{pid}/statm").write_text("1 1 1 1 0 1 0\n")
+        (directory / "cgroup.procs").write_text("11\n")
+        self.moves(0)
+        self.runs(0)
+        self.job_id = JobId(1)
+        self.baseline = (0, 0, 0)
+        self.shim = type("Shim", (), {"pid": 10})
+        self.reader = _JobReader(root, self)
+
+    def moves(self, read_bytes):
+        for pid, count in ((10, 0), (11, read_bytes)):
+            (self.root / f"proc/{pid}/io").write_text(
+                f"rchar: 0\nwchar: 0\nsyscr: 0\nsyscw: 0\nread_bytes: {count}\n"
+                "write_bytes: 0\ncancelled_write_bytes: 0\n"
+            )
+
+    def runs(self, usage_us):
+        text = f"usage_usec {usage_us}\nuser_usec {usage_us}\nsystem_usec 0\n"
+        self.cpu_stat.write_text(text)
+
+    def pids(self):
+        return [11]
+
+
+@pytest.fixture
+def machine(tmp_path):
+    built = Machine(tmp_path)
+    yield built
+    built.reader.close()
+
+
+def test_a_job_that_has_not_run_has_the_very_same_counters(machine):
+    first = machine.reader.read(DISKS)
+    machine.moves(4096)
+
+    assert first is machine.reader.read(DISKS)
+
+
+def test_a_job_that_has_run_is_read_again(machine):
+    machine.reader.read(DISKS)
+    machine.moves(4096)
+    machine.runs(7)
+
+    assert machine.reader.read(DISKS).read_bytes == 4096
+
+
+def test_after_many_repetitions_everything_is_read_again(machine):
+    machine.reader.read(DISKS)
+    machine.moves(4096)
+    counts = [machine.reader.read(DISKS).read_bytes for _ in range(2 * reading._MOST_REPEATS)]
+
+    assert 4096 == counts[-1]
+
+
+def test_other_devices_are_told_of_a_job_that_has_not_run(machine):
+    machine.reader.read(DISKS)
+
+    assert machine.reader.read(()).devices == ()
