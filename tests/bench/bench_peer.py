@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -87,6 +88,13 @@ def parallel_rate(count: int) -> float:
 def xargs_rate(count: int) -> float:
     """The same of xargs."""
     return _piped_rate(["xargs", "-P2", "-n1", "/bin/true"], count)
+
+
+def floor_rate(count: int) -> float:
+    """The same of Python forks without a daemon (see bench_floor)."""
+    program = Path(__file__).with_name("bench_floor.py")
+    command = [sys.executable, "-I", "-S", str(program), str(count)]
+    return float(subprocess.check_output(command))
 
 
 def _piped_rate(command: list[str], count: int) -> float:

@@ -14,7 +14,15 @@ from pathlib import Path
 
 from bench_daemon import ROOT, Daemon, private_daemon, submission
 from bench_figure import Check, Section, Series, alternate, percentile
-from bench_peer import Spooler, missing, parallel_rate, spooler, spooler_rate, xargs_rate
+from bench_peer import (
+    Spooler,
+    floor_rate,
+    missing,
+    parallel_rate,
+    spooler,
+    spooler_rate,
+    xargs_rate,
+)
 from bench_plan import Plan
 
 STAMP_S = 20.0
@@ -146,6 +154,7 @@ def measure_rate(plan: Plan) -> Section:
             variants["GNU parallel -j2"] = lambda: parallel_rate(count)
         if "findutils" not in missing():
             variants["xargs -P2"] = lambda: xargs_rate(count)
+        variants["Python: fork, fork, exec, no daemon"] = lambda: floor_rate(count)
         results = alternate(variants, plan.rounds, plan.tell("D2"))
     series = [
         Series(name, found, "jobs/s", is_peer=place > 0)
