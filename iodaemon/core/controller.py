@@ -69,6 +69,8 @@ class Controller:
         self._end_delays(step)
         if any(isinstance(event, ev.SampleTaken) for event in events):
             self.regulator.regulate(step, self.rules)
+        elif any(isinstance(event, ev.JobExited) for event in events):
+            self.regulator.refill(step, self.rules)
         self._admit(step)
         self._agree_on_freezing(step)
         return step.plan(self._next_deadline_s())

@@ -1,21 +1,23 @@
-"""Asks the regulation rule once a timeslice, guards what it decides, and keeps the evidence."""
+"""Asks the regulation rule when it is its turn, guards what it decides, keeps the evidence."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
 
 from iodaemon.core.decision import ACTED, Evidence, RegulationPlan, Weighed
 from iodaemon.core.job import Job, JobId, JobState, Reason
-from iodaemon.core.rule import Mode, Rules
+from iodaemon.core.rule import Mode, Refilling, Rules
 from iodaemon.core.shadow import Shadow
 from iodaemon.core.state import with_fields
 from iodaemon.core.state_view import StateView
 from iodaemon.core.step import Step
+from iodaemon.core.view import View
 
+_Decide = Callable[[View, Any], tuple[RegulationPlan, Any]]
 _REFUSED: Final = "the rule wanted otherwise, but a guard of the controller stands before it"
 
 
@@ -48,17 +50,27 @@ class Regulator:
 
     def regulate(self, step: Step, rules: Rules) -> None:
         """One timeslice is over."""
+        self._ask(step, rules, rules.regulation.decide)
+
+    def refill(self, step: Step, rules: Rules) -> None:
+        """A job has ended within a timeslice; where others are held, its place is free."""
+        rule = rules.regulation
+        holds = self.shadow.holds_any or any(job.io_hold for job in step.state.live)
+        if holds and isinstance(rule, Refilling):
+            self._ask(step, rules, rule.refill)
+
+    def _ask(self, step: Step, rules: Rules, decide: _Decide) -> None:
         match self.mode:
             case Mode.OFF:
                 return
             case Mode.SHADOW:
-                self._pretend(step, rules)
+                self._pretend(step, rules, decide)
             case Mode.ON:
-                self._act(step, rules)
+                self._act(step, rules, decide)
 
-    def _act(self, step: Step, rules: Rules) -> None:
+    def _act(self, step: Step, rules: Rules, decide: _Decide) -> None:
         view = StateView(step.state, rules, step.now_s, self._rng)
-        plan, self._memory = rules.regulation.decide(view, self._memory)
+        plan, self._memory = decide(view, self._memory)
         step.state.io_headroom_bytes_per_s = plan.io_headroom_bytes_per_s
         tables = _evidence_of(view, plan)
         acted: set[JobId] = set()
@@ -74,13 +86,13 @@ class Regulator:
         for evidence in _truly(tables, acted):
             step.show(evidence)
 
-    def _pretend(self, step: Step, rules: Rules) -> None:
+    def _pretend(self, step: Step, rules: Rules, decide: _Decide) -> None:
         for shadow in self.shadow.follow(step.state, step.now_s):
             step.pretend(shadow)
         for shadow in self.shadow.release_overdue(step.state, rules, step.now_s):
             step.pretend(shadow)
         view = StateView(step.state, rules, step.now_s, self._rng, seen=self.shadow.overlay)
-        plan, self._memory = rules.regulation.decide(view, self._memory)
+        plan, self._memory = decide(view, self._memory)
         tables = _evidence_of(view, plan)
         done = tuple(self.shadow.apply(plan, step.state, step.now_s))
         for evidence in _truly(tables, {shadow.job_id for shadow in done}):

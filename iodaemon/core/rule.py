@@ -7,7 +7,7 @@ decision to the next is ``memory``, passed in and returned; ``memory=None`` is a
 from __future__ import annotations
 
 import enum
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -36,6 +36,18 @@ class Regulation(Protocol[M]):
 
     def decide(self, view: View, memory: M | None) -> tuple[RegulationPlan, M | None]:
         """Asked once a timeslice, at the instant that carries the sample."""
+        ...
+
+
+@runtime_checkable
+class Refilling(Protocol[M]):
+    """A regulation that also acts between two samples: what an ended job used is free at once."""
+
+    def refill(self, view: View, memory: M | None) -> tuple[RegulationPlan, M | None]:
+        """Asked at an instant without a sample in which a job ended while others are held.
+
+        The view shows the jobs as they are, and what they moved in the last whole slice.
+        """
         ...
 
 

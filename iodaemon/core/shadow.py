@@ -27,6 +27,11 @@ class Shadow:
         self._immune_until_s: dict[JobId, float] = {}
         self._stood_s: dict[JobId, float] = {}
 
+    @property
+    def holds_any(self) -> bool:
+        """True while a job would stand still."""
+        return bool(self._held_since_s)
+
     def stood_s(self, now_s: float) -> dict[JobId, float]:
         """How long each job that would have been held at all would have stood still until now."""
         total_s = dict(self._stood_s)

@@ -103,10 +103,13 @@ class Driver:
         return self._backend
 
     def run(self, backend: Backend) -> None:
-        """Begin to act and to sample. Events posted before are dealt with now."""
+        """Begin to act and to sample. Events posted before are dealt with now.
+
+        The first sample is taken at once: without it nothing is known of the first timeslice.
+        """
         self._backend = backend
         self._turn()
-        self._sample_at(self.timeline.now_s + self.controller.rules.regulation.timeslice_s)
+        self._sample(self.timeline.now_s)
 
     def halt(self) -> None:
         """Decide and perform nothing any more; what is on its way to the disk still arrives there.

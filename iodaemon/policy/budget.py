@@ -6,7 +6,7 @@ it, and each job's part of it. Everything here is a function of one slice and wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -93,6 +93,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         target: load down to which jobs are taken off when it is too much.
         fits: load up to which suspended jobs may come back.
         is_exceeded: it is too much now, and has been for long enough.
+        is_extreme: it would still be too much with half of the load gone.
         is_calm: jobs may come back now.
         is_idle: next to nothing happens there, or none of the jobs that ran there is left.
         is_wronged: it was never congested; all may come back.
@@ -106,6 +107,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     target: float
     fits: float
     is_exceeded: bool
+    is_extreme: bool
     is_calm: bool
     is_idle: bool
     is_wronged: bool
@@ -161,6 +163,7 @@ def device_budget(
         target=target,
         fits=sense.knee,
         is_exceeded=is_high and not _is_writeback(view, device, load, marks.writeback_s),
+        is_extreme=_is_extreme(sense, marks.high_wait),
         is_calm=sense.wait < CALM_WAIT and view.now_s >= place.not_before_s,
         is_idle=load.queue_length < IDLE_QUEUE or not running,
         is_wronged=wronged,
@@ -205,12 +208,39 @@ def cap_budget(
         target=bound,
         fits=low_share * bound,
         is_exceeded=high_slices >= sustain,
+        is_extreme=False,
         is_calm=total <= bound and view.now_s >= place.not_before_s,
         is_idle=total < IDLE_SHARE * bound,
         is_wronged=False,
         parts=parts,
     )
     return msgspec.structs.replace(place, high_slices=high_slices), budget
+
+
+def between_samples(
+    budget: Budget, running: Collection[JobId], returned: Mapping[JobId, float]
+) -> Budget:
+    """How a thing stands within a slice: without who ended, with who came back.
+
+    Args:
+        budget: as it was last.
+        running: who runs there now; one whose part is not known may well use it.
+        returned: who came back since, and the part each had when it last ran.
+    """
+    parts = {job_id: part for job_id, part in budget.parts.items() if job_id in running}
+    parts |= returned
+    load = sum(parts.values())
+    is_idle = load < _little(budget) and all(job_id in parts for job_id in running)
+    return msgspec.structs.replace(
+        budget, load=load, is_exceeded=False, is_wronged=False, is_idle=is_idle, parts=parts
+    )
+
+
+def with_expected(budget: Budget, expected: Mapping[JobId, float]) -> Budget:
+    """The same with what jobs are expected to put on it that came back late in the slice."""
+    parts = {**budget.parts, **{i: max(p, budget.parts.get(i, 0.0)) for i, p in expected.items()}}
+    is_idle = budget.is_idle and sum(expected.values()) < _little(budget)
+    return msgspec.structs.replace(budget, parts=parts, is_idle=is_idle)
 
 
 def after_suspension(
@@ -256,10 +286,22 @@ def _is_high(place: Place, sense: Sense, sustain: int) -> bool:
     return sense.high_slices >= sustain and not _is_falling(place.sense, sense)
 
 
+def _is_extreme(sense: Sense, high_wait: float) -> bool:
+    """By Little's law the wait halves with the queue: half of it would still be too much."""
+    if sense.last_wait is None or not sense.is_sure:
+        return False
+    return min(sense.wait, sense.last_wait) > 2.0 * high_wait
+
+
 def _is_falling(before: Sense, now: Sense) -> bool:
     if before.last_wait is None or now.last_wait is None:
         return False
     return now.last_wait < NOT_FALLING * before.last_wait
+
+
+def _little(budget: Budget) -> float:
+    """Load below which next to nothing happens there."""
+    return IDLE_SHARE * budget.threshold if budget.name == CAP else IDLE_QUEUE
 
 
 def _brought_no_relief(action: Action, load: DeviceLoad) -> bool:

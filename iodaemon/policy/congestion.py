@@ -55,6 +55,8 @@ class Sense(msgspec.Struct, frozen=True, kw_only=True):
         last_wait: the newest slice's; None when it had too few requests.
         queue_length: requests in flight in the newest slice.
         high_slices: how many slices in a row the wait has been high.
+        is_sure: the wait was held against a request that was seen alone, or against an arm, which
+            serves one at a time; not against a guess.
     """
 
     alone_s: Mapping[int, float] = MappingProxyType({})
@@ -63,6 +65,7 @@ class Sense(msgspec.Struct, frozen=True, kw_only=True):
     last_wait: float | None = None
     queue_length: float = 0.0
     high_slices: int = 0
+    is_sure: bool = False
 
 
 def look(
@@ -92,6 +95,7 @@ def look(
             last_wait=None,
             queue_length=load.queue_length,
             high_slices=0,
+            is_sure=False,
         )
     size_class = _size_class(load.total_bytes_per_s / requests_per_s)
     await_s = await_of(load)
@@ -105,6 +109,7 @@ def look(
         last_wait=wait,
         queue_length=load.queue_length,
         high_slices=sense.high_slices + 1 if is_high else 0,
+        is_sure=size_class in alone_s or bool(rotational),
     )
 
 

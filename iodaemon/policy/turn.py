@@ -47,7 +47,7 @@ def choose_victims(
     verdicts |= {job.id: ("spared", protection[job.id]) for job in heavy if job.id in protection}
     left = budget.load - sum(budget.parts.get(job_id, 0.0) for job_id in taken)
     going_on = sum(1 for job in heavy if job.id not in taken)
-    most = (going_on + 1) // 2
+    most = going_on if budget.is_extreme else (going_on + 1) // 2
     victims: list[Job] = []
     for job in sorted(heavy, key=lambda j: (j.suspended_io_s, -budget.parts[j.id], j.id)):
         if job.id in protection or job.id in taken:
@@ -66,13 +66,23 @@ def choose_victims(
 
 
 def choose_resumes(
-    view: View, budgets: Mapping[str, Budget], loads: Loads, timeslice_s: float
+    view: View, budgets: Mapping[str, Budget], loads: Loads, least_s: float
 ) -> tuple[dict[JobId, Reason], list[Evidence]]:
-    """Who comes back because it is predicted to fit everywhere; the longest suspended first."""
+    """Who comes back because it is predicted to fit everywhere; the longest suspended first.
+
+    Args:
+        view: the state.
+        budgets: how each thing stands.
+        loads: what each job put on each when it last ran.
+        least_s: who has stood still for less than this is not looked at.
+
+    Returns:
+        Who, each with the reason, and the tables.
+    """
     after = {name: sum(budget.parts.values()) for name, budget in budgets.items()}
     resumes: dict[JobId, Reason] = {}
     for job in _waiting(view):
-        if view.now_s - (job.io_held_since_s or view.now_s) < A_SLICE * timeslice_s:
+        if view.now_s - (job.io_held_since_s or view.now_s) < least_s:
             continue
         names = [name for name in budgets if is_concerned(view, job, name)]
         parts = {name: loads.get(job.id, {}).get(name, 0.0) for name in names}

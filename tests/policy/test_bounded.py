@@ -2,6 +2,7 @@
 
 import itertools
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from iodaemon.backend.simulated import (
 )
 from iodaemon.core.job import JobSpec, JobState
 from iodaemon.core.measure import makespan_s
+from iodaemon.core.platform import Device, DeviceId
 from iodaemon.core.rule import Rules
 from iodaemon.policy.admission import fcfs
 from iodaemon.policy.placement import least_io
@@ -33,7 +35,13 @@ PARALLEL = SimulatedDisk(capacity_bytes_per_s=2e9, stream_cap_bytes_per_s=600e6)
 """A fast parallel device: one stream never gets all of it."""
 
 
-def run(rule, profiles, disk, **spec):
+WITH_ARM = msgspec.structs.replace(
+    default_platform(2, 4), devices=(Device(id=DeviceId("sim0"), rotational=True),)
+)
+"""The machine with a disk that is known to have an arm."""
+
+
+def run(rule, profiles, disk, *, machine=None, **spec):
     rules = Rules(
         name="test",
         admission=fcfs.Rule(),
@@ -45,7 +53,7 @@ def run(rule, profiles, disk, **spec):
         (0.1 * number, JobSpec(command=("x",), **spec), profile)
         for number, profile in enumerate(profiles)
     ]
-    return simulate(default_platform(2, 4), rules, jobs, disk=disk)
+    return simulate(machine or default_platform(2, 4), rules, jobs, disk=disk)
 
 
 def readers(count, megabytes, *, compute_s=0.0, parts=20):
@@ -64,6 +72,30 @@ def test_streams_on_a_disk_with_an_arm_take_turns_and_win_at_least_fourfold():
 
     assert makespan_s(alone.jobs) > 4 * makespan_s(regulated.jobs)
     assert {job.state for job in regulated.jobs} == {JobState.COMPLETED}
+
+
+def test_what_an_ended_job_used_is_given_on_at_once():
+    result = run(bounded.Rule(), readers(8, 250), ARM)
+
+    ends_s = [step.at_s for step in result.transitions if step.after is JobState.COMPLETED]
+    returns_s = [step.at_s for step in result.transitions if step.before is JobState.SUSPENDED_IO]
+    assert len(ends_s) == 8
+    assert ends_s[:-1] == returns_s
+
+
+def test_a_queue_of_which_half_would_be_too_much_is_cut_in_one_step():
+    on_an_arm = run(bounded.Rule(), readers(8, 600), ARM, machine=WITH_ARM)
+    on_a_guess = run(bounded.Rule(), readers(8, 600), ARM)
+
+    assert [2.0] * 7 == [step.at_s for step in suspensions(on_an_arm)]
+    assert [2.0] * 4 + [3.0] * 2 + [4.0] == [step.at_s for step in suspensions(on_a_guess)]
+
+
+def test_one_job_comes_back_for_one_that_ends_also_just_before_the_slice_does():
+    """What came back a moment ago has moved little in the slice; that is not what it will move."""
+    result = run(bounded.Rule(io_bound_bytes_per_s=1e9), readers(4, 4000), PARALLEL)
+
+    assert [1] * 10 == [len(one.running) for one in result.slices[4:14]]
 
 
 def test_jobs_that_also_compute_win_twofold_there():
@@ -134,11 +166,17 @@ profiles = st.lists(
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
-@given(profiles=profiles, bound=st.sampled_from([None, 30e6, 100e6]))
-def test_one_job_always_runs_none_stands_still_for_ever_and_each_has_its_dwell(profiles, bound):
+@given(
+    profiles=profiles,
+    bound=st.sampled_from([None, 30e6, 100e6]),
+    machine=st.sampled_from([None, WITH_ARM]),
+)
+def test_one_job_always_runs_none_stands_still_for_ever_and_each_has_its_dwell(
+    profiles, bound, machine
+):
     rule = bounded.Rule(io_bound_bytes_per_s=bound)
 
-    result = run(rule, profiles, ARM, max_suspend_s=60.0)
+    result = run(rule, profiles, ARM, machine=machine, max_suspend_s=60.0)
 
     assert {job.state for job in result.jobs} == {JobState.COMPLETED}
     for one in result.slices:
@@ -149,7 +187,7 @@ def test_one_job_always_runs_none_stands_still_for_ever_and_each_has_its_dwell(p
     for times in by_job.values():
         gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
         assert all(gap >= rule.dwell_s for gap in gaps)
-    assert run(rule, profiles, ARM, max_suspend_s=60.0) == result
+    assert run(rule, profiles, ARM, machine=machine, max_suspend_s=60.0) == result
 
 
 def _resumes_next(result, one):

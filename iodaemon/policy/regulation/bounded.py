@@ -9,7 +9,8 @@ Once a timeslice, for every device, and for the operator's cap ``io_bound`` wher
 2. Then jobs there are suspended until the load is predicted to be what can be carried: the queue
    at the device's knee (Little's law), or the cap. Those who have stood still for the least time
    go first. At most half of the jobs that matter go at once, and the next slice shows what that
-   brought.
+   brought; all at once where half of the queue would by that law still be too much, and the wait
+   is held against a request that was seen alone, or against an arm.
 3. Spared: the last job that does I/O there, jobs younger than a timeslice, jobs resumed less than
    ``dwell`` ago, jobs on other devices, jobs that move little, jobs that may not be suspended or
    whose I/O is unknown.
@@ -21,7 +22,7 @@ Once a timeslice, for every device, and for the operator's cap ``io_bound`` wher
    job's own part, as it was when the job last ran, is within the knee (or below the lower mark,
    ``low_share`` of the cap). Where next to nothing moves, or none of the jobs there runs any more,
    one comes back in any case. After a resume that proved too much the next one waits ``retry``,
-   doubling up to 16 times that.
+   doubling up to 16 times that. When a job ends within a slice, what it used is given on at once.
 7. Turns: where jobs wait and nothing else was done, the job that has run longest, for ``turn`` at
    least, changes places with the one that has waited longest.
 
@@ -51,11 +52,13 @@ from iodaemon.policy.budget import (
     Marks,
     Place,
     after_suspension,
+    between_samples,
     cap_budget,
     device_budget,
     is_concerned,
+    with_expected,
 )
-from iodaemon.policy.turn import choose_resumes, choose_turns, choose_victims, table
+from iodaemon.policy.turn import A_SLICE, Loads, choose_resumes, choose_turns, choose_victims, table
 
 _EMPTY: Mapping[Any, Any] = MappingProxyType({})
 _DEFAULT_QUEUE: Final = 1.0
@@ -68,12 +71,16 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         at_s: when it was made.
         places: by device, and ``io_bound``.
+        budgets: how each place stood at that time, before anything was decided.
+        returned: who came back since then.
         loads: each job's part of each place's load when it last ran for a whole slice.
     """
 
     at_s: float
     places: Mapping[str, Place] = _EMPTY
-    loads: Mapping[JobId, Mapping[str, float]] = _EMPTY
+    budgets: Mapping[str, Budget] = _EMPTY
+    returned: frozenset[JobId] = frozenset()
+    loads: Loads = _EMPTY
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,17 +150,14 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
                 )
                 evidence.append(table(view, budget, verdicts, loads))
         if not suspends:
-            resumes, told = choose_resumes(view, budgets, loads, self.timeslice_s)
+            expected = _expected(view, memory, budgets)
+            resumes, told = choose_resumes(view, expected, loads, A_SLICE * self.timeslice_s)
             evidence += told
         if not suspends and not resumes:
             suspends, resumes, told = choose_turns(
                 view, budgets, loads, self._protection(view), self.turn_s
             )
             evidence += told
-        for job_id in resumes:
-            for name in budgets:
-                if is_concerned(view, view.job(job_id), name):
-                    places[name] = msgspec.structs.replace(places[name], resumed_s=view.now_s)
         plan = RegulationPlan(
             suspends=tuple(suspends),
             resumes=tuple(resumes),
@@ -161,7 +165,33 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             evidence=tuple(evidence),
             io_headroom_bytes_per_s=self._headroom(view, budgets.get(CAP), suspends, resumes),
         )
-        return plan, Memory(at_s=view.now_s, places=places, loads=loads)
+        return plan, Memory(
+            at_s=view.now_s,
+            places=_with_resumes(view, places, resumes),
+            budgets=budgets,
+            returned=frozenset(resumes),
+            loads=loads,
+        )
+
+    def refill(self, view: View, memory: Memory | None) -> tuple[RegulationPlan, Memory | None]:
+        """Resume what is predicted to fit where a job has just ended."""
+        if memory is None:
+            return RegulationPlan(), None
+        returned = memory.returned.difference(job.id for job in view.suspended)
+        budgets = {
+            name: _without_ended(view, budget, returned, memory.loads)
+            for name, budget in memory.budgets.items()
+        }
+        resumes, evidence = choose_resumes(view, budgets, memory.loads, 0.0)
+        plan = RegulationPlan(
+            resumes=tuple(resumes),
+            reasons=resumes,
+            evidence=tuple(evidence),
+            io_headroom_bytes_per_s=self._headroom(view, budgets.get(CAP), {}, resumes),
+        )
+        places = _with_resumes(view, memory.places, resumes)
+        returned |= frozenset(resumes)
+        return plan, msgspec.structs.replace(memory, places=places, returned=returned)
 
     def _look(self, view: View, memory: Memory) -> tuple[dict[str, Place], dict[str, Budget]]:
         """Every device and the cap: what is remembered of it from now on, and how it stands."""
@@ -226,6 +256,40 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         staying = cap.load - sum(cap.parts.get(job_id, 0.0) for job_id in suspends)
         promised += [cap.parts.get(job_id, 0.0) for job_id in suspends]
         return max(0.0, cap.fits - staying - sum(promised))
+
+
+def _with_resumes(
+    view: View, places: Mapping[str, Place], resumes: Iterable[JobId]
+) -> Mapping[str, Place]:
+    """The places, those marked to which a job came back just now."""
+    marked = dict(places)
+    for job in map(view.job, resumes):
+        for name in places:
+            if is_concerned(view, job, name):
+                marked[name] = msgspec.structs.replace(marked[name], resumed_s=view.now_s)
+    return marked
+
+
+def _without_ended(view: View, budget: Budget, returned: Iterable[JobId], loads: Loads) -> Budget:
+    """How the place stands now, within the slice."""
+    running = [job.id for job in view.running if is_concerned(view, job, budget.name)]
+    back = _parts(loads, budget.name, [job_id for job_id in returned if job_id in running])
+    return between_samples(budget, running, back)
+
+
+def _expected(view: View, memory: Memory, budgets: Mapping[str, Budget]) -> dict[str, Budget]:
+    """The slice shows too little of a job that came back late in it: its part when it last ran."""
+    late_s = memory.at_s + (1.0 - A_SLICE) * (view.now_s - memory.at_s)
+    late = [job for job in view.running if job.id in memory.returned and job.since_s > late_s]
+    expected: dict[str, Budget] = {}
+    for name, budget in budgets.items():
+        here = [job.id for job in late if is_concerned(view, job, name)]
+        expected[name] = with_expected(budget, _parts(memory.loads, name, here))
+    return expected
+
+
+def _parts(loads: Loads, name: str, jobs: Iterable[JobId]) -> dict[JobId, float]:
+    return {job_id: loads.get(job_id, {}).get(name, 0.0) for job_id in jobs}
 
 
 def _remember(
