@@ -10,7 +10,7 @@ help:
 	@echo "make test     all gates: ruff, mypy, import contracts, every test (about 5 minutes)"
 	@echo "make demo     the main job on this machine's disk, regulation off and on (at most 90 s)"
 	@echo "make bench    how fast the scheduler is, beside its peers; ARGS='--quick' (5 minutes, 1)"
-	@echo "make bench-regulation   real jobs with and without regulation on three beds (30 minutes)"
+	@echo "make bench-regulation   real jobs with and without regulation on three beds (50 minutes)"
 	@echo "make setup    the virtual environment in .venv"
 	@echo "make format   format the code"
 	@echo "make clean    remove .venv and caches"
@@ -39,7 +39,7 @@ demo: $(STAMP)
 bench: $(STAMP)
 	@$(BIN)/python tests/bench/performance.py $(ARGS)
 
-# Needs root and nbdkit, nbdkit-plugin-dev, libnbd-bin, fuse3, gcc. BENCH="--rounds 1 --beds spin"
+# Needs root and nbdkit, nbdkit-plugin-dev, libnbd-bin, fuse3, gcc. BENCH="--rounds 1 --bed spin"
 bench-regulation: $(STAMP)
 	@$(BIN)/python tests/bench/regulation.py $(BENCH)
 

@@ -1,8 +1,10 @@
 """The same real jobs under ``none``, ``dynamic`` and ``bounded``: ``make bench-regulation``.
 
 Every bed (see bed.py) is made once. ``dynamic`` is run once with each of three bounds and goes on
-with the best; then all three are run in rounds whose order rotates, each run with a private daemon
-and cold caches. Prints a Markdown table and writes docs/bench-regulation.md, unless ``--quick``.
+with the best; then rounds follow, each run with a private daemon and cold caches. In a round
+``none`` and ``bounded`` come one after the other, in turns the one and the other first, and make a
+pair: what the machine does besides is nearly the same to both. Prints a Markdown table, and writes
+docs/bench-regulation.md when it ran on every bed and not ``--quick``.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import bed as beds_
+from bench_figure import median_interval
 from private import private
 
 from iodaemon.api.model import Job
@@ -30,7 +33,21 @@ ROOT = Path(__file__).parents[2]
 REPORT = ROOT / "docs/bench-regulation.md"
 BEDS = ("thrash", "spin", "plain")
 QUICK_BEDS = ("spin", "plain")
+ROUNDS = {"thrash": 10, "spin": 10, "plain": 40}
+"""At least 10 pairs; where 3 % are to be told from the noise of a shared disk, more."""
+DYNAMIC_ROUNDS = 10
+"""Rounds in which ``dynamic`` runs too; the others are there for the pairs."""
 RULES = ("none", "dynamic", "bounded")
+"""In the order of the table."""
+ORDERS = (
+    ("none", "bounded", "dynamic"),
+    ("bounded", "none", "dynamic"),
+    ("dynamic", "none", "bounded"),
+    ("dynamic", "bounded", "none"),
+)
+LEAST_RATIO = {"thrash": 2.0, "spin": 2.0, "plain": 0.97}
+"""What ``bounded`` is to reach, in times as fast as ``none``: beds with something to give have
+2 to 5 times of it, and where there is nothing it may cost 3 %."""
 BOUND_SHARES = (0.4, 0.7, 1.0)
 """Bounds that are tried, as parts of what the jobs move together without regulation."""
 
@@ -47,13 +64,22 @@ class Run(NamedTuple):
 
 
 class Result(NamedTuple):
-    """One bed, all its runs."""
+    """One bed, all its rounds: of each, the runs by rule."""
 
     bed: str
     about: str
     bound: float
     trials: dict[float, Run]
-    runs: dict[str, list[Run]]
+    rounds: list[dict[str, Run]]
+
+    def runs(self, rule: str) -> list[Run]:
+        """All runs of one rule."""
+        return [one[rule] for one in self.rounds if rule in one]
+
+    def ratios(self, rule: str) -> list[float]:
+        """How many times as fast as ``none`` in the same round, each round."""
+        pairs = [(one["none"], one[rule]) for one in self.rounds if rule in one]
+        return [free.makespan_s / run.makespan_s for free, run in pairs]
 
 
 def measure(jobs: Sequence[Job], suspensions: int) -> Run:
@@ -113,20 +139,21 @@ def run_bed(name: str, base: Path, rounds: int, *, is_small: bool, logs: Path | 
     with beds_.make(name, base, is_small=is_small) as bed:
         say(f"{name}: {bed.about}")
         bound, trials = choose_bound(bed, base)
-        runs: dict[str, list[Run]] = {rule: [] for rule in RULES}
+        results: list[dict[str, Run]] = []
         for number in range(rounds):
+            made: dict[str, Run] = {}
             for rule in order(number):
                 keep = "" if logs is None else str(logs / f"{name}-{number}-{rule}.log")
                 limit = bound if rule == "dynamic" else None
-                runs[rule].append(run_once(bed, base, rule, limit, keep))
-        return Result(bed=name, about=bed.about, bound=bound, trials=trials, runs=runs)
+                made[rule] = run_once(bed, base, rule, limit, keep)
+            results.append(made)
+        return Result(bed=name, about=bed.about, bound=bound, trials=trials, rounds=results)
 
 
-def order(number: int) -> tuple[str, ...]:
-    """Who comes when in this round: ABC, ACB, BCA, BAC, CAB, CBA and so on."""
-    first = (number // 2) % len(RULES)
-    turned = (*RULES[first:], *RULES[:first])
-    return turned if number % 2 == 0 else (turned[0], turned[2], turned[1])
+def order(number: int) -> list[str]:
+    """Who comes when in this round."""
+    rules = ORDERS[number % len(ORDERS)]
+    return [rule for rule in rules if rule != "dynamic" or number < DYNAMIC_ROUNDS]
 
 
 # -- the report ------------------------------------------------------------------------------------
@@ -135,29 +162,48 @@ def order(number: int) -> tuple[str, ...]:
 def table(results: Sequence[Result]) -> str:
     """Medians, and ranges in brackets; one line a bed and rule."""
     columns = (
-        *("bed", "regulation", "makespan s", "mean turnaround s", "Jain index", "suspended s"),
-        *("suspensions", "times as fast as none"),
+        *("bed", "regulation", "runs", "makespan s", "mean turnaround s", "Jain index"),
+        *("suspended s", "suspensions", "times as fast as none"),
     )
     lines = [f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns)]
     for result in results:
-        for rule, runs in result.runs.items():
+        for rule in RULES:
             name = f"dynamic, {result.bound / 1e6:.0f} MB/s" if rule == "dynamic" else rule
+            runs = result.runs(rule)
             cells = [
+                str(len(runs)),
                 spread([run.makespan_s for run in runs], 1),
                 spread([run.turnaround_s for run in runs], 1),
                 spread([run.jain for run in runs], 2),
                 spread([run.suspended_s for run in runs], 0),
                 spread([float(run.suspensions) for run in runs], 0),
-                spread(gains(result, rule), 2),
+                "1" if rule == "none" else paired(result.ratios(rule)),
             ]
             lines.append(f"| {result.bed} | {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def gains(result: Result, rule: str) -> list[float]:
-    """How many times as fast as ``none`` in the same round, each round."""
-    pairs = zip(result.runs["none"], result.runs[rule], strict=True)
-    return [free.makespan_s / run.makespan_s for free, run in pairs]
+def paired(ratios: Sequence[float]) -> str:
+    """Median (95 % interval of the median)."""
+    low, high = median_interval(ratios)
+    return f"{statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})"
+
+
+def verdicts(results: Sequence[Result]) -> str:
+    """Whether ``bounded`` is what it is to be; one line a bed."""
+    lines = []
+    for result in results:
+        ratios, least = result.ratios("bounded"), LEAST_RATIO[result.bed]
+        low, high = median_interval(ratios)
+        verdict = "shown" if low >= least else "not so" if high < least else "not decided"
+        suspensions = [run.suspensions for run in result.runs("bounded")]
+        lines.append(
+            f"- {result.bed}: `bounded` at least {least:g} times as fast as `none`: {verdict}, "
+            f"{paired(ratios)} in {len(ratios)} pairs; it suspended in "
+            f"{sum(count > 0 for count in suspensions)} of {len(suspensions)} runs, "
+            f"{sum(suspensions)} times in all"
+        )
+    return "\n".join(lines)
 
 
 def spread(values: Sequence[float], digits: int) -> str:
@@ -166,7 +212,7 @@ def spread(values: Sequence[float], digits: int) -> str:
     return f"{middle:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def report(results: Sequence[Result], rounds: int) -> str:
+def report(results: Sequence[Result], load: float) -> str:
     """The page."""
     now = datetime.datetime.now(tz=datetime.UTC)
     beds = "\n".join(f"- **{result.bed}**: {result.about}." for result in results)
@@ -179,17 +225,17 @@ def report(results: Sequence[Result], rounds: int) -> str:
     )
     return f"""# Regulation on three real beds
 
-Measured by `make bench-regulation` on {now:%Y-%m-%d}; {rounds} rounds of alternating runs, median
+Measured by `make bench-regulation` on {now:%Y-%m-%d}; rounds of alternating runs, median
 [lowest, highest].
-Machine: {machine()}.
-Other work ran on its cores and its disk at the same time, hence the ranges on the plain disk: a
-difference smaller than they are says nothing. Compare runs of one round, not of two dates.
+Machine: {machine()}; load average before the first run {load:.1f}.
 
 {table(results)}
 
-The last column compares runs of the same round. The Jain index is that of the jobs' turnarounds:
-1 when all took equally long, so jobs that run one after the other score lower however soon each
-of them ends.
+The last column compares runs of the same round, one after the other: the median of the ratios, and
+its 95 % interval (bootstrap). The Jain index is that of the jobs' turnarounds: 1 when all took
+equally long, so jobs that run one after the other score lower however soon each of them ends.
+
+{verdicts(results)}
 
 ## Beds
 
@@ -232,8 +278,8 @@ def options() -> argparse.Namespace:
     """What is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="one round on two small beds")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--beds", default="", help=f"of {','.join(BEDS)}")
+    parser.add_argument("--rounds", type=int, help=f"of every bed, for {ROUNDS}")
+    parser.add_argument("--bed", action="append", choices=BEDS, help="this one only; repeatable")
     parser.add_argument("--logs", type=Path, help="keep the daemons' logs in this directory")
     return parser.parse_args()
 
@@ -241,24 +287,24 @@ def options() -> argparse.Namespace:
 def main() -> int:
     """Run, print, write; 1 when a bed cannot be made here."""
     asked = options()
-    names = asked.beds.split(",") if asked.beds else QUICK_BEDS if asked.quick else BEDS
+    names = asked.bed or (QUICK_BEDS if asked.quick else BEDS)
     lacks = {name: beds_.missing(name) for name in names}
     for name, lacking in lacks.items():
         if lacking:
             print(f"bed {name} needs {', '.join(lacking)}", file=sys.stderr)
             return 1
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    rounds = 1 if asked.quick else asked.rounds
-    results = []
+    load, results = os.getloadavg()[0], []
     for name in names:
         base = Path(tempfile.mkdtemp(prefix="iod-bench-", dir="/var/tmp"))
         try:
+            rounds = asked.rounds or (1 if asked.quick else ROUNDS[name])
             results.append(run_bed(name, base, rounds, is_small=asked.quick, logs=asked.logs))
         finally:
             shutil.rmtree(base)
-    print(table(results))
+    print(f"{table(results)}\n\n{verdicts(results)}")
     if not asked.quick and tuple(names) == BEDS:
-        REPORT.write_text(report(results, rounds))
+        REPORT.write_text(report(results, load))
     return 0
 
 

@@ -1,7 +1,16 @@
 """The benchmarks' own arithmetic."""
 
 import pytest
-from bench_figure import Check, Section, Series, alternate, figure, percentile, section_lines
+from bench_figure import (
+    Check,
+    Section,
+    Series,
+    alternate,
+    figure,
+    median_interval,
+    percentile,
+    section_lines,
+)
 
 
 @pytest.mark.parametrize(
@@ -72,3 +81,16 @@ def test_a_table_has_medians_ranges_and_ratios_to_ours():
         "- a note",
         "",
     ] == section_lines(section)
+
+
+def test_the_interval_of_a_median_is_that_of_order_statistics():
+    """Of 20 values the 6th and the 15th enclose the median with 95.9 % (binomial)."""
+    values = [float(value) for value in range(1, 21)]
+    low, high = median_interval(values)
+
+    assert (6.0 <= low <= 7.0, 14.0 <= high <= 15.0) == (True, True)
+    assert (low, high) == median_interval(values)
+
+
+def test_the_interval_of_equal_values_is_a_point():
+    assert (2.0, 2.0) == median_interval([2.0] * 5)
