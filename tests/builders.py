@@ -93,6 +93,14 @@ def cancel(at_s: float, job_id: int = 1, grace_s: float = 10.0) -> ev.CancelRequ
     return ev.CancelRequested(at_s=at_s, job_id=JobId(job_id), by="ann", grace_s=grace_s)
 
 
+def requeue(
+    at_s: float, job_id: int = 1, grace_s: float = 10.0, ended: Job | None = None
+) -> ev.RequeueRequested:
+    return ev.RequeueRequested(
+        at_s=at_s, job_id=JobId(job_id), by="ann", grace_s=grace_s, ended=ended
+    )
+
+
 def hold(at_s: float, job_id: int = 1) -> ev.SuspendRequested:
     return ev.SuspendRequested(at_s=at_s, job_id=JobId(job_id), by="ann")
 

@@ -144,6 +144,10 @@ class Client:
         """
         return _only(self.cancel_each([job_id], grace_s=grace_s))
 
+    def requeue(self, job_id: int, *, grace_s: float | None = None) -> JobAnswer:
+        """Put a job back into the queue, ended first where it runs, as by ``cancel``."""
+        return _only(self.requeue_each([job_id], grace_s=grace_s))
+
     def suspend(self, job_id: int) -> JobAnswer:
         """Make a job stand still until it is resumed."""
         return _only(self.suspend_each([job_id]))
@@ -157,6 +161,12 @@ class Client:
     ) -> Iterator[tuple[int, Outcome]]:
         """Cancel several jobs side by side; yields each with its answer or refusal, in order."""
         return self._each(ids, "cancel", {} if grace_s is None else {"grace_s": grace_s}, grace_s)
+
+    def requeue_each(
+        self, ids: Sequence[int], *, grace_s: float | None = None
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Requeue several jobs side by side; yields as ``cancel_each``."""
+        return self._each(ids, "requeue", {} if grace_s is None else {"grace_s": grace_s}, grace_s)
 
     def suspend_each(self, ids: Sequence[int]) -> Iterator[tuple[int, Outcome]]:
         """Suspend several jobs side by side; yields each with its answer or refusal, in order."""

@@ -38,7 +38,7 @@ STATE_CODES: Final[Mapping[str, str]] = MappingProxyType(
 FINAL_STATES: Final = frozenset(
     {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "LOST"}
 )
-"""The states a job does not leave."""
+"""The states a job leaves only when it is requeued."""
 
 
 class Reason(TypedDict):
@@ -74,6 +74,7 @@ class JobOptions(TypedDict, total=False):
     io_rate_bytes_per_s: float
     no_suspend: bool
     max_suspend_s: float
+    requeue: bool
     stdout: str
     stderr: str
     umask: int
@@ -105,6 +106,7 @@ class Job(TypedDict):
     io_rate_bytes_per_s: float | None
     no_suspend: bool
     max_suspend_s: float | None
+    requeue: bool
     socket: int | None
     slots: list[int]
     attempt: int
@@ -155,10 +157,14 @@ class JobsAnswer(TypedDict):
 
 
 class JobAnswer(TypedDict):
-    """What became of one request on one job; ``gone`` comes with a cancel alone."""
+    """What became of one request on one job.
+
+    A cancel says whether it is ``gone``, a requeue whether it is ``requeued``: waits or runs again.
+    """
 
     job: Job
     gone: NotRequired[bool]
+    requeued: NotRequired[bool]
 
 
 class WaitAnswer(TypedDict):

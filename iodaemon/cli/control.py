@@ -1,4 +1,4 @@
-"""``iod cancel``, ``iod suspend``, ``iod resume``: what a person does to jobs."""
+"""``iod cancel``, ``iod requeue``, ``iod suspend``, ``iod resume``: what a person does to jobs."""
 
 from __future__ import annotations
 
@@ -58,6 +58,33 @@ def cancel(
     )
 
 
+@verb(app, "requeue")
+def requeue(
+    ctx: typer.Context,
+    jobs: Jobs = None,
+    grace: Grace = None,
+    yes: Yes = OFF,
+    as_json: AsJson = OFF,
+) -> int:
+    """Run jobs again from their beginning.
+
+    JOB is 7, 3-9, 1,4, last or all, which is all of yours that have not ended. One that runs is
+    ended first. Each keeps its number and its place in the queue.
+    """
+    session: Session = ctx.obj
+    grace_s = _grace_s(grace)
+    selection = parse_selectors(jobs or [])
+    return _act(
+        session.client(),
+        selection,
+        lambda client, ids: client.requeue_each(ids, grace_s=grace_s),
+        fault=_not_requeued,
+        ask=None if yes else "requeue",
+        finished=not selection.is_all,
+        as_json=as_json,
+    )
+
+
 @verb(app, "suspend")
 def suspend(
     ctx: typer.Context,
@@ -108,6 +135,7 @@ def _act(
     *,
     fault: Callable[[JobAnswer], str | None],
     ask: str | None = None,
+    finished: bool = False,
     as_json: bool,
 ) -> int:
     """Ask for it, say of every job what became of it; the exit code.
@@ -118,11 +146,12 @@ def _act(
         request: what is asked of them.
         fault: what an answer falls short of; None: nothing.
         ask: the verb, when 'all' is to be confirmed by a person.
+        finished: it may be asked of jobs that have ended.
         as_json: print the answers, not sentences.
     """
     if selection.is_all and ask and not sys.stdin.isatty():
         raise UsageError(f"{ask} all: nobody can be asked here, so add --yes")
-    ids = find_ids(client, selection, finished=False)
+    ids = find_ids(client, selection, finished=finished)
     if not ids:
         output.say("no unfinished job is meant: nothing to do")
         return ExitCode.OK
@@ -169,6 +198,10 @@ def _tell(answer: JobAnswer, fault: str | None, *, as_json: bool) -> int:
 
 def _not_gone(answer: JobAnswer) -> str | None:
     return None if answer.get("gone", True) else "is not gone yet"
+
+
+def _not_requeued(answer: JobAnswer) -> str | None:
+    return None if answer.get("requeued", True) else f"is not requeued, {answer['job']['state']}"
 
 
 def _not_still(answer: JobAnswer) -> str | None:

@@ -31,6 +31,7 @@ VERBS: Final[Mapping[str, str]] = MappingProxyType(
         "logs": "logs",
         "wait": "wait",
         "cancel": "control",
+        "requeue": "control",
         "suspend": "control",
         "resume": "control",
         "history": "history",

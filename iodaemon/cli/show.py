@@ -78,6 +78,8 @@ def _asked(job: Job) -> str:
         parts.append("never to be suspended")
     elif job["max_suspend_s"] is not None:
         parts.append(f"suspended for {format_duration(job['max_suspend_s'])} in a row at most")
+    if job["requeue"]:
+        parts.append("to be run again after a reboot")
     return ", ".join(parts)
 
 

@@ -47,6 +47,9 @@ MaxSuspend = Annotated[
         text="Longest suspension in a row by the regulation; bare number: minutes.",
     ),
 ]
+Requeue = Annotated[
+    bool, option("--requeue", text="Run it again if the machine is restarted while it runs.")
+]
 Chdir = Annotated[Word, option("-D", "--chdir", metavar="DIR", text="Where it runs [here].")]
 Out = Annotated[
     Word, option("-o", "--output", metavar="FILE", text="Standard output; %j: the job's number.")
@@ -79,6 +82,7 @@ def submit(
     io_rate: IoRate = None,
     no_suspend: NoSuspend = OFF,
     max_suspend: MaxSuspend = None,
+    requeue: Requeue = OFF,
     chdir: Chdir = None,
     out: Out = None,
     err: Err = None,
@@ -98,7 +102,8 @@ def submit(
     """
     limits = parse_limits(cpus=cpus, mem=mem, time=time, io_rate=io_rate, max_suspend=max_suspend)
     place = find_place(os.environ, chdir=chdir, out=out, err=err, env=env or [], is_clean=clean_env)
-    options = limits | place.options | _flags(name=name, no_suspend=no_suspend, hold=hold)
+    flags = _flags(name=name, no_suspend=no_suspend, requeue=requeue, hold=hold)
+    options = limits | place.options | flags
     specs: list[JobSpec] = [
         {**options, "command": words} for words in _commands(ctx.obj, command, from_file, place)
     ]
@@ -109,13 +114,15 @@ def submit(
     return _send(ctx.obj, specs, place.environment, report=report, wait=wait)
 
 
-def _flags(*, name: str | None, no_suspend: bool, hold: bool) -> JobOptions:
+def _flags(*, name: str | None, no_suspend: bool, requeue: bool, hold: bool) -> JobOptions:
     """What was said, and nothing that was not: the daemon has the defaults."""
     flags = JobOptions()
     if name is not None:
         flags["name"] = name
     if no_suspend:
         flags["no_suspend"] = True
+    if requeue:
+        flags["requeue"] = True
     if hold:
         flags["hold"] = True
     return flags

@@ -46,13 +46,17 @@ class StartFailed(_Event, frozen=True):
 
 
 class JobExited(_Event, frozen=True):
-    """All processes of the job are gone. ``exit`` empty: its exit could not be learned."""
+    """All processes of the job are gone. ``exit`` empty: its exit could not be learned.
+
+    ``by_reboot``: they went with the machine.
+    """
 
     job_id: JobId
     attempt: int
     exit: Exit
     io: IoTotals
     note: str = ""
+    by_reboot: bool = False
 
 
 class JobSuspended(_Event, frozen=True):
@@ -94,6 +98,18 @@ class CancelRequested(_Event, frozen=True):
     job_id: JobId
     by: str
     grace_s: float
+
+
+class RequeueRequested(_Event, frozen=True):
+    """Somebody wants the job run again from its beginning, ended first where it runs.
+
+    ``ended`` is its record where it ended so long ago that the state may not have it any more.
+    """
+
+    job_id: JobId
+    by: str
+    grace_s: float
+    ended: Job | None = None
 
 
 class SuspendRequested(_Event, frozen=True):
@@ -139,6 +155,7 @@ JobEvent = (
     | StopDelayed
     | SampleTaken
     | CancelRequested
+    | RequeueRequested
     | SuspendRequested
     | ResumeRequested
     | TimerFired

@@ -86,11 +86,13 @@ TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = MappingProxyType(
         # A start that provably never ran gives its slots back (PENDING); one that can never
         # succeed is FAILED; one whose fate is unknown is LOST.
         _S.STARTING: frozenset({_S.RUNNING, _S.PENDING, _S.STOPPING, _S.CANCELLED}) | ENDS,
-        _S.RUNNING: SUSPENDED | {_S.STOPPING} | ENDS,
-        _S.SUSPENDED_IO: frozenset({_S.RUNNING, _S.SUSPENDED_USER, _S.STOPPING}) | ENDS,
-        _S.SUSPENDED_USER: frozenset({_S.RUNNING, _S.SUSPENDED_IO, _S.STOPPING}) | ENDS,
-        _S.STOPPING: frozenset({_S.CANCELLED, _S.TIMEOUT, _S.LOST, _S.OUT_OF_MEMORY}),
-        **{state: frozenset[JobState]() for state in FINAL},
+        # PENDING again: the machine was restarted, and the job asked to be requeued then.
+        _S.RUNNING: SUSPENDED | {_S.STOPPING, _S.PENDING} | ENDS,
+        _S.SUSPENDED_IO: frozenset({_S.RUNNING, _S.SUSPENDED_USER, _S.STOPPING, _S.PENDING}) | ENDS,
+        _S.SUSPENDED_USER: frozenset({_S.RUNNING, _S.SUSPENDED_IO, _S.STOPPING, _S.PENDING}) | ENDS,
+        _S.STOPPING: frozenset({_S.CANCELLED, _S.TIMEOUT, _S.LOST, _S.OUT_OF_MEMORY, _S.PENDING}),
+        # Only for a requeue: it runs again from its beginning, as a new attempt.
+        **{state: frozenset({_S.PENDING}) for state in FINAL},
     }
 )
 """The life of a job: from each state, the states it may step to."""
@@ -116,6 +118,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         io_rate_bytes_per_s: declared I/O hint. None: unknown, which is not zero.
         no_suspend: the regulation never suspends this job.
         max_suspend_s: longest suspension in a row by the regulation. None: the daemon's.
+        requeue: run it again from its beginning if the machine is restarted while it runs.
         stdout: file for standard output; None: the job's own output file. ``%j`` is the job id.
         stderr: file for standard error; None: the same as standard output.
         environment_id: key of the stored environment (stored once, shared by many jobs).
@@ -131,6 +134,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     io_rate_bytes_per_s: float | None = None
     no_suspend: bool = False
     max_suspend_s: float | None = None
+    requeue: bool = False
     stdout: str | None = None
     stderr: str | None = None
     environment_id: str = ""
@@ -192,7 +196,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         immune_until_s: the regulation may not suspend it before this time.
         hold_reason: why the regulation last held it, shown while it stands still.
         user_hold_reason: who holds it, shown while a person's hold keeps it still.
-        stop: what the end of a STOPPING job will be called.
+        stop: what the end of a STOPPING job will be called; PENDING: it is being requeued.
         stop_reason: why it is being stopped; becomes the reason of its end.
         kill_at_s: when a STOPPING job is killed; None: it has been, or is not stopping.
     """
@@ -282,10 +286,30 @@ def moved(job: Job, to: JobState, now_s: float, reason: Reason | None = None) ->
     return _ended(job, now_s) if to in FINAL else job
 
 
+def renewed(job: Job) -> Job:
+    """The job as if it had not run yet, but for its attempts; what it did is in its history."""
+    return msgspec.structs.replace(
+        _let_go(job),
+        partition=None,
+        started_s=None,
+        ended_s=None,
+        run_s=0.0,
+        suspended_io_s=0.0,
+        suspended_user_s=0.0,
+        reason=None,
+        exit=None,
+        io=IoTotals(),
+    )
+
+
 def _ended(job: Job, now_s: float) -> Job:
+    return msgspec.structs.replace(_let_go(job), ended_s=now_s)
+
+
+def _let_go(job: Job) -> Job:
+    """It holds nothing and nobody holds it."""
     return msgspec.structs.replace(
         job,
-        ended_s=now_s,
         slots=(),
         user_hold=False,
         io_hold=False,

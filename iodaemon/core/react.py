@@ -43,6 +43,8 @@ def react(step: Step, event: ev.JobEvent) -> None:
             job = step.state.jobs.get(event.job_id)
             if job is not None and job.is_live:
                 _on_word(step, event, job)
+        case ev.RequeueRequested():
+            _on_requeue(step, event)
         case ev.CancelRequested() | ev.SuspendRequested() | ev.ResumeRequested():
             job = step.state.jobs.get(event.job_id)
             if job is not None and not job.state.is_final:
@@ -63,9 +65,18 @@ def _on_life(step: Step, event: ev.JobStarted | ev.StartFailed | ev.JobExited, j
         case ev.StartFailed():
             _on_start_failed(step, event, job)
         case ev.JobExited():
-            job = with_fields(job, exit=event.exit, io=event.io)
-            reason = _end_reason(job, event.note)
-            step.move(job, _end_state(job), reason, happened_s=event.at_s)
+            _on_exited(step, event, job)
+
+
+def _on_exited(step: Step, event: ev.JobExited, job: Job) -> None:
+    job = with_fields(job, exit=event.exit, io=event.io)
+    again = job.stop_reason if job.stop is JobState.PENDING else None
+    if event.by_reboot and job.spec.requeue and job.stop is None:
+        again = Reason(code="Requeued", text=f"{event.note}; it asked to be run again then")
+    if again is not None:
+        step.requeue(job, again, happened_s=event.at_s)
+    else:
+        step.move(job, _end_state(job), _end_reason(job, event.note), happened_s=event.at_s)
 
 
 def _on_word(
@@ -108,7 +119,9 @@ def _on_started(step: Step, job: Job) -> None:
 
 def _on_start_failed(step: Step, event: ev.StartFailed, job: Job) -> None:
     reason = Reason(code="StartFailed", text=event.problem)
-    if job.state is JobState.STOPPING:
+    if job.stop is JobState.PENDING and job.stop_reason is not None:
+        step.requeue(job, job.stop_reason)
+    elif job.state is JobState.STOPPING:
         step.move(job, job.stop or JobState.CANCELLED, job.stop_reason)
     elif event.exit_code is not None:
         job = with_fields(job, exit=Exit(code=event.exit_code))
@@ -172,8 +185,30 @@ def _on_cancel(step: Step, event: ev.CancelRequested, job: Job) -> None:
     elif job.state is not JobState.STOPPING:
         step.stop(job, JobState.CANCELLED, reason, event.grace_s)
     else:
-        sooner_s = min(job.kill_at_s or step.now_s, step.now_s + event.grace_s)
-        step.put(with_fields(job, kill_at_s=sooner_s))
+        if job.stop is JobState.PENDING:  # it was to run again; now it is not
+            job = with_fields(job, stop=JobState.CANCELLED, stop_reason=reason)
+        _kill_sooner(step, job, event.grace_s)
+
+
+def _kill_sooner(step: Step, job: Job, grace_s: float) -> None:
+    sooner_s = min(job.kill_at_s or step.now_s, step.now_s + grace_s)
+    step.put(with_fields(job, kill_at_s=sooner_s))
+
+
+def _on_requeue(step: Step, event: ev.RequeueRequested) -> None:
+    """A job that waits, or that is being ended for another reason, is left alone."""
+    if event.job_id not in step.state.jobs and event.ended is not None:
+        step.recall(event.ended)
+    job = step.state.jobs.get(event.job_id)
+    reason = Reason(code="Requeued", text=f"requeued by {event.by}")
+    if job is None:
+        return
+    if job.state.is_final:
+        step.requeue(job, reason)
+    elif job.is_live and job.state is not JobState.STOPPING:
+        step.stop(job, JobState.PENDING, reason, event.grace_s)
+    elif job.stop is JobState.PENDING:
+        _kill_sooner(step, job, event.grace_s)
 
 
 def _on_user_suspend(step: Step, event: ev.SuspendRequested, job: Job) -> None:

@@ -157,6 +157,8 @@ class State:
             return
         if before.state is JobState.PENDING:
             self._leave_queue(job.id)
+        if before.state in FINAL:
+            self._finished.remove(job.id)
         if before.state in LIVE and job.state not in LIVE:
             self._give_back(before)
             self._live.pop(job.id, None)

@@ -6,7 +6,7 @@ Handlers (``react``) and the controller write through it, so that every change i
 from __future__ import annotations
 
 from iodaemon.core.decision import ACTED, Decision, Evidence, Plan, ShadowStep, Stop, Transition
-from iodaemon.core.job import Job, JobId, JobState, Reason, moved
+from iodaemon.core.job import Job, JobId, JobState, Reason, moved, renewed
 from iodaemon.core.state import State, with_fields
 
 
@@ -35,6 +35,10 @@ class Step:
         """A job that never was."""
         self.state.remove(job_id)
         self._removed.append(job_id)
+
+    def recall(self, job: Job) -> None:
+        """A job that ended long ago; it is about to live again."""
+        self.state.add(job)
 
     def put(self, job: Job) -> None:
         """A newer record of a job, in the same state."""
@@ -81,6 +85,11 @@ class Step:
         )
         self.move(job, JobState.STOPPING, reason)
         self.decide(Stop(job_id=job.id))
+
+    def requeue(self, job: Job, reason: Reason, *, happened_s: float | None = None) -> None:
+        """Nothing of it is left to run: it waits in its old place, for a new attempt."""
+        self.move(job, JobState.PENDING, reason, happened_s=happened_s)
+        self.put(renewed(self.state.jobs[job.id]))
 
     def decide(self, decision: Decision) -> None:
         """Something for the backend."""

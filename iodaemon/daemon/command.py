@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final
 
@@ -9,24 +10,24 @@ import msgspec
 from aiohttp import web
 
 from iodaemon.core import event as ev
-from iodaemon.core.job import JobState
+from iodaemon.core.job import WAITING, Job, JobState
 from iodaemon.daemon.authorise import Verb
 from iodaemon.daemon.lookup import Lookup, json_answer, read_body
 from iodaemon.daemon.record import user_name
 from iodaemon.daemon.submission import decode_submission, environment_key, job_maker
-from iodaemon.errors import RequestError
+from iodaemon.errors import JournalError, RequestError
 
 _SUSPEND_WAIT_S: Final = 5.0
 _AFTER_GRACE_S: Final = 8.0
 """What a kill may take after the grace time before the client is told that it does."""
 
 
-class _Cancel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grace_s: float | None = None
 
 
 class Commands:
-    """Submit, cancel, suspend, resume."""
+    """Submit, cancel, requeue, suspend, resume."""
 
     def __init__(self, lookup: Lookup, *, cancel_grace_s: float) -> None:
         self._lookup = lookup
@@ -39,6 +40,7 @@ class Commands:
         return [
             web.post("/v1/jobs", self._submit),
             web.post("/v1/jobs/{id}/cancel", self._cancel),
+            web.post("/v1/jobs/{id}/requeue", self._requeue),
             web.post("/v1/jobs/{id}/suspend", self._suspend),
             web.post("/v1/jobs/{id}/resume", self._resume),
         ]
@@ -54,8 +56,7 @@ class Commands:
     async def _cancel(self, request: web.Request) -> web.Response:
         job = await self._lookup.job(request)
         actor = self._lookup.allow(request, "cancel", job)
-        asked = await read_body(request, _Cancel)
-        grace_s = self._cancel_grace_s if asked.grace_s is None else max(0.0, asked.grace_s)
+        grace_s = await self._read_grace_s(request)
         if job.state.is_final:
             raise RequestError(f"job {job.id} has ended already ({job.state})")
         self._driver.post(
@@ -70,6 +71,55 @@ class Commands:
             lambda: self._lookup.is_over(job.id), grace_s + _AFTER_GRACE_S
         )
         return json_answer({"job": await self._record(request), "gone": gone})
+
+    async def _read_grace_s(self, request: web.Request) -> float:
+        asked = await read_body(request, _Stop)
+        return self._cancel_grace_s if asked.grace_s is None else max(0.0, asked.grace_s)
+
+    async def _requeue(self, request: web.Request) -> web.Response:
+        job = await self._lookup.job(request)
+        actor = self._lookup.allow(request, "requeue", job)
+        grace_s = await self._read_grace_s(request)
+        self._refuse_requeue(job)
+        if self._driver.problem:
+            raise JournalError(self._driver.problem)
+        if job.state.is_final:
+            await self._recall_environment(job)
+        event = ev.RequeueRequested(
+            at_s=self._driver.timeline.now_s,
+            job_id=job.id,
+            by=user_name(actor.uid),
+            grace_s=grace_s,
+            ended=job if job.state.is_final else None,
+        )
+        self._driver.post(event)
+
+        def settled() -> bool:
+            now = self._state.jobs.get(job.id, job)
+            is_over = now.state.is_final and now is not job  # it was cancelled after all
+            return is_over or (_is_requeued(job, now) and self._driver.is_durable(job.id))
+
+        await self._driver.watch.until(settled, grace_s + _AFTER_GRACE_S)
+        if self._driver.problem:
+            raise JournalError(self._driver.problem)
+        now = self._state.jobs.get(job.id, job)
+        return json_answer({"job": self._lookup.record(now), "requeued": _is_requeued(job, now)})
+
+    def _refuse_requeue(self, job: Job) -> None:
+        if job.state in WAITING:
+            raise RequestError(f"job {job.id} is {job.state}: it waits already")
+        if job.stop is not None and job.stop is not JobState.PENDING:
+            raise RequestError(f"job {job.id} is being ended; requeue it once it has")
+
+    async def _recall_environment(self, job: Job) -> None:
+        """Those of ended jobs are not kept in memory."""
+        key = job.spec.environment_id
+        stored = await asyncio.to_thread(self._lookup.journal.environment, key)
+        if stored is None:
+            raise RequestError(
+                f"job {job.id}: its environment is not kept any more; submit it again"
+            )
+        self._driver.recall_environment(key, stored)
 
     async def _suspend(self, request: web.Request) -> web.Response:
         return await self._hold(request, "suspend")
@@ -105,3 +155,8 @@ class Commands:
 
     async def _record(self, request: web.Request) -> dict[str, object]:
         return self._lookup.record(await self._lookup.job(request))
+
+
+def _is_requeued(before: Job, now: Job) -> bool:
+    """True when it waits again, or has been started since."""
+    return now.attempt > before.attempt or (now is not before and now.state in WAITING)

@@ -128,6 +128,10 @@ class Driver:
         """The stored environment of a job."""
         return self._environments.get(environment_id, {})
 
+    def recall_environment(self, environment_id: str, environment: Mapping[str, str]) -> None:
+        """Know again what the journal holds: its job is about to be requeued."""
+        self._environments.setdefault(environment_id, environment)
+
     # -- for the server --------------------------------------------------------------------------
 
     async def submit(

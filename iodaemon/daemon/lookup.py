@@ -100,7 +100,7 @@ class Lookup:
         return found
 
     def is_over(self, job_id: JobId) -> bool:
-        """Ended, and on the disk as ended. True for ever once it is; unknown jobs are over."""
+        """Ended, and on the disk as ended: so it stays, unless requeued. Unknown jobs are over."""
         job = self.state.jobs.get(job_id)
         return job is None or (job.state.is_final and self.driver.is_durable(job_id))
 

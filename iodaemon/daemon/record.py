@@ -46,6 +46,7 @@ def job_record(job: Job, state: State | None, now_s: float, jobs_directory: Path
         "io_rate_bytes_per_s": spec.io_rate_bytes_per_s,
         "no_suspend": spec.no_suspend,
         "max_suspend_s": spec.max_suspend_s,
+        "requeue": spec.requeue,
         "socket": job.partition,
         "slots": list(job.slots),
         "attempt": job.attempt,

@@ -32,6 +32,7 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     io_rate_bytes_per_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
     no_suspend: bool = False
     max_suspend_s: _Positive | None = None
+    requeue: bool = False
     stdout: _Word | None = None
     stderr: _Word | None = None
     umask: Annotated[int, msgspec.Meta(ge=0, le=0o777)] = 0o022

@@ -49,6 +49,7 @@ def job(job_id: int, state: str = "RUNNING", **changes: Any) -> dict[str, Any]:
         "io_rate_bytes_per_s": None,
         "no_suspend": False,
         "max_suspend_s": None,
+        "requeue": False,
         "socket": 0 if started else None,
         "slots": [3] if started and not ended else [],
         "attempt": int(started),
@@ -110,7 +111,7 @@ class FakeDaemon:
         seen: every request: method, path, query or body.
         answers: raw bytes to send for a path instead of an answer, as (status, body).
         backend: what the node says it runs jobs on.
-        effective: whether cancel, suspend and resume have their effect.
+        effective: whether cancel, requeue, suspend and resume have their effect.
         logs: what each job wrote, by stream.
         sums: what the history comes to, added up.
     """
@@ -216,12 +217,18 @@ class FakeDaemon:
         return {"ids": ids}
 
     def act(self, made: dict[str, Any], verb: str) -> dict[str, Any]:
-        after = {"cancel": "CANCELLED", "suspend": "SUSPENDED_USER", "resume": "RUNNING"}[verb]
+        after = {
+            "cancel": "CANCELLED",
+            "requeue": "PENDING",
+            "suspend": "SUSPENDED_USER",
+            "resume": "RUNNING",
+        }[verb]
         if self.effective:
             made = self.jobs[made["id"]] = job(made["id"], after, uid=made["uid"])
         else:
             made = made | {"reason": reason("sleeps in the kernel")}
-        return {"job": made, "gone": self.effective} if verb == "cancel" else {"job": made}
+        word = {"cancel": "gone", "requeue": "requeued"}.get(verb)
+        return {"job": made} | ({word: self.effective} if word else {})
 
     def wait(self, body: dict[str, Any]) -> dict[str, Any] | None:
         """The answer; None when the daemon went away meanwhile."""
@@ -309,7 +316,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif made := self._job(self.path):
             if made["uid"] != os.geteuid():
                 self._error(403, "not_permitted", f"job {made['id']} is not yours")
-            elif made["state"] in FINAL:
+            elif made["state"] in FINAL and not self.path.endswith("/requeue"):
                 self._error(400, "refused", f"job {made['id']} has ended already")
             else:
                 self._json(200, fake.act(made, self.path.rpartition("/")[2]))

@@ -99,6 +99,35 @@ def test_all_leaves_other_peoples_jobs_alone(iod, daemon, monkeypatch):
     assert [path for method, path, _ in daemon.seen if method == "POST"] == ["/v1/jobs/2/cancel"]
 
 
+def test_requeue_says_what_became_of_each_and_takes_ended_jobs(iod, daemon):
+    daemon.add(job(1), job(2, "FAILED"), job(3, "COMPLETED"))
+
+    result = iod("requeue", "1", "2-3", "--grace", "5")
+
+    assert (0, "job 1 PENDING\njob 2 PENDING\njob 3 PENDING\n") == (result.code, result.out)
+    assert daemon.bodies("/v1/jobs/2/requeue") == [{"grace_s": 5.0}]
+
+
+def test_requeue_all_leaves_ended_jobs_alone_and_asks(iod, daemon, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    daemon.add(job(1), job(2, "FAILED"))
+
+    result = iod("requeue", "all")
+
+    assert result.err.startswith("requeue job 1? [y/N] ")
+    assert ["PENDING", "FAILED"] == [daemon.jobs[i]["state"] for i in (1, 2)]
+
+
+def test_a_job_that_is_not_requeued_yet_is_exit_code_1_with_the_reason(iod, daemon):
+    daemon.add(job(1))
+    daemon.effective = False
+
+    assert iod.fails("requeue", "1") == (
+        1,
+        "job 1 is not requeued, RUNNING: sleeps in the kernel",
+    )
+
+
 def test_suspend_and_resume_say_the_state(iod, daemon):
     daemon.add(job(1))
 

@@ -49,7 +49,9 @@ def test_the_command_begins_at_the_first_word_that_is_no_option(iod, daemon, her
 
 
 def test_every_option_reaches_the_daemon_in_base_units(iod, daemon, here):
-    options = "-J lu -n 4 --mem 2G -t 90 --io-rate 40 --no-suspend --max-suspend 1h --hold"
+    options = (
+        "-J lu -n 4 --mem 2G -t 90 --io-rate 40 --no-suspend --max-suspend 1h --requeue --hold"
+    )
     iod("submit", *options.split(), "-o", "out.%j", "-e", "err.%j", "true")
 
     [spec] = sent(daemon)["jobs"]
@@ -63,6 +65,7 @@ def test_every_option_reaches_the_daemon_in_base_units(iod, daemon, here):
         "io_rate_bytes_per_s": 4e7,
         "no_suspend": True,
         "max_suspend_s": 3600.0,
+        "requeue": True,
         "hold": True,
         "cwd": str(here),
         "stdout": f"{here}/out.%j",

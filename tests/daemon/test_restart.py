@@ -134,6 +134,18 @@ def test_after_a_reboot_running_jobs_are_lost_and_all_others_are_as_they_were(ma
     ]
 
 
+def test_after_a_reboot_a_job_that_asked_for_it_runs_again(server):
+    job = server.gated("it", code=4, requeue=True)
+    server.goes_on("it")
+    server.kill()
+    lose_power(server)
+    server.restart()
+
+    assert [("FAILED", 4)] == end_in(server, "it", job)
+    assert server.lines() == ["done it", "start it", "start it"]
+    assert server.job(job)["attempt"] == 2
+
+
 def lose_power(server):
     """End everything at once, shims before their jobs, and boot again."""
     for pid in sorted(marked(server.mark)):

@@ -132,14 +132,16 @@ class LinuxNode:
             case Start():
                 self._attempts[decision.job_id] = decision.attempt
                 self._spawn(self._start(decision))
+            # Which attempt is meant is settled here: the next one may begin before the task runs.
             case Suspend():
-                self._spawn(self._suspend(decision.job_id))
+                self._spawn(self._hold(self._tracks.get(decision.job_id), "freeze"))
             case Resume():
-                self._spawn(self._resume(decision.job_id))
+                self._spawn(self._hold(self._tracks.get(decision.job_id), "thaw"))
             case Stop():
-                self._spawn(self._signal(decision.job_id, _SIGTERM))
+                attempt = self._attempts.get(decision.job_id)
+                self._spawn(self._signal(decision.job_id, attempt, _SIGTERM))
             case Kill():
-                self._spawn(self._kill(decision.job_id))
+                self._spawn(self._kill(decision.job_id, self._attempts.get(decision.job_id)))
             case Reject():
                 pass
             case _:
@@ -195,56 +197,53 @@ class LinuxNode:
     def _block(self, problem: str) -> None:
         self._post(ev.StartsBlocked(at_s=self._timeline.now_s, problem=problem))
 
-    async def _suspend(self, job_id: JobId) -> None:
-        now_frozen = await self._ask_about(job_id, "freeze", frozen=False)
-        if now_frozen:
-            self._post(ev.JobSuspended(at_s=self._timeline.now_s, job_id=job_id))
-
-    async def _resume(self, job_id: JobId) -> None:
-        now_frozen = await self._ask_about(job_id, "thaw", frozen=True)
-        if now_frozen is False:
-            self._post(ev.JobResumed(at_s=self._timeline.now_s, job_id=job_id))
-
-    async def _ask_about(self, job_id: JobId, verb: str, *, frozen: bool) -> bool | None:
-        """Whether the job stands still afterwards; None when it has ended or could not be asked."""
-        track = self._tracks.get(job_id)
+    async def _hold(self, track: Track | None, verb: str) -> None:
+        """Freeze or thaw it and post what came of it; nothing of an attempt that has ended."""
         if track is None:
-            return None
+            return
         try:
-            answer = await self.link.ask(verb, job=job_id, attempt=track.attempt)
+            answer = await self.link.ask(verb, job=track.job_id, attempt=track.attempt)
+            is_frozen, problem = bool(answer["frozen"]), ""
         except BackendError as error:
-            if job_id in self._tracks:
-                self._post(
-                    ev.SuspendFailed(
-                        at_s=self._timeline.now_s,
-                        job_id=job_id,
-                        frozen=frozen,
-                        problem=str(error),
-                    )
-                )
-            return None
-        return bool(answer["frozen"])
+            is_frozen, problem = verb != "freeze", str(error)
+        if self._tracks.get(track.job_id) is not track:
+            return
+        at_s, job_id = self._timeline.now_s, track.job_id
+        if problem:
+            self._post(
+                ev.SuspendFailed(at_s=at_s, job_id=job_id, frozen=is_frozen, problem=problem)
+            )
+        elif is_frozen == (verb == "freeze"):
+            self._post_freezing(job_id, is_frozen=is_frozen)
 
-    async def _signal(self, job_id: JobId, number: int) -> None:
-        attempt = self._attempts.get(job_id)
+    def _post_freezing(self, job_id: JobId, *, is_frozen: bool) -> None:
+        kind = ev.JobSuspended if is_frozen else ev.JobResumed
+        self._post(kind(at_s=self._timeline.now_s, job_id=job_id))
+
+    async def _signal(self, job_id: JobId, attempt: int | None, number: int) -> None:
         if attempt is None:
             return
         try:
             await self.link.ask("kill", job=job_id, attempt=attempt, signal=number)
+            problem = ""
         except BackendError as error:
-            self._delay_stop(job_id, str(error))
+            problem = str(error)
+        if self._attempts.get(job_id) != attempt:
+            return
+        if problem:
+            self._delay_stop(job_id, problem)
         else:
-            self._post(ev.JobResumed(at_s=self._timeline.now_s, job_id=job_id))
+            self._post_freezing(job_id, is_frozen=False)
 
     def _delay_stop(self, job_id: JobId, problem: str) -> None:
         now_s = self._timeline.now_s
         self._post(ev.StopDelayed(at_s=now_s, job_id=job_id, problem=problem))
 
-    async def _kill(self, job_id: JobId) -> None:
-        await self._signal(job_id, _SIGKILL)
+    async def _kill(self, job_id: JobId, attempt: int | None) -> None:
+        await self._signal(job_id, attempt, _SIGKILL)
         await asyncio.sleep(_KILL_PATIENCE_S)
         track = self._tracks.get(job_id)
-        if track is not None:
+        if track is not None and track.attempt == attempt:
             self._delay_stop(job_id, track.describe_left())
 
     # -- jobs and their ends ---------------------------------------------------------------------
@@ -284,8 +283,7 @@ class LinuxNode:
         Without its shim nobody would thaw the job if the keeper died: it is not held any more.
         """
         job_id, attempt = track.job_id, track.attempt
-        if await self._ask_about(job_id, "thaw", frozen=True) is False:
-            self._post(ev.JobResumed(at_s=self._timeline.now_s, job_id=job_id))
+        await self._hold(track, "thaw")
         end = await track.gone()
         totals = self.reader.known_totals(job_id)
         self._forget(track)
@@ -311,9 +309,10 @@ class LinuxNode:
         for event in outcome.ended(job_id, attempt, status, self._timeline.now_s):
             self._post(event)
 
-    def _lose(self, job_id: JobId, attempt: int, note: str) -> None:
+    def _lose(self, job_id: JobId, attempt: int, note: str, *, by_reboot: bool = False) -> None:
         self._attempts.pop(job_id, None)
-        self._post(outcome.lost(job_id, attempt, note, self._timeline.now_s))
+        now_s = self._timeline.now_s
+        self._post(outcome.lost(job_id, attempt, note, now_s, by_reboot=by_reboot))
 
     def _directory(self, track: Track) -> Path:
         return self._jobs_directory / job_key(track.job_id, track.attempt)
@@ -335,17 +334,19 @@ class LinuxNode:
             if "absent" in there and job.state in (JobState.STARTING, JobState.STOPPING):
                 self._adopt_absent(job, same_boot=same_boot)
             elif not same_boot and "status" not in there:
-                self._lose(job.id, job.attempt, "the machine was restarted while it ran")
+                note = "the machine was restarted while it ran"
+                self._lose(job.id, job.attempt, note, by_reboot=True)
             else:
                 self._take_in(job.id, job.attempt, there)
-                self._report_freezing(job.id, there)
+                self._report_freezing(there)
                 if job.state is JobState.STOPPING and job.id in self._tracks:
                     self.perform(Stop(job_id=job.id))  # it may not have been asked yet
 
     def _adopt_absent(self, job: Job, *, same_boot: bool) -> None:
         """The daemon ended between writing the start down and asking for it."""
         if not same_boot:
-            self._lose(job.id, job.attempt, "the machine was restarted while it was starting")
+            note = "the machine was restarted while it was starting"
+            self._lose(job.id, job.attempt, note, by_reboot=True)
             return
         if job.state is JobState.STOPPING or job.partition is None:
             self._post(
@@ -361,14 +362,10 @@ class LinuxNode:
             Start(job_id=job.id, attempt=job.attempt, partition=job.partition, slots=job.slots)
         )
 
-    def _report_freezing(self, job_id: JobId, there: Message) -> None:
-        if job_id not in self._tracks:
-            return
-        at_s = self._timeline.now_s
-        if there["frozen"]:
-            self._post(ev.JobSuspended(at_s=at_s, job_id=job_id))
-        else:
-            self._post(ev.JobResumed(at_s=at_s, job_id=job_id))
+    def _report_freezing(self, there: Message) -> None:
+        track = self._tracks.get(JobId(there["job"]))
+        if track is not None and track.attempt == there["attempt"]:
+            self._post_freezing(track.job_id, is_frozen=there["frozen"])
 
     async def _agree_with_keeper(self) -> None:
         """A new keeper: tell the controller which jobs stand still now (shims thaw their own)."""
@@ -380,7 +377,7 @@ class LinuxNode:
             log.warning("event=keeper_cannot_list problem=%s", error)
             return
         for there in answer["jobs"]:
-            self._report_freezing(JobId(there["job"]), there)
+            self._report_freezing(there)
 
     # -- samples ---------------------------------------------------------------------------------
 

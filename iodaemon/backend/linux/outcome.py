@@ -69,8 +69,14 @@ def orphaned(
     )
 
 
-def lost(job_id: JobId, attempt: int, note: str, now_s: float) -> ev.JobExited:
+def lost(job_id: JobId, attempt: int, note: str, now_s: float, *, by_reboot: bool) -> ev.JobExited:
     """The end of a job of which nothing is left."""
     return ev.JobExited(
-        at_s=now_s, job_id=job_id, attempt=attempt, exit=Exit(), io=IoTotals(), note=note
+        at_s=now_s,
+        job_id=job_id,
+        attempt=attempt,
+        exit=Exit(),
+        io=IoTotals(),
+        note=note,
+        by_reboot=by_reboot,
     )
