@@ -175,7 +175,7 @@ class WaitAnswer(TypedDict):
 
 
 class Weighed(TypedDict):
-    """One job in the table of a decision; ``load`` is its part, in the signal's unit."""
+    """One job in the table of a decision; ``load`` is its part, in the load's unit."""
 
     job_id: int
     rate_bytes_per_s: float | None
@@ -189,6 +189,7 @@ class Evidence(TypedDict):
 
     at_s: float
     signal: str
+    quantity: str
     value: float
     threshold: float
     load: float

@@ -56,18 +56,24 @@ def concerned(event: Event) -> Iterator[int]:
 
 def signal_words(evidence: Evidence) -> str:
     """What was looked at: ``total of all jobs 90 MB/s, threshold 40 MB/s``."""
-    value, threshold = evidence["value"], evidence["threshold"]
-    if not is_wait(evidence):
-        return f"{evidence['signal']} {output.rate(value)}, threshold {output.rate(threshold)}"
-    return (
-        f"{evidence['signal']} {value:.1f} times a lone request's, threshold {threshold:.1f}; "
-        f"{evidence['load']:.1f} requests in flight, {evidence['allowed']:.1f} may be"
-    )
+    signal, value, threshold = evidence["signal"], evidence["value"], evidence["threshold"]
+    match evidence["quantity"]:
+        case "bandwidth":
+            return f"{signal} {output.rate(value)}, threshold {output.rate(threshold)}"
+        case "wait":
+            return (
+                f"{signal} {value:.1f} times a lone request's, threshold {threshold:.1f}; "
+                f"{evidence['load']:.1f} requests in flight, {evidence['allowed']:.1f} may be"
+            )
+        case "absence":
+            return f"{signal} for {value:.0f} slices"
+        case _:  # of a newer daemon
+            return f"{signal} {value:g}, threshold {threshold:g}"
 
 
-def is_wait(evidence: Evidence) -> bool:
-    """True where loads are requests in flight of a device, not bytes/s."""
-    return evidence["signal"].startswith("wait")
+def load_words(load: float, evidence: Evidence) -> str:
+    """A load in its unit: bytes/s of jobs, or requests in flight at a device."""
+    return output.rate(load) if evidence["quantity"] == "bandwidth" else f"{load:.1f} req"
 
 
 def evidence_lines(evidence: Evidence, *, width: int | None) -> list[str]:
@@ -77,7 +83,7 @@ def evidence_lines(evidence: Evidence, *, width: int | None) -> list[str]:
         (
             str(row["job_id"]),
             output.rate(row["rate_bytes_per_s"]),
-            f"{row['load']:.1f} req" if is_wait(evidence) else output.rate(row["load"]),
+            load_words(row["load"], evidence),
             row["verdict"],
             row["why"],
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -67,7 +67,7 @@ class Weighed(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         job_id: which.
         rate_bytes_per_s: what it moved in the slice; None: unknown.
-        load: its part of the signal, in the signal's unit.
+        load: its part of the load, in the load's unit.
         verdict: ``suspend``, ``resume``, ``spared``, ``runs`` or ``waits``.
         why: in words.
     """
@@ -79,6 +79,8 @@ class Weighed(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+Quantity = Literal["bandwidth", "wait", "absence"]
+"""What a signal measures, and with it the units of its figures."""
 ACTED: Final = frozenset({"suspend", "resume"})
 """Verdicts that are decisions."""
 
@@ -89,6 +91,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         at_s: when.
         signal: what was looked at, for example ``wait of sda``.
+        quantity: what the figures are. ``bandwidth``: all in bytes/s. ``wait``: value and
+            threshold in times of what a lone request takes, loads in requests in flight.
+            ``absence``: value and threshold in slices without counters, loads as for ``wait``.
         value: what it was.
         threshold: what it was held against.
         load: what all jobs together put on it.
@@ -100,6 +105,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     at_s: float
     signal: str
+    quantity: Quantity
     value: float
     threshold: float
     load: float

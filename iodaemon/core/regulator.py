@@ -141,6 +141,7 @@ def _evidence_of(view: StateView, plan: RegulationPlan) -> tuple[Evidence, ...]:
         Evidence(
             at_s=view.now_s,
             signal="total of all jobs",
+            quantity="bandwidth",
             value=load,
             threshold=bound,
             load=load,

@@ -6,6 +6,8 @@ functions of the state at one instant.
 
 from __future__ import annotations
 
+from typing import assert_never
+
 import msgspec
 
 from iodaemon.core.decision import Evidence
@@ -182,11 +184,15 @@ def _room(job: Job, evidence: Evidence | None) -> str:
     return f" (it would bring {own}, all together may bring {all_may})"
 
 
-def _figure(value: float, evidence: Evidence) -> str:
-    """In the signal's unit: bytes/s for totals, requests in flight for a device's wait."""
-    if evidence.signal.startswith("wait"):
-        return f"{value:.1f} requests in flight"
-    return f"{value / 1e6:.1f} MB/s"
+def _figure(load: float, evidence: Evidence) -> str:
+    """A load in its unit."""
+    match evidence.quantity:
+        case "bandwidth":
+            return f"{load / 1e6:.1f} MB/s"
+        case "wait" | "absence":
+            return f"{load:.1f} requests in flight"
+        case _:
+            assert_never(evidence.quantity)
 
 
 def _suspended_user(state: State, job: Job) -> Explanation:

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from iodaemon.core.bandwidth import DeviceLoad
+from iodaemon.core.decision import Quantity
 from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.platform import Device
 from iodaemon.core.view import View
@@ -37,6 +38,8 @@ NOT_FALLING: Final = 0.85
 RELIEF: Final = 0.85
 """Less than this part of the bytes after an action, at about the same wait: no relief."""
 SAME_AWAIT: Final = 0.8
+GONE_SLICES: Final = 2
+"""A device without counters in so many slices in a row is gone."""
 WRITEBACK_SHARE: Final = 0.5
 """More than this part of a device's bytes being writes of nobody who runs: writeback."""
 MOST_RETRY_FACTOR: Final = 16.0
@@ -59,6 +62,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         high_slices: slices in a row in which the cap was exceeded.
         action: the last suspension, until its relief was checked.
         is_reducing: jobs were suspended, and the wait is not down at the knee yet.
+        absent_slices: slices in a row without counters of the device.
         resumed_s: when a job last came back here.
         retry_s: how long resumes wait after one that proved too much; 0: none did lately.
         not_before_s: no resume before.
@@ -68,6 +72,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     high_slices: int = 0
     action: Action | None = None
     is_reducing: bool = False
+    absent_slices: int = 0
     resumed_s: float = NEVER_S
     retry_s: float = 0.0
     not_before_s: float = NEVER_S
@@ -87,6 +92,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: ``sda``, or ``io_bound``.
+        quantity: what is measured of it, and with it the units of the figures.
         value: of the signal.
         threshold: from where on it is too much.
         load: what all jobs together put on it: requests in flight, or bytes/s.
@@ -101,6 +107,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
+    quantity: Quantity
     value: float
     threshold: float
     load: float
@@ -116,22 +123,24 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def signal(self) -> str:
         """What was looked at."""
-        return "total of all jobs" if self.name == CAP else f"wait of {self.name}"
+        return "total of all jobs" if self.name == CAP else f"{self.quantity} of {self.name}"
 
     def describe(self) -> str:
         """How it stands, in one sentence without its end."""
-        if self.name == CAP:
-            return f"all jobs move {_mb_per_s(self.value)}, io_bound is {_mb_per_s(self.threshold)}"
-        return (
-            f"requests to {self.name} take {self.value:.1f} times as long as alone, with "
-            f"{self.load:.1f} in flight"
-        )
+        if self.quantity == "wait":
+            return (
+                f"requests to {self.name} take {self.value:.1f} times as long as alone, with "
+                f"{self.load:.1f} in flight"
+            )
+        return f"all jobs move {_mb_per_s(self.value)}, io_bound is {_mb_per_s(self.threshold)}"
 
     def reason(self, job_id: JobId) -> Reason:
         """Why this job was suspended for it."""
         part = self.parts[job_id]
-        what = _mb_per_s(part) if self.name == CAP else f"{part:.1f} of them"
-        code = "IoBound" if self.name == CAP else "Congested"
+        if self.quantity == "wait":
+            code, what = "Congested", f"{part:.1f} of them"
+        else:
+            code, what = "IoBound", _mb_per_s(part)
         return Reason(code=code, text=f"{self.describe()}; this job has {what}")
 
 
@@ -157,6 +166,7 @@ def device_budget(
     running = [job for job in view.running if is_concerned(view, job, device.id)]
     budget = Budget(
         name=device.id,
+        quantity="wait",
         value=1.0 if sense.last_wait is None else sense.last_wait,
         threshold=marks.high_wait,
         load=load.queue_length,
@@ -169,7 +179,24 @@ def device_budget(
         is_wronged=wronged,
         parts=_split(view, running, load),
     )
-    return msgspec.structs.replace(place, sense=sense, action=None, is_reducing=is_high), budget
+    place = msgspec.structs.replace(
+        place, sense=sense, action=None, is_reducing=is_high, absent_slices=0
+    )
+    return place, budget
+
+
+def without_counters(place: Place) -> Place:
+    """What is remembered of a device of which nothing was counted in this slice.
+
+    Counters that went backwards, or a file that could not be read, are missing once. A device
+    that is gone stays away; what was known of it is nothing to one that comes in its place.
+    """
+    absent_slices = place.absent_slices + 1
+    if absent_slices >= GONE_SLICES:
+        return Place(absent_slices=absent_slices)
+    return msgspec.structs.replace(
+        place, action=None, is_reducing=False, absent_slices=absent_slices
+    )
 
 
 def _learn(
@@ -202,6 +229,7 @@ def cap_budget(
     high_slices = place.high_slices + 1 if total > bound else 0
     budget = Budget(
         name=CAP,
+        quantity="bandwidth",
         value=total,
         threshold=bound,
         load=total,
@@ -301,7 +329,7 @@ def _is_falling(before: Sense, now: Sense) -> bool:
 
 def _little(budget: Budget) -> float:
     """Load below which next to nothing happens there."""
-    return IDLE_SHARE * budget.threshold if budget.name == CAP else IDLE_QUEUE
+    return IDLE_QUEUE if budget.quantity == "wait" else IDLE_SHARE * budget.threshold
 
 
 def _brought_no_relief(action: Action, load: DeviceLoad) -> bool:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
 
 from iodaemon.core.decision import Evidence, Weighed
 from iodaemon.core.job import Job, JobId, Reason
@@ -20,6 +23,36 @@ A_SLICE: Final = 0.9
 Loads = Mapping[JobId, Mapping[str, float]]
 """Each job's part of each load when it last ran for a whole slice."""
 Verdicts = dict[JobId, tuple[str, str]]
+_NONE: Final[Mapping[Any, Any]] = MappingProxyType({})
+
+
+class Moves(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be done in one slice, and what was seen.
+
+    Attributes:
+        suspends: whom to stop, and why.
+        resumes: whom to let back, and why.
+        causes: of those stopped: the name of the thing that they are held for.
+        evidence: a table for each thing that was acted on.
+    """
+
+    suspends: Mapping[JobId, Reason] = _NONE
+    resumes: Mapping[JobId, Reason] = _NONE
+    causes: Mapping[JobId, str] = _NONE
+    evidence: tuple[Evidence, ...] = ()
+
+    def __bool__(self) -> bool:
+        """True when there is something to do."""
+        return bool(self.suspends or self.resumes)
+
+    def and_then(self, more: Moves) -> Moves:
+        """These, and more."""
+        return Moves(
+            suspends={**self.suspends, **more.suspends},
+            resumes={**self.resumes, **more.resumes},
+            causes={**self.causes, **more.causes},
+            evidence=self.evidence + more.evidence,
+        )
 
 
 def choose_victims(
@@ -66,23 +99,28 @@ def choose_victims(
 
 
 def choose_resumes(
-    view: View, budgets: Mapping[str, Budget], loads: Loads, least_s: float
-) -> tuple[dict[JobId, Reason], list[Evidence]]:
+    view: View,
+    budgets: Mapping[str, Budget],
+    loads: Loads,
+    *,
+    causes: Mapping[JobId, str],
+    least_s: float,
+) -> Moves:
     """Who comes back because it is predicted to fit everywhere; the longest suspended first.
 
     Args:
         view: the state.
-        budgets: how each thing stands.
+        budgets: how each thing stands; one of which that is not known is not in it.
         loads: what each job put on each when it last ran.
+        causes: what each suspended job is held for; it waits while that is not known.
         least_s: who has stood still for less than this is not looked at.
-
-    Returns:
-        Who, each with the reason, and the tables.
     """
     after = {name: sum(budget.parts.values()) for name, budget in budgets.items()}
     resumes: dict[JobId, Reason] = {}
     for job in _waiting(view):
-        if view.now_s - (job.io_held_since_s or view.now_s) < least_s:
+        if _held_for_s(view, job) < least_s:
+            continue
+        if job.id in causes and causes[job.id] not in budgets:
             continue
         names = [name for name in budgets if is_concerned(view, job, name)]
         parts = {name: loads.get(job.id, {}).get(name, 0.0) for name in names}
@@ -92,53 +130,94 @@ def choose_resumes(
                 after[name] += parts[name]
     verdicts: Verdicts = {job_id: ("resume", why.text) for job_id, why in resumes.items()}
     touched = [b for b in budgets.values() if any(_concerns(view, b, i) for i in resumes)]
-    return resumes, [table(view, budget, verdicts, loads) for budget in touched]
+    tables = tuple(table(view, budget, verdicts, loads) for budget in touched)
+    return Moves(resumes=resumes, evidence=tables)
 
 
 def choose_turns(
     view: View,
     budgets: Mapping[str, Budget],
     loads: Loads,
+    *,
+    causes: Mapping[JobId, str],
     protection: Mapping[JobId, str],
     turn_s: float,
-) -> tuple[dict[JobId, Reason], dict[JobId, Reason], list[Evidence]]:
-    """Who gives its place to whom: at most one pair for each budget.
-
-    Returns:
-        Suspends, resumes, and the tables.
-    """
-    suspends: dict[JobId, Reason] = {}
-    resumes: dict[JobId, Reason] = {}
-    evidence: list[Evidence] = []
+) -> Moves:
+    """Who gives its place to whom: at most one pair for each thing that jobs are held for."""
+    moves = Moves()
     for name, budget in budgets.items():
         waiting = [
             job
             for job in _waiting(view)
-            if is_concerned(view, job, name)
-            and job.id not in resumes
-            and view.now_s - (job.io_held_since_s or view.now_s) >= turn_s
+            if causes.get(job.id, name) == name
+            and is_concerned(view, job, name)
+            and job.id not in moves.resumes
+            and _held_for_s(view, job) >= turn_s
         ]
         sated = [
             job
             for job in view.running
             if _is_heavy(budget, job.id)
             and job.id not in protection
-            and job.id not in suspends
+            and job.id not in moves.suspends
             and view.now_s - job.since_s >= turn_s
         ]
-        if not waiting or not sated:
+        if waiting and sated:
+            away = min(sated, key=lambda job: (job.since_s, job.id))
+            moves = moves.and_then(_exchange(view, budget, loads, back=waiting[0], away=away))
+    return moves
+
+
+def _exchange(view: View, budget: Budget, loads: Loads, *, back: Job, away: Job) -> Moves:
+    """One gives its place to the other."""
+    told = Reason(code="Turn", text=f"job {back.id} takes its turn; {budget.describe()}")
+    heard = Reason(code="Turn", text=f"takes its turn for job {away.id}")
+    verdicts: Verdicts = {away.id: ("suspend", told.text), back.id: ("resume", heard.text)}
+    return Moves(
+        suspends={away.id: told},
+        resumes={back.id: heard},
+        causes={away.id: budget.name},
+        evidence=(table(view, budget, verdicts, loads),),
+    )
+
+
+def free_from_gone(
+    view: View, gone: Mapping[str, int], loads: Loads, causes: Mapping[JobId, str]
+) -> Moves:
+    """Who comes back because the device that it is held for is gone.
+
+    Args:
+        view: the state.
+        gone: devices that are gone, and for how many slices there were no counters of them.
+        loads: what each job put on them when it last ran.
+        causes: what each suspended job is held for.
+    """
+    moves = Moves()
+    for name, slices in gone.items():
+        text = f"{name} is gone, for which it was held: no counters of it in {slices} slices"
+        why = Reason(code="DeviceGone", text=text)
+        resumes = {job.id: why for job in _waiting(view) if causes.get(job.id) == name}
+        if not resumes:
             continue
-        back, away = waiting[0], min(sated, key=lambda job: (job.since_s, job.id))
-        suspends[away.id] = Reason(
-            code="Turn", text=f"job {back.id} takes its turn; {budget.describe()}"
+        seen = Budget(
+            name=name,
+            quantity="absence",
+            value=slices,
+            threshold=slices,
+            load=0.0,
+            target=0.0,
+            fits=0.0,
+            is_exceeded=False,
+            is_extreme=False,
+            is_calm=True,
+            is_idle=True,
+            is_wronged=False,
+            parts={},
         )
-        resumes[back.id] = Reason(code="Turn", text=f"takes its turn for job {away.id}")
-        verdicts: Verdicts = {
-            away.id: ("suspend", suspends[away.id].text),
-            back.id: ("resume", resumes[back.id].text),
-        }
-        evidence.append(table(view, budget, verdicts, loads))
-    return suspends, resumes, evidence
+        verdicts: Verdicts = dict.fromkeys(resumes, ("resume", text))
+        tables = (table(view, seen, verdicts, loads),)
+        moves = moves.and_then(Moves(resumes=resumes, evidence=tables))
+    return moves
 
 
 def table(
@@ -166,6 +245,7 @@ def table(
     return Evidence(
         at_s=view.now_s,
         signal=budget.signal,
+        quantity=budget.quantity,
         value=budget.value,
         threshold=budget.threshold,
         load=budget.load,
@@ -179,6 +259,10 @@ def _waiting(view: View) -> list[Job]:
     """Suspended jobs, the longest suspended first; one that a person holds too cannot run."""
     held = [job for job in view.suspended if not job.user_hold]
     return sorted(held, key=lambda job: (job.io_held_since_s or 0.0, job.id))
+
+
+def _held_for_s(view: View, job: Job) -> float:
+    return 0.0 if job.io_held_since_s is None else view.now_s - job.io_held_since_s
 
 
 def _is_heavy(budget: Budget, job_id: JobId) -> bool:
@@ -200,8 +284,10 @@ def _concerns(view: View, budget: Budget, job_id: JobId) -> bool:
 def _why_resumed(budgets: list[Budget]) -> Reason:
     if any(budget.is_wronged for budget in budgets):
         text = "suspending brought no relief: the device was not congested"
-    elif budgets and budgets[0].is_idle:
-        text = f"{budgets[0].describe()}: there is room"
+    elif not budgets:
+        text = "nothing that it uses is regulated"
+    elif all(budget.is_idle for budget in budgets):
+        text = "; ".join(budget.describe() for budget in budgets) + ": there is room"
     else:
         text = "predicted to fit: " + "; ".join(budget.describe() for budget in budgets)
     return Reason(code="Fits", text=text)

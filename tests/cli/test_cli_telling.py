@@ -31,12 +31,15 @@ def moved(job_id, before, after, at_s=NOW_S, why=None):
     return event | {"reason": told}
 
 
-def evidence(signal="total of all jobs", value=90e6, threshold=40e6, **changes):
+def evidence(
+    signal="total of all jobs", value=90e6, threshold=40e6, *, quantity="bandwidth", **changes
+):
     rows = [(1, 60e6, "suspend", "heaviest"), (2, None, "resume", "fits"), (3, 30e6, "spared", "")]
-    scale = 1.0 if signal.startswith("total") else 1e-7
+    scale = 1.0 if quantity == "bandwidth" else 1e-7
     made = {
         "at_s": NOW_S - 5,
         "signal": signal,
+        "quantity": quantity,
         "value": value,
         "threshold": threshold,
         "load": 9.0,
@@ -115,7 +118,7 @@ def test_why_of_a_job_held_for_io_has_the_table(iod, daemon):
 
 
 def test_the_wait_of_a_device_is_told_in_requests(iod, daemon):
-    explain(daemon, 1, evidence=evidence("wait of sda", 3.25, 3.0))
+    explain(daemon, 1, evidence=evidence("wait of sda", 3.25, 3.0, quantity="wait"))
 
     lines = iod("why", "1").out.splitlines()
     assert lines[5].endswith(

@@ -110,6 +110,7 @@ def test_a_table_of_which_a_guard_left_nothing_is_none(rig, mode):
     wanted = Evidence(
         at_s=3.0,
         signal="total of all jobs",
+        quantity="bandwidth",
         value=1.0,
         threshold=1.0,
         load=1.0,

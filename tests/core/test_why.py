@@ -20,11 +20,12 @@ def told(rig, made, now_s=10.0):
     return found.is_so, found.until
 
 
-def evidence(signal, part, allowed):
+def evidence(signal, quantity, part, allowed):
     row = Weighed(job_id=JobId(1), rate_bytes_per_s=MB, load=part, verdict="suspend", why="x")
     return Evidence(
         at_s=1.0,
         signal=signal,
+        quantity=quantity,
         value=1.0,
         threshold=1.0,
         load=1.0,
@@ -183,26 +184,28 @@ def test_a_suspend_that_is_on_its_way_says_for_what(rig, fields, why):
 
 
 @pytest.mark.parametrize(
-    ("signal", "part", "allowed", "room"),
+    ("signal", "quantity", "part", "allowed", "room"),
     [
         (
             "total of all jobs",
+            "bandwidth",
             50.0 * MB,
             40.0 * MB,
             "it would bring 50.0 MB/s, all together may bring 40.0 MB/s",
         ),
         (
             "wait of sda",
+            "wait",
             8.0,
             4.0,
             "it would bring 8.0 requests in flight, all together may bring 4.0 requests in flight",
         ),
     ],
 )
-def test_a_job_held_for_io_says_what_it_would_bring(rig, signal, part, allowed, room):
+def test_a_job_held_for_io_says_what_it_would_bring(rig, signal, quantity, part, allowed, room):
     made = job(state=JobState.SUSPENDED_IO, at_s=4.0, reason=BOUND)
     rig.state.add(made)
-    rig.state.evidence[made.id] = evidence(signal, part, allowed)
+    rig.state.evidence[made.id] = evidence(signal, quantity, part, allowed)
 
     found = explain(rig.state, rig.controller.rules, made, 10.0)
 

@@ -53,6 +53,7 @@ def evidence(*verdicts, at_s=1.0):
     return Evidence(
         at_s=at_s,
         signal="total of all jobs",
+        quantity="bandwidth",
         value=2.0,
         threshold=1.0,
         load=2.0,

@@ -23,7 +23,9 @@ Once a timeslice, for every device, and for the operator's cap ``io_bound`` wher
    ``low_share`` of the cap). Where next to nothing moves, or none of the jobs there runs any more,
    one comes back in any case. After a resume that proved too much the next one waits ``retry``,
    doubling up to 16 times that. When a job ends within a slice, what it used is given on at once.
-7. Turns: where jobs wait and nothing else was done, the job that has run longest, for ``turn`` at
+7. A device without counters in one slice is not known, and who is held for it waits; after two
+   it is gone, and they come back.
+8. Turns: where jobs wait and nothing else was done, the job that has run longest, for ``turn`` at
    least, changes places with the one that has waited longest.
 
 What suspended jobs will move when they come back stays out of ``io_headroom``.
@@ -48,6 +50,7 @@ from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.view import View
 from iodaemon.policy.budget import (
     CAP,
+    GONE_SLICES,
     Budget,
     Marks,
     Place,
@@ -57,8 +60,18 @@ from iodaemon.policy.budget import (
     device_budget,
     is_concerned,
     with_expected,
+    without_counters,
 )
-from iodaemon.policy.turn import A_SLICE, Loads, choose_resumes, choose_turns, choose_victims, table
+from iodaemon.policy.turn import (
+    A_SLICE,
+    Loads,
+    Moves,
+    choose_resumes,
+    choose_turns,
+    choose_victims,
+    free_from_gone,
+    table,
+)
 
 _EMPTY: Mapping[Any, Any] = MappingProxyType({})
 _DEFAULT_QUEUE: Final = 1.0
@@ -74,6 +87,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
         budgets: how each place stood at that time, before anything was decided.
         returned: who came back since then.
         loads: each job's part of each place's load when it last ran for a whole slice.
+        causes: the place that each suspended job is held for.
     """
 
     at_s: float
@@ -81,6 +95,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     budgets: Mapping[str, Budget] = _EMPTY
     returned: frozenset[JobId] = frozenset()
     loads: Loads = _EMPTY
+    causes: Mapping[JobId, str] = _EMPTY
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,41 +151,33 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         memory = memory or Memory(at_s=view.now_s - self.timeslice_s)
         places, budgets = self._look(view, memory)
         loads = _remember(view, memory, budgets)
-        suspends: dict[JobId, Reason] = {}
-        resumes: dict[JobId, Reason] = {}
-        evidence = []
-        for name, budget in budgets.items():
-            if not budget.is_exceeded:
-                continue
-            victims, verdicts = choose_victims(view, budget, self._protection(view), suspends)
-            suspends |= {job.id: budget.reason(job.id) for job in victims}
-            if victims:
-                places[name] = after_suspension(
-                    places[name], budget, view, retry_s=self.retry_s, dwell_s=self.dwell_s
-                )
-                evidence.append(table(view, budget, verdicts, loads))
-        if not suspends:
-            expected = _expected(view, memory, budgets)
-            resumes, told = choose_resumes(view, expected, loads, A_SLICE * self.timeslice_s)
-            evidence += told
-        if not suspends and not resumes:
-            suspends, resumes, told = choose_turns(
-                view, budgets, loads, self._protection(view), self.turn_s
+        causes = _kept(view, memory.causes)
+        moves = self._suspend(view, places, budgets, loads)
+        if not moves:
+            moves = choose_resumes(
+                view,
+                _expected(view, memory, budgets),
+                loads,
+                causes=causes,
+                least_s=A_SLICE * self.timeslice_s,
             )
-            evidence += told
-        plan = RegulationPlan(
-            suspends=tuple(suspends),
-            resumes=tuple(resumes),
-            reasons={**resumes, **suspends},
-            evidence=tuple(evidence),
-            io_headroom_bytes_per_s=self._headroom(view, budgets.get(CAP), suspends, resumes),
-        )
-        return plan, Memory(
+        if not moves:
+            moves = choose_turns(
+                view,
+                budgets,
+                loads,
+                causes=causes,
+                protection=self._protection(view),
+                turn_s=self.turn_s,
+            )
+        moves = moves.and_then(free_from_gone(view, _gone(places), loads, causes))
+        return self._plan(view, budgets, moves), Memory(
             at_s=view.now_s,
-            places=_with_resumes(view, places, resumes),
+            places=_with_resumes(view, places, moves.resumes),
             budgets=budgets,
-            returned=frozenset(resumes),
+            returned=frozenset(moves.resumes),
             loads=loads,
+            causes={**causes, **moves.causes},
         )
 
     def refill(self, view: View, memory: Memory | None) -> tuple[RegulationPlan, Memory | None]:
@@ -182,16 +189,50 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             name: _without_ended(view, budget, returned, memory.loads)
             for name, budget in memory.budgets.items()
         }
-        resumes, evidence = choose_resumes(view, budgets, memory.loads, 0.0)
-        plan = RegulationPlan(
-            resumes=tuple(resumes),
-            reasons=resumes,
-            evidence=tuple(evidence),
-            io_headroom_bytes_per_s=self._headroom(view, budgets.get(CAP), {}, resumes),
+        moves = choose_resumes(view, budgets, memory.loads, causes=memory.causes, least_s=0.0)
+        places = _with_resumes(view, memory.places, moves.resumes)
+        returned |= frozenset(moves.resumes)
+        return (
+            self._plan(view, budgets, moves),
+            msgspec.structs.replace(memory, places=places, returned=returned),
         )
-        places = _with_resumes(view, memory.places, resumes)
-        returned |= frozenset(resumes)
-        return plan, msgspec.structs.replace(memory, places=places, returned=returned)
+
+    def _plan(self, view: View, budgets: Mapping[str, Budget], moves: Moves) -> RegulationPlan:
+        headroom = self._headroom(view, budgets.get(CAP), moves.suspends, moves.resumes)
+        return RegulationPlan(
+            suspends=tuple(moves.suspends),
+            resumes=tuple(moves.resumes),
+            reasons={**moves.resumes, **moves.suspends},
+            evidence=moves.evidence,
+            io_headroom_bytes_per_s=headroom,
+        )
+
+    def _suspend(
+        self,
+        view: View,
+        places: dict[str, Place],
+        budgets: Mapping[str, Budget],
+        loads: Loads,
+    ) -> Moves:
+        """Where there is too much jobs are taken off; what is remembered there is changed."""
+        moves = Moves()
+        for name, budget in budgets.items():
+            if not budget.is_exceeded:
+                continue
+            protection = self._protection(view)
+            victims, verdicts = choose_victims(view, budget, protection, moves.suspends)
+            if not victims:
+                continue
+            places[name] = after_suspension(
+                places[name], budget, view, retry_s=self.retry_s, dwell_s=self.dwell_s
+            )
+            more = Moves(
+                suspends={job.id: budget.reason(job.id) for job in victims},
+                causes={job.id: name for job in victims},
+                evidence=(table(view, budget, verdicts, loads),),
+            )
+            moves = moves.and_then(more)
+        return moves
 
     def _look(self, view: View, memory: Memory) -> tuple[dict[str, Place], dict[str, Budget]]:
         """Every device and the cap: what is remembered of it from now on, and how it stands."""
@@ -210,8 +251,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
                 places[device.id], budgets[device.id] = device_budget(
                     view, device, place, interval_s, marks
                 )
-            else:  # it vanished, or was replaced; what is known of it may be wrong now
-                places[device.id] = Place()
+            else:
+                places[device.id] = without_counters(place)
         if self.io_bound_bytes_per_s is not None:
             places[CAP], budgets[CAP] = cap_budget(
                 view,
@@ -234,7 +275,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             return "stood still for long and is left alone for now"
         if view.bandwidth(job.id) is None:
             return "its I/O is unknown"
-        if view.now_s - (job.started_s or view.now_s) < self.timeslice_s:
+        if job.started_s is None or view.now_s - job.started_s < self.timeslice_s:
             return "younger than a timeslice"
         if job.suspended_io_s > 0.0 and view.now_s - job.since_s < self.dwell_s:
             return "was resumed a moment ago"
@@ -256,6 +297,18 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         staying = cap.load - sum(cap.parts.get(job_id, 0.0) for job_id in suspends)
         promised += [cap.parts.get(job_id, 0.0) for job_id in suspends]
         return max(0.0, cap.fits - staying - sum(promised))
+
+
+def _kept(view: View, causes: Mapping[JobId, str]) -> dict[JobId, str]:
+    """What those who are still held are held for."""
+    held = {job.id for job in view.suspended}
+    return {job_id: name for job_id, name in causes.items() if job_id in held}
+
+
+def _gone(places: Mapping[str, Place]) -> dict[str, int]:
+    """The devices that are gone, and for how many slices."""
+    absent = {name: place.absent_slices for name, place in places.items()}
+    return {name: slices for name, slices in absent.items() if slices >= GONE_SLICES}
 
 
 def _with_resumes(
