@@ -21,7 +21,7 @@ from iodaemon.core.decision import (
     Start,
     Suspend,
 )
-from iodaemon.core.job import SUSPENDED, Job, JobState, Reason
+from iodaemon.core.job import SUSPENDED, Job, JobState, Reason, released
 from iodaemon.core.react import react
 from iodaemon.core.regulator import Regulator
 from iodaemon.core.rule import Mode, Rules
@@ -109,10 +109,8 @@ class Controller:
         """The guard over every rule: suspended too long in a row, it runs, for as long at least."""
         limit_s = self.rules.longest_suspension_s(job)
         assert limit_s is not None
-        job = with_fields(
-            job, io_hold=False, io_held_since_s=None, immune_until_s=step.now_s + limit_s
-        )
-        step.put(job)
+        why = Reason(code="MaxSuspend", text=f"stood still for {limit_s:g} s, the longest allowed")
+        step.put(with_fields(released(job, why), immune_until_s=step.now_s + limit_s))
 
     def _hold_ends_s(self, job: Job) -> float | None:
         limit_s = self.rules.longest_suspension_s(job)

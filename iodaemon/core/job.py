@@ -195,6 +195,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         io_held_since_s: when the regulation's present suspension began.
         immune_until_s: the regulation may not suspend it before this time.
         hold_reason: why the regulation last held it, shown while it stands still.
+        release_reason: why the regulation lets it go, told with its next step to RUNNING.
         user_hold_reason: who holds it, shown while a person's hold keeps it still.
         stop: what the end of a STOPPING job will be called; PENDING: it is being requeued.
         stop_reason: why it is being stopped; becomes the reason of its end.
@@ -222,6 +223,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     io_held_since_s: float | None = None
     immune_until_s: float | None = None
     hold_reason: Reason | None = None
+    release_reason: Reason | None = None
     user_hold_reason: Reason | None = None
     stop: JobState | None = None
     stop_reason: Reason | None = None
@@ -302,6 +304,11 @@ def renewed(job: Job) -> Job:
     )
 
 
+def released(job: Job, why: Reason | None) -> Job:
+    """The job when the regulation no longer holds it."""
+    return msgspec.structs.replace(job, io_hold=False, io_held_since_s=None, release_reason=why)
+
+
 def _ended(job: Job, now_s: float) -> Job:
     return msgspec.structs.replace(_let_go(job), ended_s=now_s)
 
@@ -318,6 +325,7 @@ def _let_go(job: Job) -> Job:
         io_held_since_s=None,
         immune_until_s=None,
         hold_reason=None,
+        release_reason=None,
         user_hold_reason=None,
         stop=None,
         stop_reason=None,

@@ -155,7 +155,9 @@ def _on_resumed(step: Step, job: Job) -> None:
     if unasked:
         job = with_fields(job, freeze_asked=False, io_hold=False, io_held_since_s=None)
     if job.state in SUSPENDED:
-        step.move(job, JobState.RUNNING)
+        why = job.release_reason if job.state is JobState.SUSPENDED_IO else None
+        step.move(with_fields(job, release_reason=None), JobState.RUNNING, why)
+        step.put(with_fields(step.state.jobs[job.id], reason=None))  # it runs: that needs none
     else:
         step.put(job)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from iodaemon.core.decision import ACTED, Evidence, RegulationPlan, Weighed
-from iodaemon.core.job import Job, JobId, JobState, Reason
+from iodaemon.core.job import Job, JobId, JobState, Reason, released
 from iodaemon.core.rule import Mode, Refilling, Rules
 from iodaemon.core.shadow import Shadow
 from iodaemon.core.state import with_fields
@@ -44,9 +44,10 @@ class Regulator:
         step.state.io_headroom_bytes_per_s = None
         if mode is Mode.ON:
             return
+        why = Reason(code="Mode", text=f"regulation was switched to {mode}")
         for job in list(step.state.live):
             if job.io_hold:
-                step.put(with_fields(job, io_hold=False, io_held_since_s=None))
+                step.put(released(job, why))
 
     def regulate(self, step: Step, rules: Rules) -> None:
         """One timeslice is over."""
@@ -77,7 +78,7 @@ class Regulator:
         for job_id in plan.resumes:
             job = step.state.jobs[job_id]
             if job.io_hold:
-                step.put(with_fields(job, io_hold=False, io_held_since_s=None))
+                step.put(released(job, plan.reasons.get(job_id)))
                 acted.add(job_id)
         let_go = frozenset(plan.resumes)  # held again at once, its hold would never age
         for job_id in plan.suspends:
@@ -111,7 +112,8 @@ def _hold(step: Step, job: Job, plan: RegulationPlan) -> bool:
         return False
     why = plan.reasons.get(job.id)
     reason = why or Reason(code="IoBound", text="suspended by the regulation")
-    step.put(with_fields(job, io_hold=True, io_held_since_s=step.now_s, hold_reason=reason))
+    held = {"io_held_since_s": step.now_s, "hold_reason": reason, "release_reason": None}
+    step.put(with_fields(job, io_hold=True, **held))
     return True
 
 

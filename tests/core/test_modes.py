@@ -1,11 +1,11 @@
 """Regulation on, in shadow, off; and the evidence that it leaves."""
 
 import pytest
-from builders import job, suspended
+from builders import job, resumed, suspended
 
 from iodaemon.core import event as ev
-from iodaemon.core.decision import Resume, Suspend
-from iodaemon.core.job import JobId, JobState
+from iodaemon.core.decision import RegulationPlan, Resume, Suspend
+from iodaemon.core.job import JobId, JobState, Reason
 from iodaemon.core.rule import Mode
 
 
@@ -127,3 +127,54 @@ def test_evidence_of_a_shadow_says_so_and_is_not_the_jobs(busy):
     assert busy.state.evidence == {}
     for live in (1, 2):
         assert busy.job(live).state is JobState.RUNNING
+
+
+# -- why it goes on --------------------------------------------------------------------------------
+
+
+def history(plan):
+    return [(step.after, step.reason and step.reason.code) for step in plan.transitions]
+
+
+def held(busy):
+    busy.regulate(3.0, suspends=(1,))
+    busy.step(suspended(3.1))
+    busy.backend.take()
+    return busy
+
+
+def test_a_resume_has_the_rules_reason_in_the_jobs_history(busy):
+    held(busy)
+    why = Reason(code="Fits", text="there is room")
+    busy.regulation.plan = RegulationPlan(resumes=(JobId(1),), reasons={JobId(1): why})
+    busy.step(ev.SampleTaken(at_s=4.0, sample=busy.state.meter.last))
+    busy.backend.take()
+
+    assert [(JobState.RUNNING, "Fits")] == history(busy.step(resumed(4.1)))
+    assert busy.job().reason is None
+
+
+def test_a_resume_by_the_guard_says_so(busy):
+    held(busy)
+    busy.step(ev.TimerFired(at_s=603.0))
+    busy.backend.take()
+
+    assert [(JobState.RUNNING, "MaxSuspend")] == history(busy.step(resumed(603.1)))
+
+
+def test_a_resume_by_a_switch_says_so(busy):
+    held(busy)
+    busy.step(switch(4.0, Mode.OFF))
+    busy.backend.take()
+
+    assert [(JobState.RUNNING, "Mode")] == history(busy.step(resumed(4.1)))
+
+
+def test_a_resume_by_a_person_is_not_the_regulations(busy):
+    held(busy)
+    busy.step(ev.SuspendRequested(at_s=3.2, job_id=JobId(1), by="ann"))
+    busy.step(switch(4.0, Mode.OFF))
+    busy.step(ev.ResumeRequested(at_s=5.0, job_id=JobId(1), by="ann"))
+    busy.backend.take()
+
+    assert [(JobState.RUNNING, None)] == history(busy.step(resumed(5.1)))
