@@ -16,7 +16,10 @@ SECTOR_BYTES: Final = 512
 LEAST_ACTIVE_SHARE: Final = 0.5
 """A slice in which a job ran for less than this share does not show what it moves."""
 _WRAP_MS: Final = 2**32
-"""The millisecond counters of /proc/diskstats are unsigned 32-bit."""
+"""The millisecond counters of /proc/diskstats are unsigned int, 32 bits wide, and wrap; all others
+are unsigned long (Documentation/admin-guide/iostats.rst) and do not in a machine's life."""
+_MOST_MS_PER_MS: Final = 1e5
+"""So many requests in flight, and more, have no device: such growth is no wrap but a step back."""
 
 
 class Bandwidth(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +98,9 @@ def job_bandwidth(
 ) -> Bandwidth | None:
     """What the job moved in the interval; None when its counters at either end are unknown.
 
+    Bytes read that go backwards are not those of the same job: unknown. Bytes written may, by
+    what a truncate takes back; they then did not grow.
+
     Args:
         earlier: counters at the beginning; None for a job that started within the interval,
             whose counters all belong to it.
@@ -105,26 +111,26 @@ def job_bandwidth(
         earlier = JobCounters(read_bytes=0, written_bytes=0)
     if earlier is later:  # whoever read it knows that it did not run
         return None if later.read_bytes is None and later.written_bytes is None else _NOTHING
-    read = _grown(earlier.read_bytes, later.read_bytes)
-    written = _grown(earlier.written_bytes, later.written_bytes)
-    if read is None and written is None:
+    read = _difference(earlier.read_bytes, later.read_bytes)
+    written = _difference(earlier.written_bytes, later.written_bytes)
+    if (read is None and written is None) or (read is not None and read < 0):
         return None
     return Bandwidth(
-        read_bytes_per_s=(read or 0) / interval_s, written_bytes_per_s=(written or 0) / interval_s
+        read_bytes_per_s=(read or 0) / interval_s,
+        written_bytes_per_s=max(0, written or 0) / interval_s,
     )
 
 
-def _grown(earlier: int | None, later: int | None) -> int | None:
-    """Growth of a counter; one that went backwards (writes cancelled by a truncate) did not."""
-    if earlier is None or later is None:
-        return None
-    return max(0, later - earlier)
+def _difference(earlier: int | None, later: int | None) -> int | None:
+    return None if earlier is None or later is None else later - earlier
 
 
 def device_load(
     earlier: DeviceCounters, later: DeviceCounters, interval_s: float
 ) -> DeviceLoad | None:
-    """The figures of ``iostat -x`` for the interval; None when the device was replaced.
+    """The figures of ``iostat -x`` for the interval; None when a counter went backwards.
+
+    It does when the device was replaced. The counters of milliseconds may wrap.
 
     The formulas are those of sysstat 12 (iostat.c, rd_stats.c) on the fields of
     Documentation/admin-guide/iostats.rst; ``svctm`` is not among them (removed in 12.1.2).
@@ -138,7 +144,11 @@ def device_load(
     writes = later.writes - earlier.writes
     discards = later.discards - earlier.discards
     flushes = later.flushes - earlier.flushes
-    if min(reads, writes, discards, flushes) < 0:
+    read_sectors = later.read_sectors - earlier.read_sectors
+    written_sectors = later.written_sectors - earlier.written_sectors
+    if min(reads, writes, discards, flushes, read_sectors, written_sectors) < 0:
+        return None
+    if _any_time_went_back(earlier, later, interval_s):
         return None
     queue_ms = _elapsed_ms(earlier.queue_ms, later.queue_ms)
     busy_ms = _elapsed_ms(earlier.busy_ms, later.busy_ms)
@@ -147,10 +157,8 @@ def device_load(
         writes_per_s=writes / interval_s,
         discards_per_s=discards / interval_s,
         flushes_per_s=flushes / interval_s,
-        read_bytes_per_s=(later.read_sectors - earlier.read_sectors) * SECTOR_BYTES / interval_s,
-        written_bytes_per_s=(later.written_sectors - earlier.written_sectors)
-        * SECTOR_BYTES
-        / interval_s,
+        read_bytes_per_s=read_sectors * SECTOR_BYTES / interval_s,
+        written_bytes_per_s=written_sectors * SECTOR_BYTES / interval_s,
         read_await_s=_await_s(earlier.read_ms, later.read_ms, reads),
         write_await_s=_await_s(earlier.write_ms, later.write_ms, writes),
         discard_await_s=_await_s(earlier.discard_ms, later.discard_ms, discards),
@@ -159,6 +167,20 @@ def device_load(
         busy_ratio=min(1.0, busy_ms / 1000.0 / interval_s),
         in_flight=later.in_flight,
     )
+
+
+def _any_time_went_back(earlier: DeviceCounters, later: DeviceCounters, interval_s: float) -> bool:
+    """True where a counter of ms would have grown by more than any device's can."""
+    pairs = (
+        (earlier.queue_ms, later.queue_ms),
+        (earlier.busy_ms, later.busy_ms),
+        (earlier.read_ms, later.read_ms),
+        (earlier.write_ms, later.write_ms),
+        (earlier.discard_ms, later.discard_ms),
+        (earlier.flush_ms, later.flush_ms),
+    )
+    most_ms = min(_MOST_MS_PER_MS * 1000.0 * interval_s, _WRAP_MS / 2)
+    return any(_elapsed_ms(before, after) > most_ms for before, after in pairs)
 
 
 def _elapsed_ms(earlier: int, later: int) -> int:

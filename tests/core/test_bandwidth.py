@@ -125,9 +125,31 @@ def test_a_device_is_never_busier_than_all_the_time():
     assert load.busy_ratio == 1.0
 
 
-@pytest.mark.parametrize("field", ["reads", "writes", "discards", "flushes"])
-def test_a_device_that_was_replaced_has_no_load(field):
-    assert device_load(disk(**{field: 9}), disk(), 1.0) is None
+@pytest.mark.parametrize(
+    "field",
+    [
+        *("reads", "read_sectors", "read_ms", "writes", "written_sectors", "write_ms"),
+        *("discards", "discard_ms", "flushes", "flush_ms", "busy_ms", "queue_ms"),
+    ],
+)
+def test_a_counter_that_goes_backwards_leaves_the_device_unknown_for_the_slice(field):
+    """No rate of 2^64 sectors, and no queue of four million requests."""
+    before = disk(**{field: 9000})
+
+    assert device_load(before, disk(), 1.0) is None
+
+
+def test_a_long_wait_that_ends_in_a_short_slice_is_no_step_backwards():
+    """The kernel counts the time of a request when it is done: here of 100 that hung for 86 s."""
+    hung_ms = 100 * 86_400
+
+    load = device_load(disk(), disk(reads=100, read_ms=hung_ms, queue_ms=hung_ms), 1.0)
+
+    assert load.read_await_s == 86.4
+
+
+def test_bytes_read_that_go_backwards_are_another_jobs():
+    assert job_bandwidth(counters(5 * MB, 0), counters(1 * MB, 9 * MB), 1.0) is None
 
 
 def test_a_replaced_device_is_left_out_until_there_are_two_samples_of_it():
