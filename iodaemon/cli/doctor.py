@@ -75,7 +75,7 @@ def _subject(session: Session) -> Subject:
     except IodaemonError:
         node, settings = {}, {}
     places = _places(settings)
-    measured = node.get("measured")
+    measured, sampling = node.get("measured"), node.get("sampling")
     return Subject(
         state_dir=Path(places.get("state_dir", config.state_dir)),
         runtime_dir=Path(places.get("runtime_dir", config.runtime_dir)),
@@ -83,6 +83,7 @@ def _subject(session: Session) -> Subject:
         sockets=config.topology.sockets,
         slot=config.topology.slot,
         measured=measured if isinstance(measured, dict) else None,
+        sampling=sampling if isinstance(sampling, dict) else None,
     )
 
 

@@ -103,7 +103,6 @@ class LinuxDoor:
             "pinning": "sched_setaffinity and set_mempolicy (preferred)",
             "state_dir": f"{self._state} on {find_device(self._state).description}",
             "keeper_pid": link.pid,
-            "samples_skipped": self.backend.samples_skipped,
             "unaccounted": list(unaccounted_devices()),
         }
 

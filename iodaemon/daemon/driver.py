@@ -30,7 +30,8 @@ from iodaemon.daemon.arrears import Arrears
 from iodaemon.daemon.batch import BandwidthMinute, Batch
 from iodaemon.daemon.journal import Journal
 from iodaemon.daemon.notebook import Note, note_of
-from iodaemon.daemon.tally import Tally
+from iodaemon.daemon.pace import Pace
+from iodaemon.daemon.tally import Durations, Tally
 from iodaemon.daemon.turn import in_order, log_plan, notes_of, switches_among
 from iodaemon.daemon.watch import Watch
 from iodaemon.errors import JournalError
@@ -77,6 +78,7 @@ class Driver:
         self.timeline = timeline
         self.watch = Watch()
         self.tally = Tally(self.state.live, timeline.now_s)
+        self.pace = Pace(Durations())
         self.problem = ""
         self.keeps_samples = keeps_samples
         self._backend: Backend | None = None
@@ -233,7 +235,7 @@ class Driver:
                 self._book.begin(step.job_id)
         for event in events:
             if isinstance(event, ev.SampleTaken):
-                self.tally.sampling.end()
+                self.pace.end(self.controller.rules.regulation.timeslice_s)
                 rows += self._book.take(event.sample, live)
             elif isinstance(event, ev.JobExited) and self._book.knows(event.job_id):
                 rows += self._book.end(event.job_id, event.at_s, event.io)
@@ -393,7 +395,7 @@ class Driver:
         self._sampling = self.timeline.call_at(due_s, lambda: self._sample(due_s))
 
     def _sample(self, due_s: float) -> None:
-        self.tally.sampling.begin()
+        self.pace.begin()
         self.backend.sample()
         slice_s = self.controller.rules.regulation.timeslice_s
         late_s = max(0.0, self.timeline.now_s - due_s)

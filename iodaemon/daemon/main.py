@@ -196,7 +196,12 @@ class _Daemon:
             cancel_grace_s=self._config.cancel_grace_s,
             pids=door.pids,
             reports={
-                "node": lambda: node_report(driver.state, self._config.backend, door.describe()),
+                "node": lambda: node_report(
+                    driver.state,
+                    self._config.backend,
+                    door.describe(),
+                    driver.pace.report(door.samples_skipped),
+                ),
                 "policy": lambda: policy_report(self._policy),
                 "config": lambda: config_report(self._config),
             },

@@ -155,7 +155,14 @@ NODE_METRICS: Final = (
         "histogram",
         (),
         "From asking for a sample to having it.",
-        lambda scene: scene.driver.tally.sampling,
+        lambda scene: scene.driver.pace.durations,
+    ),
+    Metric(
+        "sampling_too_slow",
+        "gauge",
+        (),
+        "1 while readings take longer than the timeslice, one after the other, else 0.",
+        lambda scene: [((), bool(scene.driver.pace.problem))],
     ),
     Metric(
         "step_duration_seconds",

@@ -13,13 +13,16 @@ from iodaemon.core.state import State
 from iodaemon.daemon.host import host_metrics
 
 
-def node_report(state: State, backend: str, means: Mapping[str, Any]) -> dict[str, Any]:
+def node_report(
+    state: State, backend: str, means: Mapping[str, Any], sampling: Mapping[str, Any]
+) -> dict[str, Any]:
     """Sockets, slots, devices, the host, and what is measured how.
 
     Args:
         state: for the platform, the jobs on it, and the last slice's loads.
         backend: its name.
         means: what the backend says of itself.
+        sampling: whether it keeps pace with the timeslice.
     """
     return {
         "backend": backend,
@@ -33,6 +36,7 @@ def node_report(state: State, backend: str, means: Mapping[str, Any]) -> dict[st
         ],
         "host": host_metrics(),
         "measured": dict(means),
+        "sampling": dict(sampling),
     }
 
 

@@ -34,11 +34,14 @@ class Durations:
         if self._begun_s is None:
             self._begun_s = self._clock()
 
-    def end(self) -> None:
-        """It is over; if it never began, nothing is counted."""
-        if self._begun_s is not None:
-            self.add(self._clock() - self._begun_s)
-            self._begun_s = None
+    def end(self) -> float | None:
+        """It is over: how long it took; None, and not counted, if it never began."""
+        if self._begun_s is None:
+            return None
+        took_s = self._clock() - self._begun_s
+        self.add(took_s)
+        self._begun_s = None
+        return took_s
 
     def add(self, duration_s: float) -> None:
         """Count one that took so long."""
@@ -62,7 +65,6 @@ class Tally:
         suspensions: steps into a suspended state, by the reason's code.
         journal_failures: batches that the disk did not take.
         step: the controller's steps.
-        sampling: from asking for a sample to having it.
     """
 
     def __init__(self, jobs: Iterable[Job], now_s: float) -> None:
@@ -73,7 +75,6 @@ class Tally:
         self.suspensions: Counter[str] = Counter()
         self.journal_failures = 0
         self.step = Durations()
-        self.sampling = Durations()
         self._suspended_s: defaultdict[str, float] = defaultdict(float)
         self._standing: dict[JobId, tuple[str, float]] = {
             job.id: (_code(job.reason), now_s) for job in jobs if job.state in SUSPENDED

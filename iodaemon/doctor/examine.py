@@ -37,6 +37,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         sockets: as configured; empty: as detected.
         slot: what is handed out.
         measured: what the running daemon says of its means; None: none answers.
+        sampling: what it says of its sampling; None: it does not.
     """
 
     state_dir: Path
@@ -45,12 +46,15 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     sockets: Sequence[str] = ()
     slot: SlotKind = "core"
     measured: Mapping[str, Any] | None = None
+    sampling: Mapping[str, Any] | None = None
 
 
 def examine(subject: Subject) -> Iterator[Finding]:
     """Every finding as soon as it is made. What was made for a check is gone when it comes."""
     if subject.measured is not None:
         yield judge_daemon(subject.measured)
+    if subject.sampling is not None:
+        yield judge_sampling(subject.sampling)
     release, python = version.probe_versions()
     yield version.judge_kernel(release)
     yield version.judge_python(python)
@@ -136,6 +140,19 @@ def judge_daemon(measured: Mapping[str, Any]) -> Finding:
             remedy="run the daemon as a systemd service with Delegate=yes",
         )
     return ok("daemon", shown, {"suspend": means})
+
+
+def judge_sampling(sampling: Mapping[str, Any]) -> Finding:
+    """Whether the running daemon reads the counters within its timeslice."""
+    problem, last_s = str(sampling.get("problem", "")), sampling.get("last_s")
+    values = {"last_s": last_s, "skipped": sampling.get("skipped")}
+    if problem:
+        shown, _, remedy = problem.partition("; ")
+        cost = "regulation acts less often than it is asked to"
+        return lacking("sampling", shown, values, cost=cost, remedy=remedy)
+    if last_s is None:
+        return ok("sampling", "the daemon has not read the counters yet", values)
+    return ok("sampling", f"the last reading of the counters took {1000 * last_s:.1f} ms", values)
 
 
 def is_broken(findings: Iterable[Finding]) -> bool:

@@ -33,7 +33,7 @@ from iodaemon.doctor import (
 )
 from iodaemon.doctor.accounting import MOVED_BYTES, Counted
 from iodaemon.doctor.child import a_child, cpu_s, wait_for
-from iodaemon.doctor.examine import Subject, examine, is_broken, judge_daemon
+from iodaemon.doctor.examine import Subject, examine, is_broken, judge_daemon, judge_sampling
 from iodaemon.doctor.finding import Finding, Verdict, broken, lacking, ok
 from iodaemon.doctor.scratch import PREFIX, existing_directory, scratch_cgroup, scratch_directory
 
@@ -369,6 +369,31 @@ def test_lacking_is_not_broken():
 )
 def test_a_daemon_that_must_do_with_signals_lacks_a_cgroup(means, verdict):
     assert verdict == judge_daemon({"suspend": means}).verdict
+
+
+def test_sampling_that_does_not_keep_pace_is_lacking_and_says_what_to_write():
+    slow = {"problem": "takes 1.4 s; write timeslice", "last_s": 1.4, "skipped": 2}
+    found = judge_sampling(slow)
+
+    assert (LACKING, "takes 1.4 s", "write timeslice") == (
+        found.verdict,
+        found.measured,
+        found.remedy,
+    )
+    assert {"last_s": 1.4, "skipped": 2} == dict(found.values)
+
+
+@pytest.mark.parametrize(
+    ("last_s", "shown"),
+    [
+        (0.0021, "the last reading of the counters took 2.1 ms"),
+        (None, "the daemon has not read the counters yet"),
+    ],
+)
+def test_sampling_that_keeps_pace_is_ok(last_s, shown):
+    found = judge_sampling({"problem": "", "last_s": last_s, "skipped": 0})
+
+    assert (OK, shown) == (found.verdict, found.measured)
 
 
 # -- judging: versions, limits, exits --------------------------------------------------------------

@@ -1,0 +1,151 @@
+"""A timeslice shorter than a reading takes: said once, skipped instants, regulation goes on."""
+
+import asyncio
+
+import pytest
+from bench import drive
+from builders import counters, platform, sampled
+
+from iodaemon.backend.linux.node import LinuxNode
+from iodaemon.core.sample import Sample
+from iodaemon.daemon.pace import SLOW_READINGS, Pace
+from iodaemon.daemon.tally import Durations
+from iodaemon.simulator.timeline import VirtualTimeline
+
+PROBLEM = (
+    "reading the counters takes 1.4 s, longer than the timeslice of 1 s; "
+    'write timeslice = "3 s" under [regulation]'
+)
+
+
+class Clock:
+    """Stands until it is pushed on."""
+
+    now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def read(pace, clock, *durations_s, timeslice_s=1.0):
+    for duration_s in durations_s:
+        pace.begin()
+        clock.now_s += duration_s
+        pace.end(timeslice_s)
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def pace(clock):
+    return Pace(Durations(clock))
+
+
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_readings_within_the_timeslice_are_no_problem(pace, clock, caplog):
+    read(pace, clock, 0.001, 1.0, 0.9)
+
+    assert ("", []) == (pace.problem, warnings(caplog))
+
+
+def test_a_hiccup_is_no_problem(pace, clock, caplog):
+    read(pace, clock, *[5.0] * (SLOW_READINGS - 1), 0.1, *[5.0] * (SLOW_READINGS - 1))
+
+    assert ("", []) == (pace.problem, warnings(caplog))
+
+
+def test_slow_readings_one_after_the_other_are_said_once_with_what_to_do(pace, clock, caplog):
+    read(pace, clock, *[1.4] * 9)
+
+    assert PROBLEM == pace.problem
+    assert [f'event=sampling_too_slow text="{PROBLEM}"'] == warnings(caplog)
+
+
+def test_when_readings_are_quick_again_it_is_no_problem_any_more_and_not_said_again(
+    pace, clock, caplog
+):
+    read(pace, clock, 1.4, 1.4, 1.4, 0.1)
+    assert "" == pace.problem
+    read(pace, clock, 1.4, 1.4, 1.4)
+
+    assert (PROBLEM, 1) == (pace.problem, len(warnings(caplog)))
+
+
+def test_the_node_report_has_it(pace, clock):
+    read(pace, clock, 1.4, 1.4, 1.4)
+
+    assert {"timeslice_s": 1.0, "last_s": 1.4, "skipped": 7, "problem": PROBLEM} == {
+        key: pytest.approx(value) if isinstance(value, float) else value
+        for key, value in pace.report(7).items()
+    }
+
+
+def test_regulation_goes_on_with_the_samples_it_gets(tmp_path):
+    """Of ten timeslices every third brings a sample; the rates are over the true time."""
+
+    async def scenario(bench):
+        [job_id] = await bench.run()
+        bench.backend.take()
+        rates = []
+        bench.regulation.look = lambda view: rates.append(view.bandwidth(job_id))
+        for number in range(1, 5):
+            await bench.after(3.0)
+            bench.post(sampled(bench.now_s, {job_id: counters(number * 6_000_000)}))
+            await bench.settle()
+
+        assert [2e6] * 3 == [rate.total_bytes_per_s for rate in rates[1:]]
+
+    drive(tmp_path, scenario)
+
+
+class StuckReader:
+    """Reads when it is let; has the reader's interface as far as sampling uses it."""
+
+    def __init__(self):
+        self.may_read = asyncio.Event()
+        self.readings = 0
+
+    async def read(self, at_s):
+        self.readings += 1
+        await self.may_read.wait()
+        return Sample(at_s=at_s)
+
+
+def test_instants_that_come_during_a_reading_are_skipped_and_not_queued_up(tmp_path):
+    async def scenario():
+        events = []
+        node = LinuxNode(
+            platform=platform(1),
+            timeline=VirtualTimeline(),
+            post=events.append,
+            launch_of=lambda _: {},
+            state=tmp_path,
+            keeper_socket=tmp_path / "keeper.sock",
+            grace_s=60.0,
+            means="signals",
+        )
+        real, node.reader = node.reader, StuckReader()
+        for _ in range(5):
+            node.sample()
+            await asyncio.sleep(0)
+        assert (1, 4, 0) == (node.reader.readings, node.samples_skipped, len(events))
+
+        node.reader.may_read.set()
+        await node._reading
+        assert 1 == len(events)
+        node.sample()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+        assert (2, 4) == (node.reader.readings, node.samples_skipped)
+        node.reader = real
+        real.close()
+        node._notices.close()
+
+    asyncio.run(scenario())
