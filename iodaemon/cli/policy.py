@@ -77,10 +77,15 @@ def _in_force(session: Session) -> dict[str, Any]:
 
 def _configured(session: Session) -> PolicyFile:
     config = session.load_config({})
-    return load_named(config.policy, config.policy_overrides)
+    policy = load_named(config.policy, config.policy_overrides, config.file)
+    for note in policy.notes:
+        output.say(note)
+    return policy
 
 
-def load_named(name: str, overrides: dict[str, Any] | None = None) -> PolicyFile:
+def load_named(
+    name: str, overrides: dict[str, Any] | None = None, overrides_from: str | None = None
+) -> PolicyFile:
     """The policy.
 
     Raises:
@@ -91,7 +96,9 @@ def load_named(name: str, overrides: dict[str, Any] | None = None) -> PolicyFile
 
     search = policy_search(os.environ)
     try:
-        return load_policy(name, overrides=overrides or {}, search=search)
+        return load_policy(
+            name, overrides=overrides or {}, search=search, overrides_from=overrides_from
+        )
     except ConfigError as error:
         is_file = "/" in name or name.endswith(".toml")
         is_there = os.path.exists(name) if is_file else name in find_policies(search)

@@ -9,13 +9,15 @@ from typing import Any, Final, get_args
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from iodaemon.config.table import decode_table, read_toml
+import iodaemon
+from iodaemon.config.table import decode_table, key_of, read_toml
 from iodaemon.core.rule import Rules
 from iodaemon.errors import ConfigError
-from iodaemon.registry import Kind, find_rule, nearest, rule_name, shipped
+from iodaemon.registry import Kind, find_rule, nearest, rule_name, rule_names, shipped
 
 SYSTEM_POLICIES: Final = Path("/etc/iodaemon/policies")
 _KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+_NEWER: Final = f"; or it needs a newer iodaemon than {iodaemon.__version__}"
 _DEFAULTS: Final = {"placement": {"rule": "least_io"}}
 """Tables that a policy file may leave out."""
 
@@ -28,12 +30,14 @@ class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):
         path: where it was found.
         source: the publication it comes from; empty: ours.
         rules: what it composes, ready for the controller.
+        notes: what was overridden in vain, one line each, for people.
     """
 
     name: str
     path: Path
     source: str
     rules: Rules
+    notes: tuple[str, ...] = ()
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +47,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
     regulation: dict[str, Any]
     placement: dict[str, Any]
     source: str = ""
+    requires: str = ""
     max_suspend_s: float | UnsetType | None = UNSET
 
 
@@ -71,7 +76,11 @@ def find_policies(search: Sequence[Path]) -> dict[str, Path]:
 
 
 def load_policy(
-    name_or_path: str, *, overrides: Mapping[str, Any], search: Sequence[Path]
+    name_or_path: str,
+    *,
+    overrides: Mapping[str, Any],
+    search: Sequence[Path],
+    overrides_from: str | None = None,
 ) -> PolicyFile:
     """The policy with this name, or in this file.
 
@@ -79,22 +88,29 @@ def load_policy(
         name_or_path: a name to look up; with a ``/`` or ``.toml`` in it a file.
         overrides: tables and values that replace single ones of the file, as a policy file has
             them: ``{"regulation": {"io_bound": "80 MB/s"}}``. Another ``rule`` than the file's
-            drops the file's parameters of that table.
+            drops the file's parameters of that table. A value that only other rules know has no
+            effect and is noted: the configuration's ``io_bound`` under policy ``none``.
         search: folders for names, in this order (``policy_search``).
+        overrides_from: the file that they stand in, for messages; None: given otherwise.
 
     Raises:
-        ConfigError: not found, not readable, or wrong; one line with file, table and key.
+        ConfigError: not found, not readable, wrong, or of a newer iodaemon; one line with file,
+            table and key.
     """
     path = _find(name_or_path, search)
     try:
         table = read_toml(path)
     except FileNotFoundError as e:
         raise ConfigError(f"policy file {path} does not exist") from e
+    _check_version(table.get("requires"), where=str(path))
     rules = _rules(table, name=path.stem, where=str(path))
+    notes: tuple[str, ...] = ()
     if overrides:
-        where = f"override of policy {path.stem!r}"
-        rules = _rules(_merged(table, overrides), name=path.stem, where=where)
-    return PolicyFile(name=path.stem, path=path, source=str(table.get("source", "")), rules=rules)
+        where = f"{overrides_from or 'override'}, over policy {path.stem!r}"
+        meant, notes = _without_vain(rules, overrides, where)
+        rules = _rules(_merged(table, meant), name=path.stem, where=where)
+    source = str(table.get("source", ""))
+    return PolicyFile(name=path.stem, path=path, source=source, rules=rules, notes=notes)
 
 
 def check_offers(rules: Rules, offers: Iterable[type], backend_name: str) -> None:
@@ -142,8 +158,9 @@ def _find(name_or_path: str, search: Sequence[Path]) -> Path:
 
 
 def _rules(table: Mapping[str, Any], *, name: str, where: str) -> Rules:
-    document = decode_table({**_DEFAULTS, **table}, _Document, where=where)
-    found = {kind: _rule(kind, getattr(document, kind), where) for kind in _KINDS}
+    newer = "" if table.get("requires") else _NEWER
+    document = decode_table({**_DEFAULTS, **table}, _Document, where=where, else_=newer)
+    found = {kind: _rule(kind, getattr(document, kind), where, newer) for kind in _KINDS}
     if document.max_suspend_s is UNSET:
         return Rules(name=name, **found)
     if document.max_suspend_s == 0.0:
@@ -151,7 +168,7 @@ def _rules(table: Mapping[str, Any], *, name: str, where: str) -> Rules:
     return Rules(name=name, max_suspend_s=document.max_suspend_s, **found)
 
 
-def _rule(kind: Kind, table: Mapping[str, Any], where: str) -> Any:
+def _rule(kind: Kind, table: Mapping[str, Any], where: str, newer: str) -> Any:
     where = f"{where} [{kind}]"
     parameters = dict(table)
     name = parameters.pop("rule", None)
@@ -160,8 +177,59 @@ def _rule(kind: Kind, table: Mapping[str, Any], where: str) -> Any:
     try:
         type_ = find_rule(kind, name)
     except ConfigError as e:
-        raise ConfigError(f"{where}: {e}") from e
-    return decode_table(parameters, type_, where=where)
+        raise ConfigError(f"{where}: {e}{newer}") from e
+    return decode_table(parameters, type_, where=where, else_=newer)
+
+
+def _check_version(requires: object, *, where: str) -> None:
+    """Refuse a file that says that it is for a newer iodaemon than this."""
+    if requires is None:
+        return
+    wanted = _version(requires) if isinstance(requires, str) else None
+    if wanted is None:
+        raise ConfigError(f'{where}: requires is {requires!r}; write a version such as "0.1"')
+    if wanted > (_version(iodaemon.__version__) or ()):
+        raise ConfigError(
+            f"{where}: requires iodaemon {requires}, this is {iodaemon.__version__}; install the "
+            "newer one, or choose another policy"
+        )
+
+
+def _version(text: str) -> tuple[int, ...] | None:
+    """``0.1.0`` as numbers, zeros at the end left out; None for what is no version."""
+    parts = text.split(".")
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        return None
+    numbers = [int(part) for part in parts]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def _without_vain(
+    rules: Rules, overrides: Mapping[str, Any], where: str
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The overrides without values that only other rules of the kind know, and what they are."""
+    meant: dict[str, Any] = dict(overrides)
+    notes: list[str] = []
+    for kind in _KINDS:
+        table = overrides.get(kind)
+        if not isinstance(table, Mapping) or "rule" in table:
+            continue
+        rule = getattr(rules, kind)
+        elsewhere = set().union(*(_keys(find_rule(kind, name)) for name in rule_names(kind)))
+        vain = [key for key in table if key in elsewhere and key not in _keys(type(rule))]
+        meant[kind] = {key: value for key, value in table.items() if key not in vain}
+        notes += [
+            f"{where} [{kind}]: {key} has no effect, rule {rule_name(rule)!r} has no such setting; "
+            "take it out, or choose a policy whose rule has it"
+            for key in vain
+        ]
+    return meant, tuple(notes)
+
+
+def _keys(type_: type[msgspec.Struct]) -> set[str]:
+    return {key_of(field.name) for field in msgspec.structs.fields(type_)}
 
 
 def _merged(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

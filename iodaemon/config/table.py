@@ -65,13 +65,14 @@ def plain_type(type_: Any) -> Any:
     return get_args(type_)[0] if get_origin(type_) is Annotated else type_
 
 
-def decode_table(table: Mapping[str, object], type_: type[S], *, where: str) -> S:
+def decode_table(table: Mapping[str, object], type_: type[S], *, where: str, else_: str = "") -> S:
     """The struct that the table describes.
 
     Args:
         table: as ``tomllib`` reads it; strings with units or plain base units.
         type_: a frozen struct; a field that is a struct itself is a table in the table.
         where: file and table for messages, for example ``policies/dynamic.toml [regulation]``.
+        else_: what an unknown key may be besides a misspelt one, for its message.
 
     Raises:
         ConfigError: unknown or missing key, wrong type, or the struct refuses the values.
@@ -82,7 +83,7 @@ def decode_table(table: Mapping[str, object], type_: type[S], *, where: str) -> 
     for key in table:
         if key not in fields:
             raise ConfigError(
-                f"{where}: unknown key {key!r}; {nearest(key_of(key), tuple(fields))}"
+                f"{where}: unknown key {key!r}; {nearest(key_of(key), tuple(fields))}{else_}"
             )
     missing = [key for key, field in fields.items() if field.required and key not in table]
     if missing:

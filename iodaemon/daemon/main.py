@@ -64,6 +64,7 @@ def run(config: Config, *, log_level: str = "info") -> int:
         config.policy,
         overrides=config.policy_overrides,
         search=policy_search(os.environ),
+        overrides_from=config.file,
     )
     with prepare_places(config):
         return asyncio.run(_Daemon(config, policy).live())
@@ -95,7 +96,7 @@ class _Daemon:
         return 0
 
     async def _serve(self, journal: Journal, timeline: WallTimeline) -> None:
-        for warning in startup_warnings(self._state_dir):
+        for warning in (*self._policy.notes, *startup_warnings(self._state_dir)):
             log.warning('event=warned text="%s"', warning)
         restored = journal.restore()
         driver, door = self._assemble(journal, timeline, restored)

@@ -92,6 +92,16 @@ def test_a_wrong_policy_file_is_exit_code_1_with_file_and_key(iod, home):
     assert "timeslyce" in line
 
 
+def test_a_setting_without_effect_under_this_policy_is_said_and_no_error(iod, home):
+    file = home / "config.toml"
+    file.write_text('policy = "none"\n[regulation]\nio_bound = "9 MB/s"\n')
+
+    result = iod("--config", str(file), "policy", "check")
+
+    assert "policy none is right" in result.out
+    assert f"{file}, over policy 'none' [regulation]: io_bound has no effect" in result.err
+
+
 def test_the_configuration_is_shown_with_where_it_comes_from(iod, home):
     file = home / "config.toml"
     file.write_text('policy = "none"\n[regulation]\nio_bound = "9 MB/s"\n')

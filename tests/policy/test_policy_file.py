@@ -5,6 +5,7 @@ import sys
 import msgspec
 import pytest
 
+import iodaemon
 from iodaemon.config import (
     check_offers,
     find_policies,
@@ -141,11 +142,94 @@ def test_what_is_wrong_in_a_file_is_named_in_one_line(tmp_path, text, message):
     assert "\n" not in str(e.value)
 
 
-def test_an_error_in_an_override_does_not_blame_the_file():
-    with pytest.raises(
-        ConfigError, match=r"^override of policy 'none' \[regulation\]: unknown key"
-    ):
-        load("none", regulation={"io_bound": "1 MB/s"})
+def test_an_error_in_an_override_names_the_file_it_stands_in():
+    with pytest.raises(ConfigError) as e:
+        load_policy(
+            "none",
+            overrides={"regulation": {"io_bond": "1 MB/s"}},
+            search=SHIPPED,
+            overrides_from="/etc/iodaemon/config.toml",
+        )
+
+    assert str(e.value).startswith(
+        "/etc/iodaemon/config.toml, over policy 'none' [regulation]: unknown key 'io_bond'; "
+    )
+
+
+def test_an_error_in_an_override_without_a_file_does_not_blame_the_policys():
+    with pytest.raises(ConfigError, match=r"^override, over policy 'none' \[regulation\]: unkn"):
+        load("none", regulation={"io_bond": "1 MB/s"})
+
+
+def test_a_setting_that_only_other_rules_have_is_accepted_and_said():
+    """The configuration's io_bound must not keep the daemon from running without regulation."""
+    policy = load("none", regulation={"io_bound": "1 MB/s", "timeslice": "2 s"})
+
+    assert none.Rule(timeslice_s=2.0) == policy.rules.regulation
+    [note] = policy.notes
+    assert note == (
+        "override, over policy 'none' [regulation]: io_bound has no effect, rule 'none' has no "
+        "such setting; take it out, or choose a policy whose rule has it"
+    )
+
+
+def test_with_a_rule_of_its_own_an_override_must_fit_it():
+    with pytest.raises(ConfigError, match="unknown key 'io_bound'"):
+        load("default", regulation={"rule": "none", "io_bound": "1 MB/s"})
+
+
+# -- files of a newer version ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["0", "0.1", "0.1.0"])
+def test_a_file_for_this_version_or_an_older_one_is_loaded(tmp_path, version):
+    policy = load(written(tmp_path, f'requires = "{version}"\n{MINIMAL}'))
+
+    assert dynamic.Rule() == policy.rules.regulation
+
+
+@pytest.mark.parametrize("more", ["", "[scheduling]", '[regulation]\nrule = "oracle"'])
+def test_a_file_that_requires_a_newer_version_is_refused_by_that_whatever_is_in_it(tmp_path, more):
+    path = written(tmp_path, f'requires = "7.2"\n[admission]\nrule = "fcfs"\n{more}\n')
+
+    with pytest.raises(ConfigError) as e:
+        load(path)
+
+    assert str(e.value) == (
+        f"{path}: requires iodaemon 7.2, this is {iodaemon.__version__}; install the newer one, or "
+        "choose another policy"
+    )
+
+
+@pytest.mark.parametrize("value", ['"newest"', "1", '""', '"1.x"'])
+def test_a_requirement_that_is_no_version_is_refused(tmp_path, value):
+    with pytest.raises(ConfigError, match=r'requires is .*; write a version such as "0.1"'):
+        load(written(tmp_path, f"requires = {value}\n{MINIMAL}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "what"),
+    [
+        (MINIMAL + 'horizon = "9 s"', "{path} [regulation]", "unknown key 'horizon'"),
+        (MINIMAL + "[scheduling]", "{path}", "unknown key 'scheduling'"),
+        (MINIMAL.replace("dynamic", "oracle"), "{path} [regulation]", "unknown regulation rule"),
+    ],
+)
+def test_what_is_not_known_may_be_of_a_newer_version(tmp_path, text, where, what):
+    path = written(tmp_path, text)
+
+    with pytest.raises(ConfigError) as e:
+        load(path)
+
+    assert str(e.value).startswith(f"{where.format(path=path)}: {what}")
+    assert str(e.value).endswith(f"; or it needs a newer iodaemon than {iodaemon.__version__}")
+
+
+def test_what_is_not_known_to_the_version_that_the_file_asks_for_is_misspelt(tmp_path):
+    with pytest.raises(ConfigError) as e:
+        load(written(tmp_path, f'requires = "0.1"\n{MINIMAL}horizon = "9 s"'))
+
+    assert "newer" not in str(e.value)
 
 
 def test_an_unknown_policy_is_told_the_nearest():
