@@ -149,6 +149,11 @@ class RegulationPlan(msgspec.Struct, frozen=True, kw_only=True):
     evidence: tuple[Evidence, ...] = ()
     io_headroom_bytes_per_s: float | None = None
 
+    def why_suspended(self, job_id: JobId) -> Reason:
+        """The rule's reason, or that it gave none."""
+        unsaid = Reason(code="IoBound", text="suspended by the regulation")
+        return self.reasons.get(job_id, unsaid)
+
 
 class Transition(msgspec.Struct, frozen=True, kw_only=True):
     """One step in a job's life; ``before`` is None for its beginning."""

@@ -40,6 +40,8 @@ class Regulator:
         if mode is self.mode:
             return
         self.mode = mode
+        for shadow in self.shadow.end(step.now_s):
+            step.pretend(shadow)
         self.forget()
         step.state.io_headroom_bytes_per_s = None
         if mode is Mode.ON:
@@ -110,9 +112,8 @@ def _hold(step: Step, job: Job, plan: RegulationPlan) -> bool:
         return False
     if job.spec.no_suspend or immune or unknown:
         return False
-    why = plan.reasons.get(job.id)
-    reason = why or Reason(code="IoBound", text="suspended by the regulation")
-    held = {"io_held_since_s": step.now_s, "hold_reason": reason, "release_reason": None}
+    why = plan.why_suspended(job.id)
+    held = {"io_held_since_s": step.now_s, "hold_reason": why, "release_reason": None}
     step.put(with_fields(job, io_hold=True, **held))
     return True
 

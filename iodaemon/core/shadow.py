@@ -70,6 +70,11 @@ class Shadow:
             for job_id in [job_id for job_id in book if job_id not in live]:
                 del book[job_id]
 
+    def end(self, now_s: float) -> Iterator[ShadowStep]:
+        """Regulation is no longer in shadow: yields the end of what would have stood still."""
+        for job_id in sorted(self._held_since_s):
+            yield self._release(job_id, now_s, Reason(code="Mode", text="no longer in shadow"))
+
     def apply(self, plan: RegulationPlan, state: State, now_s: float) -> Iterator[ShadowStep]:
         """Take in what the rule decided; yields what would have been done."""
         for job_id in plan.resumes:
@@ -78,7 +83,7 @@ class Shadow:
         for job_id in plan.suspends:
             if job_id not in plan.resumes and self._may_be_held(state, job_id, now_s):
                 self._held_since_s[job_id] = now_s
-                reason = plan.reasons.get(job_id)
+                reason = plan.why_suspended(job_id)
                 yield ShadowStep(job_id=job_id, at_s=now_s, verdict="suspend", reason=reason)
 
     def release_overdue(self, state: State, rules: Rules, now_s: float) -> Iterator[ShadowStep]:

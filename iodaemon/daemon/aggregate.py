@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container
 from typing import Final
 
 from iodaemon.core.job import IoTotals, JobId
+from iodaemon.core.platform import DeviceId
 from iodaemon.core.sample import Sample
 from iodaemon.daemon.batch import BandwidthMinute
 
 _MINUTE_S: Final = 60
+_UNKNOWN: Final = "unknown"
 
 
 class MinuteBook:
@@ -17,9 +20,15 @@ class MinuteBook:
 
     Invariant: over all rows of a finished job the bytes add up to its totals, less what it had
     moved when this daemon adopted it. What crosses the end of a minute is booked before it.
+
+    Attributes:
+        moved: bytes of all rows, by direction and by the disk that the job's open files lay on
+            then: its name, ``several``, ``none`` or ``unknown``.
     """
 
     def __init__(self) -> None:
+        self.moved: Counter[tuple[str, str]] = Counter()
+        self._place: dict[JobId, str] = {}
         self._seen: dict[JobId, IoTotals] = {}
         self._open: dict[JobId, BandwidthMinute] = {}
         self._last_s: float | None = None
@@ -45,6 +54,7 @@ class MinuteBook:
         for job_id, counters in sample.jobs.items():
             if job_id not in live and job_id not in self._seen:
                 continue
+            self._place[job_id] = _place(counters.devices)
             totals = IoTotals(read_bytes=counters.read_bytes, written_bytes=counters.written_bytes)
             self._add(job_id, minute, totals, spent_s)
         return self._close([i for i, row in self._open.items() if row.minute < minute])
@@ -53,12 +63,14 @@ class MinuteBook:
         """A job ended with these totals; returns its last row, if it has one."""
         self._add(job_id, int(at_s) // _MINUTE_S, totals, 0.0)
         self._seen.pop(job_id, None)
+        self._place.pop(job_id, None)
         return self._close([job_id])
 
     def forget(self, job_id: JobId) -> None:
         """A job ended without a word on its totals."""
         self._seen.pop(job_id, None)
         self._open.pop(job_id, None)
+        self._place.pop(job_id, None)
 
     def _add(self, job_id: JobId, minute: int, totals: IoTotals, spent_s: float) -> None:
         before = self._seen.get(job_id, totals)
@@ -66,16 +78,28 @@ class MinuteBook:
         row = self._open.get(job_id) or BandwidthMinute(
             job_id=job_id, minute=minute, read_bytes=0, written_bytes=0, seconds=0.0
         )
+        read = _grown(before.read_bytes, totals.read_bytes)
+        written = _grown(before.written_bytes, totals.written_bytes)
         self._open[job_id] = BandwidthMinute(
             job_id=job_id,
             minute=row.minute,
-            read_bytes=row.read_bytes + _grown(before.read_bytes, totals.read_bytes),
-            written_bytes=row.written_bytes + _grown(before.written_bytes, totals.written_bytes),
+            read_bytes=row.read_bytes + read,
+            written_bytes=row.written_bytes + written,
             seconds=row.seconds + spent_s,
         )
+        place = self._place.get(job_id, _UNKNOWN)
+        self.moved.update({(place, "read"): read, (place, "write"): written})
 
     def _close(self, job_ids: list[JobId]) -> list[BandwidthMinute]:
         return [self._open.pop(job_id) for job_id in job_ids if job_id in self._open]
+
+
+def _place(devices: tuple[DeviceId, ...] | None) -> str:
+    if devices is None:
+        return _UNKNOWN
+    if len(devices) > 1:
+        return "several"
+    return devices[0] if devices else "none"
 
 
 def _known(before: IoTotals, after: IoTotals) -> IoTotals:

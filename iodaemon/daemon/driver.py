@@ -93,7 +93,7 @@ class Driver:
         self._unwritten: dict[JobId, int] = {}
         self._refused: set[JobId] = set()
         self._arrears = Arrears()
-        self._book = MinuteBook()
+        self.book = MinuteBook()
         self._next_id = self.state.next_id
 
     # -- for main ------------------------------------------------------------------------------
@@ -232,16 +232,16 @@ class Driver:
         live = {job.id for job in self.state.live}
         for step in transitions:
             if step.after is JobState.STARTING:
-                self._book.begin(step.job_id)
+                self.book.begin(step.job_id)
         for event in events:
             if isinstance(event, ev.SampleTaken):
                 self.pace.end(self.controller.rules.regulation.timeslice_s)
-                rows += self._book.take(event.sample, live)
-            elif isinstance(event, ev.JobExited) and self._book.knows(event.job_id):
-                rows += self._book.end(event.job_id, event.at_s, event.io)
+                rows += self.book.take(event.sample, live)
+            elif isinstance(event, ev.JobExited) and self.book.knows(event.job_id):
+                rows += self.book.end(event.job_id, event.at_s, event.io)
         for step in transitions:
             if step.after.is_final:
-                self._book.forget(step.job_id)
+                self.book.forget(step.job_id)
         return rows
 
     def _kept(

@@ -45,11 +45,19 @@ def _decisions(scene: Scene) -> Rows:
 
 
 def _suspensions(scene: Scene) -> Rows:
-    return _counted(scene.driver.tally.suspensions)
+    return _counted(scene.driver.tally.suspended.counts)
 
 
 def _suspended_s(scene: Scene) -> Rows:
-    return _counted(scene.driver.tally.suspended_s(scene.driver.timeline.now_s))
+    return _counted(scene.driver.tally.suspended.seconds(scene.driver.timeline.now_s))
+
+
+def _shadow_suspensions(scene: Scene) -> Rows:
+    return _counted(scene.driver.tally.shadow.counts)
+
+
+def _shadow_s(scene: Scene) -> Rows:
+    return _counted(scene.driver.tally.shadow.seconds(scene.driver.timeline.now_s))
 
 
 def _longest_suspension(scene: Scene) -> Rows:
@@ -65,6 +73,10 @@ def _starts_blocked(scene: Scene) -> Rows:
 
 def _counted(counts: Mapping[str, float]) -> Rows:
     return (((name,), count) for name, count in sorted(counts.items()))
+
+
+def _moved(scene: Scene) -> Rows:
+    return sorted(scene.driver.book.moved.items())
 
 
 # -- sockets ------------------------------------------------------------------------------------
@@ -140,6 +152,29 @@ JOB_METRICS: Final = (
         ("reason",),
         "How long jobs stood still, summed over jobs, by the code of the reason.",
         _suspended_s,
+    ),
+    Metric(
+        "shadow_suspensions_total",
+        "counter",
+        ("reason",),
+        "How often regulation in shadow would have suspended a job, by the code of the reason.",
+        _shadow_suspensions,
+    ),
+    Metric(
+        "shadow_suspended_seconds_total",
+        "counter",
+        ("reason",),
+        "How long jobs would have stood still for regulation in shadow, summed over jobs, by the "
+        "code of the reason.",
+        _shadow_s,
+    ),
+    Metric(
+        "job_bytes_total",
+        "counter",
+        ("device", "direction"),
+        "What jobs read and wrote, as far as it is known, by the disk that their open files lie "
+        "on; several: on more than one, none: on no disk of this machine, unknown: not known.",
+        _moved,
     ),
     Metric(
         "longest_suspension_seconds",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
 from typing import Final, get_args
 
-from iodaemon.core.decision import Decision, Plan, Transition
+from iodaemon.core.decision import Decision, Plan
 from iodaemon.core.job import FINAL, SUSPENDED, Job, JobId, Reason
 
 BOUNDS_S: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
@@ -54,15 +54,57 @@ class Durations:
         return list(zip(bounds, map(float, accumulate(self._counts)), strict=True))
 
 
+class Spells:
+    """How often jobs stood still and for how long, by the code of the reason.
+
+    Invariant: no total ever falls, whatever order the times are in.
+
+    Attributes:
+        counts: how often one began.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._standing: dict[JobId, tuple[str, float]] = {}
+
+    def stands_already(self, job_id: JobId, code: str, now_s: float) -> None:
+        """One that began before anybody counted."""
+        self._standing[job_id] = (code, now_s)
+
+    def begin(self, job_id: JobId, code: str, at_s: float) -> None:
+        """The job stands still from now on."""
+        self.counts[code] += 1
+        self._seconds[code] += 0.0
+        self._standing[job_id] = (code, at_s)
+
+    def end(self, job_id: JobId, at_s: float) -> None:
+        """It goes on, if it stood still."""
+        self._book(job_id, at_s)
+        self._standing.pop(job_id, None)
+
+    def seconds(self, now_s: float) -> Mapping[str, float]:
+        """Those that still stand are counted until now."""
+        for job_id in list(self._standing):
+            self._book(job_id, now_s)
+        return self._seconds
+
+    def _book(self, job_id: JobId, until_s: float) -> None:
+        """Add what is not yet counted; an end told after a scrape may lie before that scrape."""
+        if job_id in self._standing:
+            code, since_s = self._standing[job_id]
+            self._seconds[code] += max(0.0, until_s - since_s)
+            self._standing[job_id] = (code, max(until_s, since_s))
+
+
 class Tally:
     """Counts what plans say.
-
-    Invariant: no total ever falls, whatever order the steps' times are in.
 
     Attributes:
         decisions: by kind, in lower case; every kind is there.
         finished: ended jobs by end state; every end state is there.
-        suspensions: steps into a suspended state, by the reason's code.
+        suspended: what jobs stood still.
+        shadow: what they would have stood still for the regulation, had it been on.
         journal_failures: batches that the disk did not take.
         step: the controller's steps.
     """
@@ -72,43 +114,27 @@ class Tally:
         kinds = (kind.__name__.lower() for kind in get_args(Decision))
         self.decisions: Counter[str] = Counter(dict.fromkeys(kinds, 0))
         self.finished: Counter[str] = Counter(dict.fromkeys(sorted(map(str, FINAL)), 0))
-        self.suspensions: Counter[str] = Counter()
+        self.suspended = Spells()
+        self.shadow = Spells()
         self.journal_failures = 0
         self.step = Durations()
-        self._suspended_s: defaultdict[str, float] = defaultdict(float)
-        self._standing: dict[JobId, tuple[str, float]] = {
-            job.id: (_code(job.reason), now_s) for job in jobs if job.state in SUSPENDED
-        }
+        for job in jobs:
+            if job.state in SUSPENDED:
+                self.suspended.stands_already(job.id, _code(job.reason), now_s)
 
     def take(self, plan: Plan) -> None:
         """Count what this step decided and which steps jobs made in it."""
         self.decisions.update(type(decision).__name__.lower() for decision in plan.decisions)
         for step in plan.transitions:
-            self._take_step(step)
-
-    def suspended_s(self, now_s: float) -> Mapping[str, float]:
-        """Seconds that jobs stood still, by the reason's code; those that still do until now."""
-        for job_id in list(self._standing):
-            self._book(job_id, now_s)
-        return self._suspended_s
-
-    def _take_step(self, step: Transition) -> None:
-        self._book(step.job_id, step.at_s)
-        self._standing.pop(step.job_id, None)
-        if step.after in SUSPENDED:
-            code = _code(step.reason)
-            self.suspensions[code] += 1
-            self._suspended_s[code] += 0.0
-            self._standing[step.job_id] = (code, step.at_s)
-        elif step.after.is_final:
-            self.finished[str(step.after)] += 1
-
-    def _book(self, job_id: JobId, until_s: float) -> None:
-        """Add what is not yet counted; an end told after a scrape may lie before that scrape."""
-        if job_id in self._standing:
-            code, since_s = self._standing[job_id]
-            self._suspended_s[code] += max(0.0, until_s - since_s)
-            self._standing[job_id] = (code, max(until_s, since_s))
+            self.suspended.end(step.job_id, step.at_s)
+            if step.after in SUSPENDED:
+                self.suspended.begin(step.job_id, _code(step.reason), step.at_s)
+            elif step.after.is_final:
+                self.finished[str(step.after)] += 1
+        for shadow in plan.shadow:
+            self.shadow.end(shadow.job_id, shadow.at_s)
+            if shadow.verdict == "suspend":
+                self.shadow.begin(shadow.job_id, _code(shadow.reason), shadow.at_s)
 
 
 def _code(reason: Reason | None) -> str:

@@ -85,6 +85,18 @@ def test_to_switch_to_the_same_mode_forgets_nothing(rig):
     assert {1: 1.0} == rig.controller.regulator.shadow.stood_s(4.0)
 
 
+@pytest.mark.parametrize("mode", [Mode.ON, Mode.OFF])
+def test_what_would_have_stood_still_ends_with_the_shadow(rig, mode):
+    in_shadow(rig, job(1), job(2))
+    rig.regulate(3.0, suspends=(1, 2))
+
+    plan = rig.step(ev.ModeChanged(at_s=5.0, mode=mode, by="ann"))
+
+    assert [(1, "resume", 2.0), (2, "resume", 2.0)] == [
+        (step.job_id, step.verdict, step.lasted_s) for step in plan.shadow
+    ]
+
+
 @pytest.mark.parametrize("mode", [Mode.ON, Mode.SHADOW])
 def test_a_table_says_what_became_of_it_not_what_the_rule_wanted(rig, mode):
     rig.run(job(1), job(2, no_suspend=True))

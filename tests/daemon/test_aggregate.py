@@ -1,5 +1,6 @@
 """Bandwidth by the minute: every byte is booked once."""
 
+import msgspec
 from builders import counters, sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -107,3 +108,33 @@ def test_the_rows_always_add_up_to_the_totals(slices):
     rows += book.end(ONE, at_s, totals(moved))
 
     assert moved == sum(row.read_bytes for row in rows)
+
+
+def test_what_jobs_moved_is_told_by_the_disk_of_their_files():
+    """What was moved between a look at the files and the next belongs to what was seen last."""
+    book = MinuteBook()
+    looks = [None, ("sda",), ("sda", "sdb"), (), ("sda",)]
+    book.begin(ONE)
+    for at_s, devices in enumerate(looks, start=1):
+        seen = msgspec.structs.replace(counters(at_s * 100, at_s), devices=devices)
+        book.take(sample(float(at_s), {1: seen}), {1})
+    book.end(ONE, 9.0, totals(1000, 5))
+
+    assert {
+        ("unknown", "read"): 100,
+        ("unknown", "write"): 1,
+        ("sda", "read"): 100 + 100 + 500,
+        ("sda", "write"): 1 + 1,
+        ("several", "read"): 100,
+        ("several", "write"): 1,
+        ("none", "read"): 100,
+        ("none", "write"): 1,
+    } == book.moved
+
+
+def test_of_a_job_that_was_never_sampled_the_disk_is_unknown():
+    book = MinuteBook()
+    book.begin(ONE)
+    book.end(ONE, 1.0, totals(7, 8))
+
+    assert {("unknown", "read"): 7, ("unknown", "write"): 8} == book.moved

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from bench import drive
 from builders import MB, counters, exited, hold, sampled, suspended
@@ -225,6 +226,37 @@ def test_suspensions_and_their_seconds_are_told_by_reason(tmp_path):
     longest = page.by("state", "longest_suspension_seconds")
     assert {"SUSPENDED_IO": 7, "SUSPENDED_USER": 3} == longest
     assert 2 == page.value("decisions_total", decision="suspend")
+
+
+def test_what_shadow_would_have_done_is_told_apart_from_what_was_done(tmp_path):
+    async def in_shadow(bench):
+        await bench.run(2)
+        bench.post(ev.ModeChanged(at_s=bench.now_s, mode=Mode.SHADOW, by="ann"))
+        await regulate(bench, 1.0, {1: 0, 2: 0})
+        await regulate(bench, 1.0, {1: 9, 2: 1}, suspends=[1])
+        await bench.after(4.0)
+
+    page = look(tmp_path, in_shadow)
+
+    assert {"IoBound": 1} == page.by("reason", "shadow_suspensions_total")
+    assert {"IoBound": 4} == page.by("reason", "shadow_suspended_seconds_total")
+    assert {} == page.by("reason", "job_suspensions_total")
+    assert 0 == page.value("decisions_total", decision="suspend")
+
+
+def test_what_jobs_moved_is_told_by_disk(tmp_path):
+    async def two_move(bench):
+        await bench.run(2)
+        on_disk = msgspec.structs.replace(counters(5 * MB, 2 * MB), devices=("sda",))
+        await bench.after(1.0)
+        bench.post(measured(bench.now_s, {JobId(1): on_disk, JobId(2): counters(MB)}))
+        await bench.settle()
+
+    page = look(tmp_path, two_move)
+
+    assert 5 * MB == page.value("job_bytes_total", device="sda", direction="read")
+    assert 2 * MB == page.value("job_bytes_total", device="sda", direction="write")
+    assert MB == page.value("job_bytes_total", device="unknown", direction="read")
 
 
 def test_ended_jobs_leave_the_gauge_and_enter_the_total(tmp_path):

@@ -2,7 +2,7 @@
 
 from builders import job
 
-from iodaemon.core.decision import Kill, Plan, Start, Suspend, Transition
+from iodaemon.core.decision import Kill, Plan, ShadowStep, Start, Suspend, Transition
 from iodaemon.core.job import JobState, Reason
 from iodaemon.daemon.tally import Durations, Tally
 
@@ -57,9 +57,9 @@ def test_suspended_time_is_summed_by_reason_up_to_the_present():
         step(3, 16.0, JobState.SUSPENDED_USER, BY_HAND),
     )
 
-    suspended_s = dict(tally.suspended_s(20.0))
+    suspended_s = dict(tally.suspended.seconds(20.0))
 
-    assert {"IoBound": 2, "Suspended": 1} == tally.suspensions
+    assert {"IoBound": 2, "Suspended": 1} == tally.suspended.counts
     assert {"IoBound": 5.0 + 8.0, "Suspended": 4.0} == suspended_s
 
 
@@ -70,7 +70,7 @@ def test_a_person_who_takes_over_a_hold_is_charged_from_then_on():
         step(1, 20.0, JobState.RUNNING),
     )
 
-    suspended_s = dict(tally.suspended_s(50.0))
+    suspended_s = dict(tally.suspended.seconds(50.0))
 
     assert {"IoBound": 3.0, "Suspended": 7.0} == suspended_s
 
@@ -78,28 +78,28 @@ def test_a_person_who_takes_over_a_hold_is_charged_from_then_on():
 def test_a_job_that_ends_while_it_stands_still_stands_still_no_longer():
     tally = told(step(1, 10.0, JobState.SUSPENDED_IO, BOUND), step(1, 14.0, JobState.OUT_OF_MEMORY))
 
-    suspended_s = dict(tally.suspended_s(99.0))
+    suspended_s = dict(tally.suspended.seconds(99.0))
 
     assert {"IoBound": 4.0} == suspended_s
 
 
 def test_a_total_does_not_fall_when_an_end_is_told_after_a_later_scrape():
     tally = told(step(1, 10.0, JobState.SUSPENDED_IO, BOUND))
-    at_scrape = dict(tally.suspended_s(20.0))
+    at_scrape = dict(tally.suspended.seconds(20.0))
 
     tally.take(Plan(transitions=(step(1, 19.0, JobState.RUNNING),)))
 
-    assert at_scrape == dict(tally.suspended_s(21.0))
+    assert at_scrape == dict(tally.suspended.seconds(21.0))
 
 
 def test_jobs_that_stand_still_when_the_daemon_starts_count_from_then():
     held = job(7, state=JobState.SUSPENDED_USER, at_s=1.0, reason=BY_HAND)
     tally = Tally([held, job(8, state=JobState.RUNNING)], 100.0)
 
-    suspended_s = dict(tally.suspended_s(103.0))
+    suspended_s = dict(tally.suspended.seconds(103.0))
 
     assert {"Suspended": 3.0} == suspended_s
-    assert {} == tally.suspensions
+    assert {} == tally.suspended.counts
 
 
 def test_durations_are_counted_by_their_upper_bounds():
@@ -125,3 +125,17 @@ def test_asking_again_before_the_answer_does_not_make_it_shorter():
 
     assert 3.0 == durations.sum_s
     assert ("+Inf", 1.0) == durations.cumulative()[-1]
+
+
+def would(job_id, at_s, verdict, reason=None):
+    return ShadowStep(job_id=job_id, at_s=at_s, verdict=verdict, reason=reason)
+
+
+def test_what_regulation_in_shadow_would_have_done_is_counted_apart():
+    tally = Tally([], 0.0)
+    tally.take(Plan(shadow=(would(1, 10.0, "suspend", BOUND), would(2, 12.0, "suspend", BOUND))))
+    tally.take(Plan(shadow=(would(1, 15.0, "resume", BY_HAND),)))
+
+    assert {"IoBound": 2} == tally.shadow.counts
+    assert {"IoBound": 5.0 + 8.0} == dict(tally.shadow.seconds(20.0))
+    assert ({}, {}) == (tally.suspended.counts, dict(tally.suspended.seconds(20.0)))
