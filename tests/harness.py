@@ -25,6 +25,7 @@ from iodaemon.api.client import Client
 from iodaemon.backend.linux.pidfd import find_exit
 from iodaemon.backend.linux.process import find_state
 from iodaemon.errors import IodaemonError, NoDaemon
+from iodaemon.fault import VARIABLE
 
 MARK = "IOD_TEST_MARK"
 PATIENCE_S = 30.0
@@ -74,10 +75,11 @@ class Server:
 
     Args:
         means: ``cgroup`` or ``signals``.
+        has_faults: whatever is started can be armed (``iodaemon.fault``).
         settings: further lines of the configuration file.
     """
 
-    def __init__(self, means, **settings):
+    def __init__(self, means, *, has_faults=False, **settings):
         self.root = Path(tempfile.mkdtemp(prefix="iod-"))
         self.means = means
         self.state = self.root / "state"
@@ -86,6 +88,10 @@ class Server:
         self.place = self.root
         self.log = self.root / "daemon.log"
         self.environment = {**os.environ, MARK: self.mark}
+        self.faults = self.root / "faults"
+        if has_faults:
+            self.faults.mkdir()
+            self.environment[VARIABLE] = str(self.faults)
         self.config = self.root / "config.toml"
         self.config.write_text(_config(self, settings))
         self.process = None
@@ -148,6 +154,20 @@ class Server:
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
             until(lambda pid=pid: find_state(pid) == "T", f"stop of process {pid}")
+
+    def arm(self, point, *, passage=1, number=signal.SIGKILL):
+        """Whoever passes this point for the nth time from now on sends itself the signal."""
+        unseen = self.root / f"{point}.new"
+        unseen.write_text(f"{passage} {int(number)}")
+        unseen.rename(self.faults / point)
+
+    def armed(self):
+        """The points that nobody has passed often enough."""
+        return sorted(path.name for path in self.faults.iterdir())
+
+    def disarm(self):
+        for path in self.faults.iterdir():
+            path.unlink(missing_ok=True)
 
     def restart(self):
         """Start another daemon where one was killed or stopped."""
@@ -264,9 +284,9 @@ class Server:
     def directory(self, job, attempt=1):
         return self.state / "jobs" / f"{job}.{attempt}"
 
-    def shim_of(self, job):
-        """What the shim of the first attempt wrote of itself."""
-        return json.loads((self.directory(job) / "shim.json").read_text())
+    def shim_of(self, job, attempt=1):
+        """What the shim of this attempt wrote of itself."""
+        return json.loads((self.directory(job, attempt) / "shim.json").read_text())
 
     def frozen(self):
         """What stands still: cgroups that are frozen, processes that are stopped."""
@@ -297,9 +317,9 @@ class Server:
                 self.client.cancel(job["id"], grace_s=0)
         ours = {self.process.pid, self.keeper_pid()}
         until(lambda: set(marked(self.mark)) <= ours, "end of all processes of all jobs")
-        until(lambda: not self._job_cgroups(), "removal of all jobs' cgroups")
+        until(lambda: not self.job_cgroups(), "removal of all jobs' cgroups")
 
-    def _job_cgroups(self):
+    def job_cgroups(self):
         return [path for tree in cgroup_trees(self.state) for path in tree.glob("jobs/*/")]
 
     def _leave_nothing(self):

@@ -35,6 +35,7 @@ from iodaemon.daemon.tally import Durations, Tally
 from iodaemon.daemon.turn import in_order, log_plan, notes_of, switches_among
 from iodaemon.daemon.watch import Watch
 from iodaemon.errors import JournalError
+from iodaemon.fault import reach
 
 log = logging.getLogger(__name__)
 
@@ -303,6 +304,7 @@ class Driver:
             if not self._halted:
                 for decision in pending.decisions:
                     self.backend.perform(decision)
+                    reach("driver.performed")
             if pending.is_retry:
                 self._recover()
         self._settle(pending)

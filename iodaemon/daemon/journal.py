@@ -28,6 +28,7 @@ from iodaemon.daemon import database, notebook
 from iodaemon.daemon.batch import BandwidthMinute, Batch, Restored
 from iodaemon.daemon.notebook import Note
 from iodaemon.errors import JournalError
+from iodaemon.fault import reach
 
 LAZY_S: Final = 0.05
 """How long what nobody waits for may wait for company."""
@@ -320,6 +321,7 @@ class Journal:
         try:
             while group := self._next_group():
                 self._answer(group, self._commit(group))
+                reach("journal.answered")
         finally:
             self._abandon()
 
@@ -345,12 +347,15 @@ class Journal:
         db = self._writer
         next_id = self._highest_id + 1
         try:
+            reach("journal.queued")
             db.execute("BEGIN IMMEDIATE")
             for item in group:
                 item.work(db)
             if next_id != self._noted_id:
                 database.raise_next_id(db, next_id)
+            reach("journal.stored")
             db.execute("COMMIT")
+            reach("journal.committed")
         except sqlite3.Error as e:
             with suppress(sqlite3.Error):  # most errors have rolled back already
                 db.execute("ROLLBACK")

@@ -43,6 +43,7 @@ from iodaemon.daemon.scrape import MetricsPage
 from iodaemon.daemon.server import Server
 from iodaemon.daemon.timeline import WallTimeline
 from iodaemon.errors import BackendError, ConfigError, IodaemonError
+from iodaemon.fault import reach
 
 log = logging.getLogger(__name__)
 
@@ -99,18 +100,23 @@ class _Daemon:
         for warning in (*self._policy.notes, *startup_warnings(self._state_dir)):
             log.warning('event=warned text="%s"', warning)
         restored = journal.restore()
+        reach("daemon.restored")
         driver, door = self._assemble(journal, timeline, restored)
         check_offers(self._policy.rules, door.backend.offers, self._config.backend)
         metrics = MetricsPage(Exporter(Scene(driver, lambda: door.samples_skipped)))
         server = self._make_server(driver, journal, door, metrics)
         try:
             await door.open()
+            reach("daemon.opened")
             await door.adopt(list(driver.state.live), same_boot=is_same_boot(self._state_dir))
+            reach("daemon.adopted")
             with spoken_of(self._state_dir, "state_dir"):
                 note_boot(self._state_dir)
+            reach("daemon.noted")
             await metrics.open(self._config)
             _spare_the_collector()
             driver.run(door.backend)
+            reach("daemon.runs")
             with spoken_of(self._config.socket_path, "runtime_dir"):
                 await server.open(self._config.socket_path)
             self._announce(driver, door)
@@ -120,8 +126,10 @@ class _Daemon:
         finally:
             await metrics.close()
             await server.close()
+            reach("daemon.ending")
             driver.halt()
             await door.close()
+            reach("daemon.let_go")
             log.info("event=stopped running_jobs=%d", sum(1 for _ in driver.state.live))
 
     def _announce(self, driver: Driver, door: Door) -> None:

@@ -20,6 +20,7 @@ from iodaemon.daemon.lookup import Lookup, error_answer, json_answer
 from iodaemon.daemon.query import Queries
 from iodaemon.daemon.telling import Telling
 from iodaemon.errors import JournalError, NotFound, NotPermitted, RequestError
+from iodaemon.fault import reach
 
 _LARGEST_BODY_BYTES: Final = 256 * 1024 * 1024
 _LAST_ANSWERS_S: Final = 2.0
@@ -104,12 +105,18 @@ class Server:
 
         return report
 
+    async def _admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self._lookup.allow(request, "see")
+        reach("api.heard", request.method)
+        answer = await handler(request)
+        reach("api.done", request.method)
+        return answer
+
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse strangers before anything is looked at; turn errors into one line."""
         try:
-            self._lookup.allow(request, "see")
-            return await handler(request)
+            return await self._admit(request, handler)
         except NotPermitted as error:
             return error_answer(403, "not_permitted", str(error))
         except NotFound as error:

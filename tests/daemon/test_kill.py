@@ -21,7 +21,7 @@ def scene(make_server):
     server.goes_on("runs")
     server.goes_on("held")
     assert server.suspend(held) == "SUSPENDED_USER"
-    server.await_state(reads, "SUSPENDED_IO")
+    server.await_durable(reads, "SUSPENDED_IO")  # a kill before that takes the time with it
     return server, (runs, held, reads)
 
 

@@ -10,6 +10,7 @@ import os
 from iodaemon.backend.linux import protocol
 from iodaemon.backend.linux.process import Identity, is_alive
 from iodaemon.backend.linux.protocol import Message, parse_job_key, read_json
+from iodaemon.fault import reach
 
 
 class JobDirectories:
@@ -28,6 +29,7 @@ class JobDirectories:
             os.mkdir(self.of(key), 0o700)
         except FileExistsError:
             return False
+        reach("keeper.directory_made")
         return True
 
     def unfinished(self) -> list[str]:

@@ -53,6 +53,10 @@ class Freezer(Protocol):
         """As ``os.fork``, and whether the child belongs to the job; else it has to ``enter``."""
         ...
 
+    def fork_shim(self) -> tuple[int, bool]:
+        """As ``os.fork``, and whether the child is where shims belong."""
+        ...
+
     def enter(self, key: str) -> None:
         """Called in the job's child, before it execs: from now on it belongs to the job."""
         ...
@@ -191,11 +195,8 @@ class CgroupFreezer:
     def jobs(self) -> list[str]:
         """The jobs that have a cgroup."""
         try:
-            return sorted(
-                entry.name
-                for entry in os.scandir(os.path.join(self.base, "jobs"))
-                if entry.is_dir()
-            )
+            entries = os.scandir(os.path.join(self.base, "jobs"))
+            return sorted(entry.name for entry in entries if entry.is_dir())
         except FileNotFoundError:
             return []
 
@@ -234,6 +235,10 @@ class SignalFreezer:
 
     def fork(self, key: str) -> tuple[int, bool]:  # noqa: ARG002 - Freezer's signature
         """A child of the shim belongs to the job as it is."""
+        return os.fork(), True
+
+    def fork_shim(self) -> tuple[int, bool]:
+        """Shims are nowhere in particular."""
         return os.fork(), True
 
     def enter(self, key: str) -> None:

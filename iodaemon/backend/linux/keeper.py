@@ -29,12 +29,15 @@ from iodaemon.backend.linux.grip import Grip
 from iodaemon.backend.linux.process import (
     Identity,
     close_all_but,
+    drain,
     hear_signals,
     identify,
     open_pidfd,
+    wake_on_signals,
 )
 from iodaemon.backend.linux.protocol import Message, job_key, read_json
 from iodaemon.backend.linux.shim import Shim
+from iodaemon.fault import reach
 
 _RECHECK_S: Final = 0.01
 """Between looks at a job that has been told to stand still and does not yet."""
@@ -74,8 +77,7 @@ class Keeper:
         self._adopted: set[str] = set()
         self._starting: dict[str, list[_Asked]] = {}
         self._kills: list[_Asked] = []
-        self._lists: list[_Asked] = []
-        self._freezes: list[_Asked] = []
+        self._lists, self._freezes = list[_Asked](), list[_Asked]()
         self._alone_since_s = time.monotonic()
         self._leaving = False
         me = identify(os.getpid())
@@ -87,11 +89,13 @@ class Keeper:
 
     def serve(self) -> None:
         """Answer until told to leave or left alone, and no shim is alive."""
-        wake = self._wake_on_children()
+        wake = wake_on_signals()
+        hear_signals(signal.SIGCHLD, signal.SIGINT, signal.SIGHUP)
         os.makedirs(self._directories.path, mode=0o700, exist_ok=True)
         base = self._freezer.base if isinstance(self._freezer, CgroupFreezer) else None
         protocol.write_json(self._keeper_file, {**self._me._asdict(), "base": base}, durable=False)
         self._take_over()
+        reach("keeper.took_over")
         _say(f"ready, suspends by {self._freezer.detail}, took over {len(self._adopted)} jobs")
         self._listener.settimeout(0)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
@@ -103,16 +107,11 @@ class Keeper:
                 key.data()
             self._look_at_waiting()
             self._guard_the_frozen()
+        reach("keeper.leaving")
         self._freezer.leave()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._keeper_file)
         _say("no daemon and no jobs; it ends")
-
-    def _wake_on_children(self) -> int:
-        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        hear_signals(signal.SIGCHLD, signal.SIGINT, signal.SIGHUP)
-        return wake_read
 
     def _patience_s(self) -> float | None:
         if self._freezes or self._lists:
@@ -133,6 +132,7 @@ class Keeper:
             _say(f"no daemon for {self._grace_s:g} s; {len(self._grip.maybe_frozen)} jobs run on")
             for key in sorted(self._grip.maybe_frozen):
                 self._thaw(key)
+                reach("keeper.let_one_go")
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -151,6 +151,7 @@ class Keeper:
         try:
             if "job" in request:
                 asked = asked._replace(key=job_key(int(request["job"]), int(request["attempt"])))
+            reach("keeper.heard", request["verb"])
             answer = self._verb(request["verb"])(asked)
         except (KeeperError, OSError) as error:
             answer = {"error": str(error)}
@@ -160,7 +161,9 @@ class Keeper:
             self._reply(asked, answer)
 
     def _reply(self, asked: _Asked, answer: Message) -> None:
+        reach("keeper.done", asked.request.get("verb", ""))
         self._clients.send(asked.client, {"id": asked.request_id, **answer})
+        reach("keeper.answered", asked.request.get("verb", ""))
 
     # -- verbs: each returns its answer, or None when it will come later --------------------------
 
@@ -201,9 +204,10 @@ class Keeper:
         if not self._directories.make(key):
             return {"ok": self._directories.describe(key, self._me)}
         self._freezer.make(key)
+        reach("keeper.cgroup_made")
         report_read, report_write = os.pipe2(os.O_CLOEXEC)
         try:
-            pid, is_home = self._fork_shim()
+            pid, is_home = self._freezer.fork_shim()
             if pid == 0:
                 self._become_shim(asked, report_write, is_home=is_home)
         except OSError:
@@ -211,18 +215,13 @@ class Keeper:
             raise
         finally:
             os.close(report_write)
+        reach("keeper.forked")
         self._shims[pid] = key
         self._starting[key] = [asked]
         self._selector.register(
             report_read, selectors.EVENT_READ, lambda: self._on_report(key, report_read)
         )
         return None
-
-    def _fork_shim(self) -> tuple[int, bool]:
-        """As ``os.fork``, and whether the child is where shims belong."""
-        if isinstance(self._freezer, CgroupFreezer):
-            return self._freezer.fork_shim()
-        return os.fork(), True
 
     def _become_shim(self, asked: _Asked, report: int, *, is_home: bool) -> None:
         """In the forked child: forget all that is the keeper's, and be a shim. Never returns."""
@@ -250,6 +249,7 @@ class Keeper:
             os._exit(1)
 
     def _on_report(self, key: str, report: int) -> None:
+        reach("keeper.reported_to")
         self._selector.unregister(report)
         line = protocol.read_line(report)
         answer = json.loads(line) if line else {"error": "the shim ended before it said anything"}
@@ -333,9 +333,9 @@ class Keeper:
             self._reply(asked, {"ok": {"frozen": True}} if frozen else {"error": "the job ended"})
 
     def _take_over(self) -> None:
-        """Learn of an earlier keeper's jobs, and drop cgroups nobody needs.
+        """Learn of an earlier keeper's jobs, thaw those without a shim, drop cgroups nobody needs.
 
-        Their shims leave it to this keeper to thaw them; a job without a shim is thawed at once.
+        The others' shims leave it to this keeper to thaw them.
         """
         for key in self._directories.unfinished():
             shim = self._directories.find_shim(key)
@@ -358,9 +358,7 @@ class Keeper:
         return on_exit
 
     def _reap(self, wake: int) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while os.read(wake, 4096):
-                pass
+        drain(wake)
         while True:
             try:
                 pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -370,6 +368,7 @@ class Keeper:
                 return
             key = self._shims.pop(pid, None)
             if key is not None:
+                reach("keeper.reaped")
                 self._grip.lay_to_rest(key)
 
 

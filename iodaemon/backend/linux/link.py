@@ -20,6 +20,7 @@ from typing import Final
 from iodaemon.backend.linux import protocol
 from iodaemon.backend.linux.protocol import Message
 from iodaemon.errors import BackendError
+from iodaemon.fault import reach
 
 log = logging.getLogger(__name__)
 
@@ -140,11 +141,16 @@ class KeeperLink:
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._answers[request_id] = answer
         assert self._writer is not None
+        reach("link.asking", verb)
         self._writer.write(protocol.encode({"id": request_id, "verb": verb, **fields}))
+        reach("link.asked", verb)
         try:
-            return await answer
+            told = await answer
         except ConnectionError:
             return None
+        else:
+            reach("link.told", verb)
+            return told
         finally:
             self._answers.pop(request_id, None)
 
@@ -239,6 +245,7 @@ class KeeperLink:
             raise BackendError("the keeper does not answer; stop it and try again") from error
         if "error" in answer:
             raise BackendError(str(answer["error"]))
+        reach("link.greeted")
         ok = answer["ok"]
         self.freezer, self.detail, self.pid = ok["freezer"], ok["detail"], ok["pid"]
         return True
@@ -249,6 +256,7 @@ class KeeperLink:
         if alive or now_s < self._spawned_s + _RETRY_S:
             return
         self._spawned_s = now_s
+        reach("link.spawning")
         try:
             with open(self._state / "keeper.log", "ab") as messages:
                 self._child = subprocess.Popen(
@@ -261,6 +269,7 @@ class KeeperLink:
                 )
         except OSError as error:
             raise BackendError(f"the keeper cannot be started ({error.strerror})") from error
+        reach("link.spawned")
 
     async def _see_off(self, child: subprocess.Popen[bytes], *, stays: bool) -> None:
         """Wait for a keeper without jobs to end; one that keeps jobs stays."""

@@ -23,6 +23,7 @@ from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.platform import Platform
 from iodaemon.core.timeline import Timeline
 from iodaemon.errors import BackendError
+from iodaemon.fault import reach
 
 log = logging.getLogger(__name__)
 
@@ -273,6 +274,7 @@ class LinuxNode:
         """Act on its status, if there is one: the job has ended, and its shim is about to."""
         status = protocol.read_json(str(self._directory(track) / protocol.STATUS_FILE))
         if status is not None:
+            reach("node.end_found")
             self._forget(track)
             self._end(track.job_id, track.attempt, status)
         return status is not None

@@ -5,6 +5,7 @@ Standard library only: the keeper and the shim import this.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import functools
@@ -105,6 +106,20 @@ def hear_signals(*harmless: signal.Signals) -> None:
     ignored = (n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN)
     for number in {*ignored, *harmless}:
         signal.signal(number, do_nothing)
+
+
+def wake_on_signals() -> int:
+    """The end to read, without waiting, of a pipe into which every signal heard writes a byte."""
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    return wake_read
+
+
+def drain(wake: int) -> None:
+    """Take out of that pipe what is in it."""
+    with contextlib.suppress(BlockingIOError):
+        while os.read(wake, _SMALL_BYTES):
+            pass
 
 
 def do_nothing(*_: object) -> None:

@@ -24,6 +24,8 @@ import json
 import os
 from typing import Any, Final
 
+from iodaemon.fault import reach
+
 VERSION: Final = 1
 SHIM_FILE: Final = "shim.json"
 STATUS_FILE: Final = "status.json"
@@ -108,12 +110,15 @@ def write_json(path: str, value: Message, *, durable: bool) -> None:
         except BaseException:
             os.unlink(temporary)
             raise
+        reach("file.written", os.path.basename(path))
         os.rename(temporary, path)
+        reach("file.named", os.path.basename(path))
         if durable:
             os.fsync(fd)
     finally:
         os.close(fd)
     if durable:
+        reach("file.synced", os.path.basename(path))
         sync_directory(os.path.dirname(path))
 
 
@@ -140,8 +145,10 @@ def claim(path: str, value: Message) -> bool:
         _write_all(fd, encode(value))
     finally:
         os.close(fd)
+    reach("claim.written")
     try:
         os.link(temporary, path)
+        reach("claim.linked")
     except FileExistsError:
         return False
     finally:

@@ -28,10 +28,12 @@ from iodaemon.backend.linux.process import (
     Identity,
     become_subreaper,
     do_nothing,
+    drain,
     identify,
     is_alive,
     open_pidfd,
     read_own_io,
+    wake_on_signals,
 )
 from iodaemon.backend.linux.protocol import (
     LOCK_FILE,
@@ -44,6 +46,7 @@ from iodaemon.backend.linux.protocol import (
     read_line,
     write_json,
 )
+from iodaemon.fault import reach
 
 _RETRY_S: Final = 1.0
 """Between attempts to write the status on a full disk, and to find the next keeper."""
@@ -80,19 +83,25 @@ class Shim:
 
     def run(self) -> NoReturn:
         """Start the job, wait for all of it, write the status, exit."""
+        reach("shim.begun")
         wake = self._prepare()
         record = self._record()
         pipes = self._fork_main(record)
+        reach("shim.forked")
         if pipes is None:
             os._exit(0)
         record["baseline"] = read_own_io()
         if not claim(os.path.join(self._directory, SHIM_FILE), record):
             os._exit(1)  # another keeper gave this attempt up: its child sees that and never runs
         record["baseline"] = self._baseline = read_own_io()
+        reach("shim.claimed")
         problem = self._let_go(pipes)
+        reach("shim.let_go")
         if problem is None:
             self._tell({"shim": record})
+        reach("shim.told")
         self._reap_until_empty(wake)
+        reach("shim.emptied")
         self._finish(problem)
 
     def _prepare(self) -> int:
@@ -100,9 +109,7 @@ class Shim:
         os.setsid()
         become_subreaper()
         signal.signal(signal.SIGTERM, do_nothing)  # the keeper's other signals are so already
-        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        return wake_read
+        return wake_on_signals()
 
     def _record(self) -> Message:
         me = identify(os.getpid())
@@ -172,9 +179,7 @@ class Shim:
                 watched = self._keeper_fd
             ready = {fd for fd, _ in poll.poll(_RETRY_S * 1000 if watched is None else None)}
             if wake in ready:
-                with contextlib.suppress(BlockingIOError):
-                    while os.read(wake, 4096):
-                        pass
+                drain(wake)
             if watched is not None and watched in ready:
                 poll.unregister(watched)
                 os.close(watched)
@@ -192,6 +197,7 @@ class Shim:
             self._largest_rss_kib = max(self._largest_rss_kib, usage.ru_maxrss)
             if pid == self._main_pid:
                 self._main_status = status
+                reach("shim.reaped")
 
     def _seek_keeper(self) -> None:
         """Watch the next keeper; while there is none, nobody would thaw the job but its shim."""
@@ -202,6 +208,7 @@ class Shim:
             self._thawed_for = None
         elif last and last != self._thawed_for and self._thaw():
             self._thawed_for = last
+            reach("shim.thawed")
 
     def _thaw(self) -> bool:
         """Thaw the job unless a keeper lives, also one that is only just beginning.
@@ -239,6 +246,7 @@ class Shim:
             **(problem or {}),
         }
         self._write_status(status)
+        reach("shim.written")
         if problem is not None:
             self._tell({"status": status})
         os._exit(0)
@@ -268,10 +276,12 @@ def _be_the_job(
     """The forked child: becomes the job and execs, or tells why not and exits."""
     signal.set_wakeup_fd(-1)
     try:
+        reach("job.forked")
         launching.become(launch, enter)
         if os.read(go, 1) != b"g":
             os._exit(launching.NOT_RUNNABLE)  # the shim died, or had no right to start us
         launching.open_files(launch)
+        reach("job.ready")
         launching.execute(launch)
     except launching.LaunchError as error:
         os.write(trouble, f"{error.exit_code} {error.problem}\n".encode())

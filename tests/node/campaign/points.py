@@ -1,0 +1,92 @@
+"""All fault points of the product, and the play in which each of them is passed."""
+
+VERBS = ("hello", "start", "freeze", "thaw", "kill", "list", "tidy", "leave")
+"""What the keeper can be asked."""
+
+DETAILS = {
+    "keeper.heard": VERBS,
+    "keeper.done": VERBS,
+    "keeper.answered": VERBS,
+    "link.asking": VERBS[1:],
+    "link.asked": VERBS[1:],
+    "link.told": VERBS[1:],
+    "api.heard": ("GET", "POST"),
+    "api.done": ("GET", "POST"),
+    "file.written": ("status.json", "keeper.json"),
+    "file.named": ("status.json", "keeper.json"),
+    "file.synced": ("status.json",),
+}
+"""Points that are one for each detail."""
+
+PLAYS = {
+    "daily": (
+        "api.heard.GET",
+        "api.heard.POST",
+        "api.done.GET",
+        "api.done.POST",
+        "journal.queued",
+        "journal.stored",
+        "journal.committed",
+        "journal.answered",
+        "driver.performed",
+        *(f"link.{word}.{verb}" for word in ("asking", "asked", "told") for verb in VERBS[1:5]),
+        *(f"keeper.{word}.{verb}" for word in ("heard", "done", "answered") for verb in VERBS[1:5]),
+        "keeper.directory_made",
+        "keeper.cgroup_made",
+        "keeper.forked",
+        "keeper.reported_to",
+        "keeper.reaped",
+        "claim.written",
+        "claim.linked",
+        "file.written.status.json",
+        "file.named.status.json",
+        "file.synced.status.json",
+        "shim.begun",
+        "shim.forked",
+        "shim.claimed",
+        "shim.let_go",
+        "shim.told",
+        "shim.reaped",
+        "shim.emptied",
+        "shim.written",
+        "job.forked",
+        "job.ready",
+        "node.end_found",
+    ),
+    "restart": (
+        "daemon.restored",
+        "daemon.opened",
+        "daemon.adopted",
+        "daemon.noted",
+        "daemon.runs",
+        "daemon.ending",
+        "daemon.let_go",
+        "link.greeted",
+        *(f"link.{word}.{verb}" for word in ("asking", "asked", "told") for verb in VERBS[5::2]),
+        *(
+            f"keeper.{word}.{verb}"
+            for word in ("heard", "done", "answered")
+            for verb in ("hello", "list", "leave")
+        ),
+    ),
+    "another keeper": (
+        "link.spawning",
+        "link.spawned",
+        "keeper.took_over",
+        "keeper.leaving",
+        "file.written.keeper.json",
+        "file.named.keeper.json",
+    ),
+    "bereaved": (
+        *(f"link.{word}.tidy" for word in ("asking", "asked", "told")),
+        *(f"keeper.{word}.tidy" for word in ("heard", "done", "answered")),
+    ),
+    "daemon away": ("keeper.let_one_go",),
+    "both away": ("shim.thawed",),
+}
+"""What is played, and the points that are passed in it."""
+
+POINTS = {point: play for play, points in PLAYS.items() for point in points}
+
+DEADLY = ("shim.", "claim.", "file.written.status", "file.named.status", "file.synced.status")
+"""Where it is a shim that dies: its job may be LOST, which is the truth then."""
