@@ -106,3 +106,28 @@ def test_one_that_stood_still_when_all_were_killed_runs_again_after_the_restart(
     server.open_gate("it")
 
     assert told(6) == server.outcome(job)
+
+
+def test_one_that_dies_before_it_says_that_its_job_runs_does_not_make_it_run_twice(make_server):
+    server = make_server(has_faults=True).start()
+    server.arm("shim.let_go")
+    job = server.gated("it", code=5)
+    server.goes_on("it")
+    server.open_gate("it")
+
+    assert told(5) == server.outcome(job)
+    assert server.lines() == ["done it", "start it"]
+
+
+def test_one_that_dies_before_it_takes_its_job_up_is_followed_by_another(make_server):
+    server = make_server(has_faults=True).start()
+    server.arm("shim.forked")
+    job = server.gated("it", code=5)
+    server.await_state(job, "PENDING")
+    server.stop()
+    server.restart()  # which does not wait as long as a start that failed does
+    server.open_gate("it")
+
+    assert [("FAILED", 5)] == server.outcome(job)
+    assert server.lines() == ["done it", "start it"]
+    assert 2 == server.job(job)["attempt"]

@@ -252,7 +252,8 @@ class Keeper:
         reach("keeper.reported_to")
         self._selector.unregister(report)
         line = protocol.read_line(report)
-        answer = json.loads(line) if line else {"error": "the shim ended before it said anything"}
+        # A shim that was killed before it said anything may have let its job go.
+        answer = json.loads(line) if line else self._directories.describe(key, self._me)
         if "error" not in answer:
             answer = {"ok": {"alive": True, **answer}}
         for asked in self._starting.pop(key):

@@ -179,7 +179,7 @@ class LinuxNode:
         if "status" in there:
             self._end(job_id, attempt, there["status"])
         elif "never_ran" in there:
-            self._fail_start(job_id, attempt, "the keeper died before it could start it")
+            self._fail_start(job_id, attempt, "what was to start it was killed first")
         elif "absent" in there:
             self._lose(job_id, attempt, "its directory is gone; it may or may not have run")
         else:
