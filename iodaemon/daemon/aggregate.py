@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
-from iodaemon.core.job import IoTotals, JobId
+from iodaemon.core import event as ev
+from iodaemon.core.decision import Transition
+from iodaemon.core.job import IoTotals, JobId, JobState
 from iodaemon.core.platform import DeviceId
 from iodaemon.core.sample import Sample
 from iodaemon.daemon.batch import BandwidthMinute
@@ -32,6 +34,33 @@ class MinuteBook:
         self._seen: dict[JobId, IoTotals] = {}
         self._open: dict[JobId, BandwidthMinute] = {}
         self._last_s: float | None = None
+
+    def follow(
+        self,
+        events: Iterable[ev.Event],
+        transitions: Sequence[Transition],
+        live: Container[JobId],
+    ) -> list[BandwidthMinute]:
+        """Take in one step of the controller; returns the rows of minutes that are over.
+
+        Args:
+            events: what had happened, in order.
+            transitions: what it came to.
+            live: the jobs that have not ended.
+        """
+        rows: list[BandwidthMinute] = []
+        for step in transitions:
+            if step.after is JobState.STARTING:
+                self.begin(step.job_id)
+        for event in events:
+            if isinstance(event, ev.SampleTaken):
+                rows += self.take(event.sample, live)
+            elif isinstance(event, ev.JobExited) and self.knows(event.job_id):
+                rows += self.end(event.job_id, event.at_s, event.io)
+        for step in transitions:
+            if step.after.is_final:
+                self.forget(step.job_id)
+        return rows
 
     def begin(self, job_id: JobId) -> None:
         """A job starts now, with counters at zero."""

@@ -21,8 +21,8 @@ import msgspec
 from iodaemon.core import event as ev
 from iodaemon.core.backend import Backend
 from iodaemon.core.controller import Controller
-from iodaemon.core.decision import Decision, Plan, Resume, Start, Suspend, Transition
-from iodaemon.core.job import Job, JobId, JobState
+from iodaemon.core.decision import Decision, Plan, Resume, Start, Suspend
+from iodaemon.core.job import Job, JobId
 from iodaemon.core.rule import Mode
 from iodaemon.core.timeline import Timeline, Timer
 from iodaemon.daemon.aggregate import MinuteBook
@@ -216,7 +216,9 @@ class Driver:
         self.tally.take(plan)
         log_plan(plan)
         submitted = tuple(e.job.id for e in events if isinstance(e, ev.JobSubmitted))
-        rows = self._book_minutes(events, plan.transitions)
+        if any(isinstance(event, ev.SampleTaken) for event in events):
+            self.pace.end(self.controller.rules.regulation.timeslice_s)
+        rows = self.book.follow(events, plan.transitions, {job.id for job in self.state.live})
         immediate = [d for d in plan.decisions if isinstance(d, Suspend | Resume)]
         for decision in immediate:
             self.backend.perform(decision)
@@ -225,25 +227,6 @@ class Driver:
         self._write(plan, submitted, later, self._kept(events, rows, notes))
         self._wake_at(plan.wake_at_s)
         self.watch.notify([*plan.transitions, *notes, *switches_among(events)])
-
-    def _book_minutes(
-        self, events: Sequence[ev.Event], transitions: Sequence[Transition]
-    ) -> list[BandwidthMinute]:
-        rows: list[BandwidthMinute] = []
-        live = {job.id for job in self.state.live}
-        for step in transitions:
-            if step.after is JobState.STARTING:
-                self.book.begin(step.job_id)
-        for event in events:
-            if isinstance(event, ev.SampleTaken):
-                self.pace.end(self.controller.rules.regulation.timeslice_s)
-                rows += self.book.take(event.sample, live)
-            elif isinstance(event, ev.JobExited) and self.book.knows(event.job_id):
-                rows += self.book.end(event.job_id, event.at_s, event.io)
-        for step in transitions:
-            if step.after.is_final:
-                self.book.forget(step.job_id)
-        return rows
 
     def _kept(
         self, events: Sequence[ev.Event], rows: Sequence[BandwidthMinute], notes: tuple[Note, ...]
