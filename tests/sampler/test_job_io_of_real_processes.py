@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from iodaemon.backend.linux.cgroup_reader import CgroupReader
-from iodaemon.backend.linux.job_io import IoBaseline, JobIo, tree_members
+from iodaemon.backend.linux.job_io import IoBaseline, JobIo
+from iodaemon.backend.linux.process import descendants_of
 from iodaemon.errors import NoData
 from iodaemon.sampler import mountinfo
 
@@ -70,20 +71,13 @@ def real_shim(file: Path, cgroup: str = "") -> Iterator[subprocess.Popen[str]]:
         shim.stdin.close()
         shim.wait(timeout=20)
     finally:
-        for pid in [*reversed(safe_members(shim.pid)), shim.pid]:
+        for pid in [*reversed(list(descendants_of(shim.pid))), shim.pid]:
             if shim.poll() is None:
                 with suppress(ProcessLookupError):
                     os.kill(pid, 9)
         shim.wait()
         shim.stdin.close()
         shim.stdout.close()
-
-
-def safe_members(pid: int) -> list[int]:
-    try:
-        return tree_members(Path("/"), pid)
-    except NoData:
-        return []
 
 
 @pytest.fixture
@@ -137,7 +131,7 @@ def sample_to_the_end(
 
 def test_short_lived_and_orphaned_readers_are_measured_within_one_percent(file):
     with real_shim(file) as shim:
-        totals = sample_to_the_end(shim, lambda: tree_members(Path("/"), shim.pid))
+        totals = sample_to_the_end(shim, lambda: list(descendants_of(shim.pid)))
 
     assert totals == sorted(totals)
     assert totals[-1] == pytest.approx(DD_COUNT * 2 * MIB, rel=0.01)

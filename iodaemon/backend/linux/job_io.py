@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
@@ -216,56 +215,6 @@ def _read(file: KeptFile) -> ProcIo | None:
 
 def _judge(error: OSError) -> Exception:
     return _Unknown() if error.errno in _UNREADABLE else error
-
-
-def tree_members(root: Path, shim_pid: int) -> list[int]:
-    """All processes below the shim, parents before children; the shim is not among them.
-
-    Breadth first over /proc/PID/task/TID/children (Linux 3.5, CONFIG_PROC_CHILDREN; man
-    proc_tid_children(5)); 4 to 5 us a process. What forks meanwhile may be missed. For machines
-    without a cgroup: enumerating that costs 0.3 us.
-
-    Args:
-        root: ``/``, or a directory that looks like it.
-        shim_pid: the job's subreaper.
-
-    Raises:
-        NoData: the shim is gone, or the kernel does not list children.
-    """
-    found = dict.fromkeys(_children(root, shim_pid))
-    waiting = deque(found)
-    while waiting:
-        try:
-            children = _children(root, waiting.popleft())
-        except NoData:
-            continue
-        new = [pid for pid in children if pid not in found and pid != shim_pid]
-        found.update(dict.fromkeys(new))
-        waiting.extend(new)
-    return list(found)
-
-
-def _children(root: Path, pid: int) -> list[int]:
-    tasks = f"{root}/proc/{pid}/task"
-    try:
-        threads = sorted(os.listdir(tasks), key=int)
-    except (FileNotFoundError, ProcessLookupError) as error:
-        raise NoData(f"{tasks}: process {pid} is gone") from error
-    children: list[int] = []
-    listed = False
-    for thread in threads:
-        file = KeptFile(f"{tasks}/{thread}/children")
-        try:
-            text = file.read()
-        except NoData:
-            continue
-        finally:
-            file.close()
-        listed = True
-        children.extend(int(word) for word in text.split())
-    if not listed:
-        raise NoData(f"{tasks}: no list of children (process gone, or no CONFIG_PROC_CHILDREN)")
-    return children
 
 
 def sum_resident_bytes(root: Path, pids: Iterable[int]) -> int | None:
