@@ -8,7 +8,8 @@ import pwd
 from pathlib import Path
 from typing import Any
 
-from iodaemon.core.job import Job, JobState
+from iodaemon.core.bandwidth import Bandwidth
+from iodaemon.core.job import SUSPENDED, Job, JobState
 from iodaemon.core.rule import Rules
 from iodaemon.core.state import State
 
@@ -75,12 +76,15 @@ def _suspended(job: Job, now_s: float) -> dict[str, float]:
 
 
 def _io(job: Job, state: State | None) -> dict[str, Any]:
-    """Totals and rates; a live job's totals are those of the last sample."""
+    """Totals and rates; a live job's totals are those of the last sample.
+
+    What stands still moves nothing, whatever it moved before it was stopped in the last slice.
+    """
     totals: Any = job.io
     bandwidth = predicted = None
     if state is not None and job.is_live:
         totals = state.meter.counters(job.id) or job.io
-        rate = state.meter.bandwidth(job.id)
+        rate = Bandwidth() if job.state in SUSPENDED else state.meter.bandwidth(job.id)
         if rate is not None:
             bandwidth = {
                 "read_bytes_per_s": rate.read_bytes_per_s,

@@ -4,6 +4,7 @@ import re
 import typing
 from pathlib import Path
 
+import msgspec
 import pytest
 from builders import FirstFit, InOrder, Rig, Script, counters, job, platform, reason, sampled
 
@@ -123,6 +124,23 @@ def test_a_job_that_only_the_journal_knows_is_shown_as_it_ended():
 
     assert (3, 3, None) == (shown["exit_code"], shown["shell_code"], shown["signal"])
     assert "/state/jobs/1.2/output" == shown["stdout"]
+
+
+@pytest.mark.parametrize("stopped", sorted(SUSPENDED))
+def test_what_stands_still_moves_nothing_whatever_the_last_slice_says(rig, stopped):
+    rig.run(job(1))
+    rig.regulate(1.0)
+    rig.regulate(2.0)
+    moved = job_record(rig.job(1), rig.state, 2.0, JOBS)["bandwidth"]
+    made = msgspec.structs.replace(rig.job(1), state=stopped)
+
+    shown = job_record(made, rig.state, 2.0, JOBS)["bandwidth"]
+
+    assert (1e6, 0.0, 0.0) == (
+        moved["read_bytes_per_s"],
+        shown["read_bytes_per_s"],
+        shown["written_bytes_per_s"],
+    )
 
 
 @pytest.mark.parametrize("state", sorted(SUSPENDED))
