@@ -9,9 +9,9 @@ import typer
 from iodaemon.api.model import FINAL_STATES, Job, JobDetail
 from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.each import tell_each
 from iodaemon.cli.option import OFF, AsJson, Jobs
-from iodaemon.cli.selector import find_ids, format_ids, parse_selectors
-from iodaemon.cli.session import Session
+from iodaemon.cli.selector import format_ids
 
 app = new_app()
 
@@ -26,16 +26,13 @@ def show(
 
     JOB is 7, 3-9, 1,4, last or all.
     """
-    session: Session = ctx.obj
-    client = session.client()
-    selection = parse_selectors(jobs or [])
-    details = [client.job(job_id) for job_id in find_ids(client, selection, finished=True)]
-    if as_json:
-        is_one = len(details) == 1 and len(selection.items) == 1
-        output.print_json(details[0] if is_one else details)
-    else:
-        print("\n\n".join("\n".join(output.aligned(job_lines(job))) for job in details))
-    return 0
+    return tell_each(
+        ctx.obj,
+        jobs or [],
+        lambda client, job_id: client.job(job_id),
+        lambda job: output.aligned(job_lines(job)),
+        as_json=as_json,
+    )
 
 
 def job_lines(job: JobDetail) -> list[tuple[str, str]]:

@@ -10,9 +10,8 @@ import typer
 from iodaemon.api.model import WhyAnswer
 from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.each import tell_each
 from iodaemon.cli.option import OFF, AsJson, Jobs
-from iodaemon.cli.selector import find_ids, parse_selectors
-from iodaemon.cli.session import Session
 from iodaemon.cli.telling import event_cells, evidence_lines
 
 app = new_app()
@@ -31,17 +30,13 @@ def why(
 
     JOB is 7, 3-9, 1,4, last or all.
     """
-    session: Session = ctx.obj
-    client = session.client()
-    selection = parse_selectors(jobs or [])
-    answers = [client.why(job_id) for job_id in find_ids(client, selection, finished=True)]
-    if as_json:
-        is_one = len(answers) == 1 and len(selection.items) == 1
-        output.print_json(answers[0] if is_one else answers)
-    else:
-        now_s = time.time()
-        print("\n\n".join("\n".join(why_lines(answer, now_s)) for answer in answers))
-    return 0
+    return tell_each(
+        ctx.obj,
+        jobs or [],
+        lambda client, job_id: client.why(job_id),
+        lambda answer: why_lines(answer, time.time()),
+        as_json=as_json,
+    )
 
 
 def why_lines(answer: WhyAnswer, now_s: float) -> list[str]:

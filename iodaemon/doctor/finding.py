@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -56,25 +57,15 @@ def ok(what: str, measured: str, values: Values = _NONE) -> Finding:
     return Finding(verdict=Verdict.OK, what=what, measured=measured, values=values)
 
 
-def lacking(what: str, measured: str, values: Values = _NONE, *, cost: str, remedy: str) -> Finding:
-    """It is not there, or not as good as it could be."""
+def _flaw(
+    verdict: Verdict, what: str, measured: str, values: Values = _NONE, *, cost: str, remedy: str
+) -> Finding:
     return Finding(
-        verdict=Verdict.LACKING,
-        what=what,
-        measured=measured,
-        values=values,
-        cost=cost,
-        remedy=remedy,
+        verdict=verdict, what=what, measured=measured, values=values, cost=cost, remedy=remedy
     )
 
 
-def broken(what: str, measured: str, values: Values = _NONE, *, cost: str, remedy: str) -> Finding:
-    """It is there and does not do its work, or nothing works without it."""
-    return Finding(
-        verdict=Verdict.BROKEN,
-        what=what,
-        measured=measured,
-        values=values,
-        cost=cost,
-        remedy=remedy,
-    )
+lacking: Final = partial(_flaw, Verdict.LACKING)
+"""It is not there, or not as good as it could be."""
+broken: Final = partial(_flaw, Verdict.BROKEN)
+"""It is there and does not do its work, or nothing works without it."""
