@@ -62,6 +62,7 @@ from iodaemon.policy.budget import (
     with_expected,
     without_counters,
 )
+from iodaemon.policy.congestion import KNEE_WAIT
 from iodaemon.policy.turn import (
     A_SLICE,
     Loads,
@@ -105,7 +106,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         timeslice_s: how often it samples and decides, s.
         io_bound_bytes_per_s: the operator's cap on what all jobs move. None: evidence alone.
         low_share: lower mark: resume only below this part of the cap, above 0 and at most 1.
-        high_wait: normalised wait from which a device is past what it can carry, above 1.
+        high_wait: normalised wait from which a device is past what it can carry, above that at
+            the knee (2), down to which jobs are taken off.
         least_queue: requests in flight below which it never is.
         sustain: slices in a row that it takes.
         dwell_s: a resumed job runs for this long at least, s.
@@ -132,8 +134,14 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("timeslice_s", "least_queue", "sustain", "retry_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name):g}; it must be above 0")
-        if not self.high_wait > 1.0:
-            raise ValueError(f"high_wait is {self.high_wait:g}; it must be above 1")
+        for name in ("dwell_s", "turn_s", "writeback_s"):
+            if not getattr(self, name) >= 0.0:
+                raise ValueError(f"{name} is {getattr(self, name):g}; it must not be negative")
+        if not self.high_wait > KNEE_WAIT:
+            raise ValueError(
+                f"high_wait is {self.high_wait:g}: the upper mark is not above the lower, "
+                f"{KNEE_WAIT:g} times a lone request's; write one above that"
+            )
         bound = self.io_bound_bytes_per_s
         if bound is not None and not bound > 0.0:
             text = "it must be above 0; leave it out to go by evidence alone"
@@ -143,8 +151,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
                 f"low_share is {self.low_share:g}: the lower mark is above the higher; write a "
                 "part of io_bound above 0 and at most 1"
             )
-        if min(self.dwell_s, self.turn_s, self.writeback_s) < 0.0:
-            raise ValueError("dwell_s, turn_s and writeback_s must not be negative")
 
     def decide(self, view: View, memory: Memory | None) -> tuple[RegulationPlan, Memory | None]:
         """Suspend on evidence, or resume by prediction, or take turns."""
