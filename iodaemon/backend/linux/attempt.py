@@ -146,8 +146,8 @@ class Attempt:
         except OSError as error:
             for fd in (go_read, go_write, trouble_read, trouble_write):
                 os.close(fd)
-            self._write_status({"never_ran": f"fork: {error.strerror}", "exit_code": None})
             self._tell({"error": f"fork: {error.strerror}"})
+            self._write_status({"never_ran": f"fork: {error.strerror}", "exit_code": None})
             return None
         if pid == 0:
             os.close(go_write)
