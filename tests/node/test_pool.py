@@ -246,6 +246,21 @@ def test_an_idle_shim_that_is_killed_is_missed_by_nobody(keeper):
     assert "Traceback" not in (keeper.state / "keeper.log").read_text()
 
 
+def test_idle_shims_that_die_are_not_replaced_again_and_again(keeper):
+    line = keeper.begin()
+    only_idle(line, keeper)
+    end(children_of(keeper.process.pid)[0])
+    until(lambda: not children_of(keeper.process.pid), "an end of the shim")
+    for _ in range(3):
+        line.ask("list", jobs=[])
+    none = children_of(keeper.process.pid)
+    run(line, keeper, 1, keeper.launch("exit 4"))
+
+    assert none == []
+    assert keeper.status(1)["exit"]["code"] == 4
+    assert children_of(keeper.process.pid)
+
+
 def test_a_shim_that_is_killed_with_its_orders_unread_starts_nothing(keeper):
     line = keeper.begin()
     shim = only_idle(line, keeper)

@@ -63,6 +63,7 @@ class Pool:
         self._on_over = on_over
         self._members: dict[int, _Member] = {}
         self._idle: list[_Member] = []
+        self._looks_ahead = True
 
     @property
     def busy(self) -> int:
@@ -75,6 +76,7 @@ class Pool:
         Raises:
             OSError: no shim can be had.
         """
+        self._looks_ahead = True
         order = {"key": key, "launch": launch, "is_last": False}
         data = encode(order)
         if len(data) > _LARGEST_ORDER_BYTES:
@@ -89,8 +91,8 @@ class Pool:
         self._make(order)
 
     def is_short(self) -> bool:
-        """True when none is idle."""
-        return not self._idle
+        """True when none is idle; where idle ones die, not before the next job has come."""
+        return self._looks_ahead and not self._idle
 
     def make_ready(self) -> None:
         """Fork one that waits for a job; not now, where the machine refuses."""
@@ -148,6 +150,7 @@ class Pool:
             except OSError:
                 data = b""
             if not data:
+                self._looks_ahead &= member.key is not None
                 self._dismiss(member)
                 return
             member.unread += data
