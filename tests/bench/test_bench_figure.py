@@ -1,7 +1,16 @@
 """The benchmarks' own arithmetic."""
 
 import pytest
-from bench_figure import Check, Section, Series, alternate, figure, percentile, section_lines
+from bench_figure import (
+    Check,
+    Section,
+    Series,
+    alternate,
+    figure,
+    percentile,
+    replace_section,
+    section_lines,
+)
 
 
 @pytest.mark.parametrize(
@@ -72,3 +81,20 @@ def test_a_table_has_medians_ranges_and_ratios_to_ours():
         "- a note",
         "",
     ] == section_lines(section)
+
+
+def test_one_section_of_a_page_is_replaced_and_nothing_else():
+    page = "# Page\n\n### A\n\nold\n\n### B\n\nold\n\n## Remarks\n\nkept\n"
+    section = Section(title="B", series=[Series("ours", [1.0], "ms")], checks=[], notes=["new"])
+    first = replace_section(page, section, "today")
+
+    assert first.startswith("# Page\n\n### A\n\nold\n\n### B\n\n| |")
+    assert first.endswith("- new\n- measured anew today\n\n## Remarks\n\nkept\n")
+    assert replace_section(first, section, "today") == first
+
+
+def test_a_section_that_the_page_does_not_have_is_not_put_anywhere():
+    section = Section(title="C", series=[], checks=[], notes=[])
+
+    with pytest.raises(ValueError, match="no section 'C'"):
+        replace_section("### A\n", section, "today")
