@@ -23,7 +23,7 @@ import pytest
 
 from iodaemon.api.client import Client
 from iodaemon.backend.linux.pidfd import find_exit
-from iodaemon.backend.linux.process import find_state
+from iodaemon.backend.linux.process import children_of, find_state
 from iodaemon.errors import IodaemonError, NoDaemon
 from iodaemon.fault import VARIABLE
 
@@ -187,6 +187,19 @@ class Server:
             return False
         return find_state(pid) not in (None, "Z", "X")
 
+    def idle_shims(self):
+        """The shims that wait for a job: the keeper's other children."""
+        busy = {
+            json.loads(path.read_text()).get("pid")
+            for path in self.state.glob("jobs/*/shim.json")
+            if not (path.parent / "status.json").exists()
+        }
+        return [pid for pid in children_of(self.keeper_pid()) if pid not in busy]
+
+    def standing(self):
+        """All that is there without jobs: daemon, keeper, idle shims."""
+        return {self.process.pid, self.keeper_pid(), *self.idle_shims()}
+
     # -- jobs ----------------------------------------------------------------------------------
 
     def submit(self, *command, env=None, **options):
@@ -311,12 +324,11 @@ class Server:
             self._sweep()
 
     def end_all(self):
-        """Cancel every job; nothing but daemon and keeper is left then."""
+        """Cancel every job; nothing but daemon, keeper and idle shims is left then."""
         for job in self.client.jobs()["jobs"]:
             with contextlib.suppress(IodaemonError):
                 self.client.cancel(job["id"], grace_s=0)
-        ours = {self.process.pid, self.keeper_pid()}
-        until(lambda: set(marked(self.mark)) <= ours, "end of all processes of all jobs")
+        until(lambda: set(marked(self.mark)) <= self.standing(), "end of all processes of all jobs")
         until(lambda: not self.job_cgroups(), "removal of all jobs' cgroups")
 
     def job_cgroups(self):

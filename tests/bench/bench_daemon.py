@@ -52,7 +52,7 @@ class Daemon:
         return int(json.loads((self.base / "state/keeper.json").read_text())["pid"])
 
     def shim_pids(self) -> list[int]:
-        """The shims of the jobs that run: the keeper's children."""
+        """The shims of the jobs that run, and the few that are idle: the keeper's children."""
         keeper = self.keeper_pid
         return list(map(int, Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()))
 

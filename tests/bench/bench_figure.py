@@ -106,6 +106,23 @@ def section_lines(section: Section) -> list[str]:
     return [*lines, ""]
 
 
+def replace_section(page: str, section: Section, when: str) -> str:
+    """The page with this section in the place of the one of its title; that one must be there.
+
+    Args:
+        page: Markdown.
+        section: measured anew, alone.
+        when: said below its table.
+    """
+    before, heading, rest = page.partition(f"### {section.title}\n")
+    if not heading:
+        raise ValueError(f"the page has no section {section.title!r}; write it as a whole first")
+    ends = [place for mark in ("\n### ", "\n## ") if (place := rest.find(mark)) >= 0]
+    lines = section_lines(section)
+    new = "\n".join([*lines[:-1], f"- measured anew {when}", ""])
+    return before + new + rest[min(ends, default=len(rest)) :]
+
+
 def _row(series: Series, ours: Series) -> str:
     if not series.values:
         return f"| {series.name} | not measured | | | | |"

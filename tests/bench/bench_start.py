@@ -168,7 +168,7 @@ def measure_rate(plan: Plan) -> Section:
         notes=[
             (
                 f"{plan.rounds} rounds of {count} times /bin/true; ours: starts and ends durable, "
-                "a shim each, one request for all; task-spooler: a client each"
+                "a shim beside each, one request for all; task-spooler: a client each"
             ),
         ],
     )

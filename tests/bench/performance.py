@@ -1,7 +1,8 @@
 """How fast the scheduler itself is, beside its peers: ``make bench``.
 
 Everything that is compared is measured in turns in one run, with private daemons in temporary
-directories; nothing is left of them. Prints a Markdown page; ``--write`` puts it in docs/bench.md.
+directories; nothing is left of them. Prints a Markdown page; ``--write`` puts it in docs/bench.md,
+with ``--only`` these sections alone.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from bench_bulk import measure_bulk, measure_depth
 from bench_cli import measure_cli
 from bench_cost import measure_cpu, measure_memory
 from bench_daemon import ROOT
-from bench_figure import Section, section_lines
+from bench_figure import Section, replace_section, section_lines
 from bench_peer import missing
 from bench_plan import Plan
 from bench_sampling import measure_sampling
@@ -87,9 +88,21 @@ def main(words: Sequence[str] | None = None) -> int:
         shutil.rmtree(base, ignore_errors=True)
     lines = page(sections, before, time.monotonic() - began_s)
     print("\n".join(lines))
-    if asked.write:
+    if asked.write and len(asked.only) == len(MEASURES):
         PAGE.write_text("\n".join(lines) + "\n" + remarks())
+    elif asked.write:
+        write_sections(sections, before)
     return 0
+
+
+def write_sections(sections: Sequence[Section], load_before: float) -> None:
+    """Put these in the place of what the page has of them."""
+    text = PAGE.read_text()
+    now = datetime.datetime.now().astimezone()
+    when = f"on {now:%Y-%m-%d}, load average {load_before:.1f} before and {os.getloadavg()[0]:.1f}"
+    for section in sections:
+        text = replace_section(text, section, f"{when} after")
+    PAGE.write_text(text)
 
 
 def page(sections: Sequence[Section], load_before: float, took_s: float) -> list[str]:

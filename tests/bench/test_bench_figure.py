@@ -9,6 +9,7 @@ from bench_figure import (
     figure,
     median_interval,
     percentile,
+    replace_section,
     section_lines,
 )
 
@@ -94,3 +95,20 @@ def test_the_interval_of_a_median_is_that_of_order_statistics():
 
 def test_the_interval_of_equal_values_is_a_point():
     assert (2.0, 2.0) == median_interval([2.0] * 5)
+
+
+def test_one_section_of_a_page_is_replaced_and_nothing_else():
+    page = "# Page\n\n### A\n\nold\n\n### B\n\nold\n\n## Remarks\n\nkept\n"
+    section = Section(title="B", series=[Series("ours", [1.0], "ms")], checks=[], notes=["new"])
+    first = replace_section(page, section, "today")
+
+    assert first.startswith("# Page\n\n### A\n\nold\n\n### B\n\n| |")
+    assert first.endswith("- new\n- measured anew today\n\n## Remarks\n\nkept\n")
+    assert replace_section(first, section, "today") == first
+
+
+def test_a_section_that_the_page_does_not_have_is_not_put_anywhere():
+    section = Section(title="C", series=[], checks=[], notes=[])
+
+    with pytest.raises(ValueError, match="no section 'C'"):
+        replace_section("### A\n", section, "today")

@@ -21,7 +21,7 @@ def begun(server, text, **options):
 
 
 def only_the_daemon_is_left(server):
-    return set(marked(server.mark)) == {server.process.pid, server.keeper_pid()}
+    return set(marked(server.mark)) == server.standing()
 
 
 def test_a_job_may_end_by_itself_when_it_is_asked_to(shared):

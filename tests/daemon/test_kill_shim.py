@@ -90,7 +90,7 @@ def test_cancel_kills_what_it_left(server):
 
     assert answer["gone"]
     assert answer["job"]["state"] == "CANCELLED"
-    until(lambda: len(marked(server.mark)) == 2, "an end of all but daemon and keeper")
+    until(lambda: set(marked(server.mark)) == server.standing(), "an end of all of the job")
 
 
 def test_one_that_stood_still_when_all_were_killed_runs_again_after_the_restart(server):

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from pathlib import Path
 
 from iodaemon.backend.linux.notice import Notices
 
@@ -46,3 +47,26 @@ def test_a_directory_that_does_not_exist_cannot_be_watched(tmp_path):
         return found
 
     assert asyncio.run(watch()) is None
+
+
+def test_where_the_kernel_lost_count_everybody_is_called(tmp_path):
+    most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    busy, quiet = tmp_path / "busy", tmp_path / "quiet"
+    busy.mkdir()
+    quiet.mkdir()
+    heard = []
+
+    async def listen():
+        notices = Notices("status")
+        notices.add(str(busy), lambda: None)
+        notices.add(str(quiet), lambda: heard.append(1))
+        (busy / "0").touch()
+        for number in range(most + 1):
+            os.rename(busy / str(number % 2), busy / str((number + 1) % 2))
+        (quiet / "temporary").touch()
+        os.rename(quiet / "temporary", quiet / "status")  # there is no room for this one
+        notices.read()
+        notices.close()
+
+    asyncio.run(listen())
+    assert heard == [1]

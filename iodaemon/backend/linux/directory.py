@@ -50,7 +50,9 @@ class JobDirectories:
         return None if record is None or record.get("given_up") else record
 
     def find_shim(self, key: str) -> Identity | None:
-        """Its shim, if it is alive."""
+        """Its shim, if it is alive and the job is not over: a shim goes on to other jobs."""
+        if self.has_status(key):
+            return None
         record = self.shim_record(key)
         if record is None:
             return None

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import os
 import selectors
 import signal
@@ -19,13 +18,14 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from iodaemon.backend.linux import protocol
 from iodaemon.backend.linux.connection import Client, Clients, be_the_only_one, listen
 from iodaemon.backend.linux.directory import JobDirectories
 from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer, choose_freezer
 from iodaemon.backend.linux.grip import Grip
+from iodaemon.backend.linux.pool import Pool
 from iodaemon.backend.linux.process import (
     Identity,
     close_all_but,
@@ -73,7 +73,13 @@ class Keeper:
         self._grace_s = grace_s
         self._selector = selectors.DefaultSelector()
         self._clients = Clients(self._selector, self._answer, self._on_client_gone)
-        self._shims: dict[int, str] = {}
+        self._pool = Pool(
+            self._selector,
+            self._fork_shim,
+            self._become_shim,
+            on_word=self._on_word,
+            on_over=self._on_over,
+        )
         self._adopted: set[str] = set()
         self._starting: dict[str, list[_Asked]] = {}
         self._kills: list[_Asked] = []
@@ -83,7 +89,6 @@ class Keeper:
         me = identify(os.getpid())
         assert me is not None
         self._me: Identity = me
-        self._me_fd = os.pidfd_open(me.pid)
 
     # -- the loop ------------------------------------------------------------------------------
 
@@ -103,15 +108,24 @@ class Keeper:
         gc.collect()
         gc.freeze()  # the shims share these pages
         while not self._is_done():
-            for key, _ in self._selector.select(self._patience_s()):
+            for key, _ in self._next_events():
                 key.data()
             self._look_at_waiting()
             self._guard_the_frozen()
         reach("keeper.leaving")
+        self._pool.end()
         self._freezer.leave()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._keeper_file)
         _say("no daemon and no jobs; it ends")
+
+    def _next_events(self) -> list[tuple[selectors.SelectorKey, int]]:
+        """What there is to do; a shim for the next job is made when there is nothing else."""
+        if self._pool.is_short() and not self._leaving:
+            if events := self._selector.select(0):
+                return events
+            self._pool.make_ready()
+        return self._selector.select(self._patience_s())
 
     def _patience_s(self) -> float | None:
         if self._freezes or self._lists:
@@ -119,7 +133,7 @@ class Keeper:
         return None if self._clients and not self._leaving else 0.5
 
     def _is_done(self) -> bool:
-        if self._shims or self._adopted or (self._clients and not self._leaving):
+        if self._pool.busy or self._adopted or (self._clients and not self._leaving):
             return False
         alone_s = time.monotonic() - self._alone_since_s
         return self._leaving or alone_s > self._grace_s + _IDLE_EXIT_S
@@ -205,62 +219,54 @@ class Keeper:
             return {"ok": self._directories.describe(key, self._me)}
         self._freezer.make(key)
         reach("keeper.cgroup_made")
-        report_read, report_write = os.pipe2(os.O_CLOEXEC)
-        try:
-            pid, is_home = self._freezer.fork_shim()
-            if pid == 0:
-                self._become_shim(asked, report_write, is_home=is_home)
-        except OSError:
-            os.close(report_read)
-            raise
-        finally:
-            os.close(report_write)
-        reach("keeper.forked")
-        self._shims[pid] = key
         self._starting[key] = [asked]
-        self._selector.register(
-            report_read, selectors.EVENT_READ, lambda: self._on_report(key, report_read)
-        )
+        try:
+            self._pool.serve(key, asked.request["launch"])
+        except OSError:
+            del self._starting[key]
+            raise
         return None
 
-    def _become_shim(self, asked: _Asked, report: int, *, is_home: bool) -> None:
-        """In the forked child: forget all that is the keeper's, and be a shim. Never returns."""
+    def _fork_shim(self) -> int:
+        """As ``os.fork``; the child is where shims belong."""
+        if not isinstance(self._freezer, CgroupFreezer):
+            return os.fork()
+        pid, is_home = self._freezer.fork_shim()
+        if pid == 0 and not is_home:
+            with contextlib.suppress(OSError):
+                self._freezer.enter_shims()
+        return pid
+
+    def _become_shim(self, line: int, order: Message | None) -> NoReturn:
+        """In the forked child: forget all that is the keeper's, and be a shim."""
         try:
             gc.disable()  # it would write to pages that are shared with the keeper
             signal.set_wakeup_fd(-1)
-            close_all_but(self._me_fd, report)
-            if not is_home and isinstance(self._freezer, CgroupFreezer):
-                self._freezer.enter_shims()
-            directory = self._directories.of(asked.key)
-            output = os.path.join(directory, protocol.OUTPUT_FILE)
-            Shim(
-                key=asked.key,
-                directory=directory,
-                launch={**asked.request["launch"], "output": output},
-                freezer=self._freezer,
-                keeper_fd=self._me_fd,
-                keeper_file=self._keeper_file,
-                report=report,
-            ).run()
+            close_all_but(line)
+            Shim(self._directories, self._freezer, self._keeper_file, line).run(order)
         except BaseException as error:  # noqa: BLE001 - a fork must not return into the keeper
             with contextlib.suppress(OSError):
-                os.write(report, protocol.encode({"error": f"shim: {error!r}"}))
+                os.write(line, protocol.encode({"error": f"shim: {error!r}"}))
         finally:
             os._exit(1)
 
-    def _on_report(self, key: str, report: int) -> None:
+    def _on_word(self, key: str, word: Message) -> None:
+        """What the shim says of its job."""
         reach("keeper.reported_to")
-        self._selector.unregister(report)
-        line = protocol.read_line(report)
-        # A shim that was killed before it said anything may have let its job go.
-        answer = json.loads(line) if line else self._directories.describe(key, self._me)
-        if "error" not in answer:
-            answer = {"ok": {"alive": True, **answer}}
-        for asked in self._starting.pop(key):
+        self._has_begun(key, word if "error" in word else {"ok": {"alive": True, **word}})
+
+    def _has_begun(self, key: str, answer: Message) -> None:
+        for asked in self._starting.pop(key, ()):
             self._reply(asked, answer)
         for asked in [asked for asked in self._kills if asked.key == key]:
             self._kills.remove(asked)
             self._reply(asked, self._kill(asked))
+
+    def _on_over(self, key: str) -> None:
+        """Its shim has nothing more to do with it, or is gone."""
+        if key in self._starting:  # it said nothing, but may have let its job go
+            self._has_begun(key, {"ok": self._directories.describe(key, self._me)})
+        self._grip.lay_to_rest(key)
 
     def _do_freeze(self, asked: _Asked) -> Message | None:
         shim = self._directories.find_shim(asked.key)
@@ -312,7 +318,7 @@ class Keeper:
 
     def _do_leave(self, _asked: _Asked) -> Message:
         self._leaving = True
-        return {"ok": {"jobs": len(self._shims) + len(self._adopted)}}
+        return {"ok": {"jobs": self._pool.busy + len(self._adopted)}}
 
     # -- jobs ------------------------------------------------------------------------------------
 
@@ -360,17 +366,7 @@ class Keeper:
 
     def _reap(self, wake: int) -> None:
         drain(wake)
-        while True:
-            try:
-                pid, _ = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            key = self._shims.pop(pid, None)
-            if key is not None:
-                reach("keeper.reaped")
-                self._grip.lay_to_rest(key)
+        self._pool.reap()
 
 
 def _say(text: str) -> None:

@@ -11,10 +11,12 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, assert_never
 
-from iodaemon.backend.linux import outcome, protocol
+import msgspec
+
+from iodaemon.backend.linux import outcome
+from iodaemon.backend.linux.ends import Ends
 from iodaemon.backend.linux.link import KeeperLink
-from iodaemon.backend.linux.notice import Notices
-from iodaemon.backend.linux.protocol import Message, job_key
+from iodaemon.backend.linux.protocol import Message
 from iodaemon.backend.linux.reading import NodeReader
 from iodaemon.backend.linux.track import Track
 from iodaemon.core import event as ev
@@ -23,7 +25,6 @@ from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.platform import Platform
 from iodaemon.core.timeline import Timeline
 from iodaemon.errors import BackendError
-from iodaemon.fault import reach
 
 log = logging.getLogger(__name__)
 
@@ -70,12 +71,15 @@ class LinuxNode:
         self._timeline = timeline
         self._post = post
         self._launch_of = launch_of
-        self._jobs_directory = state / "jobs"
         self._tracks: dict[JobId, Track] = {}
         self._attempts: dict[JobId, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.reader = NodeReader(Path("/"), platform.devices)
-        self._notices = Notices(protocol.STATUS_FILE)
+        self._ends = Ends(
+            str(state / "jobs"),
+            on_status=self._on_status,
+            on_bereaved=lambda track: self._spawn(self._outlive(track)),
+        )
         self._reading: asyncio.Future[None] | None = None
         self.samples_skipped = 0
         self.link = KeeperLink(
@@ -114,7 +118,7 @@ class LinuxNode:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._reading is not None:
             await self._reading
-        self._notices.close()
+        self._ends.close()
         for track in self._tracks.values():
             track.close()
         await self.link.close(leave=True)
@@ -255,29 +259,11 @@ class LinuxNode:
         self._attempts[job_id] = attempt
         self.reader.add(track)
         self._post(outcome.began(job_id, attempt, shim, self._timeline.now_s))
-        if track.shim_fd is None:
-            self._on_shim_exit(track)
-            return
-        asyncio.get_running_loop().add_reader(track.shim_fd, self._on_shim_exit, track)
-        directory = str(self._directory(track))
-        track.watch = self._notices.add(directory, lambda: self._find_end(track))
-        self._find_end(track)  # it may have come before it was looked out for
+        self._ends.expect(track)
 
-    def _on_shim_exit(self, track: Track) -> None:
-        if track.shim_fd is not None:
-            asyncio.get_running_loop().remove_reader(track.shim_fd)
-        if not self._find_end(track):
-            track.is_bereaved = True
-            self._spawn(self._outlive(track))
-
-    def _find_end(self, track: Track) -> bool:
-        """Act on its status, if there is one: the job has ended, and its shim is about to."""
-        status = protocol.read_json(str(self._directory(track) / protocol.STATUS_FILE))
-        if status is not None:
-            reach("node.end_found")
-            self._forget(track)
-            self._end(track.job_id, track.attempt, status)
-        return status is not None
+    def _on_status(self, track: Track, status: Message) -> None:
+        self._forget(track)
+        self._end(track.job_id, track.attempt, status)
 
     async def _outlive(self, track: Track) -> None:
         """The shim was killed: wait for the job's processes, then say what the kernel knows.
@@ -299,9 +285,7 @@ class LinuxNode:
         self._tracks.pop(track.job_id, None)
         self._attempts.pop(track.job_id, None)
         self.reader.remove(track.job_id)
-        self._notices.remove(track.watch)
-        if track.shim_fd is not None:
-            asyncio.get_running_loop().remove_reader(track.shim_fd)
+        self._ends.forget(track)
         track.close()
 
     def _end(self, job_id: JobId, attempt: int, status: Message) -> None:
@@ -315,9 +299,6 @@ class LinuxNode:
         self._attempts.pop(job_id, None)
         now_s = self._timeline.now_s
         self._post(outcome.lost(job_id, attempt, note, now_s, by_reboot=by_reboot))
-
-    def _directory(self, track: Track) -> Path:
-        return self._jobs_directory / job_key(track.job_id, track.attempt)
 
     # -- after a restart, of the daemon or of the keeper ---------------------------------------
 
@@ -396,4 +377,9 @@ class LinuxNode:
     async def _sample(self) -> None:
         at_s = self._timeline.now_s
         sample = await self.reader.read(at_s)
+        self._ends.look()
+        if gone := sample.jobs.keys() - self._tracks.keys():
+            # What was read of them may be of the job that their shim went on to.
+            jobs = {i: counters for i, counters in sample.jobs.items() if i not in gone}
+            sample = msgspec.structs.replace(sample, jobs=jobs)
         self._post(ev.SampleTaken(at_s=self._timeline.now_s, sample=sample))

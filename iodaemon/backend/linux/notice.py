@@ -15,10 +15,12 @@ from collections.abc import Callable
 from typing import Final
 
 _IN_MOVED_TO: Final = 0x80  # include/uapi/linux/inotify.h
+_IN_Q_OVERFLOW: Final = 0x4000
 _IN_ONLYDIR: Final = 0x0100_0000
 _EVENT: Final = struct.Struct("iIII")  # struct inotify_event: wd, mask, cookie, length of the name
 _READ_BYTES: Final = 65536
-_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_LIBC: Final = ctypes.PyDLL(None, use_errno=True)
+"""Keeps the interpreter's lock: these calls are shorter than getting it back from a thread."""
 
 
 class Notices:
@@ -40,7 +42,7 @@ class Notices:
             if fd < 0:
                 return None
             self._fd = fd
-            asyncio.get_running_loop().add_reader(fd, self._read)
+            asyncio.get_running_loop().add_reader(fd, self.read)
         mask = _IN_MOVED_TO | _IN_ONLYDIR
         watch: int = _LIBC.inotify_add_watch(self._fd, os.fsencode(directory), mask)
         if watch < 0:
@@ -49,7 +51,7 @@ class Notices:
         return watch
 
     def remove(self, watch: int | None) -> None:
-        """Watch no more; harmless for a directory that is gone."""
+        """Watch no more; harmless for a directory that is gone, and once closed."""
         if watch is not None and self._watches.pop(watch, None) is not None:
             assert self._fd is not None
             _LIBC.inotify_rm_watch(self._fd, watch)
@@ -62,16 +64,23 @@ class Notices:
         self._fd = None
         self._watches.clear()
 
-    def _read(self) -> None:
-        assert self._fd is not None
-        try:
-            data = os.read(self._fd, _READ_BYTES)
-        except BlockingIOError:
-            return
+    def read(self) -> None:
+        """Call back for what has come by now; for all, where the kernel has lost count."""
+        while self._fd is not None:
+            try:
+                data = os.read(self._fd, _READ_BYTES)
+            except BlockingIOError:
+                return
+            self._tell(data)
+
+    def _tell(self, data: bytes) -> None:
         place = 0
         while place < len(data):
-            watch, _, _, length = _EVENT.unpack_from(data, place)
+            watch, mask, _, length = _EVENT.unpack_from(data, place)
             place += _EVENT.size + length
             name = data[place - length : place].rstrip(b"\0")
-            if name == self._name and watch in self._watches:
+            if mask & _IN_Q_OVERFLOW:
+                for on_file in list(self._watches.values()):
+                    on_file()
+            elif name == self._name and watch in self._watches:
                 self._watches[watch]()

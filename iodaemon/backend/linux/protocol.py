@@ -65,11 +65,10 @@ def split_lines(buffer: bytearray) -> list[Message]:
 
 
 def read_line(pipe: int) -> bytes:
-    """What comes through the pipe up to the end of a line or of the pipe; it is closed then."""
+    """What comes through the pipe up to the end of a line or of the pipe; it stays open."""
     data = b""
     while not data.endswith(b"\n") and (chunk := os.read(pipe, _CHUNK_BYTES)):
         data += chunk
-    os.close(pipe)
     return data
 
 

@@ -1,29 +1,30 @@
-"""One small process a job, between the keeper and the job; outlives daemon and keeper.
+"""A small process between the keeper and a job; outlives daemon and keeper.
 
-It forks the job's child, claims the job's directory for both of them, and lets the child go on
-only when the directory says who they are; it reaps everything below it (child subreaper), and
-leaves ``status.json``. It is not in the job's cgroup, so freezing or killing the job never reaches
-it. When the keeper dies it thaws its own job: a job never stays frozen because nobody is there to
-thaw it.
+It serves one job at a time: it forks the job's child, reaps everything below itself (child
+subreaper) until the last descendant has ended, leaves ``status.json``, and only then takes the
+next job from the keeper that forked it. It is not in the job's cgroup, so freezing or killing the
+job never reaches it. When the keeper dies it thaws its own job (a job never stays frozen because
+nobody is there to thaw it), finishes it, and ends; without a job it ends at once.
+
+Nothing of a job sticks to its shim: what a job is to have, its child takes on after the fork.
 
 Standard library only; forked from the keeper, so that its memory is shared with it. Each page that
-it writes to is copied, and that is what its start costs: it does little, and little of it afresh.
+it writes to is copied: that is what a fork costs, and why a shim serves more than one job.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
+import json
 import os
 import select
 import signal
-import time
-from collections.abc import Callable
 from typing import Final, NoReturn
 
-from iodaemon.backend.linux import launch as launching
-from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer
+from iodaemon.backend.linux.attempt import Attempt
+from iodaemon.backend.linux.directory import JobDirectories
+from iodaemon.backend.linux.freezer import Freezer
 from iodaemon.backend.linux.process import (
     Identity,
     become_subreaper,
@@ -32,185 +33,117 @@ from iodaemon.backend.linux.process import (
     identify,
     is_alive,
     open_pidfd,
-    read_own_io,
     wake_on_signals,
 )
-from iodaemon.backend.linux.protocol import (
-    LOCK_FILE,
-    SHIM_FILE,
-    STATUS_FILE,
-    Message,
-    claim,
-    encode,
-    read_json,
-    read_line,
-    write_json,
-)
+from iodaemon.backend.linux.protocol import LOCK_FILE, Message, encode, read_json, read_line
 from iodaemon.fault import reach
 
+MOST_JOBS: Final = 100
+"""A shim that has served so many ends: what it may have gathered goes with it."""
 _RETRY_S: Final = 1.0
-"""Between attempts to write the status on a full disk, and to find the next keeper."""
-_DISK_TROUBLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+"""Between attempts to find the next keeper."""
 
 
 class Shim:
-    """The life of one job. ``run`` never returns."""
+    """One shim. ``run`` never returns."""
 
     def __init__(
-        self,
-        *,
-        key: str,
-        directory: str,
-        launch: launching.Launch,
-        freezer: Freezer,
-        keeper_fd: int,
-        keeper_file: str,
-        report: int,
+        self, directories: JobDirectories, freezer: Freezer, keeper_file: str, line: int
     ) -> None:
-        self._key = key
-        self._directory = directory
-        self._launch = launch
+        """Be the calling process.
+
+        Args:
+            directories: of the jobs.
+            freezer: the keeper's.
+            keeper_file: where the next keeper will say who it is.
+            line: a stream socket to the keeper; its end is the keeper's end.
+        """
+        self._directories = directories
         self._freezer = freezer
+        self._line: int | None = line
+        self._next_keeper: int | None = None
         self._keeper_file = keeper_file
-        self._report = report
-        self._keeper_fd: int | None = keeper_fd
         self._thawed_for: Identity | None = None
-        self._main_pid = 0
-        self._main_status: int | None = None
-        self._largest_rss_kib = 0
-        self._baseline = (0, 0, 0)
-        self._started_s = time.time()
-
-    def run(self) -> NoReturn:
-        """Start the job, wait for all of it, write the status, exit."""
-        reach("shim.begun")
-        wake = self._prepare()
-        record = self._record()
-        pipes = self._fork_main(record)
-        reach("shim.forked")
-        if pipes is None:
-            os._exit(0)
-        record["baseline"] = read_own_io()
-        if not claim(os.path.join(self._directory, SHIM_FILE), record):
-            os._exit(1)  # another keeper gave this attempt up: its child sees that and never runs
-        record["baseline"] = self._baseline = read_own_io()
-        reach("shim.claimed")
-        problem = self._let_go(pipes)
-        reach("shim.let_go")
-        if problem is None:
-            self._tell({"shim": record})
-        reach("shim.told")
-        self._reap_until_empty(wake)
-        reach("shim.emptied")
-        self._finish(problem)
-
-    def _prepare(self) -> int:
-        """Own session, orphans below come to it; returns the end to read when a child has ended."""
-        os.setsid()
-        become_subreaper()
-        signal.signal(signal.SIGTERM, do_nothing)  # the keeper's other signals are so already
-        return wake_on_signals()
-
-    def _record(self) -> Message:
+        self._wake = _wake_on_children()
         me = identify(os.getpid())
         assert me is not None
-        cgroup = self._freezer.path(self._key) if isinstance(self._freezer, CgroupFreezer) else None
-        return {
-            "pid": me.pid,
-            "start_ticks": me.start_ticks,
-            "boot_id": me.boot_id,
-            "main_pid": None,
-            "main_start_ticks": None,
-            "freezer": self._freezer.name,
-            "cgroup": cgroup,
-            "started_s": self._started_s,
-            "baseline": [0, 0, 0],
-        }
+        self._me: Identity = me
 
-    def _fork_main(self, record: Message) -> tuple[int, int] | None:
-        """Fork the child that will be the job; it waits for a byte before it touches any file.
+    def run(self, order: Message | None) -> NoReturn:
+        """Serve this job, if any, then those that the keeper sends."""
+        for _ in range(MOST_JOBS):
+            order = order or self._await_order()
+            if order is None:
+                break
+            reach("shim.begun")
+            self._serve(order)
+            if self._line is None or order["is_last"]:
+                break
+            order = None
+            self._tell({"over": True})
+            reach("shim.over")
+        os._exit(0)
 
-        Returns:
-            The end to write that byte to, and the end on which a problem would be told.
-        """
-        go_read, go_write = os.pipe2(os.O_CLOEXEC)
-        trouble_read, trouble_write = os.pipe2(os.O_CLOEXEC)
-        try:
-            pid, is_inside = self._freezer.fork(self._key)
-        except OSError as error:
-            self._tell({"error": f"fork: {error.strerror}"})
-            self._write_status({"never_ran": f"fork: {error.strerror}", "exit_code": None})
-            return None
-        if pid == 0:
-            os.close(go_write)
-            enter = None if is_inside else lambda: self._freezer.enter(self._key)
-            _be_the_job(self._launch, enter, go_read, trouble_write)
-        os.close(go_read)
-        os.close(trouble_write)
-        child = identify(pid)
-        self._main_pid = pid
-        record["main_pid"] = pid
-        record["main_start_ticks"] = None if child is None else child.start_ticks
-        return go_write, trouble_read
+    def _await_order(self) -> Message | None:
+        """The next job; None: the keeper is gone, or needs this shim no more."""
+        assert self._line is not None
+        data = read_line(self._line)
+        return json.loads(data) if data.endswith(b"\n") else None
 
-    def _let_go(self, pipes: tuple[int, int]) -> Message | None:
-        """Let the child exec; None once it has, else what was in the way."""
-        go_write, trouble_read = pipes
-        with contextlib.suppress(BrokenPipeError):
-            os.write(go_write, b"g")
-        os.close(go_write)
-        trouble = read_line(trouble_read).decode(errors="replace").rstrip("\n")
-        if not trouble:
-            return None
-        code, _, text = trouble.partition(" ")
-        problem: Message = {"never_ran": text, "exit_code": int(code) if code != "-" else None}
-        return problem
+    def _serve(self, order: Message) -> None:
+        attempt = Attempt(
+            order["key"],
+            self._directories.of(order["key"]),
+            order["launch"],
+            freezer=self._freezer,
+            shim=self._me,
+            tell=self._tell,
+        )
+        if not attempt.start():
+            os._exit(1)  # it could not even fork
+        self._wait_for(attempt)
+        reach("shim.emptied")
+        attempt.finish()
 
-    def _reap_until_empty(self, wake: int) -> None:
+    def _tell(self, message: Message) -> None:
+        with contextlib.suppress(OSError):
+            if self._line is not None:
+                os.write(self._line, encode(message))
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    def _wait_for(self, attempt: Attempt) -> None:
         """Reap until no child is left: with a subreaper that means no descendant either."""
         poll = select.poll()
-        poll.register(wake, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
         watched: int | None = None
-        while self._reap():
-            if self._keeper_fd is None:
-                self._seek_keeper()
-            if self._keeper_fd is not None and watched is None:
-                poll.register(self._keeper_fd, select.POLLIN)
-                watched = self._keeper_fd
+        while attempt.reap():
+            if self._line is None and self._next_keeper is None:
+                self._seek_keeper(attempt.key)
+            keeper = self._next_keeper if self._line is None else self._line
+            if watched is None and keeper is not None:
+                poll.register(keeper, select.POLLIN)
+                watched = keeper
             ready = {fd for fd, _ in poll.poll(_RETRY_S * 1000 if watched is None else None)}
-            if wake in ready:
-                drain(wake)
+            if self._wake in ready:
+                drain(self._wake)
             if watched is not None and watched in ready:
                 poll.unregister(watched)
                 os.close(watched)
-                self._keeper_fd = watched = None
+                self._line = self._next_keeper = watched = None
 
-    def _reap(self) -> bool:
-        """Collect all children that have ended; False when none is left at all."""
-        while True:
-            try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                return False
-            if pid == 0:
-                return True
-            self._largest_rss_kib = max(self._largest_rss_kib, usage.ru_maxrss)
-            if pid == self._main_pid:
-                self._main_status = status
-                reach("shim.reaped")
-
-    def _seek_keeper(self) -> None:
+    def _seek_keeper(self, key: str) -> None:
         """Watch the next keeper; while there is none, nobody would thaw the job but its shim."""
         record = read_json(self._keeper_file)
         last = record and Identity(record["pid"], record["start_ticks"], record["boot_id"])
         if last and is_alive(last):
-            self._keeper_fd = open_pidfd(last)
+            self._next_keeper = open_pidfd(last)
             self._thawed_for = None
-        elif last and last != self._thawed_for and self._thaw():
+        elif last and last != self._thawed_for and self._thaw(key):
             self._thawed_for = last
             reach("shim.thawed")
 
-    def _thaw(self) -> bool:
+    def _thaw(self, key: str) -> bool:
         """Thaw the job unless a keeper lives, also one that is only just beginning.
 
         The keeper's lock makes sure of it: one that has it finds the job as it is and answers for
@@ -223,79 +156,17 @@ class Shim:
             return False
         try:
             fcntl.lockf(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            self._freezer.thaw(self._key, os.getpid())
+            self._freezer.thaw(key, os.getpid())
         except OSError:
             return False
         finally:
             os.close(lock)
         return True
 
-    def _finish(self, problem: Message | None) -> NoReturn:
-        read, written, operations = (
-            max(0, now - before) for now, before in zip(read_own_io(), self._baseline, strict=True)
-        )
-        times = os.times()
-        status: Message = {
-            "exit": _exit_of(self._main_status),
-            "io": {"read_bytes": read, "written_bytes": written, "operations": operations},
-            "cpu_s": times.children_user + times.children_system,
-            "largest_rss_bytes": self._largest_rss_kib * 1024,
-            "started_s": self._started_s,
-            "ended_s": time.time(),
-            "ended_monotonic_s": time.monotonic(),
-            **(problem or {}),
-        }
-        self._write_status(status)
-        reach("shim.written")
-        if problem is not None:
-            self._tell({"status": status})
-        os._exit(0)
 
-    def _write_status(self, status: Message) -> None:
-        """Durable, however long that takes: on a full disk the shim waits for space."""
-        path = os.path.join(self._directory, STATUS_FILE)
-        while True:
-            try:
-                write_json(path, status, durable=True)
-            except OSError as error:
-                if error.errno not in _DISK_TROUBLE:
-                    os._exit(1)  # the job's directory itself is gone: nobody will ask
-                time.sleep(_RETRY_S)
-            else:
-                return
-
-    def _tell(self, message: Message) -> None:
-        with contextlib.suppress(OSError):
-            os.write(self._report, encode(message))
-        os.close(self._report)
-
-
-def _be_the_job(
-    launch: launching.Launch, enter: Callable[[], None] | None, go: int, trouble: int
-) -> NoReturn:
-    """The forked child: becomes the job and execs, or tells why not and exits."""
-    signal.set_wakeup_fd(-1)
-    try:
-        reach("job.forked")
-        launching.become(launch, enter)
-        if os.read(go, 1) != b"g":
-            os._exit(launching.NOT_RUNNABLE)  # the shim died, or had no right to start us
-        launching.open_files(launch)
-        reach("job.ready")
-        launching.execute(launch)
-    except launching.LaunchError as error:
-        os.write(trouble, f"{error.exit_code} {error.problem}\n".encode())
-        os._exit(error.exit_code)
-    except OSError as error:
-        os.write(trouble, f"- {error}\n".encode())
-        os._exit(launching.NOT_RUNNABLE)
-    finally:
-        os._exit(launching.NOT_RUNNABLE)
-
-
-def _exit_of(status: int | None) -> Message:
-    if status is None:
-        return {"code": None, "signal": None}
-    if os.WIFSIGNALED(status):
-        return {"code": None, "signal": os.WTERMSIG(status)}
-    return {"code": os.WEXITSTATUS(status), "signal": None}
+def _wake_on_children() -> int:
+    """Own session, orphans below come to it; returns the end to read when a child has ended."""
+    os.setsid()
+    become_subreaper()
+    signal.signal(signal.SIGTERM, do_nothing)  # the keeper's other signals are so already
+    return wake_on_signals()

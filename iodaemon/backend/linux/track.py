@@ -37,7 +37,6 @@ class Track:
         read, written, operations = shim["baseline"]
         self.baseline: tuple[int, int, int] = (read, written, operations)
         self.is_bereaved = False
-        self.watch: int | None = None
         self.shim_fd = open_pidfd(self.shim)
         self.main = self._find_main(shim)
         self.main_fd = None if self.main is None else open_pidfd(self.main)

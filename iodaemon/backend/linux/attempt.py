@@ -1,0 +1,232 @@
+"""One attempt at a job in the hands of its shim, from the fork of the child to the status.
+
+The child is forked first, then the job's directory is claimed for both of them, and the child
+goes on only when the directory says who they are. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable
+from typing import Final, NoReturn
+
+from iodaemon.backend.linux import launch as launching
+from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer
+from iodaemon.backend.linux.process import Identity, identify, read_own_io
+from iodaemon.backend.linux.protocol import (
+    OUTPUT_FILE,
+    SHIM_FILE,
+    STATUS_FILE,
+    Message,
+    claim,
+    read_line,
+    write_json,
+)
+from iodaemon.fault import reach
+
+_RETRY_S: Final = 1.0
+"""Between attempts to write the status on a full disk."""
+_DISK_TROUBLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+
+
+class Attempt:
+    """``start``, then ``reap`` until nothing is left, then ``finish``."""
+
+    def __init__(
+        self,
+        key: str,
+        directory: str,
+        launch: launching.Launch,
+        *,
+        freezer: Freezer,
+        shim: Identity,
+        tell: Callable[[Message], None],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            key: of the attempt.
+            directory: of the attempt; it exists.
+            launch: what to run.
+            freezer: knows where the job belongs.
+            shim: the calling process.
+            tell: takes what the keeper is to know.
+        """
+        self.key = key
+        self._directory = directory
+        self._launch = {**launch, "output": os.path.join(directory, OUTPUT_FILE)}
+        self._freezer = freezer
+        self._shim = shim
+        self._tell = tell
+        self._main_pid = 0
+        self._main_status: int | None = None
+        self._largest_rss_kib = 0
+        self._baseline = (0, 0, 0)
+        self._children_cpu_s = _children_cpu_s()
+        self._started_s = time.time()
+        self._problem: Message | None = None
+
+    def start(self) -> bool:
+        """Make the child the job, or note why not; False: there never was a child.
+
+        Ends the process when another keeper gave the attempt up: the child sees that and never
+        runs.
+        """
+        record = self._record()
+        pipes = self._fork_main(record)
+        reach("shim.forked")
+        if pipes is None:
+            return False
+        record["baseline"] = read_own_io()
+        if not claim(os.path.join(self._directory, SHIM_FILE), record):
+            os._exit(1)
+        record["baseline"] = self._baseline = read_own_io()
+        reach("shim.claimed")
+        self._problem = self._let_go(pipes)
+        reach("shim.let_go")
+        if self._problem is None:
+            self._tell({"shim": record})
+        reach("shim.told")
+        return True
+
+    def reap(self) -> bool:
+        """Collect all children that have ended; False when none is left at all."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            self._largest_rss_kib = max(self._largest_rss_kib, usage.ru_maxrss)
+            if pid == self._main_pid:
+                self._main_status = status
+                reach("shim.reaped")
+
+    def finish(self) -> None:
+        """Write the status; it is on the disk on return."""
+        read, written, operations = (
+            max(0, now - before) for now, before in zip(read_own_io(), self._baseline, strict=True)
+        )
+        status: Message = {
+            "exit": _exit_of(self._main_status),
+            "io": {"read_bytes": read, "written_bytes": written, "operations": operations},
+            "cpu_s": max(0.0, _children_cpu_s() - self._children_cpu_s),
+            "largest_rss_bytes": self._largest_rss_kib * 1024,
+            "started_s": self._started_s,
+            "ended_s": time.time(),
+            "ended_monotonic_s": time.monotonic(),
+            **(self._problem or {}),
+        }
+        self._write_status(status)
+        reach("shim.written")
+        if self._problem is not None:
+            self._tell({"status": status})
+
+    def _record(self) -> Message:
+        cgroup = self._freezer.path(self.key) if isinstance(self._freezer, CgroupFreezer) else None
+        return {
+            **self._shim._asdict(),
+            "main_pid": None,
+            "main_start_ticks": None,
+            "freezer": self._freezer.name,
+            "cgroup": cgroup,
+            "started_s": self._started_s,
+            "baseline": [0, 0, 0],
+        }
+
+    def _fork_main(self, record: Message) -> tuple[int, int] | None:
+        """Fork the child that will be the job; it waits for a byte before it touches any file.
+
+        Returns:
+            The end to write that byte to, and the end on which a problem would be told.
+        """
+        go_read, go_write = os.pipe2(os.O_CLOEXEC)
+        trouble_read, trouble_write = os.pipe2(os.O_CLOEXEC)
+        try:
+            pid, is_inside = self._freezer.fork(self.key)
+        except OSError as error:
+            for fd in (go_read, go_write, trouble_read, trouble_write):
+                os.close(fd)
+            self._tell({"error": f"fork: {error.strerror}"})
+            self._write_status({"never_ran": f"fork: {error.strerror}", "exit_code": None})
+            return None
+        if pid == 0:
+            os.close(go_write)
+            enter = None if is_inside else lambda: self._freezer.enter(self.key)
+            _be_the_job(self._launch, enter, go_read, trouble_write)
+        os.close(go_read)
+        os.close(trouble_write)
+        child = identify(pid)
+        self._main_pid = pid
+        record["main_pid"] = pid
+        record["main_start_ticks"] = None if child is None else child.start_ticks
+        return go_write, trouble_read
+
+    def _let_go(self, pipes: tuple[int, int]) -> Message | None:
+        """Let the child exec; None once it has, else what was in the way."""
+        go_write, trouble_read = pipes
+        with contextlib.suppress(BrokenPipeError):
+            os.write(go_write, b"g")
+        os.close(go_write)
+        trouble = read_line(trouble_read).decode(errors="replace").rstrip("\n")
+        os.close(trouble_read)
+        if not trouble:
+            return None
+        code, _, text = trouble.partition(" ")
+        return {"never_ran": text, "exit_code": int(code) if code != "-" else None}
+
+    def _write_status(self, status: Message) -> None:
+        """Durable, however long that takes: on a full disk the shim waits for space."""
+        path = os.path.join(self._directory, STATUS_FILE)
+        while True:
+            try:
+                write_json(path, status, durable=True)
+            except OSError as error:
+                if error.errno not in _DISK_TROUBLE:
+                    os._exit(1)  # the job's directory itself is gone: nobody will ask
+                time.sleep(_RETRY_S)
+            else:
+                return
+
+
+def _be_the_job(
+    launch: launching.Launch, enter: Callable[[], None] | None, go: int, trouble: int
+) -> NoReturn:
+    """The forked child: becomes the job and execs, or tells why not and exits."""
+    signal.set_wakeup_fd(-1)
+    try:
+        reach("job.forked")
+        launching.become(launch, enter)
+        if os.read(go, 1) != b"g":
+            os._exit(launching.NOT_RUNNABLE)  # the shim died, or had no right to start us
+        launching.open_files(launch)
+        reach("job.ready")
+        launching.execute(launch)
+    except launching.LaunchError as error:
+        os.write(trouble, f"{error.exit_code} {error.problem}\n".encode())
+        os._exit(error.exit_code)
+    except OSError as error:
+        os.write(trouble, f"- {error}\n".encode())
+        os._exit(launching.NOT_RUNNABLE)
+    finally:
+        os._exit(launching.NOT_RUNNABLE)
+
+
+def _children_cpu_s() -> float:
+    """CPU time of all children that were waited for, of every job so far."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _exit_of(status: int | None) -> Message:
+    if status is None:
+        return {"code": None, "signal": None}
+    if os.WIFSIGNALED(status):
+        return {"code": None, "signal": os.WTERMSIG(status)}
+    return {"code": os.WEXITSTATUS(status), "signal": None}

@@ -1,0 +1,123 @@
+"""A keeper without a daemon, spoken to over its socket, for tests."""
+
+import json
+import os
+import socket
+import subprocess
+
+import pytest
+from harness import Server, until
+
+from iodaemon.backend.linux import protocol
+from iodaemon.backend.linux.link import keeper_command
+
+
+class Line:
+    """One connection to a keeper."""
+
+    def __init__(self, path, state):
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(20)
+        try:
+            self._socket.connect(str(path))
+        except OSError:
+            self._socket.close()
+            raise
+        self._file = self._socket.makefile("rb")
+        self._next = 0
+        self.hello = self.ask("hello", version=protocol.VERSION, state=os.path.realpath(state))
+
+    def say(self, *verbs):
+        """Send all of these at once."""
+        lines = b""
+        for verb, fields in verbs:
+            self._next += 1
+            lines += protocol.encode({"id": self._next, "verb": verb, **fields})
+        self._socket.sendall(lines)
+
+    def hear(self):
+        return json.loads(self._file.readline())
+
+    def ask(self, verb, **fields):
+        self.say((verb, fields))
+        answer = self.hear()
+        return answer.get("ok", answer)
+
+    def close(self):
+        self._file.close()
+        self._socket.close()
+
+
+class Keeper(Server):
+    """A keeper as the daemon starts it, without a daemon."""
+
+    def __init__(self, means):
+        super().__init__(means)
+        self.lines_open = []
+
+    def begin(self, grace_s=60):
+        for path in (self.state, self.runtime):
+            path.mkdir(mode=0o700, exist_ok=True)
+        self.path = self.runtime / "keeper.sock"
+        means = "signals" if self.means == "signals" else "auto"
+        command = keeper_command(self.state, self.path, grace_s, means)
+        with open(self.state / "keeper.log", "ab") as log:
+            self.process = subprocess.Popen(command, stderr=log, env=self.environment, cwd="/")
+        self.log.touch()
+        return self.line()
+
+    def line(self):
+        def connect():
+            try:
+                self.lines_open.append(Line(self.path, self.state))
+            except (FileNotFoundError, ConnectionRefusedError):
+                return None
+            return self.lines_open[-1]
+
+        return until(connect, "a keeper that answers")
+
+    def launch(self, text):
+        """What the daemon says of a job that runs this text."""
+        return {
+            "command": ["/bin/sh", "-c", text],
+            "cwd": str(self.place),
+            "environment": {**os.environ, "IOD_TEST_MARK": self.mark},
+            "umask": 0o022,
+            "cpus": sorted(os.sched_getaffinity(0)),
+            "memory_nodes": [],
+            "stdout": None,
+            "stderr": None,
+            "open_files": 1024,
+        }
+
+    def gated_launch(self):
+        text = "echo start >> ledger; until [ -e gate-it ]; do sleep 0.02; echo >> ticks-it; done"
+        return self.launch(f"{text}; echo done >> ledger; exit 3")
+
+    def __exit__(self, *failure):
+        try:
+            super().__exit__(*failure)
+        finally:
+            for line in self.lines_open:
+                line.close()
+
+    def status(self, job=1):
+        path = self.directory(job) / "status.json"
+        until(path.exists, "status")
+        return json.loads(path.read_text())
+
+    def is_running(self):
+        return False
+
+    def _leave_nothing(self):
+        if self.path.exists():  # also after a SIGKILL: the next keeper tidies up for the last
+            line = self.line() if self.process.poll() is None else self.begin()
+            line.ask("leave")
+            assert self.process.wait(20) == 0
+        super()._leave_nothing()
+
+
+@pytest.fixture
+def keeper(means):
+    with Keeper(means) as keeper:
+        yield keeper
