@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: help setup test lint demo bench bench-regulation format clean
+.PHONY: help setup test lint demo bench bench-regulation campaign format clean
 
 help:
 	@echo "make test     all gates: ruff, mypy, import contracts, every test (about 5 minutes)"
 	@echo "make demo     the main job on this machine's disk, regulation off and on (at most 90 s)"
 	@echo "make bench    how fast the scheduler is, beside its peers; ARGS='--quick' (5 minutes, 1)"
 	@echo "make bench-regulation   real jobs with and without regulation on three beds (50 minutes)"
+	@echo "make campaign   kills at every step and at random beside thousands of operations (20 minutes)"
 	@echo "make setup    the virtual environment in .venv"
 	@echo "make format   format the code"
 	@echo "make clean    remove .venv and caches"
@@ -42,6 +43,10 @@ bench: $(STAMP)
 # Needs root and nbdkit, nbdkit-plugin-dev, libnbd-bin, fuse3, gcc. BENCH="--rounds 1 --bed spin"
 bench-regulation: $(STAMP)
 	@$(BIN)/python tests/bench/regulation.py $(BENCH)
+
+# Every fault point and thousands of random operations. ARGS="--operations 5000 --seed 1 --write"
+campaign: $(STAMP)
+	@$(BIN)/python tests/node/campaign/campaign.py $(ARGS)
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -111,6 +111,7 @@ class Driver:
         The first sample is taken at once: without it nothing is known of the first timeslice.
         """
         self._backend = backend
+        self._inbox.append(ev.TimerFired(at_s=self.timeline.now_s))  # what waits may start now
         self._turn()
         self._sample(self.timeline.now_s)
 

@@ -250,10 +250,10 @@ def _awaken(job: Job) -> Job:
     """A job as restored: the regulation's holds ended with the daemon that had them.
 
     What was asked of the last keeper may never have reached it: it is asked again, a hold as well
-    as a release.
+    as a release. A start that failed is tried again at once, so that this is no reason any more.
     """
     if not job.is_live:
-        return job
+        return msgspec.structs.replace(job, reason=None) if job.state is JobState.PENDING else job
     asked = job.state in (JobState.RUNNING, *SUSPENDED) and not job.user_hold
     return msgspec.structs.replace(job, io_hold=False, io_held_since_s=None, freeze_asked=asked)
 

@@ -59,6 +59,19 @@ def test_a_start_that_nobody_took_up_is_given_up_and_tried_again(server):
     assert server.job(job)["attempt"] == 2
 
 
+def test_a_start_that_failed_is_made_by_the_next_daemon_without_waiting(make_server):
+    server = make_server(has_faults=True, regulation={"timeslice": "60 s"}).start()
+    server.arm("keeper.directory_made")
+    job = server.gated("it")
+    server.await_state(job, "PENDING")
+    server.stop()
+    server.restart()
+    found = server.await_state(job, "RUNNING")
+
+    assert None is found["reason"]
+    assert 2 == found["attempt"]
+
+
 def test_a_start_that_the_keeper_heard_too_late_is_adopted(server):
     job, keeper = submit_to_a_deaf_keeper(server, "it")
     os.kill(keeper, signal.SIGCONT)

@@ -38,6 +38,7 @@ class Player:
         self.server = Server(
             means, has_faults=True, orphan_grace=f"{AWAY_S} s", cancel_grace="1 s", **settings
         )
+        self.server.client.reconnect_s = 0.0  # who finds no daemon starts one
         self.chance = chance or random.Random(0)
         self.pages = self.server.root / "pages"
         self.pages.mkdir()

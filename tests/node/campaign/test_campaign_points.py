@@ -1,8 +1,10 @@
-"""A process dies at each of its points; afterwards all is as if it had not."""
+"""Processes die at each of their points and at random; afterwards all is as if they had not."""
 
+import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from chance import Round
 from player import Player
 from plays import play_at
 from points import POINTS
@@ -10,6 +12,7 @@ from points import POINTS
 pytestmark = pytest.mark.node
 
 SIDE_BY_SIDE = 4
+ROUNDS = 3
 
 
 def play_all(means, points):
@@ -37,3 +40,14 @@ def test_a_death_at_any_point_loses_nothing_repeats_nothing_and_leaves_nothing()
         results = list(servers.map(play_all, means, parts))
 
     assert {} == {point: found for result in results for point, found in result.items()}
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_random_operations_and_deaths_lose_nothing_repeat_nothing_and_leave_nothing(means, seed):
+    chance = random.Random(seed)
+    player = Player(means, chance)
+    with player.server:
+        player.start()
+        wrong = [fault for _ in range(ROUNDS) for fault in Round(player, chance).play()]
+
+    assert [] == wrong, f"make campaign ARGS='--seed {seed}' asks the same, and more"

@@ -1,0 +1,143 @@
+"""A power failure in the middle of a commit: the journal is as before the transaction, or after it.
+
+The write-ahead log is cut within its last transaction, byte by byte, as a power failure may leave
+it (the index beside it lives in memory and is gone then), and also damaged instead of cut.
+"""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from builders import job, reason
+from harness import Server
+
+from iodaemon.core.decision import Transition
+from iodaemon.core.job import JobState
+from iodaemon.daemon.batch import Batch
+from iodaemon.daemon.journal import Journal
+
+HEADER, FRAME_HEADER, PAGE = 32, 24, 4096
+"""Sizes in a write-ahead log, bytes (https://www.sqlite.org/fileformat2.html#the_write_ahead_log)."""
+FRAME = FRAME_HEADER + PAGE
+EVERY = 61
+"""Of a page every so many bytes are tried here, of headers and edges each; ``make campaign`` cuts
+at each byte."""
+
+
+def write(journal, *jobs):
+    """One transaction in which these jobs change."""
+    steps = [
+        Transition(job_id=made.id, at_s=1.0, before=None, after=made.state, reason=reason())
+        for made in jobs
+    ]
+    errors = []
+    journal.write(Batch(jobs=jobs, transitions=tuple(steps)), errors.append)
+    journal.flush()
+    assert errors == [None]
+
+
+def contents(path):
+    """All that a daemon would go on from, and the history beside it."""
+    journal = Journal.open(path)
+    try:
+        restored = journal.restore()
+        steps = {made.id: len(journal.transitions(made.id)) for made in restored.jobs}
+    finally:
+        journal.close()
+    return restored, steps
+
+
+@pytest.fixture
+def folder():
+    """In memory where there is such a place: thousands of journals are opened."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as path:
+        yield Path(path)
+
+
+def scene(folder):
+    """A journal whose last transaction changes one job and adds one; copies without and with it."""
+    journal = Journal.open(folder / "journal.db", seed=1)
+    first = job(1, command=("true", "x" * 3000))
+    write(journal, first, job(2))
+    before_bytes = (folder / "journal.db-wal").stat().st_size
+    write(journal, job(1, state=JobState.FAILED, at_s=3.0), job(3))
+    database = (folder / "journal.db").read_bytes()
+    log = (folder / "journal.db-wal").read_bytes()
+    journal.close()
+    return database, log, before_bytes
+
+
+def laid_out(folder, database, log):
+    """This database and log as a machine would find them at its start."""
+    path = folder / "found" / "journal.db"
+    shutil.rmtree(path.parent, ignore_errors=True)
+    path.parent.mkdir()
+    path.write_bytes(database)
+    path.with_name("journal.db-wal").write_bytes(log)
+    return path
+
+
+def places(first, last, every):
+    """Where to cut: all headers and edges byte by byte, pages in steps."""
+    for place in range(first, last + 1):
+        within = (place - HEADER) % FRAME
+        if within <= FRAME_HEADER + 8 or within >= FRAME - 8 or within % every == 0:
+            yield place
+
+
+def cut(folder, every):
+    """Cut the log at all these places and look at what is found; how many there were."""
+    database, log, before_bytes = scene(folder)
+    before = contents(laid_out(folder, database, log[:before_bytes]))
+    after = contents(laid_out(folder, database, log))
+    whole, cuts = len(log), 0
+    for place in places(before_bytes, whole, every):
+        found = contents(laid_out(folder, database, log[:place]))
+        cuts += 1
+
+        assert found == (after if place == whole else before), f"cut at byte {place} of {whole}"
+    assert before != after
+    assert [1, 2] == [made.id for made in before[0].jobs]
+    assert [1, 2, 3] == [made.id for made in after[0].jobs]
+    return cuts
+
+
+def test_a_log_that_is_cut_is_as_before_its_last_transaction_or_after_it(folder):
+    assert cut(folder, EVERY) > 4 * (FRAME_HEADER + 16)
+
+
+def test_a_log_with_a_page_that_never_reached_the_disk_is_as_before(folder):
+    database, log, before_bytes = scene(folder)
+    before = contents(laid_out(folder, database, log[:before_bytes]))
+    for frame in range(before_bytes, len(log), FRAME):
+        zeros = log[:frame] + bytes(FRAME) + log[frame + FRAME :]
+
+        assert before == contents(laid_out(folder, database, zeros)), f"frame at {frame}"
+
+
+@pytest.mark.node
+def test_a_daemon_starts_on_a_log_that_was_cut_anywhere_and_loses_nothing_older(means):
+    with Server(means) as server:
+        server.start()
+        ended = server.script("exit 3")
+        server.outcome(ended)
+        held = server.gated("held", hold=True)
+        server.kill()
+        log = server.state / "journal.db-wal"
+        whole = log.read_bytes()
+        for place in (len(whole) - 1, len(whole) - PAGE, len(whole) - FRAME - 1):
+            log.write_bytes(whole[:place])
+            (server.state / "journal.db-shm").unlink(missing_ok=True)
+            server.restart()
+            states = {
+                made["id"]: made["state"] for made in server.client.jobs(all_jobs=True)["jobs"]
+            }
+
+            assert "FAILED" == states[ended]
+            assert states.get(held) in (None, "HELD")
+            server.kill()
+        server.restart()
+        assert server.submit("true") != ended

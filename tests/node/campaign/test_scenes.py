@@ -1,0 +1,239 @@
+"""What machines and jobs do to a scheduler besides killing it."""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import time
+
+import pytest
+from chance import Round
+from harness import until
+from player import Player
+
+from iodaemon.backend.linux.process import children_of, find_state
+
+pytestmark = pytest.mark.node
+
+DISK_KIB = 4096
+BOMB = "n=0; while :; do (sleep 0.05) & n=$((n+1)); [ $n -ge 20 ] && { wait; n=0; }; done"
+"""Forks for ever, each process short-lived, but never more than twenty at a time."""
+
+
+@pytest.fixture(scope="module")
+def _lasting_player(means):
+    player = Player(means)
+    with player.server:
+        yield player.start()
+
+
+@pytest.fixture
+def player(_lasting_player):
+    """A server for all of these scenes; after each all settles, and the ledger has to agree."""
+    yield _lasting_player
+    assert [] == _lasting_player.settle()
+
+
+# -- a daemon that stands still --------------------------------------------------------------------
+
+
+def test_a_daemon_that_stood_still_for_a_while_goes_on_where_it_was(player):
+    gated, short = player.submit("gated", 3), player.submit("short", 4)
+    player.until_running(gated)
+    player.server.stop_processes(player.server.process.pid)
+    player.gate.touch()
+    until(lambda: player.server.directory(gated).joinpath("status.json").exists(), "an end")
+    player.server.process.send_signal(signal.SIGCONT)
+
+    assert [("FAILED", 3), ("FAILED", 4)] == player.server.outcome(gated, short)
+
+
+# -- a disk that takes nothing ---------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def small_disk(path):
+    """A file system of its own for a server's state, until the server is gone."""
+    path.mkdir(mode=0o700)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_KIB}k,mode=700", "none", path]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("may not mount a file system here")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", path], check=True)
+
+
+@contextlib.contextmanager
+def full(disk):
+    """No byte is left on it meanwhile."""
+    ballast = disk / "ballast"
+    with contextlib.suppress(OSError), ballast.open("ab", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+    try:
+        yield
+    finally:
+        ballast.unlink()
+
+
+@contextlib.contextmanager
+def read_only(disk):
+    """Nothing that is not open can be written on it meanwhile; files open for writing forbid it."""
+    options = ["mount", "-o", "remount,ro", disk]
+    until(lambda: subprocess.run(options, check=False, capture_output=True).returncode == 0, "ro")
+    try:
+        yield
+    finally:
+        subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+
+
+def test_whatever_is_asked_while_the_disk_is_full_nothing_is_lost(means):
+    chance = random.Random(5)
+    player = Player(means, chance)
+    with small_disk(player.server.state) as disk, player.server:
+        player.start()
+        gated, still = player.submit("gated", 3), player.submit("gated", 4)
+        player.until_running(gated)
+        player.until_running(still)
+        with full(disk):
+            while player.submit("short") is not None:  # until the log has no room either
+                player.look(still)
+            player.suspend(still)
+            player.gate.touch()
+            time.sleep(0.3)
+            player.kill_daemon()
+        player.revive()
+
+        assert [] == player.settle()
+        assert [] == Round(player, chance).play()
+
+
+def test_a_journal_that_became_read_only_loses_nothing(means):
+    player = Player(means)
+    with small_disk(player.server.state) as disk, player.server:
+        player.start()
+        ended = player.submit("short", 3)
+        player.server.outcome(ended)
+        player.stop()
+        until(lambda: not player.server.keeper_lives(), "end of the keeper")
+        with read_only(disk):
+            player.server.start(wait=False)
+            code = player.server.process.wait(30)
+        player.revive()
+
+        assert 1 == code
+        assert "read-only" in player.server.log.read_text().lower()
+        assert [] == player.settle()
+
+
+# -- jobs that are hard to hold --------------------------------------------------------------------
+
+
+def test_a_fork_bomb_is_suspended_resumed_and_killed(player):
+    bomb = player.server.script(BOMB, name="bomb")
+    until(lambda: len(player.server.job(bomb)["pids"]) > 5, "a bomb")
+    player.told.acknowledged[bomb] = "bomb"
+    player.suspend(bomb)
+    until(lambda: player.server.job(bomb)["state"] == "SUSPENDED_USER", "a standstill")
+    before = set(player.server.job(bomb)["pids"])
+    time.sleep(0.2)
+    after = set(player.server.job(bomb)["pids"])
+    player.resume(bomb)
+    answer = player.cancel(bomb)
+
+    assert before == after
+    assert answer["gone"]
+
+
+def test_a_job_that_ignores_sigterm_is_gone_after_the_grace_time(player):
+    deaf = player.submit("deaf")
+    player.until_running(deaf)
+    until(lambda: player.pages.joinpath(str(deaf)).exists(), "its first line")
+    answer = player.cancel(deaf, grace_s=0.2)
+
+    assert answer["gone"]
+    assert "CANCELLED" == answer["job"]["state"]
+
+
+STOPS_ITS_CHILD = """
+sleep 1000 & child=$!
+kill -STOP $child
+echo $child > {place}/child
+while [ ! -e {place}/go ]; do sleep 0.02; done
+kill -KILL $child
+"""
+
+
+def test_a_child_that_a_job_stopped_itself_stays_stopped_by_a_cgroup_and_not_by_signals(player):
+    """Signals cannot tell who stopped it: a resume lets it run, as docs/design.md says."""
+    place = player.server.root
+    job = player.server.script(STOPS_ITS_CHILD.format(place=place), name="stops")
+    player.told.acknowledged[job] = "stops"
+    player.told.cancelled.add(job)
+    until(lambda: (place / "child").exists() and (place / "child").read_text().strip(), "a child")
+    child = int((place / "child").read_text())
+    until(lambda: find_state(child) == "T", "its standstill")
+    player.suspend(job)
+    until(lambda: player.server.job(job)["state"] == "SUSPENDED_USER", "a standstill")
+    player.resume(job)
+    until(lambda: player.server.job(job)["state"] == "RUNNING", "its going on")
+    time.sleep(0.1)
+    state = find_state(child)
+    player.cancel(job)
+
+    assert ("T" if player.server.means == "cgroup" else "S") == state
+
+
+# -- a process that nothing can end ----------------------------------------------------------------
+
+
+@pytest.fixture
+def frozen_disk(tmp_path):
+    """A file system that takes no write until it is thawed: its writers sleep uninterruptibly."""
+    image, place = tmp_path / "image", tmp_path / "mounted"
+    place.mkdir()
+    image.write_bytes(b"")
+    os.truncate(image, 16 << 20)
+    made = subprocess.run(["mkfs.ext4", "-q", image], capture_output=True, check=False)
+    mount = ["mount", "-o", "loop", image, place]
+    if made.returncode or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("may not mount a file system here")
+    subprocess.run(["fsfreeze", "--freeze", place], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["fsfreeze", "--unfreeze", place], check=False)
+        until(lambda: subprocess.run(["umount", place], check=False).returncode == 0, "umount")
+
+
+def test_a_cancel_says_why_a_job_in_uninterruptible_sleep_is_not_gone(player, frozen_disk):
+    job = player.server.script(f"echo x > {frozen_disk}/file", name="stuck")
+    player.told.acknowledged[job] = "stuck"
+    until(lambda: any(find_state(p) == "D" for p in player.server.job(job)["pids"]), "D state")
+    answer = player.cancel(job, grace_s=0.0)
+    subprocess.run(["fsfreeze", "--unfreeze", frozen_disk], check=True)
+
+    assert not answer["gone"]
+    assert "STOPPING" == answer["job"]["state"]
+    assert "uninterruptible" in answer["job"]["reason"]["text"]
+    assert "CANCELLED" == player.server.end_of(job)["state"]
+
+
+def test_a_parent_in_vfork_is_suspended_and_cancelled_like_any_other(player):
+    """It waits uninterruptibly for its child's exec; that wait can be killed."""
+    code = "import ctypes,time;l=ctypes.CDLL(None)\nif l.vfork()==0: time.sleep(1000)"
+    job = player.server.submit("/usr/bin/env", "python3", "-c", code, name="vfork")
+    player.told.acknowledged[job] = "vfork"
+
+    def waits():
+        pids = player.server.job(job)["pids"]
+        return [pid for pid in pids if find_state(pid) == "D" and children_of(pid)]
+
+    until(waits, "a parent in vfork")
+    player.suspend(job)
+    until(lambda: player.server.job(job)["state"] == "SUSPENDED_USER", "a standstill")
+    answer = player.cancel(job)
+
+    assert answer["gone"]
