@@ -2,7 +2,7 @@
 
 Tiny, standard library only, starts fast, single-threaded. It remembers nothing that it could not
 read back: a new keeper takes over from the job directories. It obeys one user (SO_PEERCRED), and
-thaws everything when no daemon has been connected for ``grace_s``.
+thaws everything when no daemon has been heard of for ``grace_s``.
 
 Run as: python -I -S -c '...' STATE_DIR SOCKET GRACE_S FREEZER (see ``link.keeper_command``).
 """
@@ -82,9 +82,8 @@ class Keeper:
         )
         self._adopted: set[str] = set()
         self._starting: dict[str, list[_Asked]] = {}
-        self._kills: list[_Asked] = []
-        self._lists, self._freezes = list[_Asked](), list[_Asked]()
-        self._alone_since_s = time.monotonic()
+        self._kills, self._lists, self._freezes = list[_Asked](), list[_Asked](), list[_Asked]()
+        self._heard_s = time.monotonic()
         self._leaving = False
         me = identify(os.getpid())
         assert me is not None
@@ -130,23 +129,23 @@ class Keeper:
     def _patience_s(self) -> float | None:
         if self._freezes or self._lists:
             return _RECHECK_S
-        return None if self._clients and not self._leaving else 0.5
+        return None if self._clients and not (self._leaving or self._grip.maybe_frozen) else 0.5
 
     def _is_done(self) -> bool:
         if self._pool.busy or self._adopted or (self._clients and not self._leaving):
             return False
-        alone_s = time.monotonic() - self._alone_since_s
-        return self._leaving or alone_s > self._grace_s + _IDLE_EXIT_S
+        silent_s = time.monotonic() - self._heard_s
+        return self._leaving or silent_s > self._grace_s + _IDLE_EXIT_S
 
     def _guard_the_frozen(self) -> None:
-        """Without a daemon for too long nobody would ever resume them: let all go."""
-        if self._clients or not self._grip.maybe_frozen:
+        """Without a daemon, or with one that stands still, nobody would resume them: let all go."""
+        silent_s = time.monotonic() - self._heard_s
+        if not self._grip.maybe_frozen or silent_s < self._grace_s:
             return
-        if time.monotonic() - self._alone_since_s >= self._grace_s:
-            _say(f"no daemon for {self._grace_s:g} s; {len(self._grip.maybe_frozen)} jobs run on")
-            for key in sorted(self._grip.maybe_frozen):
-                self._thaw(key)
-                reach("keeper.let_one_go")
+        _say(f"no daemon for {self._grace_s:g} s; {len(self._grip.maybe_frozen)} jobs run on")
+        for key in sorted(self._grip.maybe_frozen):
+            self._thaw(key)
+            reach("keeper.let_one_go")
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -157,11 +156,11 @@ class Keeper:
     def _on_client_gone(self, client: Client) -> None:
         self._freezes = [asked for asked in self._freezes if asked.client is not client]
         self._lists = [asked for asked in self._lists if asked.client is not client]
-        if not self._clients:
-            self._alone_since_s = time.monotonic()
+        self._heard_s = time.monotonic()
 
     def _answer(self, client: Client, request: Message) -> None:
         asked = _Asked(client, request.get("id", 0), request)
+        self._heard_s = time.monotonic()
         try:
             if "job" in request:
                 asked = asked._replace(key=job_key(int(request["job"]), int(request["attempt"])))

@@ -29,6 +29,8 @@ _ANSWER_WITHIN_S: Final = 10.0
 _LEAVE_WITHIN_S: Final = 2.0
 """A keeper without jobs ends in milliseconds."""
 _RETRY_S: Final = 1.0
+_BEATS: Final = 3
+"""So often in the keeper's grace time it hears of the daemon, though nothing be asked."""
 _POLL_S: Final = 0.005
 
 
@@ -72,10 +74,12 @@ class KeeperLink:
             socket: where the keeper listens.
             grace_s: how long it waits for a daemon before it thaws everything.
             means: ``auto``, or ``signals`` to do without cgroups.
-            on_connected: runs after every connection but the first.
+            on_connected: runs after every connection but the first, and after this daemon stood
+                still for so long that the keeper may have thawed everything.
             on_trouble: told why no keeper can be had, and ``""`` once one answers again.
         """
         self._state = state
+        self._grace_s = grace_s
         self._real_state = os.path.realpath(state)
         self._socket = socket
         self._command = keeper_command(state, socket, grace_s, means)
@@ -88,7 +92,7 @@ class KeeperLink:
         self._is_closing = False
         self._next_id = 0
         self._spawned_s = -math.inf
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.freezer = "unknown"
         self.detail = ""
         self.pid = 0
@@ -101,7 +105,8 @@ class KeeperLink:
         """
         reader = await self._connect()
         self._connected.set()
-        self._task = asyncio.create_task(self._stay_connected(reader))
+        work = (self._stay_connected(reader), self._beat())
+        self._tasks = [asyncio.create_task(each) for each in work]
 
     async def close(self, *, leave: bool) -> None:
         """Hang up; with ``leave`` the keeper ends as soon as no job needs it."""
@@ -111,9 +116,9 @@ class KeeperLink:
             with contextlib.suppress(TimeoutError):
                 answer = await asyncio.wait_for(self._ask_once("leave", {}), _LEAVE_WITHIN_S)
                 stays = answer is not None and "ok" in answer and answer["ok"]["jobs"] > 0
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._hang_up()
         if self._child is not None:
             await self._see_off(self._child, stays=stays)
@@ -167,6 +172,18 @@ class KeeperLink:
             log.info("event=keeper_connected pid=%d freezer=%s", self.pid, self.freezer)
             self._connected.set()
             self._on_connected()
+
+    async def _beat(self) -> None:
+        """Let the keeper hear of us; one that has not for its grace time has thawed everything."""
+        loop = asyncio.get_running_loop()
+        while True:
+            before_s = loop.time()
+            await asyncio.sleep(max(self._grace_s / _BEATS, _POLL_S))
+            await self._connected.wait()
+            await self._ask_once("list", {"jobs": []})
+            if loop.time() - before_s >= self._grace_s:
+                log.warning("event=stood_still seconds=%.1f", loop.time() - before_s)
+                self._on_connected()
 
     async def _reconnect(self) -> asyncio.StreamReader:
         told = False

@@ -49,6 +49,22 @@ def test_a_daemon_that_stood_still_for_a_while_goes_on_where_it_was(player):
     assert [("FAILED", 3), ("FAILED", 4)] == player.server.outcome(gated, short)
 
 
+def test_a_daemon_that_stands_still_for_too_long_keeps_no_job_from_running(player):
+    """Once it goes on, it holds again what a person holds."""
+    held = player.submit("gated")
+    player.until_running(held)
+    player.suspend(held)
+    assert player.server.frozen()
+    daemon = player.server.process
+    player.server.stop_processes(daemon.pid)
+    until(lambda: player.server.frozen() in ([], [daemon.pid]), "a thaw by the keeper")
+    daemon.send_signal(signal.SIGCONT)
+    until(lambda: player.server.frozen() not in ([], [daemon.pid]), "the person's hold")
+    until(lambda: player.look(held)["state"] == "SUSPENDED_USER", "its name")
+
+    assert find_state(daemon.pid) != "T"
+
+
 # -- a disk that takes nothing ---------------------------------------------------------------------
 
 
