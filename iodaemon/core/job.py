@@ -288,6 +288,20 @@ def moved(job: Job, to: JobState, now_s: float, reason: Reason | None = None) ->
     return _ended(job, now_s) if to in FINAL else job
 
 
+_TIMES: Final = (
+    *("since_s", "submitted_s", "started_s"),
+    *("io_held_since_s", "immune_until_s", "kill_at_s"),
+)
+"""The moments in the record of a job that has not ended."""
+
+
+def shifted(job: Job, by_s: float) -> Job:
+    """The job on a clock that has been set forward by so much; nothing lasts longer for that."""
+    moments = {name: getattr(job, name) for name in _TIMES}
+    told = {name: at_s + by_s for name, at_s in moments.items() if at_s is not None}
+    return msgspec.structs.replace(job, **told)
+
+
 def renewed(job: Job) -> Job:
     """The job as if it had not run yet, but for its attempts; what it did is in its history."""
     return msgspec.structs.replace(

@@ -45,6 +45,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         notes: what regulation saw, would have done, and was told.
         samples: raw, for replay.
         mode: regulation's new mode; None: as it was.
+        anchor_s: what the times from now on are counted from (``WallTimeline``); None: as it was.
     """
 
     jobs: tuple[Job, ...] = ()
@@ -55,6 +56,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[Note, ...] = ()
     samples: tuple[Sample, ...] = ()
     mode: Mode | None = None
+    anchor_s: float | None = None
 
     @property
     def only_begins(self) -> bool:
@@ -76,6 +78,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
         seed: of the controller's random numbers; the same for the journal's whole life.
         environments: those of the waiting and live jobs.
         mode: regulation's mode as it was switched last; None: it never was.
+        anchor_s: what the jobs' times are counted from; None: that was not written down.
     """
 
     jobs: tuple[Job, ...]
@@ -83,3 +86,4 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     environments: Mapping[str, Environment]
     mode: Mode | None = None
+    anchor_s: float | None = None

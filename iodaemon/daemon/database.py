@@ -188,6 +188,11 @@ def store_mode(db: sqlite3.Connection, mode: str) -> None:
     db.execute("INSERT OR REPLACE INTO meta VALUES ('mode', ?)", (mode,))
 
 
+def store_anchor(db: sqlite3.Connection, anchor_s: float) -> None:
+    """Remember what times are counted from."""
+    db.execute("INSERT OR REPLACE INTO meta VALUES ('anchor_s', ?)", (anchor_s,))
+
+
 def prune(db: sqlite3.Connection, before_s: float, *, limit: int) -> int:
     """Remove the oldest jobs that ended before this time; returns how many."""
     query = "SELECT id FROM job WHERE ended_s < ? ORDER BY ended_s LIMIT ?"

@@ -135,6 +135,8 @@ class Journal:
             notebook.store(db, notes, samples)
             if batch.mode is not None:
                 database.store_mode(db, batch.mode)
+            if batch.anchor_s is not None:
+                database.store_anchor(db, batch.anchor_s)
 
         highest_id = max((job.id for job in batch.jobs), default=0)
         self._queue_up(_Item(store, done, can_wait=can_wait), highest_id)
@@ -219,6 +221,7 @@ class Journal:
             seed=meta["seed"],
             environments=environments,
             mode=None if "mode" not in meta else Mode(meta["mode"]),
+            anchor_s=meta.get("anchor_s"),
         )
 
     def finished(self, job_id: JobId) -> Job | None:

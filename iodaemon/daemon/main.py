@@ -30,6 +30,7 @@ from iodaemon.daemon.backends import (
 )
 from iodaemon.daemon.batch import Restored
 from iodaemon.daemon.boot import is_same_boot, note_boot
+from iodaemon.daemon.clock import keep_time
 from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.exporter import Exporter
 from iodaemon.daemon.host import startup_warnings
@@ -99,7 +100,9 @@ class _Daemon:
     async def _serve(self, journal: Journal, timeline: WallTimeline) -> None:
         for warning in (*self._policy.notes, *startup_warnings(self._state_dir)):
             log.warning('event=warned text="%s"', warning)
+        same_boot = is_same_boot(self._state_dir)
         restored = journal.restore()
+        restored = keep_time(journal, restored, timeline.anchor_s, same_boot=same_boot)
         reach("daemon.restored")
         driver, door = self._assemble(journal, timeline, restored)
         check_offers(self._policy.rules, door.backend.offers, self._config.backend)
@@ -108,7 +111,7 @@ class _Daemon:
         try:
             await door.open()
             reach("daemon.opened")
-            await door.adopt(list(driver.state.live), same_boot=is_same_boot(self._state_dir))
+            await door.adopt(list(driver.state.live), same_boot=same_boot)
             reach("daemon.adopted")
             with spoken_of(self._state_dir, "state_dir"):
                 note_boot(self._state_dir)

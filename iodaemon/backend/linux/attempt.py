@@ -68,7 +68,7 @@ class Attempt:
         self._largest_rss_kib = 0
         self._baseline = (0, 0, 0)
         self._children_cpu_s = _children_cpu_s()
-        self._started_s = time.time()
+        self._started_s, self._started_monotonic_s = time.time(), time.monotonic()
         self._problem: Message | None = None
 
     def start(self) -> bool:
@@ -118,7 +118,9 @@ class Attempt:
             "io": {"read_bytes": read, "written_bytes": written, "operations": operations},
             "cpu_s": max(0.0, _children_cpu_s() - self._children_cpu_s),
             "largest_rss_bytes": self._largest_rss_kib * 1024,
+            "boot_id": self._shim.boot_id,
             "started_s": self._started_s,
+            "started_monotonic_s": self._started_monotonic_s,
             "ended_s": time.time(),
             "ended_monotonic_s": time.monotonic(),
             **(self._problem or {}),
@@ -137,6 +139,7 @@ class Attempt:
             "freezer": self._freezer.name,
             "cgroup": cgroup,
             "started_s": self._started_s,
+            "started_monotonic_s": self._started_monotonic_s,
             "baseline": [0, 0, 0],
         }
 

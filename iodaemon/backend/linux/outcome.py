@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+
+from iodaemon.backend.linux.process import read_boot_id
 from iodaemon.backend.linux.protocol import Message
 from iodaemon.core import event as ev
 from iodaemon.core.job import Exit, IoTotals, JobId
@@ -13,17 +16,16 @@ def began(job_id: JobId, attempt: int, record: Message, now_s: float) -> ev.JobS
     Args:
         job_id: the job.
         attempt: which start of it.
-        record: the shim's record or status; both say when. The wall clock may have been set
-            since, ours does not step.
+        record: the shim's record or status; both say when.
         now_s: now, on our timeline.
     """
-    at_s = min(float(record["started_s"]), now_s)
+    at_s = _moment(record, "started", now_s)
     return ev.JobStarted(at_s=at_s, job_id=job_id, attempt=attempt)
 
 
 def ended(job_id: JobId, attempt: int, status: Message, now_s: float) -> list[ev.Event]:
     """Its whole life, or why it could never have one; arguments as for ``began``."""
-    at_s = min(float(status["ended_s"]), now_s)
+    at_s = _moment(status, "ended", now_s)
     if "never_ran" in status:
         return [
             ev.StartFailed(
@@ -47,6 +49,17 @@ def ended(job_id: JobId, attempt: int, status: Message, now_s: float) -> list[ev
             ),
         ),
     ]
+
+
+def _moment(record: Message, word: str, now_s: float) -> float:
+    """When it started or ended, on our timeline, which does not step when the wall clock is set.
+
+    Within a boot by the monotonic clock that all processes share; of another boot only the wall
+    clock's word is left.
+    """
+    if record.get("boot_id") != read_boot_id() or f"{word}_monotonic_s" not in record:
+        return min(float(record[f"{word}_s"]), now_s)
+    return now_s - max(0.0, time.monotonic() - float(record[f"{word}_monotonic_s"]))
 
 
 def is_of_the_machine(status: Message) -> bool:

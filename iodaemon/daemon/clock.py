@@ -1,0 +1,50 @@
+"""The wall clock may be set between two daemons of one boot: no job lasts longer for that, or less.
+
+A daemon counts on from the wall clock's reading at its start, by the monotonic clock; the journal
+has its jobs' times and that reading less the monotonic clock's (the anchor). Where the next daemon
+reads another difference, the clock was set meanwhile, and the jobs' times are set likewise.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import msgspec
+
+from iodaemon.core.job import shifted
+from iodaemon.daemon.batch import Batch, Restored
+from iodaemon.daemon.journal import Journal
+from iodaemon.errors import JournalError
+
+log = logging.getLogger(__name__)
+
+STEP_S: Final = 1.0
+"""Two readings differ by less without anybody having set the clock."""
+
+
+def keep_time(
+    journal: Journal, restored: Restored, anchor_s: float, *, same_boot: bool
+) -> Restored:
+    """What was restored, with the times of jobs that have not ended on the present clock.
+
+    It is durable on return, all of it or nothing.
+
+    Raises:
+        JournalError: it cannot be made so.
+    """
+    before_s = restored.anchor_s if same_boot else None
+    step_s = 0.0 if before_s is None else anchor_s - before_s
+    if before_s is not None and abs(step_s) < STEP_S:
+        return restored
+    if step_s:
+        log.warning("event=clock_was_set by_s=%.1f", step_s)
+        jobs = tuple(j if j.state.is_final else shifted(j, step_s) for j in restored.jobs)
+        restored = msgspec.structs.replace(restored, jobs=jobs)
+    moved = tuple(job for job in restored.jobs if step_s and not job.state.is_final)
+    errors: list[JournalError | None] = []
+    journal.write(Batch(jobs=moved, anchor_s=anchor_s), errors.append)
+    journal.flush()
+    for error in filter(None, errors):
+        raise error
+    return restored
