@@ -1,7 +1,7 @@
 """Limits of jobs are kept though only jobs that changed are looked at."""
 
 import msgspec
-from builders import Rig, job, platform, timer
+from builders import Rig, exited, job, platform, timer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +24,14 @@ def test_the_next_limit_is_that_of_a_job_that_nothing_happens_to():
     assert one.step(timer(2.0)).wake_at_s == 30.0
     one.step(timer(30.0))
     assert [Stop(job_id=2)] == one.backend.take()
+
+
+def test_the_limit_of_a_job_that_ended_wakes_nobody():
+    one = rig()
+    one.run(job(1, walltime_s=50.0), job(2, walltime_s=80.0))
+
+    assert one.step(exited(5.0, 1)).wake_at_s == 80.0
+    assert one.step(exited(6.0, 2)).wake_at_s is None
 
 
 def test_jobs_found_at_a_restart_are_all_looked_at_once():
