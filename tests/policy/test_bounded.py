@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from iodaemon.backend.simulated import (
     Compute,
+    Model,
     Profile,
     Read,
     SimulatedDisk,
@@ -53,7 +54,7 @@ def run(rule, profiles, disk, *, machine=None, **spec):
         (0.1 * number, JobSpec(command=("x",), **spec), profile)
         for number, profile in enumerate(profiles)
     ]
-    return simulate(machine or default_platform(2, 4), rules, jobs, disk=disk)
+    return simulate(machine or default_platform(2, 4), rules, jobs, model=Model(disk=disk))
 
 
 def readers(count, megabytes, *, compute_s=0.0, parts=20):

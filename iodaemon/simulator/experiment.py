@@ -1,0 +1,158 @@
+"""What an experiment is: a published result, how ours is made, and how the two compare.
+
+An experiment is one TOML file under ``sim/experiments/``; what it computes is a study
+(``iodaemon/simulator/study/``). Everything here is data; nothing runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+Row = dict[str, str | int | float]
+"""One line of a study's table; the same keys in every row of one ``kind``."""
+Verdict = Literal["pass", "miss", "report"]
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A quantity that the paper gives, and the band in which ours counts as the same.
+
+    Attributes:
+        id: its id in the reproduction sheet, for example ``C1a``.
+        quantity: in words, with its unit.
+        source: where the paper prints it: section, figure or table.
+        published: the value as printed (a number, or the paper's words).
+        low: ours must not be below; None with ``high`` None: reported only.
+        high: ours must not be above.
+        note: what a reader must know to judge a miss.
+    """
+
+    id: str
+    quantity: str
+    source: str
+    published: float | str
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
+
+    def verdict(self, ours: float) -> Verdict:
+        """``pass`` within the band, ends included; ``report`` where there is none."""
+        if self.low is None and self.high is None:
+            return "report"
+        above = self.low is None or ours >= self.low
+        below = self.high is None or ours <= self.high
+        return "pass" if above and below else "miss"
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """A point on which the paper is silent or contradicts itself, and what we took.
+
+    Attributes:
+        silent: what is not said.
+        chosen: what we took.
+        why: the reason, with the number if there is one.
+        option: the parameter of the study that selects it; empty: none.
+    """
+
+    silent: str
+    chosen: str
+    why: str
+    option: str = ""
+
+
+class Experiment(msgspec.Struct, frozen=True, kw_only=True):
+    """One experiment file.
+
+    Attributes:
+        name: the file's name without ``.toml``.
+        title: one line.
+        source: the publication and its sections.
+        study: the module of ``iodaemon.simulator.study`` that computes it.
+        seeds: one whole repetition each.
+        parameters: of the study: platform, workload, policies, measures.
+        quick: parameters and ``seeds`` that replace these in the quick mode (under a minute).
+        targets: what is compared.
+        choices: what the paper leaves unstated.
+    """
+
+    name: str
+    title: str
+    source: str
+    study: str
+    seeds: tuple[int, ...]
+    parameters: dict[str, Any] = {}
+    quick: dict[str, Any] = {}
+    targets: tuple[Target, ...] = ()
+    choices: tuple[Choice, ...] = ()
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True):
+    """One set of points of a figure.
+
+    Attributes:
+        label: for the legend.
+        x: numbers, or names for categories.
+        y: as many.
+        low: lower ends of ranges over seeds, as many; empty: none.
+        high: upper ends.
+        is_published: points that the paper prints as numbers: drawn as markers of their own.
+    """
+
+    label: str
+    x: tuple[float | str, ...]
+    y: tuple[float, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    is_published: bool = False
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """One picture, as data; ``draw`` turns it into SVG and PNG.
+
+    Attributes:
+        name: file name without suffix, for example ``figure-10``.
+        title: what is seen, and which figure of the paper it redraws.
+        x_label: with unit.
+        y_label: with unit.
+        kind: lines with markers, unconnected points, bars side by side, bars stacked, or boxes
+            (each series is then one sample; ``x`` names the boxes, one value a point).
+        series: what is drawn.
+        log_x: logarithmic axis.
+        log_y: logarithmic axis.
+        line_y: a horizontal reference line.
+    """
+
+    name: str
+    title: str
+    x_label: str
+    y_label: str
+    kind: Literal["line", "point", "bar", "stack", "box"]
+    series: tuple[Series, ...]
+    log_x: bool = False
+    log_y: bool = False
+    line_y: float | None = None
+
+
+class Study(Protocol):
+    """How an experiment is computed. Deterministic: same parameters and seed, same rows."""
+
+    def tasks(self, seeds: Sequence[int]) -> Sequence[Any]:
+        """Independent pieces of work, each small to send to another process (picklable)."""
+        ...
+
+    def run(self, task: Any) -> Sequence[Row]:
+        """One piece, in any process, in any order; its rows in a fixed order."""
+        ...
+
+    def measure(self, rows: Sequence[Row]) -> Mapping[str, float]:
+        """Our value of each target by id, from all rows in the order of the tasks.
+
+        What is true or false is 1 or 0. Ids without a target are refused by a test.
+        """
+        ...
+
+    def figures(self, rows: Sequence[Row]) -> Sequence[Figure]:
+        """The pictures."""
+        ...

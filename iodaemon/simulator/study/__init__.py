@@ -1,0 +1,5 @@
+"""What the experiments compute: one module a study, found by its file's name.
+
+``iodaemon/simulator/study/<name>.py`` has a frozen struct ``Study`` whose fields are the parameters
+that an experiment file may set (``[parameters]``, checked like those of a rule).
+"""
