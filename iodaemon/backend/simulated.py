@@ -20,7 +20,7 @@ from iodaemon.backend.disk import (
 from iodaemon.backend.fluid import Fluid
 from iodaemon.backend.profile import Compute, Profile, Read, Step, Write, parse_profile
 from iodaemon.core import event as ev
-from iodaemon.core.decision import Decision, Kill, Reject, Resume, Start, Stop, Suspend
+from iodaemon.core.decision import Decision, Grant, Kill, Reject, Resume, Start, Stop, Suspend
 from iodaemon.core.error import IodaemonError
 from iodaemon.core.job import Exit, IoTotals, JobId
 from iodaemon.core.platform import Device, DeviceId, Partition, PartitionId, Platform, Slot, SlotId
@@ -107,7 +107,7 @@ class SimulatedNode:
     @property
     def offers(self) -> frozenset[type]:
         """All kinds of decisions."""
-        return frozenset({Start, Suspend, Resume, Stop, Kill, Reject})
+        return frozenset({Start, Suspend, Resume, Stop, Kill, Reject, Grant})
 
     def perform(self, decision: Decision) -> None:
         """Carry the decision out; of a job that is unknown or ended it says nothing."""
@@ -123,7 +123,7 @@ class SimulatedNode:
                 self._stop(decision.job_id)
             case Kill():
                 self._end_by_signal(decision.job_id, SIGKILL)
-            case Reject():
+            case Reject() | Grant():
                 pass
             case _:
                 assert_never(decision)

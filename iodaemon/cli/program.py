@@ -33,6 +33,7 @@ VERBS: Final[Mapping[str, str]] = MappingProxyType(
         "cancel": "control",
         "suspend": "control",
         "resume": "control",
+        "phase": "phase",
         "history": "history",
         "events": "events",
         "mode": "mode",

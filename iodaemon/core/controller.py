@@ -22,6 +22,7 @@ from iodaemon.core.decision import (
     Suspend,
 )
 from iodaemon.core.job import SUSPENDED, Job, JobState, Reason
+from iodaemon.core.phase import grant, wait_ends_s
 from iodaemon.core.react import react
 from iodaemon.core.regulator import Regulator
 from iodaemon.core.rule import Mode, Rules
@@ -69,6 +70,10 @@ class Controller:
         self._end_delays(step)
         if any(isinstance(event, ev.SampleTaken) for event in events):
             self.regulator.regulate(step, self.rules)
+        elif step.phases_changed:
+            self.regulator.hear_phases(step, self.rules)
+        if self.state.phases and not self.regulator.gives_turns(self.rules):
+            self._grant_all(step)
         self._admit(step)
         self._agree_on_freezing(step)
         return step.plan(self._next_deadline_s())
@@ -91,6 +96,10 @@ class Controller:
                 step.stop(job, JobState.TIMEOUT, reason, WALLTIME_GRACE_S)
             elif (until_s := self._hold_ends_s(job)) is not None and until_s <= step.now_s:
                 self._release_and_protect(step, job)
+        for job in self._waiting_for_turn():
+            if (until_s := wait_ends_s(self.rules, job)) is not None and until_s <= step.now_s:
+                grant(step, job)
+                self._release_and_protect(step, self.state.jobs[job.id])
 
     def _end_delays(self, step: Step) -> None:
         for job_id, until_s in list(self.state.delayed.items()):
@@ -112,6 +121,15 @@ class Controller:
         )
         step.put(job)
 
+    def _waiting_for_turn(self) -> list[Job]:
+        jobs = (self.state.jobs[job_id] for job_id in sorted(self.state.phases))
+        return [job for job in jobs if job.waits_for_turn]
+
+    def _grant_all(self, step: Step) -> None:
+        """No rule in force gives turns: nobody has to wait for one."""
+        for job in self._waiting_for_turn():
+            grant(step, job)
+
     def _hold_ends_s(self, job: Job) -> float | None:
         limit_s = self.rules.longest_suspension_s(job)
         if job.io_held_since_s is None or limit_s is None:
@@ -125,6 +143,8 @@ class Controller:
             for time_s in (_walltime_ends_s(job), job.kill_at_s, self._hold_ends_s(job))
             if time_s is not None
         ]
+        waits = (wait_ends_s(self.rules, job) for job in self._waiting_for_turn())
+        deadlines += [until_s for until_s in waits if until_s is not None]
         return min([*deadlines, *self.state.delayed.values()], default=None)
 
     # -- rules -------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import msgspec
 
 from iodaemon.core.decision import ACTED, Evidence, RegulationPlan, Weighed
 from iodaemon.core.job import Job, JobId, JobState, Reason
+from iodaemon.core.phase import grant, revoke
 from iodaemon.core.rule import Mode, Rules
 from iodaemon.core.shadow import Shadow
 from iodaemon.core.state import with_fields
@@ -56,6 +57,15 @@ class Regulator:
             case Mode.ON:
                 self._act(step, rules)
 
+    def gives_turns(self, rules: Rules) -> bool:
+        """True when the rule in force says whose turn it is to do I/O."""
+        return self.mode is Mode.ON and getattr(rules.regulation, "hears_phases", False)
+
+    def hear_phases(self, step: Step, rules: Rules) -> None:
+        """A job told of an I/O phase, or its phase is over; between two timeslices."""
+        if self.gives_turns(rules):
+            self._act(step, rules)
+
     def _act(self, step: Step, rules: Rules) -> None:
         view = StateView(step.state, rules, step.now_s, self._rng)
         plan, self._memory = rules.regulation.decide(view, self._memory)
@@ -71,6 +81,7 @@ class Regulator:
         for job_id in plan.suspends:
             if job_id not in let_go and _hold(step, step.state.jobs[job_id], plan):
                 acted.add(job_id)
+        _give_turns(step, plan)
         for evidence in _truly(tables, acted):
             step.show(evidence)
 
@@ -87,6 +98,19 @@ class Regulator:
             step.show(msgspec.structs.replace(evidence, is_shadow=True))
         for shadow in done:
             step.pretend(shadow)
+
+
+def _give_turns(step: Step, plan: RegulationPlan) -> None:
+    """Who gets and who loses the turn, and why the others go on waiting for it."""
+    for job_id in plan.revokes:
+        revoke(step, step.state.jobs[job_id])
+    for job_id in plan.grants:
+        grant(step, step.state.jobs[job_id])
+    step.state.waits = {
+        job_id: plan.reasons[job_id]
+        for job_id in sorted(step.state.phases)
+        if job_id in plan.reasons and step.state.jobs[job_id].waits_for_turn
+    }
 
 
 def _hold(step: Step, job: Job, plan: RegulationPlan) -> bool:

@@ -8,9 +8,10 @@ import pwd
 from pathlib import Path
 from typing import Any
 
-from iodaemon.core.job import Job, JobState
+from iodaemon.core.job import Job, JobState, Reason
 from iodaemon.core.rule import Rules
-from iodaemon.core.state import State
+from iodaemon.core.state import TURN, State
+from iodaemon.units import format_duration
 
 _TIMEOUT_CODE = 124
 _UNKNOWN_CODE = 1
@@ -27,6 +28,9 @@ def job_record(job: Job, state: State | None, now_s: float, jobs_directory: Path
     """
     spec = job.spec
     reason = job.reason if state is None else state.reason(job.id)
+    if reason is not None and job.phase is not None and reason.code == TURN:
+        text = f"{reason.text}, for {format_duration(round(max(0.0, now_s - job.phase.asked_s)))}"
+        reason = Reason(code=TURN, text=text)
     stdout = output_path(job, jobs_directory, "stdout")
     stderr = output_path(job, jobs_directory, "stderr")
     return {
@@ -60,7 +64,14 @@ def job_record(job: Job, state: State | None, now_s: float, jobs_directory: Path
         **_io(job, state),
         "stdout": None if stdout is None else str(stdout),
         "stderr": None if stderr is None else str(stderr),
+        "phase": _phase(job),
     }
+
+
+def _phase(job: Job) -> dict[str, Any] | None:
+    if job.phase is None:
+        return None
+    return {name: getattr(job.phase, name) for name in job.phase.__struct_fields__}
 
 
 def _suspended(job: Job, now_s: float) -> dict[str, float]:
