@@ -12,7 +12,7 @@ from iodaemon.core.decision import Evidence
 from iodaemon.core.job import Job, JobState, Phase, Reason
 from iodaemon.core.phase import wait_ends_s
 from iodaemon.core.rule import Rules
-from iodaemon.core.state import State
+from iodaemon.core.state import TURN, State
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,6 +181,8 @@ def _suspended_io(state: State, rules: Rules, job: Job, now_s: float) -> Explana
         return _plain(job, is_so, "its processes run again, usually within a second")
     evidence = state.evidence.get(job.id)
     until = "there is room for its I/O" + _room(job, evidence)
+    if job.reason is not None and job.reason.code == TURN:
+        until = "it is its turn to do I/O"
     until += f"; this is looked at every {_duration(rules.regulation.timeslice_s)}"
     limit_s = rules.longest_suspension_s(job)
     if limit_s is not None:
