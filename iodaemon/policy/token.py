@@ -137,7 +137,7 @@ def claim_of(view: View, job: Job, *, requested_s: float, bytes_per_s: float) ->
         phase_s=None if expected is None else expected / bytes_per_s,
         remaining_s=None if walltime_s is None else walltime_s - job.run_s_at(view.now_s),
         io_done_s=io_done_s,
-        elapsed_s=max(0.0, view.now_s - (job.started_s or view.now_s)),
+        elapsed_s=0.0 if job.started_s is None else max(0.0, view.now_s - job.started_s),
         ideal_done_s=None if cpu_s is None else cpu_s / job.spec.cpus + io_done_s,
     )
 

@@ -60,6 +60,9 @@ _STALL_RATIO: Final = 0.01
 """A job that waited for I/O for more than this part of a slice did some, whatever it moved: who
 waits until its data is on the disk moves nothing."""
 
+_READING_SHARE: Final = 0.1
+"""Of a timeslice: what was moved so shortly before its beginning may be counted in it."""
+
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
     """One that has the turn.
@@ -264,10 +267,11 @@ class _Look:
             return False
         if job.state is not JobState.RUNNING or job.wants_freeze or job.has_turn:
             return False
-        began_s, now_s = self.slice_began_s, self.view.now_s
-        was_told = job.phase is not None and job.phase.asked_s > began_s
-        had_it = job.id in self.memory.held or self.memory.left_s.get(job.id, began_s) > began_s
-        is_young = now_s - (job.started_s or now_s) < self.rule.timeslice_s
+        now_s = self.view.now_s
+        since_s = self.slice_began_s - _READING_SHARE * self.rule.timeslice_s
+        was_told = job.phase is not None and job.phase.asked_s >= since_s
+        had_it = job.id in self.memory.held or self.memory.left_s.get(job.id, -1.0) >= since_s
+        is_young = _age_s(job, now_s) < self.rule.timeslice_s
         if was_told or had_it or is_young:
             return False
         return not (job.spec.no_suspend or _is_immune(job, now_s))
@@ -348,8 +352,8 @@ class _Look:
     def remember(self, ranked: Iterable[Claim], handed: Handed) -> Memory:
         """For the next decision."""
         now_s = self.view.now_s
-        recent_s = self.slice_began_s
-        left_s = {i: s for i, s in self.memory.left_s.items() if s > recent_s}
+        recent_s = now_s - 3.0 * self.rule.timeslice_s
+        left_s = {i: s for i, s in self.memory.left_s.items() if s >= recent_s}
         left_s |= {i: now_s for i in self.memory.held if i not in self.held and i in self.jobs}
         return Memory(
             sampled_s=self.view.sampled_s,
@@ -369,6 +373,10 @@ def _who_has_it(other: JobId, handed: Handed, job_id: JobId, *, has_it: bool) ->
     before = handed.places[job_id] - (0 if has_it else 1)
     text = f"job {other} has it" if has_it else f"job {other} is before it"
     return f"{text}, {before} more before it" if before > 0 else text
+
+
+def _age_s(job: Job, now_s: float) -> float:
+    return 0.0 if job.started_s is None else now_s - job.started_s
 
 
 def _is_immune(job: Job, now_s: float) -> bool:
