@@ -146,10 +146,15 @@ def _bytes(expect: float | str | None) -> int | None:
 
 
 def _ask(
-    body: Mapping[str, object], *, timeout_s: float | None, patience_s: float, api: str | None
+    body: Mapping[str, object],
+    *,
+    timeout_s: float | None,
+    patience_s: float,
+    api: str | None,
+    job: str | None = None,
 ) -> None:
     """Ask until there is an answer; a daemon that went away is asked again."""
-    job, path = os.environ.get("IOD_JOB_ID"), api or os.environ.get("IOD_API_SOCKET")
+    job, path = job or os.environ.get("IOD_JOB_ID"), api or os.environ.get("IOD_API_SOCKET")
     if not job or not path:
         raise NoTurn("outside", "not in a job of iodaemon: nothing to wait for")
     until_s = None if timeout_s is None else time.monotonic() + timeout_s

@@ -46,7 +46,7 @@ class Phasing:
         self._ending = ending
         self._heartbeat_s = heartbeat_s
         self._waiting: Counter[JobId] = Counter()
-        self._told: dict[JobId, Phase | None] = {}
+        self._told: dict[JobId, Phase] = {}
 
     def routes(self) -> Sequence[web.RouteDef]:
         """The one route there is."""
@@ -61,11 +61,18 @@ class Phasing:
         if asked.phase == "done":
             return await self._done(job.id)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        granted = await self._await_turn(request, response, job.id, asked.expect_bytes)
-        answer = {"granted": granted, "job": self._lookup.record(await self._lookup.get(job.id))}
-        if not response.prepared:
-            return json_answer(answer)
-        await response.write(msgspec.json.encode(answer))
+        self._waiting[job.id] += 1
+        try:
+            turn = await self._await_turn(request, response, job.id, asked.expect_bytes)
+            await self._answer(request, response, job.id, granted=turn is not None)
+        except (asyncio.CancelledError, ConnectionError):
+            self._withdraw(job.id)
+            raise
+        finally:
+            self._waiting = +(self._waiting - Counter({job.id: 1}))
+        if turn is not None:
+            self._told = {i: told for i, told in self._told.items() if i in self._state.phases}
+            self._told[job.id] = turn
         return response
 
     async def _done(self, job_id: JobId) -> web.Response:
@@ -82,31 +89,35 @@ class Phasing:
         response: web.StreamResponse,
         job_id: JobId,
         expect_bytes: int | None,
-    ) -> bool:
-        """True when the job has its turn; False when it ended, or the daemon does."""
-        self._waiting[job_id] += 1
-        try:
-            while (job := self._live(job_id)) is not None and not job.has_turn:
-                if job.phase is None:
-                    self._driver.post(
-                        ev.PhaseAsked(
-                            at_s=self._driver.timeline.now_s,
-                            job_id=job_id,
-                            expect_bytes=expect_bytes,
-                        )
-                    )
-                if not await self._changed(job):
-                    await self._beat(request, response)
-        except (asyncio.CancelledError, ConnectionError):
-            self._withdraw(job_id)
-            raise
-        finally:
-            self._waiting[job_id] -= 1
-            if not self._waiting[job_id]:
-                del self._waiting[job_id]
-        if job is not None:
-            self._tell(job)
-        return job is not None
+    ) -> Phase | None:
+        """The job's phase when it has its turn; None when the job ended, or the daemon does."""
+        while (job := self._live(job_id)) is not None and not job.has_turn:
+            if job.phase is None:
+                now_s = self._driver.timeline.now_s
+                self._driver.post(
+                    ev.PhaseAsked(at_s=now_s, job_id=job_id, expect_bytes=expect_bytes)
+                )
+            if not await self._changed(job):
+                await self._say(request, response, b"\n")
+        return None if job is None else job.phase
+
+    async def _answer(
+        self, request: web.Request, response: web.StreamResponse, job_id: JobId, *, granted: bool
+    ) -> None:
+        job = self._lookup.record(await self._lookup.get(job_id))
+        await self._say(request, response, msgspec.json.encode({"granted": granted, "job": job}))
+
+    async def _say(self, request: web.Request, response: web.StreamResponse, data: bytes) -> None:
+        """Send this; a client that closed its end before is gone (unix(7): EPIPE at once).
+
+        Raises:
+            ConnectionError: it is gone.
+        """
+        if not response.prepared:
+            await response.prepare(request)
+        await response.write(data)
+        if request.transport is None or request.transport.is_closing():
+            raise ConnectionResetError("the client is gone")
 
     async def _changed(self, seen: Job) -> bool:
         """Wait until the job's phase is another than was seen; False when nothing came of it."""
@@ -114,16 +125,6 @@ class Phasing:
             lambda: self._live(seen.id) is None or self._phase_of(seen.id) is not seen.phase,
             self._heartbeat_s,
         )
-
-    async def _beat(self, request: web.Request, response: web.StreamResponse) -> None:
-        if not response.prepared:
-            await response.prepare(request)
-        await response.write(b"\n")
-
-    def _tell(self, job: Job) -> None:
-        """From now on the turn is the job's to give back."""
-        self._told = {i: phase for i, phase in self._told.items() if i in self._state.phases}
-        self._told[job.id] = job.phase
 
     def _withdraw(self, job_id: JobId) -> None:
         """The client is gone: unless others wait, or know of the turn, the job wants it no more."""
