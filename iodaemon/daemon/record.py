@@ -8,7 +8,7 @@ import pwd
 from pathlib import Path
 from typing import Any
 
-from iodaemon.core.job import Job, JobState, Reason
+from iodaemon.core.job import Job, JobState
 from iodaemon.core.rule import Rules
 from iodaemon.core.state import TURN, State
 from iodaemon.units import format_duration
@@ -27,10 +27,6 @@ def job_record(job: Job, state: State | None, now_s: float, jobs_directory: Path
         jobs_directory: where job directories are.
     """
     spec = job.spec
-    reason = job.reason if state is None else state.reason(job.id)
-    if reason is not None and job.phase is not None and reason.code == TURN:
-        text = f"{reason.text}, for {format_duration(round(max(0.0, now_s - job.phase.asked_s)))}"
-        reason = Reason(code=TURN, text=text)
     stdout = output_path(job, jobs_directory, "stdout")
     stderr = output_path(job, jobs_directory, "stderr")
     return {
@@ -41,7 +37,7 @@ def job_record(job: Job, state: State | None, now_s: float, jobs_directory: Path
         "state": str(job.state),
         "state_shown": job.state_shown,
         "code": job.state.code,
-        "reason": None if reason is None else {"code": reason.code, "text": reason.text},
+        "reason": _reason(job, state, now_s),
         "command": list(spec.command),
         "cwd": spec.cwd,
         "cpus": spec.cpus,
@@ -66,6 +62,16 @@ def job_record(job: Job, state: State | None, now_s: float, jobs_directory: Path
         "stderr": None if stderr is None else str(stderr),
         "phase": _phase(job),
     }
+
+
+def _reason(job: Job, state: State | None, now_s: float) -> dict[str, str] | None:
+    reason = job.reason if state is None else state.reason(job.id)
+    if reason is None:
+        return None
+    text = reason.text
+    if job.phase is not None and reason.code == TURN:
+        text += f", for {format_duration(round(max(0.0, now_s - job.phase.asked_s)))}"
+    return {"code": reason.code, "text": text}
 
 
 def _phase(job: Job) -> dict[str, Any] | None:
