@@ -4,9 +4,11 @@ import ast
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from fake_daemon import NOW_S, job
 
 from iodaemon import phase
 
@@ -177,3 +179,28 @@ def test_importing_it_loads_nothing_else_of_ours():
     )
 
     assert ["iodaemon", "iodaemon.phase"] == ast.literal_eval(ended.stdout)
+
+
+# -- what others see of it -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("granted_s", "said"),
+    [
+        (None, "waits for its turn since 2027-01-15 07:59:00, 2 GiB expected"),
+        (NOW_S - 30, "has its turn since 2027-01-15 07:59:30, 2 GiB expected"),
+    ],
+)
+def test_show_tells_of_the_phase(iod, daemon, monkeypatch, granted_s, said):
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    told = {"asked_s": NOW_S - 60, "expect_bytes": 2 << 30, "granted_s": granted_s}
+    daemon.add(job(7, phase=told))
+
+    assert f"I/O phase     {said}\n" in iod("show", "7").out
+
+
+def test_show_of_a_job_that_tells_nothing_has_no_such_line(iod, daemon):
+    daemon.add(job(7, phase=None), job(8))
+
+    assert "I/O phase" not in iod("show", "7", "8").out
