@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from iodaemon.backend.simulated import Profile, SimulatedDisk, SimulatedNode
+from iodaemon.backend.simulated import DEFAULT_MODEL, Model, Profile, SimulatedNode
 from iodaemon.core import event as ev
 from iodaemon.core.controller import Controller
 from iodaemon.core.decision import Plan, Start, Transition
@@ -16,7 +16,7 @@ from iodaemon.core.platform import Platform
 from iodaemon.core.rule import Mode, Rules
 from iodaemon.core.state import State
 from iodaemon.core.timeline import Timer
-from iodaemon.simulator.timeline import LATE, VirtualTimeline
+from iodaemon.simulator.timeline import EARLY, LATE, VirtualTimeline
 
 Submission = tuple[float, JobSpec, Profile]
 """When a job is submitted (s), what is asked, and what it really does."""
@@ -67,7 +67,8 @@ def simulate(
     rules: Rules,
     jobs: Sequence[Submission],
     *,
-    disk: SimulatedDisk | None = None,
+    model: Model = DEFAULT_MODEL,
+    sampling: bool = True,
     seed: int = 0,
     mode: Mode = Mode.ON,
     until_s: float | None = None,
@@ -79,14 +80,18 @@ def simulate(
         platform: what can be handed out.
         rules: the policy.
         jobs: in any order of time.
-        disk: the device and page cache below all jobs. None: the default one.
+        model: the links, stores and the disk that jobs share.
+        sampling: whether there are timeslices. Without them nothing is measured and regulation
+            is never asked: for experiments without regulation.
         seed: of the generator that rules may use.
         mode: whether regulation acts, only decides, or rests.
         until_s: stop then, whatever is left. None: when nothing will happen any more; a rule
             that never resumes a job, with the guard lifted, would never get there.
         on_step: called after each step of the controller, to watch or to check.
     """
-    run = _Run(platform, rules, jobs, disk=disk, seed=seed, mode=mode, on_step=on_step)
+    run = _Run(
+        platform, rules, jobs, model=model, sampling=sampling, seed=seed, mode=mode, on_step=on_step
+    )
     if until_s is None:
         run.timeline.run()
     else:
@@ -103,7 +108,8 @@ class _Run:
         rules: Rules,
         jobs: Sequence[Submission],
         *,
-        disk: SimulatedDisk | None,
+        model: Model,
+        sampling: bool,
         seed: int,
         mode: Mode,
         on_step: Callable[[State, Plan], None] | None,
@@ -113,18 +119,25 @@ class _Run:
         self._controller = Controller(self._state, rules, seed=seed, mode=mode)
         self._profiles: dict[JobId, Profile] = {}
         self._node = SimulatedNode(
-            platform, self.timeline, self._post, self._profiles.__getitem__, disk=disk
+            platform,
+            self.timeline,
+            self._post,
+            self._profiles.__getitem__,
+            model=model,
+            free_until_s=lambda: self.timeline.free_until_s,
         )
         self._on_step = on_step
         self._inbox: list[ev.Event] = []
         self._wake: Timer | None = None
+        self._samples = sampling
         self._is_sampling = False
         self._transitions: list[Transition] = []
         self._slices: list[Slice] = []
-        for number, (submit_s, spec, profile) in enumerate(
-            sorted(jobs, key=lambda submission: submission[0]), start=1
-        ):
-            self._submit_later(JobId(number), submit_s, spec, profile)
+        by_time = sorted(jobs, key=lambda submission: submission[0])
+        if by_time and not by_time[0][0] >= 0.0:
+            raise ValueError(f"a job is submitted at {by_time[0][0]:g} s; time begins at 0")
+        self._coming = enumerate(by_time, start=1)
+        self._submit_next()
 
     def result(self) -> Result:
         """What has happened until now."""
@@ -135,12 +148,15 @@ class _Run:
             ended_s=self.timeline.now_s,
         )
 
-    def _submit_later(
-        self, job_id: JobId, submit_s: float, spec: JobSpec, profile: Profile
-    ) -> None:
-        self._profiles[job_id] = profile
+    def _submit_next(self) -> None:
+        """Wait for the next job to come; those after it wait for it, not in the timeline."""
+        coming = next(self._coming, None)
+        if coming is None:
+            return
+        number, (submit_s, spec, profile) = coming
+        self._profiles[JobId(number)] = profile
         job = Job(
-            id=job_id,
+            id=JobId(number),
             spec=spec,
             uid=0,
             state=JobState.PENDING,
@@ -148,7 +164,11 @@ class _Run:
             submitted_s=submit_s,
         )
         event = ev.JobSubmitted(at_s=submit_s, job=job)
-        self.timeline.call_at(submit_s, lambda: self._post(event))
+        self.timeline.call_at(submit_s, lambda: self._submit(event), priority=EARLY)
+
+    def _submit(self, event: ev.JobSubmitted) -> None:
+        self._post(event)
+        self._submit_next()
 
     def _post(self, event: ev.Event) -> None:
         if not self._inbox:
@@ -170,7 +190,11 @@ class _Run:
 
     def _begin_sampling(self, plan: Plan) -> None:
         """With the first start after an idle time comes a sample, from which the rates count."""
-        if self._is_sampling or not any(isinstance(d, Start) for d in plan.decisions):
+        if (
+            not self._samples
+            or self._is_sampling
+            or not any(isinstance(d, Start) for d in plan.decisions)
+        ):
             return
         self._is_sampling = True
         self._node.sample()

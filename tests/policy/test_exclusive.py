@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from talk import Talker, World
 
-from iodaemon.backend.profile import Compute, Profile, Read
-from iodaemon.backend.simulated import SimulatedDisk
+from iodaemon.backend.simulated import Compute, Model, Profile, Read, SimulatedDisk
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Grant, Resume, Suspend
 from iodaemon.core.job import JobId, JobSpec, JobState
@@ -344,7 +343,7 @@ def test_parameters_that_mean_nothing_are_refused(fields):
 # -- silent jobs over a simulated disk -------------------------------------------------------------
 
 
-DISK = SimulatedDisk(capacity_bytes_per_s=100.0 * MB)
+DISK = Model(disk=SimulatedDisk(capacity_bytes_per_s=100.0 * MB))
 READERS = [
     (0.0, JobSpec(command=("x",)), Profile(steps=(Compute(1.0), Read(600 * MB)))) for _ in range(4)
 ]
@@ -362,7 +361,7 @@ def reading_together(slices):
 def test_silent_readers_take_turns_in_any_order_and_all_end(order):
     rules = rules_of(Rule(order=order, heavy_bytes_per_s=5.0 * MB))
 
-    result = simulate(machine(4), rules, READERS, disk=DISK)
+    result = simulate(machine(4), rules, READERS, model=DISK)
 
     assert [JobState.COMPLETED] * 4 == [made.state for made in result.jobs]
     assert reading_together(result.slices[4:]) <= 2  # one, and one that is being let go on
@@ -372,7 +371,7 @@ def test_silent_readers_take_turns_in_any_order_and_all_end(order):
 def test_in_shadow_nobody_stands_still():
     rules = rules_of(Rule(heavy_bytes_per_s=5.0 * MB))
 
-    result = simulate(machine(4), rules, READERS, disk=DISK, mode=Mode.SHADOW)
+    result = simulate(machine(4), rules, READERS, model=DISK, mode=Mode.SHADOW)
 
     assert all(made.suspended_io_s == 0.0 for made in result.jobs)
 

@@ -6,7 +6,7 @@ from builders import MB, exited, job, platform, started, submitted, timer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.backend.profile import Compute, Profile
+from iodaemon.backend.simulated import Compute, Profile
 from iodaemon.core import event as ev
 from iodaemon.core.controller import Controller
 from iodaemon.core.decision import Start
