@@ -162,7 +162,9 @@ class SimulatedNode:
                 self._stop(decision.job_id)
             case Kill():
                 self._end_by_signal(decision.job_id, SIGKILL)
-            case Reject() | Grant():
+            case Grant():
+                self._machine.give_turn(decision.job_id)
+            case Reject():
                 pass
             case _:
                 assert_never(decision)
@@ -216,6 +218,7 @@ class SimulatedNode:
             return
         launch.runs = True
         self._answer_started(start)
+        self._pass_on()
 
     def _suspend(self, job_id: JobId) -> None:
         launch = self._launches.get(job_id)
@@ -264,6 +267,20 @@ class SimulatedNode:
             launch = self._launches.pop(finished.job_id)
             end = Exit(code=launch.profile.exit_code)
             self._answer_exited(launch, finished.at_s, end, finished.io)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """What jobs have told of their I/O."""
+        told, self._machine.told = self._machine.told, []
+        for each in told:
+            if each.expect_bytes is None:
+                self._answer(ev.PhaseDone(at_s=each.at_s, job_id=each.job_id))
+            else:
+                self._answer(
+                    ev.PhaseAsked(
+                        at_s=each.at_s, job_id=each.job_id, expect_bytes=each.expect_bytes
+                    )
+                )
 
     def _set_alarm(self) -> None:
         next_s = self._machine.next_s
