@@ -195,6 +195,7 @@ def test_a_suspended_job_that_ignores_sigterm_runs_again():
         Resume(job_id=7),
         Stop(job_id=7),
         Kill(job_id=7),
+        Grant(job_id=7),
         Reject(job_id=7, reason=Reason(code="x", text="y")),
     ],
 )
