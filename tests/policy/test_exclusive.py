@@ -17,10 +17,14 @@ from iodaemon.core.sample import DeviceCounters
 from iodaemon.policy.admission.fcfs import Rule as Fcfs
 from iodaemon.policy.order import ORDERS
 from iodaemon.policy.placement.least_io import Rule as LeastIo
-from iodaemon.policy.regulation.exclusive import Rule
+from iodaemon.policy.regulation import exclusive
 from iodaemon.simulator.run import simulate
 
 HEAVY = 50 * MB
+
+
+def Rule(**fields):  # noqa: N802 - the rule, quick to act
+    return exclusive.Rule(**{"heavy_slices": 1, **fields})
 
 
 # -- jobs that tell --------------------------------------------------------------------------------
@@ -167,6 +171,14 @@ def test_of_two_heavy_silent_jobs_one_stands_still(rig):
     assert [("Suspend", 2)] == bench.slice(HEAVY, HEAVY)
     assert rig.job(2).hold_reason.text == "moved 50.0 MB/s out of its turn: job 1 has it"
     assert [] == bench.slice(HEAVY)
+
+
+def test_one_heavy_slice_is_no_claim_unless_so_configured(rig):
+    bench = Bench(rig, exclusive.Rule())
+
+    assert [[], [], [], [("Suspend", 2)]] == [
+        bench.slice(HEAVY, rate) for rate in (HEAVY, 0, HEAVY, HEAVY)
+    ]
 
 
 def test_light_jobs_are_left_alone(rig):
@@ -377,4 +389,4 @@ def test_in_shadow_nobody_stands_still():
 
 
 def test_grants_are_offered_by_a_simulated_node():
-    assert Grant in Rule.needs
+    assert Grant in exclusive.Rule.needs

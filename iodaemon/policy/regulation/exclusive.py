@@ -8,8 +8,9 @@ what it moves is seen: it stands still while another has the turn.
 1. A device has one token. A job that tells of its I/O needs the tokens of all devices (it asks
    before it opens its files), any other those of the devices its files lie on, all if unknown.
 2. Whoever tells of a phase claims its turn when it asks. A silent job is heavy when it moved more
-   than ``heavy`` in a timeslice; a heavy one without the turn claims it and is suspended until it
-   has it. Light jobs are left alone.
+   than ``heavy`` in a timeslice; one that was heavy without the turn for ``heavy_slices`` in a
+   row claims it and is suspended until it has it (a program that is loaded is heavy for a moment,
+   too). Light jobs are left alone.
 3. A free token goes to the first claim in ``order``, at once when a phase is asked for or over.
    An order that needs to know what was not told (the length of a phase: ``--expect``; what is
    left: ``--time``; CPU time) puts such jobs behind the others, first come, first served.
@@ -90,6 +91,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
         held: who has the turn.
         left_s: who had it a moment ago, until when.
         asked_s: since when each silent job without the turn has wanted it.
+        strayed: how many slices in a row a job was heavy without the turn.
         peak_bytes_per_s: the most that a device was seen to move.
     """
 
@@ -97,6 +99,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     held: Mapping[JobId, Held] = _EMPTY
     left_s: Mapping[JobId, float] = _EMPTY
     asked_s: Mapping[JobId, float] = _EMPTY
+    strayed: Mapping[JobId, int] = _EMPTY
     peak_bytes_per_s: float = 0.0
 
 
@@ -107,6 +110,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         timeslice_s: how often it samples and looks at silent jobs, s.
         order: who is next, by a name of ``policy/order.py``.
         heavy_bytes_per_s: a silent job that moved more than this is heavy.
+        heavy_slices: so many heavy slices in a row make it claim its turn.
         quiet_slices: after so many light slices in a row a silent job's turn is over.
         idle_s: after so long without any I/O the turn of a job that told of it is over.
     """
@@ -117,6 +121,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     timeslice_s: float = 1.0
     order: str = "fifo"
     heavy_bytes_per_s: float = 10e6
+    heavy_slices: int = 2
     quiet_slices: int = 3
     idle_s: float = 60.0
 
@@ -124,7 +129,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         """Refuse an order that does not exist, and parameters that mean nothing."""
         if self.order not in ORDERS:
             raise ValueError(f"order is {self.order!r}; it must be one of {', '.join(ORDERS)}")
-        for name in ("timeslice_s", "heavy_bytes_per_s", "quiet_slices", "idle_s"):
+        for name in ("timeslice_s", "heavy_bytes_per_s", "heavy_slices", "quiet_slices", "idle_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name):g}; it must be above 0")
 
@@ -149,6 +154,7 @@ class _Look:
         self.jobs = {job.id: job for job in view.live}
         self.is_fresh = view.sampled_s is not None and view.sampled_s != memory.sampled_s
         self.peak = peak_of(view.devices.values(), memory.peak_bytes_per_s)
+        self.strayed = self._strayed() if self.is_fresh else memory.strayed
         self.held: dict[JobId, Held] = {}
         self.grants: list[JobId] = []
         self.revokes: list[JobId] = []
@@ -261,9 +267,17 @@ class _Look:
         return self.memory.asked_s.get(job.id, since_s)
 
     def _is_intruder(self, job: Job) -> bool:
+        """It has just been heavy without the turn for so long that it is suspended for it."""
+        return self.is_fresh and self.strayed.get(job.id, 0) >= self.rule.heavy_slices
+
+    def _strayed(self) -> dict[JobId, int]:
+        before = self.memory.strayed
+        return {i: before.get(i, 0) + 1 for i, job in self.jobs.items() if self._strays(job)}
+
+    def _strays(self, job: Job) -> bool:
         """It was heavy in a slice in which the turn was not its own, and may be suspended."""
         rate = self._rate(job)
-        if not self.is_fresh or rate is None or rate <= self.rule.heavy_bytes_per_s:
+        if rate is None or rate <= self.rule.heavy_bytes_per_s:
             return False
         if job.state is not JobState.RUNNING or job.wants_freeze or job.has_turn:
             return False
@@ -364,6 +378,7 @@ class _Look:
                 for claim in ranked
                 if claim.job_id in handed.behind and self.jobs[claim.job_id].phase is None
             },
+            strayed=self.strayed,
             peak_bytes_per_s=self.peak,
         )
 
