@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Grant
-from iodaemon.core.job import Job, Phase
+from iodaemon.core.job import Job, JobState, Phase, Reason
 from iodaemon.core.rule import Rules
-from iodaemon.core.state import with_fields
+from iodaemon.core.state import TURN, with_fields
 from iodaemon.core.step import Step
 
 
@@ -19,7 +19,7 @@ def hear(step: Step, event: ev.PhaseAsked | ev.PhaseDone, job: Job) -> None:
     else:
         return
     if phase is not job.phase:
-        step.put(with_fields(job, phase=phase))
+        step.put(with_fields(job, phase=phase, reason=_reason_left(job)))
 
 
 def grant(step: Step, job: Job) -> None:
@@ -30,11 +30,18 @@ def grant(step: Step, job: Job) -> None:
     step.decide(Grant(job_id=job.id))
 
 
-def revoke(step: Step, job: Job) -> None:
+def revoke(step: Step, job: Job, why: Reason | None) -> None:
     """The job's phase counts as over, unless the controller itself let it go on."""
     immune = job.immune_until_s is not None and job.immune_until_s > step.now_s
     if job.has_turn and not immune:
-        step.put(with_fields(job, phase=None))
+        reason = why if job.state is JobState.RUNNING else job.reason
+        step.put(with_fields(job, phase=None, reason=reason))
+
+
+def _reason_left(job: Job) -> Reason | None:
+    """What is said of a turn that was lost is said until the next word of the job."""
+    is_said = job.state is JobState.RUNNING and job.reason is not None and job.reason.code == TURN
+    return None if is_said else job.reason
 
 
 def with_turn(phase: Phase, granted_s: float) -> Phase:

@@ -103,7 +103,7 @@ class Regulator:
 def _give_turns(step: Step, plan: RegulationPlan) -> None:
     """Who gets and who loses the turn, and why the others go on waiting for it."""
     for job_id in plan.revokes:
-        revoke(step, step.state.jobs[job_id])
+        revoke(step, step.state.jobs[job_id], plan.reasons.get(job_id))
     for job_id in plan.grants:
         grant(step, step.state.jobs[job_id])
     step.state.waits = {

@@ -102,6 +102,20 @@ def hand_out(holders: Mapping[DeviceId, JobId], ranked: Sequence[Claim]) -> Hand
     return Handed(winners=tuple(winners), behind=behind, places=places)
 
 
+def who_has_it(handed: Handed, job_id: JobId, *, has_it: bool) -> str:
+    """Behind whom a claim waits, in words.
+
+    Args:
+        handed: how the devices were handed out.
+        job_id: whose claim.
+        has_it: the one it is behind has its turn; False: it waits as well.
+    """
+    other = handed.behind[job_id]
+    before = handed.places[job_id] - (0 if has_it else 1)
+    text = f"job {other} has it" if has_it else f"job {other} is before it"
+    return f"{text}, {before} more before it" if before > 0 else text
+
+
 def devices_of(view: View, job: Job) -> tuple[DeviceId, ...]:
     """The devices whose tokens the job needs; empty for one whose files lie on none of them.
 

@@ -263,6 +263,9 @@ def test_a_turn_without_any_io_is_over_after_a_while(rig):
 
     assert [[], [], [], [("Grant", 2)]] == [bench.slice(HEAVY), *(bench.slice() for _ in range(3))]
     assert rig.job(1).phase is None
+    assert rig.state.reason(JobId(1)).text == "its turn is over: no I/O for 3 s"
+    bench.ask(1)
+    assert rig.state.reason(JobId(1)).text.endswith("job 2 has it")
 
 
 def test_who_waits_for_the_disk_is_doing_io(rig):

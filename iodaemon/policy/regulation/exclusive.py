@@ -52,6 +52,7 @@ from iodaemon.policy.token import (
     lone_bytes_per_s,
     peak_of,
     rank,
+    who_has_it,
 )
 
 _EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
@@ -178,12 +179,16 @@ class _Look:
         for job, before in sorted(had_it, key=self._seniority):
             held = self._observed(job, before)
             devices = devices_of(self.view, job)
-            is_free = all(device not in holders for device in devices)
-            if is_free and not job.wants_freeze and not self._is_over(held):
+            others = [holders[device] for device in devices if device in holders]
+            is_over = self._is_over(held)
+            if not (others or job.wants_freeze or is_over):
                 self.held[job.id] = held
                 holders |= dict.fromkeys(devices, job.id)
             elif held.speaks:
                 self.revokes.append(job.id)
+                still = f"no I/O for {self.rule.idle_s:g} s" if is_over else "it stands still"
+                why = f"job {others[0]} has it" if others else still
+                self.reasons[job.id] = Reason(code=TURN, text=f"its turn is over: {why}")
         return holders
 
     def _seniority(self, each: tuple[Job, Held]) -> tuple[bool, float, JobId]:
@@ -312,7 +317,7 @@ class _Look:
         going_on = sum(1 for _ in self.view.running)
         for job_id, other in handed.behind.items():
             job = self.jobs[job_id]
-            why = _who_has_it(other, handed, job_id, has_it=other in self.held)
+            why = who_has_it(handed, job_id, has_it=other in self.held)
             if job.waits_for_turn:
                 text = f"waits for its turn to do I/O: {why}"
                 self.reasons[job_id] = Reason(code=TURN, text=text)
@@ -381,13 +386,6 @@ class _Look:
             strayed=self.strayed,
             peak_bytes_per_s=self.peak,
         )
-
-
-def _who_has_it(other: JobId, handed: Handed, job_id: JobId, *, has_it: bool) -> str:
-    """In words; those before it are counted without the one that is named."""
-    before = handed.places[job_id] - (0 if has_it else 1)
-    text = f"job {other} has it" if has_it else f"job {other} is before it"
-    return f"{text}, {before} more before it" if before > 0 else text
 
 
 def _age_s(job: Job, now_s: float) -> float:
