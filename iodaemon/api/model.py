@@ -87,7 +87,21 @@ class JobSpec(JobOptions):
     command: list[str]
 
 
-class Job(TypedDict):
+class Phase(TypedDict):
+    """An I/O phase that a job told of; ``granted_s`` is None while it waits for its turn."""
+
+    asked_s: float
+    expect_bytes: int | None
+    granted_s: float | None
+
+
+class JobPhase(TypedDict, total=False):
+    """What a daemon before I/O phases does not say of a job."""
+
+    phase: Phase | None
+
+
+class Job(JobPhase):
     """One job and what became of it so far."""
 
     id: int

@@ -28,7 +28,7 @@ from iodaemon.backend.model.scaling import Scaling, constant_scaling, lv_scaling
 from iodaemon.backend.model.spec import DEFAULT_MODEL, LinkSpec, Model, OrderKey, StoreSpec
 from iodaemon.backend.model.store import NoSpace, Store
 from iodaemon.core import event as ev
-from iodaemon.core.decision import Decision, Kill, Reject, Resume, Start, Stop, Suspend
+from iodaemon.core.decision import Decision, Grant, Kill, Reject, Resume, Start, Stop, Suspend
 from iodaemon.core.error import IodaemonError
 from iodaemon.core.job import Exit, IoTotals, JobId
 from iodaemon.core.platform import Device, DeviceId, Partition, PartitionId, Platform, Slot, SlotId
@@ -136,7 +136,7 @@ class SimulatedNode:
     @property
     def offers(self) -> frozenset[type]:
         """All kinds of decisions."""
-        return frozenset({Start, Suspend, Resume, Stop, Kill, Reject})
+        return frozenset({Start, Suspend, Resume, Stop, Kill, Reject, Grant})
 
     @property
     def stores(self) -> Mapping[str, Store]:
@@ -157,6 +157,8 @@ class SimulatedNode:
                 self._stop(decision.job_id)
             case Kill():
                 self._end_by_signal(decision.job_id, SIGKILL)
+            case Grant():
+                self._machine.give_turn(decision.job_id)
             case Reject():
                 pass
             case _:
@@ -211,6 +213,7 @@ class SimulatedNode:
             return
         launch.runs = True
         self._answer_started(start)
+        self._pass_on()
 
     def _suspend(self, job_id: JobId) -> None:
         launch = self._launches.get(job_id)
@@ -259,6 +262,20 @@ class SimulatedNode:
             launch = self._launches.pop(finished.job_id)
             end = Exit(code=launch.profile.exit_code)
             self._answer_exited(launch, finished.at_s, end, finished.io)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """What jobs have told of their I/O."""
+        told, self._machine.told = self._machine.told, []
+        for each in told:
+            if each.expect_bytes is None:
+                self._answer(ev.PhaseDone(at_s=each.at_s, job_id=each.job_id))
+            else:
+                self._answer(
+                    ev.PhaseAsked(
+                        at_s=each.at_s, job_id=each.job_id, expect_bytes=each.expect_bytes
+                    )
+                )
 
     def _set_alarm(self) -> None:
         next_s = self._machine.next_s

@@ -34,6 +34,7 @@ VERBS: Final[Mapping[str, str]] = MappingProxyType(
         "requeue": "control",
         "suspend": "control",
         "resume": "control",
+        "phase": "phase",
         "history": "history",
         "events": "events",
         "mode": "mode",

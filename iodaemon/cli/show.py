@@ -50,6 +50,7 @@ def job_lines(job: JobDetail) -> list[tuple[str, str]]:
         ("Ended", output.local_time(job["ended_s"])),
         ("Exit", _exit(job)),
         *_times(job),
+        *_phase(job),
         *_io(job),
         ("Output", job["stdout"] or "unknown"),
         ("Errors", job["stderr"] or "with the output"),
@@ -103,6 +104,19 @@ def _times(job: Job) -> list[tuple[str, str]]:
         ("Ran", format_duration(job["run_s"])),
         ("Suspended", f"{for_io} for I/O, {by_person} by a person"),
     ]
+
+
+def _phase(job: Job) -> list[tuple[str, str]]:
+    phase = job.get("phase")
+    if not phase:
+        return []
+    from iodaemon.units import format_bytes
+
+    granted_s, expect_bytes = phase["granted_s"], phase["expect_bytes"]
+    word = "waits for its turn" if granted_s is None else "has its turn"
+    since = output.local_time(phase["asked_s"] if granted_s is None else granted_s)
+    told = "" if expect_bytes is None else f", {format_bytes(expect_bytes)} expected"
+    return [("I/O phase", f"{word} since {since}{told}")]
 
 
 def _io(job: Job) -> list[tuple[str, str]]:

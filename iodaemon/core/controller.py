@@ -22,6 +22,7 @@ from iodaemon.core.decision import (
     Suspend,
 )
 from iodaemon.core.job import SUSPENDED, Job, JobId, JobState, Reason, released
+from iodaemon.core.phase import grant, wait_ends_s
 from iodaemon.core.react import react
 from iodaemon.core.regulator import Regulator
 from iodaemon.core.rule import Mode, Rules
@@ -71,8 +72,14 @@ class Controller:
         self._end_delays(step)
         if any(isinstance(event, ev.SampleTaken) for event in events):
             self.regulator.regulate(step, self.rules)
-        elif any(isinstance(event, ev.JobExited) for event in events):
-            self.regulator.refill(step, self.rules)
+        else:
+            has_ended = any(isinstance(event, ev.JobExited) for event in events)
+            if has_ended:
+                self.regulator.refill(step, self.rules)
+            if has_ended or step.phases_changed:
+                self.regulator.hear_phases(step, self.rules)
+        if self.state.phases and not self.regulator.gives_turns(self.rules):
+            self._grant_all(step)
         self._admit(step)
         self._agree_on_freezing(step)
         self._note_deadlines(step)
@@ -97,6 +104,9 @@ class Controller:
                 step.stop(job, JobState.TIMEOUT, reason, WALLTIME_GRACE_S)
             elif (until_s := self._hold_ends_s(job)) is not None and until_s <= step.now_s:
                 self._release_and_protect(step, job)
+            elif (until_s := wait_ends_s(self.rules, job)) is not None and until_s <= step.now_s:
+                grant(step, job)
+                self._release_and_protect(step, self.state.jobs[job.id])
 
     def _end_delays(self, step: Step) -> None:
         for job_id, until_s in list(self.state.delayed.items()):
@@ -115,6 +125,15 @@ class Controller:
         assert limit_s is not None
         why = Reason(code="MaxSuspend", text=f"stood still for {limit_s:g} s, the longest allowed")
         step.put(with_fields(released(job, why), immune_until_s=step.now_s + limit_s))
+
+    def _waiting_for_turn(self) -> list[Job]:
+        jobs = (self.state.jobs[job_id] for job_id in sorted(self.state.phases))
+        return [job for job in jobs if job.waits_for_turn]
+
+    def _grant_all(self, step: Step) -> None:
+        """No rule in force gives turns: nobody has to wait for one."""
+        for job in self._waiting_for_turn():
+            grant(step, job)
 
     def _hold_ends_s(self, job: Job) -> float | None:
         limit_s = self.rules.longest_suspension_s(job)
@@ -139,7 +158,12 @@ class Controller:
         for job_id in step.touched:
             self._deadlines.pop(job_id, None)
         for job in jobs:
-            limits = (_walltime_ends_s(job), job.kill_at_s, self._hold_ends_s(job))
+            limits = (
+                _walltime_ends_s(job),
+                job.kill_at_s,
+                self._hold_ends_s(job),
+                wait_ends_s(self.rules, job),
+            )
             if known := [time_s for time_s in limits if time_s is not None]:
                 self._deadlines[job.id] = min(known)
             else:

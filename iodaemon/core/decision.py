@@ -51,7 +51,11 @@ class Reject(_Decision, frozen=True):
     reason: Reason
 
 
-Decision = Start | Suspend | Resume | Stop | Kill | Reject
+class Grant(_Decision, frozen=True):
+    """The job has its turn to do I/O. Nothing answers; a backend of real jobs does nothing."""
+
+
+Decision = Start | Suspend | Resume | Stop | Kill | Reject | Grant
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +141,9 @@ class RegulationPlan(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         suspends: running jobs to bring to a standstill.
         resumes: suspended jobs to let go.
-        reasons: why, for each job named in one of the two.
+        grants: jobs that wait for their turn to do I/O and now have it.
+        revokes: jobs that have the turn and lose it: their I/O phase counts as over.
+        reasons: why, for each job named in one of these, and for those that go on waiting.
         evidence: what was seen, one for each signal that was acted on.
         io_headroom_bytes_per_s: I/O that admission may still add; None: no limit, 0: start
             nothing that does I/O.
@@ -145,6 +151,8 @@ class RegulationPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     suspends: tuple[JobId, ...] = ()
     resumes: tuple[JobId, ...] = ()
+    grants: tuple[JobId, ...] = ()
+    revokes: tuple[JobId, ...] = ()
     reasons: Mapping[JobId, Reason] = _NONE
     evidence: tuple[Evidence, ...] = ()
     io_headroom_bytes_per_s: float | None = None

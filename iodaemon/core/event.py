@@ -126,6 +126,22 @@ class ResumeRequested(_Event, frozen=True):
     by: str
 
 
+class PhaseAsked(_Event, frozen=True):
+    """A job is about to do I/O and waits for its turn; one that has or awaits it keeps it.
+
+    ``expect_bytes``: how much it says it will read and write; None: not said.
+    """
+
+    job_id: JobId
+    expect_bytes: int | None = None
+
+
+class PhaseDone(_Event, frozen=True):
+    """A job's I/O phase is over, or it waits for its turn no longer."""
+
+    job_id: JobId
+
+
 class TimerFired(_Event, frozen=True):
     """The time came that the last plan named in ``wake_at_s``."""
 
@@ -158,6 +174,8 @@ JobEvent = (
     | RequeueRequested
     | SuspendRequested
     | ResumeRequested
+    | PhaseAsked
+    | PhaseDone
     | TimerFired
     | StartsBlocked
 )

@@ -173,6 +173,20 @@ class IoTotals(msgspec.Struct, frozen=True, kw_only=True):
         return (self.read_bytes or 0) + (self.written_bytes or 0)
 
 
+class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An I/O phase that a job told of: it waits for its turn, or is in it.
+
+    Attributes:
+        asked_s: when it asked.
+        expect_bytes: how much it says it will read and write. None: not said.
+        granted_s: since when it has its turn. None: it waits.
+    """
+
+    asked_s: float
+    expect_bytes: int | None = None
+    granted_s: float | None = None
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One job and all that happened to it. Changed only by ``moved`` and ``changed`` in a step.
 
@@ -200,6 +214,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         stop: what the end of a STOPPING job will be called; PENDING: it is being requeued.
         stop_reason: why it is being stopped; becomes the reason of its end.
         kill_at_s: when a STOPPING job is killed; None: it has been, or is not stopping.
+        phase: the I/O phase it told of. None: it is in none, or tells of none.
     """
 
     id: JobId
@@ -231,6 +246,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: Reason | None = None
     exit: Exit | None = None
     io: IoTotals = IoTotals()
+    phase: Phase | None = None
 
     @property
     def is_live(self) -> bool:
@@ -241,6 +257,16 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def wants_freeze(self) -> bool:
         """True when either hold bit asks for the job to stand still."""
         return self.user_hold or self.io_hold
+
+    @property
+    def waits_for_turn(self) -> bool:
+        """True when it asked for an I/O phase and has not got its turn."""
+        return self.phase is not None and self.phase.granted_s is None
+
+    @property
+    def has_turn(self) -> bool:
+        """True while it is in an I/O phase that it told of."""
+        return self.phase is not None and self.phase.granted_s is not None
 
     @property
     def state_shown(self) -> str:
@@ -284,7 +310,8 @@ def moved(job: Job, to: JobState, now_s: float, reason: Reason | None = None) ->
             job = msgspec.structs.replace(job, suspended_user_s=job.suspended_user_s + spent_s)
         case _:
             pass
-    job = msgspec.structs.replace(job, state=to, since_s=now_s, reason=reason)
+    phase = job.phase if to in LIVE else None
+    job = msgspec.structs.replace(job, state=to, since_s=now_s, reason=reason, phase=phase)
     return _ended(job, now_s) if to in FINAL else job
 
 

@@ -14,6 +14,7 @@ from iodaemon.core.job import (
     Reason,
     suspended_state,
 )
+from iodaemon.core.phase import hear
 from iodaemon.core.sample import Sample
 from iodaemon.core.state import with_fields
 from iodaemon.core.step import Step
@@ -45,6 +46,10 @@ def react(step: Step, event: ev.JobEvent) -> None:
                 _on_word(step, event, job)
         case ev.RequeueRequested():
             _on_requeue(step, event)
+        case ev.PhaseAsked() | ev.PhaseDone():
+            job = step.state.jobs.get(event.job_id)
+            if job is not None and job.is_live:
+                hear(step, event, job)
         case ev.CancelRequested() | ev.SuspendRequested() | ev.ResumeRequested():
             job = step.state.jobs.get(event.job_id)
             if job is not None and not job.state.is_final:

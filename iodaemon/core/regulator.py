@@ -10,6 +10,7 @@ import msgspec
 
 from iodaemon.core.decision import ACTED, Evidence, RegulationPlan, Weighed
 from iodaemon.core.job import Job, JobId, JobState, Reason, released
+from iodaemon.core.phase import grant, revoke
 from iodaemon.core.rule import Mode, Refilling, Rules
 from iodaemon.core.shadow import Shadow
 from iodaemon.core.state import with_fields
@@ -71,6 +72,15 @@ class Regulator:
             case Mode.ON:
                 self._act(step, rules, decide)
 
+    def gives_turns(self, rules: Rules) -> bool:
+        """True when the rule in force says whose turn it is to do I/O."""
+        return self.mode is Mode.ON and getattr(rules.regulation, "hears_phases", False)
+
+    def hear_phases(self, step: Step, rules: Rules) -> None:
+        """A job told of an I/O phase, or its turn may be over; between two timeslices."""
+        if self.gives_turns(rules):
+            self._act(step, rules, rules.regulation.decide)
+
     def _act(self, step: Step, rules: Rules, decide: _Decide) -> None:
         view = StateView(step.state, rules, step.now_s, self._rng)
         plan, self._memory = decide(view, self._memory)
@@ -86,6 +96,7 @@ class Regulator:
         for job_id in plan.suspends:
             if job_id not in let_go and _hold(step, step.state.jobs[job_id], plan):
                 acted.add(job_id)
+        _give_turns(step, plan)
         for evidence in _truly(tables, acted):
             step.show(evidence)
 
@@ -102,6 +113,19 @@ class Regulator:
             step.show(msgspec.structs.replace(evidence, is_shadow=True))
         for shadow in done:
             step.pretend(shadow)
+
+
+def _give_turns(step: Step, plan: RegulationPlan) -> None:
+    """Who gets and who loses the turn, and why the others go on waiting for it."""
+    for job_id in plan.revokes:
+        revoke(step, step.state.jobs[job_id], plan.reasons.get(job_id))
+    for job_id in plan.grants:
+        grant(step, step.state.jobs[job_id])
+    step.state.waits = {
+        job_id: plan.reasons[job_id]
+        for job_id in sorted(step.state.phases)
+        if job_id in plan.reasons and step.state.jobs[job_id].waits_for_turn
+    }
 
 
 def _hold(step: Step, job: Job, plan: RegulationPlan) -> bool:

@@ -27,7 +27,12 @@ class Admission(Protocol[M]):
 
 
 class Regulation(Protocol[M]):
-    """Which running jobs stand still for the next timeslice."""
+    """Which running jobs stand still for the next timeslice.
+
+    A rule with ``hears_phases: ClassVar[bool] = True`` says who has the turn when jobs tell of
+    their I/O phases (``Job.phase``), and is asked when one of these changed, or a job ended, as
+    well; under any other every job has its turn at once.
+    """
 
     @property
     def timeslice_s(self) -> float:
@@ -35,7 +40,7 @@ class Regulation(Protocol[M]):
         ...
 
     def decide(self, view: View, memory: M | None) -> tuple[RegulationPlan, M | None]:
-        """Asked once a timeslice, at the instant that carries the sample."""
+        """Asked once a timeslice, at the instant that carries the sample (``View.sampled_s``)."""
         ...
 
 

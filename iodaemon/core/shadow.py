@@ -40,7 +40,9 @@ class Shadow:
         return dict(sorted(total_s.items()))
 
     def overlay(self, job: Job) -> Job:
-        """The job as it would be."""
+        """The job as it would be; what it told of its I/O means nothing where no job waits."""
+        if job.phase is not None:
+            job = with_fields(job, phase=None)
         since_s = self._held_since_s.get(job.id)
         before_s = self._stood_s.get(job.id, 0.0)
         if since_s is not None:

@@ -22,6 +22,9 @@ from iodaemon.core.platform import PartitionId, Platform, SlotId
 KEPT_FINISHED: Final = 1000
 """Finished jobs kept in memory; the journal keeps all of them for ``retain``."""
 
+TURN: Final = "IoTurn"
+"""The word for a job that waits for its turn to do I/O."""
+
 
 class State:
     """All that is known. Readers may use everything; only the controller may change it."""
@@ -31,6 +34,8 @@ class State:
         self.jobs: dict[JobId, Job] = {}
         self.meter = Meter()
         self.reasons: dict[JobId, Reason] = {}
+        self.phases: dict[JobId, None] = {}
+        self.waits: dict[JobId, Reason] = {}
         self.reservations: Mapping[JobId, float] = {}
         self.io_headroom_bytes_per_s: float | None = None
         self.starts_blocked = ""
@@ -93,6 +98,8 @@ class State:
         job = self.jobs[job_id]
         if job.reason is not None:
             return job.reason
+        if job.waits_for_turn:
+            return self.waits.get(job_id) or Reason(code=TURN, text="waits for its turn to do I/O")
         if job.state is not JobState.PENDING:
             return None
         if job.spec.cpus > self.platform.largest_partition:
@@ -135,6 +142,7 @@ class State:
             self._live[job.id] = None
             self._live = dict(sorted(self._live.items()))
             self._take_slots(job)
+            self._note_phase(job)
         elif job.state in FINAL:
             self._finished.append(job.id)
 
@@ -153,6 +161,8 @@ class State:
         """Replace the record of a job by a newer one, and keep every index true."""
         before = self.jobs[job.id]
         self.jobs[job.id] = job
+        if before.phase is not job.phase:
+            self._note_phase(job)
         if before.state is job.state:
             return
         if before.state is JobState.PENDING:
@@ -188,6 +198,14 @@ class State:
                 f"partition {partition_id} has {len(free)} free slots, {count} were promised"
             )
         return tuple(free[:count])
+
+    def _note_phase(self, job: Job) -> None:
+        if not job.waits_for_turn:
+            self.waits.pop(job.id, None)
+        if job.phase is None:
+            self.phases.pop(job.id, None)
+        else:
+            self.phases[job.id] = None
 
     def _enqueue(self, job_id: JobId) -> None:
         in_order = not self._pending or job_id > next(reversed(self._pending))
@@ -244,6 +262,10 @@ class State:
         _claim(all(i < self._next_id for i in self.jobs), "the next id is above all ids")
         _claim(set(self.reasons) <= set(pending), "only pending jobs have a queue reason")
         _claim(set(self.delayed) <= set(pending), "only pending jobs are delayed")
+        told = {i for i, job in self.jobs.items() if job.phase is not None}
+        _claim(set(self.phases) == told, "the phase index lists the jobs that told of one")
+        waiting = {i for i in told if self.jobs[i].waits_for_turn}
+        _claim(set(self.waits) <= waiting, "only jobs that wait for their turn have a reason to")
 
     def _check_slots(self) -> None:
         held = [slot for job in self.live for slot in job.slots if slot in self._home]
@@ -256,6 +278,7 @@ def _check_job(job: Job) -> None:
     _claim((job.ended_s is not None) == (job.state in FINAL), f"{name}: an end has a time")
     _claim(bool(job.slots) == (job.state in LIVE), f"{name}: live jobs hold slots, others none")
     _claim(job.state in LIVE or not job.io_hold, f"{name}: only live jobs are held for I/O")
+    _claim(job.state in LIVE or job.phase is None, f"{name}: only live jobs have I/O phases")
     _claim((job.io_held_since_s is not None) == job.io_hold, f"{name}: an I/O hold has a time")
     _claim((job.stop is not None) == (job.state is JobState.STOPPING), f"{name}: stop has a cause")
     _claim(job.state not in SUSPENDED or job.frozen, f"{name}: a suspended job stands still")

@@ -41,6 +41,12 @@ class StateView:
         self.rng = rng
 
     @property
+    def sampled_s(self) -> float | None:
+        """When the last sample was taken; None before the first."""
+        last = self._state.meter.last
+        return None if last is None else last.at_s
+
+    @property
     def platform(self) -> Platform:
         """What can be handed out."""
         return self._state.platform

@@ -22,6 +22,7 @@ class Step:
         self._transitions: list[Transition] = []
         self._evidence: list[Evidence] = []
         self._shadow: list[ShadowStep] = []
+        self.phases_changed = False
 
     @property
     def touched(self) -> set[JobId]:
@@ -53,6 +54,8 @@ class Step:
 
     def put(self, job: Job) -> None:
         """A newer record of a job, in the same state."""
+        if job.phase is not self.state.jobs[job.id].phase:
+            self.phases_changed = True
         self.state.put(job)
         self._touched.add(job.id)
 

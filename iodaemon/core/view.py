@@ -27,6 +27,11 @@ class View(Protocol):
         ...
 
     @property
+    def sampled_s(self) -> float | None:
+        """When the last sample was taken; None before the first."""
+        ...
+
+    @property
     def platform(self) -> Platform:
         """What can be handed out."""
         ...

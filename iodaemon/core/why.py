@@ -11,9 +11,10 @@ from typing import assert_never
 import msgspec
 
 from iodaemon.core.decision import Evidence
-from iodaemon.core.job import Job, JobState, Reason
+from iodaemon.core.job import Job, JobState, Phase, Reason
+from iodaemon.core.phase import wait_ends_s
 from iodaemon.core.rule import Rules
-from iodaemon.core.state import State
+from iodaemon.core.state import TURN, State
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +45,7 @@ def explain(state: State, rules: Rules, job: Job, now_s: float) -> Explanation:
             is_so = f"is being started on socket {job.partition}, attempt {job.attempt}"
             return _plain(job, is_so, "its command runs, usually within a second")
         case JobState.RUNNING:
-            return _running(state, job, now_s)
+            return _running(state, rules, job, now_s)
         case JobState.SUSPENDED_IO:
             return _suspended_io(state, rules, job, now_s)
         case JobState.SUSPENDED_USER:
@@ -114,13 +115,18 @@ def _count(number: int, word: str) -> str:
 # -- while it runs -----------------------------------------------------------------------------
 
 
-def _running(state: State, job: Job, now_s: float) -> Explanation:
+def _running(state: State, rules: Rules, job: Job, now_s: float) -> Explanation:
     if job.freeze_asked and not job.frozen:
         reason = job.user_hold_reason if job.user_hold else job.hold_reason
         why = _text(reason).partition("; 'iod resume")[0]
         until = "its processes stand still; one that waits for a disk first gets its answer"
         return _plain(job, "is being suspended" + (f": {why}" if why else ""), until)
+    if job.phase is not None and job.phase.granted_s is None:
+        return _waits_for_turn(state, rules, job, job.phase, now_s)
     parts = [f"runs on socket {job.partition}"]
+    if job.phase is not None and job.phase.granted_s is not None:
+        lasted = _duration(now_s - job.phase.granted_s)
+        parts.append(f"it has its turn to do I/O, for {lasted}{_expected(job.phase)}")
     if job.reason is not None:
         word = "could not be suspended: " if job.reason.code == "SuspendFailed" else ""
         parts.append(word + job.reason.text)
@@ -136,6 +142,21 @@ def _running(state: State, job: Job, now_s: float) -> Explanation:
         left = _duration(job.spec.walltime_s - job.run_s_at(now_s))
         until += f", or its walltime: {left} of running are left"
     return _plain(job, "; ".join(parts), until)
+
+
+def _waits_for_turn(
+    state: State, rules: Rules, job: Job, phase: Phase, now_s: float
+) -> Explanation:
+    is_so = f"runs on socket {job.partition} and {_text(state.reason(job.id))}{_expected(phase)}"
+    until = "its turn"
+    ends_s = wait_ends_s(rules, job)
+    if ends_s is not None:
+        until += f", and at the latest in {_duration(ends_s - now_s)} it goes on in any case"
+    return Explanation(is_so=is_so, since_s=phase.asked_s, until=until)
+
+
+def _expected(phase: Phase) -> str:
+    return "" if phase.expect_bytes is None else f"; it told of {phase.expect_bytes / 1e6:.0f} MB"
 
 
 def _unknown_io(state: State, job: Job) -> str:
@@ -162,6 +183,8 @@ def _suspended_io(state: State, rules: Rules, job: Job, now_s: float) -> Explana
         return _plain(job, is_so, "its processes run again, usually within a second")
     evidence = state.evidence.get(job.id)
     until = "there is room for its I/O" + _room(job, evidence)
+    if job.reason is not None and job.reason.code == TURN:
+        until = "it is its turn to do I/O"
     until += f"; this is looked at every {_duration(rules.regulation.timeslice_s)}"
     limit_s = rules.longest_suspension_s(job)
     if limit_s is not None:

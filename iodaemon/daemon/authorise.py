@@ -9,7 +9,9 @@ from typing import Final, Literal, NamedTuple
 from iodaemon.core.job import Job
 from iodaemon.errors import NotPermitted
 
-Verb = Literal["see", "submit", "cancel", "requeue", "suspend", "resume", "read_output", "regulate"]
+Verb = Literal[
+    "see", "submit", "cancel", "requeue", "suspend", "resume", "phase", "read_output", "regulate"
+]
 
 _CREDENTIALS: Final = "3i"  # struct ucred: pid, uid, gid (unix(7), SO_PEERCRED)
 

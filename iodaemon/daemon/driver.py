@@ -21,7 +21,7 @@ import msgspec
 from iodaemon.core import event as ev
 from iodaemon.core.backend import Backend
 from iodaemon.core.controller import Controller
-from iodaemon.core.decision import Decision, Plan, Resume, Start, Suspend
+from iodaemon.core.decision import Decision, Grant, Plan, Resume, Start, Suspend
 from iodaemon.core.job import Job, JobId
 from iodaemon.core.rule import Mode
 from iodaemon.core.timeline import Timeline, Timer
@@ -220,10 +220,10 @@ class Driver:
         if any(isinstance(event, ev.SampleTaken) for event in events):
             self.pace.end(self.controller.rules.regulation.timeslice_s)
         rows = self.book.follow(events, plan.transitions, {job.id for job in self.state.live})
-        immediate = [d for d in plan.decisions if isinstance(d, Suspend | Resume)]
+        immediate = [d for d in plan.decisions if isinstance(d, Suspend | Resume | Grant)]
         for decision in immediate:
             self.backend.perform(decision)
-        later = tuple(d for d in plan.decisions if not isinstance(d, Suspend | Resume))
+        later = tuple(d for d in plan.decisions if not isinstance(d, Suspend | Resume | Grant))
         notes = notes_of(plan)
         self._write(plan, submitted, later, self._kept(events, rows, notes))
         self._wake_at(plan.wake_at_s)

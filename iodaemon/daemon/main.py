@@ -252,13 +252,17 @@ def _is_about_accepting(context: Mapping[str, Any]) -> bool:
 def _awaken(job: Job) -> Job:
     """A job as restored: the regulation's holds ended with the daemon that had them.
 
-    What was asked of the last keeper may never have reached it: it is asked again, a hold as well
-    as a release. A start that failed is tried again at once, so that this is no reason any more.
+    A turn that was given is still had; whoever waited for one asks again. What was asked of the
+    last keeper may never have reached it: it is asked again, a hold as well as a release. A start
+    that failed is tried again at once, so that this is no reason any more.
     """
     if not job.is_live:
         return msgspec.structs.replace(job, reason=None) if job.state is JobState.PENDING else job
     asked = job.state in (JobState.RUNNING, *SUSPENDED) and not job.user_hold
-    return msgspec.structs.replace(job, io_hold=False, io_held_since_s=None, freeze_asked=asked)
+    phase = None if job.waits_for_turn else job.phase
+    return msgspec.structs.replace(
+        job, io_hold=False, io_held_since_s=None, freeze_asked=asked, phase=phase
+    )
 
 
 def _commands(state: State) -> Callable[[JobId], tuple[str, ...]]:

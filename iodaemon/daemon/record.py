@@ -11,7 +11,8 @@ from typing import Any
 from iodaemon.core.bandwidth import Bandwidth
 from iodaemon.core.job import SUSPENDED, Job, JobState
 from iodaemon.core.rule import Rules
-from iodaemon.core.state import State
+from iodaemon.core.state import TURN, State
+from iodaemon.units import format_duration
 
 _TIMEOUT_CODE = 124
 _UNKNOWN_CODE = 1
@@ -27,7 +28,6 @@ def job_record(job: Job, state: State | None, now_s: float, jobs_directory: Path
         jobs_directory: where job directories are.
     """
     spec = job.spec
-    reason = job.reason if state is None else state.reason(job.id)
     stdout = output_path(job, jobs_directory, "stdout")
     stderr = output_path(job, jobs_directory, "stderr")
     return {
@@ -38,7 +38,7 @@ def job_record(job: Job, state: State | None, now_s: float, jobs_directory: Path
         "state": str(job.state),
         "state_shown": job.state_shown,
         "code": job.state.code,
-        "reason": None if reason is None else {"code": reason.code, "text": reason.text},
+        "reason": _reason(job, state, now_s),
         "command": list(spec.command),
         "cwd": spec.cwd,
         "cpus": spec.cpus,
@@ -62,7 +62,24 @@ def job_record(job: Job, state: State | None, now_s: float, jobs_directory: Path
         **_io(job, state),
         "stdout": None if stdout is None else str(stdout),
         "stderr": None if stderr is None else str(stderr),
+        "phase": _phase(job),
     }
+
+
+def _reason(job: Job, state: State | None, now_s: float) -> dict[str, str] | None:
+    reason = job.reason if state is None else state.reason(job.id)
+    if reason is None:
+        return None
+    text = reason.text
+    if job.phase is not None and reason.code == TURN:
+        text += f", for {format_duration(round(max(0.0, now_s - job.phase.asked_s)))}"
+    return {"code": reason.code, "text": text}
+
+
+def _phase(job: Job) -> dict[str, Any] | None:
+    if job.phase is None:
+        return None
+    return {name: getattr(job.phase, name) for name in job.phase.__struct_fields__}
 
 
 def _suspended(job: Job, now_s: float) -> dict[str, float]:

@@ -17,6 +17,7 @@ from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.history import History
 from iodaemon.daemon.journal import Journal
 from iodaemon.daemon.lookup import Lookup, error_answer, json_answer
+from iodaemon.daemon.phasing import Phasing
 from iodaemon.daemon.query import Queries
 from iodaemon.daemon.telling import Telling
 from iodaemon.errors import JournalError, NotFound, NotPermitted, RequestError
@@ -56,6 +57,7 @@ class Server:
         self._history = History(self._lookup)
         self._telling = Telling(self._lookup)
         self._commands = Commands(self._lookup, cancel_grace_s=cancel_grace_s)
+        self._phasing = Phasing(self._lookup, ending=self._ending)
 
     async def open(self, path: Path) -> None:
         """Listen on the socket, which only its owner may reach.
@@ -95,6 +97,7 @@ class Server:
         app.add_routes(self._history.routes())
         app.add_routes(self._telling.routes())
         app.add_routes(self._commands.routes())
+        app.add_routes(self._phasing.routes())
         app.add_routes(self._further_routes)
         app.add_routes([web.get(f"/v1/{name}", self._reporting(name)) for name in self._reports])
         return app

@@ -21,9 +21,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench_bulk import measure_bulk, measure_depth
+from bench_carretero import measure_pack, measure_study
 from bench_cli import measure_cli
 from bench_cost import measure_cpu, measure_memory
 from bench_daemon import ROOT
+from bench_degradation import measure_degradation
 from bench_figure import Section, replace_section, section_lines
 from bench_model import measure_exclusive, measure_links, measure_shared
 from bench_peer import missing
@@ -45,6 +47,8 @@ MEASURES: dict[str, tuple[Callable[[Plan], Section], ...]] = {
     "D5": (measure_memory,),
     "R2": (measure_cpu, measure_sampling),
     "R3": (measure_step,),
+    "F1": (measure_degradation,),
+    "S2": (measure_pack, measure_study),
     "S4": (measure_links,),
     "S5": (measure_exclusive, measure_shared),
 }

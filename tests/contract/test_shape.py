@@ -188,6 +188,7 @@ def test_the_keepers_modules_need_nothing_but_the_standard_library(name):
         (("cancel", "1"), 7),
         (("wait", "1"), 7),
         (("logs", "1"), 7),
+        (("phase", "io"), 0),
         (("--version",), 0),
         (("--help",), 0),
     ],

@@ -5,7 +5,7 @@ from builders import MB, counters, job, reason, sampled, started, submitted, sus
 
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Evidence, Weighed
-from iodaemon.core.job import JobId, JobState, Reason
+from iodaemon.core.job import JobId, JobState, Phase, Reason
 from iodaemon.core.why import explain
 
 ANN = Reason(code="Suspended", text="suspended by ann; 'iod resume 1' lets it go")
@@ -350,3 +350,37 @@ def test_durations_are_told_in_one_unit(rig, left_s, text):
     made = job(state=JobState.STOPPING, kill_at_s=10.0 + left_s)
 
     assert f"they have ended, or are killed in {text}" == told(rig, made)[1]
+
+
+# -- turns ---------------------------------------------------------------------------------------
+
+
+def test_a_job_that_waits_for_its_turn_says_behind_whom_and_for_how_long_at_most(rig):
+    waiting = job(state=JobState.RUNNING, phase=Phase(asked_s=4.0, expect_bytes=2_000 * MB))
+    rig.state.add(waiting)
+    rig.state.waits[JobId(1)] = reason("IoTurn", "waits for its turn to do I/O: job 3 has it")
+
+    found = explain(rig.state, rig.controller.rules, waiting, 10.0)
+    assert found.is_so == (
+        "runs on socket 0 and waits for its turn to do I/O: job 3 has it; it told of 2000 MB"
+    )
+    assert found.until == "its turn, and at the latest in 10 min it goes on in any case"
+    assert found.since_s == 4.0
+
+
+def test_a_job_in_its_turn_says_since_when(rig):
+    phase = Phase(asked_s=4.0, granted_s=7.0)
+
+    assert (
+        "it has its turn to do I/O, for 3 s"
+        in told(rig, job(state=JobState.RUNNING, phase=phase))[0]
+    )
+
+
+def test_a_job_that_stands_still_out_of_its_turn_waits_for_it(rig):
+    why = Reason(code="IoTurn", text="moved 50.0 MB/s out of its turn: job 3 has it")
+    still = job(state=JobState.SUSPENDED_IO, reason=why, hold_reason=why)
+
+    is_so, until = told(rig, still)
+    assert is_so.endswith("gets on: moved 50.0 MB/s out of its turn: job 3 has it")
+    assert until.startswith("it is its turn to do I/O; this is looked at every 1 s, and at the ")

@@ -20,7 +20,7 @@ from iodaemon.backend.linux.protocol import Message
 from iodaemon.backend.linux.reading import NodeReader
 from iodaemon.backend.linux.track import Track
 from iodaemon.core import event as ev
-from iodaemon.core.decision import Decision, Kill, Reject, Resume, Start, Stop, Suspend
+from iodaemon.core.decision import Decision, Grant, Kill, Reject, Resume, Start, Stop, Suspend
 from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.platform import Platform
 from iodaemon.core.timeline import Timeline
@@ -41,7 +41,7 @@ Launch = Mapping[str, Any]
 class LinuxNode:
     """One Linux server. Use from one event loop; counters are read in a thread of their own."""
 
-    offers = frozenset({Start, Suspend, Resume, Stop, Kill, Reject})
+    offers = frozenset({Start, Suspend, Resume, Stop, Kill, Reject, Grant})
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class LinuxNode:
                 self._spawn(self._signal(decision.job_id, attempt, _SIGTERM))
             case Kill():
                 self._spawn(self._kill(decision.job_id, self._attempts.get(decision.job_id)))
-            case Reject():
+            case Reject() | Grant():
                 pass
             case _:
                 assert_never(decision)

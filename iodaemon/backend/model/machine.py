@@ -22,7 +22,7 @@ import msgspec
 
 from iodaemon.backend.model.link import make_link
 from iodaemon.backend.model.profile import Compute, Profile, Read, Stage, Step, Transfer, step_size
-from iodaemon.backend.model.progress import Progress, Resource, Task
+from iodaemon.backend.model.progress import Kind, Progress, Resource, Task
 from iodaemon.backend.model.spec import Model
 from iodaemon.backend.model.storage import Storage
 from iodaemon.backend.model.store import Store
@@ -33,6 +33,8 @@ from iodaemon.errors import BackendError
 
 _SWEEP_ABOVE: Final = 64
 """The agenda is swept when it has this many entries more than twice what it last had to have."""
+_NO_IO: Final = frozenset({Kind.COMPUTE, Kind.STAGE})
+"""What no job has to wait for its turn to do; staging is the storage's own."""
 _REQUEST_BYTES: Final = 128 * 1024
 """What a system call moves on a node without a disk of its own."""
 
@@ -45,6 +47,18 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
     io: IoTotals
 
 
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that speaks tells of its I/O.
+
+    Attributes:
+        expect_bytes: what it is about to move, and waits for its turn. None: it has done it.
+    """
+
+    job_id: JobId
+    at_s: float
+    expect_bytes: int | None
+
+
 class Machine:
     """All that runs.
 
@@ -53,12 +67,14 @@ class Machine:
 
     Attributes:
         stores: room for bytes, by name; jobs with ``holds`` reserve it from start to end.
+        told: what jobs have told and nobody has heard yet, in that order.
     """
 
     def __init__(self, model: Model, now_s: float) -> None:
         self.stores: Mapping[str, Store] = {
             spec.id: Store(spec.capacity_bytes) for spec in model.stores
         }
+        self.told: list[Told] = []
         self._now_s = now_s
         self._specs = {spec.id: spec for spec in model.links}
         self._links: dict[tuple[str, PartitionId | None], Resource] = {}
@@ -85,13 +101,13 @@ class Machine:
         return finished
 
     def run_ahead(self, before_s: float) -> list[Finished]:
-        """Go on to the first time before that one at which jobs end; these jobs.
+        """Go on to the first time before that one at which jobs end or speak; those that end.
 
         Until then nobody else may act or look.
         """
         finished: list[Finished] = []
         self.settle()
-        while not finished and self._next_entry_s() < before_s:
+        while not (finished or self.told) and self._next_entry_s() < before_s:
             finished = self._happen()
         return finished
 
@@ -109,7 +125,7 @@ class Machine:
         job.started_s = self._now_s
         self._jobs[job_id] = job
         job.go_on(self._now_s)
-        self._begin(job)
+        self._take_up(job)
 
     def remove(self, job_id: JobId) -> IoTotals:
         """End a job wherever it is; what it dirtied is written all the same."""
@@ -119,14 +135,22 @@ class Machine:
 
     def suspend(self, job_id: JobId) -> None:
         """Bring a job to a standstill."""
-        self._stand(self._jobs[job_id])
+        job = self._jobs[job_id]
+        job.is_held = True
+        self._stand(job)
 
     def resume(self, job_id: JobId) -> None:
         """Let a job go on."""
         job = self._jobs[job_id]
-        if not job.is_active:
-            job.is_active = True
-            self._begin(job)
+        job.is_held = False
+        self._let_go(job)
+
+    def give_turn(self, job_id: JobId) -> None:
+        """It is the job's turn: what it waits to do it does; nothing for one that does not wait."""
+        job = self._jobs.get(job_id)
+        if job is not None and job.awaits_turn:
+            job.awaits_turn, job.has_turn = False, True
+            self._let_go(job)
 
     def settle(self) -> None:
         """Find what holds from now on, once all that happens at this instant has happened."""
@@ -251,10 +275,28 @@ class Machine:
 
     def _go_on(self, job: Progress, ended: list[Progress]) -> None:
         """The job's present task is done."""
+        if job.has_turn:
+            job.has_turn = False
+            self.told.append(Told(job_id=job.job_id, at_s=self._now_s, expect_bytes=None))
         job.go_on(self._now_s)
         if job.task is None:
             ended.append(job)
         else:
+            self._take_up(job)
+
+    def _take_up(self, job: Progress) -> None:
+        """Begin a task; one of I/O a job that speaks begins when it is its turn."""
+        task = job.task
+        if not job.profile.speaks or task is None or task.kind in _NO_IO:
+            self._begin(job)
+            return
+        job.is_active, job.awaits_turn = False, True
+        told = Told(job_id=job.job_id, at_s=self._now_s, expect_bytes=math.ceil(task.size))
+        self.told.append(told)
+
+    def _let_go(self, job: Progress) -> None:
+        if not (job.is_active or job.is_held or job.awaits_turn):
+            job.is_active = True
             self._begin(job)
 
     def _begin(self, job: Progress) -> None:

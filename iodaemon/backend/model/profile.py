@@ -98,6 +98,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         ignores_term: SIGTERM does not end it; SIGKILL does.
         resident_bytes: memory it holds while it lives.
         hides_io: its I/O counters cannot be read, as another user's without privileges.
+        speaks: it tells of each read, write and transfer, and waits for its turn before it.
     """
 
     steps: tuple[Step, ...]
@@ -107,6 +108,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     ignores_term: bool = False
     resident_bytes: int = 0
     hides_io: bool = False
+    speaks: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be done."""

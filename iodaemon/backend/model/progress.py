@@ -123,7 +123,10 @@ class Progress:
     Attributes:
         task: the present one; None: all are done.
         left: what was left of it when its present stay on a resource began, or at its suspension.
-        is_active: it goes on by itself: not suspended.
+        is_active: it goes on by itself: not suspended, and not waiting for its turn.
+        is_held: it is suspended.
+        awaits_turn: it asked for its turn to do the present task.
+        has_turn: it has it.
         finish_s: when the computing is done.
         requested_s: when its present stay on a resource began.
         flow: its way over a link.
@@ -139,10 +142,13 @@ class Progress:
         "_stall_s",
         "_tasks",
         "_told",
+        "awaits_turn",
         "entry",
         "finish_s",
         "flow",
+        "has_turn",
         "is_active",
+        "is_held",
         "job_id",
         "left",
         "partition",
@@ -162,6 +168,7 @@ class Progress:
         self.slots = 1
         self.started_s = self.finish_s = self.requested_s = 0.0
         self.is_active = True
+        self.is_held = self.awaits_turn = self.has_turn = False
         self.flow: Flow | None = None
         self.entry: Any = None
         self.task: Task | None = None

@@ -1,0 +1,284 @@
+"""Packs: jobs of similar length that the storage can carry together start together on a socket.
+
+Idea: a socket runs one pack at a time. A pack is filled as long as the socket has CPUs and the
+pack's I/O fits into the socket's share of the storage for as long as its longest job runs. What
+competes is decided before it competes.
+
+1. When no pack waits, the first ``most`` jobs of the queue are packed (Make-Pack(S)): by
+   decreasing walltime, each into the fullest pack with CPUs for it and room for its I/O.
+2. A job's volume is its I/O rate times its walltime; a pack's budget is S times the socket's
+   share of ``bandwidth`` times its longest walltime. All sockets share one storage system, so a
+   share is ``bandwidth`` over the number of sockets.
+3. ``online``: a socket that becomes free takes the longest pack that waits and fits it.
+   ``static``: each pack is given to a socket when it is made (LPT), and runs there in its turn.
+4. All jobs of a pack start at once; the next pack starts when the last of them has ended. What
+   runs on a socket is its present pack, whoever started it.
+5. Jobs that come after the packs were made wait for the next packs. A job that is cancelled or
+   held meanwhile leaves its pack.
+6. A job without walltime counts as ``assumed_walltime``. A job whose I/O is not known adds nothing
+   to a pack but its CPUs: a budget can be kept only with what is known. Without any bandwidth, or
+   with ``stretch_bound = "none"``, it is First-Fit by CPUs.
+7. Sockets of different sizes: packs are made for the smallest, and of the jobs that do not fit it
+   for the largest. The placement rule is not asked.
+
+Needs: nothing; walltimes and I/O hints make the packs good.
+Source: Carretero, Jeannot, Pallez, Singh, Vidal, ICS 2020, section 5.2, algorithm 1 (Make-Pack)
+and section 6.2.4 (LPT over I/O nodes).
+Differs: the paper's I/O nodes have a bandwidth of their own, sockets share one; its jobs are all
+there at the beginning, and its packs are given to I/O nodes before (``static``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final, Literal
+
+import msgspec
+
+from iodaemon.core.decision import AdmissionPlan, Placed
+from iodaemon.core.job import Job, JobId, Reason
+from iodaemon.core.platform import Partition, PartitionId
+from iodaemon.core.view import View
+from iodaemon.policy.packing import Item, Pack, assign, make_packs
+
+_CODE: Final = "Pack"
+_LOOKED_AT: Final = 2
+"""Times ``most``: how far into the queue is looked, for some before those in packs may be new."""
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """A pack that was made and has not started.
+
+    Attributes:
+        number: from 1 on, the longest first.
+        jobs: who is in it.
+        slots: what all together hold.
+        partition: where it will run. None: on the first that is free.
+    """
+
+    number: int
+    jobs: tuple[JobId, ...]
+    slots: int
+    partition: PartitionId | None = None
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """From one decision to the next: the packs that wait, the longest first."""
+
+    waiting: tuple[Waiting, ...] = ()
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """Make-Pack(S), one pack at a time on a socket.
+
+    Attributes:
+        stretch_bound: S: how many times the socket's share a pack may ask for. None: First-Fit.
+        bandwidth_bytes_per_s: of the whole storage. None: the devices' capacities, where known.
+        mapping: packs to sockets when they become free, or when the packs are made.
+        assumed_walltime_s: of a job that names none.
+        most: at most so many jobs are packed at once.
+    """
+
+    stretch_bound: float | None = 1.0
+    bandwidth_bytes_per_s: float | None = None
+    mapping: Literal["online", "static"] = "online"
+    assumed_walltime_s: float = 3600.0
+    most: int = 1000
+
+    def __post_init__(self) -> None:
+        """Refuse parameters that mean nothing."""
+        for name in ("stretch_bound", "bandwidth_bytes_per_s", "assumed_walltime_s", "most"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} is {value:g}; it must be above 0")
+
+    def decide(self, view: View, memory: Memory | None) -> tuple[AdmissionPlan, Memory | None]:
+        """Start the packs whose turn it is on the sockets that are free."""
+        pending = {job.id: job for job in islice(view.pending, _LOOKED_AT * self.most)}
+        waiting = _still_there((memory or Memory()).waiting, pending)
+        free = _free_partitions(view)
+        starts: list[Placed] = []
+        while free:
+            if not waiting:
+                waiting = self._make(view, pending, starts)
+            begun = _begin(waiting, free)
+            if not begun:
+                break
+            for pack, partition in begun:
+                starts += (Placed(job_id=job_id, partition=partition.id) for job_id in pack.jobs)
+                free.remove(partition)
+            gone = {pack.number for pack, _ in begun}
+            waiting = tuple(pack for pack in waiting if pack.number not in gone)
+        started = {placed.job_id for placed in starts}
+        reasons = _reasons(view, waiting, starts)
+        late = (job_id for job_id in pending if job_id not in started and job_id not in reasons)
+        reasons |= dict.fromkeys(late, _LATE)
+        return AdmissionPlan(starts=tuple(starts), reasons=reasons), Memory(waiting=waiting)
+
+    def _make(
+        self, view: View, pending: Mapping[JobId, Job], starts: Iterable[Placed]
+    ) -> tuple[Waiting, ...]:
+        """Packs of those at the head of the queue."""
+        started = {placed.job_id for placed in starts}
+        left = [job for job in pending.values() if job.id not in started][: self.most]
+        sizes = [len(partition.slots) for partition in view.platform.partitions]
+        small = [job for job in left if job.spec.cpus <= min(sizes)]
+        large = [job for job in left if job.spec.cpus > min(sizes)]
+        packs = [*self._packed(view, small, min(sizes)), *self._packed(view, large, max(sizes))]
+        packs.sort(key=lambda pack: (-pack.alone_s, pack.items[0].id))
+        homes = self._homes(view, packs)
+        return tuple(
+            Waiting(
+                number=number,
+                jobs=tuple(JobId(item.id) for item in pack.items),
+                slots=pack.slots,
+                partition=home,
+            )
+            for number, (pack, home) in enumerate(zip(packs, homes, strict=True), start=1)
+        )
+
+    def _packed(self, view: View, jobs: Iterable[Job], slots: int) -> Sequence[Pack]:
+        return make_packs(
+            (self._item(view, job) for job in jobs),
+            slots=slots,
+            stretch_bound=math.inf if self.stretch_bound is None else self.stretch_bound,
+            bandwidth_bytes_per_s=self._share(view),
+        )
+
+    def _item(self, view: View, job: Job) -> Item:
+        walltime_s = job.spec.walltime_s or self.assumed_walltime_s
+        rate = view.predicted(job.id).rate_bytes_per_s
+        return Item(
+            id=job.id, slots=job.spec.cpus, alone_s=walltime_s, volume_bytes=rate * walltime_s
+        )
+
+    def _share(self, view: View) -> float:
+        """One socket's part of the storage, bytes/s; infinite where nothing is known of it."""
+        whole = self.bandwidth_bytes_per_s
+        if whole is None:
+            whole = sum(device.capacity_bytes_per_s or 0.0 for device in view.platform.devices)
+        return whole / len(view.platform.partitions) if whole > 0.0 else math.inf
+
+    def _homes(self, view: View, packs: Sequence[Pack]) -> list[PartitionId | None]:
+        """Where each pack will run; one for the largest sockets goes over these alone."""
+        homes: list[PartitionId | None] = [None] * len(packs)
+        if self.mapping == "online":
+            return homes
+        partitions = view.platform.partitions
+        smallest = min(len(partition.slots) for partition in partitions)
+        groups = (
+            (partitions, [i for i, pack in enumerate(packs) if pack.slots <= smallest]),
+            (_largest(partitions), [i for i, pack in enumerate(packs) if pack.slots > smallest]),
+        )
+        for group, indexes in groups:
+            bins = assign([packs[i].alone_s for i in indexes], len(group))
+            for i, number in zip(indexes, bins, strict=True):
+                homes[i] = group[number].id
+        return homes
+
+
+_LATE: Final = Reason(
+    code=_CODE, text="came after the packs were made; the next ones are made when these have begun"
+)
+
+
+def _still_there(waiting: Iterable[Waiting], pending: Mapping[JobId, Job]) -> tuple[Waiting, ...]:
+    """The packs without those who left the queue; an empty one is none."""
+    kept = []
+    for pack in waiting:
+        jobs = tuple(job_id for job_id in pack.jobs if job_id in pending)
+        if len(jobs) < len(pack.jobs):
+            slots = sum(pending[job_id].spec.cpus for job_id in jobs)
+            pack = msgspec.structs.replace(pack, jobs=jobs, slots=slots)  # noqa: PLW2901
+        if jobs:
+            kept.append(pack)
+    return tuple(kept)
+
+
+def _free_partitions(view: View) -> list[Partition]:
+    """Those on which nothing runs, in the order of their numbers."""
+    taken = {job.partition for job in view.live}
+    return [
+        partition
+        for partition in view.platform.partitions
+        if partition.id not in taken and view.slots_free(partition.id) == len(partition.slots)
+    ]
+
+
+def _begin(
+    waiting: Iterable[Waiting], free: Sequence[Partition]
+) -> list[tuple[Waiting, Partition]]:
+    """Which packs start where now."""
+    left = list(free)
+    begun: list[tuple[Waiting, Partition]] = []
+    for pack in waiting:
+        fitting = [p for p in left if pack.partition in (None, p.id) and len(p.slots) >= pack.slots]
+        if fitting:
+            partition = min(fitting, key=lambda p: (len(p.slots), p.id))
+            begun.append((pack, partition))
+            left.remove(partition)
+        if not left:
+            break
+    return begun
+
+
+def _largest(partitions: Sequence[Partition]) -> Sequence[Partition]:
+    size = max(len(partition.slots) for partition in partitions)
+    return [partition for partition in partitions if len(partition.slots) == size]
+
+
+# -- reasons ---------------------------------------------------------------------------------------
+
+
+def _reasons(
+    view: View, waiting: Sequence[Waiting], starts: Iterable[Placed]
+) -> dict[JobId, Reason]:
+    """Of each job in a pack: which one, and what it waits for."""
+    ends = _ends(view, starts)
+    reasons: dict[JobId, Reason] = {}
+    before: dict[PartitionId | None, Waiting] = {}
+    for pack in waiting:
+        where = f" of socket {pack.partition}" if pack.partition is not None else ""
+        ahead = before.get(pack.partition)
+        if ahead is not None:
+            behind = f"behind pack {ahead.number}"
+        elif pack.partition is not None:
+            behind = f"behind what runs there{_last_job(ends, pack.partition)}"
+        else:
+            behind = "the next to start, when a socket is free: " + _in_words(ends)
+        text = f"is in pack {pack.number}{where}, {behind}"
+        reasons |= dict.fromkeys(pack.jobs, Reason(code=_CODE, text=text))
+        before[pack.partition] = pack
+    return reasons
+
+
+def _last_job(ends: Mapping[PartitionId, JobId], partition: PartitionId) -> str:
+    return f", which ends with job {ends[partition]}" if partition in ends else ""
+
+
+def _ends(view: View, starts: Iterable[Placed]) -> dict[PartitionId, JobId]:
+    """The job with which each socket's present pack is expected to end, by what is left of it."""
+    last: dict[PartitionId, tuple[float, JobId]] = {}
+    for partition, left_s, job_id in [*_running(view), *_starting(view, starts)]:
+        last[partition] = max(last.get(partition, (-math.inf, job_id)), (left_s, job_id))
+    return {partition: job_id for partition, (_, job_id) in sorted(last.items())}
+
+
+def _running(view: View) -> Iterator[tuple[PartitionId, float, JobId]]:
+    for job in view.live:
+        if job.partition is not None:
+            walltime_s = job.spec.walltime_s
+            left_s = math.inf if walltime_s is None else walltime_s - job.run_s_at(view.now_s)
+            yield job.partition, left_s, job.id
+
+
+def _starting(view: View, starts: Iterable[Placed]) -> Iterator[tuple[PartitionId, float, JobId]]:
+    for placed in starts:
+        walltime_s = view.job(placed.job_id).spec.walltime_s
+        yield placed.partition, math.inf if walltime_s is None else walltime_s, placed.job_id
+
+
+def _in_words(ends: Mapping[PartitionId, JobId]) -> str:
+    return ", ".join(f"socket {socket} with the end of job {job}" for socket, job in ends.items())

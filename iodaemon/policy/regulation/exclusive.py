@@ -1,0 +1,397 @@
+"""One heavy job at a time does I/O on a device; the others take their turn in a chosen order.
+
+Idea: a device that serves one job at a time serves it at full speed, and the order in which jobs
+are served decides how evenly the delay falls. A job may tell of its I/O phases (``iod phase``): it
+then waits for its turn before one and gives it back after it. Of a job that does not tell, only
+what it moves is seen: it stands still while another has the turn.
+
+1. A device has one token. A job that tells of its I/O needs the tokens of all devices (it asks
+   before it opens its files), any other those of the devices its files lie on, all if unknown.
+2. Whoever tells of a phase claims its turn when it asks. A silent job is heavy when it moved more
+   than ``heavy`` in a timeslice; one that was heavy without the turn for ``heavy_slices`` in a
+   row claims it and is suspended until it has it (a program that is loaded is heavy for a moment,
+   too). Light jobs are left alone.
+3. A free token goes to the first claim in ``order``, at once when a phase is asked for or over.
+   An order that needs to know what was not told (the length of a phase: ``--expect``; what is
+   left: ``--time``; CPU time) puts such jobs behind the others, first come, first served.
+4. The turn is over when the job says so, ends, or is suspended by a person; for a job that tells,
+   after ``idle`` without any I/O; for a silent one after ``quiet_slices`` in which it was light.
+   Whoever does I/O after that is a silent job. A turn is never cut short otherwise.
+5. Left alone: jobs that may not be suspended, are immune, younger than a timeslice, or whose I/O
+   is unknown; they neither need nor have the turn. The last running job is not suspended.
+
+Cost O(n log n) for n live jobs.
+Needs: Suspend, Resume, Grant.
+Source: Carretero, Jeannot, Pallez, Singh, Vidal, ICS 2020, sections 3 and 5.1 (exclusive access,
+list orders; the role of CLARISSE).
+Differs: jobs that say nothing take part; claims for several devices; elapsed time counts from the
+job's start; contention-free time of the work done is CPU time per CPU plus bytes over what a lone
+job gets; remaining work is the rest of the walltime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from iodaemon.core.decision import Evidence, Grant, RegulationPlan, Resume, Suspend, Weighed
+from iodaemon.core.job import Job, JobId, JobState, Reason
+from iodaemon.core.platform import DeviceId
+from iodaemon.core.state import TURN
+from iodaemon.core.view import View
+from iodaemon.policy.order import ORDERS
+from iodaemon.policy.token import (
+    Claim,
+    Handed,
+    claim_of,
+    devices_of,
+    hand_out,
+    lone_bytes_per_s,
+    peak_of,
+    rank,
+    who_has_it,
+)
+
+_EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
+_NO_IO_BYTES_PER_S: Final = 64.0 * 1024
+"""What log lines and the like come to."""
+_STALL_RATIO: Final = 0.01
+"""A job that waited for I/O for more than this part of a slice did some, whatever it moved: who
+waits until its data is on the disk moves nothing."""
+
+_READING_SHARE: Final = 0.1
+"""Of a timeslice: what was moved so shortly before its beginning may be counted in it."""
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """One that has the turn.
+
+    Attributes:
+        since_s: since when.
+        speaks: it told of the phase.
+        light_slices: silent: how many slices in a row it was light.
+        still_since_s: since when it has done no I/O at all. None: it does some.
+        stall_s: its I/O stall time at the last sample.
+    """
+
+    since_s: float
+    speaks: bool
+    light_slices: int = 0
+    still_since_s: float | None = None
+    stall_s: float | None = None
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """From one decision to the next.
+
+    Attributes:
+        sampled_s: the last sample that was looked at.
+        held: who has the turn.
+        left_s: who had it a moment ago, until when.
+        asked_s: since when each silent job without the turn has wanted it.
+        strayed: how many slices in a row a job was heavy without the turn.
+        peak_bytes_per_s: the most that a device was seen to move.
+    """
+
+    sampled_s: float | None = None
+    held: Mapping[JobId, Held] = _EMPTY
+    left_s: Mapping[JobId, float] = _EMPTY
+    asked_s: Mapping[JobId, float] = _EMPTY
+    strayed: Mapping[JobId, int] = _EMPTY
+    peak_bytes_per_s: float = 0.0
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """The I/O token.
+
+    Attributes:
+        timeslice_s: how often it samples and looks at silent jobs, s.
+        order: who is next, by a name of ``policy/order.py``.
+        heavy_bytes_per_s: a silent job that moved more than this is heavy.
+        heavy_slices: so many heavy slices in a row make it claim its turn.
+        quiet_slices: after so many light slices in a row a silent job's turn is over.
+        idle_s: after so long without any I/O the turn of a job that told of it is over.
+    """
+
+    needs: ClassVar[frozenset[type]] = frozenset({Suspend, Resume, Grant})
+    hears_phases: ClassVar[bool] = True
+
+    timeslice_s: float = 1.0
+    order: str = "fifo"
+    heavy_bytes_per_s: float = 10e6
+    heavy_slices: int = 2
+    quiet_slices: int = 3
+    idle_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        """Refuse an order that does not exist, and parameters that mean nothing."""
+        if self.order not in ORDERS:
+            raise ValueError(f"order is {self.order!r}; it must be one of {', '.join(ORDERS)}")
+        for name in ("timeslice_s", "heavy_bytes_per_s", "heavy_slices", "quiet_slices", "idle_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name):g}; it must be above 0")
+
+    def decide(self, view: View, memory: Memory | None) -> tuple[RegulationPlan, Memory | None]:
+        """Take turns back, give them out, and hold the heavy ones that have none."""
+        look = _Look(self, view, memory or Memory())
+        holders = look.take_back()
+        ranked = rank(look.claims(), self.order, view.now_s)
+        handed = hand_out(holders, ranked)
+        look.give_out(handed)
+        look.hold(handed)
+        return look.plan(), look.remember(ranked, handed)
+
+
+class _Look:
+    """One decision on its way. What it has come to so far is in its attributes."""
+
+    def __init__(self, rule: Rule, view: View, memory: Memory) -> None:
+        self.rule = rule
+        self.view = view
+        self.memory = memory
+        self.jobs = {job.id: job for job in view.live}
+        self.is_fresh = view.sampled_s is not None and view.sampled_s != memory.sampled_s
+        self.peak = peak_of(view.devices.values(), memory.peak_bytes_per_s)
+        self.strayed = self._strayed() if self.is_fresh else memory.strayed
+        self.held: dict[JobId, Held] = {}
+        self.grants: list[JobId] = []
+        self.revokes: list[JobId] = []
+        self.resumes: list[JobId] = []
+        self.suspends: list[JobId] = []
+        self.reasons: dict[JobId, Reason] = {}
+
+    @property
+    def slice_began_s(self) -> float:
+        """When the slice began that the last sample ended."""
+        ended_s = self.view.now_s if self.view.sampled_s is None else self.view.sampled_s
+        before_s = self.memory.sampled_s if self.is_fresh else None
+        return ended_s - self.rule.timeslice_s if before_s is None else before_s
+
+    # -- those who have it -------------------------------------------------------------------
+
+    def take_back(self) -> dict[DeviceId, JobId]:
+        """Who still has which device; the others' turns are over."""
+        holders: dict[DeviceId, JobId] = {}
+        had_it = [*self._told_holders(), *self._silent_holders()]
+        for job, before in sorted(had_it, key=self._seniority):
+            held = self._observed(job, before)
+            devices = devices_of(self.view, job)
+            others = [holders[device] for device in devices if device in holders]
+            is_over = self._is_over(held)
+            if not (others or job.wants_freeze or is_over):
+                self.held[job.id] = held
+                holders |= dict.fromkeys(devices, job.id)
+            elif held.speaks:
+                self.revokes.append(job.id)
+                still = f"no I/O for {self.rule.idle_s:g} s" if is_over else "it stands still"
+                why = f"job {others[0]} has it" if others else still
+                self.reasons[job.id] = Reason(code=TURN, text=f"its turn is over: {why}")
+        return holders
+
+    def _seniority(self, each: tuple[Job, Held]) -> tuple[bool, float, JobId]:
+        """Who had it first; one whom the controller let go on takes it from nobody."""
+        job, held = each
+        return held.speaks and _is_immune(job, self.view.now_s), held.since_s, job.id
+
+    def _told_holders(self) -> list[tuple[Job, Held]]:
+        """As the jobs' records say, also after a restart."""
+        told = []
+        for job in self.jobs.values():
+            if job.phase is not None and job.phase.granted_s is not None:
+                held = self.memory.held.get(job.id)
+                if held is None or not held.speaks:
+                    held = Held(since_s=job.phase.granted_s, speaks=True)
+                told.append((job, held))
+        return told
+
+    def _silent_holders(self) -> list[tuple[Job, Held]]:
+        """As remembered; one that has told of a phase since asks like everybody."""
+        return [
+            (self.jobs[job_id], held)
+            for job_id, held in sorted(self.memory.held.items())
+            if not held.speaks
+            and job_id in self.jobs
+            and self.jobs[job_id].phase is None
+            and self.jobs[job_id].state in (JobState.RUNNING, JobState.SUSPENDED_IO)
+        ]
+
+    def _observed(self, job: Job, held: Held) -> Held:
+        """What a slice in which it had the turn throughout says of it."""
+        if not self.is_fresh or held.since_s > self.slice_began_s:
+            return held
+        counters, rate = self.view.counters(job.id), self._rate(job)
+        stall_s = None if counters is None else counters.io_stall_s
+        waited_s = (stall_s or 0.0) - (held.stall_s if held.stall_s is not None else stall_s or 0.0)
+        least_s = _STALL_RATIO * self.rule.timeslice_s
+        is_still = rate is not None and rate <= _NO_IO_BYTES_PER_S and waited_s <= least_s
+        is_light = rate is not None and rate <= self.rule.heavy_bytes_per_s
+        still_since_s = held.still_since_s if held.still_since_s is not None else self.slice_began_s
+        return Held(
+            since_s=held.since_s,
+            speaks=held.speaks,
+            light_slices=held.light_slices + 1 if is_light else 0,
+            still_since_s=still_since_s if is_still else None,
+            stall_s=stall_s,
+        )
+
+    def _is_over(self, held: Held) -> bool:
+        if not held.speaks:
+            return held.light_slices >= self.rule.quiet_slices
+        still_since_s = held.still_since_s
+        return still_since_s is not None and self.view.now_s - still_since_s >= self.rule.idle_s
+
+    # -- those who want it -------------------------------------------------------------------
+
+    def claims(self) -> list[Claim]:
+        """All who wait for their turn, and the heavy ones that have none.
+
+        One that a person holds claims nothing; it keeps its place.
+        """
+        speed = lone_bytes_per_s(self.view, self.peak)
+        found = []
+        for job in self.jobs.values():
+            if job.id in self.held or job.user_hold:
+                continue
+            if job.waits_for_turn or job.io_hold or self._is_intruder(job):
+                claim = claim_of(
+                    self.view, job, requested_s=self._requested_s(job), bytes_per_s=speed
+                )
+                if claim.devices:
+                    found.append(claim)
+                elif job.io_hold:  # its files lie on no device any more
+                    self.resumes.append(job.id)
+        return found
+
+    def _requested_s(self, job: Job) -> float:
+        if job.phase is not None:
+            return job.phase.asked_s
+        since_s = self.view.now_s if job.io_held_since_s is None else job.io_held_since_s
+        return self.memory.asked_s.get(job.id, since_s)
+
+    def _is_intruder(self, job: Job) -> bool:
+        """It has just been heavy without the turn for so long that it is suspended for it."""
+        return self.is_fresh and self.strayed.get(job.id, 0) >= self.rule.heavy_slices
+
+    def _strayed(self) -> dict[JobId, int]:
+        before = self.memory.strayed
+        return {i: before.get(i, 0) + 1 for i, job in self.jobs.items() if self._strays(job)}
+
+    def _strays(self, job: Job) -> bool:
+        """It was heavy in a slice in which the turn was not its own, and may be suspended."""
+        rate = self._rate(job)
+        if rate is None or rate <= self.rule.heavy_bytes_per_s:
+            return False
+        if job.state is not JobState.RUNNING or job.wants_freeze or job.has_turn:
+            return False
+        now_s = self.view.now_s
+        since_s = self.slice_began_s - _READING_SHARE * self.rule.timeslice_s
+        was_told = job.phase is not None and job.phase.asked_s >= since_s
+        had_it = job.id in self.memory.held or self.memory.left_s.get(job.id, -1.0) >= since_s
+        is_young = _age_s(job, now_s) < self.rule.timeslice_s
+        if was_told or had_it or is_young:
+            return False
+        return not (job.spec.no_suspend or _is_immune(job, now_s))
+
+    def _rate(self, job: Job) -> float | None:
+        bandwidth = self.view.bandwidth(job.id)
+        return None if bandwidth is None else bandwidth.total_bytes_per_s
+
+    # -- what becomes of them ----------------------------------------------------------------
+
+    def give_out(self, handed: Handed) -> None:
+        """Whoever won goes on."""
+        for job_id in handed.winners:
+            job = self.jobs[job_id]
+            self.held[job_id] = Held(since_s=self.view.now_s, speaks=job.phase is not None)
+            if job.waits_for_turn:
+                self.grants.append(job_id)
+            if job.io_hold:
+                self.resumes.append(job_id)
+                self.reasons[job_id] = Reason(code=TURN, text="it is its turn to do I/O")
+
+    def hold(self, handed: Handed) -> None:
+        """Whoever did not: it waits, and a heavy one that runs is suspended."""
+        going_on = sum(1 for _ in self.view.running)
+        for job_id, other in handed.behind.items():
+            job = self.jobs[job_id]
+            why = who_has_it(handed, job_id, has_it=other in self.held)
+            if job.waits_for_turn:
+                text = f"waits for its turn to do I/O: {why}"
+                self.reasons[job_id] = Reason(code=TURN, text=text)
+            if self._is_intruder(job) and going_on > 1:
+                going_on -= 1
+                self.suspends.append(job_id)
+                if not job.waits_for_turn:
+                    moved = f"moved {(self._rate(job) or 0.0) / 1e6:.1f} MB/s out of its turn"
+                    self.reasons[job_id] = Reason(code=TURN, text=f"{moved}: {why}")
+
+    def plan(self) -> RegulationPlan:
+        """All of it."""
+        return RegulationPlan(
+            suspends=tuple(self.suspends),
+            resumes=tuple(self.resumes),
+            grants=tuple(self.grants),
+            revokes=tuple(self.revokes),
+            reasons=self.reasons,
+            evidence=(self._evidence(),) if self.suspends or self.resumes else (),
+        )
+
+    def _evidence(self) -> Evidence:
+        rates = {job.id: self._rate(job) for job in self.jobs.values()}
+        strayed = sum(rates[job_id] or 0.0 for job_id in self.suspends)
+        return Evidence(
+            at_s=self.view.now_s,
+            signal="turn to do I/O",
+            quantity="bandwidth",
+            value=strayed,
+            threshold=self.rule.heavy_bytes_per_s,
+            load=strayed,
+            allowed=self.rule.heavy_bytes_per_s,
+            total_bytes_per_s=sum(rate or 0.0 for rate in rates.values()),
+            jobs=tuple(self._row(job, rates[job.id]) for job in self.jobs.values()),
+        )
+
+    def _row(self, job: Job, rate: float | None) -> Weighed:
+        reason = self.reasons.get(job.id)
+        verdict, why = "spared", "light, or not to be suspended"
+        if job.id in self.suspends:
+            verdict, why = "suspend", "" if reason is None else reason.text
+        elif job.id in self.resumes:
+            verdict, why = "resume", "" if reason is None else reason.text
+        elif job.id in self.held:
+            verdict, why = "runs", "has the turn"
+        elif job.io_hold or job.waits_for_turn:
+            verdict, why = "waits", "for its turn"
+        return Weighed(
+            job_id=job.id, rate_bytes_per_s=rate, load=rate or 0.0, verdict=verdict, why=why
+        )
+
+    def remember(self, ranked: Iterable[Claim], handed: Handed) -> Memory:
+        """For the next decision."""
+        now_s = self.view.now_s
+        recent_s = now_s - 3.0 * self.rule.timeslice_s
+        left_s = {i: s for i, s in self.memory.left_s.items() if s >= recent_s}
+        left_s |= {i: now_s for i in self.memory.held if i not in self.held and i in self.jobs}
+        return Memory(
+            sampled_s=self.view.sampled_s,
+            held=self.held,
+            left_s=left_s,
+            asked_s={
+                claim.job_id: claim.requested_s
+                for claim in ranked
+                if claim.job_id in handed.behind and self.jobs[claim.job_id].phase is None
+            },
+            strayed=self.strayed,
+            peak_bytes_per_s=self.peak,
+        )
+
+
+def _age_s(job: Job, now_s: float) -> float:
+    return 0.0 if job.started_s is None else now_s - job.started_s
+
+
+def _is_immune(job: Job, now_s: float) -> bool:
+    return job.immune_until_s is not None and job.immune_until_s > now_s
