@@ -100,7 +100,7 @@ def _value(value: Any, field: msgspec.structs.FieldInfo, key: str, where: str) -
     if value == "none" and NoneType in get_args(type_):
         return None
     if (table := _struct_in(type_)) is not None:
-        return decode_table(value, table, where=f"{where} [{key}]")  # type: ignore[arg-type]
+        return decode_table(value, table, where=f"{where} [{key}]")
     if (row := _row_struct_in(type_)) is not None and isinstance(value, list):
         return tuple(
             decode_table(item, row, where=f"{where} [[{key}]] {number}")
