@@ -238,7 +238,7 @@ def outcome_lines(trial: Trial, outcome: Outcome) -> list[str]:
         lines += report.notes(experiment, outcome.results)
     if outcome.summary:
         columns = [key for key in outcome.summary[0] if key != "kind"]
-        rows = [[_cell(row[key]) for key in columns] for row in outcome.summary]
+        rows = [[report.number_words(row[key]) for key in columns] for row in outcome.summary]
         titles = [
             Column(key.replace("_", " ").upper(), is_number=not isinstance(value, str))
             for key, value in outcome.summary[0].items()
@@ -266,10 +266,6 @@ def _result_lines(rows: list[tuple[str, ...]]) -> list[str]:
         for title, size in zip(HEADER, sizes, strict=True)
     ]
     return output.table(columns, rows, width=width and max(width, sum(sizes) + len(sizes) - 1))
-
-
-def _cell(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:.4g}"
 
 
 def _draw(figures: Sequence[Figure], folder: Path) -> list[Path]:

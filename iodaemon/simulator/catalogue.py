@@ -154,8 +154,8 @@ def load_experiment(name_or_path: str, *, search: Sequence[Path]) -> ExperimentF
     )
     _check_targets(experiment.targets, where)
     file = ExperimentFile(path=path, experiment=experiment)
-    prepare(file, is_quick=True)
     _check_choices(experiment.choices, type(prepare(file).study), where)
+    prepare(file, is_quick=True)
     return file
 
 

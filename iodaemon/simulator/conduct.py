@@ -142,6 +142,7 @@ def kept_chapter(file: ExperimentFile, results: Path) -> tuple[Chapter, tuple[st
         results=_results(trial, study.measure(rows)),
         manifest=manifest,
         run=archive.find_run(folder),
+        summary=() if experiment.targets else _summary(study, rows),
     )
     return chapter, ()
 

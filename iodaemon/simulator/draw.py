@@ -33,7 +33,7 @@ PNG_DOTS_PER_INCH: Final = 150
 GROUP_WIDTH: Final = 0.8
 """Of the bars or boxes of one category, where categories are 1 apart."""
 LEGEND_INSIDE: Final = 4
-"""So many entries are within the picture; more are beside it."""
+"""So many entries find room between lines; more, and those of bars, are beside the picture."""
 LABEL_LENGTH: Final = 10
 """Labels of categories longer than this are slanted, where there are more than a few."""
 _SETTINGS: Final[Mapping[Any, Any]] = MappingProxyType(
@@ -118,12 +118,22 @@ def _draw_axes(axes: Any, figure: Figure) -> None:
     kinds[figure.kind](axes, figure, places)
     if figure.line_y is not None:
         axes.axhline(figure.line_y, color="#555555", linewidth=1.0, zorder=1.5)
+    _scale_axes(axes, figure)
+    _label_axes(axes, figure, places)
+    _add_legend(axes, figure)
+
+
+def _scale_axes(axes: Any, figure: Figure) -> None:
+    from matplotlib.ticker import LogFormatter
+
     if figure.log_x:
         axes.set_xscale("log")
     if figure.log_y:
         axes.set_yscale("log")
-    _label_axes(axes, figure, places)
-    _add_legend(axes, figure)
+    for is_log, axis in ((figure.log_x, axes.xaxis), (figure.log_y, axes.yaxis)):
+        if is_log:
+            axis.set_major_formatter(LogFormatter())  # 0.1 1 10, not powers of ten
+            axis.set_minor_formatter(LogFormatter(minor_thresholds=(1.5, 0.5)))
 
 
 def _places(figure: Figure) -> dict[Any, float]:
@@ -288,12 +298,14 @@ def _label_axes(axes: Any, figure: Figure, places: Mapping[Any, float]) -> None:
 
 
 def _add_legend(axes: Any, figure: Figure) -> None:
+    if all(set(series.x) == {series.label} for series in figure.series):
+        return  # the axis says it all
     if len(figure.series) == 1 and not figure.series[0].is_published:
         return
     handles, labels = axes.get_legend_handles_labels()
     if figure.kind == "stack":  # as they lie: the last one on top
         handles, labels = handles[::-1], labels[::-1]
-    if len(figure.series) <= LEGEND_INSIDE:
+    if figure.kind in ("line", "point") and len(figure.series) <= LEGEND_INSIDE:
         axes.legend(handles, labels, loc="best")
     else:
         beside: dict[str, Any] = {"bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.0}

@@ -9,9 +9,21 @@ import msgspec
 
 from iodaemon.errors import RequestError
 from iodaemon.simulator.archive import Manifest, Run, finite, seed_words
-from iodaemon.simulator.experiment import Choice, Experiment, Target, Verdict
+from iodaemon.simulator.experiment import Choice, Experiment, Row, Target, Verdict
 
 HEADER: Final = ("ID", "QUANTITY", "PUBLISHED", "OURS", "BAND", "VERDICT")
+COLUMNS: Final = (
+    "Paper",
+    "Experiment",
+    "Id",
+    "Quantity",
+    "Published",
+    "Ours",
+    "Band",
+    "Verdict",
+    "Seeds",
+)
+"""Of the table of all experiments."""
 NOTHING: Final = "-"
 
 
@@ -135,12 +147,14 @@ class Chapter(msgspec.Struct, frozen=True, kw_only=True):
         results: empty where it has not been run.
         manifest: of the run; None: not run.
         run: when; None: not known.
+        summary: the study's own table, for an experiment without targets.
     """
 
     experiment: Experiment
     results: tuple[Result, ...] = ()
     manifest: Manifest | None = None
     run: Run | None = None
+    summary: tuple[Row, ...] = ()
 
 
 def head(version: str, date: str) -> str:
@@ -163,8 +177,7 @@ def markdown(chapters: Sequence[Chapter], *, head: str) -> str:
         head: lines before the table.
     """
     lines = [head.rstrip(), ""]
-    columns = ("Experiment", "Id", "Quantity", "Published", "Ours", "Band", "Verdict", "Seeds")
-    lines += [_line(columns), _line(["---"] * len(columns))]
+    lines += [_line(COLUMNS), _line(["---"] * len(COLUMNS))]
     for chapter in chapters:
         lines += _table_lines(chapter)
     for chapter in chapters:
@@ -173,27 +186,30 @@ def markdown(chapters: Sequence[Chapter], *, head: str) -> str:
 
 
 def _table_lines(chapter: Chapter) -> list[str]:
+    experiment = chapter.experiment
+    first = [experiment.source, experiment.name]
+    if not experiment.targets:
+        return []
     if chapter.manifest is None:
-        return [_line([chapter.experiment.name, *[NOTHING] * 5, "not run", NOTHING])]
+        return [_line([*first, *[NOTHING] * 5, "not run", NOTHING])]
     seeds = seed_words(chapter.manifest.seeds)
-    name = chapter.experiment.name
-    return [
-        _line([name, *cells(result)[:-1], _stressed(result.verdict), seeds])
-        for result in chapter.results
-    ]
+    places = {target.id: target.source for target in experiment.targets}
+    lines = []
+    for result in chapter.results:
+        id_, quantity, published, ours, band, _ = cells(result)
+        quantity = f"{quantity} ({places[result.id]})"
+        verdict = _stressed(result.verdict)
+        lines.append(_line([*first, id_, quantity, published, ours, band, verdict, seeds]))
+    return lines
 
 
 def _chapter_lines(chapter: Chapter) -> list[str]:
     experiment = chapter.experiment
-    lines = [
-        f"## {experiment.name}",
-        "",
-        f"{experiment.title}.",
-        "",
-        f"Source: {experiment.source}",
-    ]
+    lines = [f"## {experiment.name}", "", f"{experiment.title}. Source: {experiment.source}."]
     lines += ["", _run_words(chapter)]
-    if chapter.results:
+    if chapter.summary:
+        lines += ["", *_summary_lines(chapter.summary)]
+    if experiment.targets and chapter.results:
         lines[-1] += f" {tally(chapter.results)}.".capitalize()
     missed = notes(experiment, chapter.results)
     if missed:
@@ -206,6 +222,13 @@ def _chapter_lines(chapter: Chapter) -> list[str]:
         ]
         lines += [f"- {choice_words(choice)}" for choice in experiment.choices]
     return lines
+
+
+def _summary_lines(rows: Sequence[Row]) -> list[str]:
+    columns = [key for key in rows[0] if key != "kind"]
+    head_cells = [key.replace("_", " ") for key in columns]
+    body = [_line([number_words(row[key]) for key in columns]) for row in rows]
+    return [_line(head_cells), _line(["---"] * len(columns)), *body]
 
 
 def _run_words(chapter: Chapter) -> str:
