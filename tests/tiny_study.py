@@ -61,7 +61,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         sizes: of the samples.
         pause_s: how long the first task sleeps, so that a later one is done first.
-        fails: what becomes of the last task: ``error``, ``kill``, or nothing.
+        fails: what becomes of the last task: ``error``, ``kill``, or nothing; ``late``: what
+            becomes of the measures.
         policies: labels, for --policy.
     """
 
@@ -92,6 +93,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         return [made, {"kind": "end", "seed": seed, "last": numbers[-1], "name": "x, y"}]
 
     def measure(self, rows):
+        if self.fails == "late":
+            raise KeyError("fifo")
         means = [row for row in rows if row["kind"] == "mean"]
         largest = [row["mean"] for row in means if row["size"] == max(self.sizes)]
         return {

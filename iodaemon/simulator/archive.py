@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -134,10 +135,9 @@ def check_folder(folder: Path, manifest: Manifest) -> tuple[str, ...]:
     Raises:
         RequestError: the folder is somebody else's, or a newer version wrote it.
     """
+    _check_can_write(folder)
     if not folder.exists():
         return ()
-    if not folder.is_dir():
-        raise RequestError(f"{folder} is no folder: name another with --output")
     if not (folder / MANIFEST).exists():
         if any(folder.iterdir()):
             raise RequestError(
@@ -157,6 +157,15 @@ def check_folder(folder: Path, manifest: Manifest) -> tuple[str, ...]:
             f"{manifest.version}: name another folder with --output, or remove it"
         )
     return differences(kept, manifest)
+
+
+def _check_can_write(folder: Path) -> None:
+    """Before anything is computed: that the folder is one, or could be made."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise RequestError(f"{there} is no folder: name another with --output")
+    if not os.access(there, os.W_OK):
+        raise RequestError(f"{there} cannot be written: name another folder with --output")
 
 
 def keep(folder: Path, manifest: Manifest, rows: Sequence[Row]) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from iodaemon.errors import ConfigError, NotFound
+from iodaemon.errors import ConfigError, IodaemonError, NotFound, RequestError
 from iodaemon.simulator import archive, report
 from iodaemon.simulator.archive import Run
 from iodaemon.simulator.catalogue import ExperimentFile, Trial, prepare, with_parameters
@@ -71,13 +72,15 @@ def conduct(trial: Trial, folder: Path, *, processes: int, on_done: OnDone | Non
         raise ConfigError(f"{trial.file.path} [parameters]: {error}") from error
     rows = archive.arranged(rows)
     archive.keep(folder, archive.manifest_of(trial), rows)
-    results = _results(trial, trial.study.measure(rows))
+    with _told(trial.experiment.study):
+        results = _results(trial, trial.study.measure(rows))
+        summary, figures = _summary(trial.study, rows), tuple(trial.study.figures(rows))
     document = report.document(trial.experiment, results)
     archive.write_json(folder / archive.RESULTS, document)
     outcome = Outcome(
         results=results,
-        summary=_summary(trial.study, rows),
-        figures=tuple(trial.study.figures(rows)),
+        summary=summary,
+        figures=figures,
         run=Run(
             ended=time.strftime("%Y-%m-%dT%H:%M"),
             elapsed_s=round(time.monotonic() - begun_s, 2),
@@ -98,7 +101,8 @@ def kept_figures(file: ExperimentFile, folder: Path) -> tuple[Figure, ...]:
         ConfigError: today's study does not take those parameters.
     """
     study, rows = _kept(file, folder)
-    return tuple(study.figures(rows))
+    with _told(file.experiment.study):
+        return tuple(study.figures(rows))
 
 
 def misfits(trial: Trial, folder: Path) -> tuple[str, ...]:
@@ -137,14 +141,26 @@ def kept_chapter(file: ExperimentFile, results: Path) -> tuple[Chapter, tuple[st
     if others := archive.differences(manifest, archive.manifest_of(trial)):
         return Chapter(experiment=experiment), others
     study, rows = _kept(file, folder)
+    with _told(experiment.study):
+        results = _results(trial, study.measure(rows))
+        summary = () if experiment.targets else _summary(study, rows)
+    run = archive.find_run(folder)
     chapter = Chapter(
-        experiment=experiment,
-        results=_results(trial, study.measure(rows)),
-        manifest=manifest,
-        run=archive.find_run(folder),
-        summary=() if experiment.targets else _summary(study, rows),
+        experiment=experiment, results=results, manifest=manifest, run=run, summary=summary
     )
     return chapter, ()
+
+
+@contextmanager
+def _told(study: str) -> Iterator[None]:
+    """What goes wrong in a study when it looks at its rows, in one line."""
+    try:
+        yield
+    except IodaemonError:
+        raise
+    except Exception as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise RequestError(f"study {study!r} fails on its rows, which are kept: {what}") from error
 
 
 def _kept(file: ExperimentFile, folder: Path) -> tuple[Study, tuple[Row, ...]]:

@@ -176,10 +176,10 @@ def markdown(chapters: Sequence[Chapter], *, head: str) -> str:
         chapters: in the order of the table.
         head: lines before the table.
     """
-    lines = [head.rstrip(), ""]
-    lines += [_line(COLUMNS), _line(["---"] * len(COLUMNS))]
-    for chapter in chapters:
-        lines += _table_lines(chapter)
+    lines = [head.rstrip()]
+    table = [line for chapter in chapters for line in _table_lines(chapter)]
+    if table:
+        lines += ["", _line(COLUMNS), _line(["---"] * len(COLUMNS)), *table]
     for chapter in chapters:
         lines += ["", *_chapter_lines(chapter)]
     return "\n".join(lines) + "\n"
@@ -237,8 +237,9 @@ def _run_words(chapter: Chapter) -> str:
     by = f"by iodaemon {chapter.manifest.version}, seeds {seed_words(chapter.manifest.seeds)}"
     if chapter.run is None:
         return f"Run {by}."
+    cores = "1 core" if chapter.run.processes == 1 else f"{chapter.run.processes} cores"
     when = chapter.run.ended.partition("T")[0]
-    return f"Run on {when} {by}, {chapter.run.elapsed_s:.3g} s on {chapter.run.processes} cores."
+    return f"Run on {when} {by}, {chapter.run.elapsed_s:.3g} s on {cores}."
 
 
 def _result(target: Target, ours: float) -> Result:

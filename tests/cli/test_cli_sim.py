@@ -178,6 +178,17 @@ def test_an_experiment_that_fails_does_not_stop_the_others(iod, tiny, place):
     assert "ArithmeticError: no such mean" in result.err
 
 
+def test_a_study_that_fails_on_its_rows_is_told_and_the_rows_are_kept(iod, place):
+    text = tiny_study.FILE.replace("sizes = [10, 1000]", 'sizes = [10]\nfails = "late"')
+    (place / "late.toml").write_text(text)
+
+    assert (
+        1,
+        "study 'tiny_study:Study' fails on its rows, which are kept: KeyError: 'fifo'",
+    ) == iod.fails("sim", "run", "./late.toml")
+    assert {"mean.csv", "end.csv", MANIFEST} == set(contents("iod-sim/late"))
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

@@ -108,8 +108,9 @@ def test_a_file_is_no_folder(tmp_path):
     path = tmp_path / "file"
     path.touch()
 
-    with pytest.raises(RequestError, match="is no folder"):
-        check_folder(path, MINE)
+    for folder in (path, path / "below"):
+        with pytest.raises(RequestError, match="file is no folder"):
+            check_folder(folder, MINE)
 
 
 def test_an_empty_folder_or_none_is_free(tmp_path):

@@ -212,3 +212,13 @@ def test_a_shipped_target_has_a_band_or_says_why_it_is_only_reported(path):
         has_band = target.low is not None or target.high is not None
 
         assert has_band or target.note
+
+
+def test_the_experiment_in_the_documentation_loads(write):
+    page = (SHIPPED[0].parents[2] / "docs" / "simulation.md").read_text()
+    text = page.partition("```toml\n")[2].partition("```")[0]
+
+    file = load(write(text=text))
+
+    assert ["none.mean_stretch"] == [target.id for target in file.experiment.targets]
+    assert 10 == prepare(file, is_quick=True).study.workload.jobs

@@ -1,12 +1,15 @@
 """The study that needs no code: policies side by side, checked parameters, sums that hold."""
 
 import math
+from pathlib import Path
 
+import msgspec
 import pytest
 
-from iodaemon.config import decode_table
+from iodaemon.config import decode_table, key_of
 from iodaemon.errors import ConfigError
-from iodaemon.simulator.study.compare import MEASURES, Study
+from iodaemon.simulator.study.compare import MEASURES, Disk, JobLine, Study
+from iodaemon.simulator.workload import Mix
 
 MIX = {"jobs": 4, "mean_gap": "1 s", "cpus": [1, 2], "transfer": ["1 MB", "200 MB"]}
 LISTED = {"does": "read=100MB compute=2s", "count": 2, "every": "10 s", "name": "listed"}
@@ -168,3 +171,16 @@ def test_what_cannot_be_run_is_refused_with_its_key(parameters, message):
 def test_a_policy_that_is_not_there_or_twice_is_refused(policies, message):
     with pytest.raises(ConfigError, match=message):
         study(policies=policies).tasks((1,))
+
+
+def test_every_parameter_is_in_the_documentation():
+    page = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text()
+    places = {"": Study, "disk.": Disk, "workload.": Mix, "jobs.": JobLine}
+    keys = [
+        prefix + key_of(field.name)
+        for prefix, type_ in places.items()
+        for field in msgspec.structs.fields(type_)
+        if (prefix + key_of(field.name)) != "disk"
+    ]
+
+    assert [] == [key for key in keys if f"`{key}`" not in page]
