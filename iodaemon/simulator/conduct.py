@@ -142,12 +142,13 @@ def kept_chapter(file: ExperimentFile, results: Path) -> tuple[Chapter, tuple[st
         return Chapter(experiment=experiment), others
     study, rows = _kept(file, folder)
     with _told(experiment.study):
-        results = _results(trial, study.measure(rows))
-        summary = () if experiment.targets else _summary(study, rows)
-    run = archive.find_run(folder)
-    chapter = Chapter(
-        experiment=experiment, results=results, manifest=manifest, run=run, summary=summary
-    )
+        chapter = Chapter(
+            experiment=experiment,
+            results=_results(trial, study.measure(rows)),
+            manifest=manifest,
+            run=archive.find_run(folder),
+            summary=() if experiment.targets else _summary(study, rows),
+        )
     return chapter, ()
 
 
