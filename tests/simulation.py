@@ -5,7 +5,13 @@ import math
 import pytest
 from builders import MB
 
-from iodaemon.backend.simulated import Profile, SimulatedDisk, SimulatedNode, default_platform
+from iodaemon.backend.simulated import (
+    Model,
+    Profile,
+    SimulatedDisk,
+    SimulatedNode,
+    default_platform,
+)
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Start
 from iodaemon.core.job import JobId
@@ -30,7 +36,7 @@ class LateTimeline(VirtualTimeline):
 class Sim:
     """A node on a timeline, and what it said."""
 
-    def __init__(self, disk=DISK, timeline=None, **options):
+    def __init__(self, disk=DISK, timeline=None, model=None, **options):
         self.timeline = timeline if timeline is not None else VirtualTimeline()
         self.said = []
         self.profiles = {}
@@ -39,7 +45,7 @@ class Sim:
             self.timeline,
             self.said.append,
             self.profiles.__getitem__,
-            disk=disk,
+            model=Model(disk=disk) if model is None else model,
             **options,
         )
 

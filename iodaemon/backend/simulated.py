@@ -1,24 +1,32 @@
 """A simulated node: the same decisions in, the same events and counters out, no real process.
 
 It runs on any timeline: in virtual time below the simulator, in wall time below the daemon.
-What its jobs do is in their profiles (``profile.py``); how they get on in ``fluid.py``.
+What its jobs do is in their profiles, what they share in the model, how they get on in the
+machine (``model/profile.py``, ``spec.py``, ``machine.py``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, assert_never
 
-from iodaemon.backend.disk import (
-    Scaling,
-    SimulatedDisk,
-    constant_scaling,
-    lv_scaling,
-    table_scaling,
+from iodaemon.backend.model.disk import SimulatedDisk
+from iodaemon.backend.model.machine import Machine
+from iodaemon.backend.model.profile import (
+    Compute,
+    Hold,
+    Profile,
+    Read,
+    Stage,
+    Step,
+    Transfer,
+    Write,
+    parse_profile,
 )
-from iodaemon.backend.fluid import Fluid
-from iodaemon.backend.profile import Compute, Profile, Read, Step, Write, parse_profile
+from iodaemon.backend.model.scaling import Scaling, constant_scaling, lv_scaling, table_scaling
+from iodaemon.backend.model.spec import DEFAULT_MODEL, LinkSpec, Model, OrderKey, StoreSpec
+from iodaemon.backend.model.store import NoSpace, Store
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Decision, Kill, Reject, Resume, Start, Stop, Suspend
 from iodaemon.core.error import IodaemonError
@@ -28,13 +36,22 @@ from iodaemon.core.sample import Sample
 from iodaemon.core.timeline import Timeline, Timer
 
 __all__ = [
+    "DEFAULT_MODEL",
     "Compute",
+    "Hold",
+    "LinkSpec",
+    "Model",
+    "OrderKey",
     "Profile",
     "Read",
     "Scaling",
     "SimulatedDisk",
     "SimulatedNode",
+    "Stage",
     "Step",
+    "Store",
+    "StoreSpec",
+    "Transfer",
     "Write",
     "constant_scaling",
     "default_platform",
@@ -76,7 +93,7 @@ class _Launch:
 
 
 class SimulatedNode:
-    """Carries decisions out in a fluid model. Events are posted from the timeline's calls only."""
+    """Carries decisions out in a model. Events are posted from the timeline's calls only."""
 
     def __init__(
         self,
@@ -85,16 +102,15 @@ class SimulatedNode:
         post: Callable[[ev.Event], None],
         profile_of: Callable[[JobId], Profile],
         *,
-        disk: SimulatedDisk | None = None,
+        model: Model = DEFAULT_MODEL,
         start_delay_s: float = 0.0,
     ) -> None:
         self._platform = platform
         self._timeline = timeline
         self._post = post
         self._profile_of = profile_of
-        self._disk = disk if disk is not None else SimulatedDisk()
         self._start_delay_s = start_delay_s
-        self._fluid = Fluid(self._disk, timeline.now_s)
+        self._machine = Machine(model, timeline.now_s)
         self._launches: dict[JobId, _Launch] = {}
         self._alarm: Timer | None = None
         self._alarm_s = math.inf
@@ -108,6 +124,16 @@ class SimulatedNode:
     def offers(self) -> frozenset[type]:
         """All kinds of decisions."""
         return frozenset({Start, Suspend, Resume, Stop, Kill, Reject})
+
+    @property
+    def stores(self) -> Mapping[str, Store]:
+        """Room for bytes, by name."""
+        return self._machine.stores
+
+    @property
+    def events(self) -> int:
+        """Steps of jobs that ended, and turns of the page cache, so far."""
+        return self._machine.events
 
     def perform(self, decision: Decision) -> None:
         """Carry the decision out; of a job that is unknown or ended it says nothing."""
@@ -135,9 +161,9 @@ class SimulatedNode:
         self._set_alarm()
         sample = Sample(
             at_s=self._timeline.now_s,
-            jobs=self._fluid.jobs(),
-            devices={self._disk.id: self._fluid.device()},
-            node=self._fluid.node(),
+            jobs=self._machine.jobs(),
+            devices=self._machine.devices(),
+            node=self._machine.node(),
         )
         self._answer(ev.SampleTaken(at_s=sample.at_s, sample=sample))
 
@@ -152,7 +178,7 @@ class SimulatedNode:
         try:
             launch = _Launch(start, self._profile_of(start.job_id))
         except IodaemonError as error:
-            self._answer_failed(start, str(error))
+            self._answer_failed(start, str(error), CANNOT_EXECUTE)
             return
         self._launches[start.job_id] = launch
         if self._start_delay_s > 0.0:
@@ -167,16 +193,23 @@ class SimulatedNode:
         self._set_alarm()
 
     def _begin(self, launch: _Launch) -> None:
+        start = launch.start
+        try:
+            self._machine.add(start.job_id, launch.profile, len(start.slots), start.partition)
+        except IodaemonError as error:
+            del self._launches[start.job_id]
+            exit_code = None if isinstance(error, NoSpace) else CANNOT_EXECUTE
+            self._answer_failed(start, str(error), exit_code)
+            return
         launch.runs = True
-        self._fluid.add(launch.start.job_id, launch.profile, len(launch.start.slots))
-        self._answer_started(launch.start)
+        self._answer_started(start)
 
     def _suspend(self, job_id: JobId) -> None:
         launch = self._launches.get(job_id)
         if launch is None or not launch.runs:
             return
         launch.suspended = True
-        self._fluid.suspend(job_id)
+        self._machine.suspend(job_id)
         self._answer(ev.JobSuspended(at_s=self._timeline.now_s, job_id=job_id))
 
     def _resume(self, job_id: JobId) -> None:
@@ -184,7 +217,7 @@ class SimulatedNode:
         if launch is None or not launch.runs:
             return
         launch.suspended = False
-        self._fluid.resume(job_id)
+        self._machine.resume(job_id)
         self._answer(ev.JobResumed(at_s=self._timeline.now_s, job_id=job_id))
 
     def _stop(self, job_id: JobId) -> None:
@@ -202,20 +235,22 @@ class SimulatedNode:
             return
         if launch.timer is not None:
             launch.timer.cancel()
-        io = self._fluid.remove(job_id) if launch.runs else IoTotals(read_bytes=0, written_bytes=0)
+        io = (
+            self._machine.remove(job_id) if launch.runs else IoTotals(read_bytes=0, written_bytes=0)
+        )
         self._answer_exited(launch, self._timeline.now_s, Exit(signal=signal), io)
 
     # -- time --------------------------------------------------------------------------------
 
     def _catch_up(self) -> None:
-        """Bring the fluid to the present; jobs that ended on the way are reported as of then."""
-        for finished in self._fluid.advance(self._timeline.now_s):
+        """Bring the machine to the present; jobs that ended on the way are reported as of then."""
+        for finished in self._machine.advance(self._timeline.now_s):
             launch = self._launches.pop(finished.job_id)
             end = Exit(code=launch.profile.exit_code)
             self._answer_exited(launch, finished.at_s, end, finished.io)
 
     def _set_alarm(self) -> None:
-        next_s = self._fluid.next_s
+        next_s = self._machine.next_s
         if next_s == self._alarm_s:
             return
         if self._alarm is not None:
@@ -227,6 +262,7 @@ class SimulatedNode:
     def _on_alarm(self) -> None:
         self._alarm, self._alarm_s = None, math.inf
         self._catch_up()
+        self._machine.settle()
         self._set_alarm()
 
     # -- events ------------------------------------------------------------------------------
@@ -239,14 +275,14 @@ class SimulatedNode:
         now_s = self._timeline.now_s
         self._answer(ev.JobStarted(at_s=now_s, job_id=start.job_id, attempt=start.attempt))
 
-    def _answer_failed(self, start: Start, problem: str) -> None:
+    def _answer_failed(self, start: Start, problem: str, exit_code: int | None) -> None:
         self._answer(
             ev.StartFailed(
                 at_s=self._timeline.now_s,
                 job_id=start.job_id,
                 attempt=start.attempt,
                 problem=problem,
-                exit_code=CANNOT_EXECUTE,
+                exit_code=exit_code,
             )
         )
 

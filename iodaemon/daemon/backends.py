@@ -129,7 +129,7 @@ class SimulatedDoor:
         post: Post,
         command_of: Callable[[JobId], tuple[str, ...]],
     ) -> None:
-        from iodaemon.backend.profile import parse_profile
+        from iodaemon.backend.model.profile import parse_profile
         from iodaemon.backend.simulated import SimulatedNode
 
         self._timeline = timeline

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from iodaemon.backend.simulated import Profile, SimulatedDisk, SimulatedNode
+from iodaemon.backend.simulated import DEFAULT_MODEL, Model, Profile, SimulatedNode
 from iodaemon.core import event as ev
 from iodaemon.core.controller import Controller
 from iodaemon.core.decision import Plan, Start, Transition
@@ -67,7 +67,8 @@ def simulate(
     rules: Rules,
     jobs: Sequence[Submission],
     *,
-    disk: SimulatedDisk | None = None,
+    model: Model = DEFAULT_MODEL,
+    sampling: bool = True,
     seed: int = 0,
     mode: Mode = Mode.ON,
     until_s: float | None = None,
@@ -79,14 +80,18 @@ def simulate(
         platform: what can be handed out.
         rules: the policy.
         jobs: in any order of time.
-        disk: the device and page cache below all jobs. None: the default one.
+        model: the links, stores and the disk that jobs share.
+        sampling: whether there are timeslices. Without them nothing is measured and regulation
+            is never asked: for experiments without regulation.
         seed: of the generator that rules may use.
         mode: whether regulation acts, only decides, or rests.
         until_s: stop then, whatever is left. None: when nothing will happen any more; a rule
             that never resumes a job, with the guard lifted, would never get there.
         on_step: called after each step of the controller, to watch or to check.
     """
-    run = _Run(platform, rules, jobs, disk=disk, seed=seed, mode=mode, on_step=on_step)
+    run = _Run(
+        platform, rules, jobs, model=model, sampling=sampling, seed=seed, mode=mode, on_step=on_step
+    )
     if until_s is None:
         run.timeline.run()
     else:
@@ -103,7 +108,8 @@ class _Run:
         rules: Rules,
         jobs: Sequence[Submission],
         *,
-        disk: SimulatedDisk | None,
+        model: Model,
+        sampling: bool,
         seed: int,
         mode: Mode,
         on_step: Callable[[State, Plan], None] | None,
@@ -113,11 +119,12 @@ class _Run:
         self._controller = Controller(self._state, rules, seed=seed, mode=mode)
         self._profiles: dict[JobId, Profile] = {}
         self._node = SimulatedNode(
-            platform, self.timeline, self._post, self._profiles.__getitem__, disk=disk
+            platform, self.timeline, self._post, self._profiles.__getitem__, model=model
         )
         self._on_step = on_step
         self._inbox: list[ev.Event] = []
         self._wake: Timer | None = None
+        self._samples = sampling
         self._is_sampling = False
         self._transitions: list[Transition] = []
         self._slices: list[Slice] = []
@@ -170,7 +177,11 @@ class _Run:
 
     def _begin_sampling(self, plan: Plan) -> None:
         """With the first start after an idle time comes a sample, from which the rates count."""
-        if self._is_sampling or not any(isinstance(d, Start) for d in plan.decisions):
+        if (
+            not self._samples
+            or self._is_sampling
+            or not any(isinstance(d, Start) for d in plan.decisions)
+        ):
             return
         self._is_sampling = True
         self._node.sample()

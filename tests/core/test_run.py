@@ -3,7 +3,7 @@
 import pytest
 from builders import MB, FirstFit, InOrder, Script, platform
 
-from iodaemon.backend.simulated import Compute, Profile, Read, SimulatedDisk, Write
+from iodaemon.backend.simulated import Compute, Model, Profile, Read, SimulatedDisk, Write
 from iodaemon.core.decision import RegulationPlan
 from iodaemon.core.job import Exit, JobSpec, JobState
 from iodaemon.core.rule import Rules
@@ -29,7 +29,7 @@ def submission(submit_s, *steps, **spec):
 
 def run(*jobs, machine=None, by=None, **options):
     machine = platform(1) if machine is None else machine
-    return simulate(machine, rules() if by is None else by, jobs, disk=DISK, **options)
+    return simulate(machine, rules() if by is None else by, jobs, model=Model(disk=DISK), **options)
 
 
 class Heaviest:

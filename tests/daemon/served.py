@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from iodaemon.api.client import Client
-from iodaemon.backend.profile import parse_profile
+from iodaemon.backend.model.profile import parse_profile
 from iodaemon.backend.simulated import SimulatedNode, default_platform
 from iodaemon.config import load_policy
 from iodaemon.core.controller import Controller

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from iodaemon.backend.simulated import (
     Compute,
+    Model,
     Profile,
     Read,
     SimulatedDisk,
@@ -45,7 +46,7 @@ def run(rule, profiles, disk, **spec):
         (0.1 * number, JobSpec(command=("x",), **spec), profile)
         for number, profile in enumerate(profiles)
     ]
-    return simulate(default_platform(2, 4), rules, jobs, disk=disk)
+    return simulate(default_platform(2, 4), rules, jobs, model=Model(disk=disk))
 
 
 def readers(count, megabytes, *, compute_s=0.0, parts=20):

@@ -8,7 +8,7 @@ from builders import platform
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iodaemon.backend.simulated import SimulatedDisk, lv_scaling
+from iodaemon.backend.simulated import Model, SimulatedDisk, lv_scaling
 from iodaemon.config import find_policies, load_policy
 from iodaemon.core.decision import Plan, RegulationPlan, Resume, ShadowStep, Start, Suspend
 from iodaemon.core.job import JobId, JobState
@@ -130,7 +130,7 @@ def run(rules, machine, mix, seed):
         machine,
         rules,
         random_workload(mix, seed),
-        disk=DISK,
+        model=Model(disk=DISK),
         seed=seed,
         until_s=NEVER_S,
         on_step=Watch(),
@@ -179,7 +179,7 @@ def test_in_shadow_nothing_is_touched_and_a_replay_says_the_same(rules, machine,
         machine,
         rules,
         random_workload(mix, seed),
-        disk=DISK,
+        model=Model(disk=DISK),
         seed=seed,
         mode=Mode.SHADOW,
         until_s=NEVER_S,
@@ -236,7 +236,9 @@ def test_no_memory_is_always_legal(rules):
         rules, regulation=Forgetful(), admission=ForgetfulAdmission()
     )
     jobs = random_workload(Mix(jobs=15, mean_gap_s=1.0, transfer_bytes=(MB, 300 * MB)), 5)
-    result = simulate(platform(2, 2), forgetful, jobs, disk=DISK, until_s=NEVER_S, on_step=forget)
+    result = simulate(
+        platform(2, 2), forgetful, jobs, model=Model(disk=DISK), until_s=NEVER_S, on_step=forget
+    )
 
     assert len(result.finished) == 15
 

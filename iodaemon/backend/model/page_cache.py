@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
-from iodaemon.backend.disk import SimulatedDisk, share_equally
+from iodaemon.backend.model.disk import SimulatedDisk
 
 
 class PageCache:
@@ -13,17 +12,23 @@ class PageCache:
 
     Invariant: between two calls of ``settle`` both rates are constant. Writeback, once begun,
     goes on until nothing is dirty; so while it is off the oldest dirty data is the first since.
+
+    Attributes:
+        is_writing: writeback has begun.
+        is_at_limit: all writers together get the pace of writeback.
+        next_s: when one of the two changes by itself.
+        cleaned: bytes that ever reached the device.
     """
 
     def __init__(self, disk: SimulatedDisk) -> None:
         self.is_writing = False
+        self.is_at_limit = False
         self.next_s = math.inf
         self.cleaned = 0.0
         self._disk = disk
         self._dirtied = 0.0
         self._in_rate = 0.0
         self._out_rate = 0.0
-        self._is_at_limit = False
         self._first_dirty_s: float | None = None
 
     @property
@@ -37,15 +42,14 @@ class PageCache:
         in_requests = float(self._disk.writeback_depth * self._disk.request_bytes)
         return min(self.dirty, in_requests) if self.is_writing else 0.0
 
-    def flow(self, interval_s: float, dirtied: float) -> None:
-        """Go on at the present rates.
+    def flow(self, interval_s: float) -> None:
+        """Go on at the present rates."""
+        self._dirtied += self._in_rate * interval_s
+        self.cleaned = min(self._dirtied, self.cleaned + self._out_rate * interval_s)
 
-        Args:
-            interval_s: since the last call.
-            dirtied: all bytes that were ever dirtied.
-        """
+    def correct(self, dirtied: float) -> None:
+        """All bytes that were ever dirtied, where that is known better than by adding up rates."""
         self._dirtied = dirtied
-        self.cleaned = min(dirtied, self.cleaned + self._out_rate * interval_s)
 
     def turn(self) -> None:
         """The time ``next_s`` has come: start writeback, or find all clean, or full."""
@@ -54,34 +58,25 @@ class PageCache:
         elif self._in_rate < self._out_rate:
             self.cleaned = self._dirtied
             self.is_writing = False
-            self._is_at_limit = False
+            self.is_at_limit = False
             self._first_dirty_s = None
         else:
-            self._is_at_limit = True
+            self.is_at_limit = True
 
-    def settle(
-        self, now_s: float, wants: Sequence[float], writeback_rate: float
-    ) -> tuple[float, ...]:
-        """Take up new rates; ``next_s`` is when they change by themselves.
+    def settle(self, now_s: float, wanted: float, writeback_rate: float) -> None:
+        """Take up new rates.
 
         Args:
             now_s: the present.
-            wants: what each writer would dirty unhindered, bytes/s.
+            wanted: what all writers would dirty unhindered, bytes/s.
             writeback_rate: what writeback gets of the disk, bytes/s; 0 while it is off.
-
-        Returns:
-            What each writer dirties, bytes/s.
         """
-        wanted = sum(wants)
-        self._is_at_limit = self._is_at_limit and wanted > writeback_rate
+        self.is_at_limit = self.is_at_limit and wanted > writeback_rate
         self._out_rate = writeback_rate
-        self._in_rate = writeback_rate if self._is_at_limit else wanted
+        self._in_rate = writeback_rate if self.is_at_limit else wanted
         if self._in_rate > 0.0 and self._first_dirty_s is None:
             self._first_dirty_s = now_s
         self.next_s = max(now_s, self._next_turn_s(now_s))
-        if self._is_at_limit:
-            return share_equally(writeback_rate, wants).rates
-        return tuple(wants)
 
     def _next_turn_s(self, now_s: float) -> float:
         grows = self._in_rate - self._out_rate

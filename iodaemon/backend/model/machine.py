@@ -1,0 +1,280 @@
+"""All that runs on a simulated platform: rates are constant between events, times are exact.
+
+1. A job does one step of its profile after the other; a suspended job makes no progress.
+2. What happens by itself stands in the agenda, a heap by time: the end of a computation, and of
+   each resource (a link, the disk) the next time something happens on it. Entries that no longer
+   hold are left in it and passed over.
+3. All that happens at one instant happens before anything is shared anew, so that the result
+   does not depend on the order within the instant.
+
+An event costs O(log n) with n jobs: nothing is done for jobs that nothing happens to.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from iodaemon.backend.model.link import make_link
+from iodaemon.backend.model.profile import Compute, Profile, Read, Stage, Step, Transfer, step_size
+from iodaemon.backend.model.progress import Progress, Resource, Task
+from iodaemon.backend.model.spec import Model
+from iodaemon.backend.model.storage import Storage
+from iodaemon.backend.model.store import Store
+from iodaemon.core.job import IoTotals, JobId
+from iodaemon.core.platform import DeviceId, PartitionId
+from iodaemon.core.sample import DeviceCounters, JobCounters, NodeCounters
+from iodaemon.errors import BackendError
+
+_STALE_ABOVE: Final = 64
+"""More entries that no longer hold than this many, and than others, are swept out."""
+_REQUEST_BYTES: Final = 128 * 1024
+"""What a system call moves on a node without a disk of its own."""
+
+
+class Finished(msgspec.Struct, frozen=True, kw_only=True):
+    """A job did all its steps."""
+
+    job_id: JobId
+    at_s: float
+    io: IoTotals
+
+
+class Machine:
+    """All that runs.
+
+    Use: advance it to the present before anything else is asked of it; when all that happens at
+    one instant is told, ``settle`` (or advance it further, which does).
+
+    Attributes:
+        stores: room for bytes, by name; jobs with ``holds`` reserve it from start to end.
+        events: steps of jobs that ended, and turns of the page cache, so far.
+    """
+
+    def __init__(self, model: Model, now_s: float) -> None:
+        self.stores: Mapping[str, Store] = {
+            spec.id: Store(spec.capacity_bytes) for spec in model.stores
+        }
+        self.events = 0
+        self._now_s = now_s
+        self._specs = {spec.id: spec for spec in model.links}
+        self._links: dict[tuple[str, PartitionId | None], Resource] = {}
+        self._storage = None if model.disk is None else Storage(model.disk, now_s)
+        self._jobs: dict[JobId, Progress] = {}
+        self._agenda: list[tuple[float, int, int, Any]] = []
+        self._tickets = itertools.count()
+        self._touched: dict[Resource, None] = {}
+
+    @property
+    def next_s(self) -> float:
+        """When something will happen by itself, ``settle`` included; infinite for never."""
+        if self._touched:
+            return self._now_s
+        return self._next_entry_s()
+
+    def _next_entry_s(self) -> float:
+        agenda = self._agenda
+        while agenda and agenda[0][3].entry is not agenda[0]:
+            heapq.heappop(agenda)
+        return agenda[0][0] if agenda else math.inf
+
+    def advance(self, to_s: float) -> list[Finished]:
+        """Let everything go on until then; the jobs that ended on the way, in that order."""
+        finished: list[Finished] = []
+        if to_s > self._now_s:
+            self.settle()
+        while (next_s := self._next_entry_s()) <= to_s:
+            self._now_s = max(self._now_s, next_s)
+            finished += self._reach()
+        self._now_s = max(self._now_s, to_s)
+        return finished
+
+    def add(self, job_id: JobId, profile: Profile, slots: int, partition: PartitionId) -> None:
+        """Start a job.
+
+        Raises:
+            NoSpace: a store has too little room now.
+            BackendError: it needs what the platform does not have.
+        """
+        tasks = self._tasks(profile, partition)
+        self._reserve(job_id, profile)
+        job = Progress(job_id, profile, tasks, partition)
+        job.slots = slots
+        job.started_s = self._now_s
+        self._jobs[job_id] = job
+        job.next_task()
+        self._begin(job)
+
+    def remove(self, job_id: JobId) -> IoTotals:
+        """End a job wherever it is; what it dirtied is written all the same."""
+        job = self._jobs[job_id]
+        self._stand(job)
+        return self._retire(job)
+
+    def suspend(self, job_id: JobId) -> None:
+        """Bring a job to a standstill."""
+        self._stand(self._jobs[job_id])
+
+    def resume(self, job_id: JobId) -> None:
+        """Let a job go on."""
+        job = self._jobs[job_id]
+        if not job.is_active:
+            job.is_active = True
+            self._begin(job)
+
+    def settle(self) -> None:
+        """Find what holds from now on, once all that happens at this instant has happened."""
+        for resource in self._touched:
+            resource.settle(self._now_s)
+            entry, next_s = resource.entry, resource.next_s
+            if entry is None or entry[0] != next_s:
+                resource.entry = None
+                if next_s < math.inf:
+                    self._enter(resource, next_s, -1)
+        self._touched.clear()
+
+    # -- counters ----------------------------------------------------------------------------
+
+    def jobs(self) -> dict[JobId, JobCounters]:
+        """The counters of each job that has not ended."""
+        disk = None if self._storage is None else self._storage.disk
+        device = None if disk is None else disk.id
+        request_bytes = _REQUEST_BYTES if disk is None else disk.request_bytes
+        return {
+            job_id: job.counters(self._now_s, request_bytes, device)
+            for job_id, job in self._jobs.items()
+        }
+
+    def devices(self) -> dict[DeviceId, DeviceCounters]:
+        """The line of /proc/diskstats of the disk, where there is one."""
+        if self._storage is None:
+            return {}
+        counters = self._storage.device(self._jobs.values(), self._now_s)
+        return {self._storage.disk.id: counters}
+
+    def node(self) -> NodeCounters:
+        """The counters of the whole machine."""
+        return NodeCounters() if self._storage is None else self._storage.node(self._now_s)
+
+    # -- what jobs need ----------------------------------------------------------------------
+
+    def _tasks(self, profile: Profile, partition: PartitionId) -> tuple[Task, ...]:
+        return tuple(
+            Task(step, self._resource(step, partition))
+            for step in profile.steps
+            if step_size(step) > 0
+        )
+
+    def _resource(self, step: Step, partition: PartitionId) -> Resource | None:
+        match step:
+            case Compute():
+                return None
+            case Transfer() | Stage():
+                return self._link(step.link, partition)
+            case _:
+                if self._storage is None:
+                    what = "reads" if isinstance(step, Read) else "writes"
+                    raise BackendError(f"it {what}, but the platform has no disk")
+                return self._storage
+
+    def _link(self, name: str, partition: PartitionId) -> Resource:
+        spec = self._specs.get(name)
+        if spec is None:
+            known = ", ".join(self._specs) or "none"
+            raise BackendError(f"no link is called {name!r}; there are: {known}")
+        key = (name, partition if spec.per_partition else None)
+        if key not in self._links:
+            self._links[key] = make_link(spec, self._now_s)
+        return self._links[key]
+
+    def _reserve(self, job_id: JobId, profile: Profile) -> None:
+        for hold in profile.holds:
+            store = self.stores.get(hold.store)
+            if store is None:
+                known = ", ".join(self.stores) or "none"
+                raise BackendError(f"no store is called {hold.store!r}; there are: {known}")
+            if hold.size_bytes > store.capacity_bytes:
+                raise BackendError(
+                    f"{hold.size_bytes} bytes never fit into store {hold.store} of "
+                    f"{store.capacity_bytes}"
+                )
+        try:
+            for hold in profile.holds:
+                self.stores[hold.store].reserve(job_id, hold.size_bytes, self._now_s)
+        except BackendError:
+            self._give_back(job_id, profile)
+            raise
+
+    def _give_back(self, job_id: JobId, profile: Profile) -> None:
+        for name in {hold.store for hold in profile.holds}:
+            self.stores[name].release(job_id, self._now_s)
+
+    # -- what happens ------------------------------------------------------------------------
+
+    def _reach(self) -> Iterable[Finished]:
+        """Do what is due at this very time; jobs that ended, ordered by id."""
+        now_s, agenda = self._now_s, self._agenda
+        ended: list[Progress] = []
+        while agenda and agenda[0][0] <= now_s:
+            entry = heapq.heappop(agenda)
+            source = entry[3]
+            if source.entry is not entry:
+                continue
+            source.entry = None
+            if isinstance(source, Progress):
+                self._go_on(source, ended)
+            else:
+                for job in source.reach(now_s):
+                    self._go_on(job, ended)
+                self._touched[source] = None
+        ended.sort(key=lambda job: job.job_id)
+        finished = [Finished(job_id=job.job_id, at_s=now_s, io=self._retire(job)) for job in ended]
+        self.settle()
+        return finished
+
+    def _go_on(self, job: Progress, ended: list[Progress]) -> None:
+        """The job's present task is done."""
+        self.events += 1
+        if job.task is not None:
+            job.book(self._now_s)
+            job.next_task()
+        if job.task is None:
+            ended.append(job)
+        else:
+            self._begin(job)
+
+    def _begin(self, job: Progress) -> None:
+        """Do what is left of the present task; with no task left the job ends now."""
+        task = job.task
+        if task is None or task.resource is None:
+            job.finish_s = self._now_s + job.left
+            self._enter(job, job.finish_s, job.job_id)
+        else:
+            task.resource.begin(job, self._now_s)
+            self._touched[task.resource] = None
+
+    def _stand(self, job: Progress) -> None:
+        if job.is_active:
+            job.stand(self._now_s)
+            job.entry = None
+            if job.task is not None and job.task.resource is not None:
+                self._touched[job.task.resource] = None
+
+    def _retire(self, job: Progress) -> IoTotals:
+        del self._jobs[job.job_id]
+        self._give_back(job.job_id, job.profile)
+        if self._storage is not None:
+            self._storage.retire(job, self._now_s)
+        return job.totals(self._now_s)
+
+    def _enter(self, source: Any, time_s: float, number: int) -> None:
+        source.entry = entry = (time_s, number, next(self._tickets), source)
+        heapq.heappush(self._agenda, entry)
+        if len(self._agenda) > _STALE_ABOVE + 2 * (len(self._jobs) + len(self._links)):
+            self._agenda = [entry for entry in self._agenda if entry[3].entry is entry]
+            heapq.heapify(self._agenda)

@@ -1,0 +1,281 @@
+"""One simulated job's way through its profile."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from typing import Any, Protocol
+
+from iodaemon.backend.model.flow import Flow
+from iodaemon.backend.model.profile import Compute, Profile, Read, Stage, Step, Transfer, step_size
+from iodaemon.core.job import IoTotals, JobId
+from iodaemon.core.platform import DeviceId, PartitionId
+from iodaemon.core.sample import JobCounters
+
+
+class Kind(enum.IntEnum):
+    """What a step asks of the platform."""
+
+    COMPUTE = 0
+    READ = 1
+    WRITE_DIRECT = 2
+    WRITE_BUFFERED = 3
+    TRANSFER = 4
+    STAGE = 5
+
+
+class Resource(Protocol):
+    """What jobs share: a link, or the disk with its page cache.
+
+    Use: all that happens at one instant (``reach``, ``leave``, ``begin``), then one ``settle``.
+
+    Attributes:
+        next_s: when a job is done on it by itself; infinite for never.
+        entry: its entry in the engine's agenda, where it has one.
+    """
+
+    next_s: float
+    entry: Any
+
+    def begin(self, job: Progress, now_s: float) -> None:
+        """The job asks for what is left of its present task."""
+        ...
+
+    def leave(self, job: Progress, now_s: float) -> None:
+        """The job goes before it is done, and keeps what is left."""
+        ...
+
+    def reach(self, now_s: float) -> list[Progress]:
+        """Take off all jobs that are done by now."""
+        ...
+
+    def settle(self, now_s: float) -> None:
+        """Find what holds from now on."""
+        ...
+
+    def left(self, job: Progress, now_s: float) -> float:
+        """Bytes of the job's present task that are left."""
+        ...
+
+    def waited(self, job: Progress, now_s: float) -> float:
+        """How long the job has waited for I/O in its present or last stay, s."""
+        ...
+
+    def alone_s(self, task: Task) -> float:
+        """How long the task takes when nobody else is there."""
+        ...
+
+
+class Task:
+    """A step that is not empty, laid out for the engine.
+
+    Attributes:
+        kind: what it asks for.
+        size: seconds of computing, or bytes.
+        cap: bytes/s; None for none.
+        weight: share of a fair link.
+        resource: what it is done on; None for computing.
+    """
+
+    __slots__ = ("cap", "kind", "resource", "size", "weight")
+
+    def __init__(self, step: Step, resource: Resource | None) -> None:
+        self.kind = _kind(step)
+        self.size = step_size(step)
+        self.cap = None if isinstance(step, Compute) else step.cap_bytes_per_s
+        self.weight = step.weight if isinstance(step, Transfer | Stage) else 1.0
+        self.resource = resource
+
+    @property
+    def alone_s(self) -> float:
+        """How long it takes when nobody else is there."""
+        return self.size if self.resource is None else self.resource.alone_s(self)
+
+
+def _kind(step: Step) -> Kind:
+    match step:
+        case Compute():
+            return Kind.COMPUTE
+        case Read():
+            return Kind.READ
+        case Transfer():
+            return Kind.TRANSFER
+        case Stage():
+            return Kind.STAGE
+        case _:
+            return Kind.WRITE_DIRECT if step.direct else Kind.WRITE_BUFFERED
+
+
+class Progress:
+    """One job's way through its profile. Invariant: what is counted is what was done.
+
+    Bytes and seconds are counted from whole tasks plus the present one, so that nothing drifts.
+
+    Attributes:
+        task: the present one; None: all are done.
+        left: what was left of it when its present stay on a resource began, or at its suspension.
+        is_active: it goes on by itself: not suspended.
+        finish_s: when the computing is done.
+        requested_s: when its present stay on a resource began.
+        flow: its way over a link.
+        entry: its entry in the engine's agenda, where it has one.
+    """
+
+    __slots__ = (
+        "_booked",
+        "_done_s",
+        "_index",
+        "_io_done_s",
+        "_round",
+        "_stall_s",
+        "_tasks",
+        "_told",
+        "entry",
+        "finish_s",
+        "flow",
+        "is_active",
+        "job_id",
+        "left",
+        "partition",
+        "profile",
+        "requested_s",
+        "slots",
+        "started_s",
+        "task",
+    )
+
+    def __init__(
+        self, job_id: JobId, profile: Profile, tasks: tuple[Task, ...], partition: PartitionId
+    ) -> None:
+        self.job_id = job_id
+        self.profile = profile
+        self.partition = partition
+        self.slots = 1
+        self.started_s = self.finish_s = self.requested_s = 0.0
+        self.is_active = True
+        self.flow: Flow | None = None
+        self.entry: Any = None
+        self.task: Task | None = None
+        self.left = 0.0
+        self._tasks = tasks
+        self._index = -1
+        self._round = 0
+        self._stall_s = 0.0
+        self._booked: list[float] = [0] * len(Kind)
+        self._told = [0] * len(Kind)
+        self._done_s: list[float] = []
+        self._io_done_s: list[float] = []
+
+    def next_task(self) -> None:
+        """Go on to the next task; there may be none."""
+        self._index += 1
+        if self._index >= len(self._tasks):
+            self._index = 0
+            self._round += 1
+            if self._round >= self.profile.repeat or not self._tasks:
+                self.task, self.left = None, 0.0
+                return
+        self.task = self._tasks[self._index]
+        self.left = self.task.size
+
+    def book(self, now_s: float) -> None:
+        """Count the present task as wholly done."""
+        task = self.task
+        assert task is not None
+        self._booked[task.kind] += task.size
+        if task.resource is not None:
+            self._stall_s += task.resource.waited(self, now_s)
+
+    def stand(self, now_s: float) -> None:
+        """Count what was done of the present task, and go on with it later."""
+        task = self.task
+        if task is None:
+            pass
+        elif task.resource is None:
+            self.left = max(0.0, self.finish_s - now_s)
+        else:
+            left = task.resource.left(self, now_s)
+            self._stall_s += task.resource.waited(self, now_s)
+            task.resource.leave(self, now_s)
+            self.left = left
+        self.is_active = False
+
+    # -- as if alone -------------------------------------------------------------------------
+
+    def ideal_done_s(self) -> float:
+        """Contention-free time of all tasks that are done, s."""
+        done_s = self._prefix()
+        return self._round * done_s[-1] + done_s[self._index]
+
+    def remaining_s(self, phase_s: float) -> float:
+        """Contention-free time of the present task, of which this much is left, and all others."""
+        done_s = self._prefix()
+        total_s = self.profile.repeat * done_s[-1]
+        begun_s = self._round * done_s[-1] + done_s[self._index + 1]
+        return total_s - begun_s + phase_s
+
+    def io_done_s(self) -> float:
+        """The I/O part of what is done, as if alone, s."""
+        self._prefix()
+        return self._round * self._io_done_s[-1] + self._io_done_s[self._index]
+
+    def _prefix(self) -> list[float]:
+        """Contention-free time before each task of a round, and of the whole round, s."""
+        if not self._done_s:
+            alone_s = [task.alone_s for task in self._tasks]
+            io_s = [
+                0.0 if task.resource is None else s
+                for task, s in zip(self._tasks, alone_s, strict=True)
+            ]
+            self._done_s = [0.0, *itertools.accumulate(alone_s)]
+            self._io_done_s = [0.0, *itertools.accumulate(io_s)]
+        return self._done_s
+
+    # -- counters ----------------------------------------------------------------------------
+
+    def done(self, kind: Kind, now_s: float) -> float:
+        """Seconds or bytes of this kind until now, the begun task in part."""
+        booked = self._booked[kind]
+        if self.task is None or self.task.kind is not kind:
+            return booked
+        return booked + max(0.0, self.task.size - self._left(now_s))
+
+    def whole_bytes(self, kind: Kind, now_s: float) -> int:
+        """Whole bytes of this kind until now; rounding never makes them fewer."""
+        self._told[kind] = told = max(self._told[kind], int(self.done(kind, now_s)))
+        return told
+
+    def _left(self, now_s: float) -> float:
+        if self.task is None or not self.is_active:
+            return self.left
+        if self.task.resource is None:
+            return self.finish_s - now_s
+        return self.task.resource.left(self, now_s)
+
+    def totals(self, now_s: float) -> IoTotals:
+        """Its I/O from its start, as /proc/PID/io counts it; unknown when it is hidden."""
+        if self.profile.hides_io:
+            return IoTotals()
+        written = (Kind.WRITE_BUFFERED, Kind.WRITE_DIRECT, Kind.TRANSFER)
+        return IoTotals(
+            read_bytes=self.whole_bytes(Kind.READ, now_s),
+            written_bytes=sum(self.whole_bytes(kind, now_s) for kind in written),
+        )
+
+    def counters(self, now_s: float, request_bytes: int, device: DeviceId | None) -> JobCounters:
+        """Its counters now; a system call moves as much as a request, all files are on one disk."""
+        totals = self.totals(now_s)
+        moved_bytes = totals.total_bytes
+        stall_s = self._stall_s
+        if self.is_active and self.task is not None and self.task.resource is not None:
+            stall_s += self.task.resource.waited(self, now_s)
+        return JobCounters(
+            read_bytes=totals.read_bytes,
+            written_bytes=totals.written_bytes,
+            operations=None if moved_bytes is None else moved_bytes // request_bytes,
+            device_read_bytes=totals.read_bytes,
+            cpu_s=self.done(Kind.COMPUTE, now_s) * self.slots,
+            resident_bytes=self.profile.resident_bytes,
+            io_stall_s=stall_s,
+            devices=None if self.profile.hides_io or device is None else (device,),
+        )

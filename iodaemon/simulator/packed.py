@@ -1,0 +1,196 @@
+"""What a way to pack jobs and to order their I/O makes of a workload, on one and more I/O nodes.
+
+Source: Carretero, Jeannot, Pallez, Singh, Vidal, ICS 2020, sections 5 and 6.2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from iodaemon.core.measure import mean, stretch
+from iodaemon.policy.order import ORDERS
+from iodaemon.policy.packing import Item, Pack, assign, make_packs
+from iodaemon.registry import nearest
+from iodaemon.simulator.carretero import Application, io_load
+from iodaemon.simulator.kernel.run import Batch, Engine, finish_times
+
+PackOrder = Literal["best-fit", "creation"]
+"""In which order Make-Pack looks at the packs: by decreasing processors in use, or as opened."""
+PhaseOrder = Literal["compute-first", "io-first"]
+"""What an iteration begins with."""
+FIRST_FIT = "first-fit"
+LOAD = "load"
+
+
+class Strategy(msgspec.Struct, frozen=True):
+    """A way to pack and an order of I/O.
+
+    Attributes:
+        name: ``BOUND/ORDER``, for example ``1/fifo``.
+        bound: S of Make-Pack; infinite for First-Fit; None: the I/O load of the workload.
+        order: one of the eight list orders.
+    """
+
+    name: str
+    bound: float | None
+    order: str
+
+
+def parse_strategy(name: str) -> Strategy:
+    """The strategy of this name: ``first-fit/fifo``, ``load/fifo``, ``1.5/longest_remaining``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    packing, _, order = name.partition("/")
+    if order not in ORDERS:
+        raise ValueError(
+            f"strategy {name!r}: unknown order {order!r}; {nearest(order, tuple(ORDERS))}"
+        )
+    if packing in (FIRST_FIT, LOAD):
+        return Strategy(name, math.inf if packing == FIRST_FIT else None, order)
+    try:
+        bound = float(packing)
+    except ValueError:
+        bound = math.nan
+    if not bound > 0.0:
+        raise ValueError(
+            f"strategy {name!r}: {packing!r} is no way to pack; write first-fit, load, or a number "
+            "above 0 (the sensibility S)"
+        )
+    return Strategy(name, bound, order)
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What is the same for all strategies.
+
+    Attributes:
+        partition_nodes: P, compute nodes of one I/O node.
+        io_nodes: how many I/O nodes; each count is measured.
+        pack_order: how Make-Pack looks for a place.
+        phase_order: what an iteration begins with.
+        engine: how the packs are run.
+    """
+
+    partition_nodes: int = 2048
+    io_nodes: tuple[int, ...] = (1,)
+    pack_order: PackOrder = "best-fit"
+    phase_order: PhaseOrder = "compute-first"
+    engine: Engine = "auto"
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a workload.
+
+    Attributes:
+        packs: how many.
+        makespans_s: for each count of I/O nodes.
+        stretch: mean over the packs of the largest stretch in it.
+        ideal_s: sum of the packs' lengths without contention.
+        real_s: sum of their real lengths.
+        worst_ratio: the largest real / ideal length of a pack.
+        exec_node_s: time that nodes spend at compute or I/O, in node-seconds.
+        delay_node_s: time that they wait for I/O.
+        idle_node_s: time that nobody holds them, or their application has ended before its pack.
+    """
+
+    packs: int
+    makespans_s: tuple[float, ...]
+    stretch: float
+    ideal_s: float
+    real_s: float
+    worst_ratio: float
+    exec_node_s: float
+    delay_node_s: float
+    idle_node_s: float
+
+
+def run_strategies(
+    applications: Sequence[Application], strategies: Sequence[Strategy], setting: Setting
+) -> list[Outcome]:
+    """Pack, run every pack, put the packs on the I/O nodes; once for each strategy."""
+    load = io_load(applications, setting.partition_nodes)
+    bounds = {load if each.bound is None else each.bound for each in strategies}
+    packs = {bound: pack_applications(applications, bound, setting) for bound in bounds}
+    ends: dict[str, list[list[float]]] = {}
+    for order in sorted({each.order for each in strategies}):
+        mine = [each for each in strategies if each.order == order]
+        chosen = [packs[load if each.bound is None else each.bound] for each in mine]
+        made = iter(run_packs(applications, [p for each in chosen for p in each], order, setting))
+        ends |= {m.name: [next(made) for _ in c] for m, c in zip(mine, chosen, strict=True)}
+    return [
+        _outcome(packs[load if each.bound is None else each.bound], ends[each.name], setting)
+        for each in strategies
+    ]
+
+
+def pack_applications(
+    applications: Sequence[Application], bound: float, setting: Setting
+) -> tuple[Pack, ...]:
+    """The packs of a workload; an item's id is the place of the application."""
+    items = [
+        Item(id=place, slots=each.nodes, alone_s=each.alone_s, volume_bytes=each.volume)
+        for place, each in enumerate(applications)
+    ]
+    return make_packs(
+        items,
+        slots=setting.partition_nodes,
+        stretch_bound=bound,
+        bandwidth_bytes_per_s=1.0,
+        fullest_first=setting.pack_order == "best-fit",
+    )
+
+
+def run_packs(
+    applications: Sequence[Application], packs: Iterable[Pack], order: str, setting: Setting
+) -> list[list[float]]:
+    """When each job of each pack ends, s after the pack's start, in the order of its items."""
+    batch = Batch()
+    places: list[list[int]] = []
+    for pack in packs:
+        ids = sorted(item.id for item in pack.items)
+        first = len(batch.io_s)
+        for each in (applications[place] for place in ids):
+            batch.add_job(each.compute_s, each.io_s, each.iterations)
+        batch.end_pack()
+        column = {place: first + number for number, place in enumerate(ids)}
+        places.append([column[item.id] for item in pack.items])
+    io_first = setting.phase_order == "io-first"
+    end_s = finish_times(batch, ORDERS[order], io_first=io_first, engine=setting.engine)
+    return [[end_s[column] for column in columns] for columns in places]
+
+
+def _outcome(packs: Sequence[Pack], ends: Sequence[Sequence[float]], setting: Setting) -> Outcome:
+    ideal_s = [pack.alone_s for pack in packs]
+    real_s = [max(end_s) for end_s in ends]
+    worst = [
+        max(stretch(end, item.alone_s) for end, item in zip(end_s, pack.items, strict=True))
+        for pack, end_s in zip(packs, ends, strict=True)
+    ]
+    exec_node_s = held_node_s = 0.0
+    for pack, end_s in zip(packs, ends, strict=True):
+        exec_node_s += sum(item.slots * item.alone_s for item in pack.items)
+        held_node_s += sum(item.slots * e for item, e in zip(pack.items, end_s, strict=True))
+    return Outcome(
+        packs=len(packs),
+        makespans_s=tuple(_makespan_s(ideal_s, real_s, count) for count in setting.io_nodes),
+        stretch=mean(worst),
+        ideal_s=sum(ideal_s),
+        real_s=sum(real_s),
+        worst_ratio=max(real / ideal for real, ideal in zip(real_s, ideal_s, strict=True)),
+        exec_node_s=exec_node_s,
+        delay_node_s=held_node_s - exec_node_s,
+        idle_node_s=setting.partition_nodes * sum(real_s) - held_node_s,
+    )
+
+
+def _makespan_s(ideal_s: Sequence[float], real_s: Sequence[float], io_nodes: int) -> float:
+    """LPT by the lengths as they are foreseen; then what they really take."""
+    loads_s = [0.0] * io_nodes
+    for chosen, length_s in zip(assign(ideal_s, io_nodes), real_s, strict=True):
+        loads_s[chosen] += length_s
+    return max(loads_s)

@@ -1,0 +1,157 @@
+"""The fast engine: compiled and plain give the same bits, and both obey the theory."""
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iodaemon.policy.order import CHANGING, ORDERS, fifo
+from iodaemon.simulator.kernel import plain
+from iodaemon.simulator.kernel.run import Batch, finish_times
+
+NAMES = st.sampled_from(sorted(ORDERS))
+ROUND = st.integers(0, 40).map(lambda quarters: quarters / 4)
+"""Lengths without rounding and with many ties."""
+ANY = st.floats(0.0, 50.0)
+
+
+def batches(lengths, largest=6):
+    job = st.tuples(lengths, lengths, st.integers(1, 12))
+    packs = st.lists(st.lists(job, min_size=1, max_size=largest), min_size=1, max_size=3)
+    return packs.map(lambda packs: batch(*packs))
+
+
+def batch(*packs):
+    made = Batch()
+    for pack in packs:
+        for compute_s, io_s, iterations in pack:
+            made.add_job(compute_s, io_s, iterations)
+        made.end_pack()
+    return made
+
+
+def alone_s(made):
+    return [n * (w + v) for w, v, n in zip(made.compute_s, made.io_s, made.iterations, strict=True)]
+
+
+@given(batches(st.one_of(ROUND, ANY)), NAMES, st.booleans())
+def test_compiled_and_plain_loops_agree_to_the_last_bit(made, name, io_first):
+    order = ORDERS[name]
+
+    assert finish_times(made, order, io_first=io_first, engine="plain") == finish_times(
+        made, order, io_first=io_first, engine="compiled"
+    )
+
+
+@given(batches(st.one_of(ROUND, ANY)), NAMES, st.booleans())
+def test_an_order_that_nobody_knows_is_served_as_exactly(made, name, io_first):
+    """By looking at all who wait each time, which is exact for every order."""
+    known = ORDERS[name]
+
+    def unknown(*numbers):
+        return known(*numbers)
+
+    assert finish_times(made, known, io_first=io_first, engine="plain") == finish_times(
+        made, unknown, io_first=io_first, engine="plain"
+    )
+
+
+@given(batches(st.one_of(ROUND, ANY)), st.booleans())
+def test_first_come_first_served_needs_one_heap_only(made, io_first):
+    columns = (made.bounds, made.compute_s, made.io_s, made.iterations)
+    with_one, with_two = [0.0] * len(made.io_s), [0.0] * len(made.io_s)
+    plain.serve_fifo(*columns, with_one, io_first=io_first)
+    plain.serve_fixed(fifo, *columns, with_two, io_first=io_first)
+
+    assert with_one == with_two
+
+
+@given(batches(ROUND, largest=1), st.booleans())
+def test_a_job_alone_ends_with_every_order_as_if_there_were_none(made, io_first):
+    for order in ORDERS.values():
+        assert alone_s(made) == finish_times(made, order, io_first=io_first, engine="plain")
+
+
+@given(st.lists(st.tuples(ANY, ANY, st.integers(1, 12)), min_size=1, max_size=8), NAMES)
+def test_no_order_is_worse_than_twice_the_best(pack, name):
+    """Theorem 1 of the paper, against two lower bounds of the best makespan."""
+    made = batch(pack)
+    best_s = max(sum(v * n for _, v, n in pack), *alone_s(made), 0.0)
+    makespan_s = max(finish_times(made, ORDERS[name], engine="plain"))
+
+    assert best_s * (1 - 1e-12) <= makespan_s <= 2 * best_s * (1 + 1e-12)
+
+
+@given(batches(ROUND), NAMES)
+def test_packs_of_a_batch_know_nothing_of_each_other(made, name):
+    order = ORDERS[name]
+    together = finish_times(made, order, engine="plain")
+    for first, end in zip(made.bounds, made.bounds[1:], strict=False):
+        one = batch(
+            list(
+                zip(
+                    made.compute_s[first:end],
+                    made.io_s[first:end],
+                    made.iterations[first:end],
+                    strict=True,
+                )
+            )
+        )
+
+        assert together[first:end] == finish_times(one, order, engine="plain")
+
+
+def test_two_jobs_by_hand():
+    """w, v = 3, 2 and 1, 2, two iterations each, first come, first served.
+
+    Job 1 is served in 1-3, job 0 (asked at 3) in 3-5, job 1 (asked at 4) in 5-7, job 0 (8) in 8-10.
+    """
+    made = batch([(3.0, 2.0, 2), (1.0, 2.0, 2)])
+
+    assert [10.0, 7.0] == finish_times(made)
+
+
+def test_two_jobs_by_hand_that_begin_with_io():
+    """Both ask at 0 and again at 5: job 0 is served in 0-2 and 5-7, job 1 in 2-4 and 7-9."""
+    made = batch([(3.0, 2.0, 2), (1.0, 2.0, 2)])
+
+    assert [10.0, 10.0] == finish_times(made, io_first=True)
+
+
+def test_the_count_of_events_is_two_an_iteration():
+    assert 2 * (3 + 4) == batch([(1.0, 1.0, 3)], [(1.0, 1.0, 4)]).events
+
+
+def test_an_empty_batch_ends_at_once():
+    assert [] == finish_times(batch(), engine="compiled")
+    assert [] == finish_times(batch(), engine="plain")
+
+
+@pytest.mark.parametrize("name", sorted(CHANGING))
+def test_three_jobs_by_hand_in_the_fair_orders(name):
+    """Served: job 0 from 1, 1 from 5 (0 of I/O yet, as job 2), 2 from 6, 1 from 8 (before job 0,
+    which has had 4), 0 from 9, 1 from 13 (asked before job 2), 2 from 14, 0 from 16, 2 from 20.
+    """
+    made = batch([(1.0, 4.0, 3), (2.0, 1.0, 3), (4.0, 2.0, 3)])
+
+    assert [20.0, 14.0, 22.0] == finish_times(made, ORDERS[name])
+
+
+@pytest.mark.parametrize("engine", ["auto", "plain"])
+def test_without_numba_the_plain_loop_runs(engine):
+    """An interpreter in which numba cannot be found."""
+    code = (
+        "import sys; sys.modules['numba'] = None\n"
+        "import importlib.util as u; find = u.find_spec\n"
+        "u.find_spec = lambda name, *rest: None if name == 'numba' else find(name, *rest)\n"
+        "from iodaemon.simulator.kernel.run import Batch, finish_times\n"
+        "made = Batch(); made.add_job(3.0, 2.0, 2); made.end_pack()\n"
+        f"print(finish_times(made, engine={engine!r}))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert ("[10.0]\n", "") == (ended.stdout, ended.stderr)
