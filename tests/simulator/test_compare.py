@@ -8,10 +8,12 @@ import pytest
 
 from iodaemon.config import decode_table, key_of
 from iodaemon.errors import ConfigError
-from iodaemon.simulator.study.compare import MEASURES, Disk, JobLine, Study
+from iodaemon.simulator.scenario import Disk, JobLine, Link
+from iodaemon.simulator.study.compare import MEASURES, Study
 from iodaemon.simulator.workload import Mix
 
 MIX = {"jobs": 4, "mean_gap": "1 s", "cpus": [1, 2], "transfer": ["1 MB", "200 MB"]}
+PFS = {"capacity": "1 GB/s"}
 LISTED = {"does": "read=100MB compute=2s", "count": 2, "every": "10 s", "name": "listed"}
 
 
@@ -30,6 +32,10 @@ def runs(rows):
 
 def jobs(rows):
     return [row for row in rows if row["kind"] == "job"]
+
+
+def jobs_of(rows):
+    return [row["ended_s"] for row in jobs(rows)]
 
 
 def test_every_policy_meets_the_same_jobs_once_a_seed():
@@ -77,6 +83,42 @@ def test_two_jobs_that_read_at_once_take_turns_of_the_disk():
         "jobs": 2,
         "not_completed": 0,
     } == runs(rows)[0]
+
+
+def over_a_link(*jobs, **link):
+    """Rows of jobs on a machine without disk; each transfers over one link of 100 MB/s."""
+    made = study(
+        workload="none",
+        disk="none",
+        links=[{"capacity": "100 MB/s"} | link],
+        jobs=list(jobs),
+        slots=2,
+        sockets=2,
+    )
+    return jobs_of(rows_of(made))
+
+
+LONG, SHORT = {"does": "transfer=300MB"}, {"does": "transfer=100MB"}
+
+
+def test_a_fair_link_is_shared_by_all_at_once():
+    assert [4.0, 2.0] == over_a_link(LONG, SHORT)
+
+
+def test_an_exclusive_link_serves_one_after_the_other():
+    assert [3.0, 4.0] == over_a_link(LONG, SHORT, sharing="exclusive")
+
+
+def test_an_exclusive_link_serves_in_the_chosen_order():
+    first = {"does": "transfer=100MB"}
+
+    ends = over_a_link(first, LONG, SHORT, sharing="exclusive", order="shortest_io")
+
+    assert [1.0, 5.0, 2.0] == ends
+
+
+def test_each_socket_may_have_a_link_of_its_own():
+    assert [3.0, 1.0] == over_a_link(LONG, SHORT, per_socket=True, sharing="exclusive")
 
 
 def test_jobs_are_submitted_when_they_say():
@@ -154,6 +196,13 @@ def test_the_figures_show_every_policy():
         ({"jobs": [LISTED | {"count": 0}]}, "[[jobs]] 1: count is 0; it must be at least 1"),
         ({"jobs": [LISTED | {"submit": "-5 s"}]}, "[[jobs]] 1: submit: '-5 s' is not a duration"),
         ({"jobs": [{"count": 1}]}, "[[jobs]] 1: 'does' is missing"),
+        ({"jobs": [{"does": "transfer=1GB"}]}, "jobs: no link 'pfs'; none is known"),
+        ({"disk": "none"}, "disk is none, but jobs read and write"),
+        ({"links": [{"id": "a"}]}, "[[links]] 1: 'capacity' is missing"),
+        ({"links": [PFS | {"sharing": "x"}]}, "[[links]] 1: sharing: 'x' is none of 'fair', 'exc"),
+        ({"links": [PFS | {"order": "fiffo"}]}, "order is 'fiffo'; did you mean 'fifo'?"),
+        ({"links": [PFS | {"order": "lowest_id"}]}, "order 'lowest_id' needs sharing = 'exclusive"),
+        ({"links": [PFS, PFS]}, "links: 'pfs' is there twice"),
     ],
 )
 def test_what_cannot_be_run_is_refused_with_its_key(parameters, message):
@@ -175,7 +224,7 @@ def test_a_policy_that_is_not_there_or_twice_is_refused(policies, message):
 
 def test_every_parameter_is_in_the_documentation():
     page = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text()
-    places = {"": Study, "disk.": Disk, "workload.": Mix, "jobs.": JobLine}
+    places = {"": Study, "disk.": Disk, "links.": Link, "workload.": Mix, "jobs.": JobLine}
     keys = [
         prefix + key_of(field.name)
         for prefix, type_ in places.items()

@@ -1,6 +1,6 @@
 """Policies side by side on one machine and one workload: the study that needs no code.
 
-A file gives the machine (sockets, slots, one disk), the work (a random mix, a list of jobs, or
+A file gives the machine (sockets, slots, a disk, links), the work (a random mix, a list of jobs, or
 both) and policies by name; every policy meets the same jobs, once a seed.
 """
 
@@ -13,16 +13,11 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.backend.simulated import (
-    Profile,
-    SimulatedDisk,
-    constant_scaling,
-    default_platform,
-    parse_profile,
-    table_scaling,
-)
+from iodaemon.backend.model.profile import Profile
+from iodaemon.backend.model.spec import Model
+from iodaemon.backend.simulated import default_platform
 from iodaemon.config import load_policy, policy_search
-from iodaemon.core.job import Job, JobSpec, JobState
+from iodaemon.core.job import Job, JobState
 from iodaemon.core.measure import (
     jain_index,
     makespan_s,
@@ -40,108 +35,13 @@ from iodaemon.policy.regulation import none
 from iodaemon.registry import nearest
 from iodaemon.simulator.experiment import Figure, Row, Series
 from iodaemon.simulator.run import Result, Submission, simulate
+from iodaemon.simulator.scenario import Disk, JobLine, Link
 from iodaemon.simulator.workload import Mix, random_workload
 
 DAY_S: Final = 86400.0
-STEPS: Final = ("compute", "read", "write")
 MEASURES: Final = ("makespan_s", "mean_turnaround_s", "mean_stretch", "jain", "suspended_s")
 RELATIVE: Final = ("makespan_s", "mean_turnaround_s", "mean_stretch")
 """Less is better; shown relative to the first policy."""
-
-
-class Disk(msgspec.Struct, frozen=True, kw_only=True):
-    """The disk below all sockets; the page cache is Linux's with 16 GiB of memory.
-
-    Attributes:
-        capacity_bytes_per_s: what one stream gets.
-        scaling: the part of the capacity that is left, for all together, with 1, 2, 3 ...
-            streams; the last one holds beyond. Empty: all of it, always.
-        stream_cap_bytes_per_s: no job's stream is faster. None: no such bound.
-    """
-
-    capacity_bytes_per_s: float = 500e6
-    scaling: tuple[float, ...] = ()
-    stream_cap_bytes_per_s: float | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse a disk that delivers nothing."""
-        if self.capacity_bytes_per_s <= 0.0:
-            raise ValueError("capacity_bytes_per_s must be above 0")
-        if self.scaling and min(self.scaling) <= 0.0:
-            raise ValueError(f"scaling is {list(self.scaling)}; every part must be above 0")
-        if self.stream_cap_bytes_per_s == 0.0:
-            raise ValueError("stream_cap_bytes_per_s must be above 0")
-
-    def simulated(self) -> SimulatedDisk:
-        """The disk of the simulated node."""
-        return SimulatedDisk(
-            capacity_bytes_per_s=self.capacity_bytes_per_s,
-            scaling=table_scaling(self.scaling) if self.scaling else constant_scaling,
-            stream_cap_bytes_per_s=self.stream_cap_bytes_per_s,
-        )
-
-
-class JobLine(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs of one kind.
-
-    Attributes:
-        does: what each really does: ``compute=5s read=2GiB write=200MB``, in this order.
-        repeat: so many times over.
-        name: for people.
-        count: how many jobs.
-        submit_s: when the first one is submitted.
-        every_s: time between two submits. 0: all at once.
-        cpus: slots that each one asks for.
-        walltime_s: bound on its run time. None: no bound.
-        io_rate_bytes_per_s: I/O that it declares. None: unknown to the policies.
-        no_suspend: it must not be suspended.
-    """
-
-    does: str
-    repeat: int = 1
-    name: str = ""
-    count: int = 1
-    submit_s: float = 0.0
-    every_s: float = 0.0
-    cpus: int = 1
-    walltime_s: float | None = None
-    io_rate_bytes_per_s: float | None = None
-    no_suspend: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse steps that are none, and jobs that ask for nothing."""
-        for key in ("repeat", "count", "cpus"):
-            if getattr(self, key) < 1:
-                raise ValueError(f"{key} is {getattr(self, key)}; it must be at least 1")
-        words = self.does.split()
-        if not words:
-            raise ValueError("does is empty; write for example 'compute=5s read=2GiB'")
-        for word in words:
-            kind, found, _ = word.partition("=")
-            if not found or kind not in STEPS:
-                raise ValueError(f"does: {word!r} is no step; {nearest(kind, STEPS)}")
-        try:
-            parse_profile(words)
-        except ConfigError as error:
-            raise ValueError(f"does: {error}") from error
-
-    def submissions(self) -> list[Submission]:
-        """The jobs."""
-        steps = parse_profile(self.does.split()).steps * self.repeat
-        return [
-            (self.submit_s + number * self.every_s, self._spec(), Profile(steps=steps))
-            for number in range(self.count)
-        ]
-
-    def _spec(self) -> JobSpec:
-        return JobSpec(
-            command=("simulated", *self.does.split()),
-            name=self.name,
-            cpus=self.cpus,
-            walltime_s=self.walltime_s,
-            io_rate_bytes_per_s=self.io_rate_bytes_per_s,
-            no_suspend=self.no_suspend,
-        )
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,7 +59,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         policies: names or files; the first one is what the others are compared with.
         sockets: of the machine.
         slots: of each socket.
-        disk: below all sockets.
+        disk: below all sockets. None: there is none, and no job reads or writes.
+        links: to storage elsewhere, for jobs that transfer.
         workload: jobs drawn at random, others for every seed. None: only those listed.
         jobs: listed, the same for every seed.
         until_s: virtual time at which a run is cut off, for a policy that ends no job.
@@ -168,7 +69,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     policies: tuple[str, ...]
     sockets: int = 2
     slots: int = 4
-    disk: Disk = Disk()
+    disk: Disk | None = Disk()
+    links: tuple[Link, ...] = ()
     workload: Mix | None = None
     jobs: tuple[JobLine, ...] = ()
     until_s: float = 7 * DAY_S
@@ -182,6 +84,19 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{key} is {getattr(self, key)}; it must be at least 1")
         if self.workload is None and not self.jobs:
             raise ValueError("no work: give a table workload, or jobs, or both")
+        self._check_jobs()
+
+    def _check_jobs(self) -> None:
+        """A job that asks for what the machine lacks would wait for ever."""
+        known = [link.id for link in self.links]
+        for link in known:
+            if known.count(link) > 1:
+                raise ValueError(f"links: {link!r} is there twice; each has its own id")
+        for line in self.jobs:
+            if line.uses_link and line.link not in known:
+                raise ValueError(f"jobs: no link {line.link!r}; {nearest(line.link, known)}")
+        if self.disk is None and (self.workload or any(line.uses_disk for line in self.jobs)):
+            raise ValueError("disk is none, but jobs read and write")
         wanted = [line.cpus for line in self.jobs]
         wanted += [self.workload.cpus[1]] if self.workload else []
         if max(wanted) > self.slots:
@@ -213,11 +128,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     def run(self, task: Task) -> Sequence[Row]:
         """The sums, then a row a job."""
         work = self._work(task.seed)
-        platform, disk = default_platform(self.sockets, self.slots), self.disk.simulated()
+        platform, model = default_platform(self.sockets, self.slots), self._model()
         result = simulate(
-            platform, task.rules, work, disk=disk, seed=task.seed, until_s=self.until_s
+            platform, task.rules, work, model=model, seed=task.seed, until_s=self.until_s
         )
-        alone = _times_alone_s(platform, disk, work)
+        alone = _times_alone_s(platform, model, work)
         rows = [
             {"kind": "job", "seed": task.seed, "policy": task.policy, **_job_row(job, alone_s)}
             for job, alone_s in zip(result.jobs, alone, strict=True)
@@ -268,27 +183,33 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         first = next(iter(runs))
         return [_summary_row(policy, alike, runs[first]) for policy, alike in runs.items()]
 
+    def _model(self) -> Model:
+        return Model(
+            links=tuple(link.simulated() for link in self.links),
+            disk=None if self.disk is None else self.disk.simulated(),
+        )
+
     def _work(self, seed: int) -> list[Submission]:
         listed = [submission for line in self.jobs for submission in line.submissions()]
         drawn = random_workload(self.workload, seed) if self.workload else ()
         return sorted([*listed, *drawn], key=lambda submission: submission[0])
 
 
-def _times_alone_s(
-    platform: Platform, disk: SimulatedDisk, work: Sequence[Submission]
-) -> list[float]:
+def _times_alone_s(platform: Platform, model: Model, work: Sequence[Submission]) -> list[float]:
     """How long each job takes on the idle machine, without a walltime; alike ones once."""
     rules = Rules(
-        name="alone", admission=fcfs.Rule(), placement=least_io.Rule(), regulation=none.Rule()
+        name="alone",
+        admission=fcfs.Rule(),
+        placement=least_io.Rule(),
+        regulation=none.Rule(),
     )
-    known: dict[Profile, float] = {}
+    known: dict[tuple[Profile, int], float] = {}
     for _, spec, profile in work:
-        if profile not in known:
-            free = msgspec.structs.replace(spec, walltime_s=None)
-            known[profile] = makespan_s(
-                simulate(platform, rules, [(0.0, free, profile)], disk=disk).jobs
-            )
-    return [known[profile] for _, _, profile in work]
+        if (profile, spec.cpus) not in known:
+            job = (0.0, msgspec.structs.replace(spec, walltime_s=None), profile)
+            result = simulate(platform, rules, [job], model=model, sampling=False)
+            known[profile, spec.cpus] = makespan_s(result.jobs)
+    return [known[profile, spec.cpus] for _, spec, profile in work]
 
 
 def _job_row(job: Job, alone_s: float) -> Row:
