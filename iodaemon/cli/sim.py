@@ -13,7 +13,7 @@ import typer
 from iodaemon.cli import failure, output
 from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.failure import ExitCode, UsageError
-from iodaemon.cli.option import OFF, AsJson, Word, Words, argument, option
+from iodaemon.cli.option import OFF, Word, Words, argument, option
 from iodaemon.cli.output import Column
 from iodaemon.cli.session import Session
 from iodaemon.errors import IodaemonError, RequestError
@@ -53,6 +53,8 @@ Policies = Annotated[
 Jobs = Annotated[Word, option("--jobs", metavar="N", text="Processes at most [usable cores].")]
 Folder = Annotated[Word, option("--output", metavar="DIR", text="Results [./iod-sim/NAME].")]
 Strict = Annotated[bool, option("--strict", text="Exit code 1 when a target is missed.")]
+ListJson = Annotated[bool, option("--json", text="The list as JSON.")]
+ResultsJson = Annotated[bool, option("--json", text="The results as JSON.")]
 ResultsFrom = Annotated[
     Word, option("--results", metavar="DIR", text="Where they are kept [./iod-sim].")
 ]
@@ -62,7 +64,7 @@ ReportTo = Annotated[
 
 
 @verb(experiments, "list")
-def list_experiments(as_json: AsJson = OFF) -> int:
+def list_experiments(as_json: ListJson = OFF) -> int:
     """List the experiments, and how long each took last time.
 
     They are looked up in ~/.config/iodaemon/experiments, /etc/iodaemon/experiments, then among
@@ -96,9 +98,9 @@ def run_experiments(
     jobs: Jobs = None,
     folder: Folder = None,
     strict: Strict = OFF,
-    as_json: AsJson = OFF,
+    as_json: ResultsJson = OFF,
 ) -> int:
-    """Run experiments: each quantity as published, ours, and the verdict.
+    """Run experiments: published, ours, and the verdict.
 
     Rows (CSV), results and figures (SVG, PNG) are kept in ./iod-sim/NAME, those of --quick in
     ./iod-sim/NAME-quick. The same seeds give the same bytes. A miss is a result: exit code 0,
@@ -128,9 +130,9 @@ def run_experiments(
 
 @verb(experiments, "plot")
 def plot_experiment(name: Name = None, quick: Quick = OFF, folder: Folder = None) -> int:
-    """Draw the figures of a run again, from its rows; nothing is computed.
+    """Draw the figures of a run again.
 
-    Says so where the rows are of other seeds, parameters or another version.
+    From its rows; nothing is computed. Says so where the rows are of other seeds, parameters or another version.
     """
     if name is None:
         raise UsageError("name an experiment: 'iod sim list' shows them")
@@ -149,9 +151,9 @@ def plot_experiment(name: Name = None, quick: Quick = OFF, folder: Folder = None
 
 @verb(experiments, "report")
 def report_experiments(results: ResultsFrom = None, to: ReportTo = None) -> int:
-    """Make the table of all experiments, from their kept results, in Markdown.
+    """Make the table of all experiments, in Markdown.
 
-    Results of other seeds or parameters than the experiment's are left out, and named.
+    It is made from what is kept. Results of other seeds or parameters than the experiment's are left out, and named.
     """
     from iodaemon import __version__
     from iodaemon.simulator.conduct import RESULTS_FOLDER, kept_chapter
