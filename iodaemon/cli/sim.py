@@ -132,7 +132,8 @@ def run_experiments(
 def plot_experiment(name: Name = None, quick: Quick = OFF, folder: Folder = None) -> int:
     """Draw the figures of a run again.
 
-    From its rows; nothing is computed. Says so where the rows are of other seeds, parameters or another version.
+    From its rows; nothing is computed. Says so where the rows are of other seeds, parameters
+    or another version.
     """
     if name is None:
         raise UsageError("name an experiment: 'iod sim list' shows them")
@@ -153,7 +154,8 @@ def plot_experiment(name: Name = None, quick: Quick = OFF, folder: Folder = None
 def report_experiments(results: ResultsFrom = None, to: ReportTo = None) -> int:
     """Make the table of all experiments, in Markdown.
 
-    It is made from what is kept. Results of other seeds or parameters than the experiment's are left out, and named.
+    It is made from what is kept. Results of other seeds or parameters than the experiment's
+    are left out, and named.
     """
     from iodaemon import __version__
     from iodaemon.simulator.conduct import RESULTS_FOLDER, kept_chapter

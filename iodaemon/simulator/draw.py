@@ -26,6 +26,8 @@ COLOURS: Final = (
     "#8C6D31",
 )
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*")
+MARKER_SIZES: Final = MappingProxyType({"P": 6.5, "X": 6.5, "*": 9.0})
+"""Of those that look small; the others are 5."""
 PUBLISHED_MARKERS: Final = ("o", "s", "^", "D", "v", "p", "h", "8")
 STYLES: Final = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 3)))
 SIZE_INCHES: Final = (7.2, 4.4)
@@ -52,7 +54,6 @@ _SETTINGS: Final[Mapping[Any, Any]] = MappingProxyType(
         "hatch.linewidth": 0.5,
         "legend.frameon": False,
         "lines.linewidth": 1.6,
-        "lines.markersize": 5.0,
     }
 )
 
@@ -124,16 +125,19 @@ def _draw_axes(axes: Any, figure: Figure) -> None:
 
 
 def _scale_axes(axes: Any, figure: Figure) -> None:
-    from matplotlib.ticker import LogFormatter
+    """Logarithmic where it is wanted, with plain numbers: 0.1, 1, 10."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
 
     if figure.log_x:
         axes.set_xscale("log")
     if figure.log_y:
         axes.set_yscale("log")
+    plain = FuncFormatter(lambda value, _: f"{value:g}")
     for is_log, axis in ((figure.log_x, axes.xaxis), (figure.log_y, axes.yaxis)):
         if is_log:
-            axis.set_major_formatter(LogFormatter())  # 0.1 1 10, not powers of ten
-            axis.set_minor_formatter(LogFormatter(minor_thresholds=(1.5, 0.5)))
+            low, high = axis.get_view_interval()
+            axis.set_major_formatter(plain)
+            axis.set_minor_formatter(plain if high < 10.0 * low else NullFormatter())
 
 
 def _places(figure: Figure) -> dict[Any, float]:
@@ -200,6 +204,7 @@ def _draw_lines(axes: Any, figure: Figure, places: Mapping[Any, float]) -> None:
             yerr=None if is_line else _error_bars(series),
             color=colour,
             marker=marker,
+            markersize=MARKER_SIZES.get(marker, 5.0),
             markeredgecolor="#FFFFFF",
             markeredgewidth=0.5,
             linestyle=style if is_line else "none",
