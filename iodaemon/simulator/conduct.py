@@ -67,7 +67,8 @@ def conduct(trial: Trial, folder: Path, *, processes: int, on_done: OnDone | Non
             on_done(now_done, total)
 
     try:
-        rows = run_study(trial.study, trial.seeds, processes=processes, on_done=told)
+        with _told(trial.experiment.study, "fails to plan its tasks"):
+            rows = run_study(trial.study, trial.seeds, processes=processes, on_done=told)
     except ConfigError as error:
         raise ConfigError(f"{trial.file.path} [parameters]: {error}") from error
     rows = archive.arranged(rows)
@@ -153,15 +154,15 @@ def kept_chapter(file: ExperimentFile, results: Path) -> tuple[Chapter, tuple[st
 
 
 @contextmanager
-def _told(study: str) -> Iterator[None]:
-    """What goes wrong in a study when it looks at its rows, in one line."""
+def _told(study: str, problem: str = "fails on its rows, which are kept") -> Iterator[None]:
+    """What goes wrong in a study, which may be foreign code, in one line."""
     try:
         yield
     except IodaemonError:
         raise
     except Exception as error:
         what = " ".join(f"{type(error).__name__}: {error}".split())
-        raise RequestError(f"study {study!r} fails on its rows, which are kept: {what}") from error
+        raise RequestError(f"study {study!r} {problem}: {what}") from error
 
 
 def _kept(file: ExperimentFile, folder: Path) -> tuple[Study, tuple[Row, ...]]:

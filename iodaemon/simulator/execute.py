@@ -6,7 +6,6 @@ gone reads the end of its pipe and ends.
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import multiprocessing.connection
 import operator
@@ -19,6 +18,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from numbers import Integral, Real
+from pickle import PicklingError
 from typing import Any, Final, NoReturn
 
 from iodaemon.errors import IodaemonError, RequestError
@@ -58,14 +58,14 @@ def run_study(
     told(0, len(tasks))
     count = min(processes, len(tasks))
     answers = _here(study, tasks, told) if count <= 1 else _spread(study, tasks, count, told)
-    return tuple(_plain(row, number) for number, rows in enumerate(answers, 1) for row in rows)
+    return tuple(row for rows in answers for row in rows)
 
 
 def _here(study: Study, tasks: Sequence[Any], told: OnDone) -> list[Sequence[Row]]:
     answers: list[Sequence[Row]] = []
     for number, task in enumerate(tasks):
         try:
-            answers.append(study.run(task))
+            answers.append(_rows(study, task))
         except Exception as error:
             raise RequestError(_failure(number, tasks, _one_line(error))) from error
         told(number + 1, len(tasks))
@@ -81,8 +81,7 @@ def _spread(study: Study, tasks: Sequence[Any], count: int, told: OnDone) -> lis
             while idle and (number := next(waiting, None)) is not None:
                 connection = idle.pop()
                 busy[connection] = number
-                with suppress(BrokenPipeError):  # it died; reading its end says so
-                    connection.send(tasks[number])
+                _send(connection, number, tasks)
             for ready in multiprocessing.connection.wait(list(busy)):
                 assert isinstance(ready, Connection)
                 number = busy.pop(ready)
@@ -90,6 +89,15 @@ def _spread(study: Study, tasks: Sequence[Any], count: int, told: OnDone) -> lis
                 idle.append(ready)
                 told(len(answers), len(tasks))
     return [answers[number] for number in range(len(tasks))]
+
+
+def _send(connection: Connection, number: int, tasks: Sequence[Any]) -> None:
+    try:
+        with suppress(BrokenPipeError):  # it died; reading its end says so
+            connection.send(tasks[number])
+    except (PicklingError, TypeError, AttributeError) as error:
+        problem = f"it cannot be sent to another process ({error}); --jobs 1 needs none"
+        raise RequestError(_failure(number, tasks, problem)) from error
 
 
 def _received(connection: Connection, number: int, tasks: Sequence[Any]) -> Sequence[Row]:
@@ -150,9 +158,13 @@ def _serve(study: Study, connection: Connection) -> None:
 
 def _attempt(study: Study, task: Any) -> _Answer:
     try:
-        return [dict(row) for row in study.run(task)], "", ""
+        return _rows(study, task), "", ""
     except Exception as error:  # noqa: BLE001 - it must reach the other process, whatever it is
         return None, _one_line(error), traceback.format_exc()
+
+
+def _rows(study: Study, task: Any) -> list[Row]:
+    return [_plain(row) for row in study.run(task)]
 
 
 def _failure(number: int, tasks: Sequence[Any], problem: str) -> str:
@@ -169,14 +181,14 @@ def _one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _plain(row: Row, number: int) -> Row:
+def _plain(row: Row) -> Row:
     """The row with plain numbers, as they can be written and read back (numpy has its own)."""
     if not isinstance(row.get("kind"), str):
-        raise RequestError(f"task {number} gave a row without a 'kind': {row!r}"[:300])
-    return {key: _plain_value(value, key, number) for key, value in row.items()}
+        raise RequestError(f"it gave a row without a 'kind', {row!r}"[:SHOWN])
+    return {key: _plain_value(value, key) for key, value in row.items()}
 
 
-def _plain_value(value: object, key: str, number: int) -> str | int | float:
+def _plain_value(value: object, key: str) -> str | int | float:
     if isinstance(value, str):
         return str(value)
     if isinstance(value, bool):
@@ -184,5 +196,5 @@ def _plain_value(value: object, key: str, number: int) -> str | int | float:
     if isinstance(value, Integral):
         return operator.index(value)
     if isinstance(value, Real):
-        return float(value) if not math.isnan(value) else math.nan
-    raise RequestError(f"task {number} gave {key} = {value!r}: rows hold text and numbers alone")
+        return float(value)
+    raise RequestError(f"it gave {key} = {value!r}, but rows hold text and numbers alone")

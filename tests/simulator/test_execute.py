@@ -105,14 +105,30 @@ def test_numbers_of_numpy_become_plain_ones():
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"a": 1}, "task 1 gave a row without a 'kind'"),
-        ({"kind": "x", "a": None}, "task 1 gave a = None: rows hold text and numbers alone"),
-        ({"kind": "x", "a": [1]}, r"task 1 gave a = \[1\]"),
+        ({"a": 1}, "task 1 of 1 failed: it gave a row without a 'kind', {'a': 1}"),
+        ({"kind": "x", "a": None}, "it gave a = None, but rows hold text and numbers alone"),
+        ({"kind": "x", "a": [1]}, r"it gave a = \[1\]"),
     ],
 )
 def test_a_row_that_cannot_be_written_is_refused(row, message):
     with pytest.raises(RequestError, match=message):
         run(Giving(row))
+
+
+class Unsendable(Giving):
+    """Its tasks are functions without a name."""
+
+    def tasks(self, seeds):
+        return [lambda: 0, lambda: 1]
+
+
+def test_a_task_that_cannot_be_sent_is_named():
+    study = Unsendable({"kind": "x"})
+
+    with pytest.raises(RequestError, match=r"task \d of 2 failed: it cannot be sent .*--jobs 1"):
+        run(study, processes=2)
+
+    assert 2 == len(run(study, processes=1))
 
 
 def test_there_is_at_least_one_core():
