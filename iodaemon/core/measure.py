@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from iodaemon.core.job import Job
@@ -65,6 +66,11 @@ def jain_index(values: Sequence[float]) -> float:
         return 1.0
     total = sum(values)
     return total * total / (len(values) * squares)
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """The mean of ratios, all above 0; 1 for none. Source: Carretero et al. 2020, footnote 6."""
+    return math.exp(sum(math.log(value) for value in values) / len(values)) if values else 1.0
 
 
 def mean(values: Sequence[float]) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -22,20 +22,24 @@ PackOrder = Literal["best-fit", "creation"]
 """In which order Make-Pack looks at the packs: by decreasing processors in use, or as opened."""
 PhaseOrder = Literal["compute-first", "io-first"]
 """What an iteration begins with."""
-FIRST_FIT = "first-fit"
-LOAD = "load"
+FIRST_FIT: Final = "first-fit"
+AS_SUBMITTED: Final = "as-submitted"
+LOAD: Final = "load"
 
 
 class Strategy(msgspec.Struct, frozen=True):
     """A way to pack and an order of I/O.
 
     Attributes:
-        name: ``BOUND/ORDER``, for example ``1/fifo``.
+        name: ``PACKING/ORDER``, for example ``1/fifo``.
+        packing: ``first-fit``; ``as-submitted``: the same, but jobs are taken as they come, not
+            by decreasing length; ``load``; or S as a number.
         bound: S of Make-Pack; infinite for First-Fit; None: the I/O load of the workload.
         order: one of the eight list orders.
     """
 
     name: str
+    packing: str
     bound: float | None
     order: str
 
@@ -51,18 +55,24 @@ def parse_strategy(name: str) -> Strategy:
         raise ValueError(
             f"strategy {name!r}: unknown order {order!r}; {nearest(order, tuple(ORDERS))}"
         )
-    if packing in (FIRST_FIT, LOAD):
-        return Strategy(name, math.inf if packing == FIRST_FIT else None, order)
+    return Strategy(name, packing, _parse_bound(packing, name), order)
+
+
+def _parse_bound(packing: str, name: str) -> float | None:
+    if packing in (FIRST_FIT, AS_SUBMITTED):
+        return math.inf
+    if packing == LOAD:
+        return None
     try:
         bound = float(packing)
     except ValueError:
         bound = math.nan
     if not bound > 0.0:
         raise ValueError(
-            f"strategy {name!r}: {packing!r} is no way to pack; write first-fit, load, or a number "
-            "above 0 (the sensibility S)"
+            f"strategy {name!r}: {packing!r} is no way to pack; write first-fit, as-submitted, "
+            "load, or a number above 0 (the sensibility S)"
         )
-    return Strategy(name, bound, order)
+    return bound
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,36 +123,47 @@ def run_strategies(
     applications: Sequence[Application], strategies: Sequence[Strategy], setting: Setting
 ) -> list[Outcome]:
     """Pack, run every pack, put the packs on the I/O nodes; once for each strategy."""
-    load = io_load(applications, setting.partition_nodes)
-    bounds = {load if each.bound is None else each.bound for each in strategies}
-    packs = {bound: pack_applications(applications, bound, setting) for bound in bounds}
+    packs = {each.packing: pack_applications(applications, each, setting) for each in strategies}
     ends: dict[str, list[list[float]]] = {}
     for order in sorted({each.order for each in strategies}):
         mine = [each for each in strategies if each.order == order]
-        chosen = [packs[load if each.bound is None else each.bound] for each in mine]
-        made = iter(run_packs(applications, [p for each in chosen for p in each], order, setting))
-        ends |= {m.name: [next(made) for _ in c] for m, c in zip(mine, chosen, strict=True)}
-    return [
-        _outcome(packs[load if each.bound is None else each.bound], ends[each.name], setting)
-        for each in strategies
-    ]
+        chosen = [pack for each in mine for pack in packs[each.packing]]
+        made = iter(run_packs(applications, chosen, order, setting))
+        ends |= {each.name: [next(made) for _ in packs[each.packing]] for each in mine}
+    return [_outcome(packs[each.packing], ends[each.name], setting) for each in strategies]
 
 
 def pack_applications(
-    applications: Sequence[Application], bound: float, setting: Setting
+    applications: Sequence[Application], strategy: Strategy, setting: Setting
 ) -> tuple[Pack, ...]:
     """The packs of a workload; an item's id is the place of the application."""
     items = [
         Item(id=place, slots=each.nodes, alone_s=each.alone_s, volume_bytes=each.volume)
         for place, each in enumerate(applications)
     ]
+    if strategy.packing == AS_SUBMITTED:
+        return _as_submitted(items, setting.partition_nodes)
+    bound = strategy.bound
     return make_packs(
         items,
         slots=setting.partition_nodes,
-        stretch_bound=bound,
+        stretch_bound=io_load(applications, setting.partition_nodes) if bound is None else bound,
         bandwidth_bytes_per_s=1.0,
         fullest_first=setting.pack_order == "best-fit",
     )
+
+
+def _as_submitted(items: Iterable[Item], slots: int) -> tuple[Pack, ...]:
+    """Each job into the first pack with the slots, in the order in which they come."""
+    packs: list[list[Item]] = []
+    for item in items:
+        for pack in packs:
+            if sum(other.slots for other in pack) + item.slots <= slots:
+                pack.append(item)
+                break
+        else:
+            packs.append([item])
+    return tuple(Pack(items=tuple(pack)) for pack in packs)
 
 
 def run_packs(

@@ -1,0 +1,309 @@
+"""Carretero et al., ICS 2020, section 6.2: packs on 1, 3 and 5 I/O nodes (figures 10 to 15)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from iodaemon.core.measure import geometric_mean, mean
+from iodaemon.simulator.carretero import Generator, Law, Loads, io_load, load_list
+from iodaemon.simulator.experiment import Figure, Row, Series
+from iodaemon.simulator.kernel.run import Engine
+from iodaemon.simulator.packed import (
+    Outcome,
+    PackOrder,
+    PhaseOrder,
+    Setting,
+    parse_strategy,
+    run_strategies,
+)
+from iodaemon.simulator.packed_rows import (
+    Pair,
+    Value,
+    by_seed,
+    class_means,
+    load_figure,
+    mean_of,
+    pair_up,
+    steps,
+)
+
+BASE: Final = "first-fit/fifo"
+"""What everything is relative to: "globally referred to as First-Fit" (section 6.2.3)."""
+BOUNDED: Final = "1/fifo"
+BY_LOAD: Final = "load/fifo"
+LONGEST: Final = "1/longest_remaining"
+PUBLISHED: Final = {1: 1.09, 3: 0.71, 5: 0.53}
+"""Geometric means of figure 15 by I/O nodes, as the text prints them (section 6.2.4)."""
+
+
+class Task(msgspec.Struct, frozen=True):
+    """All workloads of one load and one seed."""
+
+    seed: int
+    load: float
+
+
+class Study(msgspec.Struct, frozen=True, kw_only=True):
+    """Random workloads, each packed and run by every strategy.
+
+    Attributes:
+        policies: strategies as ``BOUND/ORDER``; BOUND is ``first-fit``, ``load`` (S = alpha) or S.
+            First-Fit with FIFO is run in any case, all is relative to it.
+        partition_nodes: P, compute nodes of one I/O node.
+        io_nodes: how many; the packs are the same, their places differ.
+        loads: how the list of alpha_gen goes on.
+        workloads: of each load and seed.
+        law: of the number of nodes of an application.
+        sigma: standard deviation of v / w.
+        applications: in a workload, from and to.
+        iterations: of an application, from and to.
+        compute_s: of a compute phase, from and to.
+        pack_order: in which order packs are looked at.
+        phase_order: what an iteration begins with.
+        engine: how the packs are run.
+    """
+
+    policies: tuple[str, ...] = (BOUNDED, BY_LOAD, LONGEST)
+    partition_nodes: int = 2048
+    io_nodes: tuple[int, ...] = (1, 3, 5)
+    loads: Loads = "integer"
+    workloads: int = 10
+    law: Law = "binomial"
+    sigma: float = 0.1
+    applications: tuple[int, int] = (25, 100)
+    iterations: tuple[int, int] = (250, 1000)
+    compute_s: tuple[float, float] = (10.0, 100.0)
+    pack_order: PackOrder = "best-fit"
+    phase_order: PhaseOrder = "compute-first"
+    engine: Engine = "auto"
+
+    def __post_init__(self) -> None:
+        """Refuse strategies that do not exist, and what the generator refuses."""
+        for name in self.policies:
+            try:
+                parse_strategy(name)
+            except ValueError as error:
+                raise ValueError(f"policies: {error}") from error
+        if self.workloads < 1:
+            raise ValueError(f"workloads is {self.workloads}; it must be at least 1")
+        if 1 not in self.io_nodes or min(self.io_nodes) < 1:
+            raise ValueError(f"io_nodes is {list(self.io_nodes)}; it must have 1, and nothing less")
+        self._generator()
+
+    def tasks(self, seeds: Sequence[int]) -> Sequence[Task]:
+        """Every load of every seed."""
+        return [Task(seed=seed, load=load) for seed in seeds for load in load_list(self.loads)]
+
+    def run(self, task: Task) -> Sequence[Row]:
+        """One row a workload and strategy."""
+        names = tuple(dict.fromkeys((BASE, *self.policies)))
+        strategies = [parse_strategy(name) for name in names]
+        rows: list[Row] = []
+        for number in range(self.workloads):
+            rng = random.Random(f"{task.seed} {task.load} {number}")  # noqa: S311 - no secret
+            applications = self._generator().workload(task.load, rng)
+            where: Row = {
+                "kind": "workload",
+                "seed": task.seed,
+                "wanted_load": task.load,
+                "number": number,
+                "load": io_load(applications, self.partition_nodes),
+                "applications": len(applications),
+            }
+            outcomes = run_strategies(applications, strategies, self._setting())
+            for name, outcome in zip(names, outcomes, strict=True):
+                rows.append({**where, "policy": name, **outcome_columns(outcome, self.io_nodes)})
+        return rows
+
+    def measure(self, rows: Sequence[Row]) -> Mapping[str, float]:
+        """Sheet C2, for the strategies that were run. What holds of seeds holds of every one."""
+        pairs = pair_up(rows, BASE)
+        found: dict[str, float] = {
+            "C2e": max(_real_by_ideal(pair) for pair in pairs[BASE]),
+            "C2e-pack": max(float(pair.row["worst_ratio"]) for pair in pairs[BASE]),
+        }
+        if BOUNDED in pairs:
+            found |= _makespans(pairs[BOUNDED], self.io_nodes) | _bounded(pairs[BOUNDED])
+            found |= _split_of_time(pairs[BOUNDED])
+        if BY_LOAD in pairs:
+            makespans = class_means(pairs[BY_LOAD], _makespan)
+            counts = class_means(pairs[BY_LOAD], _packs)
+            found |= {"C2g-load-least": min(counts), "C2g-load-most": max(counts)}
+            found |= {"C2h-least": min(makespans), "C2h-most": max(makespans)}
+        if BOUNDED in pairs and LONGEST in pairs:
+            longest, fifo = (mean_of(pairs[name], _makespan) for name in (LONGEST, BOUNDED))
+            found["C2j"] = abs(longest / fifo - 1.0)
+        return found
+
+    def figures(self, rows: Sequence[Row]) -> Sequence[Figure]:
+        """Figures 10 to 15."""
+        pairs = pair_up(rows, BASE)
+        others = {name: each for name, each in pairs.items() if name != BASE}
+        fifo = {name: each for name, each in pairs.items() if name.endswith("/fifo")}
+
+        def relative(name: str, title: str, what: str, value: Value) -> Figure:
+            lines = {label: (each, value) for label, each in others.items()}
+            return load_figure(name, title, f"{what} / First-Fit", lines)
+
+        made = [
+            relative("figure-10", "Makespan, 1 I/O node (Fig. 10)", "makespan", _makespan),
+            relative("figure-11", "Stretch (Fig. 11)", "stretch", _stretch),
+            relative("figure-12", "Number of packs (Fig. 12)", "packs", _packs),
+            load_figure(
+                "figure-13",
+                "Real length of the packs, all together (Fig. 13)",
+                "real / ideal length",
+                {label: (each, _real_by_ideal) for label, each in fifo.items()},
+            ),
+            _split_figure(fifo),
+        ]
+        if BOUNDED in pairs:
+            made.append(_io_node_figure(pairs[BOUNDED], self.io_nodes))
+        return made
+
+    def _generator(self) -> Generator:
+        return Generator(
+            partition_nodes=self.partition_nodes,
+            law=self.law,
+            sigma=self.sigma,
+            applications=self.applications,
+            iterations=self.iterations,
+            compute_s=self.compute_s,
+        )
+
+    def _setting(self) -> Setting:
+        return Setting(
+            partition_nodes=self.partition_nodes,
+            io_nodes=self.io_nodes,
+            pack_order=self.pack_order,
+            phase_order=self.phase_order,
+            engine=self.engine,
+        )
+
+
+def outcome_columns(outcome: Outcome, io_nodes: Sequence[int]) -> Row:
+    """An outcome as columns of a row."""
+    makespans = zip(io_nodes, outcome.makespans_s, strict=True)
+    return {
+        "packs": outcome.packs,
+        "stretch": outcome.stretch,
+        "ideal_s": outcome.ideal_s,
+        "real_s": outcome.real_s,
+        "worst_ratio": outcome.worst_ratio,
+        "exec_node_s": outcome.exec_node_s,
+        "delay_node_s": outcome.delay_node_s,
+        "idle_node_s": outcome.idle_node_s,
+        **{f"makespan_{count}_s": makespan_s for count, makespan_s in makespans},
+    }
+
+
+def _makespan(pair: Pair) -> float:
+    return pair.ratio("makespan_1_s")
+
+
+def _stretch(pair: Pair) -> float:
+    return pair.ratio("stretch")
+
+
+def _packs(pair: Pair) -> float:
+    return pair.ratio("packs")
+
+
+def _real_by_ideal(pair: Pair) -> float:
+    return float(pair.row["real_s"]) / float(pair.row["ideal_s"])
+
+
+def _makespans(pairs: Sequence[Pair], io_nodes: Sequence[int]) -> dict[str, float]:
+    """C2a to C2c: means over all, and what holds on every seed."""
+    one = _of_seeds(pairs, 1)
+    found = {"C2a": geometric_mean(one), "C2a-least": min(one)}
+    if {3, 5} <= set(io_nodes):
+        three, five = _of_seeds(pairs, 3), _of_seeds(pairs, 5)
+        found |= {"C2b": geometric_mean(three), "C2b-most": max(three)}
+        gains = [b / a for a, b in zip(three, five, strict=True)]
+        found |= {"C2c": geometric_mean(five), "C2c-most": max(gains)}
+    return found
+
+
+def _of_seeds(pairs: Sequence[Pair], io_nodes: int) -> list[float]:
+    """Makespan on so many I/O nodes relative to the base: the mean of each seed."""
+    key = f"makespan_{io_nodes}_s"
+    return [mean_of(each, lambda pair: pair.ratio(key)) for each in by_seed(pairs)]
+
+
+def _bounded(pairs: Sequence[Pair]) -> dict[str, float]:
+    """C2d, C2f and C2g of S = 1."""
+    real = [_real_by_ideal(pair) for pair in pairs]
+    inverse = mean_of(pairs, lambda pair: float(pair.row["stretch"]))
+    return {
+        "C2d": geometric_mean(real),
+        "C2d-most": max(real),
+        "C2f": max(steps(pairs, _stretch)),
+        "C2f-stretch": inverse,
+        "C2g": min(steps(pairs, _packs)),
+    }
+
+
+def _split_of_time(pairs: Sequence[Pair]) -> dict[str, float]:
+    """C2i: what is moved between delay and idle, in parts of the base's whole time."""
+    ours, base = (_parts([getattr(pair, which) for pair in pairs]) for which in ("row", "base"))
+    whole = sum(base.values())
+    delay, idle = ((ours[key] - base[key]) / whole for key in ("delay", "idle"))
+    return {
+        "C2i": -delay,
+        "C2i-idle": idle + delay,
+        "C2i-total": sum(ours.values()) / whole,
+    }
+
+
+def _parts(rows: Iterable[Row]) -> dict[str, float]:
+    held = list(rows)
+    keys = ("exec", "delay", "idle")
+    return {key: mean([float(row[f"{key}_node_s"]) for row in held]) for key in keys}
+
+
+def _split_figure(pairs: Mapping[str, Sequence[Pair]]) -> Figure:
+    parts = {name: _parts(pair.row for pair in each) for name, each in pairs.items()}
+    whole = sum(parts[BASE].values())
+    series = (
+        Series(label=key, x=tuple(parts), y=tuple(part[key] / whole for part in parts.values()))
+        for key in ("exec", "delay", "idle")
+    )
+    return Figure(
+        name="figure-14",
+        title="What the nodes do (Fig. 14)",
+        x_label="",
+        y_label="node time / that of First-Fit",
+        kind="stack",
+        series=tuple(series),
+    )
+
+
+def _io_node_figure(pairs: Sequence[Pair], io_nodes: Sequence[int]) -> Figure:
+    of_seeds = [_of_seeds(pairs, count) for count in io_nodes]
+    ours = Series(
+        label="S = 1",
+        x=tuple(io_nodes),
+        y=tuple(geometric_mean(values) for values in of_seeds),
+        low=tuple(min(values) for values in of_seeds),
+        high=tuple(max(values) for values in of_seeds),
+    )
+    paper = Series(
+        label="published",
+        x=tuple(PUBLISHED),
+        y=tuple(PUBLISHED.values()),
+        is_published=True,
+    )
+    return Figure(
+        name="figure-15",
+        title="Makespan on more I/O nodes (Fig. 15)",
+        x_label="I/O nodes",
+        y_label="makespan / First-Fit, geometric mean",
+        kind="line",
+        series=(ours, paper),
+        line_y=1.0,
+    )

@@ -1,0 +1,234 @@
+"""Carretero et al., ICS 2020, Table 1: eight list orders on one I/O node (figures 5 to 9)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from iodaemon.core.measure import stretch
+from iodaemon.policy.order import ORDERS, OrderKey
+from iodaemon.registry import nearest
+from iodaemon.simulator.carretero import Application
+from iodaemon.simulator.experiment import Figure, Row, Series
+from iodaemon.simulator.kernel.run import Batch, Engine, finish_times
+from iodaemon.simulator.packed import PhaseOrder
+
+BASE: Final = "fifo"
+"""What makespans are relative to (figures 6 and 8)."""
+FAIR: Final = ("stretch_oriented", "shortest_io", "longest_remaining", "bandwidth_oriented")
+"""C1d: those with a much better maximum stretch than FIFO (section 6.1.2)."""
+BEST: Final = ("stretch_oriented", "shortest_io", "longest_remaining")
+"""C1f: "very good results" in makespan (section 6.1.2)."""
+MOST_DELAYED: Final = (3, 4)
+"""C1g: the applications with the largest stretch (section 6.1.2)."""
+DELAYING: Final = ("fifo", "lowest_id", "longest_io")
+"""C1g: the orders for which sheet C asks it."""
+
+
+class Task(msgspec.Struct, frozen=True):
+    """One order at one length of the workload."""
+
+    policy: str
+    batch: float
+
+
+class Study(msgspec.Struct, frozen=True, kw_only=True):
+    """All applications at once on one I/O node, for each order and each number of batches.
+
+    Attributes:
+        jobs: Table 1.
+        policies: list orders by name.
+        batches: factors of all iterations ("iteration batches"); the measures are taken at 1.
+        phase_order: what an iteration begins with.
+        step_s: phases are rounded up to whole steps, as in a simulator with fixed increments;
+            0: exact times.
+        engine: how it is run.
+    """
+
+    jobs: tuple[Application, ...]
+    policies: tuple[str, ...] = tuple(ORDERS)
+    batches: tuple[float, ...] = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0, 16.0, 64.0)
+    phase_order: PhaseOrder = "compute-first"
+    step_s: float = 0.0
+    engine: Engine = "auto"
+
+    def __post_init__(self) -> None:
+        """Refuse orders that do not exist, and batches that are none."""
+        for policy in self.policies:
+            if policy not in ORDERS:
+                hint = nearest(policy, tuple(ORDERS))
+                raise ValueError(f"policies: unknown order {policy!r}; {hint}")
+        if not self.jobs or not self.policies or not self.batches:
+            raise ValueError("jobs, policies and batches must not be empty")
+        if not all(0.0 < batch < math.inf for batch in self.batches):
+            raise ValueError("batches: every factor must be above 0")
+        if not 0.0 <= self.step_s < math.inf:
+            raise ValueError(f"step_s is {self.step_s:g}; it must not be negative")
+
+    def tasks(self, seeds: Sequence[int]) -> Sequence[Task]:
+        """Every order at every length. Nothing is random: the seeds do not matter."""
+        del seeds
+        names = dict.fromkeys((*self.policies, BASE))
+        return [Task(policy=name, batch=batch) for batch in self.batches for name in names]
+
+    def run(self, task: Task) -> Sequence[Row]:
+        """One row an application, and one for the run."""
+        batch = Batch()
+        for job in self.jobs:
+            iterations = max(1, round(job.iterations * task.batch))
+            batch.add_job(self._whole(job.compute_s), self._whole(job.io_s), iterations)
+        batch.end_pack()
+        order: OrderKey = ORDERS[task.policy]
+        io_first = self.phase_order == "io-first"
+        ends_s = finish_times(batch, order, io_first=io_first, engine=self.engine)
+        phases = zip(batch.compute_s, batch.io_s, batch.iterations, strict=True)
+        alone_s = [n * (w + v) for w, v, n in phases]
+        stretches = [stretch(end, alone) for end, alone in zip(ends_s, alone_s, strict=True)]
+        where: Row = {"policy": task.policy, "batch": task.batch}
+        rows: list[Row] = [
+            {"kind": "application", **where, "application": number, "end_s": end, "stretch": value}
+            for number, (end, value) in enumerate(zip(ends_s, stretches, strict=True), start=1)
+        ]
+        rows.append(
+            {"kind": "run", **where, "makespan_s": max(ends_s), "max_stretch": max(stretches)}
+        )
+        return rows
+
+    def measure(self, rows: Sequence[Row]) -> Mapping[str, float]:
+        """Sheet C1, for the orders that were run and at one batch."""
+        worst = _table(rows, "max_stretch")
+        ratio = _relative(_table(rows, "makespan_s"))
+        at_one = {name: by_batch[1.0] for name, by_batch in worst.items() if 1.0 in by_batch}
+        ratio_at_one = {name: by_batch[1.0] for name, by_batch in ratio.items() if 1.0 in by_batch}
+        found: dict[str, float] = {}
+        for key, name in (
+            ("C1a", "shortest_remaining"),
+            ("C1b", "longest_io"),
+            ("C1c", "fifo"),
+            ("C1e", "lowest_id"),
+        ):
+            if name in at_one:
+                found[key] = at_one[name]
+        if set(FAIR) <= at_one.keys():
+            found["C1d"] = max(at_one[name] for name in FAIR)
+        if ratio_at_one.keys() == ORDERS.keys():
+            found |= _makespans(ratio_at_one)
+        if set(DELAYING) <= at_one.keys():
+            found["C1g"] = float(all(_delays_them(rows, name) for name in DELAYING))
+        if all({1.0, 64.0} <= by_batch.keys() for by_batch in worst.values()):
+            found["C1h"] = max(abs(b[64.0] / b[1.0] - 1.0) for b in worst.values())
+        return found
+
+    def figures(self, rows: Sequence[Row]) -> Sequence[Figure]:
+        """Figures 5 to 9; the one of the real machine has our line alone."""
+        worst, ratio = _table(rows, "max_stretch"), _relative(_table(rows, "makespan_s"))
+        made = [
+            _lines("figure-5", "Maximum stretch (Fig. 5)", "maximum stretch", worst),
+            _lines("figure-6", "Makespan relative to FIFO (Fig. 6)", "makespan / FIFO", ratio),
+        ]
+        made += [
+            _applications(rows, f"figure-7-{name}", f"Stretch, {name} (Fig. 7)", name)
+            for name in self.policies
+        ]
+        longest = max(self.batches)
+        bars = Series(
+            label=f"{longest:g} batches",
+            x=tuple(ratio),
+            y=tuple(by_batch[longest] for by_batch in ratio.values()),
+        )
+        made.append(
+            Figure(
+                name="figure-8",
+                title="Makespan relative to FIFO (Fig. 8)",
+                x_label="",
+                y_label="makespan / FIFO",
+                kind="bar",
+                series=(bars,),
+                line_y=1.0,
+            )
+        )
+        if "longest_io" in self.policies:
+            title = "Stretch with longest I/O, simulated (Fig. 9)"
+            made.append(_applications(rows, "figure-9", title, "longest_io"))
+        return made
+
+    def _whole(self, length_s: float) -> float:
+        """The length in whole steps."""
+        if self.step_s == 0.0:
+            return length_s
+        return math.ceil(length_s / self.step_s) * self.step_s
+
+
+Table = dict[str, dict[float, float]]
+"""A value by policy and batch."""
+
+
+def _table(rows: Sequence[Row], key: str) -> Table:
+    table: Table = {}
+    for row in rows:
+        if row["kind"] == "run":
+            table.setdefault(str(row["policy"]), {})[float(row["batch"])] = float(row[key])
+    return table
+
+
+def _relative(table: Table) -> Table:
+    return {
+        name: {batch: value / table[BASE][batch] for batch, value in by_batch.items()}
+        for name, by_batch in table.items()
+    }
+
+
+def _makespans(ratio: Mapping[str, float]) -> dict[str, float]:
+    """C1f: the two that are worse than FIFO, the three that are very good, and their order."""
+    best = max(ratio[name] for name in BEST)
+    others = [value for name, value in ratio.items() if name not in BEST]
+    is_in_order = ratio["shortest_remaining"] > ratio["longest_io"] > 1.0 and best <= min(others)
+    return {
+        "C1f": float(is_in_order),
+        "C1f-longest-io": ratio["longest_io"],
+        "C1f-shortest-remaining": ratio["shortest_remaining"],
+        "C1f-best": best,
+    }
+
+
+def _stretches(rows: Sequence[Row], policy: str) -> dict[int, dict[float, float]]:
+    """By application, then by batch."""
+    table: dict[int, dict[float, float]] = {}
+    for row in rows:
+        if row["kind"] == "application" and row["policy"] == policy:
+            number, batch = int(row["application"]), float(row["batch"])
+            table.setdefault(number, {})[batch] = float(row["stretch"])
+    return table
+
+
+def _delays_them(rows: Sequence[Row], policy: str) -> bool:
+    """Whether applications 3 and 4 have the two largest stretches, at one batch."""
+    stretches = {number: b[1.0] for number, b in _stretches(rows, policy).items()}
+    others = [value for number, value in stretches.items() if number not in MOST_DELAYED]
+    return all(stretches[number] > max(others) for number in MOST_DELAYED)
+
+
+def _lines(
+    name: str, title: str, y_label: str, table: Mapping[str, Mapping[float, float]]
+) -> Figure:
+    series = (
+        Series(label=label, x=tuple(by_batch), y=tuple(by_batch.values()))
+        for label, by_batch in table.items()
+    )
+    return Figure(
+        name=name,
+        title=title,
+        x_label="iteration batches",
+        y_label=y_label,
+        kind="line",
+        series=tuple(series),
+        log_x=True,
+    )
+
+
+def _applications(rows: Sequence[Row], name: str, title: str, policy: str) -> Figure:
+    table = {f"application {n}": b for n, b in _stretches(rows, policy).items()}
+    return _lines(name, title, "stretch", table)
