@@ -239,6 +239,7 @@ def outcome_lines(trial: Trial, outcome: Outcome) -> list[str]:
     if experiment.targets or not outcome.summary:
         lines += ["", *_result_lines([report.cells(result) for result in outcome.results])]
         lines += ["", f"{report.tally(outcome.results)}"]
+        lines += report.left_out(experiment, outcome.results)
         lines += report.notes(experiment, outcome.results)
     if outcome.summary:
         columns = [key for key in outcome.summary[0] if key != "kind"]

@@ -175,7 +175,8 @@ def _kept(file: ExperimentFile, folder: Path) -> tuple[Study, tuple[Row, ...]]:
 
 
 def _results(trial: Trial, values: Mapping[str, float]) -> tuple[Result, ...]:
-    return report.compare(trial.experiment, values, is_partial=trial.has_other_policies)
+    is_partial = trial.is_quick or trial.has_other_policies
+    return report.compare(trial.experiment, values, is_partial=is_partial)
 
 
 def _summary(study: Any, rows: Sequence[Row]) -> tuple[Row, ...]:

@@ -57,7 +57,7 @@ def compare(
     Args:
         experiment: what is published.
         values: ours, by id.
-        is_partial: other policies ran than the targets are for; those without value are left out.
+        is_partial: not all that the targets are for has run; those without value are left out.
 
     Raises:
         RequestError: a target has no value.
@@ -121,6 +121,13 @@ def tally(results: Sequence[Result]) -> str:
         for verdict, word in (("pass", "pass"), ("miss", "miss"), ("report", "reported"))
     ]
     return ", ".join(f"{count} {word}" for count, word in counts if count) or "no results"
+
+
+def left_out(experiment: Experiment, results: Iterable[Result]) -> tuple[str, ...]:
+    """The targets that have no result, in words."""
+    found = {result.id for result in results}
+    missing = [target.id for target in experiment.targets if target.id not in found]
+    return (f"no value with these parameters: {', '.join(missing)}",) if missing else ()
 
 
 def notes(experiment: Experiment, results: Iterable[Result]) -> tuple[str, ...]:

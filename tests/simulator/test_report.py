@@ -16,6 +16,7 @@ from iodaemon.simulator.report import (
     choice_words,
     compare,
     document,
+    left_out,
     markdown,
     notes,
     tally,
@@ -79,10 +80,12 @@ def test_a_target_without_value_is_refused():
         compare(EXPERIMENT, {"C1a": 1.0})
 
 
-def test_with_other_policies_targets_without_value_are_left_out():
+def test_of_a_part_targets_without_value_are_left_out_and_named():
     results = compare(EXPERIMENT, {"C1a": 1.0}, is_partial=True)
 
     assert ["C1a"] == [result.id for result in results]
+    assert ("no value with these parameters: C1d, C1i",) == left_out(EXPERIMENT, results)
+    assert () == left_out(EXPERIMENT, RESULTS)
 
 
 def test_without_targets_every_value_is_reported():
