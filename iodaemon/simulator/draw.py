@@ -36,6 +36,8 @@ GROUP_WIDTH: Final = 0.8
 """Of the bars or boxes of one category, where categories are 1 apart."""
 LEGEND_INSIDE: Final = 4
 """So many entries find room between lines; more, and those of bars, are beside the picture."""
+TICKS: Final = 6
+"""So many different numbers on the x axis stand there themselves."""
 LABEL_LENGTH: Final = 10
 """Labels of categories longer than this are slanted, where there are more than a few."""
 _SETTINGS: Final[Mapping[Any, Any]] = MappingProxyType(
@@ -126,7 +128,7 @@ def _draw_axes(axes: Any, figure: Figure) -> None:
 
 def _scale_axes(axes: Any, figure: Figure) -> None:
     """Logarithmic where it is wanted, with plain numbers: 0.1, 1, 10."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     if figure.log_x:
         axes.set_xscale("log")
@@ -136,8 +138,10 @@ def _scale_axes(axes: Any, figure: Figure) -> None:
     for is_log, axis in ((figure.log_x, axes.xaxis), (figure.log_y, axes.yaxis)):
         if is_log:
             low, high = axis.get_view_interval()
+            if high < 100.0 * low:  # two decades have room for 1 2 5 10
+                axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
             axis.set_major_formatter(plain)
-            axis.set_minor_formatter(plain if high < 10.0 * low else NullFormatter())
+            axis.set_minor_formatter(plain if high < 4.0 * low else NullFormatter())
 
 
 def _places(figure: Figure) -> dict[Any, float]:
@@ -180,8 +184,12 @@ def _draw_published(
             ecolor="#000000",
             capsize=3.0,
             zorder=5.0,
-            label=f"{series.label} (published)",
+            label=_published_label(series),
         )
+
+
+def _published_label(series: Series) -> str:
+    return series.label if "published" in series.label else f"{series.label} (published)"
 
 
 def _error_bars(series: Series) -> list[list[float]] | None:
@@ -293,6 +301,9 @@ def _label_axes(axes: Any, figure: Figure, places: Mapping[Any, float]) -> None:
     axes.set_xlabel(figure.x_label)
     axes.set_ylabel(figure.y_label)
     if not places:
+        numbers = sorted({float(x) for series in figure.series for x in series.x})
+        if len(numbers) <= TICKS and not figure.log_x:
+            axes.set_xticks(numbers, [f"{number:g}" for number in numbers])
         return
     names = [name if isinstance(name, str) else f"{name:g}" for name in places]
     is_slanted = len(names) > 3 and max(map(len, names)) > LABEL_LENGTH

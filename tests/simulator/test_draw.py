@@ -84,6 +84,20 @@ def test_what_is_published_is_a_hollow_marker_and_named_so(axes):
     assert "paper (published)" in legend(made)
 
 
+def test_a_few_numbers_stand_on_the_axis_themselves(axes):
+    made = axes(figure("line", series(x=(1, 3, 5), y=(1.0, 0.7, 0.5))))
+
+    assert ["1", "3", "5"] == [text.get_text() for text in made.get_xticklabels()]
+
+
+@pytest.mark.parametrize(("greatest", "labels"), [(50, ["1", "2", "5", "10"]), (1e4, ["1", "10"])])
+def test_logarithmic_axes_have_plain_numbers(axes, greatest, labels):
+    made = axes(figure("line", series(x=(1, 10, greatest), y=(1.0, 2.0, 3.0)), log_x=True))
+
+    shown = [text.get_text() for text in made.get_xticklabels()]
+    assert labels == [label for label in shown if label in ("1", "2", "5", "10")]
+
+
 def test_a_published_bar_stands_at_ours_of_the_same_name(axes):
     paper = series("other", x=("S = 1",), y=(1.9,), is_published=True)
 
