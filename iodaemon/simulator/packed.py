@@ -170,19 +170,26 @@ def run_packs(
     applications: Sequence[Application], packs: Iterable[Pack], order: str, setting: Setting
 ) -> list[list[float]]:
     """When each job of each pack ends, s after the pack's start, in the order of its items."""
+    batch, columns = batch_of(applications, packs)
+    io_first = setting.phase_order == "io-first"
+    end_s = finish_times(batch, ORDERS[order], io_first=io_first, engine=setting.engine)
+    return [[end_s[column] for column in pack] for pack in columns]
+
+
+def batch_of(
+    applications: Sequence[Application], packs: Iterable[Pack]
+) -> tuple[Batch, list[list[int]]]:
+    """The packs as the kernel takes them, and the column of each item of each pack."""
     batch = Batch()
-    places: list[list[int]] = []
+    columns: list[list[int]] = []
     for pack in packs:
         ids = sorted(item.id for item in pack.items)
-        first = len(batch.io_s)
+        column = {place: len(batch.io_s) + number for number, place in enumerate(ids)}
         for each in (applications[place] for place in ids):
             batch.add_job(each.compute_s, each.io_s, each.iterations)
         batch.end_pack()
-        column = {place: first + number for number, place in enumerate(ids)}
-        places.append([column[item.id] for item in pack.items])
-    io_first = setting.phase_order == "io-first"
-    end_s = finish_times(batch, ORDERS[order], io_first=io_first, engine=setting.engine)
-    return [[end_s[column] for column in columns] for columns in places]
+        columns.append([column[item.id] for item in pack.items])
+    return batch, columns
 
 
 def _outcome(packs: Sequence[Pack], ends: Sequence[Sequence[float]], setting: Setting) -> Outcome:
@@ -198,7 +205,7 @@ def _outcome(packs: Sequence[Pack], ends: Sequence[Sequence[float]], setting: Se
         held_node_s += sum(item.slots * e for item, e in zip(pack.items, end_s, strict=True))
     return Outcome(
         packs=len(packs),
-        makespans_s=tuple(_makespan_s(ideal_s, real_s, count) for count in setting.io_nodes),
+        makespans_s=tuple(makespan_by_lpt_s(ideal_s, real_s, count) for count in setting.io_nodes),
         stretch=mean(worst),
         ideal_s=sum(ideal_s),
         real_s=sum(real_s),
@@ -209,8 +216,8 @@ def _outcome(packs: Sequence[Pack], ends: Sequence[Sequence[float]], setting: Se
     )
 
 
-def _makespan_s(ideal_s: Sequence[float], real_s: Sequence[float], io_nodes: int) -> float:
-    """LPT by the lengths as they are foreseen; then what they really take."""
+def makespan_by_lpt_s(ideal_s: Sequence[float], real_s: Sequence[float], io_nodes: int) -> float:
+    """Packs on I/O nodes: LPT by the lengths as they are foreseen; then what they really take."""
     loads_s = [0.0] * io_nodes
     for chosen, length_s in zip(assign(ideal_s, io_nodes), real_s, strict=True):
         loads_s[chosen] += length_s

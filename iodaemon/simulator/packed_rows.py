@@ -32,6 +32,16 @@ class Pair(msgspec.Struct, frozen=True):
 Value = Callable[[Pair], float]
 
 
+def ratio_of(key: str) -> Value:
+    """A column, relative to the base."""
+    return lambda pair: pair.ratio(key)
+
+
+def value_of(key: str) -> Value:
+    """A column as it is."""
+    return lambda pair: float(pair.row[key])
+
+
 def pair_up(rows: Iterable[Row], base: str) -> dict[str, list[Pair]]:
     """Every strategy's rows beside those of the base, by its name; the base is there too."""
     held = [row for row in rows if row["kind"] == "workload"]

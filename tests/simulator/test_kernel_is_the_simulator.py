@@ -10,7 +10,7 @@ from iodaemon.core.job import JobSpec
 from iodaemon.core.rule import Rules
 from iodaemon.policy.order import CHANGING, ORDERS
 from iodaemon.policy.regulation.none import Rule as NoRegulation
-from iodaemon.simulator.kernel.run import Batch, finish_times
+from iodaemon.simulator.kernel.run import Batch, finish_times, shared_finish_times
 from iodaemon.simulator.run import simulate
 
 LENGTHS = st.integers(1, 40).map(lambda quarters: quarters / 4)
@@ -29,6 +29,10 @@ def simulated_ends(packs, name, *, io_first):
         order_is_fixed=name not in CHANGING,
         per_partition=True,
     )
+    return ends_on(link, packs, io_first=io_first)
+
+
+def ends_on(link, packs, *, io_first=False):
     rules = Rules(
         name="packs", admission=InOrder(), placement=FirstFit(), regulation=NoRegulation()
     )
@@ -85,3 +89,17 @@ def test_table_1_of_carretero_is_the_same_in_both_engines(name):
     assert simulated_ends([TABLE_1], name, io_first=False) == kernel_ends(
         [TABLE_1], name, io_first=False, engine="auto"
     )
+
+
+@settings(max_examples=100, deadline=None)
+@given(packs=PACKS)
+def test_sharing_is_the_fair_link_of_the_simulator(packs):
+    """Equal but for rounding: the two count the service since different instants."""
+    link = LinkSpec(id="io_node", capacity_bytes_per_s=1.0, per_partition=True)
+    batch = Batch()
+    for pack in packs:
+        for job in pack:
+            batch.add_job(*job)
+        batch.end_pack()
+
+    assert ends_on(link, packs) == pytest.approx(shared_finish_times(batch), rel=1e-9)

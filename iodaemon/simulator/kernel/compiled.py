@@ -20,11 +20,14 @@ import numpy as np
 from numba import types
 
 from iodaemon.policy.order import OrderKey
+from iodaemon.simulator.kernel import shared
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 Integers = np.ndarray[tuple[int], np.dtype[np.int64]]
 Columns = tuple[Integers, Floats, Floats, Integers]
 """Bounds of the packs; compute and I/O phase of each job, s; its iterations."""
+Lists = tuple[list[int], list[float], list[float], list[int]]
+"""The same as plain lists."""
 
 _KEY = types.float64(*[types.float64] * 7, types.int64)
 _FLOATS = types.Array(types.float64, 1, "C")
@@ -39,7 +42,7 @@ _BATCH = (
 
 def serve(
     order: OrderKey | None,
-    columns: tuple[list[int], list[float], list[float], list[int]],
+    columns: Lists,
     *,
     changes: bool,
     io_first: bool,
@@ -52,20 +55,38 @@ def serve(
         changes: whether keys hold only for the instant at which they were computed.
         io_first: whether an iteration begins with its I/O phase.
     """
-    bounds, compute_s, io_s, iterations = columns
-    arrays = (
-        np.array(bounds, dtype=np.int64),
-        np.array(compute_s, dtype=np.float64),
-        np.array(io_s, dtype=np.float64),
-        np.array(iterations, dtype=np.int64),
-    )
-    finish_s = np.zeros(len(compute_s))
+    arrays = _arrays(columns)
+    finish_s = np.zeros(len(arrays[1]))
     if order is None:
         _fifo_loop()(arrays, io_first, finish_s)
     else:
         _order_loop()(_machine_code(order), changes, arrays, io_first, finish_s)
     made: list[float] = finish_s.tolist()
     return made
+
+
+def serve_shared(columns: Lists, *, loss: float) -> list[float]:
+    """The same where jobs share the bandwidth.
+
+    Args:
+        columns: as of :func:`serve`.
+        loss: part of the bandwidth that is lost while two or more share it.
+    """
+    arrays = _arrays(columns)
+    finish_s = np.zeros(len(arrays[1]))
+    _shared_loop()(*arrays, loss, finish_s)
+    made: list[float] = finish_s.tolist()
+    return made
+
+
+def _arrays(columns: Lists) -> Columns:
+    bounds, compute_s, io_s, iterations = columns
+    return (
+        np.array(bounds, dtype=np.int64),
+        np.array(compute_s, dtype=np.float64),
+        np.array(io_s, dtype=np.float64),
+        np.array(iterations, dtype=np.int64),
+    )
 
 
 @functools.cache
@@ -83,6 +104,14 @@ def _fifo_loop() -> Callable[..., None]:
 def _order_loop() -> Callable[..., None]:
     signature = types.void(types.FunctionType(_KEY), types.boolean, *_BATCH)
     made: Callable[..., None] = numba.njit(signature, cache=True)(_serve_by_order)
+    return made
+
+
+@functools.cache
+def _shared_loop() -> Callable[..., None]:
+    columns = (_INTEGERS, _FLOATS, _FLOATS, _INTEGERS)
+    signature = types.void(*columns, types.float64, _FLOATS)
+    made: Callable[..., None] = numba.njit(signature, cache=True)(shared.serve_shared)
     return made
 
 

@@ -28,7 +28,9 @@ from iodaemon.simulator.packed_rows import (
     load_figure,
     mean_of,
     pair_up,
+    ratio_of,
     steps,
+    value_of,
 )
 
 BASE: Final = "first-fit/fifo"
@@ -38,6 +40,10 @@ BY_LOAD: Final = "load/fifo"
 LONGEST: Final = "1/longest_remaining"
 PUBLISHED: Final = {1: 1.09, 3: 0.71, 5: 0.53}
 """Geometric means of figure 15 by I/O nodes, as the text prints them (section 6.2.4)."""
+
+_makespan = ratio_of("makespan_1_s")
+_stretch = ratio_of("stretch")
+_packs = ratio_of("packs")
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -201,18 +207,6 @@ def outcome_columns(outcome: Outcome, io_nodes: Sequence[int]) -> Row:
     }
 
 
-def _makespan(pair: Pair) -> float:
-    return pair.ratio("makespan_1_s")
-
-
-def _stretch(pair: Pair) -> float:
-    return pair.ratio("stretch")
-
-
-def _packs(pair: Pair) -> float:
-    return pair.ratio("packs")
-
-
 def _real_by_ideal(pair: Pair) -> float:
     return float(pair.row["real_s"]) / float(pair.row["ideal_s"])
 
@@ -231,14 +225,13 @@ def _makespans(pairs: Sequence[Pair], io_nodes: Sequence[int]) -> dict[str, floa
 
 def _of_seeds(pairs: Sequence[Pair], io_nodes: int) -> list[float]:
     """Makespan on so many I/O nodes relative to the base: the mean of each seed."""
-    key = f"makespan_{io_nodes}_s"
-    return [mean_of(each, lambda pair: pair.ratio(key)) for each in by_seed(pairs)]
+    return [mean_of(each, ratio_of(f"makespan_{io_nodes}_s")) for each in by_seed(pairs)]
 
 
 def _bounded(pairs: Sequence[Pair]) -> dict[str, float]:
     """C2d, C2f and C2g of S = 1."""
     real = [_real_by_ideal(pair) for pair in pairs]
-    inverse = mean_of(pairs, lambda pair: float(pair.row["stretch"]))
+    inverse = mean_of(pairs, value_of("stretch"))
     return {
         "C2d": geometric_mean(real),
         "C2d-most": max(real),

@@ -19,7 +19,7 @@ from iodaemon.simulator.carretero import Law, Loads
 from iodaemon.simulator.experiment import Figure, Row, Series
 from iodaemon.simulator.kernel.run import Engine
 from iodaemon.simulator.packed import PackOrder, PhaseOrder
-from iodaemon.simulator.packed_rows import mean_of, pair_up
+from iodaemon.simulator.packed_rows import pair_up
 from iodaemon.simulator.study import carretero_packs
 
 PUBLISHED: Final = carretero_packs.PUBLISHED
@@ -101,9 +101,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         made: list[Row] = []
         for base, name in BASES.items():
             pairs = pair_up(rows, name)[OURS]
-            means = {
-                n: mean_of(pairs, lambda p, n=n: p.ratio(f"makespan_{n}_s")) for n in PUBLISHED
-            }  # type: ignore[misc]
+            ratios = {n: [pair.ratio(f"makespan_{n}_s") for pair in pairs] for n in PUBLISHED}
             made.append(
                 {
                     "kind": "reading",
@@ -111,7 +109,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
                     "reading": task.reading.name,
                     "baseline": base,
                     "workloads": len(pairs),
-                    **{f"ratio_{n}": value for n, value in means.items()},
+                    **{f"ratio_{n}": geometric_mean(values) for n, values in ratios.items()},
                 }
             )
         return made
