@@ -41,6 +41,7 @@ VERBS: Final[Mapping[str, str]] = MappingProxyType(
         "doctor": "doctor",
         "policy": "policy",
         "config": "config",
+        "sim": "sim",
         "daemon": "daemon",
     }
 )
