@@ -143,11 +143,6 @@ class SimulatedNode:
         """Room for bytes, by name."""
         return self._machine.stores
 
-    @property
-    def events(self) -> int:
-        """Steps of jobs that ended, and turns of the page cache, so far."""
-        return self._machine.events
-
     def perform(self, decision: Decision) -> None:
         """Carry the decision out; of a job that is unknown or ended it says nothing."""
         self._catch_up()

@@ -26,7 +26,7 @@ from bench_cost import measure_cpu, measure_memory
 from bench_daemon import ROOT
 from bench_degradation import measure_degradation
 from bench_figure import Section, section_lines
-from bench_model import measure_links, measure_simulator
+from bench_model import measure_exclusive, measure_links, measure_shared
 from bench_peer import missing
 from bench_plan import Plan
 from bench_sampling import measure_sampling
@@ -49,7 +49,7 @@ MEASURES: dict[str, tuple[Callable[[Plan], Section], ...]] = {
     "F1": (measure_degradation,),
     "S2": (measure_pack, measure_study),
     "S4": (measure_links,),
-    "S5": (measure_simulator,),
+    "S5": (measure_exclusive, measure_shared),
 }
 
 

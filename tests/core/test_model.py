@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from simulation import DISK, Sim, approx
 
 from iodaemon.backend.simulated import (
+    DEFAULT_MODEL,
     Compute,
     Hold,
     LinkSpec,
@@ -19,6 +20,7 @@ from iodaemon.backend.simulated import (
     StoreSpec,
     Transfer,
     Write,
+    parse_profile,
 )
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Resume, Start, Suspend
@@ -136,6 +138,13 @@ def test_what_the_platform_does_not_have_makes_a_start_fail_for_good(profile, pr
     assert [
         ev.StartFailed(at_s=0.0, job_id=1, attempt=1, problem=problem, exit_code=126)
     ] == sim.said
+
+
+def test_words_that_name_the_shared_file_system_run_on_the_default_platform():
+    profile = parse_profile(["job", "transfer=1GB", "stage=500MB", "repeat=2"])
+    sim = Sim(model=DEFAULT_MODEL).start(profile).run()
+
+    assert approx(sim.ends()) == {1: 3.0}
 
 
 # -- stores -----------------------------------------------------------------------------------

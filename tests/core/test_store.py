@@ -99,5 +99,3 @@ def test_it_agrees_with_counting_at_every_time(acts):
 
     assert [100 - each for each in used] == [store.free(time) for time in range(61)]
     assert 100 - max(used[7:23]) == store.free(7.0, 23.0)
-    store.forget(30.0)
-    assert [100 - each for each in used[30:]] == [store.free(time) for time in range(30, 61)]

@@ -105,11 +105,6 @@ class ExclusiveLink:
         self._holder: Progress | None = None
         self._rate = self._capacity
 
-    @property
-    def holder(self) -> JobId | None:
-        """Who is served."""
-        return None if self._holder is None else self._holder.job_id
-
     def begin(self, job: Progress, now_s: float) -> None:
         """The job waits to be served."""
         job.requested_s = now_s

@@ -53,14 +53,12 @@ class Machine:
 
     Attributes:
         stores: room for bytes, by name; jobs with ``holds`` reserve it from start to end.
-        events: steps of jobs that ended, and turns of the page cache, so far.
     """
 
     def __init__(self, model: Model, now_s: float) -> None:
         self.stores: Mapping[str, Store] = {
             spec.id: Store(spec.capacity_bytes) for spec in model.stores
         }
-        self.events = 0
         self._now_s = now_s
         self._specs = {spec.id: spec for spec in model.links}
         self._links: dict[tuple[str, PartitionId | None], Resource] = {}
@@ -132,17 +130,14 @@ class Machine:
 
     def settle(self) -> None:
         """Find what holds from now on, once all that happens at this instant has happened."""
-        touched = self._touched
-        if not touched:
-            return
-        for resource in touched:
+        for resource in self._touched:
             resource.settle(self._now_s)
             entry, next_s = resource.entry, resource.next_s
             if entry is None or entry[0] != next_s:
                 resource.entry = None
                 if next_s < math.inf:
                     self._enter(resource, next_s, -1)
-        touched.clear()
+        self._touched.clear()
 
     # -- counters ----------------------------------------------------------------------------
 
@@ -230,7 +225,8 @@ class Machine:
 
     def _happen(self) -> list[Finished]:
         """Do all that is due when the next entry is; jobs that end by it, ordered by id."""
-        agenda, ended = self._agenda, list[Progress]()
+        agenda = self._agenda
+        ended: list[Progress] = []
         if agenda[0][0] > self._now_s:
             self._now_s = agenda[0][0]
         now_s = self._now_s
@@ -246,14 +242,15 @@ class Machine:
                 self._touched[source] = None
                 for job in source.reach(now_s):
                     self._go_on(job, ended)
-        ended.sort(key=lambda job: job.job_id)
+        if len(ended) > 1:
+            ended.sort(key=lambda job: job.job_id)
         finished = [Finished(job_id=job.job_id, at_s=now_s, io=self._retire(job)) for job in ended]
-        self.settle()
+        if self._touched:
+            self.settle()
         return finished
 
     def _go_on(self, job: Progress, ended: list[Progress]) -> None:
         """The job's present task is done."""
-        self.events += 1
         job.go_on(self._now_s)
         if job.task is None:
             ended.append(job)

@@ -180,6 +180,7 @@ class Progress:
         task = self.task
         if task is not None:
             self._booked[task.kind] += task.size
+            self._told[task.kind] = int(self._booked[task.kind])
             if task.resource is not None:
                 self._stall_s += task.resource.waited(self, now_s)
         index = self._index + 1
@@ -240,48 +241,56 @@ class Progress:
 
     # -- counters ----------------------------------------------------------------------------
 
-    def done(self, kind: Kind, now_s: float) -> float:
-        """Seconds or bytes of this kind until now, the begun task in part."""
-        booked = self._booked[kind]
-        if self.task is None or self.task.kind is not kind:
-            return booked
-        return booked + max(0.0, self.task.size - self._left(now_s))
-
     def whole_bytes(self, kind: Kind, now_s: float) -> int:
         """Whole bytes of this kind until now; rounding never makes them fewer."""
-        self._told[kind] = told = max(self._told[kind], int(self.done(kind, now_s)))
-        return told
+        if self.task is not None and self.task.kind is kind:
+            self._tell(self.task, now_s)
+        return self._told[kind]
 
-    def _left(self, now_s: float) -> float:
-        if self.task is None or not self.is_active:
-            return self.left
-        if self.task.resource is None:
-            return self.finish_s - now_s
-        return self.task.resource.left(self, now_s)
+    def _tell(self, task: Task, now_s: float) -> float:
+        """Count the begun task in part; seconds or bytes of its kind until now."""
+        left = self.left
+        if self.is_active:
+            resource = task.resource
+            left = self.finish_s - now_s if resource is None else resource.left(self, now_s)
+        done = self._booked[task.kind] + max(0.0, task.size - left)
+        whole = int(done)
+        if whole > self._told[task.kind]:
+            self._told[task.kind] = whole
+        return done
 
     def totals(self, now_s: float) -> IoTotals:
         """Its I/O from its start, as /proc/PID/io counts it; unknown when it is hidden."""
+        if self.task is not None:
+            self._tell(self.task, now_s)
+        return self._totals()
+
+    def _totals(self) -> IoTotals:
         if self.profile.hides_io:
             return IoTotals()
-        written = (Kind.WRITE_BUFFERED, Kind.WRITE_DIRECT, Kind.TRANSFER)
+        told = self._told
         return IoTotals(
-            read_bytes=self.whole_bytes(Kind.READ, now_s),
-            written_bytes=sum(self.whole_bytes(kind, now_s) for kind in written),
+            read_bytes=told[Kind.READ],
+            written_bytes=told[Kind.WRITE_BUFFERED] + told[Kind.WRITE_DIRECT] + told[Kind.TRANSFER],
         )
 
     def counters(self, now_s: float, request_bytes: int, device: DeviceId | None) -> JobCounters:
         """Its counters now; a system call moves as much as a request, all files are on one disk."""
-        totals = self.totals(now_s)
+        task, stall_s, compute_s = self.task, self._stall_s, self._booked[Kind.COMPUTE]
+        if task is not None:
+            done = self._tell(task, now_s)
+            if task.resource is None:
+                compute_s = done
+            elif self.is_active:
+                stall_s += task.resource.waited(self, now_s)
+        totals = self._totals()
         moved_bytes = totals.total_bytes
-        stall_s = self._stall_s
-        if self.is_active and self.task is not None and self.task.resource is not None:
-            stall_s += self.task.resource.waited(self, now_s)
         return JobCounters(
             read_bytes=totals.read_bytes,
             written_bytes=totals.written_bytes,
             operations=None if moved_bytes is None else moved_bytes // request_bytes,
             device_read_bytes=totals.read_bytes,
-            cpu_s=self.done(Kind.COMPUTE, now_s) * self.slots,
+            cpu_s=compute_s * self.slots,
             resident_bytes=self.profile.resident_bytes,
             io_stall_s=stall_s,
             devices=None if self.profile.hides_io or device is None else (device,),

@@ -17,7 +17,8 @@ class Store:
     """A capacity in bytes, and who holds how much of it from when to when.
 
     Invariant: at no time more than ``capacity_bytes`` are reserved. Bytes are whole, so that
-    nothing is lost by adding and taking away. A call costs O(reservations not over yet).
+    nothing is lost by adding and taking away. A call costs O(changes in its interval) and a
+    shift of a list.
     """
 
     def __init__(self, capacity_bytes: int) -> None:
@@ -65,15 +66,6 @@ class Store:
         from_s = max(start_s, at_s)
         if from_s < end_s:
             self._add(-size_bytes, from_s, end_s)
-
-    def forget(self, before_s: float) -> None:
-        """Drop what was over by then; what was free earlier is no longer known."""
-        first = bisect_right(self._times, before_s) - 1
-        self._times[: first + 1] = [-math.inf]
-        del self._used[:first]
-        over = [key for key, (_, _, end_s) in self._held.items() if end_s <= before_s]
-        for key in over:
-            del self._held[key]
 
     def _add(self, size_bytes: int, start_s: float, end_s: float) -> None:
         first = self._split(start_s)
