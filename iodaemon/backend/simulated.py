@@ -8,11 +8,11 @@ machine (``model/profile.py``, ``spec.py``, ``machine.py``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, assert_never
 
 from iodaemon.backend.model.disk import SimulatedDisk
-from iodaemon.backend.model.machine import Machine
+from iodaemon.backend.model.machine import Finished, Machine
 from iodaemon.backend.model.profile import (
     Compute,
     Hold,
@@ -93,7 +93,18 @@ class _Launch:
 
 
 class SimulatedNode:
-    """Carries decisions out in a model. Events are posted from the timeline's calls only."""
+    """Carries decisions out in a model. Events are posted from the timeline's calls only.
+
+    Args:
+        platform: what can be handed out.
+        timeline: the clock.
+        post: takes events.
+        profile_of: what a job really does.
+        model: what jobs share.
+        start_delay_s: from a decision to the job's start.
+        free_until_s: until when nobody acts or looks, where that is known (virtual time): what
+            happens to jobs before needs no calls of the timeline. None: it is not known.
+    """
 
     def __init__(
         self,
@@ -104,12 +115,14 @@ class SimulatedNode:
         *,
         model: Model = DEFAULT_MODEL,
         start_delay_s: float = 0.0,
+        free_until_s: Callable[[], float] | None = None,
     ) -> None:
         self._platform = platform
         self._timeline = timeline
         self._post = post
         self._profile_of = profile_of
         self._start_delay_s = start_delay_s
+        self._free_until_s = free_until_s
         self._machine = Machine(model, timeline.now_s)
         self._launches: dict[JobId, _Launch] = {}
         self._alarm: Timer | None = None
@@ -244,7 +257,10 @@ class SimulatedNode:
 
     def _catch_up(self) -> None:
         """Bring the machine to the present; jobs that ended on the way are reported as of then."""
-        for finished in self._machine.advance(self._timeline.now_s):
+        self._report(self._machine.advance(self._timeline.now_s))
+
+    def _report(self, ends: Iterable[Finished]) -> None:
+        for finished in ends:
             launch = self._launches.pop(finished.job_id)
             end = Exit(code=launch.profile.exit_code)
             self._answer_exited(launch, finished.at_s, end, finished.io)
@@ -262,14 +278,18 @@ class SimulatedNode:
     def _on_alarm(self) -> None:
         self._alarm, self._alarm_s = None, math.inf
         self._catch_up()
-        self._machine.settle()
+        if self._free_until_s is None:
+            self._machine.settle()
+        else:
+            self._report(self._machine.run_ahead(self._free_until_s()))
         self._set_alarm()
 
     # -- events ------------------------------------------------------------------------------
 
     def _answer(self, event: ev.Event) -> None:
         """Post it from a call of its own: nobody is answered while still asking."""
-        self._timeline.call_at(self._timeline.now_s, lambda: self._post(event))
+        at_s = max(event.at_s, self._timeline.now_s)
+        self._timeline.call_at(at_s, lambda: self._post(event))
 
     def _answer_started(self, start: Start) -> None:
         now_s = self._timeline.now_s

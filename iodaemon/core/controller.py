@@ -21,7 +21,7 @@ from iodaemon.core.decision import (
     Start,
     Suspend,
 )
-from iodaemon.core.job import SUSPENDED, Job, JobState, Reason
+from iodaemon.core.job import SUSPENDED, Job, JobId, JobState, Reason
 from iodaemon.core.react import react
 from iodaemon.core.regulator import Regulator
 from iodaemon.core.rule import Mode, Rules
@@ -43,6 +43,8 @@ class Controller:
         self.regulator = Regulator(self._rng, mode)
         self._admission_memory: Any = None
         self._now_s = 0.0
+        self._deadlines: dict[JobId, float] = {}
+        self._knows_all = False
 
     def step(self, events: Sequence[ev.Event]) -> Plan:
         """Apply all events of one instant and decide.
@@ -71,18 +73,20 @@ class Controller:
             self.regulator.regulate(step, self.rules)
         self._admit(step)
         self._agree_on_freezing(step)
+        self._note_deadlines(step)
         return step.plan(self._next_deadline_s())
 
     def use(self, rules: Rules) -> None:
         """Go on under other rules; what the old ones remembered is forgotten."""
         self.rules = rules
+        self._knows_all = False
         self._admission_memory = None
         self.regulator.forget()
 
     # -- limits ------------------------------------------------------------------------------
 
     def _enforce_limits(self, step: Step) -> None:
-        for job in list(self.state.live):
+        for job in self._live_of_concern(step):
             if job.state is JobState.STOPPING:
                 self._enforce_kill(step, job)
             elif (deadline_s := _walltime_ends_s(job)) is not None and deadline_s <= step.now_s:
@@ -118,14 +122,31 @@ class Controller:
             return None
         return job.io_held_since_s + limit_s
 
+    def _live_of_concern(self, step: Step) -> list[Job]:
+        """Live jobs that changed or have come to a limit, ordered by id: not all that there are."""
+        if not self._knows_all:
+            return list(self.state.live)
+        jobs = {job.id: job for job in step.touched_live}
+        for job_id, deadline_s in self._deadlines.items():
+            if deadline_s <= step.now_s and (job := self.state.jobs.get(job_id)) is not None:
+                jobs[job_id] = job
+        return [job for _, job in sorted(jobs.items()) if job.is_live]
+
+    def _note_deadlines(self, step: Step) -> None:
+        """Find the next limit of each job that changed, or of all when these are new here."""
+        jobs = self._live_of_concern(step)
+        self._knows_all = True
+        for job_id in step.touched:
+            self._deadlines.pop(job_id, None)
+        for job in jobs:
+            limits = (_walltime_ends_s(job), job.kill_at_s, self._hold_ends_s(job))
+            if known := [time_s for time_s in limits if time_s is not None]:
+                self._deadlines[job.id] = min(known)
+            else:
+                self._deadlines.pop(job.id, None)
+
     def _next_deadline_s(self) -> float | None:
-        deadlines = [
-            time_s
-            for job in self.state.live
-            for time_s in (_walltime_ends_s(job), job.kill_at_s, self._hold_ends_s(job))
-            if time_s is not None
-        ]
-        return min([*deadlines, *self.state.delayed.values()], default=None)
+        return min([*self._deadlines.values(), *self.state.delayed.values()], default=None)
 
     # -- rules -------------------------------------------------------------------------------
 
@@ -162,7 +183,7 @@ class Controller:
 
     def _agree_on_freezing(self, step: Step) -> None:
         """Ask the world for what the two hold bits say, where that was not asked yet."""
-        for job in list(self.state.live):
+        for job in step.touched_live if self._knows_all else list(self.state.live):
             if job.state not in (JobState.RUNNING, *SUSPENDED):
                 continue
             if job.wants_freeze == job.freeze_asked:

@@ -23,6 +23,17 @@ class Step:
         self._evidence: list[Evidence] = []
         self._shadow: list[ShadowStep] = []
 
+    @property
+    def touched(self) -> set[JobId]:
+        """Jobs whose record changed in this step, or that never were."""
+        return self._touched.union(self._removed)
+
+    @property
+    def touched_live(self) -> list[Job]:
+        """Live jobs whose record changed in this step, ordered by id."""
+        jobs = self.state.jobs
+        return [jobs[i] for i in sorted(self._touched) if i in jobs and jobs[i].is_live]
+
     def add(self, job: Job) -> None:
         """A new job."""
         self.state.add(job)

@@ -16,7 +16,7 @@ from iodaemon.core.platform import Platform
 from iodaemon.core.rule import Mode, Rules
 from iodaemon.core.state import State
 from iodaemon.core.timeline import Timer
-from iodaemon.simulator.timeline import LATE, VirtualTimeline
+from iodaemon.simulator.timeline import EARLY, LATE, VirtualTimeline
 
 Submission = tuple[float, JobSpec, Profile]
 """When a job is submitted (s), what is asked, and what it really does."""
@@ -119,7 +119,12 @@ class _Run:
         self._controller = Controller(self._state, rules, seed=seed, mode=mode)
         self._profiles: dict[JobId, Profile] = {}
         self._node = SimulatedNode(
-            platform, self.timeline, self._post, self._profiles.__getitem__, model=model
+            platform,
+            self.timeline,
+            self._post,
+            self._profiles.__getitem__,
+            model=model,
+            free_until_s=lambda: self.timeline.free_until_s,
         )
         self._on_step = on_step
         self._inbox: list[ev.Event] = []
@@ -128,10 +133,11 @@ class _Run:
         self._is_sampling = False
         self._transitions: list[Transition] = []
         self._slices: list[Slice] = []
-        for number, (submit_s, spec, profile) in enumerate(
-            sorted(jobs, key=lambda submission: submission[0]), start=1
-        ):
-            self._submit_later(JobId(number), submit_s, spec, profile)
+        by_time = sorted(jobs, key=lambda submission: submission[0])
+        if by_time and not by_time[0][0] >= 0.0:
+            raise ValueError(f"a job is submitted at {by_time[0][0]:g} s; time begins at 0")
+        self._coming = enumerate(by_time, start=1)
+        self._submit_next()
 
     def result(self) -> Result:
         """What has happened until now."""
@@ -142,12 +148,15 @@ class _Run:
             ended_s=self.timeline.now_s,
         )
 
-    def _submit_later(
-        self, job_id: JobId, submit_s: float, spec: JobSpec, profile: Profile
-    ) -> None:
-        self._profiles[job_id] = profile
+    def _submit_next(self) -> None:
+        """Wait for the next job to come; those after it wait for it, not in the timeline."""
+        coming = next(self._coming, None)
+        if coming is None:
+            return
+        number, (submit_s, spec, profile) = coming
+        self._profiles[JobId(number)] = profile
         job = Job(
-            id=job_id,
+            id=JobId(number),
             spec=spec,
             uid=0,
             state=JobState.PENDING,
@@ -155,7 +164,11 @@ class _Run:
             submitted_s=submit_s,
         )
         event = ev.JobSubmitted(at_s=submit_s, job=job)
-        self.timeline.call_at(submit_s, lambda: self._post(event))
+        self.timeline.call_at(submit_s, lambda: self._submit(event), priority=EARLY)
+
+    def _submit(self, event: ev.JobSubmitted) -> None:
+        self._post(event)
+        self._submit_next()
 
     def _post(self, event: ev.Event) -> None:
         if not self._inbox:

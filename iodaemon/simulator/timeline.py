@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable
 from typing import Final
 
+EARLY: Final = -1
+"""Made before all other calls of the same instant that are not made yet."""
 NORMAL: Final = 0
 """The priority of ordinary calls."""
 LATE: Final = 1
@@ -50,11 +52,24 @@ class VirtualTimeline:
         self._heap: list[tuple[float, int, int, Call]] = []
         self._order = itertools.count()
         self._cancelled = 0
+        self._limit_s = -math.inf
 
     @property
     def now_s(self) -> float:
         """The present, s since 0; never backwards."""
         return self._now_s
+
+    @property
+    def free_until_s(self) -> float:
+        """Before this time no call is made and nobody outside looks.
+
+        It is the next call or the end of the present run; minus infinity outside a run.
+        """
+        heap = self._heap
+        while heap and not heap[0][3].is_due:
+            heapq.heappop(heap)
+            self._cancelled -= 1
+        return min(heap[0][0], self._limit_s) if heap else self._limit_s
 
     def call_at(self, time_s: float, call: Callable[[], None], *, priority: int = NORMAL) -> Call:
         """Make the call at that time, or as soon as possible when it has passed.
@@ -80,14 +95,20 @@ class VirtualTimeline:
 
     def run(self) -> None:
         """Make all calls, those that calls ask for included."""
-        while self.step():
-            pass
+        self._run(math.inf)
 
     def run_until(self, time_s: float) -> None:
         """Make all calls up to and including that time, and stand there."""
-        while self._step_until(time_s):
-            pass
+        self._run(time_s)
         self._now_s = max(self._now_s, time_s)
+
+    def _run(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        try:
+            while self._step_until(limit_s):
+                pass
+        finally:
+            self._limit_s = -math.inf
 
     def _step_until(self, limit_s: float) -> bool:
         while self._heap and self._heap[0][0] <= limit_s:

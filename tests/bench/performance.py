@@ -20,10 +20,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench_bulk import measure_bulk, measure_depth
+from bench_carretero import measure_pack, measure_study
 from bench_cli import measure_cli
 from bench_cost import measure_cpu, measure_memory
 from bench_daemon import ROOT
+from bench_degradation import measure_degradation
 from bench_figure import Section, section_lines
+from bench_model import measure_links, measure_simulator
 from bench_peer import missing
 from bench_plan import Plan
 from bench_sampling import measure_sampling
@@ -43,6 +46,10 @@ MEASURES: dict[str, tuple[Callable[[Plan], Section], ...]] = {
     "D5": (measure_memory,),
     "R2": (measure_cpu, measure_sampling),
     "R3": (measure_step,),
+    "F1": (measure_degradation,),
+    "S2": (measure_pack, measure_study),
+    "S4": (measure_links,),
+    "S5": (measure_simulator,),
 }
 
 

@@ -145,3 +145,21 @@ def test_time_never_goes_backwards_and_each_call_is_made_exactly_once(calls):
     assert 2 * kept == len(log)
     first = [number for _, number in log if number >= 0]
     assert len(set(first)) == len(first)
+
+
+def test_it_is_free_until_the_next_call_or_the_end_of_the_run_and_not_outside_one():
+    timeline = VirtualTimeline()
+    seen = []
+
+    def look():
+        seen.append(timeline.free_until_s)
+
+    timeline.call_at(1.0, look)
+    timeline.call_at(2.0, lambda: None).cancel()
+    timeline.call_at(3.0, look)
+    before = timeline.free_until_s
+    timeline.run_until(5.0)
+    timeline.call_at(6.0, look)
+    timeline.run()
+
+    assert [before, *seen, timeline.free_until_s] == [-math.inf, 3.0, 5.0, math.inf, -math.inf]

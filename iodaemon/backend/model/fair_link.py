@@ -26,7 +26,7 @@ from iodaemon.backend.model.flow import Entry, Flow, Lane
 from iodaemon.backend.model.scaling import Scaling, constant_scaling
 
 _REFRESH_ABOVE: Final = 64
-"""Sums are added up anew, and entries that no longer hold swept out, after at least this many."""
+"""Sums are added up anew, and entries that no longer hold swept out, after at least so many."""
 
 
 class FairLink:
@@ -75,7 +75,9 @@ class FairLink:
         self._changes = 0
         self._by_virtual: list[Entry] = []
         self._by_time: list[Entry] = []
+        self._elastic_head: Entry | None = None
         self._elastic_s = math.inf
+        self._capped_s = math.inf
 
     # -- what holds now ----------------------------------------------------------------------
 
@@ -130,7 +132,7 @@ class FairLink:
                 if self.elastic_weight > 0.0:
                     self._virtual += self.level * interval_s
                 self._waited += interval_s / self.level
-                self.busy_s += self.busy_ratio * interval_s
+                self.busy_s += interval_s if self.is_full else self.busy_ratio * interval_s
 
     def add(self, flow: Flow) -> None:
         """A flow comes, with ``left_bytes`` to go; infinite for one that only leaves."""
@@ -161,19 +163,22 @@ class FairLink:
     def reach(self) -> list[Flow]:
         """Take off all flows that have arrived by now."""
         arrived: list[Flow] = []
-        if self._elastic_s <= self._now_s and self._by_virtual:  # by definition of next_s
-            self._virtual = max(self._virtual, self._by_virtual[0][0])
-        while (lane := self._due(self._by_virtual, self._virtual, self.level)) is not None:
-            arrived.append(self._arrive(lane))
-        while (lane := self._due(self._by_time, self._now_s, 1.0)) is not None:
-            arrived.append(self._arrive(lane))
+        if self._elastic_s <= self._now_s:
+            head = self._head(self._by_virtual)
+            if head is not None and head is self._elastic_head:  # due now, whatever was rounded
+                self._virtual = max(self._virtual, head[0])
+            while (lane := self._due(self._by_virtual, self._virtual, self.level)) is not None:
+                arrived.append(self._arrive(lane))
+        if self._capped_s <= self._now_s:
+            while (lane := self._due(self._by_time, self._now_s, 1.0)) is not None:
+                arrived.append(self._arrive(lane))
         return arrived
 
     def settle(self) -> None:
         """Find the rates that hold from now on, and when the next flow arrives."""
-        if self._changes > max(_REFRESH_ABOVE, self.count):
+        if self._changes > _REFRESH_ABOVE + 8 * self.count:
             self._refresh()
-        self._capacity = self.capacity_bytes_per_s * self._scaling(max(1, self.count))
+        self._capacity = self.capacity_bytes_per_s * self._scaling(self.count or 1)
         level = self._elastic_level()
         paces = self._paces
         while self._capped_lanes and paces[self._capped_lanes - 1] > level:
@@ -285,13 +290,18 @@ class FairLink:
             heap[:] = [entry for entry in heap if entry[3].entry is entry]
             heapq.heapify(heap)
 
-    def _due(self, heap: list[Entry], clock: float, speed: float) -> Lane | None:
-        """The next lane of the heap whose head has arrived; the clock goes at that speed."""
+    def _head(self, heap: list[Entry]) -> Entry | None:
+        """The first entry that still holds."""
         while heap and heap[0][3].entry is not heap[0]:
             heapq.heappop(heap)
-        if not heap or self._now_s + (heap[0][0] - clock) / speed > self._now_s:
+        return heap[0] if heap else None
+
+    def _due(self, heap: list[Entry], clock: float, speed: float) -> Lane | None:
+        """The next lane of the heap whose head has arrived; the clock goes at that speed."""
+        head = self._head(heap)
+        if head is None or self._now_s + (head[0] - clock) / speed > self._now_s:
             return None
-        lane: Lane = heap[0][3]
+        lane: Lane = head[3]
         return lane
 
     def _arrive(self, lane: Lane) -> Flow:
@@ -304,18 +314,17 @@ class FairLink:
         return flow
 
     def _find_next(self) -> None:
-        self._elastic_s = capped_s = math.inf
-        heap = self._by_virtual
-        while heap and heap[0][3].entry is not heap[0]:
-            heapq.heappop(heap)
-        if heap:
-            self._elastic_s = self._now_s + max(0.0, heap[0][0] - self._virtual) / self.level
-        heap = self._by_time
-        while heap and heap[0][3].entry is not heap[0]:
-            heapq.heappop(heap)
-        if heap:
-            capped_s = heap[0][0]
-        self.next_s = min(self._elastic_s, capped_s)
+        self._elastic_s = self._capped_s = math.inf
+        if self._by_virtual:
+            self._elastic_head = head = self._head(self._by_virtual)
+            if head is not None:
+                left = max(0.0, head[0] - self._virtual)
+                self._elastic_s = self._now_s + left / self.level
+        if self._by_time:
+            head = self._head(self._by_time)
+            if head is not None:
+                self._capped_s = head[0]
+        self.next_s = min(self._elastic_s, self._capped_s)
 
     def _elastic_level(self) -> float:
         left = self._capacity - self.capped_rate

@@ -9,7 +9,7 @@ from typing import Any
 
 from iodaemon.backend.model.fair_link import FairLink
 from iodaemon.backend.model.flow import Flow
-from iodaemon.backend.model.progress import Progress, Resource, Task
+from iodaemon.backend.model.progress import Kind, Progress, Resource, Task
 from iodaemon.backend.model.spec import LinkSpec
 from iodaemon.core.job import JobId
 
@@ -19,16 +19,6 @@ def make_link(spec: LinkSpec, now_s: float) -> Resource:
     return SharedLink(spec, now_s) if spec.sharing == "fair" else ExclusiveLink(spec)
 
 
-def _speed(task: Task, spec: LinkSpec) -> float:
-    """The tighter of the task's own cap and the link's for each stream; infinite for none."""
-    own, general = task.cap, spec.stream_cap_bytes_per_s
-    return min(math.inf if own is None else own, math.inf if general is None else general)
-
-
-def _alone_s(task: Task, spec: LinkSpec) -> float:
-    return task.size / min(_speed(task, spec), spec.capacity_bytes_per_s * spec.scaling(1))
-
-
 class SharedLink:
     """All jobs at once, max-min fair by weight within their caps."""
 
@@ -36,6 +26,7 @@ class SharedLink:
         self.next_s = math.inf
         self.entry: Any = None
         self._spec = spec
+        self._capacity = spec.capacity_bytes_per_s * spec.scaling(1)
         self._link = FairLink(spec.capacity_bytes_per_s, scaling=spec.scaling, now_s=now_s)
 
     def begin(self, job: Progress, now_s: float) -> None:
@@ -46,7 +37,7 @@ class SharedLink:
             job.left,
             number=job.job_id,
             owner=job,
-            cap_bytes_per_s=_speed(task, self._spec),
+            cap_bytes_per_s=task.cap,
             weight=task.weight,
         )
         self._link.flow_to(now_s)
@@ -81,9 +72,14 @@ class SharedLink:
         self._link.flow_to(now_s)
         return self._link.waited(job.flow)
 
+    def stream_cap(self, kind: Kind) -> float:  # noqa: ARG002
+        """The link's cap of each stream."""
+        cap = self._spec.stream_cap_bytes_per_s
+        return math.inf if cap is None else cap
+
     def alone_s(self, task: Task) -> float:
         """At its own cap, or with the whole link."""
-        return _alone_s(task, self._spec)
+        return task.size / min(task.cap, self._capacity)
 
 
 class ExclusiveLink:
@@ -143,8 +139,9 @@ class ExclusiveLink:
         if self._holder is None and self._waiting:
             job = self._first() if self._has_heap else self._smallest(now_s)
             del self._waiting[job.job_id]
+            assert job.task is not None
             self._holder = job
-            self._rate = self._rate_of(job)
+            self._rate = job.task.cap
             self.next_s = now_s + job.left / self._rate
 
     def left(self, job: Progress, now_s: float) -> float:
@@ -155,13 +152,14 @@ class ExclusiveLink:
         """From its request on."""
         return now_s - job.requested_s
 
+    def stream_cap(self, kind: Kind) -> float:  # noqa: ARG002
+        """The link's cap of each stream, and never more than it has."""
+        cap = self._spec.stream_cap_bytes_per_s
+        return self._capacity if cap is None else min(cap, self._capacity)
+
     def alone_s(self, task: Task) -> float:
         """At its own cap, or with the whole link."""
-        return _alone_s(task, self._spec)
-
-    def _rate_of(self, job: Progress) -> float:
-        assert job.task is not None
-        return min(_speed(job.task, self._spec), self._capacity)
+        return task.size / task.cap
 
     def _release(self) -> None:
         self._holder = None
@@ -181,7 +179,8 @@ class ExclusiveLink:
         order = self._spec.order
         if order is None:
             return job.requested_s
-        phase_s = job.left / self._rate_of(job)
+        assert job.task is not None
+        phase_s = job.left / job.task.cap
         return order(
             now_s,
             job.requested_s,

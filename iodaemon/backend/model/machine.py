@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -31,8 +31,8 @@ from iodaemon.core.platform import DeviceId, PartitionId
 from iodaemon.core.sample import DeviceCounters, JobCounters, NodeCounters
 from iodaemon.errors import BackendError
 
-_STALE_ABOVE: Final = 64
-"""More entries that no longer hold than this many, and than others, are swept out."""
+_SWEEP_ABOVE: Final = 64
+"""The agenda is swept when it has this many entries more than twice what it last had to have."""
 _REQUEST_BYTES: Final = 128 * 1024
 """What a system call moves on a node without a disk of its own."""
 
@@ -67,31 +67,34 @@ class Machine:
         self._storage = None if model.disk is None else Storage(model.disk, now_s)
         self._jobs: dict[JobId, Progress] = {}
         self._agenda: list[tuple[float, int, int, Any]] = []
+        self._sweep_above = _SWEEP_ABOVE
         self._tickets = itertools.count()
         self._touched: dict[Resource, None] = {}
 
     @property
     def next_s(self) -> float:
         """When something will happen by itself, ``settle`` included; infinite for never."""
-        if self._touched:
-            return self._now_s
-        return self._next_entry_s()
-
-    def _next_entry_s(self) -> float:
-        agenda = self._agenda
-        while agenda and agenda[0][3].entry is not agenda[0]:
-            heapq.heappop(agenda)
-        return agenda[0][0] if agenda else math.inf
+        return self._now_s if self._touched else self._next_entry_s()
 
     def advance(self, to_s: float) -> list[Finished]:
         """Let everything go on until then; the jobs that ended on the way, in that order."""
         finished: list[Finished] = []
         if to_s > self._now_s:
             self.settle()
-        while (next_s := self._next_entry_s()) <= to_s:
-            self._now_s = max(self._now_s, next_s)
-            finished += self._reach()
+        while self._next_entry_s() <= to_s:
+            finished += self._happen()
         self._now_s = max(self._now_s, to_s)
+        return finished
+
+    def run_ahead(self, before_s: float) -> list[Finished]:
+        """Go on to the first time before that one at which jobs end; these jobs.
+
+        Until then nobody else may act or look.
+        """
+        finished: list[Finished] = []
+        self.settle()
+        while not finished and self._next_entry_s() < before_s:
+            finished = self._happen()
         return finished
 
     def add(self, job_id: JobId, profile: Profile, slots: int, partition: PartitionId) -> None:
@@ -107,7 +110,7 @@ class Machine:
         job.slots = slots
         job.started_s = self._now_s
         self._jobs[job_id] = job
-        job.next_task()
+        job.go_on(self._now_s)
         self._begin(job)
 
     def remove(self, job_id: JobId) -> IoTotals:
@@ -129,14 +132,17 @@ class Machine:
 
     def settle(self) -> None:
         """Find what holds from now on, once all that happens at this instant has happened."""
-        for resource in self._touched:
+        touched = self._touched
+        if not touched:
+            return
+        for resource in touched:
             resource.settle(self._now_s)
             entry, next_s = resource.entry, resource.next_s
             if entry is None or entry[0] != next_s:
                 resource.entry = None
                 if next_s < math.inf:
                     self._enter(resource, next_s, -1)
-        self._touched.clear()
+        touched.clear()
 
     # -- counters ----------------------------------------------------------------------------
 
@@ -216,22 +222,30 @@ class Machine:
 
     # -- what happens ------------------------------------------------------------------------
 
-    def _reach(self) -> Iterable[Finished]:
-        """Do what is due at this very time; jobs that ended, ordered by id."""
-        now_s, agenda = self._now_s, self._agenda
-        ended: list[Progress] = []
+    def _next_entry_s(self) -> float:
+        agenda = self._agenda
+        while agenda and agenda[0][3].entry is not agenda[0]:
+            heapq.heappop(agenda)
+        return agenda[0][0] if agenda else math.inf
+
+    def _happen(self) -> list[Finished]:
+        """Do all that is due when the next entry is; jobs that end by it, ordered by id."""
+        agenda, ended = self._agenda, list[Progress]()
+        if agenda[0][0] > self._now_s:
+            self._now_s = agenda[0][0]
+        now_s = self._now_s
         while agenda and agenda[0][0] <= now_s:
             entry = heapq.heappop(agenda)
             source = entry[3]
             if source.entry is not entry:
                 continue
             source.entry = None
-            if isinstance(source, Progress):
+            if type(source) is Progress:
                 self._go_on(source, ended)
             else:
+                self._touched[source] = None
                 for job in source.reach(now_s):
                     self._go_on(job, ended)
-                self._touched[source] = None
         ended.sort(key=lambda job: job.job_id)
         finished = [Finished(job_id=job.job_id, at_s=now_s, io=self._retire(job)) for job in ended]
         self.settle()
@@ -240,9 +254,7 @@ class Machine:
     def _go_on(self, job: Progress, ended: list[Progress]) -> None:
         """The job's present task is done."""
         self.events += 1
-        if job.task is not None:
-            job.book(self._now_s)
-            job.next_task()
+        job.go_on(self._now_s)
         if job.task is None:
             ended.append(job)
         else:
@@ -275,6 +287,7 @@ class Machine:
     def _enter(self, source: Any, time_s: float, number: int) -> None:
         source.entry = entry = (time_s, number, next(self._tickets), source)
         heapq.heappush(self._agenda, entry)
-        if len(self._agenda) > _STALE_ABOVE + 2 * (len(self._jobs) + len(self._links)):
-            self._agenda = [entry for entry in self._agenda if entry[3].entry is entry]
+        if len(self._agenda) > self._sweep_above:
+            self._agenda[:] = [entry for entry in self._agenda if entry[3].entry is entry]
             heapq.heapify(self._agenda)
+            self._sweep_above = _SWEEP_ABOVE + 2 * len(self._agenda)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import math
 from typing import Any, Protocol
 
 from iodaemon.backend.model.flow import Flow
@@ -61,6 +62,10 @@ class Resource(Protocol):
         """How long the job has waited for I/O in its present or last stay, s."""
         ...
 
+    def stream_cap(self, kind: Kind) -> float:
+        """What a single stream gets at most, bytes/s; infinite for no bound of its own."""
+        ...
+
     def alone_s(self, task: Task) -> float:
         """How long the task takes when nobody else is there."""
         ...
@@ -72,7 +77,8 @@ class Task:
     Attributes:
         kind: what it asks for.
         size: seconds of computing, or bytes.
-        cap: bytes/s; None for none.
+        cap: the tighter of its own cap and the resource's for each stream, bytes/s; infinite
+            for none.
         weight: share of a fair link.
         resource: what it is done on; None for computing.
     """
@@ -82,7 +88,10 @@ class Task:
     def __init__(self, step: Step, resource: Resource | None) -> None:
         self.kind = _kind(step)
         self.size = step_size(step)
-        self.cap = None if isinstance(step, Compute) else step.cap_bytes_per_s
+        own = None if isinstance(step, Compute) else step.cap_bytes_per_s
+        self.cap = math.inf if own is None else own
+        if resource is not None:
+            self.cap = min(self.cap, resource.stream_cap(self.kind))
         self.weight = step.weight if isinstance(step, Transfer | Stage) else 1.0
         self.resource = resource
 
@@ -166,25 +175,23 @@ class Progress:
         self._done_s: list[float] = []
         self._io_done_s: list[float] = []
 
-    def next_task(self) -> None:
-        """Go on to the next task; there may be none."""
-        self._index += 1
-        if self._index >= len(self._tasks):
-            self._index = 0
+    def go_on(self, now_s: float) -> None:
+        """Count the present task as wholly done and take the next one; there may be none."""
+        task = self.task
+        if task is not None:
+            self._booked[task.kind] += task.size
+            if task.resource is not None:
+                self._stall_s += task.resource.waited(self, now_s)
+        index = self._index + 1
+        if index >= len(self._tasks):
+            index = 0
             self._round += 1
             if self._round >= self.profile.repeat or not self._tasks:
                 self.task, self.left = None, 0.0
                 return
-        self.task = self._tasks[self._index]
-        self.left = self.task.size
-
-    def book(self, now_s: float) -> None:
-        """Count the present task as wholly done."""
-        task = self.task
-        assert task is not None
-        self._booked[task.kind] += task.size
-        if task.resource is not None:
-            self._stall_s += task.resource.waited(self, now_s)
+        self._index = index
+        self.task = task = self._tasks[index]
+        self.left = task.size
 
     def stand(self, now_s: float) -> None:
         """Count what was done of the present task, and go on with it later."""

@@ -56,8 +56,8 @@ class Storage:
         self.next_s = math.inf
         self.entry: Any = None
         self._now_s = now_s
-        capacity = disk.capacity_bytes_per_s
-        self._device = FairLink(capacity, scaling=disk.scaling, now_s=now_s)
+        self._capacity = disk.capacity_bytes_per_s * disk.scaling(1)
+        self._device = FairLink(disk.capacity_bytes_per_s, scaling=disk.scaling, now_s=now_s)
         self._memory = FairLink(math.inf, now_s=now_s)
         self._cache = PageCache(disk)
         self._writeback = Flow(math.inf)
@@ -80,7 +80,7 @@ class Storage:
         task = job.task
         assert task is not None
         job.requested_s = now_s
-        job.flow = Flow(job.left, number=job.job_id, owner=job, cap_bytes_per_s=self._cap(task))
+        job.flow = Flow(job.left, number=job.job_id, owner=job, cap_bytes_per_s=task.cap)
         if task.kind is not Kind.WRITE_BUFFERED:
             self._device.add(job.flow)
             return
@@ -145,11 +145,20 @@ class Storage:
         if task.kind is not Kind.WRITE_BUFFERED:
             return self._device.waited(flow)
         moved_bytes = job.left - self._memory.left(flow)
-        return max(0.0, now_s - job.requested_s - moved_bytes / self._cap(task))
+        return max(0.0, now_s - job.requested_s - moved_bytes / task.cap)
+
+    def stream_cap(self, kind: Kind) -> float:
+        """Memory speed for buffered writes, else the disk's cap of each stream."""
+        if kind is Kind.WRITE_BUFFERED:
+            return self.disk.memory_bytes_per_s
+        cap = self.disk.stream_cap_bytes_per_s
+        return math.inf if cap is None else cap
 
     def alone_s(self, task: Task) -> float:
         """At its own cap, or as fast as the disk or the memory."""
-        return task.size / min(self._cap(task), self._device.capacity_bytes_per_s)
+        if task.kind is Kind.WRITE_BUFFERED:
+            return task.size / task.cap
+        return task.size / min(task.cap, self._capacity)
 
     def retire(self, job: Progress, now_s: float) -> None:
         """The job ends; it has left. What it read and wrote stays counted."""
@@ -233,13 +242,6 @@ class Storage:
     def _link(self, job: Progress) -> FairLink:
         assert job.task is not None
         return self._memory if job.task.kind is Kind.WRITE_BUFFERED else self._device
-
-    def _cap(self, task: Task) -> float:
-        """The tighter of the step's own cap and the general one, bytes/s; infinite for none."""
-        own, general = task.cap, self.disk.stream_cap_bytes_per_s
-        if task.kind is Kind.WRITE_BUFFERED:
-            general = self.disk.memory_bytes_per_s
-        return min(math.inf if own is None else own, math.inf if general is None else general)
 
     def _count_wait(self, task: Task, flow: Flow) -> None:
         wait_s = flow.waited_s * self.disk.stream_depth

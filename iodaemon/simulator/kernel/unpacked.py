@@ -10,7 +10,7 @@ Source: Carretero, Jeannot, Pallez, Singh, Vidal, ICS 2020, section 7.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from typing import Protocol
 
 import msgspec
@@ -25,19 +25,29 @@ class IoNode(msgspec.Struct):
         free_nodes: compute nodes that nobody holds.
         load: sum of V / T of those who run: the part of the bandwidth that they need.
         running: how many run.
-        free_s: when the I/O node has served all that was asked of it until now.
     """
 
     free_nodes: int
     load: float = 0.0
     running: int = 0
-    free_s: float = 0.0
 
     def has_room(self, job: Application, bound: float) -> bool:
         """Whether a job fits: nodes, and bandwidth unless it would be alone."""
         if job.nodes > self.free_nodes:
             return False
         return self.running == 0 or self.load + job.volume / job.alone_s <= bound
+
+    def take(self, job: Application) -> None:
+        """The job starts here."""
+        self.free_nodes -= job.nodes
+        self.load += job.volume / job.alone_s
+        self.running += 1
+
+    def give_back(self, job: Application) -> None:
+        """The job has ended; what is left is counted exactly when it was the last one."""
+        self.free_nodes += job.nodes
+        self.running -= 1
+        self.load = self.load - job.volume / job.alone_s if self.running else 0.0
 
 
 class Admission(Protocol):
@@ -63,35 +73,33 @@ def run_unpacked(
 ) -> list[Life]:
     """The lives of all jobs, in the order given."""
     nodes = [IoNode(free_nodes=partition_nodes) for _ in range(io_nodes)]
+    free_s = [0.0] * io_nodes
     place = [-1] * len(jobs)
     start_s, end_s = [0.0] * len(jobs), [0.0] * len(jobs)
+    compute_s, io_s = [job.compute_s for job in jobs], [job.io_s for job in jobs]
     left = [job.iterations for job in jobs]
     # of each running job its next request, or its end when nothing is left
     agenda: list[tuple[float, int]] = []
 
     def start(now_s: float) -> None:
         for number, chosen in admission.admit(now_s, nodes):
-            job, node = jobs[number], nodes[chosen]
-            node.free_nodes -= job.nodes
-            node.load += job.volume / job.alone_s
-            node.running += 1
+            nodes[chosen].take(jobs[number])
             place[number], start_s[number] = chosen, now_s
-            heappush(agenda, (now_s + job.compute_s, number))
+            heappush(agenda, (now_s + compute_s[number], number))
 
     start(0.0)
     while agenda:
-        at_s, number = heappop(agenda)
-        job, node = jobs[number], nodes[place[number]]
+        at_s, number = agenda[0]
+        chosen = place[number]
         if left[number] > 0:
-            node.free_s = max(node.free_s, at_s) + job.io_s
+            free = free_s[chosen]
+            free = free_s[chosen] = (at_s if at_s > free else free) + io_s[number]  # noqa: FURB136
             left[number] -= 1
-            rest_s = job.compute_s if left[number] > 0 else 0.0
-            heappush(agenda, (node.free_s + rest_s, number))
+            heapreplace(agenda, (free + compute_s[number] if left[number] else free, number))
             continue
+        heappop(agenda)
         end_s[number] = at_s
-        node.free_nodes += job.nodes
-        node.running -= 1
-        node.load = node.load - job.volume / job.alone_s if node.running else 0.0
+        nodes[chosen].give_back(jobs[number])
         start(at_s)
     return [Life(*each) for each in zip(start_s, end_s, strict=True)]
 

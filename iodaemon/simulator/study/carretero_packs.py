@@ -286,7 +286,7 @@ def _io_node_figure(pairs: Sequence[Pair], io_nodes: Sequence[int]) -> Figure:
         high=tuple(max(values) for values in of_seeds),
     )
     paper = Series(
-        label="published",
+        label="figure 15",
         x=tuple(PUBLISHED),
         y=tuple(PUBLISHED.values()),
         is_published=True,

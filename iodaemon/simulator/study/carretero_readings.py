@@ -181,7 +181,7 @@ def _figure(rows: Sequence[Row], base: str) -> Figure:
     ]
     series += [
         Series(
-            label=f"published, {n}",
+            label=f"figure 15, {n}",
             x=tuple(names),
             y=(published,) * len(names),
             is_published=True,

@@ -1,0 +1,287 @@
+"""The fair link against a plain reference that looks at every flow at every event."""
+
+import math
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from iodaemon.backend.model.fair_link import FairLink
+from iodaemon.backend.model.flow import Flow
+from iodaemon.backend.model.scaling import constant_scaling, table_scaling
+
+SHRINKING = table_scaling((1.0, 0.9, 0.7, 0.5))
+
+
+def shares(capacity, flows):
+    """Max-min fair shares by weight within the caps, found by filling up; (number, weight, cap)."""
+    rates, left = {}, capacity
+    waiting = sorted(flows, key=lambda flow: (flow[2] / flow[1], flow[0]))
+    weight = sum(flow[1] for flow in waiting)
+    for number, own, cap in waiting:
+        rates[number] = min(cap, own * left / weight)
+        left -= rates[number]
+        weight -= own
+    return rates
+
+
+class Reference:
+    """The same link, O(n) an event: rates from ``shares``, bytes by adding up."""
+
+    def __init__(self, capacity, scaling):
+        self.capacity, self.scaling, self.now_s = capacity, scaling, 0.0
+        self.flows, self.left, self.ends = {}, {}, {}
+
+    def rates(self):
+        capacity = self.capacity * self.scaling(max(1, len(self.flows)))
+        return shares(capacity, [(n, w, c) for n, (w, c) in self.flows.items()])
+
+    def run_to(self, to_s):
+        while True:
+            rates = self.rates()
+            ends = {n: self.now_s + self.left[n] / rate for n, rate in rates.items()}
+            next_s = min([*ends.values(), to_s])
+            for number, rate in rates.items():
+                self.left[number] -= rate * (next_s - self.now_s)
+            self.now_s = next_s
+            for number, end_s in ends.items():
+                if end_s <= next_s:
+                    self.ends[number] = next_s
+                    self.remove(number)
+            if next_s >= to_s:
+                return
+
+    def add(self, number, size, weight, cap):
+        self.flows[number], self.left[number] = (weight, cap), size
+
+    def remove(self, number):
+        self.flows.pop(number, None)
+        return self.left.pop(number, None)
+
+
+class Ours:
+    """A fair link, driven likewise."""
+
+    def __init__(self, capacity, scaling):
+        self.link = FairLink(capacity, scaling=scaling)
+        self.flows, self.ends = {}, {}
+
+    def run_to(self, to_s):
+        while self.link.next_s <= to_s:
+            self.step()
+        self.link.flow_to(to_s)
+
+    def step(self):
+        now_s = self.link.next_s
+        self.link.flow_to(now_s)
+        for flow in self.link.reach():
+            self.ends[flow.number] = now_s
+            del self.flows[flow.number]
+        self.link.settle()
+
+    def add(self, number, size, weight, cap):
+        flow = Flow(size, number=number, cap_bytes_per_s=cap, weight=weight)
+        self.flows[number] = flow
+        self.link.add(flow)
+        self.link.settle()
+
+    def remove(self, number):
+        flow = self.flows.pop(number, None)
+        if flow is not None:
+            self.link.remove(flow)
+            self.link.settle()
+            return flow.left_bytes
+        return None
+
+
+def approx(expected):
+    return pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+SIZES = st.floats(1.0, 1e4)
+CAPS = st.one_of(st.just(math.inf), st.floats(0.5, 50.0), st.sampled_from([5.0, 10.0]))
+WEIGHTS = st.one_of(st.just(1.0), st.floats(0.25, 8.0), st.sampled_from([2.0, 16.0]))
+COMING = st.tuples(st.floats(0.0, 100.0), SIZES, WEIGHTS, CAPS)
+GOING = st.tuples(st.floats(0.0, 200.0), st.integers(0, 30))
+SCALINGS = st.sampled_from([constant_scaling, SHRINKING])
+
+
+def replay(link, coming, going, look=None):
+    """Let flows come and go in the order of time; what those that went had left."""
+    told, events = {}, []
+    for number, (at_s, size, weight, cap) in enumerate(coming):
+        events.append((at_s, 0, lambda n=number, a=(size, weight, cap): link.add(n, *a)))
+    for at_s, number in going:
+        events.append((at_s, 1, lambda n=number: told.setdefault(n, link.remove(n))))
+    for at_s, _, happen in sorted(events, key=lambda event: event[:2]):
+        link.run_to(at_s)
+        happen()
+        if look is not None:
+            look(link)
+    return told
+
+
+@settings(derandomize=True, max_examples=200, deadline=None)
+@given(st.lists(COMING, min_size=1, max_size=30), st.lists(GOING, max_size=15), SCALINGS)
+@example([(0.0, 10.0, 1.0, 5.0)] * 4, [], constant_scaling)
+@example([(0.0, 10.0, 1.0, math.inf), (1.0, 10.0, 1.0, math.inf)], [(1.0, 0)], constant_scaling)
+def test_it_agrees_with_looking_at_every_flow(coming, going, scaling):
+    ours, reference = Ours(20.0, scaling), Reference(20.0, scaling)
+
+    left = [replay(link, coming, going) for link in (ours, reference)]
+    for link in (ours, reference):
+        link.run_to(1e9)
+
+    assert approx(reference.ends) == ours.ends
+    assert {n: b for n, b in left[0].items() if b is not None} == {
+        n: pytest.approx(b, rel=1e-9, abs=1e-6) for n, b in left[1].items() if b is not None
+    }
+
+
+@settings(derandomize=True, max_examples=100, deadline=None)
+@given(st.lists(COMING, min_size=1, max_size=30), st.lists(GOING, max_size=15), SCALINGS)
+def test_the_capacity_is_used_up_within_the_caps_and_never_exceeded(coming, going, scaling):
+    def look(ours):
+        link, flows = ours.link, list(ours.flows.values())
+        capacity = 20.0 * scaling(max(1, len(flows)))
+        rates = [link.rate(flow) for flow in flows]
+        caps = [flow.pace * flow.weight for flow in flows]
+
+        assert all(rate <= cap * (1 + 1e-9) for rate, cap in zip(rates, caps, strict=True))
+        assert sum(rates) <= capacity * (1 + 1e-9)
+        assert sum(rates) == approx(min(capacity, sum(caps)))  # work conserving
+        assert link.rate_bytes_per_s == approx(sum(rates))
+        assert [link.busy_part(flow) for flow in flows] == [
+            approx(min(1.0, flow.pace / link.level)) for flow in flows
+        ]
+
+    replay(Ours(20.0, scaling), coming, going, look)
+
+
+@settings(derandomize=True, max_examples=100, deadline=None)
+@given(st.lists(COMING, min_size=1, max_size=10), st.lists(st.floats(0.0, 300.0), max_size=20))
+def test_a_flow_that_goes_and_comes_back_moves_all_its_bytes_once(coming, times):
+    link = Ours(20.0, constant_scaling)
+    replay(link, coming, [])
+    moved = dict.fromkeys(range(len(coming)), 0.0)
+    for turn, at_s in enumerate(sorted(100.0 + time_s for time_s in times)):
+        link.run_to(at_s)
+        number = turn % len(coming)
+        left = link.remove(number)
+        if left is not None:
+            _, size, weight, cap = coming[number]
+            moved[number] = size - left
+            link.run_to(at_s + 5.0)
+            link.add(number, left, weight, cap)
+    link.run_to(1e9)
+
+    assert set(link.ends) == set(range(len(coming)))
+    assert all(0.0 <= moved[n] <= size for n, (_, size, _, _) in enumerate(coming))
+
+
+@settings(derandomize=True, max_examples=50, deadline=None)
+@given(st.lists(COMING, min_size=1, max_size=20), st.lists(st.floats(0.0, 500.0), max_size=30))
+def test_to_look_changes_nothing(coming, times):
+    watched, alone = Ours(20.0, constant_scaling), Ours(20.0, constant_scaling)
+    for link in (watched, alone):
+        replay(link, coming, [])
+    for at_s in sorted(100.0 + time_s for time_s in times):
+        watched.run_to(at_s)
+        assert all(watched.link.left(flow) >= 0.0 for flow in watched.flows.values())
+    for link in (watched, alone):
+        link.run_to(1e9)
+
+    assert approx(alone.ends) == watched.ends
+
+
+# -- by hand ----------------------------------------------------------------------------------
+
+
+def ends(capacity, *flows, scaling=constant_scaling):
+    """When (size, weight, cap) of time 0 arrive, in this order."""
+    link = Ours(capacity, scaling)
+    for number, (size, weight, cap) in enumerate(flows):
+        link.add(number, size, weight, cap)
+    link.run_to(1e9)
+    return [link.ends[number] for number in range(len(flows))]
+
+
+def test_shares_are_by_weight():
+    assert ends(40.0, (30.0, 3.0, math.inf), (30.0, 1.0, math.inf)) == [1.0, 1.5]
+
+
+def test_what_a_cap_leaves_is_shared_by_weight():
+    assert ends(40.0, (10.0, 2.0, 10.0), (20.0, 1.0, math.inf), (10.0, 1.0, 10.0)) == [1.0] * 3
+
+
+def test_a_cap_binds_again_when_others_have_gone():
+    # 10 each for 1 s; then the capped one gets 12 of the 20 there are
+    assert ends(20.0, (10.0, 1.0, math.inf), (34.0, 1.0, 12.0)) == [1.0, 3.0]
+
+
+def test_equal_flows_arrive_together():
+    assert ends(10.0, *[(5.0, 1.0, math.inf)] * 4) == [2.0] * 4
+
+
+def test_the_capacity_follows_the_number_of_streams():
+    table = table_scaling((1.0, 0.5))
+
+    assert ends(10.0, (5.0, 1.0, math.inf), (15.0, 1.0, math.inf), scaling=table) == [2.0, 3.0]
+
+
+def test_the_capacity_may_be_changed_from_outside():
+    link = Ours(10.0, constant_scaling)
+    link.add(0, 30.0, 1.0, math.inf)
+    link.run_to(1.0)
+    link.link.capacity_bytes_per_s = 5.0
+    link.link.settle()
+    link.run_to(1e9)
+
+    assert link.ends == {0: 5.0}
+
+
+def test_an_endless_flow_takes_its_share_and_never_arrives():
+    link = Ours(10.0, constant_scaling)
+    link.add(0, math.inf, 1.0, math.inf)
+    link.add(1, 10.0, 1.0, math.inf)
+    link.run_to(100.0)
+
+    assert link.ends == {1: 2.0}
+    assert link.link.rate(link.flows[0]) == 10.0
+    assert link.link.next_s == math.inf
+
+
+def test_waiting_is_all_the_time_unless_the_cap_explains_a_part():
+    link = Ours(10.0, constant_scaling)
+    link.add(0, 100.0, 1.0, math.inf)
+    link.add(1, 100.0, 1.0, 2.0)
+    flows = dict(link.flows)
+    link.run_to(4.0)
+
+    assert link.link.waited(flows[0]) == 4.0
+    assert link.link.waited(flows[1]) == pytest.approx(4.0 * 2.0 / 8.0)
+
+
+def test_the_busy_time_is_the_used_part():
+    link = Ours(10.0, constant_scaling)
+    link.add(0, 10.0, 1.0, 5.0)
+    link.run_to(10.0)
+
+    assert link.link.busy_s == 1.0
+
+
+def test_a_hundred_thousand_changes_leave_no_trace_of_rounding():
+    link = FairLink(1.0)
+    stays = [Flow(1e12, number=n, cap_bytes_per_s=0.1) for n in range(3)]
+    for flow in stays:
+        link.add(flow)
+    passing = [Flow(1e12, number=10 + n, cap_bytes_per_s=0.1 / 3 + n / 7) for n in range(7)]
+    for turn in range(50_000):
+        flow = passing[turn % 7]
+        link.add(flow)
+        link.settle()
+        link.remove(flow)
+    link.settle()
+
+    assert link.rate_bytes_per_s == pytest.approx(0.3, rel=1e-12)
+    assert link.demand_bytes_per_s == pytest.approx(0.3, rel=1e-12)

@@ -1,0 +1,211 @@
+"""The experiments of Carretero et al.: what is published, what comes out, what is refused."""
+
+import math
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from iodaemon.errors import ConfigError
+from iodaemon.policy.order import ORDERS
+from iodaemon.simulator.carretero import Application
+from iodaemon.simulator.catalogue import load_experiment
+from iodaemon.simulator.study import (
+    carretero_beyond,
+    carretero_packs,
+    carretero_readings,
+    carretero_table1,
+)
+
+EXPERIMENTS = Path(__file__).parents[2] / "sim/experiments"
+TABLE_1 = tuple(
+    Application(compute_s=w, io_s=v, iterations=n)
+    for w, v, n in [
+        (32.0, 10.0, 250),
+        (16.0, 5.0, 500),
+        (8.0, 2.5, 1000),
+        (8.0, 2.5, 1000),
+        (16.0, 5.0, 500),
+    ]
+)
+
+
+def run(study, *seeds):
+    rows = [row for task in study.tasks(seeds) for row in study.run(task)]
+    return rows, study.measure(rows), study.figures(rows)
+
+
+def bands(name):
+    document = tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text())
+    return {target["id"]: target for target in document.get("target", [])}
+
+
+def misses(name, values):
+    return {
+        id_: values[id_]
+        for id_, target in bands(name).items()
+        if not target.get("low", -math.inf) <= values[id_] <= target.get("high", math.inf)
+    }
+
+
+def test_sheet_c1_passes():
+    """No free parameter: exact, and therefore the whole sheet."""
+    _, values, figures = run(carretero_table1.Study(jobs=TABLE_1), 0)
+
+    assert bands("carretero-table1").keys() == values.keys()
+    assert {} == misses("carretero-table1", values)
+    assert [1.833, 1.583, 1.452, 1.346] == [
+        round(values[id_], 3) for id_ in ("C1a", "C1b", "C1c", "C1e")
+    ]
+    names = [figure.name for figure in figures]
+    assert ["figure-5", "figure-6", *(f"figure-7-{name}" for name in ORDERS)] == names[:10]
+    assert ["figure-8", "figure-9"] == names[10:]
+
+
+def test_steps_of_half_a_second_change_nothing_and_whole_ones_do():
+    exact, half, whole = (
+        run(carretero_table1.Study(jobs=TABLE_1, batches=(1.0,), step_s=step_s), 0)[1]
+        for step_s in (0.0, 0.5, 1.0)
+    )
+
+    assert exact == half
+    assert whole != exact
+
+
+def test_one_order_alone_gives_what_is_its_own():
+    study = carretero_table1.Study(jobs=TABLE_1, policies=("longest_io",), batches=(1.0,))
+
+    assert {"C1b", "C1c"} == run(study, 0)[1].keys()
+
+
+@pytest.mark.parametrize(
+    "name", ["carretero-packs", "carretero-packs-quarter", "carretero-readings"]
+)
+def test_every_value_has_a_target_and_every_target_a_source(name):
+    document = tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text())
+    small = {"workloads": 1, "engine": "compiled"}
+    if name == "carretero-readings":
+        study = carretero_readings.Study(**small, loads=("integer",), sigmas=(0.1,))
+    else:
+        study = carretero_packs.Study(**small, loads=document["parameters"]["loads"])
+    _, values, _ = run(study, 1)
+
+    assert bands(name).keys() == values.keys()
+    assert all(target["source"] for target in document["target"])
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_directions_of_sheet_c2_hold_on_a_seed(seed):
+    rows, values, figures = run(carretero_packs.Study(), seed)
+
+    assert 12 * 10 * 4 == len(rows)
+    assert {} == misses("carretero-packs", values)
+    assert [f"figure-{number}" for number in range(10, 16)] == [figure.name for figure in figures]
+
+
+def test_both_engines_give_the_same_rows():
+    plain, compiled = (
+        run(carretero_packs.Study(workloads=1, engine=engine), 3)[0]
+        for engine in ("plain", "compiled")
+    )
+
+    assert plain == compiled
+
+
+def test_what_lies_beyond_the_paper_is_measured_against_the_same_first_fit():
+    study = carretero_beyond.Study(
+        policies=("1/fifo", "1/no-barrier", "1/backfill", "1/shared"),
+        losses=(0.0, 0.16),
+        workloads=1,
+    )
+    rows, values, figures = run(study, 1)
+    packs, _, _ = run(carretero_packs.Study(workloads=1), 1)
+
+    ours = [row["makespan_3_s"] for row in rows if row["policy"] == "1/fifo"]
+    assert ours == [row["makespan_3_s"] for row in packs if row["policy"] == "1/fifo"]
+    assert values["first-fit/fifo@1"] == 1.0
+    assert values["1/shared-0.16@1"] > values["1/shared@1"]
+    assert ["makespan-1", "makespan-3", "makespan-5", "stretch"] == [f.name for f in figures]
+
+
+def test_readings_are_twenty_and_the_other_orders_of_one_of_them():
+    names = [reading.name for reading in carretero_readings.Study().readings()]
+
+    assert 20 + 3 == len(names) == len(set(names))
+    assert "binomial/integer/0.1/creation" in names
+
+
+def least_done(now_s, requested_s, phase_s, remaining_s, io_done_s, elapsed_s, ideal_done_s, job):
+    """An order of one's own: who has had the least I/O."""
+    return io_done_s
+
+
+def test_an_order_of_ones_own_is_run_beside_the_eight():
+    own = "test_carretero_experiments:least_done"
+    rows, _, _ = run(
+        carretero_table1.Study(
+            jobs=TABLE_1, policies=(own, "bandwidth_oriented"), batches=(1.0,), engine="plain"
+        ),
+        0,
+    )
+    makespans = {row["policy"]: row["makespan_s"] for row in rows if row["kind"] == "run"}
+
+    assert makespans[own] == makespans["bandwidth_oriented"]  # all were released at 0
+
+
+WRONG = {
+    'compute = "-1 s"': r"\[\[jobs\]\] 1: compute",
+    "nodes = 0": r"\[\[jobs\]\] 1: nodes is 0; it must be at least 1",
+    "cpus = 4": r"\[\[jobs\]\] 1: unknown key 'cpus'",
+}
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_a_wrong_application_in_a_file_is_refused_with_file_table_and_key(tmp_path, line):
+    text = (EXPERIMENTS / "carretero-table1.toml").read_text()
+    lines = text.replace('compute = "32 s"', "", 1) if line.startswith("compute") else text
+    path = tmp_path / "mine.toml"
+    path.write_text(lines.replace("iterations = 250\n", f"iterations = 250\n{line}\n", 1))
+
+    with pytest.raises(ConfigError, match=rf"mine.toml.*{WRONG[line]}"):
+        load_experiment(str(path), search=())
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "words"),
+    [
+        ("carretero-packs", "partition_nodes = 2048", "partition_nodes = 512", "may need 2048"),
+        ("carretero-packs", '"1/fifo"', '"1/fifi"', "policies: .*unknown order 'fifi'.*'fifo'"),
+        ("carretero-packs", 'law = "binomial"', 'law = "poisson"', "law: 'poisson' is none of"),
+        ("carretero-table1", '"lowest_id"', '"lowest_ip"', "policies: unknown order 'lowest_ip'"),
+        ("carretero-beyond-shared", "losses = [0.0,", "losses = [1.5,", "losses"),
+    ],
+)
+def test_a_wrong_parameter_in_a_file_is_refused_with_file_and_key(tmp_path, name, old, new, words):
+    path = tmp_path / "mine.toml"
+    path.write_text((EXPERIMENTS / f"{name}.toml").read_text().replace(old, new, 1))
+
+    with pytest.raises(ConfigError, match=rf"mine.toml.*{words}"):
+        load_experiment(str(path), search=())
+
+
+@pytest.mark.parametrize(
+    ("study", "parameters", "words"),
+    [
+        (carretero_table1.Study, {"jobs": TABLE_1, "policies": ("lifo",)}, "unknown order 'lifo'"),
+        (carretero_table1.Study, {"jobs": ()}, "must not be empty"),
+        (carretero_table1.Study, {"jobs": TABLE_1, "batches": (0.0,)}, "above 0"),
+        (carretero_packs.Study, {"policies": ("1/lifo",)}, "unknown order 'lifo'"),
+        (carretero_packs.Study, {"partition_nodes": 1000}, "may need 2048 nodes"),
+        (carretero_packs.Study, {"io_nodes": (3, 5)}, "it must have 1"),
+        (carretero_packs.Study, {"workloads": 0}, "workloads is 0"),
+        (carretero_readings.Study, {"laws": ()}, "laws is empty"),
+        (carretero_readings.Study, {"sigmas": (-1.0,)}, "sigma is -1"),
+        (carretero_beyond.Study, {"policies": ("1/lifo",)}, "unknown form"),
+        (carretero_beyond.Study, {"policies": ("x/shared",)}, "no way to pack"),
+        (carretero_beyond.Study, {"policies": ("1/shared",), "losses": (1.0,)}, "below 1"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_with_the_key_and_why(study, parameters, words):
+    with pytest.raises(ValueError, match=words):
+        study(**parameters)
