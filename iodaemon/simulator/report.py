@@ -216,8 +216,11 @@ def _chapter_lines(chapter: Chapter) -> list[str]:
     lines += ["", _run_words(chapter)]
     if chapter.summary:
         lines += ["", *_summary_lines(chapter.summary)]
+    elif not experiment.targets and chapter.results:
+        values = [_line([result.id, number_words(result.ours)]) for result in chapter.results]
+        lines += ["", _line(["value", "ours"]), _line(["---"] * 2), *values]
     if experiment.targets and chapter.results:
-        lines[-1] += f" {tally(chapter.results)}.".capitalize()
+        lines[-1] += f" {tally(chapter.results)}."
     missed = notes(experiment, chapter.results)
     if missed:
         lines += ["", *(f"- {note}" for note in missed)]

@@ -166,6 +166,15 @@ def test_what_was_not_run_is_in_the_table_as_such():
     assert "Not run yet: iod sim run mine" in lines
 
 
+def test_an_experiment_without_targets_or_table_shows_its_values():
+    free = msgspec.structs.replace(EXPERIMENT, targets=())
+
+    lines = markdown([chapter(experiment=free, results=compare(free, OURS))], head="").splitlines()
+
+    assert "| value | ours |" in lines
+    assert "| C1d | 1.35 |" in lines
+
+
 def test_an_experiment_without_targets_shows_the_studys_own_table():
     free = msgspec.structs.replace(EXPERIMENT, targets=())
     summary = ({"kind": "summary", "policy": "a|b", "mean_stretch": 1.23456},)
