@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: help setup test lint demo bench bench-regulation campaign format clean
+.PHONY: help setup test lint demo experiments bench bench-regulation campaign format clean
 
 help:
 	@echo "make test     all gates: ruff, mypy, import contracts, every test (about 5 minutes)"
 	@echo "make demo     the main job on this machine's disk, regulation off and on (at most 90 s)"
+	@echo "make experiments   every published experiment, all cores; writes sim/README.md"
 	@echo "make bench    how fast the scheduler is, beside its peers; ARGS='--quick' (5 minutes, 1)"
 	@echo "make bench-regulation   real jobs with and without regulation on three beds (50 minutes)"
 	@echo "make campaign   kills at every step and at random beside thousands of operations (20 minutes)"
@@ -21,7 +22,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--constraint constraints.txt --editable '.[test]'
+		--constraint constraints.txt --editable '.[test,sim]'
 	@touch $@
 
 lint: $(STAMP)
@@ -35,6 +36,11 @@ test: lint
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
+
+# Rows and figures are kept in iod-sim/.
+experiments: $(STAMP)
+	$(BIN)/iod sim run --all
+	$(BIN)/iod sim report --output sim/README.md
 
 # Peers, measured where they are installed: task-spooler, parallel. ARGS="--quick", "--write"
 bench: $(STAMP)

@@ -48,7 +48,7 @@ def find_rule(kind: Kind, name: str) -> type[msgspec.Struct]:
         ConfigError: there is none, it cannot be imported, or it is no rule of this kind.
     """
     if ":" in name:
-        return _own_rule(kind, name)
+        return _checked(kind, name, find_own(f"{kind} rule", name))
     names = rule_names(kind)
     if name not in names:
         raise ConfigError(
@@ -98,25 +98,34 @@ def _known(kind: Kind) -> Kind:
     return kind
 
 
-def _own_rule(kind: Kind, name: str) -> type[msgspec.Struct]:
+def find_own(what: str, name: str) -> object:
+    """What the user's own module has under this name.
+
+    Args:
+        what: for messages, for example ``admission rule``.
+        name: ``my.module:Rule``.
+
+    Raises:
+        ConfigError: the module cannot be imported, or has no such thing.
+    """
     module_name, _, class_name = name.partition(":")
-    module = _imported(kind, name, module_name)
+    module = _imported(f"{what} {name!r}", module_name)
     if not hasattr(module, class_name):
-        raise ConfigError(f"{kind} rule {name!r}: module {module_name} has no {class_name!r}")
-    return _checked(kind, name, getattr(module, class_name))
+        raise ConfigError(f"{what} {name!r}: module {module_name} has no {class_name!r}")
+    return getattr(module, class_name)
 
 
-def _imported(kind: Kind, name: str, module_name: str) -> ModuleType:
+def _imported(what: str, module_name: str) -> ModuleType:
     """The user's module; whatever goes wrong in it is the user's to read, in one line."""
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as e:
         if e.name is not None and f"{module_name}.".startswith(f"{e.name}."):
             hint = "put its folder on PYTHONPATH"
-            raise ConfigError(f"{kind} rule {name!r}: no module {e.name!r}; {hint}") from e
-        raise ConfigError(f"{kind} rule {name!r}: {_one_line(e)}") from e
+            raise ConfigError(f"{what}: no module {e.name!r}; {hint}") from e
+        raise ConfigError(f"{what}: {_one_line(e)}") from e
     except Exception as e:  # the module is foreign code
-        raise ConfigError(f"{kind} rule {name!r} fails to import: {_one_line(e)}") from e
+        raise ConfigError(f"{what} fails to import: {_one_line(e)}") from e
 
 
 def _checked(kind: Kind, name: str, found: object) -> type[msgspec.Struct]:

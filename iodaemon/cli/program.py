@@ -43,6 +43,7 @@ VERBS: Final[Mapping[str, str]] = MappingProxyType(
         "doctor": "doctor",
         "policy": "policy",
         "config": "config",
+        "sim": "sim",
         "daemon": "daemon",
     }
 )

@@ -10,8 +10,8 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -70,7 +70,8 @@ def decode_table(table: Mapping[str, object], type_: type[S], *, where: str, els
 
     Args:
         table: as ``tomllib`` reads it; strings with units or plain base units.
-        type_: a frozen struct; a field that is a struct itself is a table in the table.
+        type_: a frozen struct; a field that is a struct itself is a table in the table, one that
+            is a tuple of structs an array of tables.
         where: file and table for messages, for example ``policies/dynamic.toml [regulation]``.
         else_: what an unknown key may be besides a misspelt one, for its message.
 
@@ -95,22 +96,45 @@ def decode_table(table: Mapping[str, object], type_: type[S], *, where: str, els
         raise ConfigError(f"{where}: {_in_keys(str(e), fields)}") from e
 
 
-def _value(value: object, field: msgspec.structs.FieldInfo, key: str, where: str) -> object:
+def _value(value: Any, field: msgspec.structs.FieldInfo, key: str, where: str) -> object:
     type_ = plain_type(field.type)
-    if isinstance(type_, type) and issubclass(type_, msgspec.Struct):
-        return decode_table(value, type_, where=f"{where} [{key}]")  # type: ignore[arg-type]
     if value == "none" and NoneType in get_args(type_):
         return None
+    if (table := _struct_in(type_)) is not None:
+        return decode_table(value, table, where=f"{where} [{key}]")
+    if (row := _row_struct_in(type_)) is not None and isinstance(value, list):
+        return tuple(
+            decode_table(item, row, where=f"{where} [[{key}]] {number}")
+            for number, item in enumerate(value, start=1)
+        )
     try:
         for suffix, _, parse in _QUANTITIES:
             if field.name.endswith(suffix) and value is not None:
-                value = parse(value)
+                is_many = get_origin(type_) is tuple and isinstance(value, list)
+                value = [parse(one) for one in value] if is_many else parse(value)
                 break
         return msgspec.convert(value, field.type)
     except ConfigError as e:
         raise ConfigError(f"{where}: {key}: {e}") from e
     except (msgspec.ValidationError, TypeError) as e:
         raise ConfigError(f"{where}: {key}: {_problem(e, value, type_)}") from e
+
+
+def _struct_in(type_: Any) -> type[msgspec.Struct] | None:
+    """The struct that the type is, alone or with None."""
+    choices = [choice for choice in get_args(type_) or (type_,) if choice is not NoneType]
+    if get_origin(type_) in (UnionType, Union, None) and len(choices) == 1:
+        (only,) = choices
+        return only if isinstance(only, type) and issubclass(only, msgspec.Struct) else None
+    return None
+
+
+def _row_struct_in(type_: Any) -> type[msgspec.Struct] | None:
+    """The struct of which the type is a tuple of any length."""
+    arguments = get_args(type_)
+    if get_origin(type_) is tuple and arguments[1:] == (Ellipsis,):
+        return _struct_in(arguments[0])
+    return None
 
 
 def _problem(error: Exception, value: object, type_: Any) -> str:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from iodaemon.core.measure import mean, stretch
-from iodaemon.policy.order import ORDERS
+from iodaemon.errors import ConfigError
+from iodaemon.policy.order import ORDERS, OrderKey
 from iodaemon.policy.packing import Item, Pack, assign, make_packs
-from iodaemon.registry import nearest
+from iodaemon.registry import find_own, nearest
 from iodaemon.simulator.carretero import Application, io_load
 from iodaemon.simulator.kernel.run import Batch, Engine, finish_times
 
@@ -27,6 +28,27 @@ AS_SUBMITTED: Final = "as-submitted"
 LOAD: Final = "load"
 
 
+def find_order(name: str) -> OrderKey:
+    """One of the eight list orders by name, or anybody's own: ``my.module:function``.
+
+    Raises:
+        ValueError: there is none; says which come near.
+    """
+    if ":" in name:
+        try:
+            own: Any = find_own("order", name)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        if not callable(own):
+            raise ValueError(f"order {name!r}: must be a function of eight numbers")
+        order: OrderKey = own
+        return order
+    if name not in ORDERS:
+        hint = nearest(name, tuple(ORDERS))
+        raise ValueError(f"unknown order {name!r}; {hint}; your own is written my.module:function")
+    return ORDERS[name]
+
+
 class Strategy(msgspec.Struct, frozen=True):
     """A way to pack and an order of I/O.
 
@@ -35,7 +57,7 @@ class Strategy(msgspec.Struct, frozen=True):
         packing: ``first-fit``; ``as-submitted``: the same, but jobs are taken as they come, not
             by decreasing length; ``load``; or S as a number.
         bound: S of Make-Pack; infinite for First-Fit; None: the I/O load of the workload.
-        order: one of the eight list orders.
+        order: a list order (``find_order``).
     """
 
     name: str
@@ -51,10 +73,10 @@ def parse_strategy(name: str) -> Strategy:
         ValueError: it is none.
     """
     packing, _, order = name.partition("/")
-    if order not in ORDERS:
-        raise ValueError(
-            f"strategy {name!r}: unknown order {order!r}; {nearest(order, tuple(ORDERS))}"
-        )
+    try:
+        find_order(order)
+    except ValueError as error:
+        raise ValueError(f"strategy {name!r}: {error}") from error
     return Strategy(name, packing, _parse_bound(packing, name), order)
 
 
@@ -172,7 +194,7 @@ def run_packs(
     """When each job of each pack ends, s after the pack's start, in the order of its items."""
     batch, columns = batch_of(applications, packs)
     io_first = setting.phase_order == "io-first"
-    end_s = finish_times(batch, ORDERS[order], io_first=io_first, engine=setting.engine)
+    end_s = finish_times(batch, find_order(order), io_first=io_first, engine=setting.engine)
     return [[end_s[column] for column in pack] for pack in columns]
 
 

@@ -49,6 +49,21 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
     hides_io_ratio: float = 0.0
     io_alone_bytes_per_s: float = 500e6
 
+    def __post_init__(self) -> None:
+        """Refuse ranges that are none, and what is negative or no probability."""
+        if self.jobs < 1:
+            raise ValueError(f"jobs is {self.jobs}; it must be at least 1")
+        ranges = {"cpus": 1, "steps": 1, "compute_s": 0, "transfer_bytes": 1}
+        for field, least in ranges.items():
+            low, high = getattr(self, field)
+            if not least <= low <= high:
+                raise ValueError(f"{field} is {low} to {high}; it must be {least} or more, rising")
+        for field in self.__struct_fields__:
+            if field.endswith("_ratio") and not 0.0 <= getattr(self, field) <= 1.0:
+                raise ValueError(f"{field} is {getattr(self, field)}; it must be 0 to 1")
+        if self.mean_gap_s < 0.0 or self.io_alone_bytes_per_s <= 0.0:
+            raise ValueError("mean_gap_s must not be below 0, io_alone_bytes_per_s above 0")
+
 
 WALLTIME_FACTORS: Final = (0.5, 10.0)
 """Walltime / time alone: people mostly ask for far too much, and at times for too little."""

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from iodaemon.errors import ConfigError
 from iodaemon.policy.order import ORDERS
 from iodaemon.simulator.carretero import Application
+from iodaemon.simulator.catalogue import load_experiment
 from iodaemon.simulator.study import (
     carretero_beyond,
     carretero_packs,
@@ -131,6 +133,60 @@ def test_readings_are_twenty_and_the_other_orders_of_one_of_them():
 
     assert 20 + 3 == len(names) == len(set(names))
     assert "binomial/integer/0.1/creation" in names
+
+
+def least_done(now_s, requested_s, phase_s, remaining_s, io_done_s, elapsed_s, ideal_done_s, job):
+    """An order of one's own: who has had the least I/O."""
+    return io_done_s
+
+
+def test_an_order_of_ones_own_is_run_beside_the_eight():
+    own = "test_carretero_experiments:least_done"
+    rows, _, _ = run(
+        carretero_table1.Study(
+            jobs=TABLE_1, policies=(own, "bandwidth_oriented"), batches=(1.0,), engine="plain"
+        ),
+        0,
+    )
+    makespans = {row["policy"]: row["makespan_s"] for row in rows if row["kind"] == "run"}
+
+    assert makespans[own] == makespans["bandwidth_oriented"]  # all were released at 0
+
+
+WRONG = {
+    'compute = "-1 s"': r"\[\[jobs\]\] 1: compute",
+    "nodes = 0": r"\[\[jobs\]\] 1: nodes is 0; it must be at least 1",
+    "cpus = 4": r"\[\[jobs\]\] 1: unknown key 'cpus'",
+}
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_a_wrong_application_in_a_file_is_refused_with_file_table_and_key(tmp_path, line):
+    text = (EXPERIMENTS / "carretero-table1.toml").read_text()
+    lines = text.replace('compute = "32 s"', "", 1) if line.startswith("compute") else text
+    path = tmp_path / "mine.toml"
+    path.write_text(lines.replace("iterations = 250\n", f"iterations = 250\n{line}\n", 1))
+
+    with pytest.raises(ConfigError, match=rf"mine.toml.*{WRONG[line]}"):
+        load_experiment(str(path), search=())
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "words"),
+    [
+        ("carretero-packs", "partition_nodes = 2048", "partition_nodes = 512", "may need 2048"),
+        ("carretero-packs", '"1/fifo"', '"1/fifi"', "policies: .*unknown order 'fifi'.*'fifo'"),
+        ("carretero-packs", 'law = "binomial"', 'law = "poisson"', "law: 'poisson' is none of"),
+        ("carretero-table1", '"lowest_id"', '"lowest_ip"', "policies: unknown order 'lowest_ip'"),
+        ("carretero-beyond-shared", "losses = [0.0,", "losses = [1.5,", "losses"),
+    ],
+)
+def test_a_wrong_parameter_in_a_file_is_refused_with_file_and_key(tmp_path, name, old, new, words):
+    path = tmp_path / "mine.toml"
+    path.write_text((EXPERIMENTS / f"{name}.toml").read_text().replace(old, new, 1))
+
+    with pytest.raises(ConfigError, match=rf"mine.toml.*{words}"):
+        load_experiment(str(path), search=())
 
 
 @pytest.mark.parametrize(

@@ -67,13 +67,15 @@ def finish_times(
     Args:
         batch: the packs.
         order: who is served first; one of :data:`iodaemon.policy.order.ORDERS`, or anybody's own,
-            which is then taken to change while jobs wait.
+            which is then taken to change while jobs wait, and run as it is: what Python can do,
+            numba may not.
         io_first: whether an iteration begins with its I/O phase, not with its compute phase.
         engine: how to run.
     """
     columns = (batch.bounds, batch.compute_s, batch.io_s, batch.iterations)
     changes = _is_changing(order)
-    if engine == "compiled" or (engine == "auto" and has_numba()):
+    is_ours = any(order is key for key in ORDERS.values())
+    if engine == "compiled" or (engine == "auto" and is_ours and has_numba()):
         from iodaemon.simulator.kernel import compiled
 
         named = None if order is fifo else order

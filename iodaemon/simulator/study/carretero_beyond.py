@@ -148,6 +148,19 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         lines = {label: (each, value_of("stretch")) for label, each in pairs.items()}
         return [*made, load_figure("stretch", "Stretch of the jobs", "mean stretch", lines)]
 
+    def summary(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """The measures, a row a way."""
+        values = self.measure(rows)
+        return [
+            {
+                "kind": "summary",
+                "policy": label,
+                **{f"makespan_{count}": values[f"{label}@{count}"] for count in self.io_nodes},
+                "stretch": values[f"{label}:stretch"],
+            }
+            for label in pair_up(rows, BASE)
+        ]
+
     def _generator(self) -> Generator:
         return Generator(partition_nodes=self.partition_nodes, law=self.law, sigma=self.sigma)
 

@@ -9,12 +9,11 @@ from typing import Final
 import msgspec
 
 from iodaemon.core.measure import stretch
-from iodaemon.policy.order import ORDERS, OrderKey
-from iodaemon.registry import nearest
+from iodaemon.policy.order import ORDERS
 from iodaemon.simulator.carretero import Application
 from iodaemon.simulator.experiment import Figure, Row, Series
 from iodaemon.simulator.kernel.run import Batch, Engine, finish_times
-from iodaemon.simulator.packed import PhaseOrder
+from iodaemon.simulator.packed import PhaseOrder, find_order
 
 BASE: Final = "fifo"
 """What makespans are relative to (figures 6 and 8)."""
@@ -40,7 +39,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         jobs: Table 1.
-        policies: list orders by name.
+        policies: list orders by name; one's own is ``my.module:function``.
         batches: factors of all iterations ("iteration batches"); the measures are taken at 1.
         phase_order: what an iteration begins with.
         step_s: phases are rounded up to whole steps, as in a simulator with fixed increments;
@@ -58,9 +57,10 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse orders that do not exist, and batches that are none."""
         for policy in self.policies:
-            if policy not in ORDERS:
-                hint = nearest(policy, tuple(ORDERS))
-                raise ValueError(f"policies: unknown order {policy!r}; {hint}")
+            try:
+                find_order(policy)
+            except ValueError as error:
+                raise ValueError(f"policies: {error}") from error
         if not self.jobs or not self.policies or not self.batches:
             raise ValueError("jobs, policies and batches must not be empty")
         if not all(0.0 < batch < math.inf for batch in self.batches):
@@ -81,7 +81,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
             iterations = max(1, round(job.iterations * task.batch))
             batch.add_job(self._whole(job.compute_s), self._whole(job.io_s), iterations)
         batch.end_pack()
-        order: OrderKey = ORDERS[task.policy]
+        order = find_order(task.policy)
         io_first = self.phase_order == "io-first"
         ends_s = finish_times(batch, order, io_first=io_first, engine=self.engine)
         phases = zip(batch.compute_s, batch.io_s, batch.iterations, strict=True)
@@ -130,7 +130,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
             _lines("figure-6", "Makespan relative to FIFO (Fig. 6)", "makespan / FIFO", ratio),
         ]
         made += [
-            _applications(rows, f"figure-7-{name}", f"Stretch, {name} (Fig. 7)", name)
+            _applications(
+                rows, f"figure-7-{name.replace(':', '-')}", f"Stretch, {name} (Fig. 7)", name
+            )
             for name in self.policies
         ]
         longest = max(self.batches)

@@ -1,0 +1,345 @@
+"""``iod sim``: published experiments, computed here beside what is published."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from iodaemon.cli import failure, output
+from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.failure import ExitCode, UsageError
+from iodaemon.cli.option import OFF, Word, Words, argument, option
+from iodaemon.cli.output import Column
+from iodaemon.cli.session import Session
+from iodaemon.errors import IodaemonError, RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from iodaemon.simulator.catalogue import ExperimentFile, Trial
+    from iodaemon.simulator.conduct import Outcome
+    from iodaemon.simulator.experiment import Figure
+
+app = new_app()
+experiments = new_app(help="Experiments: list, run, plot, report.")
+app.add_typer(experiments, name="sim")
+
+_LIST_COLUMNS: Final = (
+    Column("NAME"),
+    Column("TARGETS", is_number=True),
+    Column("TOOK", is_number=True),
+    Column("TITLE"),
+    Column("SOURCE"),
+)
+_QUANTITY_MIN: Final = 24
+"""Characters that a quantity is not cut below, however narrow the terminal."""
+_SEEDS_MAX: Final = 10_000
+
+Names = Annotated[Words, argument("NAME|FILE")]
+Name = Annotated[Word, argument("NAME|FILE")]
+Quick = Annotated[bool, option("--quick", text="The small version, under a minute.")]
+All = Annotated[bool, option("--all", text="Every experiment that 'iod sim list' shows.")]
+Seeds = Annotated[
+    Word, option("--seeds", metavar="N|LIST", text="So many, 1 to N; or these: 1,2,3 (one: 7,).")
+]
+Policies = Annotated[
+    Words, option("--policy", metavar="NAME|FILE", text="Policies to compare, not the file's.")
+]
+Jobs = Annotated[Word, option("--jobs", metavar="N", text="Processes at most [usable cores].")]
+Folder = Annotated[Word, option("--output", metavar="DIR", text="Results [./iod-sim/NAME].")]
+Strict = Annotated[bool, option("--strict", text="Exit code 1 when a target is missed.")]
+ListJson = Annotated[bool, option("--json", text="The list as JSON.")]
+ResultsJson = Annotated[bool, option("--json", text="The results as JSON.")]
+ResultsFrom = Annotated[
+    Word, option("--results", metavar="DIR", text="Where they are kept [./iod-sim].")
+]
+ReportTo = Annotated[
+    Word, option("--output", metavar="FILE", text="Where to write it [standard output].")
+]
+
+
+@verb(experiments, "list")
+def list_experiments(as_json: ListJson = OFF) -> int:
+    """List the experiments, and how long each took last time.
+
+    They are looked up in ~/.config/iodaemon/experiments, /etc/iodaemon/experiments, then among
+    the shipped ones. TOOK is known where results are kept in ./iod-sim.
+    """
+    from iodaemon.simulator.archive import find_run
+    from iodaemon.simulator.conduct import folder_of
+
+    files = _load_all()
+    pairs = []
+    for file in files:
+        run = find_run(folder_of(file.experiment.name, is_quick=False))
+        pairs.append((file, None if run is None else run.elapsed_s))
+    if as_json:
+        output.print_json([_about(file, took_s) for file, took_s in pairs])
+    else:
+        rows = [_list_row(file, took_s) for file, took_s in pairs]
+        lines = output.table(_LIST_COLUMNS, rows, width=output.terminal_columns())
+        print("\n".join(lines))
+    return 0
+
+
+@verb(experiments, "run")
+def run_experiments(
+    ctx: typer.Context,
+    names: Names = None,
+    every: All = OFF,
+    quick: Quick = OFF,
+    seeds: Seeds = None,
+    policy: Policies = None,
+    jobs: Jobs = None,
+    folder: Folder = None,
+    strict: Strict = OFF,
+    as_json: ResultsJson = OFF,
+) -> int:
+    """Run experiments: published, ours, and the verdict.
+
+    Rows (CSV), results and figures (SVG, PNG) are kept in ./iod-sim/NAME, those of --quick in
+    ./iod-sim/NAME-quick. The same seeds give the same bytes. A miss is a result: exit code 0,
+    with --strict 1. --policy may be repeated.
+    """
+    if bool(names) == every:
+        raise UsageError("name experiments, or give --all: 'iod sim list' shows them")
+    if folder is not None and (every or len(names or ()) > 1):
+        raise UsageError("--output takes the results of one experiment: name one alone")
+    session: Session = ctx.obj
+    processes, numbers = _parse_jobs(jobs), _parse_seeds(seeds)
+    files = _load_all() if every else [_load(name) for name in names or ()]
+    worst = ExitCode.OK
+    for file in files:
+        try:
+            outcome = _run(file, quick, numbers, policy or (), processes, folder, as_json)
+        except IodaemonError as error:
+            if len(files) == 1 or session.debug:
+                raise
+            output.say(f"{file.experiment.name}: {failure.line(error)}")
+            worst = ExitCode.REFUSED
+            continue
+        if strict and any(result.verdict == "miss" for result in outcome.results):
+            worst = ExitCode.REFUSED
+    return worst
+
+
+@verb(experiments, "plot")
+def plot_experiment(name: Name = None, quick: Quick = OFF, folder: Folder = None) -> int:
+    """Draw the figures of a run again.
+
+    From its rows; nothing is computed. Says so where the rows are of other seeds, parameters
+    or another version.
+    """
+    if name is None:
+        raise UsageError("name an experiment: 'iod sim list' shows them")
+    from iodaemon.simulator.catalogue import prepare
+    from iodaemon.simulator.conduct import kept_figures, misfits
+
+    file = _load(name)
+    trial = prepare(file, is_quick=quick)
+    place = _place(trial, folder)
+    if others := misfits(trial, place):
+        output.say(f"the rows in {place} are not what {file.path} says now: {'; '.join(others)}")
+    drawn = _draw(kept_figures(file, place), place)
+    print("\n".join(map(str, drawn)))
+    return 0
+
+
+@verb(experiments, "report")
+def report_experiments(results: ResultsFrom = None, to: ReportTo = None) -> int:
+    """Make the table of all experiments, in Markdown.
+
+    It is made from what is kept. Results of other seeds or parameters than the experiment's
+    are left out, and named.
+    """
+    from iodaemon import __version__
+    from iodaemon.simulator.conduct import RESULTS_FOLDER, kept_chapter
+    from iodaemon.simulator.report import head, markdown
+
+    place = RESULTS_FOLDER if results is None else Path(results)
+    chapters = []
+    for file in _load_all():
+        chapter, reasons = kept_chapter(file, place)
+        if reasons:
+            output.say(f"{file.experiment.name} is left out: {'; '.join(reasons)}")
+        chapters.append(chapter)
+    text = markdown(chapters, head=head(__version__, time.strftime("%Y-%m-%d")))
+    if to is None or to == "-":
+        sys.stdout.write(text)
+    else:
+        Path(to).write_text(text, encoding="utf-8")
+        output.say(f"wrote {to}")
+    return 0
+
+
+def _load(name: str) -> ExperimentFile:
+    from iodaemon.simulator.catalogue import experiment_search, load_experiment
+
+    return load_experiment(name, search=experiment_search(os.environ))
+
+
+def _load_all() -> list[ExperimentFile]:
+    """Every experiment; of one that is wrong a line is told, and the others are there."""
+    from iodaemon.simulator.catalogue import experiment_search, find_experiments, load_experiment
+
+    files = []
+    for path in find_experiments(experiment_search(os.environ)).values():
+        try:
+            files.append(load_experiment(str(path), search=()))
+        except IodaemonError as error:
+            output.say(failure.line(error))
+    return files
+
+
+def _run(
+    file: ExperimentFile,
+    is_quick: bool,  # noqa: FBT001 - all of run's options, in its order
+    seeds: tuple[int, ...] | None,
+    policies: Sequence[str],
+    processes: int,
+    output_folder: str | None,
+    as_json: bool,  # noqa: FBT001
+) -> Outcome:
+    from iodaemon.cli.progress import Progress
+    from iodaemon.simulator import archive, report
+    from iodaemon.simulator.catalogue import prepare
+    from iodaemon.simulator.conduct import conduct
+
+    trial = prepare(file, is_quick=is_quick, seeds=seeds, policies=policies)
+    place = _place(trial, output_folder)
+    others = archive.check_folder(place, archive.manifest_of(trial))
+    if others:
+        output.say(f"the results in {place} will be replaced: {'; '.join(others)}")
+    with Progress(file.experiment.name) as progress:
+        outcome = conduct(trial, place, processes=processes, on_done=progress)
+    if as_json:
+        output.print_json(report.document(file.experiment, outcome.results))
+    else:
+        print("\n".join(outcome_lines(trial, outcome)))
+    try:
+        drawn = len(_draw(outcome.figures, place))
+    except RequestError as error:
+        output.say(str(error))
+        drawn = 0
+    output.say(f"{_took(outcome)}; rows and {drawn // 2} figures are in {place}")
+    return outcome
+
+
+def outcome_lines(trial: Trial, outcome: Outcome) -> list[str]:
+    """The title, the results, the study's own table, notes on misses, choices."""
+    from iodaemon.simulator import report
+
+    experiment = trial.experiment
+    lines = [f"{experiment.title} ({experiment.source})"]
+    if experiment.targets or not outcome.summary:
+        lines += ["", *_result_lines([report.cells(result) for result in outcome.results])]
+        lines += ["", f"{report.tally(outcome.results)}"]
+        lines += report.left_out(experiment, outcome.results)
+        lines += report.notes(experiment, outcome.results)
+    if outcome.summary:
+        columns = [key for key in outcome.summary[0] if key != "kind"]
+        rows = [[report.number_words(row[key]) for key in columns] for row in outcome.summary]
+        titles = [
+            Column(key.replace("_", " ").upper(), is_number=not isinstance(value, str))
+            for key, value in outcome.summary[0].items()
+            if key != "kind"
+        ]
+        lines += ["", *output.table(titles, rows)]
+    if experiment.choices:
+        lines += ["", "Where the source is silent, and in [] the parameter to choose otherwise:"]
+        lines += [f"- {report.choice_words(choice)}" for choice in experiment.choices]
+    return lines
+
+
+def _result_lines(rows: list[tuple[str, ...]]) -> list[str]:
+    """The table; on a terminal the quantity gives way, so that the verdict is seen."""
+    from iodaemon.simulator.report import HEADER
+
+    width = output.terminal_columns()
+    sizes = [max(map(len, column)) for column in zip(HEADER, *rows, strict=True)]
+    if width is not None:
+        rest = width - sum(sizes) - len(sizes) + 1 + sizes[1]
+        sizes[1] = min(sizes[1], max(_QUANTITY_MIN, rest))
+    numbers = ("OURS",)
+    columns = [
+        Column(title, is_number=title in numbers, width_max=size)
+        for title, size in zip(HEADER, sizes, strict=True)
+    ]
+    return output.table(columns, rows, width=width and max(width, sum(sizes) + len(sizes) - 1))
+
+
+def _draw(figures: Sequence[Figure], folder: Path) -> list[Path]:
+    from iodaemon.simulator.draw import draw
+
+    return [path for figure in figures for path in draw(figure, folder)]
+
+
+def _took(outcome: Outcome) -> str:
+    from iodaemon.units import format_duration
+
+    run = outcome.run
+    processes = "1 process" if run.processes == 1 else f"{run.processes} processes"
+    return f"{run.tasks} tasks in {format_duration(round(run.elapsed_s, 1))} on {processes}"
+
+
+def _place(trial: Trial, folder: str | None) -> Path:
+    from iodaemon.simulator.conduct import folder_of
+
+    if folder is not None:
+        return Path(folder)
+    return folder_of(trial.experiment.name, is_quick=trial.is_quick)
+
+
+def _about(file: ExperimentFile, took_s: float | None) -> dict[str, object]:
+    experiment = file.experiment
+    return {
+        "name": experiment.name,
+        "title": experiment.title,
+        "source": experiment.source,
+        "study": experiment.study,
+        "targets": len(experiment.targets),
+        "seeds": list(experiment.seeds),
+        "took_s": took_s,
+        "path": str(file.path),
+    }
+
+
+def _list_row(file: ExperimentFile, took_s: float | None) -> tuple[str, ...]:
+    from iodaemon.units import format_duration
+
+    experiment = file.experiment
+    took = output.NOTHING if took_s is None else format_duration(round(took_s, 1))
+    targets = str(len(experiment.targets))
+    return experiment.name, targets, took, experiment.title, experiment.source
+
+
+def _parse_jobs(text: str | None) -> int:
+    from iodaemon.simulator.execute import usable_cores
+
+    if text is None:
+        return usable_cores()
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise UsageError(f"--jobs {text}: write a number of processes, 1 or more")
+    return int(text)
+
+
+def _parse_seeds(text: str | None) -> tuple[int, ...] | None:
+    """``5`` is 1 to 5; with a comma it is a list."""
+    if text is None:
+        return None
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words or not all(word.isascii() and word.isdigit() for word in words):
+        raise UsageError(f"--seeds {text}: write how many, as in 5, or which, as in 1,2,3")
+    numbers = tuple(int(word) for word in words)
+    if "," in text:
+        from iodaemon.simulator.catalogue import check_seeds
+
+        return check_seeds(numbers, "--seeds")
+    if not 1 <= numbers[0] <= _SEEDS_MAX:
+        raise UsageError(f"--seeds {text}: write how many, 1 to {_SEEDS_MAX}")
+    return tuple(range(1, numbers[0] + 1))

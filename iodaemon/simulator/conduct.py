@@ -1,0 +1,184 @@
+"""From an experiment to kept rows, results and figures; and back from kept rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from iodaemon.errors import ConfigError, IodaemonError, NotFound, RequestError
+from iodaemon.simulator import archive, report
+from iodaemon.simulator.archive import Run
+from iodaemon.simulator.catalogue import ExperimentFile, Trial, prepare, with_parameters
+from iodaemon.simulator.execute import OnDone, run_study
+from iodaemon.simulator.experiment import Figure, Row, Study
+from iodaemon.simulator.report import Chapter, Result
+
+RESULTS_FOLDER: Final = Path("iod-sim")
+"""Where results are kept, a folder an experiment, unless another place is named."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a run.
+
+    Attributes:
+        results: a target each.
+        summary: a table of the study's own, for people; empty: it has none.
+        figures: to be drawn.
+        run: how long it took.
+    """
+
+    results: tuple[Result, ...]
+    summary: tuple[Row, ...]
+    figures: tuple[Figure, ...]
+    run: Run
+
+
+def folder_of(experiment: str, *, is_quick: bool, results: Path = RESULTS_FOLDER) -> Path:
+    """Where the results of an experiment are kept; those of the quick mode beside the others."""
+    return results / (f"{experiment}-quick" if is_quick else experiment)
+
+
+def conduct(trial: Trial, folder: Path, *, processes: int, on_done: OnDone | None) -> Outcome:
+    """Run an experiment and keep its rows and results in the folder.
+
+    Args:
+        trial: what to run.
+        folder: see ``archive.check_folder``; what it holds is replaced.
+        processes: at most.
+        on_done: called after every task.
+
+    Raises:
+        RequestError: a task failed, rows cannot be kept, or a target has no value.
+        ConfigError: the study refuses its parameters; names the file.
+        OSError: the folder cannot be written.
+    """
+    begun_s = time.monotonic()
+    done = 0
+
+    def told(now_done: int, total: int) -> None:
+        nonlocal done
+        done = now_done
+        if on_done is not None:
+            on_done(now_done, total)
+
+    try:
+        with _told(trial.experiment.study, "fails to plan its tasks"):
+            rows = run_study(trial.study, trial.seeds, processes=processes, on_done=told)
+    except ConfigError as error:
+        raise ConfigError(f"{trial.file.path} [parameters]: {error}") from error
+    rows = archive.arranged(rows)
+    archive.keep(folder, archive.manifest_of(trial), rows)
+    with _told(trial.experiment.study):
+        results = _results(trial, trial.study.measure(rows))
+        summary, figures = _summary(trial.study, rows), tuple(trial.study.figures(rows))
+    document = report.document(trial.experiment, results)
+    archive.write_json(folder / archive.RESULTS, document)
+    outcome = Outcome(
+        results=results,
+        summary=summary,
+        figures=figures,
+        run=Run(
+            ended=time.strftime("%Y-%m-%dT%H:%M"),
+            elapsed_s=round(time.monotonic() - begun_s, 2),
+            tasks=done,
+            processes=min(processes, max(1, done)),
+        ),
+    )
+    archive.write_run(folder, outcome.run)
+    return outcome
+
+
+def kept_figures(file: ExperimentFile, folder: Path) -> tuple[Figure, ...]:
+    """The figures from the kept rows, with the parameters that those were made with.
+
+    Raises:
+        NotFound: nothing is kept there.
+        RequestError: what is kept cannot be read.
+        ConfigError: today's study does not take those parameters.
+    """
+    study, rows = _kept(file, folder)
+    with _told(file.experiment.study):
+        return tuple(study.figures(rows))
+
+
+def misfits(trial: Trial, folder: Path) -> tuple[str, ...]:
+    """Where what is kept is not what the experiment says now, in words; empty: it fits.
+
+    Raises:
+        NotFound: nothing is kept there.
+        RequestError: what is kept cannot be read.
+    """
+    kept, now = archive.read_manifest(folder), archive.manifest_of(trial)
+    found = archive.differences(kept, now)
+    if kept.version != now.version:
+        return (*found, f"made by iodaemon {kept.version}, this is {now.version}")
+    return found
+
+
+def kept_chapter(file: ExperimentFile, results: Path) -> tuple[Chapter, tuple[str, ...]]:
+    """An experiment in the report of all, and why its kept results are not in it.
+
+    The targets are today's; the rows are not computed again.
+
+    Args:
+        file: the experiment.
+        results: the folder of the experiments' folders.
+
+    Raises:
+        RequestError: what is kept cannot be read.
+    """
+    experiment = file.experiment
+    folder = folder_of(experiment.name, is_quick=False, results=results)
+    try:
+        manifest = archive.read_manifest(folder)
+    except NotFound:
+        return Chapter(experiment=experiment), ("not run yet",)
+    trial = prepare(file)
+    if others := archive.differences(manifest, archive.manifest_of(trial)):
+        return Chapter(experiment=experiment), others
+    study, rows = _kept(file, folder)
+    with _told(experiment.study):
+        chapter = Chapter(
+            experiment=experiment,
+            results=_results(trial, study.measure(rows)),
+            manifest=manifest,
+            run=archive.find_run(folder),
+            summary=() if experiment.targets else _summary(study, rows),
+        )
+    return chapter, ()
+
+
+@contextmanager
+def _told(study: str, problem: str = "fails on its rows, which are kept") -> Iterator[None]:
+    """What goes wrong in a study, which may be foreign code, in one line."""
+    try:
+        yield
+    except IodaemonError:
+        raise
+    except Exception as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise RequestError(f"study {study!r} {problem}: {what}") from error
+
+
+def _kept(file: ExperimentFile, folder: Path) -> tuple[Study, tuple[Row, ...]]:
+    manifest = archive.read_manifest(folder)
+    try:
+        study = with_parameters(file, manifest.parameters)
+    except ConfigError as error:
+        raise ConfigError(f"{folder}: {error}; run it again") from error
+    return study, archive.read_rows(folder, manifest)
+
+
+def _results(trial: Trial, values: Mapping[str, float]) -> tuple[Result, ...]:
+    is_partial = trial.is_quick or trial.has_other_policies
+    return report.compare(trial.experiment, values, is_partial=is_partial)
+
+
+def _summary(study: Any, rows: Sequence[Row]) -> tuple[Row, ...]:
+    """The table of a study that has one for people (``summary``), beyond the protocol."""
+    return tuple(study.summary(rows)) if hasattr(study, "summary") else ()

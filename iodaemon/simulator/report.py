@@ -1,0 +1,285 @@
+"""What came out beside what is published: results, tables of words, JSON, Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from iodaemon.errors import RequestError
+from iodaemon.simulator.archive import Manifest, Run, finite, seed_words
+from iodaemon.simulator.experiment import Choice, Experiment, Row, Target, Verdict
+
+HEADER: Final = ("ID", "QUANTITY", "PUBLISHED", "OURS", "BAND", "VERDICT")
+COLUMNS: Final = (
+    "Paper",
+    "Experiment",
+    "Id",
+    "Quantity",
+    "Published",
+    "Ours",
+    "Band",
+    "Verdict",
+    "Seeds",
+)
+"""Of the table of all experiments."""
+NOTHING: Final = "-"
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """A target, and what we got.
+
+    Attributes:
+        id: of the target.
+        quantity: in words.
+        published: as printed; None for what no publication gives.
+        ours: None where it is not a finite number.
+        low: ours must not be below.
+        high: ours must not be above.
+        verdict: whether it is.
+    """
+
+    id: str
+    quantity: str
+    published: float | str | None
+    ours: float | None
+    low: float | None
+    high: float | None
+    verdict: Verdict
+
+
+def compare(
+    experiment: Experiment, values: Mapping[str, float], *, is_partial: bool = False
+) -> tuple[Result, ...]:
+    """One result a target, in their order; of an experiment without targets one a value.
+
+    Args:
+        experiment: what is published.
+        values: ours, by id.
+        is_partial: not all that the targets are for has run; those without value are left out.
+
+    Raises:
+        RequestError: a target has no value.
+    """
+    if not experiment.targets:
+        return tuple(_without_target(id_, float(value)) for id_, value in values.items())
+    missing = [target.id for target in experiment.targets if target.id not in values]
+    if missing and not is_partial:
+        raise RequestError(
+            f"study {experiment.study!r} gives no value for target {', '.join(missing)} of "
+            f"experiment {experiment.name!r}; it gives {', '.join(values) or 'none'}"
+        )
+    return tuple(
+        _result(target, float(values[target.id]))
+        for target in experiment.targets
+        if target.id in values
+    )
+
+
+def document(experiment: Experiment, results: Iterable[Result]) -> dict[str, Any]:
+    """The results as JSON has them."""
+    return {
+        "experiment": experiment.name,
+        "results": [msgspec.to_builtins(result) for result in results],
+    }
+
+
+def cells(result: Result) -> tuple[str, ...]:
+    """The result in words, one a column of ``HEADER``."""
+    return (
+        result.id,
+        result.quantity,
+        number_words(result.published),
+        number_words(result.ours),
+        band_words(result),
+        result.verdict,
+    )
+
+
+def number_words(value: float | str | None) -> str:
+    """Four digits; the paper's own words as they are."""
+    if value is None:
+        return NOTHING
+    return value if isinstance(value, str) else f"{value:.4g}"
+
+
+def band_words(result: Result) -> str:
+    """What passes: ``1.75..1.9``, ``<= 1.34``, ``> 5``; nothing where it is only reported."""
+    low, high = result.low, result.high
+    if low is None:
+        return NOTHING if high is None else f"<= {high:g}"
+    if high is None:
+        return f">= {low:g}"
+    return f"{low:g}" if low == high else f"{low:g}..{high:g}"
+
+
+def tally(results: Sequence[Result]) -> str:
+    """How many of each: ``9 pass, 1 miss, 2 reported``."""
+    counts = [
+        (sum(result.verdict == verdict for result in results), word)
+        for verdict, word in (("pass", "pass"), ("miss", "miss"), ("report", "reported"))
+    ]
+    return ", ".join(f"{count} {word}" for count, word in counts if count) or "no results"
+
+
+def left_out(experiment: Experiment, results: Iterable[Result]) -> tuple[str, ...]:
+    """The targets that have no result, in words."""
+    found = {result.id for result in results}
+    missing = [target.id for target in experiment.targets if target.id not in found]
+    return (f"no value with these parameters: {', '.join(missing)}",) if missing else ()
+
+
+def notes(experiment: Experiment, results: Iterable[Result]) -> tuple[str, ...]:
+    """What a reader must know to judge each miss: the target's note."""
+    missed = {result.id for result in results if result.verdict == "miss"}
+    return tuple(
+        f"{target.id}: {target.note}"
+        for target in experiment.targets
+        if target.id in missed and target.note
+    )
+
+
+def choice_words(choice: Choice) -> str:
+    """A choice and its reason, with the parameter that makes another one."""
+    by = f" [{choice.option}]" if choice.option else ""
+    return f"{choice.silent}: {choice.chosen}{by}; {choice.why}"
+
+
+class Chapter(msgspec.Struct, frozen=True, kw_only=True):
+    """One experiment in the report of all.
+
+    Attributes:
+        experiment: what was to be shown.
+        results: empty where it has not been run.
+        manifest: of the run; None: not run.
+        run: when; None: not known.
+        summary: the study's own table, for an experiment without targets.
+    """
+
+    experiment: Experiment
+    results: tuple[Result, ...] = ()
+    manifest: Manifest | None = None
+    run: Run | None = None
+    summary: tuple[Row, ...] = ()
+
+
+def head(version: str, date: str) -> str:
+    """What stands above the table of all experiments."""
+    return (
+        "# Experiments: published, and ours\n\n"
+        f"Made on {date} with iodaemon {version} by `make experiments` (`iod sim run --all`, then "
+        "`iod sim report`); not edited by hand.\n\n"
+        "`pass`: ours is within the band, ends included. **`miss`**: it is not, and stays here as "
+        "it is. `report`: there is\nno band, the value is told. True is 1, false is 0. Published "
+        "values are as printed. The same seeds give the same values."
+    )
+
+
+def markdown(chapters: Sequence[Chapter], *, head: str) -> str:
+    """All experiments in one table, then how each was run and what was chosen where silent.
+
+    Args:
+        chapters: in the order of the table.
+        head: lines before the table.
+    """
+    lines = [head.rstrip()]
+    table = [line for chapter in chapters for line in _table_lines(chapter)]
+    if table:
+        lines += ["", _line(COLUMNS), _line(["---"] * len(COLUMNS)), *table]
+    for chapter in chapters:
+        lines += ["", *_chapter_lines(chapter)]
+    return "\n".join(lines) + "\n"
+
+
+def _table_lines(chapter: Chapter) -> list[str]:
+    experiment = chapter.experiment
+    first = [experiment.source, experiment.name]
+    if not experiment.targets:
+        return []
+    if chapter.manifest is None:
+        return [_line([*first, *[NOTHING] * 5, "not run", NOTHING])]
+    seeds = seed_words(chapter.manifest.seeds)
+    places = {target.id: target.source for target in experiment.targets}
+    lines = []
+    for result in chapter.results:
+        id_, quantity, published, ours, band, _ = cells(result)
+        quantity = f"{quantity} ({places[result.id]})"
+        verdict = _stressed(result.verdict)
+        lines.append(_line([*first, id_, quantity, published, ours, band, verdict, seeds]))
+    return lines
+
+
+def _chapter_lines(chapter: Chapter) -> list[str]:
+    experiment = chapter.experiment
+    lines = [f"## {experiment.name}", "", f"{experiment.title}. Source: {experiment.source}."]
+    lines += ["", _run_words(chapter)]
+    if chapter.summary:
+        lines += ["", *_summary_lines(chapter.summary)]
+    elif not experiment.targets and chapter.results:
+        values = [_line([result.id, number_words(result.ours)]) for result in chapter.results]
+        lines += ["", _line(["value", "ours"]), _line(["---"] * 2), *values]
+    if experiment.targets and chapter.results:
+        lines[-1] += f" {tally(chapter.results)}."
+    missed = notes(experiment, chapter.results)
+    if missed:
+        lines += ["", *(f"- {note}" for note in missed)]
+    if experiment.choices:
+        lines += [
+            "",
+            "Where the source is silent, the parameter that makes another choice in []:",
+            "",
+        ]
+        lines += [f"- {choice_words(choice)}" for choice in experiment.choices]
+    return lines
+
+
+def _summary_lines(rows: Sequence[Row]) -> list[str]:
+    columns = [key for key in rows[0] if key != "kind"]
+    head_cells = [key.replace("_", " ") for key in columns]
+    body = [_line([number_words(row[key]) for key in columns]) for row in rows]
+    return [_line(head_cells), _line(["---"] * len(columns)), *body]
+
+
+def _run_words(chapter: Chapter) -> str:
+    if chapter.manifest is None:
+        return f"Not run yet: iod sim run {chapter.experiment.name}"
+    by = f"by iodaemon {chapter.manifest.version}, seeds {seed_words(chapter.manifest.seeds)}"
+    if chapter.run is None:
+        return f"Run {by}."
+    cores = "1 core" if chapter.run.processes == 1 else f"{chapter.run.processes} cores"
+    when = chapter.run.ended.partition("T")[0]
+    return f"Run on {when} {by}, {chapter.run.elapsed_s:.3g} s on {cores}."
+
+
+def _result(target: Target, ours: float) -> Result:
+    return Result(
+        id=target.id,
+        quantity=target.quantity,
+        published=target.published,
+        ours=finite(ours),
+        low=target.low,
+        high=target.high,
+        verdict=target.verdict(ours),
+    )
+
+
+def _without_target(id_: str, ours: float) -> Result:
+    return Result(
+        id=id_,
+        quantity=id_,
+        published=None,
+        ours=finite(ours),
+        low=None,
+        high=None,
+        verdict="report",
+    )
+
+
+def _stressed(verdict: Verdict) -> str:
+    return f"**{verdict}**" if verdict == "miss" else verdict
+
+
+def _line(row: Iterable[str]) -> str:
+    """A row of a table in Markdown; what is in a cell stays in it."""
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |"

@@ -1,0 +1,192 @@
+"""A machine and its jobs as a file describes them, for studies that need no code."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from iodaemon.backend.model.disk import SimulatedDisk
+from iodaemon.backend.model.profile import (
+    DEFAULT_LINK,
+    Profile,
+    Read,
+    Transfer,
+    Write,
+    parse_profile,
+)
+from iodaemon.backend.model.scaling import Scaling, constant_scaling, table_scaling
+from iodaemon.backend.model.spec import LinkSpec
+from iodaemon.core.job import JobSpec
+from iodaemon.errors import ConfigError
+from iodaemon.policy.order import CHANGING, ORDERS
+from iodaemon.registry import nearest
+from iodaemon.simulator.run import Submission
+
+STEPS: Final = ("compute", "read", "write", "transfer")
+
+
+class Disk(msgspec.Struct, frozen=True, kw_only=True):
+    """The disk below all sockets; the page cache is Linux's with 16 GiB of memory.
+
+    Attributes:
+        capacity_bytes_per_s: what one stream gets.
+        scaling: the part of the capacity that is left, for all together, with 1, 2, 3 ...
+            streams; the last one holds beyond. Empty: all of it, always.
+        stream_cap_bytes_per_s: no job's stream is faster. None: no such bound.
+    """
+
+    capacity_bytes_per_s: float = 500e6
+    scaling: tuple[float, ...] = ()
+    stream_cap_bytes_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a disk that delivers nothing."""
+        _check_stream(self)
+
+    def simulated(self) -> SimulatedDisk:
+        """The disk of the simulated node."""
+        return SimulatedDisk(
+            capacity_bytes_per_s=self.capacity_bytes_per_s,
+            scaling=_scaling(self.scaling),
+            stream_cap_bytes_per_s=self.stream_cap_bytes_per_s,
+        )
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True):
+    """A link to storage elsewhere, such as a parallel file system or an I/O node.
+
+    Attributes:
+        id: its name, for the jobs.
+        capacity_bytes_per_s: what one stream gets.
+        sharing: ``fair``: all jobs at once; ``exclusive``: one at a time.
+        order: who is next on an exclusive link.
+        scaling: the part of the capacity that is left with 1, 2, 3 ... streams; see the disk.
+        stream_cap_bytes_per_s: no job's stream is faster. None: no such bound.
+        per_socket: each socket has one for itself.
+    """
+
+    id: str = DEFAULT_LINK
+    capacity_bytes_per_s: float
+    sharing: Literal["fair", "exclusive"] = "fair"
+    order: str = "fifo"
+    scaling: tuple[float, ...] = ()
+    stream_cap_bytes_per_s: float | None = None
+    per_socket: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what nothing could flow over, and an order that is none."""
+        _check_stream(self)
+        if self.order not in ORDERS:
+            raise ValueError(f"order is {self.order!r}; {nearest(self.order, tuple(ORDERS))}")
+        if self.order != "fifo" and self.sharing == "fair":
+            raise ValueError(f"order {self.order!r} needs sharing = 'exclusive'")
+
+    def simulated(self) -> LinkSpec:
+        """The link of the simulated node."""
+        is_exclusive = self.sharing == "exclusive"
+        return LinkSpec(
+            id=self.id,
+            capacity_bytes_per_s=self.capacity_bytes_per_s,
+            sharing=self.sharing,
+            order=ORDERS[self.order] if is_exclusive else None,
+            order_is_fixed=is_exclusive and self.order not in CHANGING,
+            scaling=_scaling(self.scaling),
+            stream_cap_bytes_per_s=self.stream_cap_bytes_per_s,
+            per_partition=self.per_socket,
+        )
+
+
+class JobLine(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs of one kind.
+
+    Attributes:
+        does: what each really does: ``compute=5s read=2GiB write=200MB transfer=1GB``, in this
+            order; transfer goes over the link, the others to the disk.
+        repeat: so many times over.
+        link: of its transfers.
+        name: for people.
+        count: how many jobs.
+        submit_s: when the first one is submitted.
+        every_s: time between two submits. 0: all at once.
+        cpus: slots that each one asks for.
+        walltime_s: bound on its run time. None: no bound.
+        io_rate_bytes_per_s: I/O that it declares. None: unknown to the policies.
+        no_suspend: it must not be suspended.
+    """
+
+    does: str
+    repeat: int = 1
+    link: str = DEFAULT_LINK
+    name: str = ""
+    count: int = 1
+    submit_s: float = 0.0
+    every_s: float = 0.0
+    cpus: int = 1
+    walltime_s: float | None = None
+    io_rate_bytes_per_s: float | None = None
+    no_suspend: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse steps that are none, and jobs that ask for nothing."""
+        for key in ("repeat", "count", "cpus"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"{key} is {getattr(self, key)}; it must be at least 1")
+        words = self.does.split()
+        if not words:
+            raise ValueError("does is empty; write for example 'compute=5s read=2GiB'")
+        for word in words:
+            kind, found, _ = word.partition("=")
+            if not found or kind not in STEPS:
+                raise ValueError(f"does: {word!r} is no step; {nearest(kind, STEPS)}")
+        try:
+            parse_profile(words)
+        except ConfigError as error:
+            raise ValueError(f"does: {error}") from error
+
+    @property
+    def uses_link(self) -> bool:
+        """Whether it transfers anything."""
+        return any(isinstance(step, Transfer) for step in self._profile().steps)
+
+    @property
+    def uses_disk(self) -> bool:
+        """Whether it reads or writes anything."""
+        return any(isinstance(step, Read | Write) for step in self._profile().steps)
+
+    def submissions(self) -> list[Submission]:
+        """The jobs."""
+        profile, spec = self._profile(), self._spec()
+        return [
+            (self.submit_s + number * self.every_s, spec, profile) for number in range(self.count)
+        ]
+
+    def _profile(self) -> Profile:
+        steps = tuple(
+            msgspec.structs.replace(step, link=self.link) if isinstance(step, Transfer) else step
+            for step in parse_profile(self.does.split()).steps
+        )
+        return Profile(steps=steps, repeat=self.repeat)
+
+    def _spec(self) -> JobSpec:
+        return JobSpec(
+            command=("simulated", *self.does.split()),
+            name=self.name,
+            cpus=self.cpus,
+            walltime_s=self.walltime_s,
+            io_rate_bytes_per_s=self.io_rate_bytes_per_s,
+            no_suspend=self.no_suspend,
+        )
+
+
+def _check_stream(shared: Disk | Link) -> None:
+    if shared.capacity_bytes_per_s <= 0.0:
+        raise ValueError("capacity_bytes_per_s must be above 0")
+    if shared.scaling and min(shared.scaling) <= 0.0:
+        raise ValueError(f"scaling is {list(shared.scaling)}; every part must be above 0")
+    if shared.stream_cap_bytes_per_s == 0.0:
+        raise ValueError("stream_cap_bytes_per_s must be above 0")
+
+
+def _scaling(parts: tuple[float, ...]) -> Scaling:
+    return table_scaling(parts) if parts else constant_scaling

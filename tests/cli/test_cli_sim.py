@@ -1,0 +1,355 @@
+"""``iod sim``, as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+import tiny_study
+
+from iodaemon.cli.progress import Progress, progress_words
+from iodaemon.simulator import archive
+from iodaemon.simulator.archive import MANIFEST, read_manifest
+
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    """An empty folder to work in, and a home without experiments."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def tiny(place):
+    """The experiment of the tests, as a file of the user's own; how it is named."""
+    (place / "tiny.toml").write_text(tiny_study.FILE)
+    return "./tiny.toml"
+
+
+def contents(folder):
+    files = (path for path in Path(folder).iterdir() if path.name != archive.RUN_LOG)
+    return {path.name: path.read_bytes() for path in files}
+
+
+# -- list ------------------------------------------------------------------------------------------
+
+
+def test_the_experiments_are_listed(iod):
+    lines = iod("sim", "list").out.splitlines()
+
+    assert lines[0].split() == ["NAME", "TARGETS", "TOOK", "TITLE", "SOURCE"]
+    assert any(line.startswith("first-steps ") for line in lines)
+
+
+def test_the_list_knows_how_long_an_experiment_took(iod, place):
+    folder = place / "iod-sim" / "first-steps"
+    folder.mkdir(parents=True)
+    run = archive.Run(ended="2026-11-21T14:31", elapsed_s=75.2, tasks=15, processes=2)
+    archive.write_run(folder, run)
+
+    (entry,) = (each for each in iod("sim", "list", "--json").json if each["name"] == "first-steps")
+
+    assert 75.2 == entry["took_s"]
+    assert " 1m15s " in iod("sim", "list").out
+
+
+def test_a_wrong_experiment_does_not_hide_the_others(iod, place):
+    own = place / "home" / ".config" / "iodaemon" / "experiments"
+    own.mkdir(parents=True)
+    (own / "bad.toml").write_text('title = "x"\n')
+
+    result = iod("sim", "list")
+
+    assert (0, True) == (result.code, "first-steps" in result.out)
+    assert result.err == f"iod: {own}/bad.toml: 'source' is missing; add it\n"
+
+
+# -- run -------------------------------------------------------------------------------------------
+
+
+def test_a_run_prints_quantity_published_ours_and_verdict(iod, tiny):
+    result = iod("sim", "run", tiny, "--jobs", "1")
+
+    assert 0 == result.code
+    assert (
+        "ID  QUANTITY                   PUBLISHED         OURS BAND       VERDICT\n" in result.out
+    )
+    assert "T1b greatest mean              below a quarter" in result.out
+    assert "1 pass, 1 miss, 1 reported\nT1b: it cannot be\n" in result.out
+    assert "- how many numbers: 1000 [sizes]; enough to see it\n" in result.out
+
+
+def test_the_json_is_exactly_what_was_agreed(iod, tiny):
+    document = iod("sim", "run", tiny, "--json").json
+
+    assert ["experiment", "results"] == list(document)
+    assert "tiny" == document["experiment"]
+    assert ["id", "quantity", "published", "ours", "low", "high", "verdict"] == list(
+        document["results"][0]
+    )
+    assert [("T1a", "pass"), ("T1b", "miss"), ("T1c", "report")] == [
+        (result["id"], result["verdict"]) for result in document["results"]
+    ]
+
+
+def test_rows_results_and_figures_are_kept(iod, tiny):
+    document = iod("sim", "run", tiny, "--json").json
+
+    kept = contents("iod-sim/tiny")
+    assert {"mean.csv", "end.csv", "results.json", MANIFEST, "figure-2.svg", "figure-2.png"} == set(
+        kept
+    )
+    assert document == json.loads(kept["results.json"])
+    assert kept["mean.csv"].startswith(b"seed,size,mean\n1,10,0.")
+
+
+@pytest.mark.parametrize("jobs", ["1", "3"])
+def test_the_same_seeds_give_the_same_bytes(iod, tiny, jobs):
+    iod("sim", "run", tiny, "--output", "a")
+    iod("sim", "run", tiny, "--output", "b", "--jobs", jobs)
+
+    assert contents("a") == contents("b")
+
+
+def test_the_quick_version_is_kept_beside_the_whole_one(iod, tiny):
+    document = iod("sim", "run", tiny, "--quick", "--json").json
+
+    assert 1.0 == document["results"][2]["ours"]
+    assert (1,) == read_manifest(Path("iod-sim/tiny-quick")).seeds
+    assert not Path("iod-sim/tiny").exists()
+
+
+@pytest.mark.parametrize(("text", "seeds"), [("2", (1, 2)), ("7,", (7,)), ("4,2", (4, 2))])
+def test_seeds_are_so_many_or_these(iod, tiny, text, seeds):
+    assert 0 == iod("sim", "run", tiny, "--seeds", text).code
+
+    assert seeds == read_manifest(Path("iod-sim/tiny")).seeds
+
+
+def test_other_policies_replace_the_files(iod, tiny):
+    iod("sim", "run", tiny, "--policy", "a", "--policy", "b")
+
+    assert ["a", "b"] == read_manifest(Path("iod-sim/tiny")).parameters["policies"]
+
+
+def test_a_policy_in_one_file_is_tried_in_simulation(iod, place):
+    (place / "mine.toml").write_text(
+        '[admission]\nrule = "fcfs"\n[regulation]\nrule = "dynamic"\nio_bound = "20 MB/s"\n'
+    )
+    words = ["--quick", "--policy", "none", "--policy", "./mine.toml"]
+
+    result = iod("sim", "run", "first-steps", *words)
+
+    assert (0, True) == (result.code, "\nmine " in result.out)
+
+
+def test_a_miss_is_a_result_unless_strict(iod, tiny):
+    assert 0 == iod("sim", "run", tiny, "--quick").code
+    assert 1 == iod("sim", "run", tiny, "--quick", "--strict").code
+
+
+def test_what_replaces_other_results_says_so(iod, tiny):
+    iod("sim", "run", tiny)
+
+    assert "replaced" not in iod("sim", "run", tiny).err
+    assert "iod-sim/tiny will be replaced: seeds 1-3 instead of 1,2" in (
+        iod("sim", "run", tiny, "--seeds", "2").err
+    )
+
+
+def test_an_experiment_that_fails_does_not_stop_the_others(iod, tiny, place):
+    text = tiny_study.FILE.replace("sizes = [10, 1000]", 'sizes = [10]\nfails = "error"')
+    (place / "bad.toml").write_text(text)
+
+    result = iod("sim", "run", "./bad.toml", tiny, "--json")
+
+    assert (1, "tiny") == (result.code, result.json["experiment"])
+    assert "iod: bad: task " in result.err
+    assert "ArithmeticError: no such mean" in result.err
+
+
+def test_a_study_that_fails_on_its_rows_is_told_and_the_rows_are_kept(iod, place):
+    text = tiny_study.FILE.replace("sizes = [10, 1000]", 'sizes = [10]\nfails = "late"')
+    (place / "late.toml").write_text(text)
+
+    assert (
+        1,
+        "study 'tiny_study:Study' fails on its rows, which are kept: KeyError: 'fifo'",
+    ) == iod.fails("sim", "run", "./late.toml")
+    assert {"mean.csv", "end.csv", MANIFEST} == set(contents("iod-sim/late"))
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["run"], 2, "name experiments, or give --all: 'iod sim list' shows them"),
+        (["run", "x", "--all"], 2, "name experiments, or give --all"),
+        (["run", "a", "b", "--output", "c"], 2, "--output takes the results of one experiment"),
+        (["run", "./tiny.toml", "--jobs", "0"], 2, "--jobs 0: write a number of processes"),
+        (["run", "./tiny.toml", "--jobs", "x"], 2, "--jobs x: write a number of processes"),
+        (["run", "./tiny.toml", "--seeds", "0"], 2, "--seeds 0: write how many, 1 to 10000"),
+        (["run", "./tiny.toml", "--seeds", "a"], 2, "--seeds a: write how many, as in 5, or"),
+        (["run", "./tiny.toml", "--seeds", "1,1"], 1, "--seeds: seeds: 1 is there 2 times"),
+        (["run", "./tiny.toml", "--output", "."], 1, ". is not empty and holds no results of"),
+        (["run", "frist-steps"], 3, "no experiment 'frist-steps'; did you mean 'first-steps'?"),
+        (["run", "./nothing.toml"], 3, "experiment file nothing.toml does not exist"),
+        (["run", "first-steps", "--policy", "nix"], 1, "first-steps.toml [parameters]: no policy"),
+        (["plot"], 2, "name an experiment"),
+        (["plot", "./tiny.toml"], 3, "iod-sim/tiny holds no results: make them with 'iod sim run'"),
+        (["rnu"], 2, "no verb 'rnu': did you mean run?"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(iod, tiny, words, code, message):
+    got, line = iod.fails("sim", *words)
+
+    assert (code, True) == (got, message in line), line
+
+
+def test_without_matplotlib_all_but_the_figures_is_done(iod, tiny, monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+    result = iod("sim", "run", tiny)
+
+    assert (0, True) == (result.code, "1 pass, 1 miss" in result.out)
+    assert "iod: figures need matplotlib, all else is there: pip install 'iodaemon[sim]'" in (
+        result.err
+    )
+    assert {"mean.csv", "end.csv", "results.json", MANIFEST} == set(contents("iod-sim/tiny"))
+    assert (1, True) == (iod("sim", "plot", tiny).code, "rows and 0 figures" in result.err)
+
+
+@pytest.mark.parametrize("whom", ["group", "one"])
+def test_an_interrupt_ends_it_and_leaves_no_process(place, whom):
+    """As at the keyboard, where all processes get the signal, and as by kill."""
+    text = tiny_study.FILE.replace("sizes = [10, 1000]", 'sizes = [10]\npause = "1 h"')
+    (place / "slow.toml").write_text(text)
+    program = [sys.executable, "-m", "iodaemon.cli", "sim", "run", "./slow.toml", "--jobs", "2"]
+    environment = {**os.environ, "PYTHONPATH": f"{TESTS.parent}:{TESTS}"}
+    started = subprocess.Popen(
+        program, stdout=-1, stderr=-1, env=environment, start_new_session=True, text=True
+    )
+    children = _wait_for_children(started.pid)
+
+    (os.killpg if whom == "group" else os.kill)(started.pid, signal.SIGINT)
+    out, err = started.communicate(timeout=60)
+
+    assert (130, "", "") == (started.returncode, out, err)
+    assert [] == [pid for pid in children if _is_alive(pid)]
+
+
+def _wait_for_children(pid):
+    """The two that run tasks; each has begun to run Python code of ours."""
+    import psutil
+
+    parent = psutil.Process(pid)
+    while True:
+        children = [child for child in parent.children() if "spawn_main" in str(child.cmdline())]
+        if len(children) == 2:
+            return [child.pid for child in children]
+        assert parent.is_running()
+        assert parent.status() != psutil.STATUS_ZOMBIE
+
+
+def _is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+# -- plot and report -------------------------------------------------------------------------------
+
+
+def test_figures_are_drawn_again_from_the_rows(iod, tiny):
+    iod("sim", "run", tiny)
+    before = contents("iod-sim/tiny")
+    Path("iod-sim/tiny/figure-2.svg").unlink()
+
+    result = iod("sim", "plot", tiny)
+
+    assert (0, "") == (result.code, result.err)
+    assert "iod-sim/tiny/figure-2.svg\niod-sim/tiny/figure-2.png\n" == result.out
+    assert before == contents("iod-sim/tiny")
+
+
+def test_a_plot_says_when_the_rows_are_of_something_else(iod, tiny):
+    iod("sim", "run", tiny, "--seeds", "2")
+    path = Path("iod-sim/tiny") / MANIFEST
+    kept = msgspec.structs.replace(read_manifest(path.parent), version="0.0.1")
+    path.write_text(json.dumps(msgspec.to_builtins(kept)))
+
+    result = iod("sim", "plot", tiny)
+
+    assert 0 == result.code
+    assert "are not what tiny.toml says now: seeds 1,2 instead of 1-3; made by iodaemon 0.0.1" in (
+        result.err
+    )
+
+
+def test_the_report_has_what_fits_and_names_what_does_not(iod, place):
+    own = place / "home" / ".config" / "iodaemon" / "experiments"
+    own.mkdir(parents=True)
+    (own / "tiny.toml").write_text(tiny_study.FILE)
+    (own / "tiny2.toml").write_text(tiny_study.FILE)
+    iod("sim", "run", "tiny")
+    iod("sim", "run", "tiny2", "--seeds", "2")
+
+    result = iod("sim", "report")
+
+    assert "| Laplace 1812, chapter 1 | tiny | T1a | mean of the largest sample (section 2) |" in (
+        result.out
+    )
+    assert "| Laplace 1812, chapter 1 | tiny2 | - | - | - | - | - | not run | - |" in result.out
+    assert "iod: tiny2 is left out: seeds 1,2 instead of 1-3\n" in result.err
+    assert "iod: first-steps is left out: not run yet\n" in result.err
+
+
+def test_the_report_is_written_where_it_is_wanted(iod, place):
+    result = iod("sim", "report", "--output", "README.md")
+
+    assert ("", True) == (result.out, result.err.endswith("iod: wrote README.md\n"))
+    assert (place / "README.md").read_text().startswith("# Experiments: published, and ours\n")
+
+
+# -- progress --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("done", "words"),
+    [
+        (0, "x: 0 of 8 tasks"),
+        (2, "x: 2 of 8 tasks, 30 s left"),
+        (8, "x: 8 of 8 tasks"),
+    ],
+)
+def test_the_time_left_is_reckoned_from_what_is_done(done, words):
+    assert words == progress_words("x", done, 8, elapsed_s=10.0)
+
+
+def test_a_short_run_says_nothing_where_nobody_looks(capsys):
+    with Progress("x") as progress:
+        for done in range(5):
+            progress(done, 4)
+
+    assert "" == capsys.readouterr().err
+
+
+def test_on_a_terminal_the_line_is_gone_at_the_end(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+
+    with Progress("x") as progress:
+        progress(0, 4)
+
+    assert "\r\x1b[Kiod: x: 0 of 4 tasks\r\x1b[K" == capsys.readouterr().err

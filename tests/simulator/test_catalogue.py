@@ -1,0 +1,223 @@
+"""Experiments are found, and whatever is wrong in one is named with file and key."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import tiny_study as tiny
+
+from iodaemon.errors import ConfigError, NotFound
+from iodaemon.registry import shipped
+from iodaemon.simulator.catalogue import (
+    check_seeds,
+    experiment_search,
+    find_experiments,
+    find_study,
+    load_experiment,
+    prepare,
+    study_names,
+)
+
+SHIPPED = sorted((shipped("sim") / "experiments").glob("*.toml"))
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write an experiment file that differs from the tiny one; its path."""
+
+    def write(*changes, text=tiny.FILE):
+        for before, after in changes:
+            assert before in text
+            text = text.replace(before, after, 1)
+        path = tmp_path / "mine.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def load(path):
+    return load_experiment(str(path), search=())
+
+
+def test_an_experiment_is_what_its_file_says(write):
+    experiment = load(write()).experiment
+
+    assert ("mine", "tiny_study:Study", (1, 2, 3)) == (
+        experiment.name,
+        experiment.study,
+        experiment.seeds,
+    )
+    assert ["T1a", "T1b", "T1c"] == [target.id for target in experiment.targets]
+    assert ["sizes"] == [choice.option for choice in experiment.choices]
+
+
+def test_the_quick_mode_has_its_own_seeds_and_parameters(write):
+    file = load(write())
+
+    whole, quick = prepare(file), prepare(file, is_quick=True)
+
+    assert ((1, 2, 3), (10, 1000)) == (whole.seeds, whole.study.sizes)
+    assert ((1,), (10,)) == (quick.seeds, quick.study.sizes)
+
+
+def test_quick_changes_a_table_of_a_table_and_leaves_the_rest_of_it():
+    file = load_experiment("first-steps", search=(SHIPPED[0].parent,))
+
+    whole, quick = prepare(file).study.workload, prepare(file, is_quick=True).study.workload
+
+    assert whole.jobs > quick.jobs
+    assert whole == msgspec.structs.replace(quick, jobs=whole.jobs)
+
+
+def test_quantities_are_read_with_their_units(write):
+    file = load(write(("sizes = [10, 1000]", 'sizes = [1]\npause = "1 m"')))
+
+    assert 60.0 == prepare(file).study.pause_s
+
+
+def test_other_seeds_and_policies_replace_those_of_the_file(write):
+    trial = prepare(load(write()), seeds=(7,), policies=("none", "./mine.toml"))
+
+    assert ((7,), ("none", "./mine.toml")) == (trial.seeds, trial.study.policies)
+    assert trial.has_other_policies
+    assert ["none", "./mine.toml"] == trial.parameters["policies"]
+
+
+def test_policies_are_refused_where_the_study_has_none(write, monkeypatch):
+    text = tiny.FILE.replace("tiny_study:Study", "test_catalogue:Plain")
+
+    with pytest.raises(ConfigError) as e:
+        prepare(load(write(text=text)), policies=("none",))
+
+    assert "--policy: experiment 'mine' compares no policies" in str(e.value)
+    assert "'test_catalogue:Plain' has no parameter 'policies'" in str(e.value)
+
+
+class Plain(msgspec.Struct, frozen=True, kw_only=True):
+    """A study without policies."""
+
+    sizes: tuple[int, ...] = (10,)
+
+    def tasks(self, seeds):
+        return []
+
+    run = measure = figures = tasks
+
+
+NoStudy = int
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("title =", "titel =", "mine.toml: unknown key 'titel'; did you mean 'title'?"),
+        ("title =", "# title =", "mine.toml: 'title' is missing"),
+        ('"Laplace 1812, chapter 1"', '" "', "mine.toml: source is empty"),
+        ("seeds = [1, 2, 3]", "seeds = []", "mine.toml: seeds is empty"),
+        ("seeds = [1, 2, 3]", "seeds = [1, 2, 1]", "seeds: 1 is there 2 times"),
+        ("seeds = [1, 2, 3]", "seeds = [-1]", "seeds: -1 is negative"),
+        ("seeds = [1, 2, 3]", "seeds = [1.5]", "mine.toml: seeds: expected int"),
+        ("seeds = [1]", 'seeds = ["a"]', "mine.toml [quick]: seeds: must be a list of whole"),
+        ("seeds = [1]", "seeds = []", "seeds is empty"),
+        ("sizes = [10, 1000]", "size = [10]", "[parameters]: unknown key 'size'; did you mean"),
+        ("sizes = [10, 1000]", "sizes = [0]", "[parameters]: sizes is [0]; every one must be"),
+        ("sizes = [10, 1000]", 'sizes = "all"', "[parameters]: sizes: expected array, got str"),
+        ("sizes = [10]", "sises = [10]", "mine.toml [quick]: unknown key 'sises'"),
+        ('source = "section 2"\n', "", "mine.toml [[target]] 1: 'source' is missing"),
+        (
+            'source = "section 2"',
+            'source = ""',
+            "[[target]] 1 (T1a): source is empty; say where 0.5 is printed",
+        ),
+        ('source = "figure 2"\n', "", "mine.toml [[target]] 2: 'source' is missing"),
+        ("high = 0.52", "high = 0.4", "[[target]] 1 (T1a): low 0.48 is above high 0.4"),
+        ("high = 0.52", "high = nan", "[[target]] 1 (T1a): high is nan; write a finite"),
+        ("published = 0.5", "published = inf", "(T1a): published is inf; write a finite number"),
+        ('"T1b"', '"T1a"', "[[target]] 2 (T1a): id 'T1a' is there twice"),
+        ('"T1b"', '""', "[[target]] 2: id is empty"),
+        ("published = 0.5", "publisched = 0.5", "[[target]] 1: unknown key 'publisched'; did you"),
+        ("published = 0.5", "published = [1]", "[[target]] 1: published: expected float | str"),
+        ('option = "sizes"', 'option = "size"', "[[choice]] 1: option: the study has no 'size'"),
+        ("[[choice]]", "[choice]", "mine.toml: choice: expected array, got object"),
+        ("[[target]]", "[[targets]]", "mine.toml: unknown key 'targets'; did you mean 'target'?"),
+        (
+            '"tiny_study:Study"',
+            '"compar"',
+            "study: unknown study 'compar'; did you mean 'compare'?",
+        ),
+        ('"tiny_study:Study"', '"tinny:Study"', "study: study 'tinny:Study': no module 'tinny'"),
+        ('"tiny_study:Study"', '"tiny_study:Studio"', "module tiny_study has no 'Studio'"),
+        (
+            '"tiny_study:Study"',
+            '"test_catalogue:NoStudy"',
+            "is no study; it must be a msgspec.Struct",
+        ),
+        ("title", "title = =", "mine.toml: no valid TOML"),
+    ],
+)
+def test_what_is_wrong_is_named_in_one_line(write, before, after, message):
+    with pytest.raises(ConfigError) as e:
+        load(write((before, after)))
+
+    assert message in str(e.value)
+    assert "mine.toml" in str(e.value)
+    assert "\n" not in str(e.value)
+
+
+def test_a_folder_of_the_users_comes_before_the_shipped_ones(tmp_path):
+    own = tmp_path / "iodaemon" / "experiments"
+    own.mkdir(parents=True)
+    (own / "first-steps.toml").write_text(tiny.FILE)
+
+    found = find_experiments(experiment_search({"XDG_CONFIG_HOME": str(tmp_path)}))
+
+    assert own / "first-steps.toml" == found["first-steps"]
+    assert sorted(found) == list(found)
+
+
+@pytest.mark.parametrize("name", ["first-stes", "./first-steps.toml", "nowhere/first-steps"])
+def test_an_experiment_that_is_not_there_is_not_found(name):
+    with pytest.raises(NotFound):
+        load_experiment(name, search=(SHIPPED[0].parent,))
+
+
+def test_the_nearest_name_is_told():
+    with pytest.raises(NotFound, match="did you mean 'first-steps'"):
+        load_experiment("first-stes", search=(SHIPPED[0].parent,))
+
+
+def test_seeds_given_by_hand_are_checked_likewise():
+    with pytest.raises(ConfigError, match=r"--seeds: seeds: 2 is there 2 times"):
+        check_seeds((2, 2), "--seeds")
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_a_shipped_study_is_one(name):
+    assert find_study(name)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=[path.stem for path in SHIPPED])
+def test_a_shipped_experiment_loads_in_both_modes(path):
+    file = load(path)
+
+    assert prepare(file).seeds
+    assert prepare(file, is_quick=True).seeds
+    assert Path(file.path) == path
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=[path.stem for path in SHIPPED])
+def test_a_shipped_experiment_has_targets_or_a_table_of_its_own(path):
+    file = load(path)
+
+    assert file.experiment.targets or hasattr(prepare(file).study, "summary")
+
+
+def test_the_experiment_in_the_documentation_loads(write):
+    page = (SHIPPED[0].parents[2] / "docs" / "simulation.md").read_text()
+    text = page.partition("```toml\n")[2].partition("```")[0]
+
+    file = load(write(text=text))
+
+    assert ["none.mean_stretch"] == [target.id for target in file.experiment.targets]
+    assert 10 == prepare(file, is_quick=True).study.workload.jobs

@@ -1,0 +1,166 @@
+"""Figures: the same data give the same bytes, and every kind is drawn."""
+
+import importlib.abc
+import sys
+
+import msgspec
+import pytest
+from matplotlib.figure import Figure as Canvas
+
+from iodaemon.errors import RequestError
+from iodaemon.simulator import draw as drawing
+from iodaemon.simulator.draw import draw
+from iodaemon.simulator.experiment import Figure, Series
+
+NAMES = ("First-Fit", "S = 1", "S = alpha", "longest remaining")
+
+
+def series(label="ours", x=NAMES, y=(1.0, 2.0, 0.5, 4.0), **fields):
+    return Series(label=label, x=x, y=y, **fields)
+
+
+def figure(kind="bar", *made, **fields):
+    base = {"name": "figure-1", "title": "t", "x_label": "x", "y_label": "y", "kind": kind}
+    return Figure(**base | {"series": made or (series(),)} | fields)
+
+
+RANGED = series(low=(0.5, 1.5, 0.4, 3.0), high=(1.5, 2.5, 0.6, 5.0))
+PAPER = series("paper", x=("S = 1",), y=(1.9,), is_published=True)
+NUMBERS = series(x=(1, 10, 100), y=(0.1, 1.0, 10.0), low=(0.05, 0.5, 5.0), high=(0.2, 2.0, 20.0))
+SAMPLE = series(x=("a", "a", "a", "b", "b"), y=(1.0, 2.0, 4.0, 3.0, 5.0))
+ALL = {
+    "bars": figure("bar", RANGED, series("other"), PAPER, line_y=1.0),
+    "stacks": figure("stack", series(), series("other"), PAPER),
+    "lines": figure("line", NUMBERS, log_x=True, log_y=True),
+    "lines over names": figure("line", RANGED, PAPER),
+    "points": figure("point", NUMBERS),
+    "boxes": figure("box", SAMPLE, series("other", x=("a", "b"), y=(2.0, 3.0)), log_y=True),
+    "a box a series": figure(
+        "box", series("a", x=("a",), y=(1.0,)), series("b", x=("b",), y=(2.0,))
+    ),
+    "many": figure("bar", *(series(f"policy {number}") for number in range(12))),
+}
+
+
+@pytest.mark.parametrize("name", list(ALL))
+def test_the_same_data_give_the_same_bytes(tmp_path, name):
+    first, second = ([path.read_bytes() for path in draw(ALL[name], tmp_path)] for _ in range(2))
+
+    assert first == second
+    assert first[0].startswith(b"<?xml")
+    assert first[1].startswith(b"\x89PNG")
+
+
+def test_no_date_is_in_a_picture(tmp_path):
+    svg, png = draw(ALL["bars"], tmp_path)
+
+    assert "dc:date" not in svg.read_text()
+    assert b"Software" not in png.read_bytes()
+    assert ("figure-1.svg", "figure-1.png") == (svg.name, png.name)
+
+
+@pytest.fixture
+def axes():
+    """Draw one without a file; its axes."""
+
+    def axes(figure):
+        made = Canvas().add_subplot()
+        drawing._draw_axes(made, figure)
+        return made
+
+    return axes
+
+
+def legend(axes):
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_what_is_published_is_a_hollow_marker_and_named_so(axes):
+    made = axes(ALL["bars"])
+
+    marker = next(line for line in made.lines if line.get_markeredgecolor() == "#000000")
+    assert "none" == marker.get_markerfacecolor()
+    assert "None" == marker.get_linestyle()
+    assert "paper (published)" in legend(made)
+
+
+def test_a_few_numbers_stand_on_the_axis_themselves(axes):
+    made = axes(figure("line", series(x=(1, 3, 5), y=(1.0, 0.7, 0.5))))
+
+    assert ["1", "3", "5"] == [text.get_text() for text in made.get_xticklabels()]
+
+
+@pytest.mark.parametrize(("greatest", "labels"), [(50, ["1", "2", "5", "10"]), (1e4, ["1", "10"])])
+def test_logarithmic_axes_have_plain_numbers(axes, greatest, labels):
+    made = axes(figure("line", series(x=(1, 10, greatest), y=(1.0, 2.0, 3.0)), log_x=True))
+
+    shown = [text.get_text() for text in made.get_xticklabels()]
+    assert labels == [label for label in shown if label in ("1", "2", "5", "10")]
+
+
+def test_a_published_bar_stands_at_ours_of_the_same_name(axes):
+    paper = series("other", x=("S = 1",), y=(1.9,), is_published=True)
+
+    made = axes(figure("bar", series(), series("other"), paper))
+
+    ours = made.containers[1].patches[1]
+    marker = next(line for line in made.lines if line.get_markeredgecolor() == "#000000")
+    assert marker.get_xdata()[0] == pytest.approx(ours.get_x() + ours.get_width() / 2.0)
+
+
+def test_stacked_bars_lie_on_each_other(axes):
+    made = axes(figure("stack", series(), series("other")))
+
+    below, above = (container.patches for container in made.containers)
+    assert [bar.get_height() for bar in below] == [bar.get_y() for bar in above]
+    assert ["other", "ours"] == legend(made)
+
+
+def test_series_differ_in_more_than_their_colour(axes):
+    made = axes(figure("line", *(series(f"policy {number}") for number in range(8))))
+
+    looks = {(line.get_marker(), line.get_color()) for line in made.lines}
+    assert 8 == len({marker for marker, _ in looks}) == len({colour for _, colour in looks})
+
+
+def test_categories_stand_in_the_order_of_their_first_appearance(axes):
+    made = axes(
+        figure("bar", series(x=("b", "a"), y=(1.0, 2.0)), series("other", x=("c",), y=(1.0,)))
+    )
+
+    assert ["b", "a", "c"] == [text.get_text() for text in made.get_xticklabels()]
+
+
+def test_the_axis_says_which_box_is_whose_so_no_legend_does(axes):
+    assert axes(ALL["a box a series"]).get_legend() is None
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (msgspec.structs.replace(figure(), series=()), "nothing to draw"),
+        (figure("bar", series(y=(1.0,))), "series 'ours': 4 x and 1 y"),
+        (figure("bar", series(low=(1.0,))), "series 'ours': 1 low for 4 y"),
+        (figure("bar", series(), series()), "series 'ours': there are two"),
+    ],
+)
+def test_a_figure_that_contradicts_itself_is_refused(tmp_path, bad, message):
+    with pytest.raises(RequestError, match=f"figure figure-1.*{message}"):
+        draw(bad, tmp_path)
+
+
+class _Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] == "matplotlib":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def test_without_matplotlib_it_says_what_to_install(tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [_Missing(), *sys.meta_path])
+
+    with pytest.raises(RequestError, match=r"pip install 'iodaemon\[sim\]'"):
+        draw(figure(), tmp_path)
+
+    assert [] == list(tmp_path.iterdir())
