@@ -48,9 +48,9 @@ class Shifted(Server):
 
 
 @pytest.fixture
-def shifting(means):
+def shifting():
     with contextlib.ExitStack() as servers:
-        yield lambda ahead_s: _started(servers.enter_context(Shifted(means)), ahead_s)
+        yield lambda ahead_s: _started(servers.enter_context(Shifted("signals")), ahead_s)
 
 
 def _started(server, ahead_s):

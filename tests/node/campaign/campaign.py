@@ -11,6 +11,7 @@ import platform
 import random
 import sys
 import tempfile
+import textwrap
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,8 @@ from test_journal_cut import cut  # noqa: E402
 
 PAGE = ROOT / "docs/campaign.md"
 MEANS = ("cgroup", "signals")
+TELL_EVERY = 20
+"""Rounds between two signs of life."""
 
 
 class Figures:
@@ -80,6 +83,9 @@ def at_random(means, seed, operations, figures):
             figures.violations += [f"{where}: {fault}" for fault in found]
             figures.deaths += a_round.deaths
             figures.rounds += 1
+            if figures.rounds % TELL_EVERY == 0:
+                asked = player.done.total()
+                print(f"{figures.rounds} rounds; {means}: {asked} asked", file=sys.stderr)
         figures.take(player)
 
 
@@ -138,8 +144,13 @@ def page_lines(figures, *, operations, seed, took_s):
         "",
         "Deaths by point:",
         "",
-        *(f"- `{point}` {n}" for point, n in sorted(points.items())),
+        *wrapped(f"{point} {n}" for point, n in sorted(points.items())),
     ]
+
+
+def wrapped(items):
+    """The items in lines of a page's width."""
+    return textwrap.wrap(", ".join(items) + ".", 100, break_on_hyphens=False)
 
 
 def _counts(counter):

@@ -58,6 +58,12 @@ def _line(text):
     return Line(word, int(job), int(attempt), name, token, int(pid), float(at_s), end)
 
 
+def read_states(path):
+    """The state of each job, as it is on the disk."""
+    with contextlib.closing(sqlite3.connect(path)) as journal:
+        return dict(journal.execute("SELECT id, state FROM job"))
+
+
 def read_journal(path):
     """The jobs and the steps of each, as they are on the disk."""
     with contextlib.closing(sqlite3.connect(path)) as journal:

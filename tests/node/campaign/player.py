@@ -9,7 +9,7 @@ import time
 from collections import Counter
 
 from harness import Server, end, marked, until
-from ledger import Told, read_journal, read_pages, script, violations
+from ledger import Told, read_journal, read_pages, read_states, script, violations
 
 from iodaemon.backend.linux.process import find_state
 from iodaemon.errors import IodaemonError, NoDaemon
@@ -110,8 +110,8 @@ class Player:
             return request(*words, **options)
         except NoDaemon:
             self.revive()
-        except IodaemonError as error:
-            self.refused[f"{word}: {type(error).__name__}"] += 1
+        except IodaemonError:
+            self.refused[word] += 1
         return None
 
     # -- life and death ------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class Player:
         found = []
 
         def agrees():
-            return all(read_journal(self.journal)[0][i]["state"] == s for i, s in told.items())
+            return told.items() <= read_states(self.journal).items()
 
         with contextlib.suppress(AssertionError):  # an end is told before it is on the disk
             until(agrees, "agreement", 10.0)

@@ -23,12 +23,25 @@ def daily(player):
     player.look(quick)
 
 
-def restart(player):
+def stop(player):
     gated, still = player.submit("gated"), player.submit("gated", code=4)
     player.until_running(gated)
     player.until_running(still)
     player.suspend(still)
     player.stop()
+    player.revive()
+
+
+def adoption(player):
+    """The point is armed once there is no daemon: the one before passes it as well."""
+    [point] = player.server.armed()
+    player.server.disarm()
+    gated, still = player.submit("gated"), player.submit("gated", code=4)
+    player.until_running(gated)
+    player.until_running(still)
+    player.suspend(still)
+    player.kill_daemon()
+    player.server.arm(point)
     player.revive()
 
 
@@ -67,7 +80,8 @@ def both_away(player):
 
 PLAYS = {
     "daily": daily,
-    "restart": restart,
+    "stop": stop,
+    "adoption": adoption,
     "another keeper": another_keeper,
     "bereaved": bereaved,
     "daemon away": daemon_away,
@@ -75,11 +89,11 @@ PLAYS = {
 }
 
 
-def play_at(player, point, *, passage=1):
+def play_at(player, point):
     """One round: arm the point, play, let all settle; what is wrong then."""
     player.shims_die |= point.startswith(("shim.", "claim.", "file."))
     player.jobs_die |= point.startswith("job.")
-    player.server.arm(point, passage=passage)
+    player.server.arm(point)
     PLAYS[POINTS[point]](player)
     player.gate.touch()
     found = []

@@ -53,20 +53,24 @@ PLAYS = {
         "job.ready",
         "node.end_found",
     ),
-    "restart": (
+    "stop": (
+        "daemon.ending",
+        "daemon.let_go",
+        *(f"link.{word}.leave" for word in ("asking", "asked", "told")),
+        *(f"keeper.{word}.leave" for word in ("heard", "done", "answered")),
+    ),
+    "adoption": (
         "daemon.restored",
         "daemon.opened",
         "daemon.adopted",
         "daemon.noted",
         "daemon.runs",
-        "daemon.ending",
-        "daemon.let_go",
         "link.greeted",
-        *(f"link.{word}.{verb}" for word in ("asking", "asked", "told") for verb in VERBS[5::2]),
+        *(f"link.{word}.list" for word in ("asking", "asked", "told")),
         *(
             f"keeper.{word}.{verb}"
             for word in ("heard", "done", "answered")
-            for verb in ("hello", "list", "leave")
+            for verb in ("hello", "list")
         ),
     ),
     "another keeper": (

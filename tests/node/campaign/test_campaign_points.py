@@ -32,6 +32,7 @@ def play_all(means, points):
     return wrong
 
 
+@pytest.mark.timeout(400)  # a minute's work on two cores that nobody else wants
 def test_a_death_at_any_point_loses_nothing_repeats_nothing_and_leaves_nothing():
     every = sorted(POINTS)
     parts = [every[first::SIDE_BY_SIDE] for first in range(SIDE_BY_SIDE)]

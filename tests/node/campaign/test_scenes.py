@@ -126,8 +126,8 @@ def test_whatever_is_asked_while_the_disk_is_full_nothing_is_lost(means):
         assert [] == Round(player, chance).play()
 
 
-def test_a_journal_that_became_read_only_loses_nothing(means):
-    player = Player(means)
+def test_a_journal_that_became_read_only_loses_nothing():
+    player = Player("signals")
     with small_disk(player.server.state) as disk, player.server:
         player.start()
         ended = player.submit("short", 3)
