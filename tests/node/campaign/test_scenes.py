@@ -79,6 +79,8 @@ def small_disk(path):
         yield path
     finally:
         subprocess.run(["umount", "--lazy", path], check=True)
+        path.rmdir()
+        path.parent.rmdir()  # the server could not, while this was mounted below
 
 
 @contextlib.contextmanager
