@@ -146,6 +146,6 @@ def test_instants_that_come_during_a_reading_are_skipped_and_not_queued_up(tmp_p
         assert (2, 4) == (node.reader.readings, node.samples_skipped)
         node.reader = real
         real.close()
-        node._notices.close()
+        node._ends.close()
 
     asyncio.run(scenario())

@@ -214,13 +214,16 @@ class Player:
             return self.server.client.jobs()["jobs"]
         return self._unfinished()
 
+    def _strangers(self):
+        """Processes that nobody needs where no job is."""
+        return set(marked(self.server.mark)) - self.server.standing()
+
     def _left(self):
         """Processes, cgroups and standstills that outlived their jobs."""
         until(self.server.keeper_lives, "a keeper")
-        ours = {self.server.process.pid, self.server.keeper_pid()}
         try:
-            until(lambda: set(marked(self.server.mark)) <= ours, "end of all processes", 10.0)
+            until(lambda: not self._strangers(), "end of all processes", 10.0)
             until(lambda: not self.server.job_cgroups(), "removal of all cgroups", 10.0)
         except AssertionError as error:
-            return [f"{error}: {set(marked(self.server.mark)) - ours} {self.server.job_cgroups()}"]
+            return [f"{error}: {self._strangers()} {self.server.job_cgroups()}"]
         return [f"{frozen} stands still" for frozen in self.server.frozen()]
