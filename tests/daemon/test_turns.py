@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from builders import PACKS_NEEDS, PACKS_OVERRIDES
 from harness import MARK, until
 
 pytestmark = pytest.mark.node
@@ -16,8 +17,7 @@ ROOT = Path(__file__).parents[2]
 TWO_SOCKETS = {
     "policy": "packs",
     "topology": {"sockets": ["0", "1"], "oversubscribe": 2},
-    "admission": {"bandwidth": "100 MB/s"},
-    "regulation": {"timeslice": "0.2 s"},
+    **PACKS_OVERRIDES,
 }
 PROGRAM = """
 import os, sys, time
@@ -59,7 +59,7 @@ say end
 
 def specs(place):
     """Eight jobs of two kinds, of which two at a time fit the share of a socket."""
-    told = {"cwd": str(place), "cpus": 1, "io_rate_bytes_per_s": 25e6, "walltime_s": 60.0}
+    told = {"cwd": str(place), "cpus": 1, **PACKS_NEEDS}
     program = [sys.executable, "-c", PROGRAM, str(ROOT)]
     script = ["/bin/sh", "-c", SCRIPT.replace("python", sys.executable)]
     return [{**told, "command": command} for command in [program] * 5 + [script] * 3]

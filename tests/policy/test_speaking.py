@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from builders import platform
+from builders import PACKS_NEEDS, PACKS_OVERRIDES, platform
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +21,7 @@ from iodaemon.backend.simulated import (
 from iodaemon.config import load_policy
 from iodaemon.core.decision import Grant
 from iodaemon.core.job import JobSpec, JobState
+from iodaemon.core.measure import mean_turnaround_s
 from iodaemon.core.rule import Mode, Rules
 from iodaemon.policy.admission.fcfs import Rule as Fcfs
 from iodaemon.policy.order import ORDERS
@@ -138,7 +139,7 @@ def test_reads_and_writes_are_told_and_staging_is_not():
     assert made.state is JobState.COMPLETED
 
 
-# -- the policy file that wins ---------------------------------------------------------------------
+# -- the policy files that win --------------------------------------------------------------------
 
 
 SEEKING = Model(
@@ -150,19 +151,28 @@ SEEKING = Model(
 """A disk with one arm: two streams together get less than one alone."""
 
 
-def shipped_rules(name):
-    overrides = {"admission": {"bandwidth": "100 MB/s"}} if name == "packs" else {}
-    return load_policy(name, overrides=overrides, search=[shipped("policies")]).rules
-
-
-def makespan_s(name):
-    spec = JobSpec(command=("x",), walltime_s=60.0, io_rate_bytes_per_s=25.0 * MB)
+def run_shipped(name):
+    overrides = PACKS_OVERRIDES if name == "packs" else {}
+    rules = load_policy(name, overrides=overrides, search=[shipped("policies")]).rules
+    spec = JobSpec(command=("x",), **PACKS_NEEDS)
     profile = Profile(steps=(Compute(3.0), Write(100 * MB, direct=True)), repeat=4, speaks=True)
-    work = [(0.0, spec, profile)] * 8
-    return simulate(platform(4, 4), shipped_rules(name), work, model=SEEKING).ended_s
+    return simulate(platform(4, 4), rules, [(0.0, spec, profile)] * 8, model=SEEKING)
 
 
-def test_on_a_disk_with_one_arm_the_shipped_packs_win():
-    """The daemon runs the same file on real jobs in tests/daemon/test_turns.py."""
-    assert makespan_s("packs") < makespan_s("none")
-    assert makespan_s("exclusive") < makespan_s("none")
+@pytest.fixture(scope="module")
+def found():
+    """The daemon runs the same file with the same overrides in tests/daemon/test_turns.py."""
+    return {name: run_shipped(name) for name in ("none", "exclusive", "packs")}
+
+
+def test_on_a_disk_with_one_arm_turns_end_the_work_sooner(found):
+    assert found["packs"].ended_s < found["none"].ended_s
+    assert found["exclusive"].ended_s < found["none"].ended_s
+
+
+def test_packs_end_a_job_sooner_than_turns_alone_and_all_of_them_as_soon(found):
+    """The disk works all the time under both; in packs fewer jobs share it at once."""
+    sooner, later = (mean_turnaround_s(found[name].jobs) for name in ("packs", "exclusive"))
+
+    assert sooner < 0.9 * later
+    assert found["packs"].ended_s == pytest.approx(found["exclusive"].ended_s, rel=0.02)
