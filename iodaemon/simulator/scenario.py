@@ -9,21 +9,25 @@ import msgspec
 from iodaemon.backend.model.disk import SimulatedDisk
 from iodaemon.backend.model.profile import (
     DEFAULT_LINK,
+    Hold,
     Profile,
     Read,
+    Stage,
     Transfer,
     Write,
     parse_profile,
 )
 from iodaemon.backend.model.scaling import Scaling, constant_scaling, table_scaling
-from iodaemon.backend.model.spec import LinkSpec
+from iodaemon.backend.model.spec import LinkSpec, StoreSpec
 from iodaemon.core.job import JobSpec
 from iodaemon.errors import ConfigError
 from iodaemon.policy.order import CHANGING, ORDERS
 from iodaemon.registry import nearest
 from iodaemon.simulator.run import Submission
 
-STEPS: Final = ("compute", "read", "write", "transfer")
+STEPS: Final = ("compute", "read", "write", "transfer", "stage")
+DEFAULT_STORE: Final = "bb"
+"""Of ``stores`` and ``holds``: a burst buffer."""
 
 
 class Disk(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,14 +101,39 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class Room(msgspec.Struct, frozen=True, kw_only=True):
+    """A store, such as a burst buffer, in which jobs hold room while they live.
+
+    Attributes:
+        id: its name, for the jobs.
+        capacity_bytes: how much there is.
+    """
+
+    id: str = DEFAULT_STORE
+    capacity_bytes: int
+
+    def __post_init__(self) -> None:
+        """Refuse a store that nothing fits into."""
+        if self.capacity_bytes <= 0:
+            raise ValueError("capacity_bytes must be above 0")
+
+    def simulated(self) -> StoreSpec:
+        """The store of the simulated node."""
+        return StoreSpec(id=self.id, capacity_bytes=self.capacity_bytes)
+
+
 class JobLine(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs of one kind.
 
     Attributes:
-        does: what each really does: ``compute=5s read=2GiB write=200MB transfer=1GB``, in this
-            order; transfer goes over the link, the others to the disk.
+        does: what each really does: ``compute=5s read=2GiB write=200MB transfer=1GB stage=1GB``,
+            in this order; the last two go over the link, the others to the disk. Staging is
+            what the storage moves for it: none of its own I/O.
         repeat: so many times over.
-        link: of its transfers.
+        speaks: it tells of each read, write and transfer, and waits for its turn before it.
+        link: of its transfers and staging.
+        store: in which it holds room.
+        holds_bytes: how much, from its start to its end. 0: none.
         name: for people.
         count: how many jobs.
         submit_s: when the first one is submitted.
@@ -117,7 +146,10 @@ class JobLine(msgspec.Struct, frozen=True, kw_only=True):
 
     does: str
     repeat: int = 1
+    speaks: bool = False
     link: str = DEFAULT_LINK
+    store: str = DEFAULT_STORE
+    holds_bytes: int = 0
     name: str = ""
     count: int = 1
     submit_s: float = 0.0
@@ -132,6 +164,8 @@ class JobLine(msgspec.Struct, frozen=True, kw_only=True):
         for key in ("repeat", "count", "cpus"):
             if getattr(self, key) < 1:
                 raise ValueError(f"{key} is {getattr(self, key)}; it must be at least 1")
+        if self.holds_bytes < 0:
+            raise ValueError(f"holds_bytes is {self.holds_bytes}; it must not be below 0")
         words = self.does.split()
         if not words:
             raise ValueError("does is empty; write for example 'compute=5s read=2GiB'")
@@ -146,8 +180,8 @@ class JobLine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def uses_link(self) -> bool:
-        """Whether it transfers anything."""
-        return any(isinstance(step, Transfer) for step in self._profile().steps)
+        """Whether it transfers or stages anything."""
+        return any(isinstance(step, Transfer | Stage) for step in self._profile().steps)
 
     @property
     def uses_disk(self) -> bool:
@@ -163,10 +197,13 @@ class JobLine(msgspec.Struct, frozen=True, kw_only=True):
 
     def _profile(self) -> Profile:
         steps = tuple(
-            msgspec.structs.replace(step, link=self.link) if isinstance(step, Transfer) else step
+            msgspec.structs.replace(step, link=self.link)
+            if isinstance(step, Transfer | Stage)
+            else step
             for step in parse_profile(self.does.split()).steps
         )
-        return Profile(steps=steps, repeat=self.repeat)
+        holds = (Hold(self.store, self.holds_bytes),) if self.holds_bytes else ()
+        return Profile(steps=steps, repeat=self.repeat, holds=holds, speaks=self.speaks)
 
     def _spec(self) -> JobSpec:
         return JobSpec(

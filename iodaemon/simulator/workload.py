@@ -31,6 +31,7 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
         walltime_ratio: probability that a job has a walltime; some are too short.
         no_suspend_ratio: probability that a job must not be suspended.
         hides_io_ratio: probability that a job's I/O cannot be read.
+        speaks_ratio: probability that a job tells of its I/O and waits for its turn.
         io_alone_bytes_per_s: rate that the declarations and walltimes reckon with.
     """
 
@@ -47,6 +48,7 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
     walltime_ratio: float = 0.3
     no_suspend_ratio: float = 0.1
     hides_io_ratio: float = 0.0
+    speaks_ratio: float = 0.0
     io_alone_bytes_per_s: float = 500e6
 
     def __post_init__(self) -> None:
@@ -84,7 +86,10 @@ def random_workload(mix: Mix, seed: int) -> tuple[Submission, ...]:
 
 def _random_profile(mix: Mix, rng: random.Random) -> Profile:
     steps = tuple(_random_step(mix, rng) for _ in range(rng.randint(*mix.steps)))
-    return Profile(steps=steps, hides_io=rng.random() < mix.hides_io_ratio)
+    hides_io = rng.random() < mix.hides_io_ratio
+    # Nothing is drawn where no job speaks: a mix without has the jobs that it always had.
+    speaks = mix.speaks_ratio > 0.0 and rng.random() < mix.speaks_ratio
+    return Profile(steps=steps, hides_io=hides_io, speaks=speaks)
 
 
 def _random_step(mix: Mix, rng: random.Random) -> Step:

@@ -43,6 +43,13 @@ def test_steps_over_links_and_the_number_of_rounds_are_words():
     assert Profile(steps=steps, repeat=10) == profile
 
 
+@pytest.mark.parametrize(("word", "speaks"), [("speaks=yes", True), ("speaks=no", False)])
+def test_that_a_job_tells_of_its_io_is_a_word(word, speaks):
+    profile = parse_profile(["job", "read=1kB", word])
+
+    assert Profile(steps=(Read(1000),), speaks=speaks) == profile
+
+
 @pytest.mark.parametrize(
     ("word", "meant"),
     [
@@ -51,6 +58,7 @@ def test_steps_over_links_and_the_number_of_rounds_are_words():
         ("trasfer=1GiB", "transfer=1GiB"),
         ("repaet=10", "repeat=10"),
         ("exti=3", "exit=3"),
+        ("speks=yes", "speaks=yes"),
     ],
 )
 def test_a_slip_is_refused_with_the_word_that_was_meant(word, meant):
@@ -81,7 +89,8 @@ def test_a_profile_that_makes_no_sense_is_refused(fields):
 
 
 @pytest.mark.parametrize(
-    "word", ["compute=often", "read=much", "write=-5", "exit=-1", "exit=256", "repeat=0"]
+    "word",
+    ["compute=often", "read=much", "write=-5", "exit=-1", "exit=256", "repeat=0", "speaks=1"],
 )
 def test_a_quantity_that_cannot_be_read_is_refused(word):
     with pytest.raises(ConfigError):

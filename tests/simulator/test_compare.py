@@ -8,12 +8,13 @@ import pytest
 
 from iodaemon.config import decode_table, key_of
 from iodaemon.errors import ConfigError
-from iodaemon.simulator.scenario import Disk, JobLine, Link
+from iodaemon.simulator.scenario import Disk, JobLine, Link, Room
 from iodaemon.simulator.study.compare import MEASURES, Study
-from iodaemon.simulator.workload import Mix
+from iodaemon.simulator.workload import Mix, random_workload
 
 MIX = {"jobs": 4, "mean_gap": "1 s", "cpus": [1, 2], "transfer": ["1 MB", "200 MB"]}
 PFS = {"capacity": "1 GB/s"}
+BB = {"capacity": "2 GB"}
 LISTED = {"does": "read=100MB compute=2s", "count": 2, "every": "10 s", "name": "listed"}
 
 
@@ -203,6 +204,10 @@ def test_the_figures_show_every_policy():
         ({"links": [PFS | {"order": "fiffo"}]}, "order is 'fiffo'; did you mean 'fifo'?"),
         ({"links": [PFS | {"order": "lowest_id"}]}, "order 'lowest_id' needs sharing = 'exclusive"),
         ({"links": [PFS, PFS]}, "links: 'pfs' is there twice"),
+        ({"stores": [BB, BB]}, "stores: 'bb' is there twice"),
+        ({"stores": [{"capacity": "0 B"}]}, "[[stores]] 1: capacity must be above 0"),
+        ({"jobs": [LISTED | {"holds": "1 GB"}]}, "jobs: no store 'bb'"),
+        ({"jobs": [LISTED | {"holds": "3 GB"}], "stores": [BB]}, "3000000000 bytes never fit"),
     ],
 )
 def test_what_cannot_be_run_is_refused_with_its_key(parameters, message):
@@ -211,6 +216,47 @@ def test_what_cannot_be_run_is_refused_with_its_key(parameters, message):
 
     assert message in str(e.value)
     assert str(e.value).startswith("mine.toml [parameters]")
+
+
+ONE_ARM = {"capacity": "100 MB/s", "scaling": [1.0, 0.5]}
+READERS = {"does": "read=500MB", "count": 2}
+
+
+@pytest.mark.parametrize(
+    ("speaks", "policy", "ends_s"),
+    [(False, "none", [20.0, 20.0]), (True, "none", [20.0, 20.0]), (True, "exclusive", [5.0, 10.0])],
+)
+def test_jobs_that_tell_take_turns_where_the_policy_gives_them(speaks, policy, ends_s):
+    listed = READERS | {"speaks": speaks}
+    made = study(policies=[policy], workload="none", jobs=[listed], disk=ONE_ARM)
+
+    assert ends_s == jobs_of(rows_of(made))
+
+
+def test_random_jobs_tell_of_their_io_as_often_as_is_asked():
+    mixes = {ratio: Mix(jobs=100, speaks_ratio=ratio) for ratio in (0.0, 0.5, 1.0)}
+    told = {
+        ratio: sum(profile.speaks for _, _, profile in random_workload(mix, 1))
+        for ratio, mix in mixes.items()
+    }
+
+    assert (0, 100) == (told[0.0], told[1.0])
+    assert 30 < told[0.5] < 70
+
+
+def test_staging_goes_over_the_link_and_is_none_of_the_jobs_io():
+    listed = {"does": "stage=2GB", "count": 1, "speaks": True}
+    made = study(policies=["exclusive"], workload="none", jobs=[listed], links=[PFS])
+
+    assert [2.0] == jobs_of(rows_of(made))
+
+
+def test_a_job_that_finds_no_room_in_the_store_waits_for_it():
+    listed = {"does": "compute=5s", "holds": "1500 MB", "count": 2}
+    first_s, second_s = jobs_of(rows_of(study(workload="none", jobs=[listed], stores=[BB])))
+
+    assert first_s == 5.0
+    assert second_s >= 10.0
 
 
 @pytest.mark.parametrize(
@@ -224,7 +270,8 @@ def test_a_policy_that_is_not_there_or_twice_is_refused(policies, message):
 
 def test_every_parameter_is_in_the_documentation():
     page = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text()
-    places = {"": Study, "disk.": Disk, "links.": Link, "workload.": Mix, "jobs.": JobLine}
+    places = {"": Study, "disk.": Disk, "links.": Link}
+    places |= {"stores.": Room, "workload.": Mix, "jobs.": JobLine}
     keys = [
         prefix + key_of(field.name)
         for prefix, type_ in places.items()

@@ -142,7 +142,7 @@ DEFAULT_PROFILE: Final = Profile(steps=(Compute(10.0),))
 DEFAULT_LINK: Final = "pfs"
 """The link of ``transfer=`` and ``stage=``: a parallel file system that all jobs share."""
 
-_WORDS: Final = ("compute", "read", "write", "transfer", "stage", "repeat", "exit")
+_WORDS: Final = ("compute", "read", "write", "transfer", "stage", "repeat", "exit", "speaks")
 _LIKENESS: Final = 0.75
 """From here on (0 to 1) a word is taken for a slip: "compte", but not "count"."""
 
@@ -152,8 +152,8 @@ def parse_profile(command: Sequence[str]) -> Profile:
 
     The words ``compute=5s``, ``read=1GiB``, ``write=200MB``, ``transfer=1GiB`` and ``stage=1GiB``
     (both over the link ``pfs``) are steps, in their order; all of them are done ``repeat=10``
-    times; ``exit=3`` is the exit code. Other words mean nothing. Without any such word it is
-    ``compute=10s``.
+    times; ``exit=3`` is the exit code; with ``speaks=yes`` the job tells of its I/O and waits for
+    its turn. Other words mean nothing. Without any step or exit code it is ``compute=10s``.
 
     Raises:
         ConfigError: a quantity cannot be read, or a word is nearly one of these.
@@ -161,6 +161,7 @@ def parse_profile(command: Sequence[str]) -> Profile:
     steps: list[Step] = []
     repeat = 1
     exit_code: int | None = None
+    speaks = False
     for word in command:
         kind, found, quantity = word.partition("=")
         if not found:
@@ -180,11 +181,20 @@ def parse_profile(command: Sequence[str]) -> Profile:
                 repeat = _parse_number(word, "a number from 1 on", 1, None)
             case "exit":
                 exit_code = _parse_number(word, "a number from 0 to 255", 0, 255)
+            case "speaks":
+                speaks = _parse_yes(word)
             case _:
                 _refuse_slip(kind, quantity)
     if not steps and exit_code is None:
         steps += DEFAULT_PROFILE.steps
-    return Profile(steps=tuple(steps), repeat=repeat, exit_code=exit_code or 0)
+    return Profile(steps=tuple(steps), repeat=repeat, exit_code=exit_code or 0, speaks=speaks)
+
+
+def _parse_yes(word: str) -> bool:
+    kind, _, text = word.partition("=")
+    if text not in ("yes", "no"):
+        raise ConfigError(f"{word}: {kind} is yes or no")
+    return text == "yes"
 
 
 def _parse_number(word: str, what: str, least: int, most: int | None) -> int:
@@ -197,5 +207,5 @@ def _parse_number(word: str, what: str, least: int, most: int | None) -> int:
 def _refuse_slip(kind: str, quantity: str) -> None:
     """Plain commands have words like ``if=/dev/zero``; ``compte=5s`` is a slip."""
     near = get_close_matches(kind, _WORDS, n=1, cutoff=_LIKENESS)
-    if near and quantity[:1].isdigit():
+    if near and (quantity[:1].isdigit() or (near[0] == "speaks" and quantity in ("yes", "no"))):
         raise ConfigError(f"{kind}={quantity}: no such step; did you mean {near[0]}={quantity}?")

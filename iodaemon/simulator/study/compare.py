@@ -35,7 +35,7 @@ from iodaemon.policy.regulation import none
 from iodaemon.registry import nearest
 from iodaemon.simulator.experiment import Figure, Row, Series
 from iodaemon.simulator.run import Result, Submission, simulate
-from iodaemon.simulator.scenario import Disk, JobLine, Link
+from iodaemon.simulator.scenario import Disk, JobLine, Link, Room
 from iodaemon.simulator.workload import Mix, random_workload
 
 DAY_S: Final = 86400.0
@@ -60,7 +60,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         sockets: of the machine.
         slots: of each socket.
         disk: below all sockets. None: there is none, and no job reads or writes.
-        links: to storage elsewhere, for jobs that transfer.
+        links: to storage elsewhere, for jobs that transfer or stage.
+        stores: in which jobs hold room; who finds too little waits and is tried again.
         workload: jobs drawn at random, others for every seed. None: only those listed.
         jobs: listed, the same for every seed.
         until_s: virtual time at which a run is cut off, for a policy that ends no job.
@@ -71,6 +72,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 4
     disk: Disk | None = Disk()
     links: tuple[Link, ...] = ()
+    stores: tuple[Room, ...] = ()
     workload: Mix | None = None
     jobs: tuple[JobLine, ...] = ()
     until_s: float = 7 * DAY_S
@@ -89,9 +91,14 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     def _check_jobs(self) -> None:
         """A job that asks for what the machine lacks would wait for ever."""
         known = [link.id for link in self.links]
-        for link in known:
-            if known.count(link) > 1:
-                raise ValueError(f"links: {link!r} is there twice; each has its own id")
+        stores = {store.id: store.capacity_bytes for store in self.stores}
+        _check_ids("links", known)
+        _check_ids("stores", [store.id for store in self.stores])
+        for line in self.jobs:
+            if line.holds_bytes and line.store not in stores:
+                raise ValueError(f"jobs: no store {line.store!r}; {nearest(line.store, [*stores])}")
+            if line.holds_bytes > stores.get(line.store, line.holds_bytes):
+                raise ValueError(f"jobs: {line.holds_bytes} bytes never fit store {line.store!r}")
         for line in self.jobs:
             if line.uses_link and line.link not in known:
                 raise ValueError(f"jobs: no link {line.link!r}; {nearest(line.link, known)}")
@@ -186,6 +193,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     def _model(self) -> Model:
         return Model(
             links=tuple(link.simulated() for link in self.links),
+            stores=tuple(store.simulated() for store in self.stores),
             disk=None if self.disk is None else self.disk.simulated(),
         )
 
@@ -193,6 +201,12 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         listed = [submission for line in self.jobs for submission in line.submissions()]
         drawn = random_workload(self.workload, seed) if self.workload else ()
         return sorted([*listed, *drawn], key=lambda submission: submission[0])
+
+
+def _check_ids(key: str, ids: Sequence[str]) -> None:
+    for name in ids:
+        if ids.count(name) > 1:
+            raise ValueError(f"{key}: {name!r} is there twice; each has its own id")
 
 
 def _times_alone_s(platform: Platform, model: Model, work: Sequence[Submission]) -> list[float]:
