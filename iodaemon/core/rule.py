@@ -13,6 +13,7 @@ import msgspec
 
 from iodaemon.core.decision import AdmissionPlan, RegulationPlan
 from iodaemon.core.job import Job
+from iodaemon.core.platform import Platform
 from iodaemon.core.view import Placement, View
 
 M = TypeVar("M")
@@ -56,6 +57,15 @@ class Refilling(Protocol[M]):
         ...
 
 
+@runtime_checkable
+class Cautious(Protocol):
+    """A rule that does less than it could where the platform tells it too little."""
+
+    def caution(self, platform: Platform) -> str | None:
+        """What is missing, what comes of it, and what to do, for people; None: nothing is."""
+        ...
+
+
 class Mode(enum.StrEnum):
     """What regulation may do: carry out, only decide and record, or nothing at all."""
 
@@ -84,3 +94,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         """How long the regulation may hold this job in a row; None: as long as it likes."""
         own_s = job.spec.max_suspend_s
         return self.max_suspend_s if own_s is None else own_s
+
+    def cautions(self, platform: Platform) -> tuple[str, ...]:
+        """What the rules lack on this platform, one line each, for people."""
+        rules: tuple[object, ...] = (self.admission, self.placement, self.regulation)
+        told = (rule.caution(platform) for rule in rules if isinstance(rule, Cautious))
+        return tuple(f"policy {self.name}: {text}" for text in told if text is not None)

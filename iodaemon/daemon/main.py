@@ -106,6 +106,8 @@ class _Daemon:
         reach("daemon.restored")
         driver, door = self._assemble(journal, timeline, restored)
         check_offers(self._policy.rules, door.backend.offers, self._config.backend)
+        for warning in self._policy.rules.cautions(driver.state.platform):
+            log.warning('event=warned text="%s"', warning)
         metrics = MetricsPage(Exporter(Scene(driver, lambda: door.samples_skipped)))
         server = self._make_server(driver, journal, door, metrics)
         try:

@@ -75,6 +75,17 @@ def test_a_daemon_serves_and_stops_cleanly(places):
     assert 0o600 == ((state / "journal.db").stat().st_mode & 0o777)
 
 
+@pytest.mark.parametrize(("table", "warnings"), [("", 1), ('[admission]\nbandwidth = "1 GB/s"', 0)])
+def test_packs_without_a_bandwidth_are_warned_of_once(places, tmp_path, table, warnings):
+    with daemon(*places, "--policy", "packs", *configured(tmp_path, table)) as (client, process):
+        [job_id] = client.submit([{"command": ["write=1MB", "speaks=yes"]}], {})
+        ended = client.wait([job_id])["jobs"][0]
+        told = stop(process)
+
+    assert ("COMPLETED", 0) == (ended["state"], ended["exit_code"])
+    assert warnings == told.count("packs are made by CPUs alone; set [admission] bandwidth")
+
+
 def test_the_reports_of_a_real_daemon_have_what_is_documented(places):
     with daemon(*places) as (client, _):
         node, policy, config = client.node(), client.policy(), client.config()

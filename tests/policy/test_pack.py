@@ -285,3 +285,22 @@ def test_packs_run_one_after_the_other_and_all_jobs_end(jobs, sizes, mapping, la
         for other in result.jobs:
             if made.partition == other.partition and made.started_s < other.started_s:
                 assert made.ended_s <= other.started_s
+
+
+@pytest.mark.parametrize(
+    ("capacity", "parameters", "warns"),
+    [
+        (None, {}, True),
+        (None, {"bandwidth_bytes_per_s": 500.0 * MB}, False),
+        (None, {"stretch_bound": None}, False),
+        (500.0 * MB, {}, False),
+    ],
+)
+def test_it_warns_where_no_bandwidth_is_known(capacity, parameters, warns):
+    [device] = platform(4).devices
+    device = msgspec.structs.replace(device, capacity_bytes_per_s=capacity)
+    machine = msgspec.structs.replace(platform(4), devices=(device,))
+    cautions = rules_of(**parameters).cautions(machine)
+
+    text = "no capacity is known, so packs are made by CPUs alone; set [admission] bandwidth"
+    assert ((f"policy pack: {text}",) if warns else ()) == cautions

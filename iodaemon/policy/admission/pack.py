@@ -39,7 +39,7 @@ import msgspec
 
 from iodaemon.core.decision import AdmissionPlan, Placed
 from iodaemon.core.job import Job, JobId, Reason
-from iodaemon.core.platform import Partition, PartitionId
+from iodaemon.core.platform import Partition, PartitionId, Platform
 from iodaemon.core.view import View
 from iodaemon.policy.packing import Item, Pack, assign, make_packs
 
@@ -93,6 +93,12 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name} is {value:g}; it must be above 0")
+
+    def caution(self, platform: Platform) -> str | None:
+        """Without any bandwidth packs are First-Fit."""
+        if self.stretch_bound is None or self._whole(platform) > 0.0:
+            return None
+        return "no capacity is known, so packs are made by CPUs alone; set [admission] bandwidth"
 
     def decide(self, view: View, memory: Memory | None) -> tuple[AdmissionPlan, Memory | None]:
         """Start the packs whose turn it is on the sockets that are free."""
@@ -156,10 +162,14 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     def _share(self, view: View) -> float:
         """One socket's part of the storage, bytes/s; infinite where nothing is known of it."""
-        whole = self.bandwidth_bytes_per_s
-        if whole is None:
-            whole = sum(device.capacity_bytes_per_s or 0.0 for device in view.platform.devices)
+        whole = self._whole(view.platform)
         return whole / len(view.platform.partitions) if whole > 0.0 else math.inf
+
+    def _whole(self, platform: Platform) -> float:
+        """What all storage delivers, bytes/s; 0 where nothing is known of it."""
+        if self.bandwidth_bytes_per_s is not None:
+            return self.bandwidth_bytes_per_s
+        return sum(device.capacity_bytes_per_s or 0.0 for device in platform.devices)
 
     def _homes(self, view: View, packs: Sequence[Pack]) -> list[PartitionId | None]:
         """Where each pack will run; one for the largest sockets goes over these alone."""
