@@ -1,8 +1,9 @@
-"""The programs that ours is measured beside: task-spooler, GNU parallel, xargs."""
+"""What ours is measured beside: task-spooler, GNU parallel, xargs; and whether SimPy is there."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import shutil
 import signal
@@ -20,7 +21,8 @@ CLIENT_S = 5.0
 def missing() -> list[str]:
     """Packages of peers that are not installed."""
     needs = {"tsp": "task-spooler", "parallel": "parallel", "xargs": "findutils"}
-    return [package for program, package in needs.items() if shutil.which(program) is None]
+    absent = [package for program, package in needs.items() if shutil.which(program) is None]
+    return absent if importlib.util.find_spec("simpy") else [*absent, "SimPy"]
 
 
 class Spooler:
