@@ -26,6 +26,16 @@ def mean_turnaround_s(jobs: Iterable[Job]) -> float:
     return mean([t for job in jobs if (t := turnaround_s(job)) is not None])
 
 
+def wait_s(job: Job) -> float | None:
+    """Start minus submit, s; None while it has not started. Of a requeued job: its last start."""
+    return None if job.started_s is None else job.started_s - job.submitted_s
+
+
+def mean_wait_s(jobs: Iterable[Job]) -> float:
+    """Mean of start minus submit over the jobs that have started, s; 0 for none."""
+    return mean([w for job in jobs if (w := wait_s(job)) is not None])
+
+
 def stretch(turnaround: float, alone_s: float) -> float:
     """Turnaround / time alone on the idle machine, at least 1 in theory.
 
@@ -34,6 +44,41 @@ def stretch(turnaround: float, alone_s: float) -> float:
         alone_s: s, above 0; measured or computed alone, never the observed run time.
     """
     return turnaround / alone_s
+
+
+def bounded_slowdown(turnaround: float, run_s: float, *, bound_s: float = 10.0) -> float:
+    """max(1, turnaround / max(run, bound)): short jobs count as if they ran for the bound.
+
+    Source: Feitelson, JSSPP 2001, Metrics for Parallel Job Scheduling and Their Convergence.
+
+    Args:
+        turnaround: wait and run time, s.
+        run_s: from start to end, s; the time alone where contention is to be seen.
+        bound_s: above 0.
+    """
+    return max(1.0, turnaround / max(run_s, bound_s))
+
+
+def slot_utilisation(
+    jobs: Iterable[Job], slot_count: int, *, since_s: float, until_s: float
+) -> float:
+    """Part (0 to 1) of the slots' time that jobs hold between two times.
+
+    A suspended job holds its slots. Of a requeued job only its last attempt counts. Source: area
+    of the jobs over the area of the machine, Feitelson and Rudolph, JSSPP 1998.
+
+    Args:
+        jobs: whoever has started; the others hold nothing.
+        slot_count: of the whole machine, above 0.
+        since_s: from then on.
+        until_s: up to then, after ``since_s``; jobs that have not ended hold their slots.
+    """
+    held = 0.0
+    for job in jobs:
+        if job.started_s is not None:
+            end_s = until_s if job.ended_s is None else min(job.ended_s, until_s)
+            held += job.spec.cpus * max(0.0, end_s - max(job.started_s, since_s))
+    return held / (slot_count * (until_s - since_s))
 
 
 def lv_throughput_per_s(job_count: int, workload_s: float) -> float:

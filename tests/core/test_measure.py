@@ -11,6 +11,12 @@ def ended(job_id, submitted_s, ended_s):
     return job(job_id, state=JobState.COMPLETED, submitted_s=submitted_s, ended_s=ended_s)
 
 
+def running(job_id, submitted_s, started_s, *, ended_s=None, cpus=1):
+    state = JobState.RUNNING if ended_s is None else JobState.COMPLETED
+    times = {"submitted_s": submitted_s, "started_s": started_s, "ended_s": ended_s}
+    return job(job_id, state=state, cpus=cpus, **times)
+
+
 JOBS = [ended(1, 2.0, 10.0), ended(2, 4.0, 16.0), job(3, submitted_s=1.0)]
 
 
@@ -22,6 +28,39 @@ def test_makespan_is_from_the_first_submit_to_the_last_end_of_the_finished():
 def test_turnaround_is_from_submit_to_end():
     assert [measure.turnaround_s(each) for each in JOBS] == [8.0, 12.0, None]
     assert measure.mean_turnaround_s(JOBS) == 10.0
+
+
+def test_wait_is_from_submit_to_start():
+    jobs = [running(1, 2.0, 5.0), running(2, 4.0, 11.0), job(3, submitted_s=1.0)]
+
+    assert [measure.wait_s(each) for each in jobs] == [3.0, 7.0, None]
+    assert measure.mean_wait_s(jobs) == 5.0
+    assert measure.mean_wait_s([]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("turnaround", "run_s", "slowdown"),
+    [(80.0, 20.0, 4.0), (62.0, 2.0, 6.2), (2.0, 2.0, 1.0), (5.0, 0.0, 1.0), (20.0, 10.0, 2.0)],
+)
+def test_the_slowdown_of_a_short_job_is_bounded(turnaround, run_s, slowdown):
+    assert measure.bounded_slowdown(turnaround, run_s) == pytest.approx(slowdown)
+
+
+def test_the_bound_of_the_slowdown_is_ones_own():
+    assert measure.bounded_slowdown(62.0, 2.0, bound_s=1.0) == 31.0
+
+
+def test_utilisation_is_the_part_of_the_slots_time_that_jobs_hold():
+    jobs = [
+        running(1, 0.0, 0.0, ended_s=10.0, cpus=2),
+        running(2, 0.0, 5.0),
+        job(3),
+    ]
+
+    assert measure.slot_utilisation(jobs, 4, since_s=0.0, until_s=20.0) == 35.0 / 80.0
+    assert measure.slot_utilisation(jobs, 4, since_s=2.5, until_s=7.5) == 12.5 / 20.0
+    assert measure.slot_utilisation(jobs, 4, since_s=30.0, until_s=40.0) == 10.0 / 40.0
+    assert measure.slot_utilisation([], 4, since_s=0.0, until_s=1.0) == 0.0
 
 
 def test_stretch_is_turnaround_over_time_alone():
