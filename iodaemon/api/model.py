@@ -208,6 +208,7 @@ class Evidence(TypedDict):
     threshold: float
     load: float
     allowed: float
+    fits: float | None
     total_bytes_per_s: float
     jobs: list[Weighed]
     is_shadow: bool

@@ -57,23 +57,41 @@ def concerned(event: Event) -> Iterator[int]:
 def signal_words(evidence: Evidence) -> str:
     """What was looked at: ``total of all jobs 90 MB/s, threshold 40 MB/s``."""
     signal, value, threshold = evidence["signal"], evidence["value"], evidence["threshold"]
-    match evidence["quantity"]:
+    match _quantity(evidence):
         case "bandwidth":
-            return f"{signal} {output.rate(value)}, threshold {output.rate(threshold)}"
+            against = f", threshold {output.rate(threshold)}" if threshold > 0.0 else ""
+            return f"{signal} {output.rate(value)}{against}{_return_words(evidence)}"
         case "wait":
             return (
                 f"{signal} {value:.1f} times a lone request's, threshold {threshold:.1f}; "
                 f"{evidence['load']:.1f} requests in flight, {evidence['allowed']:.1f} may be"
+                + _return_words(evidence)
             )
         case "absence":
             return f"{signal} for {value:.0f} slices"
-        case _:  # of a newer daemon
+        case _:  # of a newer or an older daemon
             return f"{signal} {value:g}, threshold {threshold:g}"
 
 
 def load_words(load: float, evidence: Evidence) -> str:
     """A load in its unit: bytes/s of jobs, or requests in flight at a device."""
-    return output.rate(load) if evidence["quantity"] == "bandwidth" else f"{load:.1f} req"
+    match _quantity(evidence):
+        case "bandwidth":
+            return output.rate(load)
+        case "wait" | "absence":
+            return f"{load:.1f} req"
+        case _:
+            return f"{load:g}"
+
+
+def _quantity(evidence: Evidence) -> str:
+    """What the figures are; empty in a note from before that was said."""
+    return evidence.get("quantity", "")
+
+
+def _return_words(evidence: Evidence) -> str:
+    fits = evidence.get("fits")
+    return "" if fits is None else f"; jobs come back up to {load_words(fits, evidence)}"
 
 
 def evidence_lines(evidence: Evidence, *, width: int | None) -> list[str]:

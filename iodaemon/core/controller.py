@@ -21,7 +21,7 @@ from iodaemon.core.decision import (
     Start,
     Suspend,
 )
-from iodaemon.core.job import SUSPENDED, Job, JobId, JobState, Reason, released
+from iodaemon.core.job import SUSPENDED, Job, JobId, JobState, Reason
 from iodaemon.core.phase import grant, wait_ends_s
 from iodaemon.core.react import react
 from iodaemon.core.regulator import Regulator
@@ -64,7 +64,7 @@ class Controller:
         for event in events:
             step.now_s = max(step.now_s, event.at_s)
             if isinstance(event, ev.ModeChanged):
-                self.regulator.switch(step, event.mode)
+                self.regulator.switch(step, self.rules, event.mode)
             else:
                 react(step, event)
         self._now_s = step.now_s
@@ -124,7 +124,10 @@ class Controller:
         limit_s = self.rules.longest_suspension_s(job)
         assert limit_s is not None
         why = Reason(code="MaxSuspend", text=f"stood still for {limit_s:g} s, the longest allowed")
-        step.put(with_fields(released(job, why), immune_until_s=step.now_s + limit_s))
+        if job.io_hold:
+            self.regulator.let_go(step, self.rules, [job], why)
+        protected = {"immune_until_s": step.now_s + limit_s}
+        step.put(with_fields(self.state.jobs[job.id], **protected))
 
     def _waiting_for_turn(self) -> list[Job]:
         jobs = (self.state.jobs[job_id] for job_id in sorted(self.state.phases))

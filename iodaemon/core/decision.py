@@ -99,9 +99,11 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
             threshold in times of what a lone request takes, loads in requests in flight.
             ``absence``: value and threshold in slices without counters, loads as for ``wait``.
         value: what it was.
-        threshold: what it was held against.
+        threshold: what it was held against; 0 of a bandwidth: nothing.
         load: what all jobs together put on it.
-        allowed: what they may.
+        allowed: load down to which jobs are taken off when it is too much.
+        fits: load up to which suspended jobs come back, their own part in it. None: the rule does
+            not go by that.
         total_bytes_per_s: what all jobs moved.
         jobs: every live job that the signal concerns, ordered by id.
         is_shadow: nothing was touched; it only would have been.
@@ -114,6 +116,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     threshold: float
     load: float
     allowed: float
+    fits: float | None
     total_bytes_per_s: float
     jobs: tuple[Weighed, ...]
     is_shadow: bool = False

@@ -99,7 +99,12 @@ TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = MappingProxyType(
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a job is where it is: a stable word for programs, a sentence for people."""
+    """Why a job is where it is: a stable word for programs, a text for people.
+
+    The text stands by itself after a colon: what is the case, in words that begin small and end
+    without a full stop. What has no subject is said of the job (``needs 2 free CPUs``), and is
+    never glued to a word before it. Whatever else has its own (``all jobs move 90 MB/s``).
+    """
 
     code: str
     text: str

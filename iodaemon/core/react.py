@@ -252,7 +252,7 @@ def _hold_reason(job: Job) -> Reason:
     reason = job.user_hold_reason if job.user_hold else job.hold_reason
     if reason is not None and job.wants_freeze:
         return reason
-    return Reason(code="Adopted", text="found standing still; it is being resumed")
+    return Reason(code="Adopted", text="was found standing still; it is being resumed")
 
 
 def _end_state(job: Job) -> JobState:

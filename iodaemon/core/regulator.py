@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from iodaemon.core.decision import ACTED, Evidence, RegulationPlan, Weighed
+from iodaemon.core.decision import ACTED, Evidence, RegulationPlan, ShadowStep, Weighed
 from iodaemon.core.job import Job, JobId, JobState, Reason, released
 from iodaemon.core.phase import grant, revoke
 from iodaemon.core.rule import Mode, Refilling, Rules
@@ -36,7 +36,7 @@ class Regulator:
         self._memory = None
         self.shadow = Shadow()
 
-    def switch(self, step: Step, mode: Mode) -> None:
+    def switch(self, step: Step, rules: Rules, mode: Mode) -> None:
         """Go over to another mode; what is held for I/O is let go by any mode but ``on``."""
         if mode is self.mode:
             return
@@ -48,9 +48,17 @@ class Regulator:
         if mode is Mode.ON:
             return
         why = Reason(code="Mode", text=f"regulation was switched to {mode}")
-        for job in list(step.state.live):
-            if job.io_hold:
-                step.put(released(job, why))
+        self.let_go(step, rules, [job for job in step.state.live if job.io_hold], why)
+
+    def let_go(self, step: Step, rules: Rules, jobs: Iterable[Job], why: Reason) -> None:
+        """The controller lets these go, whatever the rule says; what was seen is kept as well."""
+        held = {job.id: job for job in jobs}
+        plan = RegulationPlan(resumes=tuple(held), reasons=dict.fromkeys(held, why))
+        tables = _evidence_of(StateView(step.state, rules, step.now_s, self._rng), plan)
+        for job in held.values():
+            step.put(released(job, why))
+        for evidence in tables:
+            step.show(evidence)
 
     def regulate(self, step: Step, rules: Rules) -> None:
         """One timeslice is over."""
@@ -103,9 +111,11 @@ class Regulator:
     def _pretend(self, step: Step, rules: Rules, decide: _Decide) -> None:
         for shadow in self.shadow.follow(step.state, step.now_s):
             step.pretend(shadow)
+        view = StateView(step.state, rules, step.now_s, self._rng, seen=self.shadow.overlay)
         for shadow in self.shadow.release_overdue(step.state, rules, step.now_s):
             step.pretend(shadow)
-        view = StateView(step.state, rules, step.now_s, self._rng, seen=self.shadow.overlay)
+            for evidence in _evidence_of(view, _release_of(shadow)):
+                step.show(msgspec.structs.replace(evidence, is_shadow=True))
         plan, self._memory = decide(view, self._memory)
         tables = _evidence_of(view, plan)
         done = tuple(self.shadow.apply(plan, step.state, step.now_s))
@@ -126,6 +136,12 @@ def _give_turns(step: Step, plan: RegulationPlan) -> None:
         for job_id in sorted(step.state.phases)
         if job_id in plan.reasons and step.state.jobs[job_id].waits_for_turn
     }
+
+
+def _release_of(shadow: ShadowStep) -> RegulationPlan:
+    """What a guard did, as if a rule had decided it."""
+    reasons = {} if shadow.reason is None else {shadow.job_id: shadow.reason}
+    return RegulationPlan(resumes=(shadow.job_id,), reasons=reasons)
 
 
 def _hold(step: Step, job: Job, plan: RegulationPlan) -> bool:
@@ -173,6 +189,7 @@ def _evidence_of(view: StateView, plan: RegulationPlan) -> tuple[Evidence, ...]:
             threshold=bound,
             load=load,
             allowed=bound,
+            fits=None,
             total_bytes_per_s=total,
             jobs=rows,
         ),

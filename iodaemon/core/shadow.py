@@ -23,6 +23,7 @@ class Shadow:
 
     def __init__(self) -> None:
         self._held_since_s: dict[JobId, float] = {}
+        self._held_why: dict[JobId, Reason] = {}
         self._let_go_s: dict[JobId, float] = {}
         self._immune_until_s: dict[JobId, float] = {}
         self._stood_s: dict[JobId, float] = {}
@@ -38,6 +39,11 @@ class Shadow:
         for job_id, since_s in self._held_since_s.items():
             total_s[job_id] = total_s.get(job_id, 0.0) + max(0.0, now_s - since_s)
         return dict(sorted(total_s.items()))
+
+    def held_for(self, job_id: JobId) -> tuple[float, Reason] | None:
+        """Since when the job would stand still now, s, and why; None: it would run."""
+        since_s = self._held_since_s.get(job_id)
+        return None if since_s is None else (since_s, self._held_why[job_id])
 
     def overlay(self, job: Job) -> Job:
         """The job as it would be; what it told of its I/O means nothing where no job waits."""
@@ -86,6 +92,7 @@ class Shadow:
             if job_id not in plan.resumes and self._may_be_held(state, job_id, now_s):
                 self._held_since_s[job_id] = now_s
                 reason = plan.why_suspended(job_id)
+                self._held_why[job_id] = reason
                 yield ShadowStep(job_id=job_id, at_s=now_s, verdict="suspend", reason=reason)
 
     def release_overdue(self, state: State, rules: Rules, now_s: float) -> Iterator[ShadowStep]:
@@ -106,6 +113,7 @@ class Shadow:
 
     def _release(self, job_id: JobId, now_s: float, reason: Reason | None) -> ShadowStep:
         lasted_s = max(0.0, now_s - self._held_since_s.pop(job_id))
+        del self._held_why[job_id]
         self._let_go_s[job_id] = now_s
         self._stood_s[job_id] = self._stood_s.get(job_id, 0.0) + lasted_s
         return ShadowStep(

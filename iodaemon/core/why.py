@@ -6,15 +6,21 @@ functions of the state at one instant.
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Final, assert_never
 
 import msgspec
 
 from iodaemon.core.decision import Evidence
 from iodaemon.core.job import Job, JobState, Phase, Reason
 from iodaemon.core.phase import wait_ends_s
-from iodaemon.core.rule import Rules
+from iodaemon.core.rule import Rules, TakingTurns
+from iodaemon.core.shadow import Shadow
 from iodaemon.core.state import TURN, State
+
+RECENT_S: Final = 600.0
+"""That a job came back is told for so long."""
+NO_ROOM: Final = "Slots"
+"""The word of a placement rule for a job that finds no room."""
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +30,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         is_so: where the job is, and why; the job is its subject.
         since_s: since when.
         until: what would let it go on; empty for a job that is over.
-        evidence: the table of the slice in which it was suspended, while it is held for I/O.
+        evidence: the table of the slice in which the regulation last suspended or resumed it.
     """
 
     is_so: str
@@ -33,8 +39,18 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     evidence: Evidence | None = None
 
 
-def explain(state: State, rules: Rules, job: Job, now_s: float) -> Explanation:
-    """Why this job is where it is now."""
+def explain(
+    state: State, rules: Rules, job: Job, now_s: float, *, shadow: Shadow | None = None
+) -> Explanation:
+    """Why this job is where it is now.
+
+    Args:
+        state: what is.
+        rules: the policy in force.
+        job: as it is, or as the journal has it.
+        now_s: the instant.
+        shadow: what regulation would have done. None: nothing.
+    """
     match job.state:
         case JobState.HELD:
             is_so = f"waits to be released: {_wish(state, job)}"
@@ -45,11 +61,11 @@ def explain(state: State, rules: Rules, job: Job, now_s: float) -> Explanation:
             is_so = f"is being started on socket {job.partition}, attempt {job.attempt}"
             return _plain(job, is_so, "its command runs, usually within a second")
         case JobState.RUNNING:
-            return _running(state, rules, job, now_s)
+            return _running(state, rules, job, now_s, shadow or Shadow())
         case JobState.SUSPENDED_IO:
             return _suspended_io(state, rules, job, now_s)
         case JobState.SUSPENDED_USER:
-            return _suspended_user(state, job)
+            return _suspended_user(state, rules, job)
         case JobState.STOPPING:
             return _stopping(job, now_s)
         case _:
@@ -77,7 +93,7 @@ def _pending(state: State, job: Job, now_s: float) -> Explanation:
     told = _text(state.reason(job.id))
     if job.spec.cpus > state.platform.largest_partition:
         return _plain(
-            job, f"can never start: it {told}", f"the machine is changed, or 'iod cancel {job.id}'"
+            job, f"can never start: {told}", f"the machine is changed, or 'iod cancel {job.id}'"
         )
     if state.starts_blocked:
         return _plain(
@@ -92,12 +108,15 @@ def _pending(state: State, job: Job, now_s: float) -> Explanation:
     room = (
         f"{_count(job.spec.cpus, 'CPU')} of one socket {'is' if job.spec.cpus == 1 else 'are'} free"
     )
+    reason = state.reasons.get(job.id)
+    if reason is not None:  # the rule's own word; whom it starts first is its to say
+        is_room = reason.code == NO_ROOM
+        until = room + _held_by(state) if is_room else f"that is over and {room}"
+        return _plain(job, f"waits: {reason.text}", until)
     if ahead:
         what = f"waits behind {_count(ahead, 'job')} submitted earlier"
         return _plain(job, what, f"those have started and {room}")
-    looked_at = job.id in state.reasons
-    is_so = "is the next to start" + (f"; it {told}" if looked_at else "")
-    return _plain(job, is_so, room + _held_by(state))
+    return _plain(job, "is the next to start", room + _held_by(state))
 
 
 def _held_by(state: State) -> str:
@@ -115,7 +134,7 @@ def _count(number: int, word: str) -> str:
 # -- while it runs -----------------------------------------------------------------------------
 
 
-def _running(state: State, rules: Rules, job: Job, now_s: float) -> Explanation:
+def _running(state: State, rules: Rules, job: Job, now_s: float, shadow: Shadow) -> Explanation:
     if job.freeze_asked and not job.frozen:
         reason = job.user_hold_reason if job.user_hold else job.hold_reason
         why = _text(reason).partition("; 'iod resume")[0]
@@ -123,6 +142,19 @@ def _running(state: State, rules: Rules, job: Job, now_s: float) -> Explanation:
         return _plain(job, "is being suspended" + (f": {why}" if why else ""), until)
     if job.phase is not None and job.phase.granted_s is None:
         return _waits_for_turn(state, rules, job, job.phase, now_s)
+    until = "its own end"
+    if job.spec.walltime_s is not None:
+        left = _duration(job.spec.walltime_s - job.run_s_at(now_s))
+        until += f", or its walltime: {left} of running are left"
+    return Explanation(
+        is_so="; ".join(_running_parts(state, job, now_s, shadow)),
+        since_s=job.since_s,
+        until=until,
+        evidence=state.evidence.get(job.id),
+    )
+
+
+def _running_parts(state: State, job: Job, now_s: float, shadow: Shadow) -> list[str]:
     parts = [f"runs on socket {job.partition}"]
     if job.phase is not None and job.phase.granted_s is not None:
         lasted = _duration(now_s - job.phase.granted_s)
@@ -137,17 +169,43 @@ def _running(state: State, rules: Rules, job: Job, now_s: float) -> Explanation:
         parts.append("it asked never to be suspended for I/O")
     elif (unknown := _unknown_io(state, job)) != "":
         parts.append(unknown)
-    until = "its own end"
-    if job.spec.walltime_s is not None:
-        left = _duration(job.spec.walltime_s - job.run_s_at(now_s))
-        until += f", or its walltime: {left} of running are left"
-    return _plain(job, "; ".join(parts), until)
+    parts += _resumed(state, job, now_s)
+    return parts + _in_shadow(shadow, job, now_s)
+
+
+def _resumed(state: State, job: Job, now_s: float) -> list[str]:
+    """That the regulation let it go of late, and why."""
+    evidence = state.evidence.get(job.id)
+    if evidence is None or now_s - evidence.at_s > RECENT_S:
+        return []
+    row = next((row for row in evidence.jobs if row.job_id == job.id), None)
+    if row is None or row.verdict != "resume":
+        return []
+    return [f"it came back {_duration(now_s - evidence.at_s)} ago" + _after_colon(row.why)]
+
+
+def _in_shadow(shadow: Shadow, job: Job, now_s: float) -> list[str]:
+    """What regulation would have done to it."""
+    stood_s = shadow.stood_s(now_s).get(job.id)
+    if stood_s is None:
+        return []
+    held = shadow.held_for(job.id)
+    if held is None:
+        return [f"in shadow it would have stood still for {_duration(stood_s)} in all"]
+    since_s, why = held
+    total = f", {_duration(stood_s)} in all" if stood_s > now_s - since_s else ""
+    lasted = f"in shadow it would stand still, since {_duration(now_s - since_s)} ago{total}"
+    return [lasted + _after_colon(why.text)]
+
+
+def _after_colon(text: str) -> str:
+    return f": {text}" if text else ""
 
 
 def _waits_for_turn(
     state: State, rules: Rules, job: Job, phase: Phase, now_s: float
 ) -> Explanation:
-    is_so = f"runs on socket {job.partition} and {_text(state.reason(job.id))}{_expected(phase)}"
+    is_so = f"runs on socket {job.partition}; {_text(state.reason(job.id))}{_expected(phase)}"
     until = "its turn"
     ends_s = wait_ends_s(rules, job)
     if ends_s is not None:
@@ -179,12 +237,10 @@ def _suspended_io(state: State, rules: Rules, job: Job, now_s: float) -> Explana
     if job.io_held_since_s is None:
         is_so = f"stood still for others' I/O and is being resumed: {told}"
         if job.reason is not None and job.reason.code == "Adopted":
-            is_so = f"was {told}"
+            is_so = told
         return _plain(job, is_so, "its processes run again, usually within a second")
     evidence = state.evidence.get(job.id)
-    until = "there is room for its I/O" + _room(job, evidence)
-    if job.reason is not None and job.reason.code == TURN:
-        until = "it is its turn to do I/O"
+    until = _comes_back(rules, job, evidence)
     until += f"; this is looked at every {_duration(rules.regulation.timeslice_s)}"
     limit_s = rules.longest_suspension_s(job)
     if limit_s is not None:
@@ -198,36 +254,62 @@ def _suspended_io(state: State, rules: Rules, job: Job, now_s: float) -> Explana
     )
 
 
-def _room(job: Job, evidence: Evidence | None) -> str:
-    """What it would bring, and what all may bring; nothing where that is not known."""
-    if evidence is None:
-        return ""
+def _comes_back(rules: Rules, job: Job, evidence: Evidence | None) -> str:
+    """What would let a job go on that the regulation holds."""
+    if job.hold_reason is not None and job.hold_reason.code == TURN:
+        return "it is its turn to do I/O"
+    rule = rules.regulation
+    if not isinstance(rule, TakingTurns):
+        return "there is room for its I/O" + _all_may(evidence)
+    turn = f"it takes its turn for another that has run for {_duration(rule.turn_s)}"
+    others = "the others' I/O has ended"
+    if evidence is None or evidence.fits is None:
+        return f"there is room for its I/O, {others}, or {turn}"
     part = next((row.load for row in evidence.jobs if row.job_id == job.id), 0.0)
-    own, all_may = _figure(part, evidence), _figure(evidence.allowed, evidence)
-    return f" (it would bring {own}, all together may bring {all_may})"
+    bring, mark = _brings(part, evidence), _figure(evidence.fits, evidence)
+    if part > evidence.fits:
+        never = (
+            f"there is no room for it beside others: {bring}, jobs come back up to {mark} in all"
+        )
+        return f"{others}, or {turn} ({never})"
+    room = f"there is room for its I/O ({bring}, jobs come back up to {mark} in all)"
+    return f"{room}, {others}, or {turn}"
+
+
+def _all_may(evidence: Evidence | None) -> str:
+    if evidence is None or evidence.allowed <= 0.0:
+        return ""
+    return f" (all together may bring {_figure(evidence.allowed, evidence)})"
+
+
+def _brings(part: float, evidence: Evidence) -> str:
+    if evidence.quantity == "bandwidth":
+        return f"it would bring {_figure(part, evidence)}"
+    return f"its share of the disk's queue would be {_figure(part, evidence)}"
 
 
 def _figure(load: float, evidence: Evidence) -> str:
-    """A load in its unit."""
+    """A load in its unit; of a disk's queue, how many requests are in it."""
     match evidence.quantity:
         case "bandwidth":
             return f"{load / 1e6:.1f} MB/s"
         case "wait" | "absence":
-            return f"{load:.1f} requests in flight"
+            return f"{load:.1f}"
         case _:
             assert_never(evidence.quantity)
 
 
-def _suspended_user(state: State, job: Job) -> Explanation:
+def _suspended_user(state: State, rules: Rules, job: Job) -> Explanation:
     is_so = f"stands still: {_wish(state, job)}"
     until = f"'iod resume {job.id}'"
     if not job.io_hold:
         return _plain(job, is_so, until)
+    evidence = state.evidence.get(job.id)
     return Explanation(
         is_so=f"{is_so}; the regulation holds it as well: {_text(job.hold_reason)}",
         since_s=job.since_s,
-        until=f"{until}, and then room for its I/O",
-        evidence=state.evidence.get(job.id),
+        until=f"{until}, and then until {_comes_back(rules, job, evidence)}",
+        evidence=evidence,
     )
 
 
@@ -255,11 +337,12 @@ def _ended(job: Job) -> str:
         case JobState.CANCELLED:
             return f"was ended: {told or 'cancelled'}"
         case JobState.TIMEOUT:
-            return f"was ended: it {told or 'ran for its walltime'}"
+            return f"was ended: {told or 'ran for its walltime'}"
         case JobState.OUT_OF_MEMORY:
             return f"ran out of memory: {told or 'killed'}"
         case JobState.LOST:
-            return f"was lost sight of: {told or 'its exit could not be learned'}"
+            again = f"'iod requeue {job.id}' runs it again from its beginning"
+            return f"was lost sight of: {told or 'its exit could not be learned'}; {again}"
         case _:
             is_start = job.reason is not None and job.reason.code == "StartFailed"
             word = "failed, its command could not be run" if is_start else "failed"
@@ -268,6 +351,9 @@ def _ended(job: Job) -> str:
 
 def _duration(seconds: float) -> str:
     seconds = max(0.0, seconds)
+    if seconds < 10.0:
+        digits = f"{seconds:.1f}" if seconds >= 1.0 else f"{seconds:.2f}"
+        return f"{digits.rstrip('0').rstrip('.')} s"
     if seconds < 120.0:
-        return f"{seconds:.0f} s" if seconds >= 1.0 or seconds == 0.0 else f"{seconds:g} s"
+        return f"{seconds:.0f} s"
     return f"{seconds / 60.0:.0f} min" if seconds < 7200.0 else f"{seconds / 3600.0:.1f} h"

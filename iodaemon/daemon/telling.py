@@ -55,8 +55,10 @@ class Telling:
 
     async def _why(self, request: web.Request) -> web.Response:
         job = await self._lookup.job(request)
-        rules = self._driver.controller.rules
-        told = explain(self._state, rules, job, self._driver.timeline.now_s)
+        controller, now_s = self._driver.controller, self._driver.timeline.now_s
+        told = explain(
+            self._state, controller.rules, job, now_s, shadow=controller.regulator.shadow
+        )
         steps = await asyncio.to_thread(self._life, job.id)
         return json_answer(
             {

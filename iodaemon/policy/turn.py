@@ -249,7 +249,8 @@ def table(
         value=budget.value,
         threshold=budget.threshold,
         load=budget.load,
-        allowed=budget.target if budget.is_exceeded else budget.fits,
+        allowed=budget.target,
+        fits=None if budget.quantity == "absence" else budget.fits,
         total_bytes_per_s=total,
         jobs=tuple(rows),
     )

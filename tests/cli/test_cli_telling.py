@@ -44,6 +44,7 @@ def evidence(
         "threshold": threshold,
         "load": 9.0,
         "allowed": 4.0,
+        "fits": None,
         "total_bytes_per_s": 90e6,
         "jobs": [
             {
@@ -127,6 +128,20 @@ def test_the_wait_of_a_device_is_told_in_requests(iod, daemon):
     assert "  1 60 MB/s 6.0 req suspend heaviest" == lines[7]
 
 
+def test_the_mark_for_coming_back_is_shown_where_there_is_one(iod, daemon):
+    explain(daemon, 1, evidence=evidence(fits=28e6))
+    explain(daemon, 2, evidence=evidence("wait of sda", 3.25, 3.0, quantity="wait", fits=4.0))
+
+    assert "threshold 40 MB/s; jobs come back up to 28 MB/s" in iod("why", "1").out
+    assert "4.0 may be; jobs come back up to 4.0 req" in iod("why", "2").out
+
+
+def test_where_nothing_was_held_against_it_no_threshold_is_shown(iod, daemon):
+    explain(daemon, 1, evidence=evidence(threshold=0.0))
+
+    assert "total of all jobs 90 MB/s\n" in iod("why", "1").out
+
+
 def test_an_ended_job_waits_for_nothing(iod, daemon):
     explain(daemon, 7, "COMPLETED", is_so="ended well, with exit code 0", until="")
 
@@ -187,6 +202,14 @@ def test_events_are_one_line_each(iod, daemon):
         f"{at}      2 would resume, after 12.5 s   too much",
         f"{at}      - regulation shadow            switched by ann",
     ] == iod("events").out.splitlines()
+
+
+def test_evidence_from_before_its_quantity_was_kept_is_told_as_plain_figures(iod, daemon):
+    old = {"kind": "evidence", **evidence("wait of sda", 3.25, 3.0)}
+    del old["quantity"], old["fits"]
+    daemon.events = [old]
+
+    assert iod("events").out.endswith("wait of sda 3.25, threshold 3\n")
 
 
 def test_evidence_of_a_shadow_says_would(iod, daemon):

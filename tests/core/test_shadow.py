@@ -127,6 +127,7 @@ def test_a_table_of_which_a_guard_left_nothing_is_none(rig, mode):
         threshold=1.0,
         load=1.0,
         allowed=1.0,
+        fits=None,
         total_bytes_per_s=1.0,
         jobs=(row,),
     )

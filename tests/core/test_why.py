@@ -6,9 +6,11 @@ from builders import MB, counters, job, reason, sampled, started, submitted, sus
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Evidence, Weighed
 from iodaemon.core.job import JobId, JobState, Phase, Reason
+from iodaemon.core.rule import Mode
 from iodaemon.core.why import explain
 
 ANN = Reason(code="Suspended", text="suspended by ann; 'iod resume 1' lets it go")
+AGAIN = "'iod requeue 1' runs it again from its beginning"
 BOUND = Reason(code="IoBound", text="all jobs move 90 MB/s, io_bound is 40 MB/s")
 
 
@@ -20,8 +22,8 @@ def told(rig, made, now_s=10.0):
     return found.is_so, found.until
 
 
-def evidence(signal, quantity, part, allowed):
-    row = Weighed(job_id=JobId(1), rate_bytes_per_s=MB, load=part, verdict="suspend", why="x")
+def evidence(signal, quantity, part, allowed, verdict="suspend"):
+    row = Weighed(job_id=JobId(1), rate_bytes_per_s=MB, load=part, verdict=verdict, why="x")
     return Evidence(
         at_s=1.0,
         signal=signal,
@@ -30,6 +32,7 @@ def evidence(signal, quantity, part, allowed):
         threshold=1.0,
         load=1.0,
         allowed=allowed,
+        fits=None,
         total_bytes_per_s=1.0,
         jobs=(row,),
     )
@@ -48,7 +51,7 @@ def test_the_first_in_the_queue_says_what_it_needs_and_who_has_it(rig):
     rig.run(job(1, cpus=2), job(2, cpus=2), job(3, cpus=2))
 
     assert (
-        "is the next to start; it no room",
+        "waits: no room",
         "2 CPUs of one socket are free; CPUs are held by jobs 1, 2",
     ) == told(rig, rig.job(3))
 
@@ -69,7 +72,7 @@ def test_who_waits_behind_others_says_behind_how_many(rig):
 def test_a_job_that_fits_nowhere_says_so(rig):
     is_so, until = told(rig, job(cpus=64))
 
-    assert is_so.startswith("can never start: it asks for 64 CPUs, the largest socket has 2")
+    assert is_so.startswith("can never start: asks for 64 CPUs, the largest socket has 2")
     assert "the machine is changed, or 'iod cancel 1'" == until
 
 
@@ -180,6 +183,35 @@ def test_a_suspend_that_is_on_its_way_says_for_what(rig, fields, why):
     ) == told(rig, made)
 
 
+def test_a_job_that_was_resumed_lately_says_why_and_shows_the_table(rig):
+    measured(rig)
+    rig.state.evidence[JobId(1)] = evidence("total of all jobs", "bandwidth", MB, MB, "resume")
+
+    found = explain(rig.state, rig.controller.rules, rig.job(), 10.0)
+    assert "runs on socket 0; it came back 9 s ago: x" == found.is_so
+    assert 1.0 == found.evidence.at_s
+    assert "runs on socket 0" == told(rig, rig.job(), now_s=700.0)[0]
+
+
+def test_in_shadow_a_job_says_since_when_it_would_stand_still(rig):
+    measured(rig)
+    rig.step(ev.ModeChanged(at_s=2.0, mode=Mode.SHADOW, by="ann"))
+    rig.regulate(3.0, suspends=(1,))
+
+    def seen(now_s):
+        shadow = rig.controller.regulator.shadow
+        return explain(rig.state, rig.controller.rules, rig.job(), now_s, shadow=shadow).is_so
+
+    assert (
+        "runs on socket 0; in shadow it would stand still, since 1.8 s ago: "
+        "suspended by the regulation"
+    ) == seen(4.8)
+    rig.regulate(6.0, resumes=(1,))
+    assert "runs on socket 0; in shadow it would have stood still for 3 s in all" == seen(9.0)
+    rig.regulate(7.0, suspends=(1,))
+    assert "would stand still, since 1 s ago, 4 s in all: " in seen(8.0)
+
+
 # -- while it stands still -----------------------------------------------------------------------
 
 
@@ -191,14 +223,14 @@ def test_a_suspend_that_is_on_its_way_says_for_what(rig, fields, why):
             "bandwidth",
             50.0 * MB,
             40.0 * MB,
-            "it would bring 50.0 MB/s, all together may bring 40.0 MB/s",
+            "all together may bring 40.0 MB/s",
         ),
         (
             "wait of sda",
             "wait",
             8.0,
             4.0,
-            "it would bring 8.0 requests in flight, all together may bring 4.0 requests in flight",
+            "all together may bring 4.0",
         ),
     ],
 )
@@ -262,7 +294,7 @@ def test_a_job_that_both_hold_says_so(rig):
 
     assert (
         f"stands still: suspended by ann; the regulation holds it as well: {BOUND.text}",
-        "'iod resume 1', and then room for its I/O",
+        "'iod resume 1', and then until there is room for its I/O",
     ) == told(rig, made)
 
 
@@ -326,10 +358,14 @@ def test_a_job_that_was_killed_says_what_keeps_it(rig, why, more):
         (
             JobState.TIMEOUT,
             reason("Walltime", "ran for its walltime of 5 s"),
-            "was ended: it ran for its walltime of 5 s",
+            "was ended: ran for its walltime of 5 s",
         ),
         (JobState.OUT_OF_MEMORY, reason("OutOfMemory", "killed"), "ran out of memory: killed"),
-        (JobState.LOST, None, "was lost sight of: its exit could not be learned"),
+        (
+            JobState.LOST,
+            None,
+            f"was lost sight of: its exit could not be learned; {AGAIN}",
+        ),
     ],
 )
 def test_every_end_is_told_and_waits_for_nothing(rig, end, why, text):
@@ -344,7 +380,14 @@ def test_a_job_that_only_the_journal_knows_is_explained(rig):
 
 @pytest.mark.parametrize(
     ("left_s", "text"),
-    [(0.0, "0 s"), (0.25, "0.25 s"), (90.0, "90 s"), (600.0, "10 min"), (9000.0, "2.5 h")],
+    [
+        (0.0, "0 s"),
+        (0.314159, "0.31 s"),
+        (1.8, "1.8 s"),
+        (90.0, "90 s"),
+        (600.0, "10 min"),
+        (9000.0, "2.5 h"),
+    ],
 )
 def test_durations_are_told_in_one_unit(rig, left_s, text):
     made = job(state=JobState.STOPPING, kill_at_s=10.0 + left_s)
@@ -362,7 +405,7 @@ def test_a_job_that_waits_for_its_turn_says_behind_whom_and_for_how_long_at_most
 
     found = explain(rig.state, rig.controller.rules, waiting, 10.0)
     assert found.is_so == (
-        "runs on socket 0 and waits for its turn to do I/O: job 3 has it; it told of 2000 MB"
+        "runs on socket 0; waits for its turn to do I/O: job 3 has it; it told of 2000 MB"
     )
     assert found.until == "its turn, and at the latest in 10 min it goes on in any case"
     assert found.since_s == 4.0

@@ -58,6 +58,7 @@ def evidence(*verdicts, at_s=1.0):
         threshold=1.0,
         load=2.0,
         allowed=1.0,
+        fits=0.7,
         total_bytes_per_s=2.0,
         jobs=rows,
     )

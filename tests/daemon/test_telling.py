@@ -105,7 +105,8 @@ def test_why_of_a_job_held_for_io_has_the_table_of_the_slice(serve):
     assert "total of all jobs" == answer["evidence"]["signal"]
     assert answer["evidence"]["value"] > answer["evidence"]["threshold"]
     assert "io_bound is 10 MB/s" in answer["is_so"]
-    assert "all together may bring 10.0 MB/s" in answer["until"]
+    assert "jobs come back up to 7.0 MB/s in all" in answer["until"]
+    assert 7e6 == pytest.approx(answer["evidence"]["fits"])
 
 
 def test_why_of_a_job_that_does_not_exist_is_not_found(shared):

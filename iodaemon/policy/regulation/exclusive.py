@@ -350,6 +350,7 @@ class _Look:
             threshold=self.rule.heavy_bytes_per_s,
             load=strayed,
             allowed=self.rule.heavy_bytes_per_s,
+            fits=None,
             total_bytes_per_s=sum(rate or 0.0 for rate in rates.values()),
             jobs=tuple(self._row(job, rates[job.id]) for job in self.jobs.values()),
         )

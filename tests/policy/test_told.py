@@ -1,0 +1,197 @@
+"""``iod why`` of jobs under every shipped rule, with the reasons that the rules themselves give."""
+
+import pytest
+from builders import MB, job, started, submitted
+from builders import platform as machine_of
+from slices import Machine, congested
+
+from iodaemon.config import load_policy
+from iodaemon.core import event as ev
+from iodaemon.core.controller import Controller
+from iodaemon.core.decision import Start
+from iodaemon.core.job import JobId
+from iodaemon.core.rule import Mode, Rules
+from iodaemon.core.state import State
+from iodaemon.core.why import explain
+from iodaemon.policy.admission import fcfs
+from iodaemon.policy.placement import least_io
+from iodaemon.policy.regulation import bounded, dynamic, exclusive
+from iodaemon.registry import shipped
+
+SAFETY = "; this is looked at every 1 s, and at the latest in 10 min it runs in any case"
+
+
+def why(machine, job_id):
+    """What is said of a job at the moment at which it came to where it is."""
+    made = machine.state.jobs[JobId(job_id)]
+    return explain(machine.state, machine.controller.rules, made, made.since_s)
+
+
+def capped(bound, *, mb=10, slices=3):
+    """Two jobs that move so much each slice, of which one is held for the cap."""
+    machine = Machine(bounded.Rule(io_bound_bytes_per_s=bound * MB), 2)
+    for _ in range(slices):
+        machine.slice(queue=1.0, mb=mb)
+    assert len(machine.held) == 1
+    return machine
+
+
+# -- held for I/O --------------------------------------------------------------------------------
+
+
+def test_under_a_cap_the_mark_is_the_one_for_coming_back():
+    machine = capped(15.0)
+    [held] = machine.held
+
+    found = why(machine, held)
+
+    assert found.is_so == (
+        "stands still so that the others' I/O gets on: all jobs move 20 MB/s, io_bound is 15 MB/s; "
+        "this job has 10 MB/s"
+    )
+    assert found.until == (
+        "there is room for its I/O (it would bring 10.0 MB/s, jobs come back up to 10.5 MB/s in "
+        "all), the others' I/O has ended, or it takes its turn for another that has run for 10 s"
+        + SAFETY
+    )
+    assert (15.0 * MB, 10.5 * MB) == (found.evidence.allowed, found.evidence.fits)
+
+
+def test_who_never_fits_under_the_cap_is_not_promised_room():
+    machine = capped(20.0, mb=125)
+    [held] = machine.held
+
+    assert why(machine, held).until == (
+        "the others' I/O has ended, or it takes its turn for another that has run for 10 s (there "
+        "is no room for it beside others: it would bring 125.0 MB/s, jobs come back up to "
+        "14.0 MB/s in all)" + SAFETY
+    )
+
+
+def test_who_gave_up_its_place_comes_back_by_its_turn():
+    machine = capped(20.0, mb=125)
+    [first] = machine.held
+    while machine.held == [first]:
+        machine.slice(queue=1.0, mb=125)
+    [held] = machine.held
+
+    found = why(machine, held)
+
+    assert f": job {first} takes its turn; all jobs move 125 MB/s" in found.is_so
+    assert found.until.startswith("the others' I/O has ended, or it takes its turn for another")
+    back = why(machine, first)
+    assert f"it came back 0 s ago: takes its turn for job {held}" in back.is_so
+    assert held in [row.job_id for row in back.evidence.jobs]
+
+
+def test_who_is_held_for_a_disk_is_told_its_share_of_the_queue():
+    machine = congested()
+    [held] = machine.held
+
+    found = why(machine, held)
+
+    assert ": requests to sim0 take " in found.is_so
+    assert "its share of the disk's queue would be 4.0, jobs come back up to " in found.until
+    assert "or it takes its turn for another that has run for 10 s" in found.until
+
+
+def test_under_the_printed_rule_no_turn_is_promised():
+    machine = Machine(dynamic.Rule(io_bound_bytes_per_s=15.0 * MB), 2)
+    machine.slice(queue=1.0, mb=10)
+    [held] = machine.held
+
+    found = why(machine, held)
+
+    assert ": total 20 MB/s is above the bound 15 MB/s; this job moved 10 MB/s, " in found.is_so
+    room = "there is room for its I/O (all together may bring 15.0 MB/s)"
+    assert room + SAFETY == found.until
+    assert found.evidence.fits is None
+
+
+def test_who_strayed_out_of_its_turn_waits_for_it():
+    machine = Machine(exclusive.Rule(), 2)
+    for _ in range(4):
+        machine.slice(queue=1.0, mb=50)
+    [held] = machine.held
+    [other] = {1, 2} - {held}
+
+    found = why(machine, held)
+
+    assert f": moved 50.0 MB/s out of its turn: job {other} has it" in found.is_so
+    assert "it is its turn to do I/O" + SAFETY == found.until
+
+
+# -- let go by other hands than the rule's -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("switch", "text"),
+    [(True, "regulation was switched to off"), (False, "stood still for 600 s, the longest")],
+)
+def test_who_is_let_go_by_the_guard_or_a_switch_has_a_table_too(switch, text):
+    machine = capped(20.0, mb=125)
+    [held] = machine.held
+    since_s = machine.state.jobs[JobId(held)].io_held_since_s
+    happened = (
+        ev.ModeChanged(at_s=machine.now_s, mode=Mode.OFF, by="ann")
+        if switch
+        else ev.TimerFired(at_s=since_s + 600.0)
+    )
+
+    [table] = machine.controller.step([happened]).evidence
+
+    [row] = [row for row in table.jobs if row.job_id == held]
+    assert ("resume", True) == (row.verdict, row.why.startswith(text))
+    assert ("total of all jobs", 20.0 * MB) == (table.signal, table.threshold)
+    assert table == machine.state.evidence[JobId(held)]
+
+
+def test_the_guard_keeps_its_table_in_shadow_too():
+    machine = Machine(bounded.Rule(io_bound_bytes_per_s=20.0 * MB, turn_s=5000.0), 2)
+    machine.controller.step([ev.ModeChanged(at_s=machine.now_s, mode=Mode.SHADOW, by="ann")])
+    for _ in range(3):
+        machine.slice(queue=1.0, mb=125)
+    machine.now_s += 600.0
+    machine.slice(queue=1.0, mb=125)
+
+    [table] = [t for t in machine.evidence if any(row.verdict == "resume" for row in t.jobs)]
+    assert table.is_shadow
+    assert ["stood still for 600 s"] == [r.why for r in table.jobs if r.verdict == "resume"]
+
+
+# -- in the queue --------------------------------------------------------------------------------
+
+
+class Queue:
+    """Jobs of two CPUs on one socket of four; those that are decided to start run at once."""
+
+    def __init__(self, rules, jobs):
+        self.state = State(machine_of(4))
+        self.controller = Controller(self.state, rules, seed=1)
+        plan = self.controller.step([submitted(job(n, cpus=2)) for n in range(1, jobs + 1)])
+        starts = [d for d in plan.decisions if isinstance(d, Start)]
+        self.controller.step([started(0.0, each.job_id) for each in starts])
+        self.state.check()
+
+
+def test_first_come_first_served_says_what_the_first_needs_and_counts_for_the_others():
+    rules = Rules(
+        name="test", admission=fcfs.Rule(), placement=least_io.Rule(), regulation=bounded.Rule()
+    )
+    queue = Queue(rules, 4)
+
+    first, second = why(queue, 3), why(queue, 4)
+
+    assert "waits: needs 2 free CPUs on one socket; most free now: 0" == first.is_so
+    assert "2 CPUs of one socket are free; CPUs are held by jobs 1, 2" == first.until
+    assert "waits behind 1 job submitted earlier" == second.is_so
+
+
+def test_packs_say_which_pack_and_not_how_many_came_earlier():
+    rules = load_policy("packs", overrides={}, search=[shipped("policies")]).rules
+    queue = Queue(rules, 8)
+
+    found = why(queue, 8)
+
+    assert "waits: is in pack 4, behind pack 3" == found.is_so
+    assert "that is over and 2 CPUs of one socket are free" == found.until
