@@ -235,7 +235,8 @@ def _unknown_io(state: State, job: Job) -> str:
 def _suspended_io(state: State, rules: Rules, job: Job, now_s: float) -> Explanation:
     told = _text(job.reason)
     if job.io_held_since_s is None:
-        is_so = f"stood still for others' I/O and is being resumed: {told}"
+        why = _text(job.release_reason) or told
+        is_so = f"stood still for others' I/O and is being resumed: {why}"
         if job.reason is not None and job.reason.code == "Adopted":
             is_so = told
         return _plain(job, is_so, "its processes run again, usually within a second")

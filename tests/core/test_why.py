@@ -269,6 +269,19 @@ def test_a_job_that_is_being_resumed_says_so(rig):
     ) == told(rig, made)
 
 
+def test_a_job_that_is_being_resumed_says_why(rig):
+    fits = Reason(code="Fits", text="predicted to fit")
+    made = job(
+        state=JobState.SUSPENDED_IO,
+        io_hold=False,
+        io_held_since_s=None,
+        reason=BOUND,
+        release_reason=fits,
+    )
+
+    assert told(rig, made)[0].endswith("and is being resumed: predicted to fit")
+
+
 def test_a_job_that_was_found_standing_still_says_so(rig):
     rig.run(job())
     rig.step(suspended(1.0))

@@ -237,6 +237,8 @@ def test_in_shadow_it_is_told_how_long_jobs_would_have_stood_still(serve):
     assert {str(i) for i in ids} >= set(answer["shadow_suspended_s"])
     assert max(answer["shadow_suspended_s"].values()) > 0.3
     assert {"RUNNING"} == {state_of(served, i) for i in ids}
+    told = [served.client.why(i)["is_so"] for i in ids]
+    assert any("in shadow it would stand still, since " in text for text in told)
 
 
 def test_a_switch_outlives_the_daemon(serve):
