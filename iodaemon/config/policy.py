@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -162,10 +163,25 @@ def _rules(table: Mapping[str, Any], *, name: str, where: str) -> Rules:
     document = decode_table({**_DEFAULTS, **table}, _Document, where=where, else_=newer)
     found = {kind: _rule(kind, getattr(document, kind), where, newer) for kind in _KINDS}
     if document.max_suspend_s is UNSET:
-        return Rules(name=name, **found)
-    if document.max_suspend_s == 0.0:
+        rules = Rules(name=name, **found)
+    else:
+        rules = Rules(name=name, max_suspend_s=document.max_suspend_s, **found)
+    _check_guard(rules, where)
+    return rules
+
+
+def _check_guard(rules: Rules, where: str) -> None:
+    """Refuse a guard over suspensions that never lets one be, or that cuts every turn short."""
+    guard_s, turn_s = rules.max_suspend_s, getattr(rules.regulation, "turn_s", 0.0)
+    if guard_s is None:
+        return
+    if guard_s == 0.0:
         raise ConfigError(f"{where}: max_suspend must be above 0; 'none' lifts the guard")
-    return Rules(name=name, max_suspend_s=document.max_suspend_s, **found)
+    if guard_s < turn_s:
+        raise ConfigError(
+            f"{where}: max_suspend is {guard_s:g} s, shorter than [regulation] turn, "
+            f"{turn_s:g} s, for which others wait; lengthen max_suspend or shorten turn"
+        )
 
 
 def _rule(kind: Kind, table: Mapping[str, Any], where: str, newer: str) -> Any:
@@ -178,7 +194,12 @@ def _rule(kind: Kind, table: Mapping[str, Any], where: str, newer: str) -> Any:
         type_ = find_rule(kind, name)
     except ConfigError as e:
         raise ConfigError(f"{where}: {e}{newer}") from e
-    return decode_table(parameters, type_, where=where, else_=newer)
+    rule: Any = decode_table(parameters, type_, where=where, else_=newer)
+    for field in type_.__struct_fields__:
+        value = getattr(rule, field)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{where}: {key_of(field)} is {value:g}; write a finite number")
+    return rule
 
 
 def _check_version(requires: object, *, where: str) -> None:

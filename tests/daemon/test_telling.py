@@ -13,7 +13,7 @@ from iodaemon.errors import NotFound, RequestError
 
 BOUND = {"rule": "dynamic", "io_bound": "10 MB/s"}
 """Any one reader of the simulated disk is far above it."""
-NEVER_BACK = {"rule": "bounded", "io_bound": "10 MB/s", "turn": "1000 s", "retry": "1000 s"}
+NEVER_BACK = {"rule": "bounded", "io_bound": "10 MB/s", "turn": "600 s", "retry": "600 s"}
 READER = "read=900GiB"
 
 

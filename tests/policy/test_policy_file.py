@@ -36,6 +36,8 @@ def written(folder, text, name="mine"):
 
 
 MINIMAL = '[admission]\nrule = "fcfs"\n[regulation]\nrule = "dynamic"\n'
+JUDGED = MINIMAL.replace("dynamic", "bounded")
+PACKED = '[regulation]\nrule = "none"\n[admission]\nrule = "pack"\n'
 
 
 # -- files ------------------------------------------------------------------------------------
@@ -130,6 +132,38 @@ def test_policies_are_looked_up_in_the_users_the_systems_and_the_shipped_folder(
         (MINIMAL + "timeslice = 0", "{path} [regulation]: timeslice is 0; it must be above 0"),
         ("max_suspend = 0\n" + MINIMAL, "{path}: max_suspend must be above 0; 'none' lifts"),
         ("source = 1\n" + MINIMAL, "{path}: source: expected str, got int, is 1"),
+        (JUDGED + "turn = 0", "{path} [regulation]: turn is 0; write a finite number above 0"),
+        (JUDGED + "high_wait = 1e400", "{path} [regulation]: high_wait is inf: the upper mark"),
+        (
+            PACKED + "stretch_bound = inf",
+            "{path} [admission]: stretch_bound is inf; write a finite",
+        ),
+        (JUDGED + "low_share = nan", "{path} [regulation]: low_share is nan: the lower mark"),
+        (
+            JUDGED + 'timeslice = "20 s"',
+            (
+                "{path} [regulation]: turn is 10 s, shorter than timeslice, 20 s, within which "
+                "nothing is decided; lengthen turn or shorten timeslice"
+            ),
+        ),
+        (
+            JUDGED + 'turn = "4 s"',
+            (
+                "{path} [regulation]: dwell is 5 s, longer than turn, 4 s: no turn could end "
+                "in time; lengthen turn or shorten dwell"
+            ),
+        ),
+        (
+            'max_suspend = "9 s"\n' + JUDGED,
+            (
+                "{path}: max_suspend is 9 s, shorter than [regulation] turn, 10 s, for which "
+                "others wait; lengthen max_suspend or shorten turn"
+            ),
+        ),
+        (
+            JUDGED + 'turn = "11m"',
+            "{path}: max_suspend is 600 s, shorter than [regulation] turn, 660 s,",
+        ),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named_in_one_line(tmp_path, text, message):
@@ -140,6 +174,12 @@ def test_what_is_wrong_in_a_file_is_named_in_one_line(tmp_path, text, message):
 
     assert str(e.value).startswith(message.format(path=path))
     assert "\n" not in str(e.value)
+
+
+def test_a_guard_that_is_lifted_contradicts_no_turn(tmp_path):
+    policy = load(written(tmp_path, f'max_suspend = "none"\n{JUDGED}turn = "2h"'))
+
+    assert 7200.0 == policy.rules.regulation.turn_s
 
 
 def test_an_error_in_an_override_names_the_file_it_stands_in():

@@ -39,6 +39,7 @@ turns of 1 s lost 9 % where turns of 5 s won fourfold.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
@@ -110,8 +111,9 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             the knee (2), down to which jobs are taken off.
         least_queue: requests in flight below which it never is.
         sustain: slices in a row that it takes.
-        dwell_s: a resumed job runs for this long at least, s.
-        turn_s: a turn lasts this long at least, s; longer than a working set takes to load.
+        dwell_s: a resumed job runs for this long at least, s, at most ``turn_s``.
+        turn_s: a turn lasts this long at least, s, a timeslice or more; longer than a working
+            set takes to load.
         retry_s: first wait after a resume that proved too much, s.
         writeback_s: how long the writeback of suspended writers is waited for, s.
     """
@@ -130,26 +132,44 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     writeback_s: float = 35.0
 
     def __post_init__(self) -> None:
-        """Refuse parameters that contradict each other."""
-        for name in ("timeslice_s", "least_queue", "sustain", "retry_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name):g}; it must be above 0")
-        for name in ("dwell_s", "turn_s", "writeback_s"):
-            if not getattr(self, name) >= 0.0:
-                raise ValueError(f"{name} is {getattr(self, name):g}; it must not be negative")
-        if not self.high_wait > KNEE_WAIT:
-            raise ValueError(
-                f"high_wait is {self.high_wait:g}: the upper mark is not above the lower, "
-                f"{KNEE_WAIT:g} times a lone request's; write one above that"
-            )
+        """Refuse parameters that mean nothing or contradict each other."""
+        for name in ("timeslice_s", "least_queue", "sustain", "turn_s", "retry_s"):
+            if not 0.0 < getattr(self, name) < math.inf:
+                text = "write a finite number above 0"
+                raise ValueError(f"{name} is {getattr(self, name):g}; {text}")
+        for name in ("dwell_s", "writeback_s"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                text = "write a finite number, 0 or above"
+                raise ValueError(f"{name} is {getattr(self, name):g}; {text}")
         bound = self.io_bound_bytes_per_s
-        if bound is not None and not bound > 0.0:
-            text = "it must be above 0; leave it out to go by evidence alone"
+        if bound is not None and not 0.0 < bound < math.inf:
+            text = "write a finite number above 0, or leave it out to go by evidence alone"
             raise ValueError(f"io_bound_bytes_per_s is {bound:g}; {text}")
+        self._check_marks()
+        self._check_turn()
+
+    def _check_marks(self) -> None:
+        if not KNEE_WAIT < self.high_wait < math.inf:
+            raise ValueError(
+                f"high_wait is {self.high_wait:g}: the upper mark must be above the lower, "
+                f"{KNEE_WAIT:g} times a lone request's; write a finite number above that"
+            )
         if not 0.0 < self.low_share <= 1.0:
             raise ValueError(
                 f"low_share is {self.low_share:g}: the lower mark is above the higher; write a "
                 "part of io_bound above 0 and at most 1"
+            )
+
+    def _check_turn(self) -> None:
+        if self.turn_s < self.timeslice_s:
+            raise ValueError(
+                f"turn_s is {self.turn_s:g} s, shorter than timeslice_s, {self.timeslice_s:g} s, "
+                "within which nothing is decided; lengthen turn_s or shorten timeslice_s"
+            )
+        if self.dwell_s > self.turn_s:
+            raise ValueError(
+                f"dwell_s is {self.dwell_s:g} s, longer than turn_s, {self.turn_s:g} s: no turn "
+                "could end in time; lengthen turn_s or shorten dwell_s"
             )
 
     def decide(self, view: View, memory: Memory | None) -> tuple[RegulationPlan, Memory | None]:
