@@ -65,7 +65,7 @@ def test_other_rules_have_other_limits():
 WALLTIMES = st.lists(st.one_of(st.none(), st.integers(1, 50)), min_size=1, max_size=6)
 
 
-@settings(derandomize=True, max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(WALLTIMES, st.lists(st.integers(0, 60), max_size=10))
 def test_every_job_is_stopped_at_its_walltime_and_not_before(walltimes, looks):
     one = rig()

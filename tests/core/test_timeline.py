@@ -116,7 +116,7 @@ def test_many_cancelled_calls_do_not_pile_up(timeline):
     assert log == ["kept"]
 
 
-@settings(derandomize=True, max_examples=50, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(
         st.tuples(st.floats(0.0, 10.0), st.integers(0, 1), st.booleans(), st.floats(0.0, 3.0)),

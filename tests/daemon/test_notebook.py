@@ -196,7 +196,7 @@ SHADOWS = st.builds(
 MODES = st.builds(ModeChanged, at_s=TIMES, mode=st.sampled_from(Mode), by=st.text())
 
 
-@settings(derandomize=True, max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     things=st.lists(EVIDENCE | SHADOWS | MODES, max_size=6),
     samples=st.lists(SAMPLES, max_size=5, unique_by=lambda each: each.at_s),
