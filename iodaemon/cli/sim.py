@@ -231,7 +231,7 @@ def _run(
 
 
 def outcome_lines(trial: Trial, outcome: Outcome) -> list[str]:
-    """The title, the results, the study's own table, notes on misses, choices."""
+    """The title, the results, the study's own table, notes, choices."""
     from iodaemon.simulator import report
 
     experiment = trial.experiment

@@ -174,7 +174,7 @@ def _kept(file: ExperimentFile, folder: Path) -> tuple[Study, tuple[Row, ...]]:
     return study, archive.read_rows(folder, manifest)
 
 
-def _results(trial: Trial, values: Mapping[str, float]) -> tuple[Result, ...]:
+def _results(trial: Trial, values: Mapping[str, float | None]) -> tuple[Result, ...]:
     is_partial = trial.is_quick or trial.has_other_policies
     return report.compare(trial.experiment, values, is_partial=is_partial)
 

@@ -14,6 +14,9 @@ import msgspec
 Row = dict[str, str | int | float]
 """One line of a study's table; the same keys in every row of one ``kind``."""
 Verdict = Literal["pass", "miss", "report"]
+BandFrom = Literal["paper", "ours"]
+"""``paper``: it prints the bounds, or words that mean them. ``ours``: written after a first result
+of our own, to notice a change of it; a pass says that nothing moved, not that the paper is met."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +29,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         published: the value as printed (a number, or the paper's words).
         low: ours must not be below; None with ``high`` None: reported only.
         high: ours must not be above.
-        note: what a reader must know to judge a miss.
+        band_from: where ``low`` and ``high`` come from; what nobody claims of the paper is ours.
+        note: what a reader must know to judge ours.
     """
 
     id: str
@@ -35,12 +39,24 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     published: float | str
     low: float | None = None
     high: float | None = None
+    band_from: BandFrom = "ours"
     note: str = ""
 
-    def verdict(self, ours: float) -> Verdict:
-        """``pass`` within the band, ends included; ``report`` where there is none."""
-        if self.low is None and self.high is None:
+    @property
+    def has_band(self) -> bool:
+        """Whether ours is judged, not only reported."""
+        return self.low is not None or self.high is not None
+
+    def verdict(self, ours: float | None) -> Verdict:
+        """``pass`` within the band, ends included; ``report`` where there is none.
+
+        Args:
+            ours: None: the study has no value, which no band lets pass.
+        """
+        if not self.has_band:
             return "report"
+        if ours is None:
+            return "miss"
         above = self.low is None or ours >= self.low
         below = self.high is None or ours <= self.high
         return "pass" if above and below else "miss"
@@ -146,10 +162,11 @@ class Study(Protocol):
         """One piece, in any process, in any order; its rows in a fixed order."""
         ...
 
-    def measure(self, rows: Sequence[Row]) -> Mapping[str, float]:
+    def measure(self, rows: Sequence[Row]) -> Mapping[str, float | None]:
         """Our value of each target by id, from all rows in the order of the tasks.
 
-        What is true or false is 1 or 0. Ids without a target are refused by a test.
+        What is true or false is 1 or 0. None: published, but nothing here can measure it; the
+        target's note says why. Ids without a target are refused by a test.
         """
         ...
 

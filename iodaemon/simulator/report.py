@@ -9,9 +9,9 @@ import msgspec
 
 from iodaemon.errors import RequestError
 from iodaemon.simulator.archive import Manifest, Run, finite, seed_words
-from iodaemon.simulator.experiment import Choice, Experiment, Row, Target, Verdict
+from iodaemon.simulator.experiment import BandFrom, Choice, Experiment, Row, Target, Verdict
 
-HEADER: Final = ("ID", "QUANTITY", "PUBLISHED", "OURS", "BAND", "VERDICT")
+HEADER: Final = ("ID", "QUANTITY", "PUBLISHED", "OURS", "BAND", "BAND FROM", "VERDICT")
 COLUMNS: Final = (
     "Paper",
     "Experiment",
@@ -20,11 +20,14 @@ COLUMNS: Final = (
     "Published",
     "Ours",
     "Band",
+    "Band from",
     "Verdict",
     "Seeds",
 )
 """Of the table of all experiments."""
 NOTHING: Final = "-"
+_KEYS: Final = ("id", "quantity", "published", "ours", "low", "high", "verdict")
+"""Of a result in JSON."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,10 +37,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         id: of the target.
         quantity: in words.
         published: as printed; None for what no publication gives.
-        ours: None where it is not a finite number.
+        ours: None where there is no finite number.
         low: ours must not be below.
         high: ours must not be above.
         verdict: whether it is.
+        band_from: where the band comes from; None: there is none.
     """
 
     id: str
@@ -47,23 +51,24 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     low: float | None
     high: float | None
     verdict: Verdict
+    band_from: BandFrom | None = None
 
 
 def compare(
-    experiment: Experiment, values: Mapping[str, float], *, is_partial: bool = False
+    experiment: Experiment, values: Mapping[str, float | None], *, is_partial: bool = False
 ) -> tuple[Result, ...]:
     """One result a target, in their order; of an experiment without targets one a value.
 
     Args:
         experiment: what is published.
-        values: ours, by id.
+        values: ours, by id; None: the study has none.
         is_partial: not all that the targets are for has run; those without value are left out.
 
     Raises:
         RequestError: a target has no value.
     """
     if not experiment.targets:
-        return tuple(_without_target(id_, float(value)) for id_, value in values.items())
+        return tuple(_without_target(id_, value) for id_, value in values.items())
     missing = [target.id for target in experiment.targets if target.id not in values]
     if missing and not is_partial:
         raise RequestError(
@@ -71,9 +76,7 @@ def compare(
             f"experiment {experiment.name!r}; it gives {', '.join(values) or 'none'}"
         )
     return tuple(
-        _result(target, float(values[target.id]))
-        for target in experiment.targets
-        if target.id in values
+        _result(target, values[target.id]) for target in experiment.targets if target.id in values
     )
 
 
@@ -81,7 +84,7 @@ def document(experiment: Experiment, results: Iterable[Result]) -> dict[str, Any
     """The results as JSON has them."""
     return {
         "experiment": experiment.name,
-        "results": [msgspec.to_builtins(result) for result in results],
+        "results": [{key: getattr(result, key) for key in _KEYS} for result in results],
     }
 
 
@@ -93,6 +96,7 @@ def cells(result: Result) -> tuple[str, ...]:
         number_words(result.published),
         number_words(result.ours),
         band_words(result),
+        result.band_from or NOTHING,
         result.verdict,
     )
 
@@ -131,13 +135,13 @@ def left_out(experiment: Experiment, results: Iterable[Result]) -> tuple[str, ..
 
 
 def notes(experiment: Experiment, results: Iterable[Result]) -> tuple[str, ...]:
-    """What a reader must know to judge each miss: the target's note."""
-    missed = {result.id for result in results if result.verdict == "miss"}
-    return tuple(
-        f"{target.id}: {target.note}"
-        for target in experiment.targets
-        if target.id in missed and target.note
-    )
+    """What a reader must know to judge ours: the targets' notes, each said once."""
+    found = {result.id for result in results}
+    ids: dict[str, list[str]] = {}
+    for target in experiment.targets:
+        if target.note and target.id in found:
+            ids.setdefault(target.note, []).append(target.id)
+    return tuple(f"{', '.join(of)}: {note}" for note, of in ids.items())
 
 
 def choice_words(choice: Choice) -> str:
@@ -172,7 +176,10 @@ def head(version: str, date: str) -> str:
         "`iod sim report`); not edited by hand.\n\n"
         "`pass`: ours is within the band, ends included. **`miss`**: it is not, and stays here as "
         "it is. `report`: there is\nno band, the value is told. True is 1, false is 0. Published "
-        "values are as printed. The same seeds give the same values."
+        "values are as printed. The same seeds give the same values.\n\n"
+        "Band from `paper`: the paper prints the bound, or words that mean it. Band from `ours`: "
+        "it was written after a\nfirst result of our own and is for regression: a pass says that "
+        "nothing moved, not that the paper is met."
     )
 
 
@@ -198,15 +205,16 @@ def _table_lines(chapter: Chapter) -> list[str]:
     if not experiment.targets:
         return []
     if chapter.manifest is None:
-        return [_line([*first, *[NOTHING] * 5, "not run", NOTHING])]
+        return [_line([*first, *[NOTHING] * 6, "not run", NOTHING])]
     seeds = seed_words(chapter.manifest.seeds)
     places = {target.id: target.source for target in experiment.targets}
     lines = []
     for result in chapter.results:
-        id_, quantity, published, ours, band, _ = cells(result)
+        id_, quantity, published, ours, band, band_from, _ = cells(result)
         quantity = f"{quantity} ({places[result.id]})"
         verdict = _stressed(result.verdict)
-        lines.append(_line([*first, id_, quantity, published, ours, band, verdict, seeds]))
+        words = [id_, quantity, published, ours, band, band_from, verdict, seeds]
+        lines.append(_line([*first, *words]))
     return lines
 
 
@@ -221,9 +229,8 @@ def _chapter_lines(chapter: Chapter) -> list[str]:
         lines += ["", _line(["value", "ours"]), _line(["---"] * 2), *values]
     if experiment.targets and chapter.results:
         lines[-1] += f" {tally(chapter.results)}."
-    missed = notes(experiment, chapter.results)
-    if missed:
-        lines += ["", *(f"- {note}" for note in missed)]
+    if noted := notes(experiment, chapter.results):
+        lines += ["", *(f"- {note}" for note in noted)]
     if experiment.choices:
         lines += [
             "",
@@ -252,24 +259,25 @@ def _run_words(chapter: Chapter) -> str:
     return f"Run on {when} {by}, {chapter.run.elapsed_s:.3g} s on {cores}."
 
 
-def _result(target: Target, ours: float) -> Result:
+def _result(target: Target, ours: float | None) -> Result:
     return Result(
         id=target.id,
         quantity=target.quantity,
         published=target.published,
-        ours=finite(ours),
+        ours=None if ours is None else finite(float(ours)),
         low=target.low,
         high=target.high,
         verdict=target.verdict(ours),
+        band_from=target.band_from if target.has_band else None,
     )
 
 
-def _without_target(id_: str, ours: float) -> Result:
+def _without_target(id_: str, ours: float | None) -> Result:
     return Result(
         id=id_,
         quantity=id_,
         published=None,
-        ours=finite(ours),
+        ours=None if ours is None else finite(float(ours)),
         low=None,
         high=None,
         verdict="report",

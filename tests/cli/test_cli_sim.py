@@ -82,7 +82,8 @@ def test_a_run_prints_quantity_published_ours_and_verdict(iod, tiny):
 
     assert 0 == result.code
     assert (
-        "ID  QUANTITY                   PUBLISHED         OURS BAND       VERDICT\n" in result.out
+        "ID  QUANTITY                   PUBLISHED         OURS BAND       BAND FROM VERDICT\n"
+        in result.out
     )
     assert "T1b greatest mean              below a quarter" in result.out
     assert "1 pass, 1 miss, 1 reported\nT1b: it cannot be\n" in result.out
@@ -311,7 +312,7 @@ def test_the_report_has_what_fits_and_names_what_does_not(iod, place):
     assert "| Laplace 1812, chapter 1 | tiny | T1a | mean of the largest sample (section 2) |" in (
         result.out
     )
-    assert "| Laplace 1812, chapter 1 | tiny2 | - | - | - | - | - | not run | - |" in result.out
+    assert "| Laplace 1812, chapter 1 | tiny2 | - | - | - | - | - | - | not run | - |" in result.out
     assert "iod: tiny2 is left out: seeds 1,2 instead of 1-3\n" in result.err
     assert "iod: first-steps is left out: not run yet\n" in result.err
 

@@ -1,5 +1,6 @@
 """Experiments are found, and whatever is wrong in one is named with file and key."""
 
+import tomllib
 from pathlib import Path
 
 import msgspec
@@ -211,6 +212,15 @@ def test_a_shipped_experiment_has_targets_or_a_table_of_its_own(path):
     file = load(path)
 
     assert file.experiment.targets or hasattr(prepare(file).study, "summary")
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=[path.stem for path in SHIPPED])
+def test_a_shipped_band_says_where_it_comes_from_and_nothing_else_does(path):
+    targets = tomllib.loads(path.read_text()).get("target", [])
+
+    assert [target["id"] for target in targets if "low" in target or "high" in target] == [
+        target["id"] for target in targets if "band_from" in target
+    ]
 
 
 def test_the_experiment_in_the_documentation_loads(write):

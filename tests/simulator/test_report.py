@@ -34,7 +34,7 @@ EXPERIMENT = Experiment(
     study="tiny_study:Study",
     seeds=(1, 2, 3),
     targets=(
-        target("C1a", quantity="max stretch", low=1.75, high=1.9),
+        target("C1a", quantity="max stretch", low=1.75, high=1.9, band_from="paper"),
         target("C1d", published="much better", high=1.34, note="the text says 'much'"),
         target("C1i", published="<= 15 %", note="no Tucan here"),
     ),
@@ -80,6 +80,15 @@ def test_a_target_without_value_is_refused():
         compare(EXPERIMENT, {"C1a": 1.0})
 
 
+def test_a_value_that_the_study_has_not_is_reported_and_no_band_lets_it_pass():
+    results = compare(EXPERIMENT, OURS | {"C1a": None, "C1i": None})
+
+    assert [("miss", None), ("report", None)] == [
+        (result.verdict, result.ours) for result in (results[0], results[2])
+    ]
+    assert ("C1i", "q", "<= 15 %", "-", "-", "-", "report") == cells(results[2])
+
+
 def test_of_a_part_targets_without_value_are_left_out_and_named():
     results = compare(EXPERIMENT, {"C1a": 1.0}, is_partial=True)
 
@@ -98,9 +107,9 @@ def test_without_targets_every_value_is_reported():
 
 def test_a_result_in_words():
     assert [
-        ("C1a", "max stretch", "1.8", "1.75", "1.75..1.9", "pass"),
-        ("C1d", "q", "much better", "1.35", "<= 1.34", "miss"),
-        ("C1i", "q", "<= 15 %", "0.04", "-", "report"),
+        ("C1a", "max stretch", "1.8", "1.75", "1.75..1.9", "paper", "pass"),
+        ("C1d", "q", "much better", "1.35", "<= 1.34", "ours", "miss"),
+        ("C1i", "q", "<= 15 %", "0.04", "-", "-", "report"),
     ] == [cells(result) for result in RESULTS]
 
 
@@ -116,8 +125,14 @@ def test_the_sum_of_all_verdicts():
     assert "no results" == tally(())
 
 
-def test_only_a_miss_needs_its_note():
-    assert ("C1d: the text says 'much'",) == notes(EXPERIMENT, RESULTS)
+def test_notes_are_told_whatever_the_verdict_and_each_once():
+    again = target("C1j", note="no Tucan here")
+    experiment = msgspec.structs.replace(EXPERIMENT, targets=(*EXPERIMENT.targets, again))
+
+    assert ("C1d: the text says 'much'", "C1i, C1j: no Tucan here") == notes(
+        experiment, compare(experiment, OURS | {"C1j": 1.0})
+    )
+    assert ("C1d: the text says 'much'",) == notes(experiment, RESULTS[:2])
 
 
 def test_a_choice_tells_what_selects_another():
@@ -143,9 +158,9 @@ def test_the_table_of_all_experiments_has_a_line_a_target():
     lines = markdown([chapter()], head="# All").splitlines()
 
     assert lines[0] == "# All"
-    words = "Laplace 1812 | mine | C1a | max stretch (table 1) | 1.8 | 1.75 | 1.75..1.9 | pass"
-    assert f"| {words} | 1-3 |" in lines
-    assert any("| **miss** | 1-3 |" in line for line in lines)
+    words = "Laplace 1812 | mine | C1a | max stretch (table 1) | 1.8 | 1.75 | 1.75..1.9"
+    assert f"| {words} | paper | pass | 1-3 |" in lines
+    assert any("| <= 1.34 | ours | **miss** | 1-3 |" in line for line in lines)
     assert "- C1d: the text says 'much'" in lines
     assert "- the law: binomial [law]; its mean is exact" in lines
 
@@ -162,7 +177,7 @@ def test_each_chapter_says_when_and_with_what_it_was_run():
 def test_what_was_not_run_is_in_the_table_as_such():
     lines = markdown([Chapter(experiment=EXPERIMENT)], head="").splitlines()
 
-    assert "| Laplace 1812 | mine | - | - | - | - | - | not run | - |" in lines
+    assert "| Laplace 1812 | mine | - | - | - | - | - | - | not run | - |" in lines
     assert "Not run yet: iod sim run mine" in lines
 
 
