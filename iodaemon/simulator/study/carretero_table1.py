@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -21,10 +22,18 @@ FAIR: Final = ("stretch_oriented", "shortest_io", "longest_remaining", "bandwidt
 """C1d: those with a much better maximum stretch than FIFO (section 6.1.2)."""
 BEST: Final = ("stretch_oriented", "shortest_io", "longest_remaining")
 """C1f: "very good results" in makespan (section 6.1.2)."""
+WORST_FIRST: Final = (
+    "shortest_remaining",
+    "longest_io",
+    "fifo",
+    "lowest_id",
+    "bandwidth_oriented",
+)
+"""C1f-order: by falling makespan; then come the three of ``BEST``."""
 MOST_DELAYED: Final = (3, 4)
 """C1g: the applications with the largest stretch (section 6.1.2)."""
 DELAYING: Final = ("fifo", "lowest_id", "longest_io")
-"""C1g: the orders for which sheet C asks it."""
+"""C1g: the orders for which it is asked; the paper says it of all "in general"."""
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -40,7 +49,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         jobs: Table 1.
         policies: list orders by name; one's own is ``my.module:function``.
-        batches: factors of all iterations ("iteration batches"); the measures are taken at 1.
+        batches: factors of all iterations ("iteration batches"), each of which leaves every
+            application whole ones; the measures are taken at 1.
         phase_order: what an iteration begins with.
         step_s: phases are rounded up to whole steps, as in a simulator with fixed increments;
             0: exact times.
@@ -49,7 +59,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     jobs: tuple[Application, ...]
     policies: tuple[str, ...] = tuple(ORDERS)
-    batches: tuple[float, ...] = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0, 16.0, 64.0)
+    batches: tuple[float, ...] = (0.004, 0.02, 0.1, 0.5, 1.0, 4.0, 16.0, 64.0)
     phase_order: PhaseOrder = "compute-first"
     step_s: float = 0.0
     engine: Engine = "auto"
@@ -65,6 +75,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("jobs, policies and batches must not be empty")
         if not all(0.0 < batch < math.inf for batch in self.batches):
             raise ValueError("batches: every factor must be above 0")
+        for batch in self.batches:
+            for job in self.jobs:
+                _whole_iterations(job, batch)
         if not 0.0 <= self.step_s < math.inf:
             raise ValueError(f"step_s is {self.step_s:g}; it must not be negative")
 
@@ -78,7 +91,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         """One row an application, and one for the run."""
         batch = Batch()
         for job in self.jobs:
-            iterations = max(1, round(job.iterations * task.batch))
+            iterations = _whole_iterations(job, task.batch)
             batch.add_job(self._whole(job.compute_s), self._whole(job.io_s), iterations)
         batch.end_pack()
         order = find_order(task.policy)
@@ -97,13 +110,13 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         )
         return rows
 
-    def measure(self, rows: Sequence[Row]) -> Mapping[str, float]:
-        """Sheet C1, for the orders that were run and at one batch."""
+    def measure(self, rows: Sequence[Row]) -> Mapping[str, float | None]:
+        """Targets C1, for the orders that were run and at one batch; C1i is not to be had."""
         worst = _table(rows, "max_stretch")
         ratio = _relative(_table(rows, "makespan_s"))
         at_one = {name: by_batch[1.0] for name, by_batch in worst.items() if 1.0 in by_batch}
         ratio_at_one = {name: by_batch[1.0] for name, by_batch in ratio.items() if 1.0 in by_batch}
-        found: dict[str, float] = {}
+        found: dict[str, float | None] = {"C1i": None}
         for key, name in (
             ("C1a", "shortest_remaining"),
             ("C1b", "longest_io"),
@@ -118,9 +131,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
             found |= _makespans(ratio_at_one)
         if set(DELAYING) <= at_one.keys():
             found["C1g"] = float(all(_delays_them(rows, name) for name in DELAYING))
-        if all({1.0, 64.0} <= by_batch.keys() for by_batch in worst.values()):
-            found["C1h"] = max(abs(b[64.0] / b[1.0] - 1.0) for b in worst.values())
-        return found
+        return found | _changes(worst)
 
     def figures(self, rows: Sequence[Row]) -> Sequence[Figure]:
         """Figures 5 to 9; the one of the real machine has our line alone."""
@@ -168,6 +179,18 @@ Table = dict[str, dict[float, float]]
 """A value by policy and batch."""
 
 
+def _whole_iterations(job: Application, batch: float) -> int:
+    """The iterations of so many batches: with a part of one the applications' lengths differ."""
+    wanted = job.iterations * batch
+    iterations = round(wanted)
+    if iterations < 1 or not math.isclose(wanted, iterations, rel_tol=1e-9):
+        raise ValueError(
+            f"batches: {batch:g} of {job.iterations} iterations is {wanted:g}; "
+            "it must be a whole number"
+        )
+    return iterations
+
+
 def _table(rows: Sequence[Row], key: str) -> Table:
     table: Table = {}
     for row in rows:
@@ -187,13 +210,33 @@ def _makespans(ratio: Mapping[str, float]) -> dict[str, float]:
     """C1f: the two that are worse than FIFO, the three that are very good, and their order."""
     best = max(ratio[name] for name in BEST)
     others = [value for name, value in ratio.items() if name not in BEST]
-    is_in_order = ratio["shortest_remaining"] > ratio["longest_io"] > 1.0 and best <= min(others)
+    worse = min(ratio["shortest_remaining"], ratio["longest_io"])
+    falling = [ratio[name] for name in WORST_FIRST]
     return {
-        "C1f": float(is_in_order),
-        "C1f-longest-io": ratio["longest_io"],
+        "C1f": float(worse > 1.0 and best <= min(others)),
+        "C1f-order": float(all(a > b for a, b in itertools.pairwise([*falling, best]))),
         "C1f-shortest-remaining": ratio["shortest_remaining"],
+        "C1f-longest-io": ratio["longest_io"],
+        "C1f-lowest-id": ratio["lowest_id"],
+        "C1f-bandwidth": ratio["bandwidth_oriented"],
         "C1f-best": best,
     }
+
+
+def _changes(worst: Table) -> dict[str, float]:
+    """C1h: the largest change of a maximum stretch from one batch, to more and to less."""
+    found: dict[str, float] = {}
+    if not all(1.0 in by_batch for by_batch in worst.values()):
+        return found
+    changes = {
+        batch: max(abs(by_batch[batch] / by_batch[1.0] - 1.0) for by_batch in worst.values())
+        for batch in next(iter(worst.values()))
+    }
+    if more := [change for batch, change in changes.items() if batch > 1.0]:
+        found["C1h"] = max(more)
+    if less := [change for batch, change in changes.items() if batch < 1.0]:
+        found["C1h-below"] = max(less)
+    return found
 
 
 def _stretches(rows: Sequence[Row], policy: str) -> dict[int, dict[float, float]]:
