@@ -25,7 +25,7 @@ from iodaemon.backend.model.profile import (
     parse_profile,
 )
 from iodaemon.backend.model.scaling import Scaling, constant_scaling, lv_scaling, table_scaling
-from iodaemon.backend.model.spec import DEFAULT_MODEL, LinkSpec, Model, OrderKey, StoreSpec
+from iodaemon.backend.model.spec import DEFAULT_MODEL, LinkSpec, Model, StoreSpec
 from iodaemon.backend.model.store import NoSpace, Store
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Decision, Grant, Kill, Reject, Resume, Start, Stop, Suspend
@@ -41,7 +41,6 @@ __all__ = [
     "Hold",
     "LinkSpec",
     "Model",
-    "OrderKey",
     "Profile",
     "Read",
     "Scaling",

@@ -7,6 +7,7 @@ decision to the next is ``memory``, passed in and returned; ``memory=None`` is a
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
@@ -17,6 +18,10 @@ from iodaemon.core.platform import Platform
 from iodaemon.core.view import Placement, View
 
 M = TypeVar("M")
+OrderKey = Callable[[float, float, float, float, float, float, float, int], float]
+"""``key(now_s, requested_s, phase_s, remaining_s, io_done_s, elapsed_s, ideal_done_s, job)``: who
+is first at an exclusive resource; the job with the smallest is served next. What each number is:
+``iodaemon.policy.order``."""
 
 
 class Admission(Protocol[M]):

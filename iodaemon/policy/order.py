@@ -26,11 +26,11 @@ Source: Carretero, Jeannot, Pallez, Singh, Vidal, ICS 2020, section 5.1, items 1
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-OrderKey = Callable[[float, float, float, float, float, float, float, int], float]
+from iodaemon.core.rule import OrderKey
 
 
 def lowest_id(

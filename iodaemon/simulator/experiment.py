@@ -23,7 +23,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """A quantity that the paper gives, and the band in which ours counts as the same.
 
     Attributes:
-        id: its id in the reproduction sheet, for example ``C1a``.
+        id: short, and the same in every report, for example ``C1a``.
         quantity: in words, with its unit.
         source: where the paper prints it: section, figure or table.
         published: the value as printed (a number, or the paper's words).

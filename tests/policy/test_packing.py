@@ -1,4 +1,4 @@
-"""Packs and LPT: sheet C's properties, on anything Hypothesis can think of."""
+"""Packs and LPT: their properties, on anything Hypothesis can think of."""
 
 import math
 

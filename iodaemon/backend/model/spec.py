@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -11,11 +10,7 @@ import msgspec
 from iodaemon.backend.model.disk import SimulatedDisk
 from iodaemon.backend.model.profile import DEFAULT_LINK
 from iodaemon.backend.model.scaling import Scaling, constant_scaling
-
-OrderKey = Callable[[float, float, float, float, float, float, float, int], float]
-"""``key(now_s, requested_s, phase_s, remaining_s, io_done_s, elapsed_s, ideal_done_s, job)``: the
-job with the smallest is served first. Phase and remaining times, and those of what is done, are
-as if alone; elapsed is since the job's start."""
+from iodaemon.core.rule import OrderKey
 
 
 class LinkSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,9 +2,10 @@
 
 Jobs are looked at one after the other here, which for packs of usual size is quicker than a heap;
 only first come, first served has one. An order is passed as a pointer to its compiled function,
-the very one of ``policy/order.py``, so one loop serves all, anybody's own included. Every sum is
-made as in :mod:`iodaemon.simulator.kernel.plain` and nothing is reordered (no fast-math), so the
-finish times are the same to the last bit, which a test holds both to.
+the very one of ``policy/order.py``, so one loop serves all eight; anybody's own, which numba may
+not understand, comes here only with ``engine = "compiled"``. Every sum is made as in
+:mod:`iodaemon.simulator.kernel.plain` and nothing is reordered (no fast-math), so the finish times
+are the same to the last bit, which a test holds both to.
 """
 
 # ruff: noqa: FBT001 - numba knows no keyword-only arguments
@@ -19,7 +20,7 @@ import numba
 import numpy as np
 from numba import types
 
-from iodaemon.policy.order import OrderKey
+from iodaemon.core.rule import OrderKey
 from iodaemon.simulator.kernel import shared
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import MutableSequence, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 
-from iodaemon.policy.order import OrderKey
+from iodaemon.core.rule import OrderKey
 
 
 def serve_fifo(

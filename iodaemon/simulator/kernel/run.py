@@ -8,7 +8,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from iodaemon.policy.order import CHANGING, ORDERS, OrderKey, fifo
+from iodaemon.core.rule import OrderKey
+from iodaemon.policy.order import CHANGING, ORDERS, fifo
 from iodaemon.simulator.kernel import plain, shared
 
 Engine = Literal["auto", "plain", "compiled"]
