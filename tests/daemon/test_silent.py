@@ -1,5 +1,6 @@
 """Real jobs under the shipped policy ``exclusive``: those that tell nothing, and who is next."""
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -115,8 +116,15 @@ def ask(server, name, job):
     return until(lambda: server.job(job)["phase"], f"phase of job {job}")
 
 
-def test_a_job_that_told_of_its_io_and_does_none_loses_the_turn(make_server):
-    server = make_server(**exclusive(idle="1 s")).start()
+@pytest.fixture
+def make_teller():
+    """Makes servers; nobody is suspended on them, so by what means it would be is all the same."""
+    with contextlib.ExitStack() as servers:
+        yield lambda **rule: servers.enter_context(Server("auto", **exclusive(**rule))).start()
+
+
+def test_a_job_that_told_of_its_io_and_does_none_loses_the_turn(make_teller):
+    server = make_teller(idle="1 s")
     holder, waiter = (asker(server, name, 1, KEEPS_IT) for name in ("holds", "waits"))
     ask(server, "holds", holder)
     until(lambda: ["holds"] == server.lines(), "I/O of the first job")
@@ -130,21 +138,18 @@ def test_a_job_that_told_of_its_io_and_does_none_loses_the_turn(make_server):
     assert [("COMPLETED", 0)] * 2 == server.outcome(holder, waiter)
 
 
-@pytest.mark.parametrize(
-    ("order", "turns"), [("fifo", "bca"), ("lowest_id", "abc"), ("shortest_io", "cab")]
-)
-def test_turns_come_in_the_order_of_the_policy(order, turns):
+@pytest.mark.parametrize(("order", "turns"), [("fifo", "bca"), ("shortest_io", "cab")])
+def test_turns_come_in_the_order_of_the_policy(make_teller, order, turns):
     """While x has it they ask in the order b, c, a; a expects 2 MiB, b 3 and c 1."""
-    with Server("auto", **exclusive(order=order)) as server:
-        server.start()
-        jobs = {"x": 1, "a": 2, "b": 3, "c": 1}
-        jobs = {name: asker(server, name, size) for name, size in jobs.items()}
-        ask(server, "x", jobs["x"])
-        until(lambda: ["x"] == server.lines(), "turn of the first job")
-        waiting = [ask(server, name, jobs[name])["granted_s"] is None for name in "bca"]
-        server.open_gate(*jobs)
-        ended = server.outcome(*jobs.values())
+    server = make_teller(order=order)
+    sizes = {"x": 1, "a": 2, "b": 3, "c": 1}
+    jobs = {name: asker(server, name, size) for name, size in sizes.items()}
+    ask(server, "x", jobs["x"])
+    until(lambda: ["x"] == server.lines(), "turn of the first job")
+    waiting = [ask(server, name, jobs[name])["granted_s"] is None for name in "bca"]
+    server.open_gate(*jobs)
+    ended = server.outcome(*jobs.values())
 
-        assert [True] * 3 == waiting
-        assert [("COMPLETED", 0)] * 4 == ended
-        assert f"x{turns}" == "".join(server.ledger.read_text().split())
+    assert [True] * 3 == waiting
+    assert [("COMPLETED", 0)] * 4 == ended
+    assert f"x{turns}" == "".join(server.ledger.read_text().split())
