@@ -48,7 +48,13 @@ _ADVICE: Final = (
     ("SQLITE_READONLY", "it cannot be written; check the permissions of file and folder"),
     ("SQLITE_CANTOPEN", "it cannot be opened; check that the folder exists and is accessible"),
     ("SQLITE_BUSY", "another process holds it; end that process"),
-    ("SQLITE_IOERR", "free some space there; where there is some, see 'dmesg'"),
+    (
+        "SQLITE_IOERR",
+        (
+            "free some space there; where there is some, the disk fails or became read-only: "
+            "see 'dmesg', repair it and mount it writable"
+        ),
+    ),
     ("SQLITE_CORRUPT", "it is damaged; move it away or restore a copy"),
     ("SQLITE_NOTADB", "it is damaged or no journal; move it away or restore a copy"),
 )

@@ -1,8 +1,9 @@
 """The wall clock is set, forward and back: no job lasts longer for that, and none ends by it.
 
-The daemon's reading of the wall clock is shifted at its start, in its process alone; the keeper
-and the shims read the machine's own. So a step between two daemons is one between daemon and
-shims as well. (Time namespaces do not shift the wall clock, and setting it would be felt by all.)
+The daemon's reading of the wall clock is shifted in its process alone, before it starts or by a
+file while it runs; the keeper and the shims read the machine's own. So a step between two daemons
+is one between daemon and shims as well. (Time namespaces do not shift the wall clock, and setting
+it would be felt by all.)
 """
 
 import contextlib
@@ -22,9 +23,15 @@ from iodaemon.daemon.journal import Journal
 HOUR_S = 3600.0
 
 AHEAD = """
-import sys, time
+import os, sys, time
 wall = time.time
-time.time = lambda: wall() + {by_s}
+def read():
+    try:
+        with open({step!r}) as file:
+            return wall() + {by_s} + float(file.read())
+    except FileNotFoundError:
+        return wall() + {by_s}
+time.time = read
 sys.argv = ["iod", "daemon", "--config", {config!r}]
 from iodaemon.cli import main
 main()
@@ -37,8 +44,19 @@ class Shifted(Server):
     ahead_s = 0.0
 
     def command(self):
-        text = AHEAD.format(by_s=self.ahead_s, config=str(self.config))
+        text = AHEAD.format(by_s=self.ahead_s, step=str(self.step), config=str(self.config))
         return [sys.executable, "-c", text]
+
+    @property
+    def step(self):
+        """What the clock was set by while a daemon runs, s."""
+        return self.root / "step"
+
+    def step_clock(self, by_s):
+        """Set the clock of the daemon that runs."""
+        unseen = self.root / "step.new"
+        unseen.write_text(f"{by_s}")
+        unseen.rename(self.step)
 
     def set_clock(self, ahead_s):
         """Kill the daemon, and start one to which the clock was set."""
@@ -83,8 +101,36 @@ def test_a_clock_that_was_set_ends_no_job_and_delays_no_kill(shifting, before_s,
 
 
 @pytest.mark.node
+@pytest.mark.parametrize("by_s", [HOUR_S, -HOUR_S])
+def test_a_clock_that_is_set_while_a_daemon_runs_ends_no_job_and_delays_no_kill(shifting, by_s):
+    server = shifting(0.0)
+    limited = server.gated("limited", code=4, walltime_s=1800.0)
+    short = server.gated("short", walltime_s=1.0)
+    deaf = server.script("trap '' TERM; echo start deaf >> ledger; while :; do sleep 0.02; done")
+    server.goes_on("limited")
+    until(lambda: "start deaf" in server.lines(), "start of the deaf one")
+    with ThreadPoolExecutor() as others:
+        others.submit(server.client.cancel, deaf, grace_s=1.0)
+        server.await_durable(deaf, "STOPPING")
+        server.step_clock(by_s)
+    ends = [server.end_of(job_id)["state"] for job_id in (deaf, short)]
+    running = server.job(limited)
+    server.open_gate("limited")
+    found = server.end_of(limited)
+
+    assert (["CANCELLED", "TIMEOUT"], "RUNNING") == (ends, running["state"])
+    assert ("FAILED", 4) == (found["state"], found["exit_code"])
+    assert 0.0 < found["run_s"] < 600.0
+    assert found["run_s"] == pytest.approx(found["ended_s"] - found["started_s"], abs=0.5)
+    assert abs(found["ended_s"] - time.time()) < 60.0  # by the clock as it was at the start
+    server.kill()
+    server.restart()
+    assert abs(server.client.jobs()["now_s"] - time.time() - by_s) < 60.0
+
+
+@pytest.mark.node
 @pytest.mark.parametrize("ahead_s", [HOUR_S, -HOUR_S])
-def test_a_clock_that_is_set_while_a_daemon_runs_shortens_no_job(shifting, ahead_s):
+def test_a_daemon_whose_clock_differs_from_the_shims_shortens_no_job(shifting, ahead_s):
     server = shifting(ahead_s)
     job_id = server.script("sleep 0.5; exit 4")
     found = server.end_of(job_id)

@@ -6,6 +6,7 @@ import subprocess
 import time
 
 import pytest
+from mounting import small_disk
 from process import daemon, fails, iod, status_of, stop, wait_until
 
 from iodaemon.api.client import Client
@@ -42,13 +43,8 @@ class Disk:
 def disk(tmp_path):
     path = tmp_path / "disk"
     path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_KIB}k,mode=700", "none", path]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("may not mount a file system here")
-    try:
+    with small_disk(path, kib=DISK_KIB):
         yield Disk(path)
-    finally:
-        subprocess.run(["umount", "--lazy", path], check=True)
 
 
 @pytest.fixture

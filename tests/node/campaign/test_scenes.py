@@ -1,18 +1,20 @@
 """What machines and jobs do to a scheduler besides killing it."""
 
 import contextlib
-import os
 import random
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from chance import Round
 from harness import until
+from mounting import make_file_system, mount, small_disk
 from player import Player
 
 from iodaemon.backend.linux.process import children_of, find_state
+from iodaemon.errors import IodaemonError
 
 pytestmark = pytest.mark.node
 
@@ -69,18 +71,58 @@ def test_a_daemon_that_stands_still_for_too_long_keeps_no_job_from_running(playe
 
 
 @contextlib.contextmanager
-def small_disk(path):
+def disk_of(server):
     """A file system of its own for a server's state, until the server is gone."""
-    path.mkdir(mode=0o700)
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_KIB}k,mode=700", "none", path]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("may not mount a file system here")
+    server.state.mkdir(mode=0o700)
     try:
-        yield path
+        with small_disk(server.state, kib=DISK_KIB):
+            yield server.state
     finally:
-        subprocess.run(["umount", "--lazy", path], check=True)
-        path.rmdir()
-        path.parent.rmdir()  # the server could not, while this was mounted below
+        server.state.rmdir()
+        server.root.rmdir()  # the server could not, while this was mounted below
+
+
+class FailingDisk:
+    """A file system on an image, which the kernel can be told to find damaged."""
+
+    def __init__(self, image, place):
+        self.image, self.place = image, place
+
+    def attach(self):
+        mount("-o", "loop,errors=remount-ro", self.image, self.place)
+        self.place.chmod(0o700)
+
+    def detach(self):
+        subprocess.run(["umount", self.place], check=True)
+
+    def turn_read_only(self):
+        """At once and under open files, as a real fault does; a remount would be refused."""
+        source = subprocess.run(
+            ["findmnt", "-n", "-o", "SOURCE", self.place], check=True, capture_output=True
+        )
+        name = source.stdout.decode().strip().removeprefix("/dev/")
+        Path("/sys/fs/ext4", name, "trigger_fs_error").write_text("1")
+
+    def mend(self):
+        """As its owner would; nobody may have it open."""
+        self.detach()
+        subprocess.run(["e2fsck", "-p", self.image], check=False, capture_output=True)
+        self.attach()
+
+
+@contextlib.contextmanager
+def failing_disk_of(server, image):
+    """As ``disk_of``, on such a disk."""
+    make_file_system(image)
+    server.state.mkdir(mode=0o700)
+    disk = FailingDisk(image, server.state)
+    disk.attach()
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", server.state], check=True)
+        server.state.rmdir()
+        server.root.rmdir()
 
 
 @contextlib.contextmanager
@@ -110,7 +152,7 @@ def read_only(disk):
 def test_whatever_is_asked_while_the_disk_is_full_nothing_is_lost(means):
     chance = random.Random(5)
     player = Player(means, chance)
-    with small_disk(player.server.state) as disk, player.server:
+    with disk_of(player.server) as disk, player.server:
         player.start()
         gated, still = player.submit("gated", 3), player.submit("gated", 4)
         player.until_running(gated)
@@ -128,9 +170,32 @@ def test_whatever_is_asked_while_the_disk_is_full_nothing_is_lost(means):
         assert [] == Round(player, chance).play()
 
 
+def test_a_disk_that_turns_read_only_under_a_running_daemon_loses_nothing(tmp_path):
+    player = Player("signals")
+    with failing_disk_of(player.server, tmp_path / "image") as disk, player.server:
+        player.start()
+        ended, held = player.submit("short", 3), player.submit("short", 4, hold=True)
+        player.server.outcome(ended)
+        disk.turn_read_only()
+        with pytest.raises(IodaemonError) as refusal:
+            player.server.script("true")
+        known = player.server.states(ended, held)
+        player.stop()
+        until(lambda: not player.server.keeper_lives(), "end of the keeper")
+        disk.mend()
+        player.revive()
+
+        assert "became read-only: see 'dmesg', repair it and mount it writable" in str(
+            refusal.value
+        )
+        assert ["FAILED", "HELD"] == known == player.server.states(ended, held)
+        assert [] == player.settle()
+        assert [("FAILED", 3), ("FAILED", 4)] == player.server.outcome(ended, held)
+
+
 def test_a_journal_that_became_read_only_loses_nothing():
     player = Player("signals")
-    with small_disk(player.server.state) as disk, player.server:
+    with disk_of(player.server) as disk, player.server:
         player.start()
         ended = player.submit("short", 3)
         player.server.outcome(ended)
@@ -212,12 +277,8 @@ def frozen_disk(tmp_path):
     """A file system that takes no write until it is thawed: its writers sleep uninterruptibly."""
     image, place = tmp_path / "image", tmp_path / "mounted"
     place.mkdir()
-    image.write_bytes(b"")
-    os.truncate(image, 16 << 20)
-    made = subprocess.run(["mkfs.ext4", "-q", image], capture_output=True, check=False)
-    mount = ["mount", "-o", "loop", image, place]
-    if made.returncode or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("may not mount a file system here")
+    make_file_system(image)
+    mount("-o", "loop", image, place)
     subprocess.run(["fsfreeze", "--freeze", place], check=True)
     try:
         yield place
@@ -226,7 +287,15 @@ def frozen_disk(tmp_path):
         until(lambda: subprocess.run(["umount", place], check=False).returncode == 0, "umount")
 
 
-def test_a_cancel_says_why_a_job_in_uninterruptible_sleep_is_not_gone(player, frozen_disk):
+def test_a_cancel_says_why_a_job_in_uninterruptible_sleep_is_not_gone(frozen_disk):
+    player = Player("signals")  # once: neither means ends what the kernel does not let go
+    with player.server:
+        stuck_job_is_told_of(player.start(), frozen_disk)
+
+        assert [] == player.settle()
+
+
+def stuck_job_is_told_of(player, frozen_disk):
     job = player.server.script(f"echo x > {frozen_disk}/file", name="stuck")
     player.told.acknowledged[job] = "stuck"
     until(lambda: any(find_state(p) == "D" for p in player.server.job(job)["pids"]), "D state")
