@@ -5,22 +5,19 @@ it (the index beside it lives in memory and is gone then), and also damaged inst
 """
 
 import os
-import shutil
 import tempfile
 from pathlib import Path
 
 import pytest
 from builders import job, reason
 from harness import Server
+from write_ahead_log import FRAME, FRAME_HEADER, laid_out, places
 
 from iodaemon.core.decision import Transition
 from iodaemon.core.job import JobState
 from iodaemon.daemon.batch import Batch
 from iodaemon.daemon.journal import Journal
 
-HEADER, FRAME_HEADER, PAGE = 32, 24, 4096
-"""Sizes in a write-ahead log, bytes (https://www.sqlite.org/fileformat2.html#the_write_ahead_log)."""
-FRAME = FRAME_HEADER + PAGE
 EVERY = 61
 """Of a page every so many bytes are tried here, of headers and edges each; ``make campaign`` cuts
 at each byte."""
@@ -68,24 +65,6 @@ def scene(folder):
     log = (folder / "journal.db-wal").read_bytes()
     journal.close()
     return database, log, before_bytes
-
-
-def laid_out(folder, database, log):
-    """This database and log as a machine would find them at its start."""
-    path = folder / "found" / "journal.db"
-    shutil.rmtree(path.parent, ignore_errors=True)
-    path.parent.mkdir()
-    path.write_bytes(database)
-    path.with_name("journal.db-wal").write_bytes(log)
-    return path
-
-
-def places(first, last, every):
-    """Where to cut: all headers and edges byte by byte, pages in steps."""
-    for place in range(first, last + 1):
-        within = (place - HEADER) % FRAME
-        if within <= FRAME_HEADER + 8 or within >= FRAME - 8 or within % every == 0:
-            yield place
 
 
 def cut(folder, every):

@@ -1,7 +1,8 @@
 """Thousands of random operations while processes die: ``make campaign``.
 
 ``--operations N`` (5000), ``--seed N``; ``--write`` puts the figures into docs/campaign.md. Every
-point is also played once with both means of suspending. Ends with 1 if anything was lost.
+point is also played once with both means of suspending, and the scenes are played. Ends with 1 if
+anything was lost.
 """
 
 import argparse
@@ -9,6 +10,7 @@ import datetime
 import os
 import platform
 import random
+import subprocess
 import sys
 import tempfile
 import textwrap
@@ -22,16 +24,20 @@ TESTS = ROOT / "tests"
 sys.path[:0] = [str(ROOT), str(TESTS), str(TESTS / "daemon"), str(Path(__file__).parent)]
 
 from chance import Round  # noqa: E402
+from cuts import cut_round  # noqa: E402
 from ledger import read_journal  # noqa: E402
 from player import Player  # noqa: E402
 from plays import play_at  # noqa: E402
 from points import POINTS  # noqa: E402
 from test_journal_cut import cut  # noqa: E402
 
+SCENES = Path(__file__).parent / "test_scenes.py"
 PAGE = ROOT / "docs/campaign.md"
 MEANS = ("cgroup", "signals")
 TELL_EVERY = 20
 """Rounds between two signs of life."""
+CUT_EVERY = 61
+"""Of a page of a real round's log every so many bytes are cut at."""
 
 
 class Figures:
@@ -43,7 +49,7 @@ class Figures:
         self.deaths = Counter()
         self.states = Counter()
         self.rounds = self.attempts = self.restarts = self.lines = 0
-        self.cuts = 0
+        self.cuts = self.cuts_of_rounds = self.scenes = 0
         self.violations = []
 
     def take(self, player):
@@ -86,6 +92,11 @@ def at_random(means, seed, operations, figures):
             if figures.rounds % TELL_EVERY == 0:
                 asked = player.done.total()
                 print(f"{figures.rounds} rounds; {means}: {asked} asked", file=sys.stderr)
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+            cuts, lost = cut_round(player, Path(folder), CUT_EVERY)
+        figures.cuts_of_rounds += cuts
+        figures.violations += [f"{means}, seed {seed}: {fault}" for fault in lost]
+        player.revive()
         figures.take(player)
 
 
@@ -105,7 +116,25 @@ def run(operations, seed, servers):
             work.result()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         figures.cuts = cut(Path(folder), 1)
+    play_scenes(figures)
     return figures
+
+
+def play_scenes(figures):
+    """What the gate does to a machine besides killing: in a process of its own, none skipped."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--tb=line", "-rA", str(SCENES)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    ends = [line.partition(" ")[0] for line in done.stdout.splitlines()]
+    figures.scenes = ends.count("PASSED")
+    if done.returncode or "SKIPPED" in ends or not figures.scenes:
+        print(done.stdout, done.stderr, file=sys.stderr)
+        figures.violations.append("a scene failed or was skipped; see above")
 
 
 def page_lines(figures, *, operations, seed, took_s):
@@ -120,7 +149,9 @@ def page_lines(figures, *, operations, seed, took_s):
         ("rounds, each with a reckoning", str(figures.rounds)),
         ("deaths at fault points", at_points),
         ("deaths at random times", _counts(others)),
-        ("cuts of the journal's log", f"{figures.cuts}, each byte of its last transaction"),
+        ("cuts of a made-up log", f"{figures.cuts}, each byte of its last transaction"),
+        ("cuts of real rounds' logs", f"{figures.cuts_of_rounds}, at and within transactions"),
+        ("scenes", f"{figures.scenes} passed"),
         ("daemons started again", str(figures.restarts)),
         ("jobs by their end", _counts(figures.states)),
         ("attempts started", str(figures.attempts)),
@@ -134,7 +165,10 @@ def page_lines(figures, *, operations, seed, took_s):
         "Random clients submit, cancel, suspend, resume, requeue and wait while daemon, keeper,",
         "shims and jobs are killed at every step of journal and protocol and at random times.",
         "After each round everything settles, and what the jobs wrote of themselves is held",
-        "against the journal. This page was written by",
+        "against the journal. The scenes are what else machines and jobs do to a scheduler: a",
+        "daemon that stands still, a disk that is full or turns read-only, jobs hard to hold",
+        "(tests/node/campaign/test_scenes.py). A wall clock that is set is tried in the gate only",
+        "(tests/daemon/test_clock.py). This page was written by",
         f"`make campaign ARGS='--operations {operations} --seed {seed} --write'` on {today};",
         f"{os.cpu_count()} CPUs, Linux {platform.release()}, Python {platform.python_version()}.",
         "",

@@ -5,14 +5,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from chance import Round
+from cuts import cut_round
 from player import Player
 from plays import play_at
 from points import POINTS
+from write_ahead_log import FRAME_HEADER
 
 pytestmark = pytest.mark.node
 
 SIDE_BY_SIDE = 4
 ROUNDS = 3
+EVERY = 509
+"""Of a page of the log every so many bytes are cut at here."""
 
 
 def play_all(means, points):
@@ -44,11 +48,16 @@ def test_a_death_at_any_point_loses_nothing_repeats_nothing_and_leaves_nothing()
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_random_operations_and_deaths_lose_nothing_repeat_nothing_and_leave_nothing(means, seed):
+def test_random_operations_and_deaths_lose_nothing_repeat_nothing_and_leave_nothing(
+    means, seed, tmp_path
+):
     chance = random.Random(seed)
     player = Player(means, chance)
     with player.server:
         player.start()
         wrong = [fault for _ in range(ROUNDS) for fault in Round(player, chance).play()]
+        cuts, lost = cut_round(player, tmp_path, EVERY)
 
+    assert cuts > FRAME_HEADER
+    assert [] == lost
     assert [] == wrong, f"make campaign ARGS='--seed {seed}' asks the same, and more"
