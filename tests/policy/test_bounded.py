@@ -11,6 +11,7 @@ from iodaemon.backend.simulated import (
     Profile,
     Read,
     SimulatedDisk,
+    Write,
     default_platform,
     table_scaling,
 )
@@ -266,6 +267,25 @@ def test_a_bound_that_one_job_alone_exceeds_drives_dynamic_round_and_bounded_onc
     ]
     assert 1.0 == longest_standstill_s(plain)
     assert 0.0 == longest_standstill_s(judged)
+
+
+@pytest.mark.parametrize(("writeback_s", "expected"), [(35.0, {1, 2}), (0.0, {1, 2, 3, 4})])
+def test_the_writeback_of_suspended_writers_is_waited_for_and_no_reader_pays(writeback_s, expected):
+    """Jobs 1 and 2 dirtied 3 GB; the disk writes that while three slow readers come."""
+    writer = Profile(steps=(Write(300 * MB, cap_bytes_per_s=300e6),) * 10)
+    reader = Profile(steps=(Compute(4.0), Read(100 * MB)))
+    disk = SimulatedDisk(
+        capacity_bytes_per_s=120e6,
+        stream_cap_bytes_per_s=18e6,
+        writeback_depth=8,
+        dirty_background_bytes=300 * MB,
+        dirty_limit_bytes=3000 * MB,
+    )
+
+    rule = bounded.Rule(writeback_s=writeback_s)
+    result = run(rule, [writer] * 2 + [reader] * 3, disk, machine=WITH_ARM)
+
+    assert expected == {step.job_id for step in suspensions(result)}
 
 
 def endless(rule, count, disk, *, machine=None, until_s):
