@@ -254,7 +254,7 @@ def test_a_directory_in_place_of_the_socket_is_refused(places, cannot_start):
     [
         ('polcy = "default"', "unknown key 'polcy'; did you mean 'policy'?"),
         ("[regulation]\nio_bund = 1", "did you mean 'io_bound'?"),
-        ('[regulation]\nio_bound = "0 MB/s"', "must be above 0"),
+        ('[regulation]\nio_bound = "0 MB/s"', "a finite number above 0"),
         ('[regulation]\nio_bound = "-5 MB/s"', "io_bound"),
         ('[regulation]\nio_bound = "fast"', "io_bound"),
         ("[regulation]\nio_bound = true", "io_bound"),
