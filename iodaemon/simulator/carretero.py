@@ -145,6 +145,18 @@ def load_list(loads: Loads) -> tuple[float, ...]:
     return tuple(quarters / 4 for quarters in range(2, 41))
 
 
+class LoadTask(msgspec.Struct, frozen=True):
+    """A piece of work of a study: all workloads of one load and one seed."""
+
+    seed: int
+    load: float
+
+
+def load_tasks(seeds: Iterable[int], loads: Loads) -> list[LoadTask]:
+    """One for each seed and load, seed by seed."""
+    return [LoadTask(seed=seed, load=load) for seed in seeds for load in load_list(loads)]
+
+
 def node_weights(law: Law, mean_nodes: float) -> tuple[float, ...]:
     """Probabilities of 2^0, 2^1 ... 2^11 nodes with this mean (between 1 and 2048; else the end).
 

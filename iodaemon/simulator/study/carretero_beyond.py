@@ -15,7 +15,15 @@ import msgspec
 from iodaemon.core.measure import mean, stretch
 from iodaemon.policy.packing import Pack, assign
 from iodaemon.registry import nearest
-from iodaemon.simulator.carretero import Application, Generator, Law, Loads, io_load, load_list
+from iodaemon.simulator.carretero import (
+    Application,
+    Generator,
+    Law,
+    Loads,
+    LoadTask,
+    io_load,
+    load_tasks,
+)
 from iodaemon.simulator.experiment import Figure, Row
 from iodaemon.simulator.kernel.run import Engine, shared_finish_times
 from iodaemon.simulator.kernel.unpacked import (
@@ -42,13 +50,6 @@ SHARED: Final = "shared"
 NO_BARRIER: Final = "no-barrier"
 BACKFILL: Final = "backfill"
 FORMS: Final = (PACKED, SHARED, NO_BARRIER, BACKFILL)
-
-
-class Task(msgspec.Struct, frozen=True):
-    """All workloads of one load and one seed."""
-
-    seed: int
-    load: float
 
 
 class Study(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,11 +98,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"workloads is {self.workloads}; it must be at least 1")
         self._generator()
 
-    def tasks(self, seeds: Sequence[int]) -> Sequence[Task]:
+    def tasks(self, seeds: Sequence[int]) -> Sequence[LoadTask]:
         """Every load of every seed."""
-        return [Task(seed=seed, load=load) for seed in seeds for load in load_list(self.loads)]
+        return load_tasks(seeds, self.loads)
 
-    def run(self, task: Task) -> Sequence[Row]:
+    def run(self, task: LoadTask) -> Sequence[Row]:
         """One row a workload and way; the workloads are those of ``carretero_packs``."""
         rows: list[Row] = []
         for number in range(self.workloads):

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from iodaemon.core.measure import geometric_mean, mean
-from iodaemon.simulator.carretero import Generator, Law, Loads, io_load, load_list
+from iodaemon.simulator.carretero import Generator, Law, Loads, LoadTask, io_load, load_tasks
 from iodaemon.simulator.experiment import Figure, Row, Series
 from iodaemon.simulator.kernel.run import Engine
 from iodaemon.simulator.packed import (
@@ -44,13 +44,6 @@ PUBLISHED: Final = {1: 1.09, 3: 0.71, 5: 0.53}
 _makespan = ratio_of("makespan_1_s")
 _stretch = ratio_of("stretch")
 _packs = ratio_of("packs")
-
-
-class Task(msgspec.Struct, frozen=True):
-    """All workloads of one load and one seed."""
-
-    seed: int
-    load: float
 
 
 class Study(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,11 +93,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"io_nodes is {list(self.io_nodes)}; it must have 1, and nothing less")
         self._generator()
 
-    def tasks(self, seeds: Sequence[int]) -> Sequence[Task]:
+    def tasks(self, seeds: Sequence[int]) -> Sequence[LoadTask]:
         """Every load of every seed."""
-        return [Task(seed=seed, load=load) for seed in seeds for load in load_list(self.loads)]
+        return load_tasks(seeds, self.loads)
 
-    def run(self, task: Task) -> Sequence[Row]:
+    def run(self, task: LoadTask) -> Sequence[Row]:
         """One row a workload and strategy."""
         names = tuple(dict.fromkeys((BASE, *self.policies)))
         strategies = [parse_strategy(name) for name in names]
