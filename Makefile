@@ -7,12 +7,12 @@ STAMP := $(VENV)/.ready
 .PHONY: help setup test lint demo experiments bench bench-regulation campaign format clean
 
 help:
-	@echo "make test     all gates: ruff, mypy, import contracts, every test (about 5 minutes)"
+	@echo "make test     all gates: ruff, mypy, import contracts, every test (8 minutes)"
 	@echo "make demo     the main job on this machine's disk, regulation off and on (at most 90 s)"
 	@echo "make experiments   every published experiment, all cores; writes sim/README.md"
 	@echo "make bench    how fast the scheduler is, beside its peers; ARGS='--quick' (5 minutes, 1)"
 	@echo "make bench-regulation   real jobs with and without regulation on three beds (about an hour; root)"
-	@echo "make campaign   kills at every step and at random beside thousands of operations (5 minutes)"
+	@echo "make campaign   kills at every step and at random beside thousands of operations (7 minutes)"
 	@echo "make setup    the virtual environment in .venv"
 	@echo "make format   format the code"
 	@echo "make clean    remove .venv and caches"
