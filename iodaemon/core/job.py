@@ -273,6 +273,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """True while it is in an I/O phase that it told of."""
         return self.phase is not None and self.phase.granted_s is not None
 
+    def is_immune(self, now_s: float) -> bool:
+        """Whether it stood still for so long that the regulation may not suspend it now."""
+        return self.immune_until_s is not None and self.immune_until_s > now_s
+
     @property
     def state_shown(self) -> str:
         """The state as shown: a suspend that is not yet confirmed carries dots."""

@@ -32,8 +32,7 @@ def grant(step: Step, job: Job) -> None:
 
 def revoke(step: Step, job: Job, why: Reason | None) -> None:
     """The job's phase counts as over, unless the controller itself let it go on."""
-    immune = job.immune_until_s is not None and job.immune_until_s > step.now_s
-    if job.has_turn and not immune:
+    if job.has_turn and not job.is_immune(step.now_s):
         reason = why if job.state is JobState.RUNNING else job.reason
         step.put(with_fields(job, phase=None, reason=reason))
 

@@ -146,11 +146,10 @@ def _release_of(shadow: ShadowStep) -> RegulationPlan:
 
 def _hold(step: Step, job: Job, plan: RegulationPlan) -> bool:
     """Suspend, unless the job is protected from every rule; True when it is done."""
-    immune = job.immune_until_s is not None and job.immune_until_s > step.now_s
     unknown = step.state.meter.bandwidth(job.id) is None
     if job.state is not JobState.RUNNING or job.wants_freeze:
         return False
-    if job.spec.no_suspend or immune or unknown:
+    if job.spec.no_suspend or job.is_immune(step.now_s) or unknown:
         return False
     why = plan.why_suspended(job.id)
     held = {"io_held_since_s": step.now_s, "hold_reason": why, "release_reason": None}

@@ -106,10 +106,9 @@ class Shadow:
 
     def _may_be_held(self, state: State, job_id: JobId, now_s: float) -> bool:
         job = self.overlay(state.jobs[job_id])
-        immune = job.immune_until_s is not None and job.immune_until_s > now_s
         unknown = state.meter.bandwidth(job_id) is None
         runs = job.state is JobState.RUNNING and not job.wants_freeze
-        return runs and not (job.spec.no_suspend or immune or unknown)
+        return runs and not (job.spec.no_suspend or job.is_immune(now_s) or unknown)
 
     def _release(self, job_id: JobId, now_s: float, reason: Reason | None) -> ShadowStep:
         lasted_s = max(0.0, now_s - self._held_since_s.pop(job_id))

@@ -97,6 +97,15 @@ def test_a_restart_in_the_middle_gives_nobody_elses_turn_away(talkers, order, fo
     assert len(talkers) == len(world.ends)
 
 
+def test_a_rule_that_comes_anew_does_not_blame_a_job_for_the_turn_it_just_had():
+    """Job 6 gives its turn back at 4, when the rule comes anew: job 4, who asks, has it at once."""
+    talkers = [*[Talker(0.25, 0.25, 1)] * 3, Talker(0.25, 0.25, 3)]
+    talkers += [Talker(0.25, 2.0, 1), Talker(0.25, 0.25, 3)]
+    world = World(Rule(order="bandwidth_oriented"), talkers, forget_s=[4.0])
+
+    assert (4.0, 4) in world.granted
+
+
 @given(talkers=TALKERS)
 @settings(max_examples=20)
 def test_with_the_guard_all_still_end(talkers):

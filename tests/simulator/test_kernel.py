@@ -120,6 +120,19 @@ def test_two_jobs_by_hand_that_begin_with_io():
     assert [10.0, 10.0] == finish_times(made, io_first=True)
 
 
+@pytest.mark.parametrize("name", sorted(ORDERS))
+@pytest.mark.parametrize("engine", ["plain", "compiled"])
+def test_of_equals_the_smaller_id_is_first_also_when_it_asks_again_at_once(engine, name):
+    """Job 0 has nothing to do, twice: it is over before job 1 begins, unless the longest go first.
+
+    At instant 0 nobody has been served and all stretches are 1.
+    """
+    made = batch([(0.0, 0.0, 2), (0.0, 0.25, 1)])
+    is_last = name in {"longest_io", "longest_remaining"}
+
+    assert [0.25 * is_last, 0.25] == finish_times(made, ORDERS[name], engine=engine)
+
+
 def test_the_count_of_events_is_two_an_iteration():
     assert 2 * (3 + 4) == batch([(1.0, 1.0, 3)], [(1.0, 1.0, 4)]).events
 

@@ -297,7 +297,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     def _protected(self, view: View, job: Job) -> str:
         if job.spec.no_suspend:
             return "asked not to be suspended"
-        if job.immune_until_s is not None and job.immune_until_s > view.now_s:
+        if job.is_immune(view.now_s):
             return "stood still for long and is left alone for now"
         if view.bandwidth(job.id) is None:
             return "its I/O is unknown"

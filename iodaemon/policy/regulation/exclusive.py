@@ -194,7 +194,7 @@ class _Look:
     def _seniority(self, each: tuple[Job, Held]) -> tuple[bool, float, JobId]:
         """Who had it first; one whom the controller let go on takes it from nobody."""
         job, held = each
-        return held.speaks and _is_immune(job, self.view.now_s), held.since_s, job.id
+        return held.speaks and job.is_immune(self.view.now_s), held.since_s, job.id
 
     def _told_holders(self) -> list[tuple[Job, Held]]:
         """As the jobs' records say, also after a restart."""
@@ -276,6 +276,9 @@ class _Look:
         return self.is_fresh and self.strayed.get(job.id, 0) >= self.rule.heavy_slices
 
     def _strayed(self) -> dict[JobId, int]:
+        """Not judged: the slice in which the rule came; who had the turn in it is not known."""
+        if self.memory.sampled_s is None:
+            return {}
         before = self.memory.strayed
         return {i: before.get(i, 0) + 1 for i, job in self.jobs.items() if self._strays(job)}
 
@@ -293,7 +296,7 @@ class _Look:
         is_young = _age_s(job, now_s) < self.rule.timeslice_s
         if was_told or had_it or is_young:
             return False
-        return not (job.spec.no_suspend or _is_immune(job, now_s))
+        return not (job.spec.no_suspend or job.is_immune(now_s))
 
     def _rate(self, job: Job) -> float | None:
         bandwidth = self.view.bandwidth(job.id)
@@ -392,7 +395,3 @@ class _Look:
 
 def _age_s(job: Job, now_s: float) -> float:
     return 0.0 if job.started_s is None else now_s - job.started_s
-
-
-def _is_immune(job: Job, now_s: float) -> bool:
-    return job.immune_until_s is not None and job.immune_until_s > now_s

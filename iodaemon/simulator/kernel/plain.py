@@ -10,6 +10,7 @@ Source: Carretero, Jeannot, Pallez, Singh, Vidal, ICS 2020, sections 4 and 5.1.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import MutableSequence, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 
@@ -120,7 +121,7 @@ def serve_changing(
             if not waiting and busy[0][0] > now_s:
                 now_s = busy[0][0]
             while busy and busy[0][0] <= now_s:
-                waiting.append(heappop(busy))
+                insort(waiting, heappop(busy))  # one without I/O may ask again at this instant
             best, best_rank = 0, 0.0
             for place in range(len(waiting)):
                 asked_s, job = waiting[place]
