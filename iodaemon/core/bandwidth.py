@@ -37,23 +37,6 @@ class Bandwidth(msgspec.Struct, frozen=True, kw_only=True):
 _NOTHING: Final = Bandwidth()
 
 
-class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job is expected to move when it runs.
-
-    Attributes:
-        rate_bytes_per_s: read plus written.
-        confidence: 0 (a guess) to 1 (measured in the last slice).
-        source: ``measured``, ``declared`` or ``unknown``.
-    """
-
-    rate_bytes_per_s: float
-    confidence: float
-    source: str
-
-
-UNKNOWN: Final = Prediction(rate_bytes_per_s=0.0, confidence=0.0, source="unknown")
-
-
 class DeviceLoad(msgspec.Struct, frozen=True, kw_only=True):
     """One device between two samples: the figures of ``iostat -x``, in base units.
 

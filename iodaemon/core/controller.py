@@ -25,7 +25,7 @@ from iodaemon.core.job import SUSPENDED, Job, JobId, JobState, Reason
 from iodaemon.core.phase import grant, wait_ends_s
 from iodaemon.core.react import react
 from iodaemon.core.regulator import Regulator
-from iodaemon.core.rule import Mode, Rules
+from iodaemon.core.rule import Explaining, Mode, Rules
 from iodaemon.core.state import State, with_fields
 from iodaemon.core.state_view import StateView
 from iodaemon.core.step import Step
@@ -91,6 +91,14 @@ class Controller:
         self._knows_all = False
         self._admission_memory = None
         self.regulator.forget()
+
+    def account(self, job: Job) -> str:
+        """What the admission has to say of a job that waits, at length; empty: nothing more."""
+        rule = self.rules.admission
+        if job.state is not JobState.PENDING or not isinstance(rule, Explaining):
+            return ""
+        view = StateView(self.state, self.rules, self._now_s, self._rng)
+        return rule.explain(view, job, self._admission_memory)
 
     # -- limits ------------------------------------------------------------------------------
 
@@ -202,8 +210,10 @@ class Controller:
     def _start(self, step: Step, placed: Placed) -> None:
         job = self.state.jobs[placed.job_id]
         slots = self.state.choose_slots(placed.partition, job.spec.cpus)
+        expected = self.state.outlook.hint(job)
         job = with_fields(job, attempt=job.attempt + 1, partition=placed.partition, slots=slots)
-        step.move(job, JobState.STARTING)
+        job = with_fields(job, started_because=placed.why, expected=expected)
+        step.move(job, JobState.STARTING, placed.why)
         step.decide(
             Start(job_id=job.id, attempt=job.attempt, partition=placed.partition, slots=job.slots)
         )

@@ -59,10 +59,15 @@ Decision = Start | Suspend | Resume | Stop | Kill | Reject | Grant
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
-    """An admission: this job, on this partition, now."""
+    """An admission: this job, on this partition, now.
+
+    Attributes:
+        why: why it starts before others that came earlier. None: it does not.
+    """
 
     job_id: JobId
     partition: PartitionId
+    why: Reason | None = None
 
 
 class Weighed(msgspec.Struct, frozen=True, kw_only=True):

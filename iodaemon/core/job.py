@@ -13,8 +13,8 @@ from typing import Final, NewType
 
 import msgspec
 
-from iodaemon.core.error import TransitionError
 from iodaemon.core.platform import PartitionId, SlotId
+from iodaemon.core.prediction import Prediction
 
 JobId = NewType("JobId", int)
 """Counts up from 1 for the whole life of a journal; never used twice."""
@@ -120,7 +120,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         cpus: slots of one partition, at least 1.
         walltime_s: bound on run time; suspended time does not count. None: no bound.
         memory_bytes: what the job says it needs. None: not said.
-        io_rate_bytes_per_s: declared I/O hint. None: unknown, which is not zero.
+        io_rate_bytes_per_s: declared: what it moves while it does I/O. None: unknown, not zero.
+        io_share: declared: the part of its run time in which it does. None: all of it.
+        io_operations_per_s: declared: its requests, as the rate. None: unknown, not zero.
         no_suspend: the regulation never suspends this job.
         max_suspend_s: longest suspension in a row by the regulation. None: the daemon's.
         requeue: run it again from its beginning if the machine is restarted while it runs.
@@ -137,6 +139,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     walltime_s: float | None = None
     memory_bytes: int | None = None
     io_rate_bytes_per_s: float | None = None
+    io_share: float | None = None
+    io_operations_per_s: float | None = None
     no_suspend: bool = False
     max_suspend_s: float | None = None
     requeue: bool = False
@@ -144,6 +148,21 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stderr: str | None = None
     environment_id: str = ""
     umask: int = 0o022
+
+    @property
+    def declared(self) -> Prediction | None:
+        """What the submitter says of its I/O, as a mean over its run; None: nothing."""
+        if self.io_rate_bytes_per_s is None:
+            return None
+        share = 1.0 if self.io_share is None else self.io_share
+        operations = self.io_operations_per_s
+        return Prediction(
+            rate_bytes_per_s=self.io_rate_bytes_per_s * share,
+            confidence=0.5,
+            source="declared",
+            io_share=self.io_share,
+            operations_per_s=None if operations is None else operations * share,
+        )
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,7 +212,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One job and all that happened to it. Changed only by ``moved`` and ``changed`` in a step.
+    """One job and all that happened to it. Changed only within a step (``life``).
 
     Two independent bits, ``user_hold`` and ``io_hold``, say who wants it stopped; it runs only
     when both are clear. ``frozen`` is what the world last confirmed, ``freeze_asked`` what was
@@ -220,6 +239,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         stop_reason: why it is being stopped; becomes the reason of its end.
         kill_at_s: when a STOPPING job is killed; None: it has been, or is not stopping.
         phase: the I/O phase it told of. None: it is in none, or tells of none.
+        started_because: why it was started out of its turn. None: its turn had come.
+        expected: what its I/O was thought to be when it started. None: nothing was known.
     """
 
     id: JobId
@@ -252,6 +273,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     exit: Exit | None = None
     io: IoTotals = IoTotals()
     phase: Phase | None = None
+    started_because: Reason | None = None
+    expected: Prediction | None = None
 
     @property
     def is_live(self) -> bool:
@@ -299,85 +322,3 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def suspended_state(job: Job) -> JobState:
     """The state of this job when it stands still: a person's hold outranks the regulation's."""
     return JobState.SUSPENDED_USER if job.user_hold else JobState.SUSPENDED_IO
-
-
-def moved(job: Job, to: JobState, now_s: float, reason: Reason | None = None) -> Job:
-    """The job after the step to ``to`` at ``now_s``, with the time spent booked where it belongs.
-
-    Raises:
-        TransitionError: ``TRANSITIONS`` does not allow the step.
-    """
-    if to not in TRANSITIONS[job.state]:
-        raise TransitionError(f"job {job.id}: no step leads from {job.state} to {to}")
-    spent_s = max(0.0, now_s - job.since_s)
-    match job.state:
-        case JobState.RUNNING | JobState.STOPPING:
-            job = msgspec.structs.replace(job, run_s=job.run_s + spent_s)
-        case JobState.SUSPENDED_IO:
-            job = msgspec.structs.replace(job, suspended_io_s=job.suspended_io_s + spent_s)
-        case JobState.SUSPENDED_USER:
-            job = msgspec.structs.replace(job, suspended_user_s=job.suspended_user_s + spent_s)
-        case _:
-            pass
-    phase = job.phase if to in LIVE else None
-    job = msgspec.structs.replace(job, state=to, since_s=now_s, reason=reason, phase=phase)
-    return _ended(job, now_s) if to in FINAL else job
-
-
-_TIMES: Final = (
-    *("since_s", "submitted_s", "started_s"),
-    *("io_held_since_s", "immune_until_s", "kill_at_s"),
-)
-"""The moments in the record of a job that has not ended."""
-
-
-def shifted(job: Job, by_s: float) -> Job:
-    """The job on a clock that has been set forward by so much; nothing lasts longer for that."""
-    moments = {name: getattr(job, name) for name in _TIMES}
-    told = {name: at_s + by_s for name, at_s in moments.items() if at_s is not None}
-    return msgspec.structs.replace(job, **told)
-
-
-def renewed(job: Job) -> Job:
-    """The job as if it had not run yet, but for its attempts; what it did is in its history."""
-    return msgspec.structs.replace(
-        _let_go(job),
-        partition=None,
-        started_s=None,
-        ended_s=None,
-        run_s=0.0,
-        suspended_io_s=0.0,
-        suspended_user_s=0.0,
-        reason=None,
-        exit=None,
-        io=IoTotals(),
-    )
-
-
-def released(job: Job, why: Reason | None) -> Job:
-    """The job when the regulation no longer holds it."""
-    return msgspec.structs.replace(job, io_hold=False, io_held_since_s=None, release_reason=why)
-
-
-def _ended(job: Job, now_s: float) -> Job:
-    return msgspec.structs.replace(_let_go(job), ended_s=now_s)
-
-
-def _let_go(job: Job) -> Job:
-    """It holds nothing and nobody holds it."""
-    return msgspec.structs.replace(
-        job,
-        slots=(),
-        user_hold=False,
-        io_hold=False,
-        frozen=False,
-        freeze_asked=False,
-        io_held_since_s=None,
-        immune_until_s=None,
-        hold_reason=None,
-        release_reason=None,
-        user_hold_reason=None,
-        stop=None,
-        stop_reason=None,
-        kill_at_s=None,
-    )

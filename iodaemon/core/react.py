@@ -82,6 +82,7 @@ def _on_exited(step: Step, event: ev.JobExited, job: Job) -> None:
         step.requeue(job, again, happened_s=event.at_s)
     else:
         step.move(job, _end_state(job), _end_reason(job, event.note), happened_s=event.at_s)
+        step.state.outlook.learn(step.state.jobs[job.id])
 
 
 def _on_word(

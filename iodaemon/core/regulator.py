@@ -9,7 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from iodaemon.core.decision import ACTED, Evidence, RegulationPlan, ShadowStep, Weighed
-from iodaemon.core.job import Job, JobId, JobState, Reason, released
+from iodaemon.core.job import Job, JobId, JobState, Reason
+from iodaemon.core.life import released
 from iodaemon.core.phase import grant, revoke
 from iodaemon.core.rule import Mode, Refilling, Rules
 from iodaemon.core.shadow import Shadow

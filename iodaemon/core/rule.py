@@ -72,6 +72,15 @@ class Cautious(Protocol):
 
 
 @runtime_checkable
+class Explaining(Protocol):
+    """An admission with more to say of a job that waits than the plan's reason does."""
+
+    def explain(self, view: View, job: Job, memory: Any) -> str:
+        """Why it does not start now, at length, for people; asked only when somebody wants it."""
+        ...
+
+
+@runtime_checkable
 class TakingTurns(Protocol):
     """A regulation under which the suspended change places with those who have run for a turn."""
 

@@ -46,6 +46,13 @@ class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
     memory_stall_s: float | None = None
     devices: tuple[DeviceId, ...] | None = None
 
+    @property
+    def moved_bytes(self) -> int | None:
+        """Read plus written, or None when both are unknown."""
+        if self.read_bytes is None and self.written_bytes is None:
+            return None
+        return (self.read_bytes or 0) + max(0, self.written_bytes or 0)
+
 
 class DeviceCounters(msgspec.Struct, frozen=True, kw_only=True):
     """One line of /proc/diskstats (Documentation/admin-guide/iostats.rst); times in ms, mod 2^32.

@@ -13,11 +13,14 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.core.bandwidth import UNKNOWN, Meter, Prediction
+from iodaemon.core.bandwidth import Meter
 from iodaemon.core.decision import Evidence
 from iodaemon.core.error import InvariantError
+from iodaemon.core.experience import Experience
 from iodaemon.core.job import FINAL, LIVE, SUSPENDED, Job, JobId, JobState, Reason
+from iodaemon.core.outlook import Outlook
 from iodaemon.core.platform import PartitionId, Platform, SlotId
+from iodaemon.core.prediction import Prediction
 
 KEPT_FINISHED: Final = 1000
 """Finished jobs kept in memory; the journal keeps all of them for ``retain``."""
@@ -27,12 +30,25 @@ TURN: Final = "IoTurn"
 
 
 class State:
-    """All that is known. Readers may use everything; only the controller may change it."""
+    """All that is known. Readers may use everything; only the controller may change it.
 
-    def __init__(self, platform: Platform, *, kept_finished: int = KEPT_FINISHED) -> None:
+    Args:
+        platform: what can be handed out.
+        kept_finished: so many finished jobs stay in memory.
+        experience: what earlier jobs teach of later ones. None: nothing is learned.
+    """
+
+    def __init__(
+        self,
+        platform: Platform,
+        *,
+        kept_finished: int = KEPT_FINISHED,
+        experience: Experience | None = None,
+    ) -> None:
         self.platform = platform
         self.jobs: dict[JobId, Job] = {}
         self.meter = Meter()
+        self.outlook = Outlook(self.meter, experience)
         self.reasons: dict[JobId, Reason] = {}
         self.phases: dict[JobId, None] = {}
         self.waits: dict[JobId, Reason] = {}
@@ -82,16 +98,12 @@ class State:
         return len(self._free[partition_id])
 
     def predicted(self, job_id: JobId) -> Prediction:
-        """What the job is expected to move when it runs: measured, else declared, else unknown."""
-        measured = self.meter.active(job_id)
-        if measured is not None:
-            return Prediction(
-                rate_bytes_per_s=measured.total_bytes_per_s, confidence=1.0, source="measured"
-            )
-        declared = self.jobs[job_id].spec.io_rate_bytes_per_s
-        if declared is not None:
-            return Prediction(rate_bytes_per_s=declared, confidence=0.5, source="declared")
-        return UNKNOWN
+        """What the job is expected to move now, if it runs."""
+        return self.outlook.predicted(self.jobs[job_id])
+
+    def expected(self, job_id: JobId) -> Prediction:
+        """What the job is expected to move as a mean over its whole run."""
+        return self.outlook.expected(self.jobs[job_id])
 
     def reason(self, job_id: JobId) -> Reason | None:
         """Why the job is where it is; None for a job that simply runs or completed."""
@@ -180,6 +192,7 @@ class State:
             self._enter_live(job)
         if job.state in FINAL:
             self._finished.append(job.id)
+            self.outlook.forget(job.id)
 
     def forget_finished(self) -> None:
         """Drop all but the last finished jobs; not within a step, whose plan still names them."""

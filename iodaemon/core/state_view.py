@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 
-from iodaemon.core.bandwidth import Bandwidth, DeviceLoad, Prediction
+from iodaemon.core.bandwidth import Bandwidth, DeviceLoad
 from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.platform import DeviceId, PartitionId, Platform
+from iodaemon.core.prediction import Prediction
 from iodaemon.core.rule import Rules
 from iodaemon.core.sample import JobCounters, NodeCounters
 from iodaemon.core.state import State
@@ -109,6 +110,10 @@ class StateView:
     def predicted(self, job_id: JobId) -> Prediction:
         """What the job is expected to move when it runs."""
         return self._state.predicted(job_id)
+
+    def expected(self, job_id: JobId) -> Prediction:
+        """What it moves as a mean over its whole run."""
+        return self._state.expected(job_id)
 
     def slots_free(self, partition_id: PartitionId) -> int:
         """Slots of the partition that no job holds."""

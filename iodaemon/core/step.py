@@ -6,7 +6,8 @@ Handlers (``react``) and the controller write through it, so that every change i
 from __future__ import annotations
 
 from iodaemon.core.decision import ACTED, Decision, Evidence, Plan, ShadowStep, Stop, Transition
-from iodaemon.core.job import Job, JobId, JobState, Reason, moved, renewed
+from iodaemon.core.job import Job, JobId, JobState, Reason
+from iodaemon.core.life import moved, renewed
 from iodaemon.core.state import State, with_fields
 
 

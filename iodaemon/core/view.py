@@ -11,10 +11,11 @@ from typing import Protocol
 
 import msgspec
 
-from iodaemon.core.bandwidth import Bandwidth, DeviceLoad, Prediction
+from iodaemon.core.bandwidth import Bandwidth, DeviceLoad
 from iodaemon.core.decision import Placed
 from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.platform import DeviceId, PartitionId, Platform
+from iodaemon.core.prediction import Prediction
 from iodaemon.core.sample import JobCounters, NodeCounters
 
 
@@ -97,7 +98,11 @@ class View(Protocol):
         ...
 
     def predicted(self, job_id: JobId) -> Prediction:
-        """What the job is expected to move when it runs."""
+        """What the job is expected to move when it runs: as measured last, else as hinted."""
+        ...
+
+    def expected(self, job_id: JobId) -> Prediction:
+        """What it moves as a mean over its whole run: as hinted, else as measured until now."""
         ...
 
     def slots_free(self, partition_id: PartitionId) -> int:
@@ -181,8 +186,14 @@ class Draft:
         """Where the placement rule puts the job on this draft."""
         return self._placement.choose(self, job)
 
-    def start(self, job: Job, partition_id: PartitionId) -> Placed:
-        """Take the job's slots on the draft; the answer goes into the plan."""
+    def start(self, job: Job, partition_id: PartitionId, why: Reason | None = None) -> Placed:
+        """Take the job's slots on the draft; the answer goes into the plan.
+
+        Args:
+            job: which.
+            partition_id: where.
+            why: of a start that is out of its turn.
+        """
         self._taken[partition_id] = self._taken.get(partition_id, 0) + job.spec.cpus
         self._started.append(msgspec.structs.replace(job, partition=partition_id))
-        return Placed(job_id=job.id, partition=partition_id)
+        return Placed(job_id=job.id, partition=partition_id, why=why)

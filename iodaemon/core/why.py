@@ -40,7 +40,13 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain(
-    state: State, rules: Rules, job: Job, now_s: float, *, shadow: Shadow | None = None
+    state: State,
+    rules: Rules,
+    job: Job,
+    now_s: float,
+    *,
+    shadow: Shadow | None = None,
+    account: str = "",
 ) -> Explanation:
     """Why this job is where it is now.
 
@@ -50,13 +56,14 @@ def explain(
         job: as it is, or as the journal has it.
         now_s: the instant.
         shadow: what regulation would have done. None: nothing.
+        account: what the admission has to say of a job that waits (``Controller.account``).
     """
     match job.state:
         case JobState.HELD:
             is_so = f"waits to be released: {_wish(state, job)}"
             return _plain(job, is_so, f"'iod resume {job.id}'")
         case JobState.PENDING:
-            return _pending(state, job, now_s)
+            return _pending(state, job, now_s, account)
         case JobState.STARTING:
             is_so = f"is being started on socket {job.partition}, attempt {job.attempt}"
             return _plain(job, is_so, "its command runs, usually within a second")
@@ -89,7 +96,7 @@ def _text(reason: Reason | None) -> str:
 # -- before it runs ----------------------------------------------------------------------------
 
 
-def _pending(state: State, job: Job, now_s: float) -> Explanation:
+def _pending(state: State, job: Job, now_s: float, account: str) -> Explanation:
     told = _text(state.reason(job.id))
     if job.spec.cpus > state.platform.largest_partition:
         return _plain(
@@ -112,7 +119,7 @@ def _pending(state: State, job: Job, now_s: float) -> Explanation:
     if reason is not None:  # the rule's own word; whom it starts first is its to say
         is_room = reason.code == NO_ROOM
         until = room + _held_by(state) if is_room else f"that is over and {room}"
-        return _plain(job, f"waits: {reason.text}", until)
+        return _plain(job, f"waits: {account or reason.text}", until)
     if ahead:
         what = f"waits behind {_count(ahead, 'job')} submitted earlier"
         return _plain(job, what, f"those have started and {room}")
@@ -162,6 +169,8 @@ def _running_parts(state: State, job: Job, now_s: float, shadow: Shadow) -> list
     if job.reason is not None:
         word = "could not be suspended: " if job.reason.code == "SuspendFailed" else ""
         parts.append(word + job.reason.text)
+    if job.started_because is not None:
+        parts.append(f"it was started out of its turn: {job.started_because.text}")
     if job.immune_until_s is not None and job.immune_until_s > now_s:
         left = _duration(job.immune_until_s - now_s)
         parts.append(f"it stood still for long, so it is not suspended again for {left}")

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.core.job import shifted
+from iodaemon.core.life import shifted
 from iodaemon.daemon.batch import Batch, Restored
 from iodaemon.daemon.journal import Journal
 from iodaemon.errors import JournalError

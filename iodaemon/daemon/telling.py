@@ -57,7 +57,12 @@ class Telling:
         job = await self._lookup.job(request)
         controller, now_s = self._driver.controller, self._driver.timeline.now_s
         told = explain(
-            self._state, controller.rules, job, now_s, shadow=controller.regulator.shadow
+            self._state,
+            controller.rules,
+            job,
+            now_s,
+            shadow=controller.regulator.shadow,
+            account=controller.account(job),
         )
         steps = await asyncio.to_thread(self._life, job.id)
         return json_answer(

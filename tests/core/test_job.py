@@ -4,7 +4,8 @@ import pytest
 from builders import job, reason
 
 from iodaemon.core.error import TransitionError
-from iodaemon.core.job import Exit, IoTotals, JobState, moved
+from iodaemon.core.job import Exit, IoTotals, JobState
+from iodaemon.core.life import moved
 
 LIFE = {
     "H": "PD CA",

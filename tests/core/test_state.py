@@ -3,10 +3,11 @@
 import pytest
 from builders import counters, job, platform, reason, sample
 
-from iodaemon.core.bandwidth import UNKNOWN
 from iodaemon.core.error import InvariantError
-from iodaemon.core.job import JobId, JobState, moved
+from iodaemon.core.job import JobId, JobState
+from iodaemon.core.life import moved
 from iodaemon.core.platform import PartitionId
+from iodaemon.core.prediction import UNKNOWN
 from iodaemon.core.state import State, with_fields
 
 

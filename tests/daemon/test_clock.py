@@ -15,7 +15,8 @@ import pytest
 from builders import job
 from harness import Server, until
 
-from iodaemon.core.job import JobState, shifted
+from iodaemon.core.job import JobState
+from iodaemon.core.life import shifted
 from iodaemon.daemon.batch import Batch
 from iodaemon.daemon.clock import keep_time
 from iodaemon.daemon.journal import Journal

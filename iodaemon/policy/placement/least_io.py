@@ -16,9 +16,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from iodaemon.core.bandwidth import Prediction
 from iodaemon.core.job import Job, Reason
 from iodaemon.core.platform import Partition, PartitionId
+from iodaemon.core.prediction import Prediction
 from iodaemon.core.view import NotNow, PlacementView
 
 
