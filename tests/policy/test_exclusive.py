@@ -97,13 +97,21 @@ def test_a_restart_in_the_middle_gives_nobody_elses_turn_away(talkers, order, fo
     assert len(talkers) == len(world.ends)
 
 
-def test_a_rule_that_comes_anew_does_not_blame_a_job_for_the_turn_it_just_had():
-    """Job 6 gives its turn back at 4, when the rule comes anew: job 4, who asks, has it at once."""
+@pytest.mark.parametrize("forget_s", [4.0, 3.75])
+def test_a_rule_that_comes_anew_does_not_blame_a_job_for_the_turn_it_just_had(forget_s):
+    """Job 6 has its turn until 4, within the slice in which the rule comes anew: 4 is next."""
     talkers = [*[Talker(0.25, 0.25, 1)] * 3, Talker(0.25, 0.25, 3)]
     talkers += [Talker(0.25, 2.0, 1), Talker(0.25, 0.25, 3)]
-    world = World(Rule(order="bandwidth_oriented"), talkers, forget_s=[4.0])
+    world = World(Rule(order="bandwidth_oriented"), talkers, forget_s=[forget_s])
 
     assert (4.0, 4) in world.granted
+
+
+def test_a_rule_that_comes_between_two_samples_does_not_judge_the_slice_it_came_in():
+    """Job 1 has its turn from 6.25 to 6.5, when the rule comes anew; job 2 asks at 7.5."""
+    world = World(Rule(), [Talker(3.0, 0.25, 3), Talker(7.5, 0.25, 1)], forget_s=[6.5])
+
+    assert [(3.0, 1), (6.25, 1), (7.5, 2), (9.5, 1)] == world.granted
 
 
 @given(talkers=TALKERS)

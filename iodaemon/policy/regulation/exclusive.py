@@ -88,6 +88,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """From one decision to the next.
 
     Attributes:
+        since_s: when the rule came.
         sampled_s: the last sample that was looked at.
         held: who has the turn.
         left_s: who had it a moment ago, until when.
@@ -96,6 +97,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
         peak_bytes_per_s: the most that a device was seen to move.
     """
 
+    since_s: float | None = None
     sampled_s: float | None = None
     held: Mapping[JobId, Held] = _EMPTY
     left_s: Mapping[JobId, float] = _EMPTY
@@ -277,7 +279,8 @@ class _Look:
 
     def _strayed(self) -> dict[JobId, int]:
         """Not judged: the slice in which the rule came; who had the turn in it is not known."""
-        if self.memory.sampled_s is None:
+        since_s = self.memory.since_s
+        if since_s is None or self.slice_began_s < since_s:
             return {}
         before = self.memory.strayed
         return {i: before.get(i, 0) + 1 for i, job in self.jobs.items() if self._strays(job)}
@@ -293,7 +296,7 @@ class _Look:
         since_s = self.slice_began_s - _READING_SHARE * self.rule.timeslice_s
         was_told = job.phase is not None and job.phase.asked_s >= since_s
         had_it = job.id in self.memory.held or self.memory.left_s.get(job.id, -1.0) >= since_s
-        is_young = _age_s(job, now_s) < self.rule.timeslice_s
+        is_young = job.started_s is None or now_s - job.started_s < self.rule.timeslice_s
         if was_told or had_it or is_young:
             return False
         return not (job.spec.no_suspend or job.is_immune(now_s))
@@ -380,6 +383,7 @@ class _Look:
         left_s = {i: s for i, s in self.memory.left_s.items() if s >= recent_s}
         left_s |= {i: now_s for i in self.memory.held if i not in self.held and i in self.jobs}
         return Memory(
+            since_s=now_s if self.memory.since_s is None else self.memory.since_s,
             sampled_s=self.view.sampled_s,
             held=self.held,
             left_s=left_s,
@@ -391,7 +395,3 @@ class _Look:
             strayed=self.strayed,
             peak_bytes_per_s=self.peak,
         )
-
-
-def _age_s(job: Job, now_s: float) -> float:
-    return 0.0 if job.started_s is None else now_s - job.started_s
