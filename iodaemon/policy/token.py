@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from iodaemon.core.bandwidth import DeviceLoad
+from iodaemon.core.decision import Evidence, Weighed
 from iodaemon.core.job import Job, JobId
 from iodaemon.core.platform import DeviceId
 from iodaemon.core.view import View
@@ -66,6 +67,53 @@ class Handed(msgspec.Struct, frozen=True, kw_only=True):
     winners: tuple[JobId, ...]
     behind: Mapping[JobId, JobId]
     places: Mapping[JobId, int]
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What becomes of a job, and why: its row in the evidence."""
+
+    job_id: JobId
+    verdict: str
+    why: str
+
+
+def evidence_of(
+    now_s: float,
+    heavy_bytes_per_s: float,
+    rates: Mapping[JobId, float | None],
+    verdicts: Iterable[Verdict],
+) -> Evidence:
+    """The table of a decision about turns.
+
+    Args:
+        now_s: the instant of the decision.
+        heavy_bytes_per_s: who moves more than this needs a turn.
+        rates: what each live job moved in the last slice, bytes/s; None: unknown.
+        verdicts: of every live job, ordered by id.
+    """
+    rows = tuple(
+        Weighed(
+            job_id=each.job_id,
+            rate_bytes_per_s=rates[each.job_id],
+            load=rates[each.job_id] or 0.0,
+            verdict=each.verdict,
+            why=each.why,
+        )
+        for each in verdicts
+    )
+    strayed = sum(row.load for row in rows if row.verdict == "suspend")
+    return Evidence(
+        at_s=now_s,
+        signal="turn to do I/O",
+        quantity="bandwidth",
+        value=strayed,
+        threshold=heavy_bytes_per_s,
+        load=strayed,
+        allowed=heavy_bytes_per_s,
+        fits=None,
+        total_bytes_per_s=sum(rate or 0.0 for rate in rates.values()),
+        jobs=rows,
+    )
 
 
 def rank(claims: Iterable[Claim], order: str, now_s: float) -> list[Claim]:

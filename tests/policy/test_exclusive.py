@@ -114,6 +114,14 @@ def test_a_rule_that_comes_between_two_samples_does_not_judge_the_slice_it_came_
     assert [(3.0, 1), (6.25, 1), (7.5, 2), (9.5, 1)] == world.granted
 
 
+def test_a_rule_that_comes_with_a_sample_does_not_blame_for_what_was_just_being_counted():
+    """Job 4's turn ends at 4 like the slice; its bytes are read with the next, when none ask."""
+    talkers = [*[Talker(3.0, 0.25, 1)] * 2, *[Talker(3.0, 0.25, 2)] * 2]
+    world = World(Rule(), talkers, forget_s=[4.0])
+
+    assert [3.0, 3.25, 3.5, 3.75, 6.75, 7.0] == [at_s for at_s, _ in world.granted]
+
+
 @given(talkers=TALKERS)
 @settings(max_examples=20)
 def test_with_the_guard_all_still_end(talkers):

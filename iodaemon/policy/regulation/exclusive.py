@@ -37,7 +37,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from iodaemon.core.decision import Evidence, Grant, RegulationPlan, Resume, Suspend, Weighed
+from iodaemon.core.decision import Evidence, Grant, RegulationPlan, Resume, Suspend
 from iodaemon.core.job import Job, JobId, JobState, Reason
 from iodaemon.core.platform import DeviceId
 from iodaemon.core.state import TURN
@@ -46,8 +46,10 @@ from iodaemon.policy.order import ORDERS
 from iodaemon.policy.token import (
     Claim,
     Handed,
+    Verdict,
     claim_of,
     devices_of,
+    evidence_of,
     hand_out,
     lone_bytes_per_s,
     peak_of,
@@ -172,6 +174,11 @@ class _Look:
         before_s = self.memory.sampled_s if self.is_fresh else None
         return ended_s - self.rule.timeslice_s if before_s is None else before_s
 
+    @property
+    def _moved_from_s(self) -> float:
+        """What was moved from then on may be in the last slice."""
+        return self.slice_began_s - _READING_SHARE * self.rule.timeslice_s
+
     # -- those who have it -------------------------------------------------------------------
 
     def take_back(self) -> dict[DeviceId, JobId]:
@@ -280,7 +287,7 @@ class _Look:
     def _strayed(self) -> dict[JobId, int]:
         """Not judged: the slice in which the rule came; who had the turn in it is not known."""
         since_s = self.memory.since_s
-        if since_s is None or self.slice_began_s < since_s:
+        if since_s is None or self._moved_from_s < since_s:
             return {}
         before = self.memory.strayed
         return {i: before.get(i, 0) + 1 for i, job in self.jobs.items() if self._strays(job)}
@@ -292,8 +299,7 @@ class _Look:
             return False
         if job.state is not JobState.RUNNING or job.wants_freeze or job.has_turn:
             return False
-        now_s = self.view.now_s
-        since_s = self.slice_began_s - _READING_SHARE * self.rule.timeslice_s
+        now_s, since_s = self.view.now_s, self._moved_from_s
         was_told = job.phase is not None and job.phase.asked_s >= since_s
         had_it = job.id in self.memory.held or self.memory.left_s.get(job.id, -1.0) >= since_s
         is_young = job.started_s is None or now_s - job.started_s < self.rule.timeslice_s
@@ -346,35 +352,25 @@ class _Look:
         )
 
     def _evidence(self) -> Evidence:
-        rates = {job.id: self._rate(job) for job in self.jobs.values()}
-        strayed = sum(rates[job_id] or 0.0 for job_id in self.suspends)
-        return Evidence(
-            at_s=self.view.now_s,
-            signal="turn to do I/O",
-            quantity="bandwidth",
-            value=strayed,
-            threshold=self.rule.heavy_bytes_per_s,
-            load=strayed,
-            allowed=self.rule.heavy_bytes_per_s,
-            fits=None,
-            total_bytes_per_s=sum(rate or 0.0 for rate in rates.values()),
-            jobs=tuple(self._row(job, rates[job.id]) for job in self.jobs.values()),
+        return evidence_of(
+            self.view.now_s,
+            self.rule.heavy_bytes_per_s,
+            {job.id: self._rate(job) for job in self.jobs.values()},
+            [self._verdict(job) for job in self.jobs.values()],
         )
 
-    def _row(self, job: Job, rate: float | None) -> Weighed:
+    def _verdict(self, job: Job) -> Verdict:
         reason = self.reasons.get(job.id)
-        verdict, why = "spared", "light, or not to be suspended"
+        told = "" if reason is None else reason.text
         if job.id in self.suspends:
-            verdict, why = "suspend", "" if reason is None else reason.text
-        elif job.id in self.resumes:
-            verdict, why = "resume", "" if reason is None else reason.text
-        elif job.id in self.held:
-            verdict, why = "runs", "has the turn"
-        elif job.io_hold or job.waits_for_turn:
-            verdict, why = "waits", "for its turn"
-        return Weighed(
-            job_id=job.id, rate_bytes_per_s=rate, load=rate or 0.0, verdict=verdict, why=why
-        )
+            return Verdict(job.id, "suspend", told)
+        if job.id in self.resumes:
+            return Verdict(job.id, "resume", told)
+        if job.id in self.held:
+            return Verdict(job.id, "runs", "has the turn")
+        if job.io_hold or job.waits_for_turn:
+            return Verdict(job.id, "waits", "for its turn")
+        return Verdict(job.id, "spared", "light, or not to be suspended")
 
     def remember(self, ranked: Iterable[Claim], handed: Handed) -> Memory:
         """For the next decision."""
