@@ -6,6 +6,7 @@ jobs come and go as they did and move what they moved; regulation is asked at ev
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from statistics import median
@@ -27,6 +28,8 @@ _SAMPLE, _EXIT, _START = 0, 1, 2
 that what has the time of a sample was learned after it."""
 _COARSER: Final = 1.5
 """From this many recorded slices on a rule's timeslice is longer, and not merely late."""
+_CLOCK_ERROR: Final = 1e-6
+"""Of a timeslice."""
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,15 +131,23 @@ def replay(recording: Recording, rules: Rules, *, seed: int = 0) -> Outcome:
 
 
 def _thinned(samples: tuple[Sample, ...], timeslice_s: float) -> tuple[Sample, ...]:
-    """Every so-many-th sample for a rule with a longer timeslice; it sees what it would have."""
+    """One a timeslice for a rule with a longer one; it sees what it would have.
+
+    Timeslices end at whole multiples of their length, but the first one begins with a start.
+    """
     gaps = [after.at_s - before.at_s for before, after in pairwise(samples)]
     if not gaps or timeslice_s < _COARSER * median(gaps):
         return samples
     kept = [samples[0]]
     for sample in samples[1:]:
-        if sample.at_s - kept[-1].at_s >= timeslice_s - median(gaps) / 2.0:
+        if _slices(sample.at_s, timeslice_s) > _slices(kept[-1].at_s, timeslice_s):
             kept.append(sample)
     return tuple(kept)
+
+
+def _slices(at_s: float, timeslice_s: float) -> int:
+    """How many timeslices have ended by then; a clock is never as exact as its last digits."""
+    return math.floor(at_s / timeslice_s + _CLOCK_ERROR)
 
 
 def _instants(

@@ -119,7 +119,16 @@ def test_a_rule_with_a_longer_timeslice_sees_fewer_samples():
     outcome = replay(BUSY, slow)
 
     assert 4 == outcome.samples
-    assert {4.0, 7.0, 10.0} >= {step.at_s for step in outcome.steps}
+    assert {3.0, 6.0, 9.0} >= {step.at_s for step in outcome.steps}
+
+
+def test_two_samples_of_which_the_first_is_a_start_are_both_seen():
+    """A start in the middle of a timeslice is measured from there; the slice ends as all do."""
+    first, second = sample(4.499, {}), sample(5.0, {1: counters(50 * MB)})
+    made = ran(1, 4.499)
+    seen = Recording(samples=(first, second), jobs=(made,), platform=platform(1))
+
+    assert [5.0] == [step.at_s for step in replay(seen, BOUND).steps]
 
 
 def test_samples_that_came_late_are_all_seen():
