@@ -20,6 +20,9 @@ from iodaemon.core.platform import PartitionId
 from iodaemon.core.view import PlacementView
 from iodaemon.policy.bandwidth import Budget
 
+BACKFILL: Final = "Backfill"
+"""The code of the reason why a job starts beside one that goes first and finds no room."""
+
 _RUNS: Final = frozenset({JobState.RUNNING, JobState.STOPPING})
 
 
