@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -160,10 +160,12 @@ class Recollection:
         known = [book.drop(key) for book in (self._learned, self._imported)]
         return any(known)
 
-    def remembered(self, now_s: float) -> Iterator[Remembered]:
-        """All there is: what was learned last comes first, then what was imported."""
-        yield from self._learned.remembered(now_s)
-        yield from self._imported.remembered(now_s)
+    def remembered(
+        self, now_s: float, chooses: Callable[[Key], bool] = lambda _: True
+    ) -> Iterator[Remembered]:
+        """What is known of the chosen keys: learned last comes first, then what was imported."""
+        yield from self._learned.remembered(now_s, chooses)
+        yield from self._imported.remembered(now_s, chooses)
 
     def _not_forgotten(self, keys: Sequence[Key], at_s: float) -> Sequence[Key]:
         if not self._forgotten:
@@ -247,9 +249,11 @@ class _Book:
             memory.errors += 1
             memory.error += (wrong - memory.error) / memory.errors
 
-    def remembered(self, now_s: float) -> Iterator[Remembered]:
-        """All of it, what was learned of last first."""
+    def remembered(self, now_s: float, chooses: Callable[[Key], bool]) -> Iterator[Remembered]:
+        """Those chosen, what was learned of last first."""
         for key, memory in reversed(self._memories.items()):
+            if not chooses(key):
+                continue
             confidence = self._confidence(key, memory, memory.rate.weight_at(now_s))
             yield Remembered(
                 key=key,

@@ -35,6 +35,7 @@ from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.exporter import Exporter
 from iodaemon.daemon.host import startup_warnings
 from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.knowledge import Knowledge
 from iodaemon.daemon.launching import launch_record
 from iodaemon.daemon.metric import Scene
 from iodaemon.daemon.place import prepare_places, spoken_of
@@ -81,6 +82,7 @@ class _Daemon:
         self._state_dir = Path(config.state_dir)
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
+        self._knowledge = Knowledge()
 
     async def live(self) -> int:
         """Open, serve, close; 1 after a failure of our own, with its traceback in the log."""
@@ -125,7 +127,11 @@ class _Daemon:
             with spoken_of(self._config.socket_path, "runtime_dir"):
                 await server.open(self._config.socket_path)
             self._announce(driver, door)
+            past = asyncio.create_task(
+                self._knowledge.learn_the_past(journal, driver.state.outlook)
+            )
             await self._until_stopped(driver, journal)
+            past.cancel()
         except BackendError as error:
             raise ConfigError(str(error)) from error
         finally:
@@ -167,7 +173,8 @@ class _Daemon:
         config = self._config
         simulated = config.backend == "simulated"
         platform = default_platform() if simulated else linux_platform(config)
-        state = State(platform)
+        self._knowledge.recall(restored)
+        state = State(platform, experience=self._knowledge.recollection)
         state.restore([_awaken(job) for job in restored.jobs], restored.next_id)
         mode = restored.mode or Mode(config.mode)
         controller = Controller(state, self._policy.rules, seed=restored.seed, mode=mode)
@@ -206,6 +213,7 @@ class _Daemon:
         return Server(
             driver,
             journal,
+            knowledge=self._knowledge,
             jobs_directory=self._state_dir / "jobs",
             cancel_grace_s=self._config.cancel_grace_s,
             pids=door.pids,
