@@ -128,6 +128,7 @@ class FakeDaemon:
         self.events: list[dict[str, Any]] = []
         self.whys: dict[int, dict[str, Any]] = {}
         self.mode = "on"
+        self.warnings: list[str] = []
         self.shadow_suspended_s: dict[str, float] = {}
         self.samples: dict[str, Any] = {"samples": [], "jobs": [], "platform": {}}
         self.waiting = threading.Event()
@@ -214,7 +215,7 @@ class FakeDaemon:
             state = "HELD" if spec.get("hold") else "PENDING"
             self.jobs[job_id] = job(job_id, state, command=spec["command"])
             ids.append(job_id)
-        return {"ids": ids}
+        return {"ids": ids} | ({"warnings": self.warnings} if self.warnings else {})
 
     def act(self, made: dict[str, Any], verb: str) -> dict[str, Any]:
         after = {
