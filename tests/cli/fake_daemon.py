@@ -66,10 +66,18 @@ def job(job_id: int, state: str = "RUNNING", **changes: Any) -> dict[str, Any]:
         "written_bytes": None,
         "bandwidth": {"read_bytes_per_s": 2e6, "written_bytes_per_s": 1e6} if started else None,
         "predicted": {"rate_bytes_per_s": 3e6, "confidence": 0.5, "source": "history"},
+        "expected": expected(5e6, "learned", by="name:lu", runs=3),
+        "expected_ratio": 1.25 if ended else None,
         "stdout": f"/out/{job_id}",
         "stderr": None,
     }
     return made | changes
+
+
+def expected(rate: float | None, source: str, **changes: Any) -> dict[str, Any]:
+    """One EXPECTED of the API."""
+    made = {"rate_bytes_per_s": rate, "confidence": 0.5, "source": source, "io_share": None}
+    return made | {"operations_per_s": None, "by": "", "runs": 0} | changes
 
 
 def reason(text: str, code: str = "Slots") -> dict[str, str]:
