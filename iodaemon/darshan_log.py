@@ -1,8 +1,10 @@
 """What a Darshan log tells of one run: read with Darshan's own library, in a process for that.
 
-``python -m iodaemon.darshan_log`` reads paths from standard input, one a line as JSON strings, and
-answers each with one line: an object with what the run moved, or with ``problem``. The library is
-C, and a damaged log may crash it: whoever asks goes on with another process (``cli.darshan``).
+``python -m iodaemon.darshan_log SECONDS`` reads paths from standard input, one a line as JSON
+strings, and answers each with one line: an object with what the run moved, or with ``problem``.
+The library is C. A damaged log may crash it, and a log that it merely complained of was seen to
+make it refuse the next one, which was whole: so each log is read in a fork of its own, which has
+so many seconds.
 
 What counts (Darshan 3.x, ``darshan-*-log-format.h``), summed over all records of a log:
 
@@ -22,8 +24,10 @@ import json
 import math
 import os
 import resource
+import signal
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 MODULES: Final = ("POSIX", "STDIO", "DFS", "DAOS", "MPI-IO")
@@ -146,28 +150,53 @@ def _added(sums: Mapping[str, float], words: Iterable[str]) -> float:
 # -- the process -----------------------------------------------------------------------------------
 
 
-def main() -> int:
+def main(patience_s: float) -> int:
     """Answer each path on standard input with one line."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
-    complaints = os.memfd_create("complaints")
-    os.dup2(complaints, 1)  # the library prints what is wrong, and goes on as if it were not
-    os.dup2(complaints, 2)
+    import darshan  # noqa: F401 - once, for all forks
+
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
     for line in sys.stdin:
-        answers.write(json.dumps(_answer(json.loads(line), complaints)) + "\n")
+        answers.write(_answer_of_a_fork(json.loads(line), patience_s))
     return 0
 
 
-def _answer(path: str, complaints: int) -> dict[str, Any]:
-    os.ftruncate(complaints, 0)
-    os.lseek(complaints, 0, os.SEEK_SET)
+def _answer_of_a_fork(path: str, patience_s: float) -> bytes:
+    """One line in any case."""
+    answer, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with suppress(BaseException):  # its traceback is nobody's business
+            signal.setitimer(signal.ITIMER_REAL, patience_s)  # SIGALRM ends it
+            os.write(told, json.dumps(_answer(path)).encode() + b"\n")
+        os._exit(1)
+    os.close(told)
+    with os.fdopen(answer, "rb") as file:
+        line = file.read()
+    _, status = os.waitpid(pid, 0)
+    if line.endswith(b"\n"):
+        return line
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
+        why = f"its reading takes longer than {patience_s:g} s"
+    elif os.WIFSIGNALED(status):
+        why = f"Darshan's library broke on it (by signal {os.WTERMSIG(status)})"
+    else:
+        why = "Darshan's library broke on it"
+    return json.dumps({"problem": f"damaged: {why}"}).encode() + b"\n"
+
+
+def _answer(path: str) -> dict[str, Any]:
+    complaints = os.memfd_create("complaints")
+    os.dup2(complaints, 1)  # the library prints what is wrong, and goes on as if it were not
+    os.dup2(complaints, 2)
     try:
         found = read_log(path)
     except Unreadable as error:
         return {"problem": _one_line(str(error))}
-    errors = [line for line in _said(complaints) if line.startswith("Error")]
-    return {"problem": f"damaged: {_one_line(errors[0])}"} if errors else found
+    if errors := [line for line in _said(complaints) if line.startswith("Error")]:
+        return {"problem": f"damaged: {_one_line(errors[0].removeprefix('Error: '))}"}
+    return found
 
 
 def _said(complaints: int) -> list[str]:
@@ -180,4 +209,4 @@ def _one_line(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(float(sys.argv[1])))

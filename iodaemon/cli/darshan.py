@@ -1,13 +1,14 @@
-"""Darshan logs, each read in a process that may die of it."""
+"""Darshan logs, read by Darshan's own library in a process of its own."""
 
 from __future__ import annotations
 
 import json
 import os
-import select
+import stat
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
@@ -56,7 +57,7 @@ def require_library() -> None:
 
 
 class Reader:
-    """Reads logs one after the other; a process that died or hangs is replaced.
+    """Reads logs one after the other, in a process beside this one.
 
     Use in a ``with``: no process is left behind.
     """
@@ -74,30 +75,39 @@ class Reader:
         error: BaseException | None,
         where: TracebackType | None,
     ) -> None:
-        self._end()
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
 
     def read(self, path: str) -> Reading:
-        """What one log tells; never raises for what is in it."""
+        """What one log tells; never raises for what is in it.
+
+        Raises:
+            ConfigError: the library does not even start.
+        """
         if problem := _problem_of(path):
             return Reading(path, None, problem)
         process = self._process or self._begin()
         assert process.stdin is not None
-        try:
+        assert process.stdout is not None
+        with suppress(BrokenPipeError):
             process.stdin.write(json.dumps(os.path.abspath(path)).encode() + b"\n")
             process.stdin.flush()
-            line = self._line(process)
-        except BrokenPipeError:
-            line = b""
-        if not line.endswith(b"\n"):
-            return Reading(path, None, self._died())
+        line = process.stdout.readline()
+        if not line:
+            raise ConfigError(
+                "Darshan's library does not start: 'python -m darshan' says why; install it anew"
+            )
         answer = json.loads(line)
         if "problem" in answer:
             return Reading(path, None, answer["problem"])
         return Reading(path, answer)
 
     def _begin(self) -> subprocess.Popen[bytes]:
+        program = ("-P", "-m", "iodaemon.darshan_log")  # -P: nothing of this folder
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "iodaemon.darshan_log"],  # -P: nothing of this folder
+            [sys.executable, *program, repr(self._patience_s)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -105,42 +115,15 @@ class Reader:
         )
         return self._process
 
-    def _line(self, process: subprocess.Popen[bytes]) -> bytes:
-        """One line of its answer; what came until then where it dies or takes too long."""
-        assert process.stdout is not None
-        fd, data = process.stdout.fileno(), b""
-        while not data.endswith(b"\n"):
-            ready, _, _ = select.select([fd], [], [], self._patience_s)
-            piece = os.read(fd, 1 << 16) if ready else b""
-            if not piece:
-                break
-            data += piece
-        return data
-
-    def _died(self) -> str:
-        process = self._process
-        assert process is not None
-        try:
-            code = process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            self._end()
-            return f"damaged: its reading takes longer than {self._patience_s:g} s"
-        self._end()
-        by = f"by signal {-code}" if code < 0 else f"with code {code}"
-        return f"damaged: Darshan's library broke on it ({by})"
-
-    def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.communicate()
-
 
 def _problem_of(path: str) -> str:
     """Why it is not even given to the library, or nothing."""
-    if os.path.isdir(path):
-        return f"no *{SUFFIX} in this folder"
     try:
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            return f"no *{SUFFIX} in this folder"
+        if not stat.S_ISREG(mode):
+            return "no regular file"
         with open(path, "rb") as file:
             is_empty = not file.read(1)
     except OSError as error:

@@ -101,6 +101,8 @@ def _lines(answer: HintsAnswer, *, header: bool) -> list[str]:
 
 
 def _row(hint: Hint) -> list[str]:
+    from iodaemon.units import format_duration
+
     expected = hint["expected"]
     return [
         expected["source"],
@@ -108,7 +110,7 @@ def _row(hint: Hint) -> list[str]:
         *_share_and_requests(expected["io_share"], expected["operations_per_s"]),
         f"{expected['confidence']:.2f}",
         str(expected["runs"]),
-        NOTHING if hint["run_s"] is None else output.clock(hint["run_s"]),
+        NOTHING if hint["run_s"] is None else format_duration(hint["run_s"]),
         output.local_time(hint["last_s"])[:-3],
         NOTHING if hint["off"] is None else factor(hint["off"]),
         hint["user"],
@@ -256,12 +258,14 @@ def _tell(
 
 
 def _run_row(reading: Reading, run: ImportedRun) -> list[str]:
+    from iodaemon.units import format_duration
+
     operations = run["operations"]
     requests = None if operations is None else operations / run["run_s"]
     return [
         output.rate((run["read_bytes"] + run["written_bytes"]) / run["run_s"]),
         *_share_and_requests(min(1.0, run["io_s"] / run["run_s"]), requests),
-        output.clock(run["run_s"]),
+        format_duration(run["run_s"]),
         str(run["uid"]),
         os.path.basename(reading.path),
         " ".join(run["command"]),

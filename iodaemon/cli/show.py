@@ -140,6 +140,8 @@ def _io(job: Job) -> list[tuple[str, str]]:
         confidence = predicted["confidence"]
         sure = "" if confidence is None else f", confidence {confidence:.2g}"
         source = f" ({predicted['source']}{sure})" if predicted["source"] else ""
-        pairs.append(("I/O next", f"{output.rate(predicted['rate_bytes_per_s'])}{source}"))
+        rate = output.rate(predicted["rate_bytes_per_s"])
+        known = predicted["source"] != "unknown"
+        pairs.append(("I/O next", f"{rate}{source}" if known else "unknown"))
     pairs.append(("I/O expected", expected_words(job)))
     return pairs
