@@ -136,6 +136,8 @@ class FakeDaemon:
         self.events: list[dict[str, Any]] = []
         self.whys: dict[int, dict[str, Any]] = {}
         self.mode = "on"
+        self.hints: dict[str, Any] = {"hints": [], "accuracy": []}
+        self.runs: list[dict[str, Any]] = []
         self.warnings: list[str] = []
         self.shadow_suspended_s: dict[str, float] = {}
         self.samples: dict[str, Any] = {"samples": [], "jobs": [], "platform": {}}
@@ -284,6 +286,8 @@ class _Handler(BaseHTTPRequestHandler):
                     "backend": fake.backend,
                 },
             )
+        elif url.path == "/v1/hints":
+            self._json(200, {"version": 1, "now_s": NOW_S, **fake.hints})
         elif url.path == "/v1/mode":
             stood_s = fake.shadow_suspended_s
             self._json(200, {"mode": fake.mode, "shadow_suspended_s": stood_s})
@@ -309,6 +313,14 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if self.path == "/v1/jobs":
             self._json(201, fake.submit(body))
+        elif self.path == "/v1/hints":
+            new = [run for run in body["runs"] if run not in fake.runs]
+            fake.runs += new
+            counts = {"imported": len(new), "known": len(body["runs"]) - len(new)}
+            self._json(201, counts)
+        elif self.path == "/v1/hints/forget":
+            known = {hint["key"] for hint in fake.hints["hints"]}
+            self._json(200, {"forgotten": [key for key in body["keys"] if key in known]})
         elif self.path == "/v1/mode":
             fake.mode = body["mode"]
             self._json(200, {"mode": fake.mode})
