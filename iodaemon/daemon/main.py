@@ -127,11 +127,7 @@ class _Daemon:
             with spoken_of(self._config.socket_path, "runtime_dir"):
                 await server.open(self._config.socket_path)
             self._announce(driver, door)
-            past = asyncio.create_task(
-                self._knowledge.learn_the_past(journal, driver.state.outlook)
-            )
             await self._until_stopped(driver, journal)
-            past.cancel()
         except BackendError as error:
             raise ConfigError(str(error)) from error
         finally:
@@ -155,7 +151,8 @@ class _Daemon:
         )
 
     async def _until_stopped(self, driver: Driver, journal: Journal) -> None:
-        """Wait for a signal; meanwhile forget what is older than ``retain``."""
+        """Wait for a signal; meanwhile learn of the past, forget what is older than ``retain``."""
+        past = asyncio.create_task(self._knowledge.learn_the_past(journal, driver.state.outlook))
         while not self._stopping.is_set():
             if not driver.problem:
                 before_s = driver.timeline.now_s - self._config.retain_s
@@ -165,6 +162,7 @@ class _Daemon:
                 await asyncio.wait_for(self._stopping.wait(), _PRUNE_EVERY_S)
             except TimeoutError:
                 continue
+        past.cancel()
 
     def _assemble(
         self, journal: Journal, timeline: WallTimeline, restored: Restored
