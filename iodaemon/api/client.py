@@ -14,26 +14,25 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from typing import Final, TypeAlias, TypeGuard, cast
-from urllib.parse import urlencode
+from typing import Final, TypeAlias, cast
 
 from iodaemon.api.connection import UnixConnection, not_ours, receive, send, stream
 from iodaemon.api.model import (
     HistoryAnswer,
-    Job,
     JobAnswer,
     JobDetail,
     JobsAnswer,
     JobSpec,
     JsonObject,
     JsonValue,
-    KeyedSum,
     ModeAnswer,
     SamplesAnswer,
+    SubmitAnswer,
     SumsAnswer,
     WaitAnswer,
     WhyAnswer,
 )
+from iodaemon.api.shape import JOB_KEYS, is_job, is_sum, target_of
 from iodaemon.errors import NoDaemon, RequestError
 
 TIMEOUT_S: Final = 30.0
@@ -45,8 +44,6 @@ RECONNECT_S: Final = 60.0
 _POLL_S: Final = 30.0
 _RETRY_S: Final = 0.25
 _AT_ONCE: Final = 64
-_JOB_KEYS: Final = frozenset(Job.__required_keys__)
-_SUM_KEYS: Final = frozenset(KeyedSum.__required_keys__)
 
 Outcome: TypeAlias = JobAnswer | RequestError
 """What one of several requests came to."""
@@ -94,7 +91,7 @@ class Client:
             query.append(("all", "1"))
         if limit is not None:
             query.append(("limit", str(limit)))
-        answer = self._object("GET", _target("/v1/jobs", query), None, {"node", "jobs"})
+        answer = self.ask("GET", target_of("/v1/jobs", query), None, {"node", "jobs"})
         return cast("JobsAnswer", self._with_jobs(answer))
 
     def history(self, query: Iterable[tuple[str, str]] = ()) -> HistoryAnswer:
@@ -105,7 +102,7 @@ class Client:
                 code), ``since_s``, ``until_s`` (when they ended), ``select`` (as for ``jobs``),
                 ``limit`` (those that ended last).
         """
-        answer = self._object("GET", _target("/v1/history", list(query)), None, {"jobs"})
+        answer = self.ask("GET", target_of("/v1/history", list(query)), None, {"jobs"})
         return cast("HistoryAnswer", self._with_jobs(answer))
 
     def history_sums(self, by: str, query: Iterable[tuple[str, str]] = ()) -> SumsAnswer:
@@ -115,24 +112,31 @@ class Client:
             by: ``user`` or ``name``.
             query: as for ``history``.
         """
-        target = _target("/v1/history", [*query, ("by", by)])
-        answer = self._object("GET", target, None, {"sums", "total"})
+        target = target_of("/v1/history", [*query, ("by", by)])
+        answer = self.ask("GET", target, None, {"sums", "total"})
         sums = answer["sums"]
-        if not isinstance(sums, list) or not all(map(_is_sum, sums)):
+        if not isinstance(sums, list) or not all(map(is_sum, sums)):
             raise not_ours(self.socket_path, "its sums have another shape")
         return cast("SumsAnswer", answer)
 
     def submit(self, jobs: Sequence[JobSpec], environment: Mapping[str, str]) -> list[int]:
         """Submit all of these jobs or none; the numbers of the jobs, in order, once durable."""
+        return self.submit_warned(jobs, environment)["ids"]
+
+    def submit_warned(
+        self, jobs: Sequence[JobSpec], environment: Mapping[str, str]
+    ) -> SubmitAnswer:
+        """Submit as ``submit`` does; also what was said of their I/O that makes no sense."""
         body = {"environment": dict(environment), "jobs": list(jobs)}
-        ids = self._object("POST", "/v1/jobs", body, {"ids"})["ids"]
+        answer = self.ask("POST", "/v1/jobs", body, {"ids"})
+        ids = answer["ids"]
         if not isinstance(ids, list) or len(ids) != len(jobs):
             raise not_ours(self.socket_path, f"{len(jobs)} jobs sent, ids {ids!r} came back")
-        return cast("list[int]", ids)
+        return cast("SubmitAnswer", answer)
 
     def job(self, job_id: int) -> JobDetail:
         """One job, with its processes and counters."""
-        answer = self._object("GET", f"/v1/jobs/{job_id}", None, _JOB_KEYS)
+        answer = self.ask("GET", f"/v1/jobs/{job_id}", None, JOB_KEYS)
         return cast("JobDetail", answer)
 
     def cancel(self, job_id: int, *, grace_s: float | None = None) -> JobAnswer:
@@ -225,13 +229,13 @@ class Client:
             query.append(("follow", "1"))
         if tail is not None:
             query.append(("tail", str(tail)))
-        return self._stream(_target(f"/v1/jobs/{job_id}/logs", query), endless=follow)
+        return self._stream(target_of(f"/v1/jobs/{job_id}/logs", query), endless=follow)
 
     def why(self, job_id: int) -> WhyAnswer:
         """Why a job is where it is, what would let it go on, and the steps of its life."""
         keys = frozenset(WhyAnswer.__required_keys__)
-        answer = self._object("GET", f"/v1/jobs/{job_id}/why", None, keys)
-        if not _is_job(answer["job"]) or not isinstance(answer["history"], list):
+        answer = self.ask("GET", f"/v1/jobs/{job_id}/why", None, keys)
+        if not is_job(answer["job"]) or not isinstance(answer["history"], list):
             raise not_ours(self.socket_path, "its explanation has another shape")
         return cast("WhyAnswer", answer)
 
@@ -248,7 +252,7 @@ class Client:
         if since_s is not None:
             query.append(("since", repr(since_s)))
         rest = b""
-        with closing(self._stream(_target("/v1/events", query), endless=True)) as pieces:
+        with closing(self._stream(target_of("/v1/events", query), endless=True)) as pieces:
             for piece in pieces:
                 *lines, rest = (rest + piece).split(b"\n")
                 for line in filter(None, lines):
@@ -256,18 +260,18 @@ class Client:
 
     def mode(self) -> ModeAnswer:
         """What regulation may do now."""
-        answer = self._object("GET", "/v1/mode", None, {"mode", "shadow_suspended_s"})
+        answer = self.ask("GET", "/v1/mode", None, {"mode", "shadow_suspended_s"})
         return cast("ModeAnswer", answer)
 
     def switch(self, mode: str) -> None:
         """Switch regulation to ``on``, ``shadow`` or ``off``; durable when this returns."""
-        self._object("POST", "/v1/mode", {"mode": mode}, {"mode"})
+        self.ask("POST", "/v1/mode", {"mode": mode}, {"mode"})
 
     def samples(self, since_s: float) -> Generator[SamplesAnswer, None, None]:
         """The raw samples since then, page by page; none where the journal keeps none."""
         while True:
-            target = _target("/v1/samples", [("since", repr(since_s))])
-            answer = self._object("GET", target, None, {"samples", "jobs", "platform"})
+            target = target_of("/v1/samples", [("since", repr(since_s))])
+            answer = self.ask("GET", target, None, {"samples", "jobs", "platform"})
             page = cast("SamplesAnswer", answer)
             if not page["samples"]:
                 return
@@ -276,15 +280,15 @@ class Client:
 
     def node(self) -> JsonObject:
         """Sockets, slots, devices, and what is measured how."""
-        return self._object("GET", "/v1/node")
+        return self.ask("GET", "/v1/node")
 
     def policy(self) -> JsonObject:
         """The policy in force: name, rules, parameters."""
-        return self._object("GET", "/v1/policy")
+        return self.ask("GET", "/v1/policy")
 
     def config(self) -> JsonObject:
         """The configuration in force, with where each value comes from."""
-        return self._object("GET", "/v1/config")
+        return self.ask("GET", "/v1/config")
 
     # -- one request ---------------------------------------------------------------------------
 
@@ -295,14 +299,14 @@ class Client:
         connection.connect()
         return connection
 
-    def _object(
+    def ask(
         self,
         method: str,
         target: str,
         body: Mapping[str, object] | None = None,
         keys: frozenset[str] | set[str] = frozenset(),
     ) -> JsonObject:
-        """The answer to one request: a JSON object with at least these keys."""
+        """The answer to any one request: a JSON object with at least these keys."""
         connection = self._connect()
         with closing(connection):
             send(connection, method, target, body)
@@ -350,7 +354,7 @@ class Client:
             answer = self._checked(receive(connection), {"job"})
         except RequestError as error:
             return error
-        if not _is_job(answer["job"]):
+        if not is_job(answer["job"]):
             return not_ours(self.socket_path, "no job in its answer")
         return cast("JobAnswer", answer)
 
@@ -369,7 +373,7 @@ class Client:
 
     def _with_jobs(self, answer: JsonObject) -> JsonObject:
         jobs = answer["jobs"]
-        if not isinstance(jobs, list) or not all(map(_is_job, jobs)):
+        if not isinstance(jobs, list) or not all(map(is_job, jobs)):
             raise not_ours(self.socket_path, "its jobs have another shape")
         return answer
 
@@ -385,15 +389,3 @@ def _only(outcomes: Iterator[tuple[int, Outcome]]) -> JobAnswer:
     if isinstance(outcome, RequestError):
         raise outcome
     return outcome
-
-
-def _is_job(value: JsonValue) -> TypeGuard[JsonObject]:
-    return isinstance(value, dict) and value.keys() >= _JOB_KEYS
-
-
-def _is_sum(value: JsonValue) -> bool:
-    return isinstance(value, dict) and value.keys() >= _SUM_KEYS
-
-
-def _target(path: str, query: Sequence[tuple[str, str]]) -> str:
-    return f"{path}?{urlencode(query)}" if query else path

@@ -63,6 +63,22 @@ class Predicted(TypedDict):
     source: str | None
 
 
+class Expected(TypedDict):
+    """What a job's I/O is expected to be as a mean over its run, or was when it started.
+
+    ``source`` is declared, learned, imported, measured (its own mean until now) or unknown, and
+    ``by`` the key of the ``runs`` that it is known from.
+    """
+
+    rate_bytes_per_s: float | None
+    confidence: float
+    source: str
+    io_share: float | None
+    operations_per_s: float | None
+    by: str
+    runs: int
+
+
 class JobOptions(TypedDict, total=False):
     """What may be said of a job besides its command; what is left out is the daemon's to choose."""
 
@@ -72,6 +88,8 @@ class JobOptions(TypedDict, total=False):
     walltime_s: float
     memory_bytes: int
     io_rate_bytes_per_s: float
+    io_share: float
+    io_operations_per_s: float
     no_suspend: bool
     max_suspend_s: float
     requeue: bool
@@ -95,13 +113,21 @@ class Phase(TypedDict):
     granted_s: float | None
 
 
-class JobPhase(TypedDict, total=False):
-    """What a daemon before I/O phases does not say of a job."""
+class JobNews(TypedDict, total=False):
+    """What an older daemon does not say of a job.
+
+    ``expected_ratio``: of an ended job, the expected rate over the true one.
+    """
 
     phase: Phase | None
+    io_share: float | None
+    io_operations_per_s: float | None
+    operations: int | None
+    expected: Expected
+    expected_ratio: float | None
 
 
-class Job(JobPhase):
+class Job(JobNews):
     """One job and what became of it so far."""
 
     id: int
@@ -168,6 +194,13 @@ class JobsAnswer(TypedDict):
     now_s: float
     node: LoadLine
     jobs: list[Job]
+
+
+class SubmitAnswer(TypedDict):
+    """The numbers of the jobs, and what was said of their I/O that makes no sense."""
+
+    ids: list[int]
+    warnings: NotRequired[list[str]]
 
 
 class JobAnswer(TypedDict):
@@ -277,3 +310,59 @@ class SumsAnswer(TypedDict):
     by: str
     sums: list[KeyedSum]
     total: Sum
+
+
+class Hint(TypedDict):
+    """What is known of the I/O of jobs with this key, from earlier runs.
+
+    ``off``: by what factor what it foretold of ``predictions`` jobs was wrong, typically.
+    """
+
+    key: str
+    user: str
+    uid: int
+    expected: Expected
+    last_s: float
+    run_s: float | None
+    predictions: int
+    off: float | None
+
+
+class Accuracy(TypedDict):
+    """By what factor predictions of one source were wrong, typically."""
+
+    source: str
+    predictions: int
+    off: float
+
+
+class HintsAnswer(TypedDict):
+    """What is known from earlier runs, learned last first."""
+
+    version: int
+    now_s: float
+    hints: list[Hint]
+    accuracy: list[Accuracy]
+
+
+class ImportedRun(TypedDict):
+    """One run of a program elsewhere; ``uid`` None: the caller's own."""
+
+    command: list[str]
+    ended_s: float
+    run_s: float
+    processes: int
+    read_bytes: int
+    written_bytes: int
+    io_s: float
+    operations: int | None
+    uid: int | None
+    name: str
+    job: str
+
+
+class ImportAnswer(TypedDict):
+    """How many runs were new, and how many had been imported before."""
+
+    imported: int
+    known: int

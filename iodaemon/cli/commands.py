@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
+from iodaemon.cli.said import NOTHING, Said, is_said, parse_lines
 from iodaemon.errors import NotFound, RequestError
 
 _NEEDS_SHLEX: Final = frozenset("'\"\\")
 _NOTHING_DONE: Final = "nothing was submitted"
 
 
-def read_commands(name: str, check: Callable[[Sequence[str]], None]) -> list[list[str]]:
+class Command(NamedTuple):
+    """One line's command, and what the last ``#IOD`` line above it says of it."""
+
+    words: list[str]
+    said: Said
+
+
+def read_commands(name: str, check: Callable[[Sequence[str]], None]) -> list[Command]:
     """The commands of a file; blank lines and those that begin with # are skipped.
+
+    But an ``#IOD`` line speaks of all commands below it, until the next one.
 
     Args:
         name: the file; ``-`` is standard input.
@@ -23,6 +32,7 @@ def read_commands(name: str, check: Callable[[Sequence[str]], None]) -> list[lis
     Raises:
         NotFound: there is no such file.
         RequestError: it cannot be read, a line is wrong (with its number), or none is there.
+        UsageError: an ``#IOD`` line means nothing.
     """
     shown = "standard input" if name == "-" else name
     try:
@@ -44,7 +54,7 @@ def read_commands(name: str, check: Callable[[Sequence[str]], None]) -> list[lis
 
 def parse_commands(
     lines: Iterable[str], shown: str, check: Callable[[Sequence[str]], None]
-) -> list[list[str]]:
+) -> list[Command]:
     """The words of each line's command, split as a shell would, without expanding anything.
 
     Args:
@@ -54,9 +64,12 @@ def parse_commands(
     """
     commands = []
     checked: set[str] = set()
+    said = NOTHING
     for number, line in enumerate(lines, start=1):
         text = line.strip()
         if not text or text.startswith("#"):
+            if is_said(text):
+                said = parse_lines([(number, text)], shown)
             continue
         try:
             words = split_words(text)
@@ -66,7 +79,7 @@ def parse_commands(
         except (ValueError, RequestError) as error:
             problem = f"{error}; {_NOTHING_DONE}" if isinstance(error, ValueError) else str(error)
             raise RequestError(f"{shown}:{number}: {problem}") from error
-        commands.append(words)
+        commands.append(Command(words, said))
     return commands
 
 
@@ -78,6 +91,8 @@ def split_words(text: str) -> list[str]:
     """
     if _NEEDS_SHLEX.isdisjoint(text):
         return text.split()
+    import shlex
+
     try:
         return shlex.split(text)
     except ValueError as error:

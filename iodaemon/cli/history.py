@@ -11,6 +11,7 @@ import typer
 from iodaemon.api.model import FINAL_STATES, HistoryAnswer, Job, Sum, SumsAnswer
 from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.expectation import ratio_cell
 from iodaemon.cli.failure import UsageError
 from iodaemon.cli.moment import parse_moment_s
 from iodaemon.cli.option import OFF, AsJson, Jobs, Word, Words, option
@@ -34,6 +35,7 @@ COLUMNS: Final = (
     Column("SUSP", is_number=True),
     Column("READ", is_number=True),
     Column("WRITTEN", is_number=True),
+    Column("EXPECTED", is_number=True),
     Column("EXIT", is_number=True),
 )
 _SUM_COLUMNS: Final = (
@@ -80,7 +82,8 @@ def history(
     JOB is 7, 3-9, 1,4, last or all. WHEN is 2d or 90m (ago), 12:00 (the last one), 2026-11-21 (its
     first moment), '2026-11-21 12:00', today or yesterday.
 
-    SUSP is time in which it stood still; IO/s what a running job read and wrote on average.
+    SUSP is time in which it stood still; EXPECTED what its I/O was expected to be over what it
+    was; IO/s what a running job read and wrote on average.
     """
     if by not in (None, "user", "name"):
         raise UsageError(f"--by: {by!r} adds nothing up: write --by user or --by name")
@@ -165,6 +168,7 @@ def job_row(job: Job) -> list[str]:
         output.clock(job["run_s"]),
         output.clock(job["suspended_io_s"] + job["suspended_user_s"]),
         *(_bytes(job[key], started=job["started_s"]) for key in ("read_bytes", "written_bytes")),
+        ratio_cell(job),
         exit_word(job),
     ]
 

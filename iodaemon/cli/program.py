@@ -41,6 +41,7 @@ VERBS: Final[Mapping[str, str]] = MappingProxyType(
         "replay": "replay",
         "node": "node",
         "doctor": "doctor",
+        "hint": "hint",
         "policy": "policy",
         "config": "config",
         "sim": "sim",

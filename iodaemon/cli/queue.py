@@ -13,6 +13,7 @@ from iodaemon.api.client import Client
 from iodaemon.api.model import STATE_CODES, Job, JobsAnswer, LoadLine
 from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.expectation import expected_cell
 from iodaemon.cli.failure import UsageError
 from iodaemon.cli.option import OFF, AsJson, Jobs, Word, Words, option
 from iodaemon.cli.output import Column
@@ -33,6 +34,7 @@ COLUMNS: Final = (
     Column("RUN", is_number=True),
     Column("SUSP", is_number=True),
     Column("IO/s", is_number=True),
+    Column("EXPECTED", is_number=True),
     Column("REASON"),
 )
 _STATE_AT: Final = 3
@@ -70,6 +72,9 @@ def queue(
     ST is the state's code: H held, PD pending, ST starting, R running, SI suspended for I/O,
     SU suspended by a person, SG stopping; CD completed, F failed, CA cancelled, TO timeout,
     OM out of memory, LO lost.
+
+    IO/s is what it moves now, EXPECTED the mean over its run: d declared, l learned from earlier
+    runs, i imported, m its own mean until now; ? is unknown.
     """
     session: Session = ctx.obj
     view = _View(
@@ -162,6 +167,7 @@ def job_row(job: Job) -> list[str]:
         output.clock(job["run_s"]),
         output.clock(job["suspended_io_s"] + job["suspended_user_s"]),
         rate,
+        expected_cell(job),
         job["reason"]["text"] if job["reason"] else "",
     ]
 

@@ -28,7 +28,7 @@ class Place(NamedTuple):
     """Where jobs run and with what.
 
     Attributes:
-        options: ``cwd``, ``umask``, and ``stdout`` and ``stderr`` where they were given; absolute.
+        options: ``cwd``, absolute, and ``umask``.
         environment: all of it.
     """
 
@@ -46,10 +46,9 @@ def parse_limits(
     cpus: str | None,
     mem: str | None,
     time: str | None,
-    io_rate: str | None,
     max_suspend: str | None,
 ) -> JobOptions:
-    """The part of a spec that says how much; a bare number is MiB, minutes, or MB/s.
+    """The part of a spec that says how much; a bare number is MiB or minutes.
 
     Raises:
         UsageError: one of them is no such quantity; names the option.
@@ -61,8 +60,6 @@ def parse_limits(
         limits["memory_bytes"] = int(_quantity("--mem", mem, _memory_bytes))
     if time is not None:
         limits["walltime_s"] = _quantity("--time", time, _minutes_s)
-    if io_rate is not None:
-        limits["io_rate_bytes_per_s"] = _quantity("--io-rate", io_rate, _rate_bytes_per_s)
     if max_suspend is not None:
         limits["max_suspend_s"] = _quantity("--max-suspend", max_suspend, _minutes_s)
     return limits
@@ -96,12 +93,6 @@ def _memory_bytes(text: str) -> float:
     return parse_bytes(text + " MiB" if _is_bare(text) else text)
 
 
-def _rate_bytes_per_s(text: str) -> float:
-    from iodaemon.units import parse_rate_bytes_per_s
-
-    return parse_rate_bytes_per_s(text + " MB/s" if _is_bare(text) else text)
-
-
 def _is_bare(text: str) -> bool:
     return text.strip().replace(".", "", 1).isdigit()
 
@@ -110,8 +101,6 @@ def find_place(
     environ: Mapping[str, str],
     *,
     chdir: str | None,
-    out: str | None,
-    err: str | None,
     env: Sequence[str],
     is_clean: bool,
 ) -> Place:
@@ -119,15 +108,25 @@ def find_place(
 
     Raises:
         UsageError: ``--env`` without ``=``.
-        RequestError: a directory is missing or may not be entered or written.
+        RequestError: a directory is missing or may not be entered.
     """
     cwd = _working_directory(chdir)
     options = JobOptions(cwd=cwd, umask=_umask())
+    return Place(options, _environment(environ, env, is_clean=is_clean))
+
+
+def output_options(cwd: str, out: str | None, err: str | None) -> JobOptions:
+    """Where the job's words go, as absolute paths.
+
+    Raises:
+        RequestError: a directory is missing or may not be written.
+    """
+    options = JobOptions()
     if out is not None:
         options["stdout"] = _output_file("--output", cwd, out)
     if err is not None:
         options["stderr"] = _output_file("--error", cwd, err)
-    return Place(options, _environment(environ, env, is_clean=is_clean))
+    return options
 
 
 def _umask() -> int:

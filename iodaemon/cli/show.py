@@ -10,6 +10,7 @@ from iodaemon.api.model import FINAL_STATES, Job, JobDetail
 from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.each import tell_each
+from iodaemon.cli.expectation import expected_words, percent
 from iodaemon.cli.option import OFF, AsJson, Jobs
 from iodaemon.cli.selector import format_ids
 
@@ -71,7 +72,9 @@ def _asked(job: Job) -> str:
     if job["walltime_s"] is not None:
         parts.append(f"{format_duration(job['walltime_s'])} run time")
     if job["io_rate_bytes_per_s"] is not None:
-        parts.append(f"{format_rate(job['io_rate_bytes_per_s'])} I/O")
+        share = job.get("io_share")
+        part = "" if share is None else f" in {percent(share)} of its run time"
+        parts.append(f"{format_rate(job['io_rate_bytes_per_s'])} I/O{part}")
     if job["no_suspend"]:
         parts.append("never to be suspended")
     elif job["max_suspend_s"] is not None:
@@ -137,5 +140,8 @@ def _io(job: Job) -> list[tuple[str, str]]:
         confidence = predicted["confidence"]
         sure = "" if confidence is None else f", confidence {confidence:.2g}"
         source = f" ({predicted['source']}{sure})" if predicted["source"] else ""
-        pairs.append(("I/O expected", f"{output.rate(predicted['rate_bytes_per_s'])}{source}"))
+        rate = output.rate(predicted["rate_bytes_per_s"])
+        known = predicted["source"] != "unknown"
+        pairs.append(("I/O next", f"{rate}{source}" if known else "unknown"))
+    pairs.append(("I/O expected", expected_words(job)))
     return pairs

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from iodaemon.api.model import JobOptions, JobSpec
+from iodaemon.api.model import JobOptions, JobSpec, SubmitAnswer
 from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.commands import Command, read_commands
 from iodaemon.cli.failure import UsageError
 from iodaemon.cli.option import OFF, AsJson, Word, Words, argument, option
-from iodaemon.cli.request import Place, check_command, find_place, parse_limits
+from iodaemon.cli.request import Place, check_command, find_place
+from iodaemon.cli.said import NOTHING, Said, Scripts, options_of
 from iodaemon.cli.selector import job_words
 from iodaemon.cli.session import Session
 from iodaemon.errors import RequestError
@@ -22,7 +24,7 @@ from iodaemon.errors import RequestError
 app = new_app()
 
 
-Command = Annotated[Words, argument("COMMAND")]
+CommandWords = Annotated[Words, argument("COMMAND")]
 Name = Annotated[Word, option("-J", "--name", metavar="NAME", text="Shown in the queue.")]
 Cpus = Annotated[Word, option("-n", "--cpus", metavar="N", text="CPUs, all of one socket [1].")]
 Mem = Annotated[Word, option("--mem", metavar="SIZE", text="Memory: 16G; bare number: MiB.")]
@@ -36,7 +38,14 @@ Time = Annotated[
     ),
 ]
 IoRate = Annotated[
-    Word, option("--io-rate", metavar="RATE", text="I/O it will do: 40 MB/s; bare number: MB/s.")
+    Word,
+    option("--io-rate", metavar="RATE", text="What it moves in I/O: 40 MB/s; bare number: MB/s."),
+]
+IoShare = Annotated[
+    Word, option("--io-share", metavar="SHARE", text="Of its run time, in I/O: 0.2 or 20% [all].")
+]
+IoOps = Annotated[
+    Word, option("--io-ops", metavar="RATE", text="Requests a second while in I/O: 500 or 2k.")
 ]
 NoSuspend = Annotated[bool, option("--no-suspend", text="The regulation never suspends it.")]
 MaxSuspend = Annotated[
@@ -74,12 +83,14 @@ DryRun = Annotated[bool, option("--dry-run", text="Check, print, and submit noth
 @verb(app, "submit", takes_command=True)
 def submit(
     ctx: typer.Context,
-    command: Command = None,
+    command: CommandWords = None,
     name: Name = None,
     cpus: Cpus = None,
     mem: Mem = None,
     time: Time = None,
     io_rate: IoRate = None,
+    io_share: IoShare = None,
+    io_ops: IoOps = None,
     no_suspend: NoSuspend = OFF,
     max_suspend: MaxSuspend = None,
     requeue: Requeue = OFF,
@@ -99,14 +110,19 @@ def submit(
 
     COMMAND is all from -- (or from the first word that is no option), run without a shell, as in
     'iod submit -n 4 -t 90m -- ./solve mesh.dat'.
+
+    A script may say the same: lines '#IOD time=90m io=40M,20%' before its first command. What
+    options say goes before them. In a --from file such a line speaks of all commands below it.
     """
-    limits = parse_limits(cpus=cpus, mem=mem, time=time, io_rate=io_rate, max_suspend=max_suspend)
-    place = find_place(os.environ, chdir=chdir, out=out, err=err, env=env or [], is_clean=clean_env)
-    flags = _flags(name=name, no_suspend=no_suspend, requeue=requeue, hold=hold)
-    options = limits | place.options | flags
-    specs: list[JobSpec] = [
-        {**options, "command": words} for words in _commands(ctx.obj, command, from_file, place)
-    ]
+    options = {"name": name, "cpus": cpus, "mem": mem, "time": time, "output": out, "error": err}
+    hints = {"io-rate": io_rate, "io-share": io_share, "io-ops": io_ops}
+    switches = {"no-suspend": no_suspend, "requeue": requeue, "hold": hold}
+    said = Said(
+        {**_given({**options, "max-suspend": max_suspend}), **_switched(switches)}, _given(hints)
+    )
+    place = find_place(os.environ, chdir=chdir, env=env or [], is_clean=clean_env)
+    options_of(said, place)  # what is wrong with them is told before what is with the command
+    specs = _specs(_commands(ctx.obj, command, from_file, place), said, place)
     _warn_of_shared_files(specs)
     report = _in_json if as_json else _bare if parsable else _in_words
     if dry_run:
@@ -114,23 +130,36 @@ def submit(
     return _send(ctx.obj, specs, place.environment, report=report, wait=wait)
 
 
-def _flags(*, name: str | None, no_suspend: bool, requeue: bool, hold: bool) -> JobOptions:
-    """What was said, and nothing that was not: the daemon has the defaults."""
-    flags = JobOptions()
-    if name is not None:
-        flags["name"] = name
-    if no_suspend:
-        flags["no_suspend"] = True
-    if requeue:
-        flags["requeue"] = True
-    if hold:
-        flags["hold"] = True
-    return flags
+def _given(words: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: word for name, word in words.items() if word is not None}
+
+
+def _switched(switches: Mapping[str, bool]) -> dict[str, str]:
+    return {name: "" for name, is_on in switches.items() if is_on}
+
+
+def _specs(commands: Sequence[Command], said: Said, place: Place) -> list[JobSpec]:
+    """Each command with what is said of it; one line a hint that makes no sense."""
+    scripts = Scripts(place)
+    made: dict[tuple[int, int], tuple[JobOptions, str]] = {}
+    problems: dict[str, None] = {}
+    specs: list[JobSpec] = []
+    for words, line in commands:
+        script = scripts.said(words)
+        if (id(script), id(line)) not in made:  # all of them live as long as this call
+            made[id(script), id(line)] = options_of(said.over(line.over(script)), place)
+        options, problem = made[id(script), id(line)]
+        if problem:
+            problems[problem] = None
+        specs.append({**options, "command": words})
+    for problem in problems:
+        output.say(problem)
+    return specs
 
 
 def _commands(
     session: Session, command: list[str] | None, from_file: str | None, place: Place
-) -> list[list[str]]:
+) -> list[Command]:
     """The commands to submit, each checked.
 
     Raises:
@@ -140,13 +169,11 @@ def _commands(
     if from_file is not None:
         if command:
             raise UsageError("--from reads the commands from a file: leave the command away")
-        from iodaemon.cli.commands import read_commands
-
         return read_commands(from_file, lambda words: _check(session, words, place))
     if not command:
         raise UsageError("no command to submit: write it after --, as in 'iod submit -- make -j4'")
     _check(session, command, place)
-    return [command]
+    return [Command(command, NOTHING)]
 
 
 def _check(session: Session, words: Sequence[str], place: Place) -> None:
@@ -169,30 +196,32 @@ def _send(
     specs: Sequence[JobSpec],
     environment: dict[str, str],
     *,
-    report: Callable[[list[int]], None],
+    report: Callable[[SubmitAnswer], None],
     wait: bool,
 ) -> int:
     client = session.client()
-    ids = client.submit(specs, environment)
-    report(ids)
+    answer = client.submit_warned(specs, environment)
+    report(answer)
+    for warning in answer.get("warnings", []):
+        output.say(warning)
     if not wait:
         return 0
     from iodaemon.cli.wait import wait_for
 
     sys.stdout.flush()  # whoever reads it may act on the job while it runs
-    return wait_for(client, ids, as_json=False)
+    return wait_for(client, answer["ids"], as_json=False)
 
 
-def _in_words(ids: list[int]) -> None:
-    print(job_words(ids))
+def _in_words(answer: SubmitAnswer) -> None:
+    print(job_words(answer["ids"]))
 
 
-def _bare(ids: list[int]) -> None:
-    print("\n".join(map(str, ids)))
+def _bare(answer: SubmitAnswer) -> None:
+    print("\n".join(map(str, answer["ids"])))
 
 
-def _in_json(ids: list[int]) -> None:
-    output.print_json({"ids": ids})
+def _in_json(answer: SubmitAnswer) -> None:
+    output.print_json(answer)
 
 
 def _show(specs: Sequence[JobSpec], *, as_json: bool) -> int:

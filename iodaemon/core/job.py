@@ -184,10 +184,14 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IoTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """A job's I/O from its start, as the kernel counts it; None where it could not be read."""
+    """A job's I/O from its start, as the kernel counts it; None where it could not be read.
+
+    ``operations`` are read and write system calls.
+    """
 
     read_bytes: int | None = None
     written_bytes: int | None = None
+    operations: int | None = None
 
     @property
     def total_bytes(self) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Hashable
+
 from iodaemon.core.bandwidth import Meter
 from iodaemon.core.experience import Experience
 from iodaemon.core.job import Job, JobId
@@ -9,7 +11,7 @@ from iodaemon.core.prediction import UNKNOWN, Prediction
 
 
 class Outlook:
-    """Answers for jobs that wait or run. Hints are kept until something was learned.
+    """Answers for jobs that wait or run. A hint is kept until something was learned of its kind.
 
     Args:
         meter: what is measured.
@@ -24,6 +26,8 @@ class Outlook:
         self._experience = experience
         self._hints: dict[JobId, Prediction | None] = {}
         self.lessons = 0
+        self._kinds: dict[JobId, Collection[Hashable]] = {}
+        self._jobs_of: dict[Hashable, set[JobId]] = {}
 
     def predicted(self, job: Job) -> Prediction:
         """What it moves now, if it runs: as in the last slice that shows it, else as hinted."""
@@ -44,19 +48,35 @@ class Outlook:
             known = job.spec.declared
             if known is None and self._experience is not None:
                 known = self._experience.find(job)
+                self._follow(job, self._experience.kinds(job))
             self._hints[job.id] = known
         return self._hints[job.id]
 
     def learn(self, job: Job) -> None:
         """The job has come to its end; those like it are seen in its light from now on."""
         if self._experience is not None:
-            self._experience.learn(job)
-            self._hints.clear()
-            self.lessons += 1
+            self.renew(self._experience.learn(job))
+
+    def renew(self, kinds: Collection[Hashable]) -> None:
+        """Look again, when asked next, at what is known of jobs of these kinds."""
+        for kind in kinds:
+            for job_id in tuple(self._jobs_of.get(kind, ())):
+                self.forget(job_id)
+                self.lessons += 1
 
     def forget(self, job_id: JobId) -> None:
-        """Drop what is kept of a job that ended."""
+        """Drop what is kept of a job, for example because it ended."""
         self._hints.pop(job_id, None)
+        for kind in self._kinds.pop(job_id, ()):
+            jobs = self._jobs_of[kind]
+            jobs.discard(job_id)
+            if not jobs:
+                del self._jobs_of[kind]
+
+    def _follow(self, job: Job, kinds: Collection[Hashable]) -> None:
+        self._kinds[job.id] = kinds
+        for kind in kinds:
+            self._jobs_of.setdefault(kind, set()).add(job.id)
 
     def _mean_until_now(self, job: Job) -> Prediction | None:
         """From its counters at the last sample."""

@@ -21,6 +21,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         source: where it is known from.
         io_share: the part of its run time in which it does I/O. None: not known.
         operations_per_s: read and write requests. None: not known.
+        by: what earlier runs it is known by, for example ``name:solver``. Empty: none.
+        runs: how many of them.
     """
 
     rate_bytes_per_s: float
@@ -28,6 +30,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     source: Source
     io_share: float | None = None
     operations_per_s: float | None = None
+    by: str = ""
+    runs: int = 0
 
     @property
     def is_known(self) -> bool:

@@ -168,6 +168,7 @@ class State:
             raise InvariantError(f"job {job_id} is {job.state}; it runs, so it was durable")
         del self.jobs[job_id]
         self._leave_queue(job_id)
+        self.outlook.forget(job_id)
         if job.state is JobState.STARTING:  # decided, but a start is performed once durable
             self._give_back(job)
             del self._live[job_id]

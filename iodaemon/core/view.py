@@ -141,8 +141,8 @@ class PlacementView(Protocol):
         """All jobs that hold slots; each knows its partition."""
         ...
 
-    def predicted(self, job_id: JobId) -> Prediction:
-        """What the job is expected to move when it runs."""
+    def expected(self, job_id: JobId) -> Prediction:
+        """What the job moves as a mean over its whole run."""
         ...
 
     def slots_free(self, partition_id: PartitionId) -> int:
@@ -183,9 +183,9 @@ class Draft:
         yield from self._view.live
         yield from self._started
 
-    def predicted(self, job_id: JobId) -> Prediction:
-        """What the job is expected to move when it runs."""
-        return self._view.predicted(job_id)
+    def expected(self, job_id: JobId) -> Prediction:
+        """What the job moves as a mean over its whole run."""
+        return self._view.expected(job_id)
 
     def slots_free(self, partition_id: PartitionId) -> int:
         """Slots that no job holds, neither in the state nor on the draft, less those set aside."""

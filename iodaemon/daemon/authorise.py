@@ -10,7 +10,16 @@ from iodaemon.core.job import Job
 from iodaemon.errors import NotPermitted
 
 Verb = Literal[
-    "see", "submit", "cancel", "requeue", "suspend", "resume", "phase", "read_output", "regulate"
+    "see",
+    "submit",
+    "cancel",
+    "requeue",
+    "suspend",
+    "resume",
+    "phase",
+    "read_output",
+    "regulate",
+    "hint",
 ]
 
 _CREDENTIALS: Final = "3i"  # struct ucred: pid, uid, gid (unix(7), SO_PEERCRED)

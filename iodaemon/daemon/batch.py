@@ -11,6 +11,8 @@ from iodaemon.core.decision import Transition
 from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.rule import Mode
 from iodaemon.core.sample import Sample
+from iodaemon.core.trace import Trace
+from iodaemon.daemon.hintbook import Forgotten
 from iodaemon.daemon.notebook import Note
 
 Environment = Mapping[str, str]
@@ -46,6 +48,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         samples: raw, for replay.
         mode: regulation's new mode; None: as it was.
         anchor_s: what the times from now on are counted from (``WallTimeline``); None: as it was.
+        traces: runs elsewhere that were imported.
+        forgotten: keys of I/O hints.
     """
 
     jobs: tuple[Job, ...] = ()
@@ -57,6 +61,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     samples: tuple[Sample, ...] = ()
     mode: Mode | None = None
     anchor_s: float | None = None
+    traces: tuple[Trace, ...] = ()
+    forgotten: tuple[Forgotten, ...] = ()
 
     @property
     def only_begins(self) -> bool:
@@ -79,6 +85,8 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
         environments: those of the waiting and live jobs.
         mode: regulation's mode as it was switched last; None: it never was.
         anchor_s: what the jobs' times are counted from; None: that was not written down.
+        traces: runs elsewhere, in the order of their import.
+        forgotten: keys of I/O hints.
     """
 
     jobs: tuple[Job, ...]
@@ -87,3 +95,5 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     environments: Mapping[str, Environment]
     mode: Mode | None = None
     anchor_s: float | None = None
+    traces: tuple[Trace, ...] = ()
+    forgotten: tuple[Forgotten, ...] = ()

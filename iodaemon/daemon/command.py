@@ -14,7 +14,7 @@ from iodaemon.core.job import WAITING, Job, JobState
 from iodaemon.daemon.authorise import Verb
 from iodaemon.daemon.lookup import Lookup, json_answer, read_body
 from iodaemon.daemon.record import user_name
-from iodaemon.daemon.submission import decode_submission, environment_key, job_maker
+from iodaemon.daemon.submission import decode_submission, environment_key, heed_hints, job_maker
 from iodaemon.errors import JournalError, RequestError
 
 _SUSPEND_WAIT_S: Final = 5.0
@@ -49,9 +49,11 @@ class Commands:
         actor = self._lookup.allow(request, "submit")
         submission = decode_submission(await request.read(), self._state.platform)
         key = environment_key(submission.environment)
-        makers = [job_maker(job, actor.uid, key) for job in submission.jobs]
+        jobs, warnings = heed_hints(submission)
+        makers = [job_maker(job, actor.uid, key) for job in jobs]
         ids = await self._driver.submit(makers, submission.environment, key)
-        return json_answer({"ids": ids}, status=201)
+        answer = {"ids": ids} | ({"warnings": warnings} if warnings else {})
+        return json_answer(answer, status=201)
 
     async def _cancel(self, request: web.Request) -> web.Response:
         job = await self._lookup.job(request)

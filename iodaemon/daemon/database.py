@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from iodaemon.daemon import hintbook
 from iodaemon.errors import JournalError
 
 SCHEMA: Final = 1
@@ -125,6 +126,7 @@ def prepare(db: sqlite3.Connection, path: Path, *, seed: int) -> None:
             f"journal {path} has schema {schema}, {word} than {SCHEMA} of this iodaemon; use the "
             f"iodaemon that wrote it, or move it away"
         )
+    hintbook.add_tables(db)
     # Only here: while a daemon runs it may refer again to one that it knows to be stored.
     db.execute("DELETE FROM environment WHERE id NOT IN (SELECT environment_id FROM job)")
 

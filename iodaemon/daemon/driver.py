@@ -214,7 +214,7 @@ class Driver:
         self.tally.step.begin()
         plan = self.controller.step(events)
         self.tally.step.end()
-        self.tally.take(plan)
+        self.tally.take(plan, self.state.jobs)
         log_plan(plan)
         submitted = tuple(e.job.id for e in events if isinstance(e, ev.JobSubmitted))
         if any(isinstance(event, ev.SampleTaken) for event in events):

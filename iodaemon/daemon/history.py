@@ -262,7 +262,7 @@ def parse_query(items: Iterable[tuple[str, str]]) -> Asked:
     select = query.get("select", "")
     parse_selector(select or "all", 0)  # says what is wrong with it
     return Asked(
-        uid=_parse_user(query["user"]) if "user" in query else None,
+        uid=parse_user(query["user"]) if "user" in query else None,
         name=query.get("name", ""),
         states=_parse_states([value for key, value in pairs if key == "state"]),
         since_s=_parse_time(query, "since_s"),
@@ -273,7 +273,12 @@ def parse_query(items: Iterable[tuple[str, str]]) -> Asked:
     )
 
 
-def _parse_user(text: str) -> int:
+def parse_user(text: str) -> int:
+    """The user's number, by name or number. May wait for the system's user database.
+
+    Raises:
+        NotFound: no such user.
+    """
     if text.isascii() and text.isdigit():
         return min(int(text[:20]), LARGEST_ID)
     try:

@@ -8,7 +8,7 @@ from typing import Final
 from iodaemon.core.bandwidth import Bandwidth
 from iodaemon.core.job import SUSPENDED, JobState
 from iodaemon.core.platform import PartitionId
-from iodaemon.daemon.metric import Metric, Rows, Scene
+from iodaemon.daemon.metric import Histograms, Metric, Rows, Scene
 from iodaemon.registry import rule_name
 
 # -- policy -------------------------------------------------------------------------------------
@@ -73,6 +73,14 @@ def _starts_blocked(scene: Scene) -> Rows:
 
 def _counted(counts: Mapping[str, float]) -> Rows:
     return (((name,), count) for name, count in sorted(counts.items()))
+
+
+def _expectations(scene: Scene) -> Rows:
+    return _counted(scene.driver.tally.expectations)
+
+
+def _hindsight(scene: Scene) -> Histograms:
+    return {(source,): each for source, each in scene.driver.tally.hindsight.items()}
 
 
 def _moved(scene: Scene) -> Rows:
@@ -175,6 +183,21 @@ JOB_METRICS: Final = (
         "What jobs read and wrote, as far as it is known, by the disk that their open files lie "
         "on; several: on more than one, none: on no disk of this machine, unknown: not known.",
         _moved,
+    ),
+    Metric(
+        "job_io_expectations_total",
+        "counter",
+        ("source",),
+        "Started jobs, by where it was known from what their I/O would be.",
+        _expectations,
+    ),
+    Metric(
+        "job_io_expected_ratio",
+        "histogram",
+        ("source",),
+        "Of ended jobs whose I/O was foretold, the expected mean rate over the true one, 1 kB/s "
+        "added to both; by where it was known from.",
+        _hindsight,
     ),
     Metric(
         "longest_suspension_seconds",

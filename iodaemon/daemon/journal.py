@@ -24,7 +24,7 @@ from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.rule import Mode
 from iodaemon.core.sample import Sample
 from iodaemon.core.state import KEPT_FINISHED
-from iodaemon.daemon import database, notebook
+from iodaemon.daemon import database, hintbook, notebook
 from iodaemon.daemon.batch import BandwidthMinute, Batch, Restored
 from iodaemon.daemon.notebook import Note
 from iodaemon.errors import JournalError
@@ -125,6 +125,7 @@ class Journal:
         minutes = [msgspec.structs.astuple(minute) for minute in batch.minutes]
         notes = notebook.note_rows(batch.notes)
         samples = notebook.sample_rows(batch.samples)
+        traces = hintbook.trace_rows(batch.traces)
 
         def store(db: sqlite3.Connection) -> None:
             database.store_environments(db, environments)
@@ -133,6 +134,7 @@ class Journal:
             database.store_minutes(db, minutes)
             database.remove_jobs(db, batch.removed)
             notebook.store(db, notes, samples)
+            hintbook.store(db, traces, batch.forgotten)
             if batch.mode is not None:
                 database.store_mode(db, batch.mode)
             if batch.anchor_s is not None:
@@ -155,6 +157,7 @@ class Journal:
         def work(db: sqlite3.Connection) -> None:
             pruned.append(database.prune(db, before_s, limit=PRUNE_JOBS))
             notebook.prune(db, before_s)
+            hintbook.prune(db, before_s)
 
         def go_on(error: JournalError | None) -> None:
             if error is None and pruned[-1] == PRUNE_JOBS and not self._closing:
@@ -215,6 +218,7 @@ class Journal:
                 if (record := database.environment(db, key)) is not None
             }
             meta = database.meta(db)
+            traces, forgotten = hintbook.traces(db), hintbook.forgotten(db)
         return Restored(
             jobs=tuple(jobs),
             next_id=JobId(meta["next_id"]),
@@ -222,6 +226,8 @@ class Journal:
             environments=environments,
             mode=None if "mode" not in meta else Mode(meta["mode"]),
             anchor_s=meta.get("anchor_s"),
+            traces=traces,
+            forgotten=forgotten,
         )
 
     def finished(self, job_id: JobId) -> Job | None:

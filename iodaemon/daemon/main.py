@@ -35,6 +35,7 @@ from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.exporter import Exporter
 from iodaemon.daemon.host import startup_warnings
 from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.knowledge import Knowledge
 from iodaemon.daemon.launching import launch_record
 from iodaemon.daemon.metric import Scene
 from iodaemon.daemon.place import prepare_places, spoken_of
@@ -81,6 +82,7 @@ class _Daemon:
         self._state_dir = Path(config.state_dir)
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
+        self._knowledge = Knowledge()
 
     async def live(self) -> int:
         """Open, serve, close; 1 after a failure of our own, with its traceback in the log."""
@@ -149,7 +151,8 @@ class _Daemon:
         )
 
     async def _until_stopped(self, driver: Driver, journal: Journal) -> None:
-        """Wait for a signal; meanwhile forget what is older than ``retain``."""
+        """Wait for a signal; meanwhile learn of the past, forget what is older than ``retain``."""
+        past = asyncio.create_task(self._knowledge.learn_the_past(journal, driver.state.outlook))
         while not self._stopping.is_set():
             if not driver.problem:
                 before_s = driver.timeline.now_s - self._config.retain_s
@@ -159,6 +162,7 @@ class _Daemon:
                 await asyncio.wait_for(self._stopping.wait(), _PRUNE_EVERY_S)
             except TimeoutError:
                 continue
+        past.cancel()
 
     def _assemble(
         self, journal: Journal, timeline: WallTimeline, restored: Restored
@@ -167,7 +171,8 @@ class _Daemon:
         config = self._config
         simulated = config.backend == "simulated"
         platform = default_platform() if simulated else linux_platform(config)
-        state = State(platform)
+        self._knowledge.recall(restored)
+        state = State(platform, experience=self._knowledge.recollection)
         state.restore([_awaken(job) for job in restored.jobs], restored.next_id)
         mode = restored.mode or Mode(config.mode)
         controller = Controller(state, self._policy.rules, seed=restored.seed, mode=mode)
@@ -206,6 +211,7 @@ class _Daemon:
         return Server(
             driver,
             journal,
+            knowledge=self._knowledge,
             jobs_directory=self._state_dir / "jobs",
             cancel_grace_s=self._config.cancel_grace_s,
             pids=door.pids,

@@ -5,7 +5,7 @@ The exporter's table is made of these; so is the table in docs/metrics.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Literal, NamedTuple, assert_never
 
 from prometheus_client.core import (
@@ -18,13 +18,15 @@ from prometheus_client.core import (
 )
 
 from iodaemon.daemon.driver import Driver
-from iodaemon.daemon.tally import Durations
+from iodaemon.daemon.tally import Durations, Histogram
 
 PREFIX: Final = "iodaemon_"
 
 Kind = Literal["gauge", "counter", "histogram"]
 Rows = Iterable[tuple[tuple[str, ...], float]]
 """Label values, in the order of the metric's labels, and the value."""
+Histograms = Mapping[tuple[str, ...], Histogram]
+"""One histogram for each set of label values."""
 
 
 class Scene(NamedTuple):
@@ -47,25 +49,31 @@ class Metric(NamedTuple):
         kind: what Prometheus calls its type.
         labels: names of its labels.
         help: one sentence, for people.
-        read: its values now; of a histogram the durations.
+        read: its values now; of a histogram its histograms, or the one without labels.
     """
 
     name: str
     kind: Kind
     labels: tuple[str, ...]
     help: str
-    read: Callable[[Scene], Rows | Durations]
+    read: Callable[[Scene], Rows | Histograms | Durations]
 
     def family(self, scene: Scene) -> Family:
         """The metric with its values now, as the client library writes it."""
-        name, values = PREFIX + self.name, self.read(scene)
-        if isinstance(values, Durations):
-            histogram = HistogramMetricFamily(name, self.help)
-            histogram.add_metric([], buckets=values.cumulative(), sum_value=values.sum_s)
-            return histogram
+        name, found = PREFIX + self.name, self.read(scene)
+        if isinstance(found, Durations):
+            return self._histogram(name, {(): found.histogram})
+        if isinstance(found, Mapping):
+            return self._histogram(name, found)
         family = self._empty(name)
-        for labels, value in values:
+        for labels, value in found:
             family.add_metric(list(labels), value)
+        return family
+
+    def _histogram(self, name: str, values: Histograms) -> HistogramMetricFamily:
+        family = HistogramMetricFamily(name, self.help, labels=self.labels)
+        for labels, each in values.items():
+            family.add_metric(list(labels), buckets=each.cumulative(), sum_value=each.sum)
         return family
 
     def _empty(self, name: str) -> GaugeMetricFamily | CounterMetricFamily:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from iodaemon.core.bandwidth import Bandwidth
+from iodaemon.core.hindsight import hindsight
 from iodaemon.core.job import SUSPENDED, Job, JobState
+from iodaemon.core.prediction import UNKNOWN, Prediction
 from iodaemon.core.rule import Rules
 from iodaemon.core.state import TURN, State
 from iodaemon.units import format_duration
@@ -45,6 +47,8 @@ def job_record(job: Job, state: State | None, now_s: float, jobs_directory: Path
         "walltime_s": spec.walltime_s,
         "memory_bytes": spec.memory_bytes,
         "io_rate_bytes_per_s": spec.io_rate_bytes_per_s,
+        "io_share": spec.io_share,
+        "io_operations_per_s": spec.io_operations_per_s,
         "no_suspend": spec.no_suspend,
         "max_suspend_s": spec.max_suspend_s,
         "requeue": spec.requeue,
@@ -99,6 +103,7 @@ def _io(job: Job, state: State | None) -> dict[str, Any]:
     """
     totals: Any = job.io
     bandwidth = predicted = None
+    expected = job.expected or UNKNOWN
     if state is not None and job.is_live:
         totals = state.meter.counters(job.id) or job.io
         rate = Bandwidth() if job.state in SUSPENDED else state.meter.bandwidth(job.id)
@@ -109,6 +114,7 @@ def _io(job: Job, state: State | None) -> dict[str, Any]:
             }
     if state is not None and not job.state.is_final:
         guess = state.predicted(job.id)
+        expected = state.expected(job.id)
         predicted = {
             "rate_bytes_per_s": guess.rate_bytes_per_s,
             "confidence": guess.confidence,
@@ -117,8 +123,25 @@ def _io(job: Job, state: State | None) -> dict[str, Any]:
     return {
         "read_bytes": totals.read_bytes,
         "written_bytes": totals.written_bytes,
+        "operations": totals.operations,
         "bandwidth": bandwidth,
         "predicted": predicted,
+        "expected": expected_record(expected),
+        "expected_ratio": hindsight(job) if job.state.is_final else None,
+    }
+
+
+def expected_record(expected: Prediction) -> dict[str, Any]:
+    """What is expected of a job's I/O, or was when it started; null where it is not known."""
+    rate = expected.rate_bytes_per_s if expected.is_known else None
+    return {
+        "rate_bytes_per_s": rate,
+        "confidence": expected.confidence,
+        "source": expected.source,
+        "io_share": expected.io_share,
+        "operations_per_s": expected.operations_per_s,
+        "by": expected.by,
+        "runs": expected.runs,
     }
 
 

@@ -14,8 +14,10 @@ from aiohttp import web
 from iodaemon.core.job import JobId
 from iodaemon.daemon.command import Commands
 from iodaemon.daemon.driver import Driver
+from iodaemon.daemon.hinting import Hinting
 from iodaemon.daemon.history import History
 from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.knowledge import Knowledge
 from iodaemon.daemon.lookup import Lookup, error_answer, json_answer
 from iodaemon.daemon.phasing import Phasing
 from iodaemon.daemon.query import Queries
@@ -38,6 +40,7 @@ class Server:
         driver: Driver,
         journal: Journal,
         *,
+        knowledge: Knowledge,
         jobs_directory: Path,
         cancel_grace_s: float,
         pids: Callable[[JobId], list[int]],
@@ -57,6 +60,7 @@ class Server:
         self._history = History(self._lookup)
         self._telling = Telling(self._lookup)
         self._commands = Commands(self._lookup, cancel_grace_s=cancel_grace_s)
+        self._hinting = Hinting(self._lookup, knowledge)
         self._phasing = Phasing(self._lookup, ending=self._ending)
 
     async def open(self, path: Path) -> None:
@@ -98,6 +102,7 @@ class Server:
         app.add_routes(self._telling.routes())
         app.add_routes(self._commands.routes())
         app.add_routes(self._phasing.routes())
+        app.add_routes(self._hinting.routes())
         app.add_routes(self._further_routes)
         app.add_routes([web.get(f"/v1/{name}", self._reporting(name)) for name in self._reports])
         return app

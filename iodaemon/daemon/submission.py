@@ -12,8 +12,11 @@ import msgspec
 from iodaemon.core.job import Job, JobId, JobSpec, JobState, Reason
 from iodaemon.core.platform import Platform
 from iodaemon.errors import RequestError
+from iodaemon.hint import DROPPED, SenselessHint, check_hint
 
 _LARGEST_BATCH: Final = 100_000
+_MOST_WARNINGS: Final = 20
+_HINTS: Final = ("io_rate_bytes_per_s", "io_share", "io_operations_per_s")
 _HELD: Final = Reason(code="Held", text="held at submission; 'iod resume' lets it go")
 
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -21,7 +24,10 @@ _Word = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One job of a submission: SPEC of docs/api.md."""
+    """One job of a submission: SPEC of docs/api.md.
+
+    What is said of its I/O is taken as it is and judged by ``heed_hints``: it refuses no job.
+    """
 
     command: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     cwd: Annotated[str, msgspec.Meta(pattern="^/")] = "/"
@@ -29,7 +35,9 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     cpus: Annotated[int, msgspec.Meta(ge=1)] = 1
     walltime_s: _Positive | None = None
     memory_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)] | None = None
-    io_rate_bytes_per_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    io_rate_bytes_per_s: float | None = None
+    io_share: float | None = None
+    io_operations_per_s: float | None = None
     no_suspend: bool = False
     max_suspend_s: _Positive | None = None
     requeue: bool = False
@@ -67,6 +75,26 @@ def decode_submission(body: bytes, platform: Platform) -> Submission:
         if not name or "=" in name or "\0" in name + value:
             raise RequestError(f"environment variable {name!r} cannot be set; rename it")
     return submission
+
+
+def heed_hints(submission: Submission) -> tuple[tuple[SubmittedJob, ...], tuple[str, ...]]:
+    """The jobs, without what is said of their I/O where it makes no sense; and what does not.
+
+    Returns:
+        One line for each kind of nonsense, with the first job that has it.
+    """
+    warnings: dict[str, str] = {}
+    jobs = []
+    for place, job in enumerate(submission.jobs, 1):
+        rate, share, operations = (getattr(job, name) for name in _HINTS)
+        try:
+            check_hint(rate=rate, share=share, operations=operations, names=_HINTS)
+        except SenselessHint as error:
+            which = "" if len(submission.jobs) == 1 else f"job {place}: "
+            warnings.setdefault(str(error), f"{which}{error}; {DROPPED}")
+            job = msgspec.structs.replace(job, **dict.fromkeys(_HINTS))  # noqa: PLW2901
+        jobs.append(job)
+    return tuple(jobs), tuple(warnings.values())[:_MOST_WARNINGS]
 
 
 def _check(job: SubmittedJob, which: str, platform: Platform) -> None:

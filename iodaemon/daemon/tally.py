@@ -9,24 +9,57 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Final, get_args
 
 from iodaemon.core.decision import Decision, Plan
-from iodaemon.core.job import FINAL, SUSPENDED, Job, JobId, Reason
+from iodaemon.core.hindsight import hindsight
+from iodaemon.core.job import FINAL, SUSPENDED, Job, JobId, JobState, Reason
+from iodaemon.core.prediction import UNKNOWN
 
+RATIO_BOUNDS: Final = (0.1, 0.25, 0.5, 0.8, 1.25, 2.0, 4.0, 10.0)
+"""Of what was expected over what came: 0.8 to 1.25 is as good as right, 10 as good as wrong."""
+SOURCES: Final = ("declared", "learned", "imported")
+"""Of what was expected before a start."""
 BOUNDS_S: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 """Upper bounds of the duration histograms: from a step with nothing to do to a stuck disk."""
 
 
+class Histogram:
+    """How many values were at most so large, and their sum.
+
+    Args:
+        bounds: ascending.
+    """
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.sum = 0.0
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+
+    def add(self, value: float) -> None:
+        """Count one more."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.sum += value
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """Per bound how many were at most that large; the last, ``+Inf``, is all of them."""
+        bounds = [*map(str, self._bounds), "+Inf"]
+        return list(zip(bounds, map(float, accumulate(self._counts)), strict=True))
+
+
 class Durations:
-    """How often something took how long: a histogram, and the sum."""
+    """How often something took how long, measured by a clock.
+
+    Attributes:
+        histogram: in s.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self.sum_s = 0.0
-        self._counts = [0] * (len(BOUNDS_S) + 1)
+        self.histogram = Histogram(BOUNDS_S)
         self._begun_s: float | None = None
 
     def begin(self) -> None:
@@ -45,13 +78,16 @@ class Durations:
 
     def add(self, duration_s: float) -> None:
         """Count one that took so long."""
-        self._counts[bisect_left(BOUNDS_S, duration_s)] += 1
-        self.sum_s += duration_s
+        self.histogram.add(duration_s)
+
+    @property
+    def sum_s(self) -> float:
+        """Of all of them."""
+        return self.histogram.sum
 
     def cumulative(self) -> list[tuple[str, float]]:
         """Per bound how many took at most that long; the last, ``+Inf``, is all of them."""
-        bounds = [*map(str, BOUNDS_S), "+Inf"]
-        return list(zip(bounds, map(float, accumulate(self._counts)), strict=True))
+        return self.histogram.cumulative()
 
 
 class Spells:
@@ -105,6 +141,8 @@ class Tally:
         finished: ended jobs by end state; every end state is there.
         suspended: what jobs stood still.
         shadow: what they would have stood still for the regulation, had it been on.
+        expectations: started jobs, by where it was known from what their I/O would be.
+        hindsight: of ended jobs, what was expected over what they moved, by the same.
         journal_failures: batches that the disk did not take.
         step: the controller's steps.
     """
@@ -116,14 +154,21 @@ class Tally:
         self.finished: Counter[str] = Counter(dict.fromkeys(sorted(map(str, FINAL)), 0))
         self.suspended = Spells()
         self.shadow = Spells()
+        self.expectations: Counter[str] = Counter(dict.fromkeys((*SOURCES, "unknown"), 0))
+        self.hindsight = {source: Histogram(RATIO_BOUNDS) for source in SOURCES}
         self.journal_failures = 0
         self.step = Durations()
         for job in jobs:
             if job.state in SUSPENDED:
                 self.suspended.stands_already(job.id, _code(job.reason), now_s)
 
-    def take(self, plan: Plan) -> None:
-        """Count what this step decided and which steps jobs made in it."""
+    def take(self, plan: Plan, jobs: Mapping[JobId, Job] = MappingProxyType({})) -> None:
+        """Count what this step decided and which steps jobs made in it.
+
+        Args:
+            plan: of the step.
+            jobs: as they are after it.
+        """
         self.decisions.update(type(decision).__name__.lower() for decision in plan.decisions)
         for step in plan.transitions:
             self.suspended.end(step.job_id, step.at_s)
@@ -131,10 +176,18 @@ class Tally:
                 self.suspended.begin(step.job_id, _code(step.reason), step.at_s)
             elif step.after.is_final:
                 self.finished[str(step.after)] += 1
+                self._look_back(jobs.get(step.job_id))
+            elif step.after is JobState.STARTING and (job := jobs.get(step.job_id)) is not None:
+                self.expectations[(job.expected or UNKNOWN).source] += 1
         for shadow in plan.shadow:
             self.shadow.end(shadow.job_id, shadow.at_s)
             if shadow.verdict == "suspend":
                 self.shadow.begin(shadow.job_id, _code(shadow.reason), shadow.at_s)
+
+    def _look_back(self, job: Job | None) -> None:
+        ratio = None if job is None else hindsight(job)
+        if job is not None and job.expected is not None and ratio is not None:
+            self.hindsight[job.expected.source].add(ratio)
 
 
 def _code(reason: Reason | None) -> str:

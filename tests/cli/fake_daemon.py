@@ -66,10 +66,18 @@ def job(job_id: int, state: str = "RUNNING", **changes: Any) -> dict[str, Any]:
         "written_bytes": None,
         "bandwidth": {"read_bytes_per_s": 2e6, "written_bytes_per_s": 1e6} if started else None,
         "predicted": {"rate_bytes_per_s": 3e6, "confidence": 0.5, "source": "history"},
+        "expected": expected(5e6, "learned", by="name:lu", runs=3),
+        "expected_ratio": 1.25 if ended else None,
         "stdout": f"/out/{job_id}",
         "stderr": None,
     }
     return made | changes
+
+
+def expected(rate: float | None, source: str, **changes: Any) -> dict[str, Any]:
+    """One EXPECTED of the API."""
+    made = {"rate_bytes_per_s": rate, "confidence": 0.5, "source": source, "io_share": None}
+    return made | {"operations_per_s": None, "by": "", "runs": 0} | changes
 
 
 def reason(text: str, code: str = "Slots") -> dict[str, str]:
@@ -128,6 +136,9 @@ class FakeDaemon:
         self.events: list[dict[str, Any]] = []
         self.whys: dict[int, dict[str, Any]] = {}
         self.mode = "on"
+        self.hints: dict[str, Any] = {"hints": [], "accuracy": []}
+        self.runs: list[dict[str, Any]] = []
+        self.warnings: list[str] = []
         self.shadow_suspended_s: dict[str, float] = {}
         self.samples: dict[str, Any] = {"samples": [], "jobs": [], "platform": {}}
         self.waiting = threading.Event()
@@ -214,7 +225,7 @@ class FakeDaemon:
             state = "HELD" if spec.get("hold") else "PENDING"
             self.jobs[job_id] = job(job_id, state, command=spec["command"])
             ids.append(job_id)
-        return {"ids": ids}
+        return {"ids": ids} | ({"warnings": self.warnings} if self.warnings else {})
 
     def act(self, made: dict[str, Any], verb: str) -> dict[str, Any]:
         after = {
@@ -275,6 +286,8 @@ class _Handler(BaseHTTPRequestHandler):
                     "backend": fake.backend,
                 },
             )
+        elif url.path == "/v1/hints":
+            self._json(200, {"version": 1, "now_s": NOW_S, **fake.hints})
         elif url.path == "/v1/mode":
             stood_s = fake.shadow_suspended_s
             self._json(200, {"mode": fake.mode, "shadow_suspended_s": stood_s})
@@ -300,6 +313,14 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if self.path == "/v1/jobs":
             self._json(201, fake.submit(body))
+        elif self.path == "/v1/hints":
+            new = [run for run in body["runs"] if run not in fake.runs]
+            fake.runs += new
+            counts = {"imported": len(new), "known": len(body["runs"]) - len(new)}
+            self._json(201, counts)
+        elif self.path == "/v1/hints/forget":
+            known = {hint["key"] for hint in fake.hints["hints"]}
+            self._json(200, {"forgotten": [key for key in body["keys"] if key in known]})
         elif self.path == "/v1/mode":
             fake.mode = body["mode"]
             self._json(200, {"mode": fake.mode})

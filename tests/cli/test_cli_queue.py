@@ -8,9 +8,9 @@ import subprocess
 import sys
 
 import pytest
-from fake_daemon import job, reason
+from fake_daemon import expected, job, reason
 
-HEADER = ["ID", "NAME", "USER", "ST", "SOCK", "CPUS", "RUN", "SUSP", "IO/s", "REASON"]
+HEADER = ["ID", "NAME", "USER", "ST", "SOCK", "CPUS", "RUN", "SUSP", "IO/s", "EXPECTED", "REASON"]
 
 
 def test_the_queue_has_a_load_line_titles_and_a_row_for_each_job(iod, daemon):
@@ -23,8 +23,8 @@ def test_the_queue_has_a_load_line_titles_and_a_row_for_each_job(iod, daemon):
         == "policy default | I/O 150 MB/s of 400 MB/s | 12 of 16 slots free | 1 pending, 2 running"
     )
     assert titles.split() == HEADER
-    assert rows[0].split() == ["7", "job7", "ann", "R", "0", "1", "1:05", "0:00", "3", "MB"]
-    assert " ".join(rows[1].split()) == "8 job8 ann PD - 1 0:00 0:00 - waits for 4 slots"
+    assert " ".join(rows[0].split()) == "7 job7 ann R 0 1 1:05 0:00 3 MB 5 MB/s l"
+    assert " ".join(rows[1].split()) == "8 job8 ann PD - 1 0:00 0:00 - 5 MB/s l waits for 4 slots"
 
 
 def test_ls_is_the_queue(iod, daemon):
@@ -43,7 +43,35 @@ def test_unknown_io_is_no_zero(iod, daemon):
 
     rows = iod("queue", "--no-header").out.splitlines()
 
-    assert [row.split()[-1] for row in rows] == ["?", "?"]
+    assert [row.split()[8] for row in rows] == ["?", "?"]
+
+
+@pytest.mark.parametrize(
+    ("told", "cell"),
+    [
+        (expected(4e7, "declared"), "40 MB/s d"),
+        (expected(4e5, "learned"), "400 kB/s l"),
+        (expected(0.0, "imported"), "0 B/s i"),
+        (expected(1e9, "measured"), "1 GB/s m"),
+        (expected(None, "unknown"), "?"),
+    ],
+)
+def test_what_is_expected_is_shown_with_its_source(iod, daemon, told, cell):
+    daemon.add(job(7, "PENDING", expected=told))
+
+    assert " ".join(iod("queue", "--no-header").out.split()[9:]) == cell
+
+
+def test_the_letters_are_explained(iod):
+    assert "d declared, l learned" in " ".join(iod("queue", "--help").out.split())
+
+
+def test_a_daemon_that_says_nothing_of_expectations_is_no_trouble(iod, daemon):
+    made = {key: value for key, value in job(7).items() if not key.startswith("expected")}
+    daemon.add(made)
+
+    assert iod("queue", "--no-header").out.split()[-1] == "?"
+    assert "I/O expected  unknown" in iod("show", "7").out
 
 
 def test_a_suspend_on_its_way_carries_dots(iod, daemon):
@@ -204,9 +232,44 @@ def test_show_tells_all_of_a_job(iod, daemon):
     assert told["Placed"] == "socket 0, slots 1-3,7, attempt 1"
     assert told["Exit"] == "code 3"
     assert told["I/O so far"] == "1000 B read, unknown written"
-    assert told["I/O expected"] == "3 MB/s (history, confidence 0.5)"
+    assert told["I/O next"] == "3 MB/s (history, confidence 0.5)"
+    assert told["I/O expected"] == (
+        "5 MB/s on average (learned by name:lu, 3 runs, confidence 0.5); 1.2 times what it moved"
+    )
     assert told["Errors"] == "with the output"
     assert told["Processes"] == "4711"
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (
+            expected(4e7, "declared", io_share=0.2, operations_per_s=500.0),
+            (
+                "40 MB/s on average, 200 MB/s in I/O for 20% of its run time, 500 requests/s "
+                "(declared, confidence 0.5)"
+            ),
+        ),
+        (
+            expected(1e6, "imported", io_share=1.0, by="program:a b", runs=1),
+            (
+                "1 MB/s on average, 1 MB/s in I/O for 100% of its run time "
+                "(imported by program:a b, 1 run, confidence 0.5)"
+            ),
+        ),
+        (expected(None, "unknown"), "unknown"),
+    ],
+)
+def test_show_tells_in_words_what_is_expected(iod, daemon, told, words):
+    daemon.add(job(7, "PENDING", expected=told))
+
+    assert f"I/O expected  {words}\n" in iod("show", "7").out
+
+
+def test_show_tells_what_was_declared(iod, daemon):
+    daemon.add(job(7, "PENDING", io_rate_bytes_per_s=4e7, io_share=0.2))
+
+    assert "1 CPU, 40 MB/s I/O in 20% of its run time" in iod("show", "7").out
 
 
 def test_show_says_not_yet_for_what_has_not_been(iod, daemon):

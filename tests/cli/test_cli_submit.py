@@ -15,7 +15,6 @@ from iodaemon.cli import main
 from iodaemon.cli.commands import split_words
 
 TIME_HINT = "write for example 90 s, 1h30m, 2d or 01:30:00"
-RATE_HINT = "write for example 40 MB/s, 1.5 GiB/s or 40M"
 NOTHING = "nothing was submitted"
 
 
@@ -135,7 +134,6 @@ def test_a_variable_that_is_no_text_is_left_out_and_named(iod, daemon, here, mon
         (("--time", "-5"), f"--time: '-5' is not a duration; {TIME_HINT}"),
         (("--mem", "lots"), "--mem: 'lots' is not a size; write for example 16 GiB, 2G or 500 MB"),
         (("--mem", "nan"), "--mem: 'nan' is not a size; write for example 16 GiB, 2G or 500 MB"),
-        (("--io-rate", "40 Mb/s"), f"--io-rate: '40 Mb/s' is not a rate; {RATE_HINT}"),
         (("-n", "0"), "--cpus: '0' is no number of CPUs; write for example --cpus 4"),
         (("-n", "4.5"), "--cpus: '4.5' is no number of CPUs; write for example --cpus 4"),
         (("-n", "٣"), "--cpus: '٣' is no number of CPUs; write for example --cpus 4"),

@@ -75,7 +75,7 @@ def test_a_transfer_counts_as_written_and_a_stage_not_at_all():
     sim.run()
 
     assert written == [10, 20]
-    assert IoTotals(read_bytes=0, written_bytes=23) == sim.said[-1].io
+    assert IoTotals(read_bytes=0, written_bytes=23, operations=0) == sim.said[-1].io
     assert approx(sim.ends()) == {1: 4.3}
 
 
@@ -84,7 +84,7 @@ def test_a_sequence_is_repeated():
     sim = Sim(model=model()).start(profile).run()
 
     assert approx(sim.ends()) == {1: 6.0}
-    assert IoTotals(read_bytes=0, written_bytes=30) == sim.said[-1].io
+    assert IoTotals(read_bytes=0, written_bytes=30, operations=0) == sim.said[-1].io
 
 
 @pytest.mark.parametrize("steps", [(), (Compute(0.0), Transfer(0.0, "pfs"))])

@@ -22,12 +22,16 @@ class Remembering:
     def __init__(self):
         self.asked, self.learned = [], []
 
+    def kinds(self, made):
+        return made.spec.command
+
     def find(self, made):
         self.asked.append(made.id)
         return LEARNED if self.learned else None
 
     def learn(self, made):
         self.learned.append(made)
+        return made.spec.command
 
 
 def test_of_a_job_that_says_nothing_nothing_is_expected():
@@ -72,6 +76,28 @@ def test_experience_is_asked_once_until_something_was_learned():
     outlook.learn(job(2, state=JobState.COMPLETED))
     assert [LEARNED, LEARNED] == [outlook.expected(job()), outlook.expected(job())]
     assert [1, 1] == experience.asked
+
+
+def test_what_was_learned_of_others_leaves_what_is_known_of_a_job():
+    experience = Remembering()
+    outlook = Outlook(Meter(), experience)
+    outlook.expected(job(1, command=("a", "b")))
+    outlook.expected(job(2, command=("b", "c")))
+
+    outlook.learn(job(3, state=JobState.COMPLETED, command=("c", "d")))
+    for number, command in ((1, ("a", "b")), (2, ("b", "c"))):
+        outlook.expected(job(number, command=command))
+
+    assert [1, 2, 2] == experience.asked
+
+
+def test_nothing_is_kept_of_a_job_that_is_forgotten():
+    outlook = Outlook(Meter(), Remembering())
+    outlook.expected(job(1))
+
+    outlook.forget(JobId(1))
+
+    assert [{}, {}, {}] == [outlook._hints, outlook._kinds, outlook._jobs_of]
 
 
 def test_of_one_that_runs_and_said_nothing_the_mean_until_now_is_expected():

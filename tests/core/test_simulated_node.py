@@ -120,7 +120,7 @@ def test_a_start_and_an_end_are_reported():
             job_id=1,
             attempt=4,
             exit=Exit(code=0),
-            io=IoTotals(read_bytes=0, written_bytes=0),
+            io=IoTotals(read_bytes=0, written_bytes=0, operations=0),
         ),
     ] == sim.said
 

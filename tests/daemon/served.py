@@ -22,6 +22,7 @@ from iodaemon.core.rule import Mode
 from iodaemon.core.state import State
 from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.knowledge import Knowledge
 from iodaemon.daemon.server import Server
 from iodaemon.daemon.timeline import WallTimeline
 from iodaemon.registry import shipped
@@ -66,7 +67,13 @@ class Served:
     async def _serve(self) -> None:
         timeline = WallTimeline(self.loop)
         restored = self.journal.restore()
-        self.state = State(default_platform(), kept_finished=self._kept_finished)
+        self.knowledge = Knowledge()
+        self.knowledge.recall(restored)
+        self.state = State(
+            default_platform(),
+            kept_finished=self._kept_finished,
+            experience=self.knowledge.recollection,
+        )
         self.state.restore(restored.jobs, restored.next_id)
         policy = load_policy(
             "default",
@@ -89,6 +96,7 @@ class Served:
         self.server = Server(
             self.driver,
             self.journal,
+            knowledge=self.knowledge,
             jobs_directory=self.jobs_directory,
             cancel_grace_s=5.0,
             pids=lambda _: [],

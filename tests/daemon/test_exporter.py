@@ -129,6 +129,22 @@ def test_after_a_simulated_run_every_value_is_that_of_the_state(served):
     assert 1 == page.value("job_suspensions_total", reason="Suspended")
 
 
+def test_how_right_expectations_were_is_told_by_source(served):
+    served.ended("read=20MB", "compute=0.2s")
+    served.ended("read=20MB", "compute=0.2s")
+    served.ended("read=20MB", "compute=0.2s", io_rate_bytes_per_s=20e9)
+
+    page = served.call(lambda: Page(served.driver))
+    starts = page.by("source", "job_io_expectations_total")
+    assert {"declared": 1, "learned": 1, "imported": 0, "unknown": 1} == starts
+    count = page.by("source", "job_io_expected_ratio_count")
+    assert {"declared": 1, "learned": 1, "imported": 0} == count
+    name = "job_io_expected_ratio_bucket"
+    assert 1 == page.value(name, source="learned", le="2.0")
+    assert 0 == page.value(name, source="learned", le="0.5")
+    assert (0, 1) == tuple(page.value(name, source="declared", le=le) for le in ("10.0", "+Inf"))
+
+
 # -- policy ------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from iodaemon.api import model
 from iodaemon.core.job import LIVE, SUSPENDED, Exit, JobState, Phase
 from iodaemon.core.rule import Rules
 from iodaemon.core.state import State
+from iodaemon.daemon.hinting import ImportedRun
 from iodaemon.daemon.record import job_record, load_line, output_path, shell_code, user_name
 from iodaemon.daemon.submission import SubmittedJob
 
@@ -57,7 +58,12 @@ def test_a_job_has_the_documented_keys_and_no_others():
 
 @pytest.mark.parametrize(
     ("name", "model_type"),
-    [("reason", model.Reason), ("bandwidth", model.Bandwidth), ("predicted", model.Predicted)],
+    [
+        ("reason", model.Reason),
+        ("bandwidth", model.Bandwidth),
+        ("predicted", model.Predicted),
+        ("expected", model.Expected),
+    ],
 )
 def test_the_objects_within_a_job_have_the_documented_keys(name, model_type):
     state = measured(job(1, state=JobState.RUNNING))
@@ -83,6 +89,18 @@ def test_a_spec_has_the_documented_keys_and_no_others():
 
     assert keys == list(SubmittedJob.__struct_fields__)
     assert set(keys) == set(typing.get_type_hints(model.JobSpec))
+
+
+def test_hints_and_imported_runs_have_the_documented_keys():
+    runs = re.search(r"RUN: (.*?)\n\n", API, re.DOTALL)[1]
+    keys = re.findall(r"`(\w+)`", runs)
+
+    assert (
+        list(typing.get_type_hints(model.Hint))
+        == re.search(r"^HINT: `([^`]*)`", API, re.MULTILINE)[1].replace("{...}", "").split()
+    )
+    assert sorted(keys) == sorted(ImportedRun.__struct_fields__)
+    assert sorted(keys) == sorted(typing.get_type_hints(model.ImportedRun))
 
 
 def test_the_load_line_has_the_documented_keys_and_no_others():

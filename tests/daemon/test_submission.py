@@ -8,7 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iodaemon.core.job import JobId, JobState
-from iodaemon.daemon.submission import decode_submission, environment_key, job_maker
+from iodaemon.daemon.submission import (
+    decode_submission,
+    environment_key,
+    heed_hints,
+    job_maker,
+)
 from iodaemon.errors import RequestError
 
 MACHINE = platform(2, 4)
@@ -56,7 +61,9 @@ def test_all_that_can_be_said_of_a_job_is_kept():
         "cpus": 4,
         "walltime_s": 1.5,
         "memory_bytes": 2**40,
-        "io_rate_bytes_per_s": 0.0,
+        "io_rate_bytes_per_s": 40.0,
+        "io_share": 0.25,
+        "io_operations_per_s": 0.0,
         "no_suspend": True,
         "max_suspend_s": 3.0,
         "stdout": "o",
@@ -120,7 +127,7 @@ def test_a_held_job_waits_for_its_resume():
         (body(spec(max_suspend_s=0)), "at `$.jobs[0].max_suspend_s`"),
         (body(spec(memory_bytes=0)), "at `$.jobs[0].memory_bytes`"),
         (body(spec(memory_bytes=2**64)), "at `$.jobs[0].memory_bytes`"),
-        (body(spec(io_rate_bytes_per_s=-1)), "at `$.jobs[0].io_rate_bytes_per_s`"),
+        (body(spec(io_rate_bytes_per_s="40M")), "at `$.jobs[0].io_rate_bytes_per_s`"),
         (body(spec(umask=0o1000)), "at `$.jobs[0].umask`"),
         (body(spec(stdout="")), "at `$.jobs[0].stdout`"),
         (body(spec(hold="yes")), "at `$.jobs[0].hold`"),
@@ -132,6 +139,96 @@ def test_a_held_job_waits_for_its_resume():
 )
 def test_what_cannot_be_run_is_refused_with_the_place_in_it(data, expected):
     assert expected in refused(data)
+
+
+# -- what is said of I/O ---------------------------------------------------------------------------
+
+RATE, SHARE, OPERATIONS = "io_rate_bytes_per_s", "io_share", "io_operations_per_s"
+IGNORED = "; the hint is ignored, the job's I/O counts as unknown"
+
+
+def heeded(*jobs):
+    return heed_hints(decode_submission(body(*jobs), MACHINE))
+
+
+@pytest.mark.parametrize(
+    ("hint", "line"),
+    [
+        ({RATE: -1}, f"{RATE} -1 is no rate; give bytes/s, 0 or more"),
+        ({RATE: 1e30}, f"{RATE} 1e+30 is no rate; give bytes/s, 0 or more"),
+        (
+            {RATE: 1, SHARE: 1.5},
+            f"{SHARE} 1.5 is no part of the run time; give 0.2 or 20%, at most 1",
+        ),
+        ({RATE: 1, SHARE: 0}, f"{SHARE} 0 is no part of the run time; give 0.2 or 20%, at most 1"),
+        (
+            {RATE: 1, SHARE: -0.1},
+            f"{SHARE} -0.1 is no part of the run time; give 0.2 or 20%, at most 1",
+        ),
+        ({SHARE: 0.5}, f"{SHARE} says nothing without {RATE}; give both"),
+        ({RATE: 1, OPERATIONS: -2}, f"{OPERATIONS} -2 is no rate; give requests/s, 0 or more"),
+        ({OPERATIONS: 5}, f"{OPERATIONS} says nothing without {RATE}; give both"),
+    ],
+    ids=str,
+)
+def test_a_hint_without_sense_is_told_and_the_job_is_taken_without_it(hint, line):
+    [job], warnings = heeded(spec(**hint, cpus=2))
+
+    assert (line + IGNORED,) == warnings
+    assert (2, None, None, None) == (
+        job.cpus,
+        *(getattr(job, name) for name in (RATE, SHARE, OPERATIONS)),
+    )
+
+
+@pytest.mark.parametrize(
+    "hint", [{}, {RATE: 0}, {RATE: 5, SHARE: 1}, {RATE: 5, SHARE: 1e-9, OPERATIONS: 0}]
+)
+def test_a_hint_that_can_be_is_kept(hint):
+    [job], warnings = heeded(spec(**hint))
+
+    assert () == warnings
+    assert hint == {
+        name: value
+        for name in (RATE, SHARE, OPERATIONS)
+        if (value := getattr(job, name)) is not None
+    }
+
+
+def test_of_many_jobs_with_the_same_nonsense_the_first_is_named():
+    jobs, warnings = heeded(
+        spec(), *[spec(**{RATE: -1})] * 50, spec(**{RATE: -2}), spec(**{RATE: 3})
+    )
+
+    assert ["job 2", "job 52"] == [line.partition(":")[0] for line in warnings]
+    assert [3.0] == [job.io_rate_bytes_per_s for job in jobs if job.io_rate_bytes_per_s is not None]
+
+
+def test_there_is_an_end_to_what_is_told():
+    jobs, warnings = heeded(*(spec(**{RATE: -number}) for number in range(1, 100)))
+
+    assert (99, 20) == (len(jobs), len(warnings))
+
+
+NUMBERS = st.none() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+
+
+@settings(deadline=None)
+@given(NUMBERS, NUMBERS, NUMBERS)
+def test_whatever_numbers_are_given_the_job_is_taken_with_a_hint_that_can_be_or_none(
+    rate, share, operations
+):
+    try:
+        [job], warnings = heeded(spec(**{RATE: rate, SHARE: share, OPERATIONS: operations}))
+    except RequestError as error:
+        assert "out of range" in str(error)  # noqa: PT017 - beyond what JSON's numbers can be
+        return
+
+    kept = job_maker(job, 1000, "key")(JobId(1), 0.0).spec
+    assert kept.io_share is None or 0.0 < kept.io_share <= 1.0
+    assert kept.declared is None or kept.declared.rate_bytes_per_s >= 0.0
+    assert len(warnings) <= 1
+    assert not warnings or kept.declared is None
 
 
 def test_too_many_jobs_are_refused():

@@ -3,7 +3,8 @@
 from builders import job
 
 from iodaemon.core.decision import Kill, Plan, ShadowStep, Start, Suspend, Transition
-from iodaemon.core.job import JobState, Reason
+from iodaemon.core.job import IoTotals, JobState, Reason
+from iodaemon.core.prediction import Prediction
 from iodaemon.daemon.tally import Durations, Tally
 
 BOUND = Reason(code="IoBound", text="too much")
@@ -139,3 +140,41 @@ def test_what_regulation_in_shadow_would_have_done_is_counted_apart():
     assert {"IoBound": 2} == tally.shadow.counts
     assert {"IoBound": 5.0 + 8.0} == dict(tally.shadow.seconds(20.0))
     assert ({}, {}) == (tally.suspended.counts, dict(tally.suspended.seconds(20.0)))
+
+
+def foretold(source, ratio, **fields):
+    """A job that was expected to move so many times what it moved."""
+    expected = Prediction(rate_bytes_per_s=ratio * 1e6, confidence=0.5, source=source)
+    io = IoTotals(read_bytes=10_000_000, written_bytes=0)
+    return job(
+        1, state=JobState.COMPLETED, run_s=10.0, **({"io": io, "expected": expected} | fields)
+    )
+
+
+def test_what_was_expected_is_held_against_what_came_by_its_source():
+    tally = Tally([], 0.0)
+    for made in (
+        foretold("learned", 1.0),
+        foretold("learned", 3.0),
+        foretold("declared", 0.3),
+        foretold("declared", 5.0, io=IoTotals()),
+        foretold("learned", 1.0, expected=None),
+    ):
+        tally.take(Plan(transitions=(step(1, 1.0, JobState.COMPLETED),)), {1: made})
+
+    counts = {source: dict(each.cumulative()) for source, each in tally.hindsight.items()}
+    assert {"learned": 2.0, "declared": 1.0, "imported": 0.0} == {
+        source: count["+Inf"] for source, count in counts.items()
+    }
+    assert [0.0, 1.0, 1.0, 2.0] == [counts["learned"][b] for b in ("0.8", "1.25", "2.0", "4.0")]
+    assert [0.0, 1.0] == [counts["declared"][bound] for bound in ("0.25", "0.5")]
+    assert 3.99 < tally.hindsight["learned"].sum < 4.01
+
+
+def test_started_jobs_are_counted_by_what_was_known_of_them():
+    tally = Tally([], 0.0)
+    started = Plan(transitions=(step(1, 1.0, JobState.STARTING),))
+    for made in (foretold("declared", 1.0), foretold("declared", 1.0), job(1)):
+        tally.take(started, {1: made})
+
+    assert {"declared": 2, "learned": 0, "imported": 0, "unknown": 1} == dict(tally.expectations)

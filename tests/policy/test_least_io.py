@@ -10,7 +10,7 @@ def choose(scene, job):
     return Rule().choose(scene.queue(job).view(), job)
 
 
-def test_the_socket_with_the_least_predicted_io_is_chosen():
+def test_the_socket_with_the_least_expected_io_is_chosen():
     scene = Scene(platform(4, 4)).live(1, 0, moved=9 * MB).live(2, 1, moved=5 * MB).live(3, 1)
 
     chosen = choose(scene, pending(9))
@@ -18,7 +18,7 @@ def test_the_socket_with_the_least_predicted_io_is_chosen():
     assert chosen == 1
 
 
-def test_declared_io_counts_until_it_is_measured():
+def test_declared_io_counts_where_nothing_is_measured():
     scene = Scene(platform(4, 4))
     scene.live(1, 0, moved=None, io_rate_bytes_per_s=50e6).live(2, 1, moved=40 * MB)
 
@@ -28,7 +28,17 @@ def test_declared_io_counts_until_it_is_measured():
 
 
 def test_a_suspended_job_still_counts_with_what_it_will_move():
-    scene = Scene(platform(4, 4)).live(1, 0, held=True, last=30 * MB).live(2, 1, moved=20 * MB)
+    scene = Scene(platform(4, 4)).live(1, 0, held=True, last=30 * MB, run_s=1.0)
+    scene.live(2, 1, moved=20 * MB)
+
+    chosen = choose(scene, pending(9))
+
+    assert chosen == 1
+
+
+def test_a_job_that_computes_just_now_still_counts_with_the_io_it_is_known_to_do():
+    scene = Scene(platform(4, 4)).live(1, 0, moved=0, io_rate_bytes_per_s=50e6)
+    scene.live(2, 1, moved=20 * MB)
 
     chosen = choose(scene, pending(9))
 

@@ -46,6 +46,7 @@ def ended(job_id: JobId, attempt: int, status: Message, now_s: float) -> list[ev
             io=IoTotals(
                 read_bytes=status["io"]["read_bytes"],
                 written_bytes=status["io"]["written_bytes"],
+                operations=status["io"].get("operations"),
             ),
         ),
     ]

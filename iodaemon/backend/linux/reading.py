@@ -133,7 +133,11 @@ class NodeReader:
     def known_totals(self, job_id: JobId) -> IoTotals:
         """The job's I/O as last read."""
         counters = self._known.get(job_id, JobCounters())
-        return IoTotals(read_bytes=counters.read_bytes, written_bytes=counters.written_bytes)
+        return IoTotals(
+            read_bytes=counters.read_bytes,
+            written_bytes=counters.written_bytes,
+            operations=counters.operations,
+        )
 
     async def read(self, at_s: float) -> Sample:
         """One sample of everything; ``at_s`` is when the reading began."""

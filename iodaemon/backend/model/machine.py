@@ -169,11 +169,15 @@ class Machine:
         """The counters of each job that has not ended."""
         disk = None if self._storage is None else self._storage.disk
         device = None if disk is None else disk.id
-        request_bytes = _REQUEST_BYTES if disk is None else disk.request_bytes
         return {
-            job_id: job.counters(self._now_s, request_bytes, device)
+            job_id: job.counters(self._now_s, self._request_bytes, device)
             for job_id, job in self._jobs.items()
         }
+
+    @property
+    def _request_bytes(self) -> int:
+        """What one system call moves."""
+        return _REQUEST_BYTES if self._storage is None else self._storage.disk.request_bytes
 
     def devices(self) -> dict[DeviceId, DeviceCounters]:
         """The line of /proc/diskstats of the disk, where there is one."""
@@ -321,7 +325,7 @@ class Machine:
         self._give_back(job.job_id, job.profile)
         if self._storage is not None:
             self._storage.retire(job, self._now_s)
-        return job.totals(self._now_s)
+        return job.totals(self._now_s, self._request_bytes)
 
     def _enter(self, source: Any, time_s: float, number: int) -> None:
         source.entry = entry = (time_s, number, next(self._tickets), source)

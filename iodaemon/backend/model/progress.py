@@ -266,19 +266,21 @@ class Progress:
             self._told[task.kind] = whole
         return done
 
-    def totals(self, now_s: float) -> IoTotals:
+    def totals(self, now_s: float, request_bytes: int) -> IoTotals:
         """Its I/O from its start, as /proc/PID/io counts it; unknown when it is hidden."""
         if self.task is not None:
             self._tell(self.task, now_s)
-        return self._totals()
+        return self._totals(request_bytes)
 
-    def _totals(self) -> IoTotals:
+    def _totals(self, request_bytes: int) -> IoTotals:
         if self.profile.hides_io:
             return IoTotals()
         told = self._told
+        written = told[Kind.WRITE_BUFFERED] + told[Kind.WRITE_DIRECT] + told[Kind.TRANSFER]
         return IoTotals(
             read_bytes=told[Kind.READ],
-            written_bytes=told[Kind.WRITE_BUFFERED] + told[Kind.WRITE_DIRECT] + told[Kind.TRANSFER],
+            written_bytes=written,
+            operations=(told[Kind.READ] + written) // request_bytes,
         )
 
     def counters(self, now_s: float, request_bytes: int, device: DeviceId | None) -> JobCounters:
@@ -290,12 +292,11 @@ class Progress:
                 compute_s = done
             elif self.is_active:
                 stall_s += task.resource.waited(self, now_s)
-        totals = self._totals()
-        moved_bytes = totals.total_bytes
+        totals = self._totals(request_bytes)
         return JobCounters(
             read_bytes=totals.read_bytes,
             written_bytes=totals.written_bytes,
-            operations=None if moved_bytes is None else moved_bytes // request_bytes,
+            operations=totals.operations,
             device_read_bytes=totals.read_bytes,
             cpu_s=compute_s * self.slots,
             resident_bytes=self.profile.resident_bytes,

@@ -6,9 +6,9 @@ competes is decided before it competes.
 
 1. When no pack waits, the first ``most`` jobs of the queue are packed (Make-Pack(S)): by
    decreasing walltime, each into the fullest pack with CPUs for it and room for its I/O.
-2. A job's volume is its I/O rate times its walltime; a pack's budget is S times the socket's
-   share of ``bandwidth`` times its longest walltime. All sockets share one storage system, so a
-   share is ``bandwidth`` over the number of sockets.
+2. A job's volume is its expected mean rate times its walltime; a pack's budget is S times the
+   socket's share of ``bandwidth`` times its longest walltime. All sockets share one storage
+   system, so a share is ``bandwidth`` over the number of sockets.
 3. ``online``: a socket that becomes free takes the longest pack that waits and fits it.
    ``static``: each pack is given to a socket when it is made (LPT), and runs there in its turn.
 4. All jobs of a pack start at once; the next pack starts when the last of them has ended. What
@@ -155,7 +155,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     def _item(self, view: View, job: Job) -> Item:
         walltime_s = job.spec.walltime_s or self.assumed_walltime_s
-        rate = view.predicted(job.id).rate_bytes_per_s
+        rate = view.expected(job.id).rate_bytes_per_s
         return Item(
             id=job.id, slots=job.spec.cpus, alone_s=walltime_s, volume_bytes=rate * walltime_s
         )

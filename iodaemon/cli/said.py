@@ -1,0 +1,225 @@
+"""What is said of a job besides its command: by options, and by ``#IOD`` lines of its script.
+
+    #!/bin/sh
+    #IOD name=solver cpus=4 time=90m
+    #IOD io=40M,20%
+
+A line has the options of ``iod submit`` by their long names, with or without dashes; ``io`` is
+``io-rate`` and, behind a comma, ``io-share``. What an option says goes before what a script says.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from iodaemon.api.model import JobOptions
+from iodaemon.cli.failure import UsageError, nearest
+from iodaemon.cli.request import Place, output_options, parse_limits
+from iodaemon.errors import ConfigError
+
+MARK: Final = "#IOD"
+VALUES: Final = ("name", "cpus", "mem", "time", "max-suspend", "output", "error")
+SWITCHES: Final = ("no-suspend", "requeue", "hold")
+HINTS: Final = ("io-rate", "io-share", "io-ops")
+_WORDS: Final = (*VALUES, *HINTS, *SWITCHES, "io")
+_ENDS_EARLY: Final = frozenset(" \t\n")
+_MOST_BYTES: Final = 64 * 1024
+_INTERPRETERS: Final = frozenset(
+    {"sh", "bash", "dash", "zsh", "ksh", "python", "python3", "perl", "ruby", "Rscript", "julia"}
+)
+"""Programs whose first word that is no option is a script."""
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Said(NamedTuple):
+    """Words by option; a switch has an empty one.
+
+    Attributes:
+        options: of all but the I/O.
+        hints: of the I/O.
+        where: what the hints stand in; empty: the command line.
+    """
+
+    options: Mapping[str, str] = _NONE
+    hints: Mapping[str, str] = _NONE
+    where: str = ""
+
+    def over(self, other: Said) -> Said:
+        """What both say, this one where they differ; of the I/O all is said by one of them."""
+        hints, where = (self.hints, self.where) if self.hints else (other.hints, other.where)
+        return Said({**other.options, **self.options}, hints, where)
+
+
+NOTHING: Final = Said()
+
+
+def parse_lines(lines: Iterable[tuple[int, str]], shown: str) -> Said:
+    """What the ``#IOD`` lines among these say together.
+
+    Args:
+        lines: with their numbers.
+        shown: what their source is called.
+
+    Raises:
+        UsageError: one says nothing that is known, or no such quantity; names the line.
+    """
+    from iodaemon.cli.commands import split_words
+
+    options: dict[str, str] = {}
+    hints: dict[str, str] = {}
+    for number, line in lines:
+        if not is_said(line):
+            continue
+        try:
+            found = dict(_parse_words(split_words(line[len(MARK) :])))
+            _check(found)
+        except (ValueError, UsageError) as error:
+            raise UsageError(f"{shown}:{number}: {MARK}: {error}") from error
+        hints |= {word: found.pop(word) for word in HINTS if word in found}
+        options |= found
+    return Said(options, hints, shown)
+
+
+def is_said(line: str) -> bool:
+    """True for a line that is for us."""
+    return line.startswith(MARK) and (line[len(MARK) : len(MARK) + 1] or " ") in _ENDS_EARLY
+
+
+def _parse_words(words: Sequence[str]) -> Iterable[tuple[str, str]]:
+    for word in words:
+        name, equals, value = word.removeprefix("--").partition("=")
+        if name not in _WORDS:
+            raise UsageError(f"no option {name!r}{nearest(name, _WORDS, ', '.join(_WORDS))}")
+        if (name in SWITCHES) == bool(equals):
+            what = "has no value" if equals else f"needs a value: {name}=..."
+            raise UsageError(f"{name} {what}")
+        if name == "io":
+            rate, comma, share = value.partition(",")
+            yield "io-rate", rate
+            if comma:
+                yield "io-share", share
+        else:
+            yield name, value
+
+
+def _check(words: Mapping[str, str]) -> None:
+    parse_limits(**_limits(words))
+
+
+def _limits(words: Mapping[str, str]) -> dict[str, str | None]:
+    names = ("cpus", "mem", "time", "max-suspend")
+    return {name.replace("-", "_"): words.get(name) for name in names}
+
+
+def options_of(said: Said, place: Place) -> tuple[JobOptions, str]:
+    """What was said, in base units, and one line on what of it makes no sense, or nothing.
+
+    What was not said is not in it: the daemon has the defaults.
+
+    Raises:
+        UsageError: one of them is no such quantity; names the option.
+        RequestError: an output file cannot be written.
+    """
+    words = said.options
+    options = parse_limits(**_limits(words)) | place.options
+    options |= output_options(place.cwd, words.get("output"), words.get("error"))
+    if "name" in words:
+        options["name"] = words["name"]
+    if "no-suspend" in words:
+        options["no_suspend"] = True
+    if "requeue" in words:
+        options["requeue"] = True
+    if "hold" in words:
+        options["hold"] = True
+    hints, problem = _hints_of(said) if said.hints else (JobOptions(), "")
+    return options | hints, problem
+
+
+def _hints_of(said: Said) -> tuple[JobOptions, str]:
+    """The hints in base units; where they make no sense none, and why."""
+    from iodaemon.hint import DROPPED, check_hint, parse_operations, parse_rate, parse_share
+
+    dashes = "" if said.where else "--"
+    values: dict[str, float] = {}
+    parsers = zip(HINTS, (parse_rate, parse_share, parse_operations), strict=True)
+    try:
+        for word, parse in parsers:
+            if word in said.hints:
+                values[word] = _parsed(parse, said.hints[word], f"{dashes}{word}")
+        rate, share, operations = (values.get(word) for word in HINTS)
+        names = (f"{dashes}io-rate", f"{dashes}io-share", f"{dashes}io-ops")
+        check_hint(rate=rate, share=share, operations=operations, names=names)
+    except ConfigError as error:
+        where = f"{said.where}: " if said.where else ""
+        return JobOptions(), f"{where}{error}; {DROPPED}"
+    hints = JobOptions()
+    if rate is not None:
+        hints["io_rate_bytes_per_s"] = rate
+    if share is not None:
+        hints["io_share"] = share
+    if operations is not None:
+        hints["io_operations_per_s"] = operations
+    return hints, ""
+
+
+def _parsed(parse: Callable[[str], float], text: str, name: str) -> float:
+    try:
+        return parse(text)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error
+
+
+class Scripts:
+    """What the scripts among commands say; each is read once."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._said: dict[tuple[bool, str], Said] = {}
+
+    def said(self, words: Sequence[str]) -> Said:
+        """What the script of this command says; nothing where it is none.
+
+        Raises:
+            UsageError: one of its lines means nothing; names it.
+        """
+        is_program, name = os.path.basename(words[0]) not in _INTERPRETERS, words[0]
+        if not is_program:
+            name = next((word for word in words[1:] if not word.startswith("-")), "")
+        if (is_program, name) not in self._said:
+            self._said[is_program, name] = self._read(name, is_program=is_program)
+        return self._said[is_program, name]
+
+    def _read(self, name: str, *, is_program: bool) -> Said:
+        head = _read_head(self._find(name, is_program=is_program))
+        if is_program and not head.startswith("#!"):
+            return NOTHING
+        return parse_lines(_comments(head), name)
+
+    def _find(self, name: str, *, is_program: bool) -> str:
+        """Its path; a program without a path is looked for in PATH."""
+        cwd = self._place.cwd
+        if not is_program or "/" in name:
+            return os.path.join(cwd, name)
+        folders = self._place.environment.get("PATH", os.defpath).split(os.pathsep)
+        candidates = (os.path.join(cwd, folder, name) for folder in folders)
+        return next((path for path in candidates if os.access(path, os.X_OK)), "")
+
+
+def _read_head(path: str) -> str:
+    """The beginning of a file; empty where it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(_MOST_BYTES).decode(errors="replace")
+    except (OSError, ValueError):
+        return ""
+
+
+def _comments(head: str) -> Iterable[tuple[int, str]]:
+    """The lines of a script up to its first command."""
+    for number, line in enumerate(head.splitlines(), start=1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            return
+        yield number, line

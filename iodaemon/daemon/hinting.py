@@ -1,0 +1,200 @@
+"""The routes of I/O hints: what is known from earlier runs, runs to import, keys to forget."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from itertools import islice
+from typing import Annotated, Any, Final
+
+import msgspec
+from aiohttp import web
+
+from iodaemon.core.recollection import Remembered
+from iodaemon.core.signature import Key, find_key, keys_elsewhere
+from iodaemon.core.trace import Trace
+from iodaemon.daemon.authorise import Actor
+from iodaemon.daemon.history import parse_user
+from iodaemon.daemon.knowledge import Knowledge
+from iodaemon.daemon.lookup import Lookup, json_answer, parse_number, read_body
+from iodaemon.daemon.record import expected_record, user_name
+from iodaemon.errors import JournalError, NotPermitted, RequestError
+
+_MOST_ROWS: Final = 1000
+_MOST_TRACES: Final = 10_000
+_LONGEST_S: Final = 10 * 365 * 86400.0
+"""No run takes longer; a record that says so is damaged."""
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Uid = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+
+
+class ImportedRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One run elsewhere: RUN of docs/api.md."""
+
+    command: tuple[str, ...]
+    ended_s: Annotated[float, msgspec.Meta(ge=0)]
+    run_s: Annotated[float, msgspec.Meta(gt=0, le=_LONGEST_S)]
+    processes: Annotated[int, msgspec.Meta(ge=1, le=2**31)] = 1
+    read_bytes: _Count
+    written_bytes: _Count
+    io_s: Annotated[float, msgspec.Meta(ge=0, le=_LONGEST_S)]
+    operations: _Count | None = None
+    uid: _Uid | None = None
+    name: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    job: Annotated[str, msgspec.Meta(max_length=200)] = ""
+
+
+class _Import(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    runs: tuple[ImportedRun, ...]
+
+
+class _Forget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    keys: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=1000)]
+    uid: _Uid | None = None
+
+
+class Hinting:
+    """Shows, imports, forgets."""
+
+    def __init__(self, lookup: Lookup, knowledge: Knowledge) -> None:
+        self._lookup = lookup
+        self._driver = lookup.driver
+        self._knowledge = knowledge
+
+    def routes(self) -> Sequence[web.RouteDef]:
+        """What is done where."""
+        return [
+            web.get("/v1/hints", self._show),
+            web.post("/v1/hints", self._import),
+            web.post("/v1/hints/forget", self._forget),
+        ]
+
+    async def _show(self, request: web.Request) -> web.Response:
+        query = request.query
+        uid = await asyncio.to_thread(parse_user, query["user"]) if "user" in query else None
+        limit = min(_MOST_ROWS, parse_number(query.get("limit", str(_MOST_ROWS))))
+        now_s = self._driver.timeline.now_s
+        recollection = self._knowledge.recollection
+        rows = islice(recollection.remembered(now_s, _chooser(uid, query.get("name", ""))), limit)
+        accuracy = [
+            {"source": source, "predictions": each.jobs, "off": each.off}
+            for source, each in sorted(recollection.accuracy.items())
+        ]
+        answer = {"version": 1, "now_s": now_s, "hints": list(map(_row, rows))}
+        return json_answer({**answer, "accuracy": accuracy})
+
+    async def _import(self, request: web.Request) -> web.Response:
+        actor = self._lookup.allow(request, "hint")
+        asked: _Import = await read_body(request, _Import)
+        if not 1 <= len(asked.runs) <= _MOST_TRACES:
+            raise RequestError(f"{len(asked.runs)} runs in one import; send 1 to {_MOST_TRACES}")
+        self._refuse_while_unwritable()
+        now_s = self._driver.timeline.now_s
+        traces = list(_traces(asked.runs, actor, now_s))
+        imported = await self._knowledge.take(
+            traces, self._lookup.journal, self._driver.state.outlook
+        )
+        return json_answer({"imported": imported, "known": len(traces) - imported}, status=201)
+
+    async def _forget(self, request: web.Request) -> web.Response:
+        actor = self._lookup.allow(request, "hint")
+        asked: _Forget = await read_body(request, _Forget)
+        uid = _whose(actor, asked.uid)
+        self._refuse_while_unwritable()
+        forgotten = await self._knowledge.forget(
+            [_key(uid, shown) for shown in dict.fromkeys(asked.keys)],
+            self._driver.timeline.now_s,
+            self._lookup.journal,
+            self._driver.state.outlook,
+        )
+        return json_answer({"forgotten": [key.shown for key in forgotten]})
+
+    def _refuse_while_unwritable(self) -> None:
+        if self._driver.problem:
+            raise JournalError(self._driver.problem)
+
+
+def _chooser(uid: int | None, glob: str) -> Callable[[Key], bool]:
+    """True for the keys that are meant: of this user, and so called, with their kind or without."""
+
+    def chooses(key: Key) -> bool:
+        if uid is not None and key.uid != uid:
+            return False
+        return not glob or fnmatchcase(key.text, glob) or fnmatchcase(key.shown, glob)
+
+    return chooses
+
+
+def _row(remembered: Remembered) -> dict[str, Any]:
+    uid = remembered.key.uid
+    return {
+        "key": remembered.key.shown,
+        "user": user_name(uid),
+        "uid": uid,
+        "expected": expected_record(remembered.expected),
+        "last_s": remembered.last_s,
+        "run_s": remembered.run_s,
+        "predictions": remembered.predictions,
+        "off": remembered.off,
+    }
+
+
+def _key(uid: int, shown: str) -> Key:
+    key = find_key(uid, shown)
+    if key is None:
+        raise RequestError(f"{shown[:80]!r} is no key of a hint; 'iod hint show' lists them")
+    return key
+
+
+def _whose(actor: Actor, uid: int | None) -> int:
+    """Whose jobs a hint is of: anybody may speak of his own, root of all.
+
+    Raises:
+        NotPermitted: it is of somebody else's.
+    """
+    if uid is None or uid == actor.uid:
+        return actor.uid
+    if actor.uid != 0:
+        raise NotPermitted(
+            f"uid {actor.uid} may not give hints on jobs of uid {uid}; count the runs as your own "
+            f"with --user me, or ask root"
+        )
+    return uid
+
+
+def _traces(runs: Sequence[ImportedRun], actor: Actor, now_s: float) -> Iterator[Trace]:
+    """The runs as they are kept.
+
+    Raises:
+        RequestError: names the run by its place, and what is wrong with it.
+        NotPermitted: one is of somebody else's jobs.
+    """
+    for place, run in enumerate(runs, 1):
+        uid = _whose(actor, run.uid)
+        if not keys_elsewhere(uid, run.name, run.command):
+            raise RequestError(
+                f"run {place} of {len(runs)} names no program; say with --name of which jobs it is"
+            )
+        yield Trace(
+            uid=uid,
+            command=run.command,
+            name=run.name,
+            log=_identity(run),
+            ended_s=run.ended_s,
+            imported_s=now_s,
+            run_s=run.run_s,
+            processes=run.processes,
+            read_bytes=run.read_bytes,
+            written_bytes=run.written_bytes,
+            io_s=run.io_s,
+            operations=run.operations,
+        )
+
+
+def _identity(run: ImportedRun) -> str:
+    """The same for the same run, however often and by whomever it is imported."""
+    told = msgspec.json.encode(msgspec.structs.replace(run, uid=None, name=""))
+    return hashlib.sha256(told).hexdigest()[:16]

@@ -1,0 +1,154 @@
+"""What the daemon knows of jobs' I/O from earlier runs, and how it comes to know it again.
+
+The journal's finished jobs are the only record of what was learned: at a start the newest of them
+are looked through at once, the rest in the background, from the newest to the oldest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from iodaemon.core.job import Job
+from iodaemon.core.outlook import Outlook
+from iodaemon.core.recollection import Recollection
+from iodaemon.core.signature import Key
+from iodaemon.core.trace import Trace
+from iodaemon.daemon.batch import Batch, Restored
+from iodaemon.daemon.hintbook import Forgotten
+from iodaemon.daemon.journal import Journal
+from iodaemon.errors import JournalError
+
+log = logging.getLogger(__name__)
+
+MOST_PAST: Final = 100_000
+"""Finished jobs that are looked through after a start; older ones have faded, or were followed."""
+_PAGE: Final = 500
+_AT_ONCE: Final = 50
+"""Jobs learned from between two looks at what else there is to do: 2 ms."""
+_PAUSE_S: Final = 0.02
+"""Between pages, so that the past takes less than half of a CPU."""
+
+Identity = tuple[int, str, str]
+
+
+class Knowledge:
+    """The recollection, and what of it is durable by itself.
+
+    Attributes:
+        recollection: for the state.
+    """
+
+    def __init__(self) -> None:
+        self.recollection = Recollection()
+        self._imported_s: dict[Identity, float] = {}
+        self._forgotten: dict[Key, float] = {}
+        self._cursor: tuple[float, int] | None = None
+
+    # -- at a start ----------------------------------------------------------------------------
+
+    def recall(self, restored: Restored) -> None:
+        """Know again what was imported and forgotten, and what the newest jobs taught."""
+        for each in restored.forgotten:
+            self._forget(each)
+        for trace in restored.traces:
+            self._take(trace)
+        finished = sorted(
+            ((job.ended_s, job.id, job) for job in restored.jobs if job.ended_s is not None),
+            reverse=True,
+        )
+        for ended_s, job_id, job in finished:
+            self.recollection.learn(job)
+            self._cursor = (ended_s, job_id)
+
+    async def learn_the_past(self, journal: Journal, outlook: Outlook) -> int:
+        """Look through the finished jobs before those of ``recall``; how many there were.
+
+        What is damaged there ends it with a line in the log: hints are no reason to stop.
+        """
+        seen = 0
+        while self._cursor is not None and seen < MOST_PAST:
+            try:
+                page = await asyncio.to_thread(journal.list_finished, _PAGE, after=self._cursor)
+            except JournalError as error:
+                log.warning("event=past_unread problem=%s", error)
+                break
+            await self._learn(page, outlook)
+            seen += len(page)
+            last = page[-1] if len(page) == _PAGE else None
+            self._cursor = None if last is None or last.ended_s is None else (last.ended_s, last.id)
+            await asyncio.sleep(_PAUSE_S)
+        return seen
+
+    async def _learn(self, jobs: Sequence[Job], outlook: Outlook) -> None:
+        for place, job in enumerate(jobs):
+            if place % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+            outlook.learn(job)
+
+    # -- while it runs -------------------------------------------------------------------------
+
+    async def take(self, traces: Sequence[Trace], journal: Journal, outlook: Outlook) -> int:
+        """Learn of runs elsewhere, once that is durable; how many were not known before.
+
+        Raises:
+            JournalError: it cannot be made durable now; nothing was learned.
+        """
+        new = list({_identity(t): t for t in traces if not self._is_known(t)}.values())
+        await write_durably(journal, Batch(traces=tuple(new)))
+        for trace in new:
+            outlook.renew(self._take(trace))
+        return len(new)
+
+    async def forget(
+        self, keys: Sequence[Key], at_s: float, journal: Journal, outlook: Outlook
+    ) -> list[Key]:
+        """Let what runs until then taught of these keys count no more; those that were known.
+
+        Raises:
+            JournalError: it cannot be made durable now; nothing was forgotten.
+        """
+        forgotten = tuple(Forgotten(key=key, at_s=at_s) for key in keys)
+        await write_durably(journal, Batch(forgotten=forgotten))
+        known = [each.key for each in forgotten if self._forget(each)]
+        outlook.renew(known)
+        return known
+
+    def _take(self, trace: Trace) -> tuple[Key, ...]:
+        self._imported_s[_identity(trace)] = trace.imported_s
+        return self.recollection.take(trace)
+
+    def _forget(self, forgotten: Forgotten) -> bool:
+        self._forgotten[forgotten.key] = forgotten.at_s
+        return self.recollection.forget(forgotten.key, forgotten.at_s)
+
+    def _is_known(self, trace: Trace) -> bool:
+        """It was imported before, and nothing of it was forgotten since."""
+        imported_s = self._imported_s.get(_identity(trace))
+        if imported_s is None:
+            return False
+        return all(self._forgotten.get(key, -1.0) < imported_s for key in trace.keys)
+
+
+def _identity(trace: Trace) -> Identity:
+    return (trace.uid, trace.name, trace.log)
+
+
+async def write_durably(journal: Journal, batch: Batch) -> None:
+    """Write the batch and wait until it is on the disk.
+
+    Raises:
+        JournalError: it is not, and nothing of it will be.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[JournalError | None] = loop.create_future()
+
+    def written(error: JournalError | None) -> None:
+        if not answer.done():
+            answer.set_result(error)
+
+    journal.write(batch, lambda error: loop.call_soon_threadsafe(written, error))
+    if (problem := await answer) is not None:
+        raise problem

@@ -1,0 +1,214 @@
+"""``iod hint``: what is known from earlier runs, logs to import, keys to forget."""
+
+from __future__ import annotations
+
+import importlib.resources
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from fake_daemon import NOW_S, expected
+
+from iodaemon.cli import darshan, hint
+
+LOGS = Path(str(importlib.resources.files("darshan"))) / "examples/example_logs"
+GRAPH = LOGS.parent / "darshan-graph"
+ME = os.geteuid()
+
+
+def known(key="name:lu", source="learned", **changes):
+    told = expected(4e7, source, by=key, runs=7, confidence=0.875, operations_per_s=500.0)
+    made = {"key": key, "user": "ann", "uid": 1000, "expected": told, "last_s": NOW_S}
+    return made | {"run_s": 90.0, "predictions": 6, "off": 1.25} | changes
+
+
+# -- show ------------------------------------------------------------------------------------------
+
+
+def test_each_key_is_a_row_and_each_source_has_a_line(iod, daemon):
+    other = expected(1e6, "imported", io_share=0.2, runs=1)
+    daemon.hints = {
+        "hints": [
+            known(),
+            known("like:a *.dat", "imported", expected=other, run_s=None, off=None),
+        ],
+        "accuracy": [
+            {"source": "declared", "predictions": 1, "off": 20.0},
+            {"source": "learned", "predictions": 6, "off": 1.25},
+        ],
+    }
+
+    titles, first, second, *accuracy = iod("hint", "show").out.splitlines()
+
+    names = "SOURCE EXPECTED IN-I/O REQ/s CONF RUNS RUN LAST WRONG USER KEY"
+    assert names == " ".join(titles.split())
+    when = first[first.index("2027") :][:16]
+    assert f"learned 40 MB/s - 500 0.88 7 1m30s {when} 1.2x ann name:lu" == " ".join(first.split())
+    assert f"imported 1 MB/s 20% - 0.50 1 - {when} - ann like:a *.dat" == " ".join(second.split())
+    assert [
+        "declared: wrong by 20x, typically, for 1 job",
+        "learned: wrong by 1.2x, typically, for 6 jobs",
+    ] == accuracy
+
+
+def test_what_is_asked_for_reaches_the_daemon(iod, daemon):
+    iod("hint", "show", "-u", "me", "--limit", "5", "lu*")
+    iod("hint", "show", "-u", "ann")
+
+    queries = [query for _, path, query in daemon.seen if path == "/v1/hints"]
+    assert [
+        {"user": [str(ME)], "limit": ["5"], "name": ["lu*"]},
+        {"user": ["ann"]},
+    ] == queries
+
+
+def test_the_apis_answer_is_printed_as_json(iod, daemon):
+    daemon.hints = {"hints": [known()], "accuracy": []}
+
+    assert [known()] == iod("hint", "show", "--json").json["hints"]
+
+
+def test_nothing_known_is_the_titles_alone(iod, daemon):
+    assert 1 == len(iod("hint", "show").out.splitlines())
+    assert "" == iod("hint", "show", "--no-header").out
+
+
+# -- forget ----------------------------------------------------------------------------------------
+
+
+def test_forgotten_keys_are_named_and_unknown_ones_are_exit_code_3(iod, daemon):
+    daemon.hints = {"hints": [known("name:a"), known("name:b")], "accuracy": []}
+
+    assert (0, "name:a forgotten\nname:b forgotten\n") == (
+        (result := iod("hint", "forget", "name:a", "name:b")).code,
+        result.out,
+    )
+    result = iod("hint", "forget", "-u", "1000", "name:a", "name:c")
+    assert (3, "name:a forgotten\n") == (result.code, result.out)
+    assert "iod: nothing is known under name:c: 'iod hint show' lists them\n" == result.err
+    assert [None, 1000] == [body.get("uid") for body in daemon.bodies("/v1/hints/forget")]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "line"),
+    [
+        (("forget",), 2, "no key given: 'iod hint show' lists them"),
+        (("import",), 2, "no log given: name files or folders"),
+        (
+            ("forget", "-u", "no such user", "name:a"),
+            3,
+            "no user 'no such user' on this machine; write a name or a number",
+        ),
+    ],
+    ids=str,
+)
+def test_what_means_nothing_is_told(iod, daemon, words, code, line):
+    assert (code, line) == iod.fails("hint", *words)
+
+
+# -- import ----------------------------------------------------------------------------------------
+
+
+def test_logs_are_sent_as_what_their_runs_moved(iod, daemon):
+    result = iod("hint", "import", "-u", "me", str(LOGS / "example.darshan"))
+
+    assert (0, "1 run imported\n", "") == (result.code, result.out, result.err)
+    [run] = daemon.runs
+    assert {
+        "ended_s": 1490000983.0,
+        "run_s": 117.0,
+        "processes": 2048,
+        "read_bytes": 0,
+        "written_bytes": 2199023263277,
+        "operations": 16403,
+        "uid": ME,
+        "name": "",
+        "job": "4478544",
+    } == {key: value for key, value in run.items() if key not in ("command", "io_s")}
+    assert run["command"][0].endswith("/vpicio_uni")
+
+
+def test_a_log_that_was_imported_before_is_told(iod, daemon):
+    words = ("hint", "import", "-u", "me", str(LOGS / "example.darshan"))
+    iod(*words)
+
+    assert "0 runs imported, 1 known before\n" == iod(*words).out
+
+
+def test_what_cannot_be_used_is_one_line_each_and_the_others_are_imported(iod, daemon, tmp_path):
+    shutil.copytree(GRAPH, tmp_path / "logs")
+    (tmp_path / "logs/a.darshan").write_bytes((LOGS / "example.darshan").read_bytes()[:4000])
+    (tmp_path / "logs/b.darshan").touch()
+    (tmp_path / "logs/c.darshan").write_text("no log")
+    missing, nameless = tmp_path / "none", LOGS / "dxt.darshan"
+
+    result = iod("hint", "import", "-u", "me", str(tmp_path / "logs"), str(missing), str(nameless))
+
+    assert (1, "6 runs imported\n", 6) == (result.code, result.out, len(daemon.runs))
+    assert [
+        "a.darshan: damaged: unable to read compressed data from file",
+        "b.darshan: empty",
+        "c.darshan: no Darshan log, or damaged (Failed to open file.)",
+        "none: No such file or directory",
+        "dxt.darshan: names no program: say with --name of which jobs it is",
+    ] == [line.rpartition("/")[2] for line in result.err.splitlines()]
+
+
+def test_a_log_without_a_program_may_be_of_the_jobs_of_a_name(iod, daemon):
+    result = iod("hint", "import", "-u", "7", "-J", "train", str(LOGS / "dxt.darshan"))
+
+    assert 0 == result.code
+    [run] = daemon.runs
+    assert ([], "train", 7) == (run["command"], run["name"], run["uid"])
+
+
+def test_as_root_a_log_speaks_of_its_own_users_jobs(iod, daemon, monkeypatch):
+    monkeypatch.setattr(hint.os, "geteuid", lambda: 0)
+    iod("hint", "import", str(LOGS / "example.darshan"))
+
+    assert [69615] == [run["uid"] for run in daemon.runs]
+
+
+def test_another_users_log_is_not_imported_unless_as_ones_own(iod, daemon, monkeypatch):
+    monkeypatch.setattr(hint.os, "geteuid", lambda: 4242)
+
+    result = iod("hint", "import", str(LOGS / "example.darshan"))
+    assert (1, "0 runs imported\n", []) == (result.code, result.out, daemon.runs)
+    assert result.err.endswith(
+        "example.darshan: of user 69615; you are 4242: --user me counts it as yours\n"
+    )
+    assert 0 == iod("hint", "import", "-u", "me", str(LOGS / "example.darshan")).code
+    assert [4242] == [run["uid"] for run in daemon.runs]
+
+
+def test_a_dry_run_shows_the_runs_and_needs_no_daemon(iod):
+    result = iod("hint", "import", "-u", "5", "--dry-run", str(LOGS / "ior_hdf5_example.darshan"))
+
+    titles, row = result.out.splitlines()
+    assert "EXPECTED IN-I/O REQ/s RUN UID LOG COMMAND" == " ".join(titles.split())
+    assert " ".join(row.split()).startswith("8.4 MB/s 16% 60 1 s 5 ior_hdf5_example.darshan /")
+    assert "iod: 1 run would be imported; nothing was\n" == result.err
+
+
+def test_runs_and_problems_are_printed_as_json(iod, daemon, tmp_path):
+    (tmp_path / "x").touch()
+    words = ("hint", "import", "--json", "-u", "me", str(tmp_path / "x"))
+
+    told = iod(*words, str(LOGS / "example.darshan")).json
+    assert (1, 0, 1) == (told["imported"], told["known"], len(told["runs"]))
+    assert [{"log": str(tmp_path / "x"), "problem": "empty"}] == told["problems"]
+
+
+def test_without_the_library_it_is_said_how_to_get_it(iod, monkeypatch):
+    monkeypatch.setattr(darshan, "find_spec", lambda name: None)
+
+    line = "Darshan's library is missing: pip install 'iodaemon[darshan]'"
+    assert (1, line) == iod.fails("hint", "import", "x")
+
+
+def test_without_a_daemon_that_is_said_after_reading(iod):
+    code, line = iod.fails("hint", "import", "-u", "me", str(LOGS / "example.darshan"))
+
+    assert 7 == code
+    assert "iod daemon" in line

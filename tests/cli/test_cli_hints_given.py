@@ -1,0 +1,240 @@
+"""What is said of a job's I/O: by options, in a script, in a file of commands."""
+
+from __future__ import annotations
+
+import pytest
+
+IGNORED = "the hint is ignored, the job's I/O counts as unknown"
+RATE_HINT = "write for example 40 MB/s, 1.5 GiB/s or 40M"
+PARTS = "is no part of the run time; give 0.2 or 20%, at most 1"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def hint(spec):
+    return {key: value for key, value in spec.items() if key.startswith("io_")}
+
+
+def submitted(iod, daemon, *words):
+    """The specs that reached the daemon, and what was said meanwhile."""
+    result = iod("submit", *words)
+    assert result.code == 0, result.err
+    [body] = daemon.bodies("/v1/jobs")
+    return body["jobs"], result.err
+
+
+def script(here, *lines, name="job.sh"):
+    (here / name).write_text("\n".join(["#!/bin/sh", *lines, "exec true", ""]))
+    (here / name).chmod(0o755)
+
+
+# -- options ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "sent"),
+    [
+        ("--io-rate 40", {"io_rate_bytes_per_s": 4e7}),
+        ("--io-rate 40MB/s --io-share 0.2", {"io_rate_bytes_per_s": 4e7, "io_share": 0.2}),
+        ("--io-rate 0", {"io_rate_bytes_per_s": 0.0}),
+        ("--io-rate 1k --io-share 20%", {"io_rate_bytes_per_s": 1024.0, "io_share": 0.2}),
+        ("--io-rate 1B --io-share 1", {"io_rate_bytes_per_s": 1.0, "io_share": 1.0}),
+        ("--io-rate 1B --io-ops 2k", {"io_rate_bytes_per_s": 1.0, "io_operations_per_s": 2000.0}),
+        ("--io-rate 1B --io-ops 5/s", {"io_rate_bytes_per_s": 1.0, "io_operations_per_s": 5.0}),
+    ],
+)
+def test_a_hint_reaches_the_daemon_in_base_units(iod, daemon, here, words, sent):
+    [spec], told = submitted(iod, daemon, *words.split(), "true")
+
+    assert (sent, "") == (hint(spec), told)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--io-rate", "40 Mb/s"), f"--io-rate: '40 Mb/s' is not a rate; {RATE_HINT}"),
+        (("--io-rate", "-5"), f"--io-rate: '-5' is not a rate; {RATE_HINT}"),
+        (("--io-rate", "nan"), f"--io-rate: 'nan' is not a rate; {RATE_HINT}"),
+        (("--io-rate", "1", "--io-share", "1.5"), f"--io-share 1.5 {PARTS}"),
+        (("--io-rate", "1", "--io-share", "150%"), f"--io-share 1.5 {PARTS}"),
+        (("--io-rate", "1", "--io-share", "0"), f"--io-share 0 {PARTS}"),
+        (("--io-rate", "1", "--io-share", "-1"), f"--io-share -1 {PARTS}"),
+        (("--io-rate", "1", "--io-share", "nan"), f"--io-share nan {PARTS}"),
+        (
+            ("--io-rate", "1", "--io-share", "half"),
+            "--io-share: 'half' is no share; write for example 0.2 or 20%",
+        ),
+        (("--io-share", "0.5"), "--io-share says nothing without --io-rate; give both"),
+        (("--io-ops", "5"), "--io-ops says nothing without --io-rate; give both"),
+        (
+            ("--io-rate", "1", "--io-ops", "many"),
+            "--io-ops: 'many' is no number of requests/s; write for example 500 or 2k",
+        ),
+        (
+            ("--io-rate", "1", "--io-ops", "inf"),
+            "--io-ops inf is no rate; give requests/s, 0 or more",
+        ),
+    ],
+    ids=" ".join,
+)
+def test_a_hint_without_sense_is_one_line_and_the_job_is_submitted(iod, daemon, here, words, line):
+    [spec], told = submitted(iod, daemon, "-n", "2", *words, "--", "true")
+
+    assert ({}, 2) == (hint(spec), spec["cpus"])
+    assert f"iod: {line}; {IGNORED}\n" == told
+
+
+def test_what_the_daemon_does_not_believe_is_told_too(iod, daemon, here):
+    daemon.warnings = ["job 1: io_share 2 is nonsense"]
+
+    result = iod("submit", "--json", "true")
+
+    assert {"ids": [1], "warnings": daemon.warnings} == result.json
+    assert "iod: job 1: io_share 2 is nonsense\n" == result.err
+
+
+# -- scripts ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "sent"),
+    [
+        (["#IOD io=40M"], {"io_rate_bytes_per_s": 40 * 2.0**20}),
+        (["#IOD io=40MB/s,0.2"], {"io_rate_bytes_per_s": 4e7, "io_share": 0.2}),
+        (["#IOD io=40,20%"], {"io_rate_bytes_per_s": 4e7, "io_share": 0.2}),
+        (
+            ["#IOD io-rate=40", "", "# more", "#IOD io-share=20%"],
+            {"io_rate_bytes_per_s": 4e7, "io_share": 0.2},
+        ),
+        (
+            ["#IOD --io-rate=40 --io-ops=7"],
+            {"io_rate_bytes_per_s": 4e7, "io_operations_per_s": 7.0},
+        ),
+        (["#IOD 'io-rate=40 MB/s'"], {"io_rate_bytes_per_s": 4e7}),
+        (["#IODs io=1", "# IOD io=2", "##IOD io=3"], {}),
+        (["true", "#IOD io=40M"], {}),
+        (["#IOD"], {}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "command", [["./job.sh", "x"], ["sh", "-e", "job.sh"], ["bash", "./job.sh"]], ids=" ".join
+)
+def test_a_script_says_what_it_will_move(iod, daemon, here, lines, sent, command):
+    script(here, *lines)
+
+    [spec], told = submitted(iod, daemon, "--", *command)
+    assert (sent, "") == (hint(spec), told)
+
+
+def test_a_script_says_whatever_options_say(iod, daemon, here):
+    script(
+        here,
+        "#IOD name=lu cpus=4 mem=2G time=90 max-suspend=1h",
+        "#IOD no-suspend requeue hold output=out.%j error=err.%j",
+    )
+
+    [spec], _ = submitted(iod, daemon, "./job.sh")
+    assert {
+        "name": "lu",
+        "cpus": 4,
+        "memory_bytes": 2 * 2**30,
+        "walltime_s": 5400.0,
+        "max_suspend_s": 3600.0,
+        "no_suspend": True,
+        "requeue": True,
+        "hold": True,
+        "stdout": f"{here}/out.%j",
+        "stderr": f"{here}/err.%j",
+    } == {key: spec[key] for key in spec if key not in ("command", "cwd", "umask")}
+
+
+def test_what_an_option_says_goes_before_the_script(iod, daemon, here):
+    script(here, "#IOD cpus=4 name=lu io=40M,20%")
+
+    [spec], _ = submitted(iod, daemon, "-n", "2", "--io-rate", "5", "./job.sh")
+    assert (2, "lu", {"io_rate_bytes_per_s": 5e6}) == (spec["cpus"], spec["name"], hint(spec))
+
+
+def test_a_script_in_path_is_read(iod, daemon, here, monkeypatch):
+    script(here, "#IOD io=40")
+    monkeypatch.setenv("PATH", f"{here}:/usr/bin:/bin")
+
+    [spec], _ = submitted(iod, daemon, "job.sh")
+    assert {"io_rate_bytes_per_s": 4e7} == hint(spec)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x7fELF#IOD io=40", b"\xff\n#IOD io=40\n"])
+def test_a_program_that_is_no_script_says_nothing(iod, daemon, here, content):
+    (here / "prog").write_bytes(content)
+    (here / "prog").chmod(0o755)
+
+    [spec], told = submitted(iod, daemon, "./prog")
+    assert ({}, "") == (hint(spec), told)
+
+
+def test_a_senseless_hint_in_a_script_is_one_line(iod, daemon, here):
+    script(here, "#IOD io=40M,1.5")
+
+    [spec], told = submitted(iod, daemon, "./job.sh")
+    assert {} == hint(spec)
+    assert f"iod: ./job.sh: io-share 1.5 {PARTS}; {IGNORED}\n" == told
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("cpu=4", "no option 'cpu': did you mean cpus?"),
+        ("cpus", "cpus needs a value: cpus=..."),
+        ("requeue=yes", "requeue has no value"),
+        (
+            "time=soon",
+            "--time: 'soon' is not a duration; write for example 90 s, 1h30m, 2d or 01:30:00",
+        ),
+        ("name='a", "no closing quotation, close it or write \\ before it"),
+    ],
+)
+def test_a_line_that_says_nothing_known_is_refused_by_its_number(iod, daemon, here, line, told):
+    script(here, "", f"#IOD {line}")
+
+    assert (2, f"./job.sh:3: #IOD: {told}") == iod.fails("submit", "./job.sh")
+    assert [] == daemon.bodies("/v1/jobs")
+
+
+# -- files of commands -----------------------------------------------------------------------------
+
+
+def test_a_line_speaks_of_all_commands_below_it_until_the_next(iod, daemon, here):
+    script(here, "#IOD io=9 name=own")
+    (here / "jobs.txt").write_text(
+        "true\n#IOD io=40,20% cpus=2\ntrue\n# a remark\n./job.sh\n#IOD\ntrue\n./job.sh\n"
+    )
+
+    specs, told = submitted(iod, daemon, "--from", "jobs.txt", "-n", "3")
+    declared = {"io_rate_bytes_per_s": 4e7, "io_share": 0.2}
+    own = {"io_rate_bytes_per_s": 9e6}
+    assert [{}, declared, declared, {}, own] == list(map(hint, specs))
+    assert [None, None, "own", None, "own"] == [spec.get("name") for spec in specs]
+    assert ({3}, "") == ({spec["cpus"] for spec in specs}, told)
+
+
+def test_the_same_nonsense_for_many_commands_is_one_line(iod, daemon, here):
+    (here / "jobs.txt").write_text("#IOD io=1,2\n" + "true\n" * 50)
+
+    specs, told = submitted(iod, daemon, "--from", "jobs.txt")
+    assert [{}] * 50 == list(map(hint, specs))
+    assert f"iod: jobs.txt: io-share 2 {PARTS}; {IGNORED}\n" == told
+
+
+def test_a_wrong_line_among_commands_is_named(iod, daemon, here):
+    (here / "jobs.txt").write_text("true\n#IOD what=1\ntrue\n")
+
+    code, told = iod.fails("submit", "--from", "jobs.txt")
+    assert (2, True) == (code, told.startswith("jobs.txt:2: #IOD: no option 'what'"))

@@ -1,0 +1,347 @@
+"""What earlier runs teach of later jobs, and how surely."""
+
+import itertools
+import math
+
+import pytest
+from builders import MB, job
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iodaemon.core.fading import HALF_LIFE_S
+from iodaemon.core.hindsight import FLOOR_BYTES_PER_S, hindsight, moved_bytes_per_s
+from iodaemon.core.job import FINAL, IoTotals, JobState
+from iodaemon.core.prediction import UNKNOWN, Prediction
+from iodaemon.core.recollection import LEAST_CONFIDENCE, TRUSTED, WORTH, Recollection
+from iodaemon.core.signature import Key, keys_of
+from iodaemon.core.trace import Trace
+
+DAY_S = 86400.0
+NUMBERS = itertools.count(1)
+
+
+def ran(rate=1.0 * MB, *, at_s=0.0, run_s=10.0, state=JobState.COMPLETED, **fields):
+    """A job that moved so much a second and ended then."""
+    moved = None if rate is None else round(rate * run_s)
+    io = IoTotals(read_bytes=moved, written_bytes=None if moved is None else 0, operations=100)
+    return job(next(NUMBERS), state=state, at_s=at_s, **{"io": io, "run_s": run_s, **fields})
+
+
+def waits(at_s=0.0, **fields):
+    return job(next(NUMBERS), submitted_s=at_s, **fields)
+
+
+def trace(rate=1.0 * MB, *, at_s=0.0, **fields):
+    made = {"uid": 1000, "command": ("/far/true",), "log": "x", "ended_s": at_s}
+    made |= {"imported_s": at_s, "run_s": 10.0, "processes": 4, "read_bytes": 0}
+    made |= {"written_bytes": round(rate * 10.0), "io_s": 2.0, "operations": 50}
+    return Trace(**(made | fields))
+
+
+def taught(*jobs):
+    recollection = Recollection()
+    for made in jobs:
+        recollection.learn(made)
+    return recollection
+
+
+# -- what is told ----------------------------------------------------------------------------------
+
+
+def test_nothing_is_known_of_what_never_ran():
+    assert Recollection().find(waits()) is None
+
+
+def test_one_run_is_what_the_next_is_expected_to_be():
+    found = taught(ran(3 * MB)).find(waits())
+
+    assert pytest.approx(3 * MB) == found.rate_bytes_per_s
+    assert pytest.approx(10.0) == found.operations_per_s
+    assert ("learned", 1, "command:true in /") == (found.source, found.runs, found.by)
+    assert 0.5 == found.confidence
+
+
+def test_more_runs_alike_make_it_surer_and_never_sure():
+    seen = Recollection()
+    sure = []
+    for _ in range(30):
+        seen.learn(ran())
+        sure.append(seen.find(waits()).confidence)
+
+    assert sure == sorted(sure)
+    assert 0.9 < sure[-1] < 1.0
+
+
+def test_runs_that_differ_make_it_less_sure():
+    even, uneven = taught(ran(), ran()), taught(ran(1 * MB), ran(64 * MB))
+
+    assert uneven.find(waits()).confidence < 0.5 * even.find(waits()).confidence
+
+
+def test_rates_that_differ_by_factors_are_averaged_by_factors():
+    found = taught(ran(1 * MB), ran(100 * MB)).find(waits())
+
+    assert 8 * MB < found.rate_bytes_per_s < 14 * MB
+
+
+def test_a_job_that_moved_nothing_is_known_to_move_nothing():
+    found = taught(ran(0.0), ran(0.0)).find(waits())
+
+    assert pytest.approx(0.0, abs=1e-6) == found.rate_bytes_per_s
+    assert found.confidence > 0.6
+
+
+def test_what_is_long_ago_is_hardly_known_and_then_not_at_all():
+    seen = taught(ran())
+
+    month, year = seen.find(waits(HALF_LIFE_S)), seen.find(waits(365 * DAY_S))
+    assert pytest.approx(0.5 / 1.5) == month.confidence
+    assert year is None
+
+
+def test_the_newest_runs_count_most():
+    found = taught(*(ran(1 * MB) for _ in range(20)), *(ran(9 * MB) for _ in range(20)))
+
+    assert found.find(waits()).rate_bytes_per_s > 7 * MB
+
+
+# -- of what ---------------------------------------------------------------------------------------
+
+
+def test_a_job_with_the_same_name_is_known_whatever_its_command():
+    found = taught(ran(name="lu", command=("a",))).find(waits(name="lu", command=("b",)))
+
+    assert "name:lu" == found.by
+
+
+def test_a_like_command_is_known_with_less_confidence():
+    seen = taught(ran(command=("./solve", "a.dat", "1")))
+
+    same = seen.find(waits(command=("./solve", "a.dat", "1")))
+    like = seen.find(waits(command=("./solve", "b.dat", "2")))
+    program = seen.find(waits(command=("./solve", "--help")))
+    assert ["like:solve *.dat #", "program:solve"] == [like.by, program.by]
+    assert [1.0, 0.8, 0.5] == [found.confidence / 0.5 for found in (same, like, program)]
+
+
+def test_a_name_for_everything_does_not_hide_what_is_known_of_the_command():
+    seen = Recollection()
+    for _ in range(5):
+        seen.learn(ran(1 * MB, name="test", command=("./a",)))
+        seen.learn(ran(512 * MB, name="test", command=("./b",)))
+
+    found = seen.find(waits(name="test", command=("./b",)))
+    assert "command:./b in /" == found.by
+    assert pytest.approx(512 * MB) == found.rate_bytes_per_s
+
+
+def test_another_users_runs_say_nothing():
+    assert taught(ran(uid=1)).find(waits(uid=2)) is None
+
+
+# -- what teaches ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", sorted(FINAL))
+def test_only_a_run_that_did_its_work_teaches(state):
+    teaches = state in (JobState.COMPLETED, JobState.TIMEOUT)
+
+    assert teaches == (taught(ran(state=state)).find(waits()) is not None)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"io": IoTotals()}, {"run_s": 0.0}, {"run_s": 0.05}], ids=["unread", "none", "blink"]
+)
+def test_a_run_whose_io_is_not_known_teaches_nothing(fields):
+    assert taught(ran(**fields)).find(waits()) is None
+
+
+def test_a_run_cut_off_by_its_walltime_says_nothing_of_run_times():
+    [row, *_] = taught(ran(state=JobState.TIMEOUT)).remembered(0.0)
+
+    assert row.run_s is None
+
+
+def test_suspended_time_is_no_run_time():
+    made = ran(10 * MB, run_s=2.0, suspended_io_s=98.0)
+
+    assert 10 * MB == moved_bytes_per_s(made)
+
+
+# -- what is noticed -----------------------------------------------------------------------------
+
+
+def test_what_teaches_nothing_new_is_not_noticed():
+    seen = Recollection()
+    noticed = [bool(seen.learn(ran())) for _ in range(60)]
+
+    assert all(noticed[:2])
+    assert not any(noticed[30:])
+
+
+def test_a_run_unlike_those_before_is_noticed_under_each_key():
+    seen = taught(*(ran() for _ in range(60)))
+    odd = ran(64 * MB)
+
+    assert keys_of(odd) == seen.learn(odd)
+
+
+# -- imported --------------------------------------------------------------------------------------
+
+
+def test_a_run_elsewhere_is_expected_with_its_share():
+    seen = Recollection()
+    seen.take(trace(5 * MB))
+
+    found = seen.find(waits())
+    assert ("imported", 0.2, 5.0) == (found.source, found.io_share, found.operations_per_s)
+    assert pytest.approx(5 * MB) == found.rate_bytes_per_s
+    assert pytest.approx(25 * MB) == found.burst_bytes_per_s
+    assert pytest.approx(0.5 * WORTH["like"] * TRUSTED) == found.confidence
+
+
+def test_what_was_learned_here_goes_before_what_was_imported():
+    seen = taught(ran(1 * MB))
+    seen.take(trace(5 * MB))
+
+    assert "learned" == seen.find(waits()).source
+
+
+def test_more_time_in_io_than_there_was_is_all_of_it():
+    assert 1.0 == trace(io_s=99.0).io_share
+
+
+# -- forgetting ----------------------------------------------------------------------------------
+
+
+def test_what_is_forgotten_is_learned_anew_from_later_runs_alone():
+    seen = taught(ran(1 * MB, at_s=10.0), ran(1 * MB, at_s=20.0))
+    key = Key(1000, "command", "true in /")
+
+    assert seen.forget(key, 25.0)
+    assert "like:true" == seen.find(waits()).by
+    seen.learn(ran(1 * MB, at_s=15.0))
+    assert "like:true" == seen.find(waits()).by
+    seen.learn(ran(9 * MB, at_s=30.0))
+    assert (1, "command:true in /") == (seen.find(waits()).runs, seen.find(waits()).by)
+
+
+def test_to_forget_what_is_not_known_is_told():
+    assert not Recollection().forget(Key(1, "name", "x"), 0.0)
+
+
+# -- bounds ----------------------------------------------------------------------------------------
+
+
+def test_what_nothing_was_learned_of_for_longest_goes_first():
+    seen = Recollection(most=6)
+    for number in range(4):
+        seen.learn(ran(at_s=float(number), command=(f"./p{number}",)))
+
+    assert [False, False, True, True] == [
+        seen.find(waits(3.0, command=(f"./p{number}",))) is not None for number in range(4)
+    ]
+
+
+def test_read_backwards_the_oldest_find_no_room():
+    seen = Recollection(most=6)
+    for number in reversed(range(4)):
+        seen.learn(ran(at_s=float(number), command=(f"./p{number}",)))
+
+    assert [False, False, True, True] == [
+        seen.find(waits(3.0, command=(f"./p{number}",))) is not None for number in range(4)
+    ]
+
+
+RUNS = st.lists(
+    st.builds(
+        ran,
+        st.sampled_from([None, 0.0, 1.0, 5e3, 1e6, 3e9]),
+        at_s=st.floats(0.0, 1e7),
+        run_s=st.floats(0.0, 1e5),
+        state=st.sampled_from(sorted(FINAL)),
+        name=st.sampled_from(["", "a"]),
+        command=st.sampled_from([("./x",), ("./x", "1"), ("./x", "2"), ("y",)]),
+    ),
+    max_size=25,
+)
+
+
+@given(RUNS, st.floats(0.0, 1e7), st.integers(1, 12))
+def test_whatever_ran_what_is_told_is_within_what_was_seen(runs, now_s, most):
+    seen = Recollection(most=most)
+    for made in runs:
+        seen.learn(made)
+
+    told = seen.find(waits(now_s, command=("./x", "1"), name="a"))
+    rates = [rate for made in runs if (rate := moved_bytes_per_s(made)) is not None]
+    assert len(list(seen.remembered(now_s))) <= most
+    if told is not None:
+        assert LEAST_CONFIDENCE <= told.confidence < 1.0
+        lowest, highest = min(rates), max(rates)
+        assert lowest * 0.999 - 1.0 <= told.rate_bytes_per_s <= highest * 1.001 + 1.0
+
+
+@given(RUNS)
+def test_a_journal_read_backwards_teaches_the_same(runs):
+    runs = [
+        msg for msg in {made.ended_s: made for made in runs}.values() if msg.state == "COMPLETED"
+    ]
+    runs.sort(key=lambda made: made.ended_s)
+    found = [taught(*order).find(waits(1e7)) for order in (runs, runs[::-1])]
+
+    assert (found[0] is None) == (found[1] is None)
+    if found[0] is not None:
+        rates, sure = zip(
+            *((told.rate_bytes_per_s, told.confidence) for told in found), strict=True
+        )
+        assert pytest.approx(rates[0], rel=1e-3, abs=1.0) == rates[1]
+        assert pytest.approx(sure[0], abs=1e-3) == sure[1]
+
+
+# -- hindsight -------------------------------------------------------------------------------------
+
+
+def foretold(rate, moved, **fields):
+    source = fields.pop("source", "learned")
+    expected = Prediction(
+        rate_bytes_per_s=rate, confidence=0.5, source=source, by="command:true in /", runs=1
+    )
+    return ran(moved, expected=expected, **fields)
+
+
+def test_hindsight_is_the_expected_rate_over_the_true_one():
+    assert pytest.approx(2.0, rel=1e-2) == hindsight(foretold(2 * MB, 1 * MB))
+    assert 1.0 == hindsight(foretold(0.0, 0.0))
+    assert 1.0 / 3.0 == hindsight(foretold(0.0, 2 * FLOOR_BYTES_PER_S))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        ran(),
+        ran(expected=UNKNOWN),
+        foretold(1.0, None),
+        foretold(1.0, 1.0, state=JobState.FAILED),
+    ],
+    ids=["nothing expected", "unknown", "unread", "failed"],
+)
+def test_what_was_not_foretold_or_did_not_come_to_its_end_is_not_judged(made):
+    assert hindsight(made) is None
+
+
+def test_how_wrong_it_was_is_kept_by_source_and_by_key():
+    seen = taught(
+        ran(1 * MB, at_s=1.0),
+        foretold(4 * MB, 1 * MB, at_s=2.0),
+        foretold(1 * MB, 4 * MB, at_s=3.0),
+        foretold(16 * MB, 1 * MB, at_s=4.0, source="declared"),
+    )
+
+    rows = {row.key.kind: row for row in seen.remembered(4.0)}
+    assert (2, 0) == (rows["command"].predictions, rows["like"].predictions)
+    assert pytest.approx(4.0, rel=1e-2) == rows["command"].off
+    assert rows["like"].off is None
+    assert {"learned": 2, "declared": 1} == {s: a.jobs for s, a in seen.accuracy.items()}
+    assert pytest.approx(16.0, rel=1e-2) == seen.accuracy["declared"].off
+    assert math.isclose(2.0 ** (seen.accuracy["learned"].sum_doublings / 2), 4.0, rel_tol=1e-2)

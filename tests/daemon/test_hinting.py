@@ -1,0 +1,304 @@
+"""What is known from earlier runs: shown, imported, forgotten, and there after a restart."""
+
+import json
+import os
+import sqlite3
+
+import pytest
+from served import Served
+
+from iodaemon.api.hints import forget_hints, import_runs, list_hints
+from iodaemon.core.job import JobId
+from iodaemon.errors import NotPermitted, RequestError
+
+MB = 1_000_000
+MINE = os.geteuid()
+READS = ("read=50MB", "compute=0.2s")
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts a server over the same journal, as often as asked."""
+    running = []
+
+    def start_one(**options):
+        while running:
+            running.pop().close()
+        running.append(Served(tmp_path, **options))
+        return running[-1]
+
+    yield start_one
+    while running:
+        running.pop().close()
+
+
+def run(rate=5.0 * MB, **fields):
+    made = {"command": ["/far/bin/job", "read=1GiB"], "ended_s": 1.6e9, "run_s": 100.0}
+    made |= {"processes": 8, "read_bytes": 0, "written_bytes": round(rate * 100), "io_s": 20.0}
+    made |= {"operations": 1000, "uid": None, "name": "", "job": "4711"}
+    return made | fields
+
+
+def hints(served, *query):
+    return {
+        hint["key"]: hint
+        for hint in list_hints(served.client, query)["hints"]
+        if hint["uid"] == MINE
+    }
+
+
+def expected(served, *words, **fields):
+    """What is expected of a job that waits."""
+    job_id = served.submit(*words, hold=True, **fields)
+    return served.client.job(job_id)["expected"]
+
+
+# -- learned ---------------------------------------------------------------------------------------
+
+
+def test_what_a_job_did_is_expected_of_the_next_one_also_after_a_restart(start):
+    served = start()
+    first = served.client.job(served.ended(*READS, name="load"))
+    rate = (first["read_bytes"] + first["written_bytes"]) / first["run_s"]
+
+    for _ in range(2):
+        found = expected(served, *READS, name="load")
+        assert ("learned", "name:load", 1) == (found["source"], found["by"], found["runs"])
+        assert pytest.approx(rate) == found["rate_bytes_per_s"]
+        assert found["operations_per_s"] > 0.0
+        served = start()
+
+
+def test_a_job_that_ended_shows_what_was_expected_and_how_wrong_that_was(start):
+    served = start()
+    served.ended(*READS)
+    second = served.client.job(served.ended(*READS))
+
+    assert "learned" == second["expected"]["source"]
+    assert 0.5 < second["expected_ratio"] < 2.0
+    [accuracy] = list_hints(served.client)["accuracy"]
+    assert ("learned", 1) == (accuracy["source"], accuracy["predictions"])
+    assert 1.0 <= accuracy["off"] < 2.0
+
+
+def test_of_a_job_of_which_nothing_is_known_nothing_is_expected(start):
+    served = start()
+    job = served.client.job(served.ended(*READS))
+
+    assert ("unknown", None) == (job["expected"]["source"], job["expected"]["rate_bytes_per_s"])
+    assert job["expected_ratio"] is None
+
+
+def test_what_a_job_says_goes_before_what_was_learned(start):
+    served = start()
+    served.ended(*READS)
+
+    found = expected(served, *READS, io_rate_bytes_per_s=4e7, io_share=0.25)
+    assert ("declared", 1e7, 0.25) == tuple(
+        found[name] for name in ("source", "rate_bytes_per_s", "io_share")
+    )
+
+
+# -- shown -----------------------------------------------------------------------------------------
+
+
+def test_each_key_is_shown_with_what_is_known_of_it(start):
+    served = start()
+    served.ended(*READS, name="load")
+
+    found = hints(served)
+    assert {"name", "command", "like", "program"} == {key.partition(":")[0] for key in found}
+    assert all(hint["run_s"] > 0.0 and hint["last_s"] > 1e9 for hint in found.values())
+    assert ["name:load"] == list(hints(served, ("name", "lo*")))
+    assert ["name:load"] == list(hints(served, ("name", "name:*")))
+    assert {} == hints(served, ("user", str(MINE + 1)))
+    assert 2 == len(hints(served, ("user", str(MINE)), ("limit", "2")))
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("/v1/hints?user=nobody-of-this-name", 404),
+        ("/v1/hints?limit=x", 400),
+        ("/v1/hints?limit=-1", 400),
+    ],
+)
+def test_a_question_without_sense_is_refused(start, target, status):
+    assert status == start().ask("GET", target).error[0]
+
+
+# -- imported --------------------------------------------------------------------------------------
+
+
+def test_a_run_elsewhere_is_expected_here_also_after_a_restart(start):
+    served = start()
+
+    assert {"imported": 1, "known": 0} == import_runs(served.client, [run()])
+    for _ in range(2):
+        found = expected(served, "read=2GiB")
+        assert ("imported", "like:job read=#GiB") == (found["source"], found["by"])
+        assert pytest.approx(5.0 * MB) == found["rate_bytes_per_s"]
+        assert (0.2, 10.0) == (found["io_share"], found["operations_per_s"])
+        served = start()
+
+
+def test_a_run_counts_once_however_often_it_is_imported(start):
+    served = start()
+    import_runs(served.client, [run()])
+
+    assert {"imported": 1, "known": 2} == import_runs(
+        served.client, [run(), run(), run(ended_s=5.0)]
+    )
+    assert 2 == hints(served)["program:job"]["expected"]["runs"]
+    served = start()
+    assert {"imported": 0, "known": 1} == import_runs(served.client, [run()])
+
+
+def test_a_hint_that_a_waiting_job_has_is_made_anew_by_an_import(start):
+    served = start()
+    job_id = served.submit("read=2GiB", hold=True)
+    assert "unknown" == served.client.job(job_id)["expected"]["source"]
+
+    import_runs(served.client, [run()])
+
+    assert "imported" == served.client.job(job_id)["expected"]["source"]
+
+
+def test_a_run_may_be_counted_to_the_jobs_of_a_name(start):
+    served = start()
+    import_runs(served.client, [run(command=[], name="load")])
+
+    assert "name:load" == expected(served, "exit=0", name="load")["by"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"run_s": 0.0}, "run_s"),
+        ({"run_s": -5.0}, "run_s"),
+        ({"run_s": 1e300}, "run_s"),
+        ({"written_bytes": -1}, "written_bytes"),
+        ({"read_bytes": 2**70}, "read_bytes"),
+        ({"processes": 0}, "processes"),
+        ({"io_s": -1.0}, "io_s"),
+        ({"operations": -1}, "operations"),
+        ({"uid": -1}, "uid"),
+        ({"uid": 2**40}, "uid"),
+        ({"command": "x"}, "command"),
+        ({"what": 1}, "what"),
+        ({"command": []}, "run 1 of 1 names no program; say with --name of which jobs it is"),
+    ],
+    ids=str,
+)
+def test_a_run_that_cannot_be_is_refused_by_its_field(start, fields, line):
+    served = start()
+    with pytest.raises(RequestError, match=line):
+        import_runs(served.client, [run(**fields)])
+
+    assert {} == hints(served)
+
+
+def test_an_import_of_nothing_is_refused(start):
+    with pytest.raises(RequestError, match="0 runs in one import"):
+        import_runs(start().client, [])
+
+
+def test_runs_of_others_are_for_root_to_import(start, monkeypatch):
+    served = start()
+    lookup = served.server._lookup
+    allowed = lookup.allow
+    other = json.dumps({"runs": [run(uid=MINE + 7)]}).encode()
+
+    monkeypatch.setattr(lookup, "allow", lambda *args: allowed(*args)._replace(uid=4242))
+    status, code, line = served.ask("POST", "/v1/hints", other).error
+    assert (403, "not_permitted") == (status, code)
+    assert line.startswith(f"uid 4242 may not give hints on jobs of uid {MINE + 7}; count the")
+    monkeypatch.setattr(lookup, "allow", lambda *args: allowed(*args)._replace(uid=0))
+    assert 201 == served.ask("POST", "/v1/hints", other).status
+    assert {MINE + 7} == {hint["uid"] for hint in list_hints(served.client)["hints"]}
+
+
+# -- forgotten ---------------------------------------------------------------------------------
+
+
+def test_a_forgotten_key_stays_forgotten_and_is_learned_anew(start):
+    served = start()
+    served.ended(*READS, name="load")
+
+    assert ["name:load"] == forget_hints(served.client, ["name:load", "name:nothing"])
+    for _ in range(2):
+        assert "name:load" not in hints(served)
+        assert expected(served, *READS, name="load")["by"].startswith("command:")
+        served = start()
+    served.ended(*READS, name="load")
+    assert 1 == hints(served)["name:load"]["expected"]["runs"]
+
+
+def test_what_was_imported_and_forgotten_can_be_imported_again(start):
+    served = start()
+    import_runs(served.client, [run()])
+    forget_hints(served.client, ["program:job"])
+
+    assert ["like:job read=#GiB"] == list(hints(served))
+    served = start()
+    assert ["like:job read=#GiB"] == list(hints(served))
+    assert {"imported": 1, "known": 0} == import_runs(served.client, [run()])
+    assert "program:job" in hints(served)
+
+
+def test_what_is_no_key_cannot_be_forgotten(start):
+    with pytest.raises(RequestError, match="'lu' is no key of a hint; 'iod hint show' lists them"):
+        forget_hints(start().client, ["lu"])
+
+
+def test_another_users_keys_are_not_to_be_forgotten(start, monkeypatch):
+    served = start()
+    lookup = served.server._lookup
+    allowed = lookup.allow
+    monkeypatch.setattr(lookup, "allow", lambda *args: allowed(*args)._replace(uid=4242))
+
+    with pytest.raises(NotPermitted):
+        forget_hints(served.client, ["name:lu"], uid=1)
+
+
+# -- the journal -----------------------------------------------------------------------------------
+
+
+def test_a_journal_of_an_earlier_version_gets_the_tables_it_lacks(start, tmp_path):
+    start().ended(*READS, name="load")
+    served = start()
+    served.close()
+    db = sqlite3.connect(tmp_path / "journal.db")
+    db.execute("DROP TABLE trace")
+    db.execute("DROP TABLE forgotten")
+    db.commit()
+    db.close()
+
+    served = start()
+    assert "name:load" in hints(served)
+    assert {"imported": 1, "known": 0} == import_runs(served.client, [run()])
+
+
+def test_while_the_journal_cannot_be_written_nothing_is_imported(start):
+    served = start()
+    served.call(lambda: setattr(served.driver, "problem", "the disk is full"))
+
+    for target, body in (
+        ("/v1/hints", {"runs": [run()]}),
+        ("/v1/hints/forget", {"keys": ["name:a"]}),
+    ):
+        answer = served.ask("POST", target, json.dumps(body).encode())
+        assert (503, "unavailable", "the disk is full") == answer.error
+    assert {} == hints(served)
+
+
+def test_a_submission_with_a_senseless_hint_is_taken_and_warned_of(start):
+    served = start()
+    spec = {"command": ["job", "exit=0"], "io_rate_bytes_per_s": -5.0}
+
+    answer = served.client.submit_warned([spec], {})
+
+    assert ["io_rate_bytes_per_s -5 is no rate; give bytes/s, 0 or more"] == [
+        line.partition("; the hint is ignored")[0] for line in answer["warnings"]
+    ]
+    assert served.state.jobs[JobId(answer["ids"][0])].spec.io_rate_bytes_per_s is None
