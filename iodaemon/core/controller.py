@@ -214,6 +214,7 @@ class Controller:
             for job_id, reason in plan.reasons.items()
             if self.state.jobs[job_id].state is JobState.PENDING
         }
+        self.state.reason_of_rest = plan.rest
 
     def _start(self, step: Step, placed: Placed) -> None:
         job = self.state.jobs[placed.job_id]

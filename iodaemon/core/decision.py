@@ -134,12 +134,14 @@ class AdmissionPlan(msgspec.Struct, frozen=True, kw_only=True):
         starts: in the order in which they take their slots.
         rejects: jobs that can never start, each with its reason.
         reasons: why jobs that were looked at do not start now.
+        rest: why all others that wait do not. None: they wait behind those submitted earlier.
         reservations: job -> the time by which it is promised to start.
     """
 
     starts: tuple[Placed, ...] = ()
     rejects: Mapping[JobId, Reason] = _NONE
     reasons: Mapping[JobId, Reason] = _NONE
+    rest: Reason | None = None
     reservations: Mapping[JobId, float] = _NONE
 
 

@@ -50,6 +50,7 @@ class State:
         self.meter = Meter()
         self.outlook = Outlook(self.meter, experience)
         self.reasons: dict[JobId, Reason] = {}
+        self.reason_of_rest: Reason | None = None
         self.phases: dict[JobId, None] = {}
         self.waits: dict[JobId, Reason] = {}
         self.reservations: Mapping[JobId, float] = {}
@@ -122,9 +123,13 @@ class State:
             )
         if self.starts_blocked:
             return Reason(code="Blocked", text=self.starts_blocked)
-        return self.reasons.get(job_id) or Reason(
+        return self.queue_reason(job_id) or Reason(
             code="Priority", text="waits behind jobs submitted earlier"
         )
+
+    def queue_reason(self, job_id: JobId) -> Reason | None:
+        """What the admission says of a job that waits; None: that others came earlier."""
+        return self.reasons.get(job_id) or self.reason_of_rest
 
     def by_state(self) -> dict[JobState, int]:
         """How many jobs in memory are in each state, every state named."""

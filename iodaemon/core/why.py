@@ -115,7 +115,7 @@ def _pending(state: State, job: Job, now_s: float, account: str) -> Explanation:
     room = (
         f"{_count(job.spec.cpus, 'CPU')} of one socket {'is' if job.spec.cpus == 1 else 'are'} free"
     )
-    reason = state.reasons.get(job.id)
+    reason = state.queue_reason(job.id)
     if reason is not None:  # the rule's own word; whom it starts first is its to say
         is_room = reason.code == NO_ROOM
         until = room + _held_by(state) if is_room else f"that is over and {room}"

@@ -1,0 +1,267 @@
+"""EquilibrIO: against a transliteration of the slides, and what it says of itself."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scene import MB, NOW_S, Scene, pending, platform
+
+from iodaemon.core.job import Job, JobId, JobSpec, JobState
+from iodaemon.policy.admission.equilibrio import Rule
+
+ALPHAS = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.75, 1.0])
+
+
+def queued(job_id, *, at_s=0.0, cpus=1, rate=None, walltime_s=None, operations=None):
+    """A job that waits; its declared rate is its intensity (it does I/O all the time)."""
+    spec = JobSpec(
+        command=("true",),
+        cpus=cpus,
+        walltime_s=walltime_s,
+        io_rate_bytes_per_s=rate,
+        io_operations_per_s=operations,
+    )
+    return Job(
+        id=JobId(job_id),
+        spec=spec,
+        uid=1000,
+        state=JobState.PENDING,
+        since_s=at_s,
+        submitted_s=at_s,
+    )
+
+
+def running(scene, job_id, *, cpus=1, rate=None, walltime_s=None, socket=0):
+    """A job that has run since 0 and declared its intensity."""
+    return scene.live(
+        job_id,
+        socket,
+        cpus=cpus,
+        moved=None,
+        io_rate_bytes_per_s=rate,
+        walltime_s=walltime_s,
+    )
+
+
+def started(scene, **parameters):
+    plan, _ = Rule(**parameters).decide(scene.view(), None)
+    return [placed.job_id for placed in plan.starts]
+
+
+# -- as the slides have it -----------------------------------------------------------------------
+
+
+def algorithm(running, queue, free, *, now_s, alpha, bound, system):
+    """The slides' pseudocode, step by step, over (id, arrival, nodes, intensity, walltime).
+
+    The sums over running jobs are taken anew each time; what the slides leave open is as in the
+    rule's docstring. ``running`` rows have their expected end in place of the walltime.
+    """
+    jobs_running, qj, admitted = list(running), list(queue), []
+    reservations = {row[0]: row[4] for row in running if row[4] is not None}
+    known_all = [row[3] for row in (*running, *queue) if row[3] is not None]
+    io_w = math.fsum(known_all) / len(known_all) if known_all else 0.0
+    blocked, rest = None, []
+    while qj and free >= min(row[2] for row in qj):  # line 8
+        candidates = best_candidates(jobs_running, qj, io_w, alpha, system)
+        c = candidates[0]
+        if c[2] <= free:  # line 11
+            admitted.append(c[0])
+            free -= c[2]
+            jobs_running.append(c)
+            if c[4] is not None:
+                reservations[c[0]] = now_s + c[4]
+            qj.remove(c)
+        else:
+            blocked, rest = c, candidates[1:]  # line 20
+            break
+    if blocked is None:
+        return admitted
+    if bound == "max":
+        until_s = max(reservations.values(), default=None)
+    else:
+        until_s = room_at(blocked, jobs_running, reservations, free, now_s)
+    for c in rest:  # line 23: backfill pass
+        fits = c[2] <= free and c[4] is not None and until_s is not None
+        if fits and c[4] <= until_s - now_s:
+            admitted.append(c[0])
+            free -= c[2]
+    return admitted
+
+
+def best_candidates(jobs_running, qj, io_w, alpha, system):
+    arrivals = [row[1] for row in qj]
+    known = [row[3] for row in jobs_running if row[3] is not None]
+
+    def distance(row):
+        if not system:
+            return abs(io_w - row[3])
+        return abs(io_w - (math.fsum(known) + row[3]) / (len(known) + 1))
+
+    distances = [distance(row) for row in qj if row[3] is not None]
+
+    def weighted(row):
+        lam = 0.0
+        if max(arrivals) > min(arrivals):
+            lam = (row[1] - min(arrivals)) / (max(arrivals) - min(arrivals))
+        if row[3] is None:
+            return lam
+        delta = 0.0
+        if max(distances) - min(distances) > 1e-12 * max(distances):
+            delta = (distance(row) - min(distances)) / (max(distances) - min(distances))
+        return (1 - alpha) * lam + alpha * delta
+
+    return sorted(qj, key=lambda row: (weighted(row), row[1], row[0]))
+
+
+def room_at(blocked, jobs_running, reservations, free, now_s):
+    ends = sorted((reservations[row[0]], row[2]) for row in jobs_running if row[0] in reservations)
+    for end_s, nodes in ends:
+        free += nodes
+        if free >= blocked[2]:
+            return end_s
+    return None
+
+
+INTENSITY = st.none() | st.integers(0, 20) | st.floats(0.0, 20.0)
+WALLTIME = st.none() | st.integers(1, 40)
+RUNNING = st.tuples(st.integers(1, 4), INTENSITY, WALLTIME)
+QUEUED = st.tuples(st.integers(0, 8), st.integers(1, 8), INTENSITY, WALLTIME)
+
+
+@given(
+    st.lists(RUNNING, max_size=4),
+    st.lists(QUEUED, max_size=12),
+    ALPHAS,
+    st.sampled_from(["max", "easy"]),
+    st.sampled_from(["system", "candidate"]),
+)
+def test_it_decides_as_the_slides_do(live, waiting, alpha, bound, delta):
+    scene, rows, queue = Scene(platform(20)), [], []
+    for number, (cpus, x, left_s) in enumerate(live, start=1):
+        rate = None if x is None else x * MB
+        walltime_s = None if left_s is None else NOW_S + left_s
+        running(scene, number, cpus=cpus, rate=rate, walltime_s=walltime_s)
+        rows.append((number, 0.0, cpus, rate, walltime_s))
+    for number, (arrival_s, cpus, x, walltime_s) in enumerate(waiting, start=101):
+        rate = None if x is None else x * MB
+        scene.queue(queued(number, at_s=arrival_s, cpus=cpus, rate=rate, walltime_s=walltime_s))
+        queue.append((number, float(arrival_s), cpus, rate, walltime_s))
+
+    found = started(scene, alpha=alpha, bound=bound, intensity_delta=delta)
+
+    free = 20 - sum(cpus for cpus, _, _ in live)
+    how = {"now_s": NOW_S, "alpha": alpha, "bound": bound, "system": delta == "system"}
+    assert algorithm(rows, queue, free, **how) == found
+
+
+@given(st.lists(QUEUED, max_size=12), st.lists(RUNNING, max_size=4), ALPHAS)
+def test_without_knowledge_it_is_as_with_alpha_0(waiting, live, alpha):
+    def scene(*, knows):
+        made = Scene(platform(20))
+        for number, (cpus, x, left_s) in enumerate(live, start=1):
+            rate = x * MB if knows and x is not None else None
+            walltime_s = None if left_s is None else NOW_S + left_s
+            running(made, number, cpus=cpus, rate=rate, walltime_s=walltime_s)
+        for number, (arrival_s, cpus, x, walltime_s) in enumerate(waiting, start=101):
+            rate = x * MB if knows and x is not None else None
+            made.queue(queued(number, at_s=arrival_s, cpus=cpus, rate=rate, walltime_s=walltime_s))
+        return made
+
+    assert started(scene(knows=True), alpha=0.0) == started(scene(knows=False), alpha=alpha)
+
+
+# -- one by one ----------------------------------------------------------------------------------
+
+
+def test_alpha_0_is_first_come_first_served():
+    scene = Scene(platform(2)).queue(*(queued(i, at_s=i, rate=i * MB) for i in range(1, 6)))
+
+    assert [1, 2] == started(scene, alpha=0.0)
+
+
+def test_the_job_that_evens_out_what_runs_goes_first():
+    scene = running(Scene(platform(2)), 1, rate=0.0)
+    scene.queue(queued(2, at_s=1.0, rate=0.0), queued(3, at_s=2.0, rate=30 * MB))
+
+    plan, _ = Rule(alpha=0.6).decide(scene.view(), None)
+
+    [placed] = plan.starts
+    assert 3 == placed.job_id
+    assert placed.why.text == (
+        "it takes the mean I/O intensity of the running jobs from 0.0 MB/s to 15.0 MB/s, nearest "
+        "to the 10.0 MB/s of all; alpha 0.6; passes 1 earlier job"
+    )
+
+
+def test_who_starts_in_turn_needs_no_reason():
+    scene = Scene(platform(3)).queue(*(queued(i, at_s=i, rate=i * MB) for i in (1, 2, 3)))
+
+    plan, _ = Rule(alpha=1.0).decide(scene.view(), None)
+
+    assert {1, 2, 3} == {placed.job_id for placed in plan.starts}
+    assert [None] * 3 == [placed.why for placed in plan.starts]
+
+
+def test_a_backfilled_job_says_beside_whom_and_for_how_long():
+    scene = running(Scene(platform(4)), 1, cpus=2, rate=MB, walltime_s=NOW_S + 600.0)
+    scene.queue(queued(2, cpus=4), queued(3, at_s=1.0, walltime_s=60.0))
+
+    plan, _ = Rule().decide(scene.view(), None)
+
+    [placed] = plan.starts
+    assert placed.why.text == (
+        "fits beside job 2, which finds no room: ends in 60 s at the latest, the last that runs in "
+        "10 min; passes 1 earlier job"
+    )
+    assert "needs 4 free CPUs on one socket; most free now: 2" == plan.reasons[2].text
+
+
+def test_a_job_without_walltime_is_not_backfilled_and_extends_no_bound():
+    scene = running(Scene(platform(4)), 1, cpus=2)
+    scene.queue(queued(2, cpus=4), queued(3, walltime_s=60.0), queued(4))
+
+    assert [] == started(scene)
+
+
+def test_operations_are_balanced_where_that_is_asked_for():
+    scene = Scene(platform(1)).queue(
+        queued(1, rate=MB, operations=10.0),
+        queued(2, rate=MB, operations=500.0),
+        queued(3, rate=900 * MB, operations=400.0),
+    )
+
+    assert [3] == started(scene, alpha=1.0, intensity="operations")
+
+
+def test_the_waiting_are_told_their_rank_and_who_goes_first():
+    scene = running(Scene(platform(1)), 1, rate=0.0)
+    scene.queue(queued(2, at_s=1.0, rate=0.0), queued(3, at_s=2.0, rate=30 * MB))
+    view = scene.view()
+
+    told = Rule(alpha=0.6).explain(view, view.job(JobId(2)), None)
+
+    assert told == (
+        "is number 2 of 2 to start, number 1 by arrival; arrival 0.00 and I/O 1.00 (0 is best, 1 "
+        "worst) with alpha 0.6 make 0.60: it does 0.0 MB/s, what runs 0.0 MB/s in the mean, all "
+        "jobs 10.0 MB/s; job 3 goes first, with 0.40; needs 1 free CPU; most free now: 0"
+    )
+
+
+def test_an_empty_queue_needs_no_plan():
+    plan, _ = Rule().decide(Scene(platform(2)).view(), None)
+
+    assert ((), {}, None) == (plan.starts, plan.reasons, plan.rest)
+
+
+@pytest.mark.parametrize("alpha", [-0.1, 1.1, math.nan])
+def test_an_alpha_that_is_no_weight_is_refused(alpha):
+    with pytest.raises(ValueError, match="alpha"):
+        Rule(alpha=alpha)
+
+
+def test_a_queue_of_ties_goes_by_id():
+    scene = Scene(platform(2)).queue(pending(4), pending(2), pending(9), pending(3))
+
+    assert [2, 3] == started(scene)
