@@ -50,6 +50,9 @@ Seeds = Annotated[
 Policies = Annotated[
     Words, option("--policy", metavar="NAME|FILE", text="Policies to compare, not the file's.")
 ]
+Settings = Annotated[
+    Words, option("--set", metavar="KEY=VALUE", text="Another parameter, such as mix.load=1.2.")
+]
 Jobs = Annotated[Word, option("--jobs", metavar="N", text="Processes at most [usable cores].")]
 Folder = Annotated[Word, option("--output", metavar="DIR", text="Results [./iod-sim/NAME].")]
 Strict = Annotated[bool, option("--strict", text="Exit code 1 when a target is missed.")]
@@ -61,6 +64,13 @@ ResultsFrom = Annotated[
 ReportTo = Annotated[
     Word, option("--output", metavar="FILE", text="Where to write it [standard output].")
 ]
+CheckedFile = Annotated[Word, argument("FILE")]
+Nodes = Annotated[Word, option("--nodes", metavar="N", text="Of the cluster [1098].")]
+FileSystem = Annotated[
+    Word, option("--file-system", metavar="RATE", text="All jobs together [43 GB/s].")
+]
+Network = Annotated[Word, option("--network", metavar="RATE", text="Each node [12.5 GB/s].")]
+AgreementJson = Annotated[bool, option("--json", text="The differences as JSON.")]
 
 
 @verb(experiments, "list")
@@ -95,6 +105,7 @@ def run_experiments(
     quick: Quick = OFF,
     seeds: Seeds = None,
     policy: Policies = None,
+    settings: Settings = None,
     jobs: Jobs = None,
     folder: Folder = None,
     strict: Strict = OFF,
@@ -104,7 +115,7 @@ def run_experiments(
 
     Rows (CSV), results and figures (SVG, PNG) are kept in ./iod-sim/NAME, those of --quick in
     ./iod-sim/NAME-quick. The same seeds give the same bytes. A miss is a result: exit code 0,
-    with --strict 1. --policy may be repeated.
+    with --strict 1. --policy and --set may be repeated.
     """
     if bool(names) == every:
         raise UsageError("name experiments, or give --all: 'iod sim list' shows them")
@@ -116,7 +127,8 @@ def run_experiments(
     worst = ExitCode.OK
     for file in files:
         try:
-            outcome = _run(file, quick, numbers, policy or (), processes, folder, as_json)
+            trial = _prepare(file, quick, numbers, policy or (), settings or ())
+            outcome = _run(trial, processes, folder, as_json)
         except IodaemonError as error:
             if len(files) == 1 or session.debug:
                 raise
@@ -177,6 +189,34 @@ def report_experiments(results: ResultsFrom = None, to: ReportTo = None) -> int:
     return 0
 
 
+@verb(experiments, "check")
+def check_model(
+    path: CheckedFile = None,
+    nodes: Nodes = None,
+    file_system: FileSystem = None,
+    network: Network = None,
+    as_json: AgreementJson = OFF,
+) -> int:
+    """Hold the model of a cluster to another simulator's results, job by job.
+
+    FILE is CSV (or .csv.gz) with the columns job, submit_s, nodes, iterations, compute_s, io_bytes
+    (both of one iteration), start_s, end_s: rigid jobs that compute, then write to the file system,
+    first come, first served. Exit code 1 where the end times differ by more than 0.1 % in the
+    median or 1 % in the 99th percentile.
+    """
+    if path is None:
+        raise UsageError("name a file of results: 'iod sim check --help' says which columns")
+    from iodaemon.simulator.fluid import check_fluid, named_cluster, read_reference
+
+    cluster = named_cluster(nodes=nodes, file_system=file_system, network=network)
+    agreement = check_fluid(read_reference(Path(path)), cluster)
+    if as_json:
+        output.print_json(agreement.document())
+    else:
+        print("\n".join(agreement.lines()))
+    return ExitCode.OK if agreement.is_near else ExitCode.REFUSED
+
+
 def _load(name: str) -> ExperimentFile:
     from iodaemon.simulator.catalogue import experiment_search, load_experiment
 
@@ -196,29 +236,39 @@ def _load_all() -> list[ExperimentFile]:
     return files
 
 
-def _run(
+def _prepare(
     file: ExperimentFile,
-    is_quick: bool,  # noqa: FBT001 - all of run's options, in its order
+    is_quick: bool,  # noqa: FBT001 - run's options, in its order
     seeds: tuple[int, ...] | None,
     policies: Sequence[str],
+    settings: Sequence[str],
+) -> Trial:
+    from iodaemon.simulator.catalogue import prepare
+
+    return prepare(file, is_quick=is_quick, seeds=seeds, policies=policies, settings=settings)
+
+
+def _run(
+    trial: Trial,
     processes: int,
     output_folder: str | None,
     as_json: bool,  # noqa: FBT001
 ) -> Outcome:
     from iodaemon.cli.progress import Progress
     from iodaemon.simulator import archive, report
-    from iodaemon.simulator.catalogue import prepare
     from iodaemon.simulator.conduct import conduct
 
-    trial = prepare(file, is_quick=is_quick, seeds=seeds, policies=policies)
+    experiment = trial.experiment
     place = _place(trial, output_folder)
     others = archive.check_folder(place, archive.manifest_of(trial))
     if others:
         output.say(f"the results in {place} will be replaced: {'; '.join(others)}")
-    with Progress(file.experiment.name) as progress:
+    with Progress(experiment.name) as progress:
         outcome = conduct(trial, place, processes=processes, on_done=progress)
+    for remark in outcome.remarks:
+        output.say(remark)
     if as_json:
-        output.print_json(report.document(file.experiment, outcome.results))
+        output.print_json(report.document(experiment, outcome.results))
     else:
         print("\n".join(outcome_lines(trial, outcome)))
     try:

@@ -106,7 +106,7 @@ class Controller:
         for job in self._live_of_concern(step):
             if job.state is JobState.STOPPING:
                 self._enforce_kill(step, job)
-            elif (deadline_s := _walltime_ends_s(job)) is not None and deadline_s <= step.now_s:
+            elif (end_s := self._walltime_ends_s(job)) is not None and end_s <= step.now_s:
                 text = f"ran for its walltime of {job.spec.walltime_s:g} s"
                 reason = Reason(code="Walltime", text=text)
                 step.stop(job, JobState.TIMEOUT, reason, WALLTIME_GRACE_S)
@@ -152,6 +152,14 @@ class Controller:
             return None
         return job.io_held_since_s + limit_s
 
+    def _walltime_ends_s(self, job: Job) -> float | None:
+        """When a running job will have run for its walltime; None: it has none or stands still."""
+        if not self.rules.ends_overdue:
+            return None
+        if job.spec.walltime_s is None or job.state is not JobState.RUNNING:
+            return None
+        return job.since_s + job.spec.walltime_s - job.run_s
+
     def _live_of_concern(self, step: Step) -> list[Job]:
         """Live jobs that changed or have come to a limit, ordered by id: not all that there are."""
         if not self._knows_all:
@@ -170,7 +178,7 @@ class Controller:
             self._deadlines.pop(job_id, None)
         for job in jobs:
             limits = (
-                _walltime_ends_s(job),
+                self._walltime_ends_s(job),
                 job.kill_at_s,
                 self._hold_ends_s(job),
                 wait_ends_s(self.rules, job),
@@ -228,10 +236,3 @@ class Controller:
                 continue
             step.put(with_fields(job, freeze_asked=job.wants_freeze))
             step.decide(Suspend(job_id=job.id) if job.wants_freeze else Resume(job_id=job.id))
-
-
-def _walltime_ends_s(job: Job) -> float | None:
-    """When a running job will have run for its walltime; None: it has none or stands still."""
-    if job.spec.walltime_s is None or job.state is not JobState.RUNNING:
-        return None
-    return job.since_s + job.spec.walltime_s - job.run_s

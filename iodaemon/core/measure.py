@@ -81,6 +81,58 @@ def slot_utilisation(
     return held / (slot_count * (until_s - since_s))
 
 
+def equilibrio_job_slowdown(run_s: float, alone_s: float) -> float:
+    """How much longer a job takes than in isolation, as a part of that: 0 for no longer.
+
+    Source: EquilibrIO (Özden, Tarraf, Wolf, CLUSTER 2025), "job slowdown", printed in percent.
+
+    Args:
+        run_s: from its start to its end, s; its wait is no part of it.
+        alone_s: the same alone on the machine, s, above 0.
+    """
+    return run_s / alone_s - 1.0
+
+
+def equilibrio_io_slowdown(io_s: float, io_alone_s: float) -> float:
+    """How much longer the I/O of a job takes than in isolation, as a part of that.
+
+    Source: EquilibrIO (Özden, Tarraf, Wolf, CLUSTER 2025), "I/O slowdown", printed in percent.
+
+    Args:
+        io_s: time that it spent in I/O, s.
+        io_alone_s: the same alone on the machine, s, above 0.
+    """
+    return io_s / io_alone_s - 1.0
+
+
+def equilibrio_utilisation(run_s: float, io_s: float) -> float:
+    """The part (0 to 1) of a job's time that it spends on anything but I/O.
+
+    Source: EquilibrIO (Özden, Tarraf, Wolf, CLUSTER 2025), "utilization".
+
+    Args:
+        run_s: from its start to its end, s, above 0.
+        io_s: time in I/O of that, s.
+    """
+    return (run_s - io_s) / run_s
+
+
+def displacements(starts_s: Sequence[float]) -> tuple[int, ...]:
+    """How many places each job starts away from its place in the order of arrival.
+
+    Of jobs that start at one time the earlier one is first: nobody is displaced by that. Source:
+    EquilibrIO (Özden, Tarraf, Wolf, CLUSTER 2025), "displacement".
+
+    Args:
+        starts_s: when each job started, s, in the order of arrival.
+    """
+    order = sorted(range(len(starts_s)), key=lambda place: (starts_s[place], place))
+    found = [0] * len(starts_s)
+    for place, arrived in enumerate(order):
+        found[arrived] = abs(place - arrived)
+    return tuple(found)
+
+
 def lv_throughput_per_s(job_count: int, workload_s: float) -> float:
     """N / T_workload, jobs/s. Source: Lv et al. 2014, section 4.1, eq. 3."""
     return job_count / workload_s

@@ -106,6 +106,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         max_suspend_s: the controller's guard over regulation: a job suspended for this long in
             a row runs again and cannot be suspended for as long. None lifts the guard
             (experiments that reproduce a published rule).
+        ends_overdue: a job that has run for its walltime is ended. Without it a walltime is only
+            what rules reckon with (experiments whose jobs are never cut off).
     """
 
     name: str
@@ -113,6 +115,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     placement: Placement
     regulation: Regulation[Any]
     max_suspend_s: float | None = 600.0
+    ends_overdue: bool = True
 
     def longest_suspension_s(self, job: Job) -> float | None:
         """How long the regulation may hold this job in a row; None: as long as it likes."""

@@ -34,6 +34,16 @@ def test_the_limit_of_a_job_that_ended_wakes_nobody():
     assert one.step(exited(6.0, 2)).wake_at_s is None
 
 
+def test_where_a_walltime_is_no_bound_nobody_is_ended_at_it():
+    one = rig()
+    one.controller.use(msgspec.structs.replace(one.controller.rules, ends_overdue=False))
+    one.run(job(1, walltime_s=50.0))
+
+    assert one.step(timer(60.0)).wake_at_s is None
+    assert [] == one.backend.take()
+    assert one.controller.state.jobs[JobId(1)].state is JobState.RUNNING
+
+
 def test_jobs_found_at_a_restart_are_all_looked_at_once():
     running = job(1, state=JobState.RUNNING, walltime_s=40.0, started_s=0.0)
     stopping = job(2, state=JobState.STOPPING, at_s=0.0)

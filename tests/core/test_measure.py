@@ -88,3 +88,31 @@ def test_jain_index(values, index):
 
 def test_the_mean_of_nothing_is_zero():
     assert measure.mean([]) == 0.0
+
+
+# -- EquilibrIO ------------------------------------------------------------------------------------
+
+
+def test_a_slowdown_is_what_a_job_takes_longer_in_parts_of_what_it_takes_alone():
+    assert measure.equilibrio_job_slowdown(150.0, 100.0) == 0.5
+    assert measure.equilibrio_io_slowdown(25.0, 10.0) == 1.5
+    assert measure.equilibrio_io_slowdown(10.0, 10.0) == 0.0
+
+
+def test_the_utilisation_of_a_job_is_its_time_out_of_io():
+    assert measure.equilibrio_utilisation(100.0, 25.0) == 0.75
+
+
+@pytest.mark.parametrize(
+    ("starts_s", "displaced"),
+    [
+        ((), ()),
+        ((5.0,), (0,)),
+        ((1.0, 2.0, 3.0), (0, 0, 0)),
+        ((3.0, 1.0, 2.0), (2, 1, 1)),
+        ((2.0, 2.0, 2.0), (0, 0, 0)),
+        ((2.0, 1.0, 2.0), (1, 1, 0)),
+    ],
+)
+def test_a_displacement_is_how_far_a_start_is_from_its_place_by_arrival(starts_s, displaced):
+    assert measure.displacements(starts_s) == displaced

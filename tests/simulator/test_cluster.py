@@ -1,0 +1,199 @@
+"""A cluster of compute nodes with one file system, by hand-computed times."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iodaemon.core.rule import Rules
+from iodaemon.policy.admission import fcfs
+from iodaemon.policy.placement import least_io
+from iodaemon.policy.regulation import none
+from iodaemon.simulator.cluster import Cluster, ClusterJob, run_cluster, submission
+
+FCFS = Rules(name="fcfs", admission=fcfs.Rule(), placement=least_io.Rule(), regulation=none.Rule())
+GB = 1e9
+SMALL = Cluster(nodes=4, file_system_bytes_per_s=12 * GB, node_bytes_per_s=4 * GB, cycles=1)
+
+
+def job(submit_s, nodes, compute_s, io_bytes=0.0, own=math.inf, **fields):
+    """A job with one phase of computing and one of I/O, at this bandwidth when alone."""
+    own = min(own, 12 * GB, 4 * GB * nodes)
+    io_s = io_bytes / own
+    return ClusterJob(
+        submit_s=submit_s,
+        nodes=nodes,
+        run_s=compute_s + io_s,
+        io_share=io_s / (compute_s + io_s),
+        io_bytes_per_s=own,
+        **fields,
+    )
+
+
+def times(lives):
+    return [(round(each.start_s, 9), round(each.end_s, 9)) for each in lives]
+
+
+def test_bandwidth_is_shared_equally_within_caps_and_the_queue_keeps_its_order():
+    """Times by hand: 12 GB/s, 4 GB/s a node, each job at most as fast as alone.
+
+    0-1 s: A, B and C compute. From 1 s A (cap 8), B (cap 4) and C (own cap 2) do I/O: C has 2, B
+    4, A the rest, 6. A has moved its 12 GB at 3 s. B (16 GB) ends at 5 s, C (10 GB) at 6 s. D
+    needs all 4 nodes and starts then, though 2 nodes are free from 3 s on; E waits behind it.
+    """
+    jobs = [
+        job(0.0, 2, 1.0, 12 * GB),
+        job(0.0, 1, 1.0, 16 * GB),
+        job(0.0, 1, 1.0, 10 * GB, own=2 * GB),
+        job(0.5, 4, 2.0, 24 * GB),
+        job(0.6, 1, 1.0, 4 * GB),
+    ]
+
+    lives = run_cluster(SMALL, FCFS, jobs)
+
+    assert times(lives) == [(0, 3), (0, 5), (0, 6), (6, 10), (10, 12)]
+    assert [each.io_alone_s for each in lives] == pytest.approx([1.5, 4, 5, 2, 1])
+    assert [each.io_s for each in lives] == pytest.approx([2, 4, 5, 2, 1])
+    assert [each.alone_s for each in lives] == pytest.approx([2.5, 5, 6, 4, 2])
+    assert not any(each.is_backfilled for each in lives)
+
+
+def test_by_weight_a_job_of_more_nodes_has_more_of_the_link():
+    """From 1 s on 12 GB/s go to 2 nodes (cap 8) and 1 node (cap 4) by 2 to 1, and all fits.
+
+    With a link of 6 GB/s it is 4 and 2: A has moved 12 GB at 4 s, B then 6, and has 4 (its cap)
+    from there on: the last 2 GB take half a second.
+    """
+    jobs = [job(0.0, 2, 1.0, 12 * GB), job(0.0, 1, 1.0, 8 * GB)]
+    narrow = Cluster(
+        nodes=4, file_system_bytes_per_s=6 * GB, node_bytes_per_s=4 * GB, cycles=1, weights="nodes"
+    )
+
+    lives = run_cluster(narrow, FCFS, jobs)
+
+    assert times(lives) == [(0, 4), (0, 4.5)]
+
+
+def test_by_equal_weights_the_same_jobs_have_equal_shares():
+    """3 and 3 of 6 GB/s: B has moved 8 GB at 11/3 s, A then 8 of its 12; the rest at 6 GB/s."""
+    jobs = [job(0.0, 2, 1.0, 12 * GB), job(0.0, 1, 1.0, 8 * GB)]
+    narrow = Cluster(nodes=4, file_system_bytes_per_s=6 * GB, node_bytes_per_s=4 * GB, cycles=1)
+
+    lives = run_cluster(narrow, FCFS, jobs)
+
+    b_s = 1 + 8 / 3
+    assert times(lives) == [(0, round(b_s + 4 / 6, 9)), (0, round(b_s, 9))]
+
+
+def test_a_job_without_a_cap_of_its_own_goes_as_fast_as_its_network():
+    alone = job(0.0, 2, 1.0, 16 * GB, own=2 * GB)
+    free = Cluster(
+        nodes=4, file_system_bytes_per_s=12 * GB, node_bytes_per_s=4 * GB, caps="network", cycles=1
+    )
+
+    (own,), (network,) = run_cluster(SMALL, FCFS, [alone]), run_cluster(free, FCFS, [alone])
+
+    assert (own.end_s, own.io_alone_s) == (pytest.approx(9.0), 8.0)
+    assert (network.end_s, network.io_alone_s) == (pytest.approx(3.0), 2.0)
+
+
+def test_computing_and_io_take_turns_in_so_many_cycles():
+    cycles = Cluster(nodes=4, file_system_bytes_per_s=12 * GB, node_bytes_per_s=4 * GB, cycles=10)
+    (life,) = run_cluster(cycles, FCFS, [job(3.0, 1, 5.0, 20 * GB)])
+
+    _, _, profile = submission(cycles, job(3.0, 1, 5.0, 20 * GB), is_hinted=True)
+    assert (profile.repeat, len(profile.steps)) == (10, 2)
+    assert profile.steps[0].seconds == pytest.approx(0.5)
+    assert (life.start_s, life.end_s) == (3.0, pytest.approx(13.0))
+
+
+def test_a_job_runs_on_beyond_its_walltime():
+    (life,) = run_cluster(SMALL, FCFS, [job(0.0, 1, 5.0, walltime_s=1.0)])
+
+    assert life.end_s == 5.0
+
+
+def test_what_is_known_of_a_job_is_told_of_those_that_are_hinted_alone():
+    one = job(0.0, 1, 3.0, 4 * GB)
+    _, told, _ = submission(SMALL, one, is_hinted=True)
+    _, silent, _ = submission(SMALL, one, is_hinted=False)
+
+    assert told.declared.rate_bytes_per_s == pytest.approx(one.intensity_bytes_per_s) == 1 * GB
+    assert silent.declared is None
+
+
+def test_a_job_whose_io_is_not_known_does_none_and_tells_nothing():
+    unknown = ClusterJob(submit_s=0.0, nodes=1, run_s=7.0)
+    _, told, profile = submission(SMALL, unknown, is_hinted=True)
+
+    assert (told.declared, len(profile.steps)) == (None, 1)
+    assert run_cluster(SMALL, FCFS, [unknown])[0].end_s == 7.0
+
+
+def test_a_job_that_never_fits_is_named():
+    with pytest.raises(ValueError, match="5 nodes are asked for, the cluster has 4"):
+        run_cluster(SMALL, FCFS, [ClusterJob(submit_s=0.0, nodes=5, run_s=1.0)])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"nodes": 0},
+        {"run_s": 0.0},
+        {"run_s": math.inf},
+        {"submit_s": -1.0},
+        {"io_share": 0.5},
+        {"io_share": 1.5, "io_bytes_per_s": 1.0},
+        {"io_share": 0.5, "io_bytes_per_s": -1.0},
+    ],
+)
+def test_what_no_job_can_be_is_refused(fields):
+    with pytest.raises(ValueError, match="ClusterJob"):
+        ClusterJob(**{"submit_s": 0.0, "nodes": 1, "run_s": 1.0, **fields})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"nodes": 0}, {"cycles": 0}, {"file_system_bytes_per_s": 0.0}, {"node_bytes_per_s": math.inf}],
+)
+def test_what_no_cluster_can_be_is_refused(fields):
+    with pytest.raises(ValueError, match=next(iter(fields))):
+        Cluster(**fields)
+
+
+JOBS = st.lists(
+    st.builds(
+        job,
+        st.integers(0, 6).map(float),
+        st.integers(1, 4),
+        st.integers(1, 5).map(float),
+        st.integers(0, 20).map(lambda gb: gb * GB),
+        st.sampled_from([math.inf, 2 * GB]),
+    ),
+    min_size=1,
+    max_size=8,
+).map(lambda jobs: sorted(jobs, key=lambda each: each.submit_s))
+
+
+@given(JOBS, st.sampled_from(["equal", "nodes"]), st.sampled_from(["own", "network"]))
+def test_nobody_is_faster_than_alone_and_no_more_is_moved_than_fits(jobs, weights, caps):
+    cluster = Cluster(
+        nodes=4,
+        file_system_bytes_per_s=12 * GB,
+        node_bytes_per_s=4 * GB,
+        weights=weights,
+        caps=caps,
+        cycles=2,
+    )
+
+    lives = run_cluster(cluster, FCFS, jobs)
+
+    assert [each.job for each in lives] == jobs
+    for life in lives:
+        assert life.start_s >= life.job.submit_s
+        assert life.run_s >= life.alone_s * (1.0 - 1e-9)
+    starts = [each.start_s for each in lives]
+    assert starts == sorted(starts)
+    moved = sum(each.job.io_bytes for each in lives)
+    assert moved <= 12 * GB * max(each.end_s for each in lives) * (1.0 + 1e-9)
