@@ -14,12 +14,16 @@ class Outlook:
     Args:
         meter: what is measured.
         experience: what earlier jobs teach of later ones. None: nothing is learned.
+
+    Attributes:
+        lessons: counts up with everything that is learned.
     """
 
     def __init__(self, meter: Meter, experience: Experience | None = None) -> None:
         self._meter = meter
         self._experience = experience
         self._hints: dict[JobId, Prediction | None] = {}
+        self.lessons = 0
 
     def predicted(self, job: Job) -> Prediction:
         """What it moves now, if it runs: as in the last slice that shows it, else as hinted."""
@@ -48,6 +52,7 @@ class Outlook:
         if self._experience is not None:
             self._experience.learn(job)
             self._hints.clear()
+            self.lessons += 1
 
     def forget(self, job_id: JobId) -> None:
         """Drop what is kept of a job that ended."""

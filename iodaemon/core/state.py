@@ -59,8 +59,9 @@ class State:
         self.evidence: dict[JobId, Evidence] = {}
         self._next_id = 1
         self.delayed: dict[JobId, float] = {}
-        self._pending: dict[JobId, None] = {}
-        self._live: dict[JobId, None] = {}
+        self._pending: dict[JobId, Job] = {}
+        self._infeasible: dict[JobId, None] = {}
+        self._live: dict[JobId, Job] = {}
         self._finished: deque[JobId] = deque()
         self._kept_finished = kept_finished
         self._free: dict[PartitionId, list[SlotId]] = {
@@ -83,16 +84,15 @@ class State:
 
         A job whose start just failed is not in it until its time in ``delayed``.
         """
-        largest = self.platform.largest_partition
-        for job_id in self._pending:
-            job = self.jobs[job_id]
-            if job.spec.cpus <= largest and job_id not in self.delayed:
-                yield job
+        if not self.delayed and not self._infeasible:
+            return iter(self._pending.values())
+        kept_out = self._infeasible.keys() | self.delayed.keys()
+        return (job for job in self._pending.values() if job.id not in kept_out)
 
     @property
     def live(self) -> Iterator[Job]:
         """Jobs that hold slots, ordered by id."""
-        return (self.jobs[job_id] for job_id in self._live)
+        return iter(self._live.values())
 
     def slots_free(self, partition_id: PartitionId) -> int:
         """Slots of the partition that no job holds."""
@@ -154,11 +154,9 @@ class State:
         self._next_id = max(self._next_id, job.id + 1)
         self.jobs[job.id] = job
         if job.state is JobState.PENDING:
-            self._enqueue(job.id)
+            self._enqueue(job)
         elif job.state in LIVE:
-            self._live[job.id] = None
-            self._live = dict(sorted(self._live.items()))
-            self._take_slots(job)
+            self._enter_live(job)
             self._note_phase(job)
         elif job.state in FINAL:
             self._finished.append(job.id)
@@ -180,7 +178,11 @@ class State:
         self.jobs[job.id] = job
         if before.phase is not job.phase:
             self._note_phase(job)
+        if job.id in self._live:
+            self._live[job.id] = job
         if before.state is job.state:
+            if job.id in self._pending:
+                self._pending[job.id] = job
             return
         if before.state is JobState.PENDING:
             self._leave_queue(job.id)
@@ -192,7 +194,7 @@ class State:
             self.meter.forget(job.id)
             self.evidence.pop(job.id, None)
         if job.state is JobState.PENDING:
-            self._enqueue(job.id)
+            self._enqueue(job)
         if job.state in LIVE and before.state not in LIVE:
             self._enter_live(job)
         if job.state in FINAL:
@@ -225,22 +227,25 @@ class State:
         else:
             self.phases[job.id] = None
 
-    def _enqueue(self, job_id: JobId) -> None:
-        in_order = not self._pending or job_id > next(reversed(self._pending))
-        self._pending[job_id] = None
+    def _enqueue(self, job: Job) -> None:
+        in_order = not self._pending or job.id > next(reversed(self._pending))
+        self._pending[job.id] = job
         if not in_order:
-            self._pending = dict(sorted(self._pending.items()))
+            self._pending = {job_id: self._pending[job_id] for job_id in sorted(self._pending)}
+        if job.spec.cpus > self.platform.largest_partition:
+            self._infeasible[job.id] = None
 
     def _leave_queue(self, job_id: JobId) -> None:
         self._pending.pop(job_id, None)
+        self._infeasible.pop(job_id, None)
         self.reasons.pop(job_id, None)
         self.delayed.pop(job_id, None)
 
     def _enter_live(self, job: Job) -> None:
         in_order = not self._live or job.id > next(reversed(self._live))
-        self._live[job.id] = None
+        self._live[job.id] = job
         if not in_order:
-            self._live = dict(sorted(self._live.items()))
+            self._live = {job_id: self._live[job_id] for job_id in sorted(self._live)}
         self._take_slots(job)
 
     def _take_slots(self, job: Job) -> None:
@@ -276,6 +281,9 @@ class State:
         pending = [i for i, job in self.jobs.items() if job.state is JobState.PENDING]
         live = [i for i, job in self.jobs.items() if job.state in LIVE]
         _claim(list(self._pending) == sorted(pending), "the queue lists exactly the pending jobs")
+        listed = (*self._pending.items(), *self._live.items())
+        current = all(self.jobs[i] is job for i, job in listed)
+        _claim(current, "the queue and the live index hold the last record of each job")
         _claim(list(self._live) == sorted(live), "the live index lists exactly the live jobs")
         _claim(all(i < self._next_id for i in self.jobs), "the next id is above all ids")
         _claim(set(self.reasons) <= set(pending), "only pending jobs have a queue reason")

@@ -115,6 +115,11 @@ class StateView:
         """What it moves as a mean over its whole run."""
         return self._state.expected(job_id)
 
+    @property
+    def lessons(self) -> int:
+        """Counts up when what is expected of jobs that wait may have changed."""
+        return self._state.outlook.lessons
+
     def slots_free(self, partition_id: PartitionId) -> int:
         """Slots of the partition that no job holds."""
         return self._state.slots_free(partition_id)

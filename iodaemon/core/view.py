@@ -105,6 +105,14 @@ class View(Protocol):
         """What it moves as a mean over its whole run: as hinted, else as measured until now."""
         ...
 
+    @property
+    def lessons(self) -> int:
+        """While it stays the same, what is expected of jobs that wait stays as well.
+
+        So it does of jobs that hold slots, until the next sample.
+        """
+        ...
+
     def slots_free(self, partition_id: PartitionId) -> int:
         """Slots of the partition that no job holds."""
         ...

@@ -39,19 +39,34 @@ def expected_end_s(job: Job, now_s: float) -> float:
     Of a job that has not begun to run, if it did now. Never before ``now_s``.
     """
     if job.state is JobState.STOPPING:
-        return max(now_s, job.kill_at_s or now_s)
-    walltime_s = job.spec.walltime_s
-    if walltime_s is None:
+        end_s = job.kill_at_s or now_s
+    elif (walltime_s := job.spec.walltime_s) is None:
         return math.inf
-    if job.state is JobState.RUNNING:
-        return max(now_s, job.since_s + walltime_s - job.run_s)
-    return max(now_s, now_s + walltime_s - job.run_s)
+    elif job.state is JobState.RUNNING:
+        end_s = job.since_s + walltime_s - job.run_s
+    else:
+        end_s = now_s + walltime_s - job.run_s
+    return max(now_s, end_s)
 
 
 def latest_end_s(jobs: Iterable[Job], now_s: float) -> float | None:
     """When the last of these has ended, those without walltime left out; None: there are none."""
-    ends = (expected_end_s(job, now_s) for job in jobs)
-    return max((end_s for end_s in ends if end_s < math.inf), default=None)
+    latest_s = -math.inf
+    for job in jobs:
+        end_s = expected_end_s(job, now_s)
+        if latest_s < end_s < math.inf:
+            latest_s = end_s
+    return latest_s if latest_s > -math.inf else None
+
+
+def most_free(view: PlacementView) -> int:
+    """Free slots of the partition that has most of them."""
+    most = 0
+    for partition in view.platform.partitions:
+        free = view.slots_free(partition.id)
+        if free > most:
+            most = free
+    return most
 
 
 def find_shadow(view: PlacementView, job: Job, now_s: float) -> Shadow | None:

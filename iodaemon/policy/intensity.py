@@ -16,6 +16,7 @@ delta 0; equal priorities go by arrival, then id.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -23,120 +24,158 @@ import msgspec
 
 ROUNDING: Final = 1e-12
 """Distances that differ by less than this part of the larger are equal."""
+_CHUNK: Final = 64
+"""Jobs that are looked at before it is asked whether a later one can still be first."""
 
 
 class Balance(msgspec.Struct, frozen=True, kw_only=True):
     """S and W at one instant, in bytes/s or operations/s.
 
     Attributes:
-        running: known intensities of the running jobs, in any order.
+        running: known intensities of what runs, in any order.
+        total: their sum.
         workload: W; 0 where nothing is known.
         by_system: whether distances are those of ``S_c`` to W; otherwise those of the job's own
             intensity to W.
     """
 
     running: tuple[float, ...]
+    total: float
     workload: float
     by_system: bool = True
 
     @property
     def system(self) -> float:
         """S; 0 where nothing is known of what runs."""
-        return math.fsum(self.running) / len(self.running) if self.running else 0.0
+        return self.total / len(self.running) if self.running else 0.0
 
     def system_with(self, intensity: float) -> float:
         """``S_c``: S if a job of this intensity ran as well."""
-        return (math.fsum(self.running) + intensity) / (len(self.running) + 1)
+        return (self.total + intensity) / (len(self.running) + 1)
 
     def with_running(self, intensity: float | None) -> Balance:
         """When a queued job has started: W is as before."""
         if intensity is None:
             return self
-        return msgspec.structs.replace(self, running=(*self.running, intensity))
+        running = (*self.running, intensity)
+        return msgspec.structs.replace(self, running=running, total=math.fsum(running))
 
-    def distances(self, intensities: Iterable[float]) -> list[float]:
-        """Delta, not yet scaled, of jobs with these intensities."""
-        w = self.workload
-        if not self.by_system:
-            return [abs(w - x) for x in intensities]
-        total, count = math.fsum(self.running), len(self.running) + 1
-        return [abs(w - (total + x) / count) for x in intensities]
+    def distance(self, intensity: float) -> float:
+        """Delta, not yet scaled, of a job with this intensity."""
+        own = self.system_with(intensity) if self.by_system else intensity
+        return abs(self.workload - own)
 
 
 def balance_of(
-    running: Iterable[float | None], queued: Iterable[float | None], *, by_system: bool = True
+    running: Iterable[float | None], queued: Sequence[float], *, by_system: bool = True
 ) -> Balance:
-    """S and W of these intensities; None: unknown."""
+    """S and W.
+
+    Args:
+        running: intensities of what runs; None: unknown.
+        queued: the known intensities of what waits.
+        by_system: of ``Balance``.
+    """
     known = tuple(x for x in running if x is not None)
-    waiting = [x for x in queued if x is not None]
-    count = len(known) + len(waiting)
-    workload = math.fsum((*known, *waiting)) / count if count else 0.0
-    return Balance(running=known, workload=workload, by_system=by_system)
+    count = len(known) + len(queued)
+    workload = math.fsum((*known, *queued)) / count if count else 0.0
+    total = math.fsum(known)
+    return Balance(running=known, total=total, workload=workload, by_system=by_system)
 
 
-class Ranks(msgspec.Struct, frozen=True, kw_only=True):
-    """Of each queued job, in order of arrival; all in 0 ... 1.
+class Scale(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes one number of the arrival and the intensity of a job in the queue.
 
     Attributes:
-        lambdas: its arrival.
-        deltas: its distance; 0 where unknown.
-        weights: its weighted priority.
+        first_s, span_s: of the arrivals.
+        least, span: of the distances; a span of 0: they are equal.
+        balance: what distances are measured by.
+        alpha: the reordering intensity, 0 (first come, first served) to 1 (intensity alone).
     """
 
-    lambdas: list[float]
-    deltas: list[float]
-    weights: list[float]
+    first_s: float
+    span_s: float
+    least: float
+    span: float
+    balance: Balance
+    alpha: float
 
-    @property
-    def best(self) -> int:
-        """The place in the queue of the one that goes first."""
-        return self.weights.index(min(self.weights))
+    def lam(self, arrival_s: float) -> float:
+        """Lambda, 0 to 1."""
+        return (arrival_s - self.first_s) / self.span_s if self.span_s else 0.0
 
-    def order(self) -> list[int]:
-        """Places in the queue, the first to go first; equal ones by arrival."""
-        return sorted(range(len(self.weights)), key=self.weights.__getitem__)
+    def delta(self, intensity: float) -> float:
+        """Delta, 0 to 1."""
+        return (self.balance.distance(intensity) - self.least) / self.span if self.span else 0.0
+
+    def weigh(
+        self, arrivals_s: Sequence[float], intensities: Sequence[float | None]
+    ) -> list[float]:
+        """The weighted priorities of these jobs; the loop that the time goes into."""
+        first_s, span_s = self.first_s, self.span_s or 1.0
+        keep, alpha = 1.0 - self.alpha, self.alpha if self.span else 0.0
+        least, span, w = self.least, self.span or 1.0, self.balance.workload
+        by_system = self.balance.by_system
+        total = self.balance.total if by_system else 0.0
+        count = len(self.balance.running) + 1 if by_system else 1
+        return [
+            (t - first_s) / span_s
+            if x is None
+            else keep * ((t - first_s) / span_s)
+            + alpha * ((abs(w - (total + x) / count) - least) / span)
+            for t, x in zip(arrivals_s, intensities, strict=True)
+        ]
+
+    def find_first(self, arrivals_s: Sequence[float], intensities: Sequence[float | None]) -> int:
+        """The place of the smallest weighted priority; of equal ones the first.
+
+        Arrivals rise and delta is at least 0: where lambda alone outweighs the best until now,
+        nothing better comes.
+        """
+        keep = 1.0 - self.alpha
+        best, place, begin, size = math.inf, 0, 0, _CHUNK
+        while begin < len(arrivals_s) and keep * self.lam(arrivals_s[begin]) <= best:
+            end = begin + size
+            weights = self.weigh(arrivals_s[begin:end], intensities[begin:end])
+            least = min(weights)
+            if least < best:
+                best, place = least, begin + weights.index(least)
+            begin, size = end, 2 * size
+        return place
 
 
-def rank(
-    arrivals_s: Sequence[float],
-    intensities: Sequence[float | None],
-    balance: Balance,
-    alpha: float,
-) -> Ranks:
-    """The weighted priorities of a queue that is not empty.
+def scale_of(
+    arrivals_s: Sequence[float], known: Sequence[float], balance: Balance, alpha: float
+) -> Scale:
+    """The scale of a queue that is not empty, in O(log n).
 
     Args:
         arrivals_s: rising.
-        intensities: None: unknown.
+        known: the known intensities of the queue, rising.
         balance: S and W now.
-        alpha: the reordering intensity, 0 (first come, first served) to 1.
+        alpha: the reordering intensity.
     """
-    lambdas = _lambdas(arrivals_s)
-    known = [x for x in intensities if x is not None]
-    scaled = iter(_scaled(balance.distances(known)))
-    keep = 1.0 - alpha
-    if len(known) == len(intensities):
-        deltas = list(scaled)
-        weights = [keep * own + alpha * d for own, d in zip(lambdas, deltas, strict=True)]
-        return Ranks(lambdas=lambdas, deltas=deltas, weights=weights)
-    deltas = [0.0 if x is None else next(scaled) for x in intensities]
-    weights = [
-        own if x is None else keep * own + alpha * d
-        for own, d, x in zip(lambdas, deltas, intensities, strict=True)
-    ]
-    return Ranks(lambdas=lambdas, deltas=deltas, weights=weights)
-
-
-def _lambdas(arrivals_s: Sequence[float]) -> list[float]:
-    first_s, span_s = arrivals_s[0], arrivals_s[-1] - arrivals_s[0]
-    if span_s <= 0.0:
-        return [0.0] * len(arrivals_s)
-    return [(arrival_s - first_s) / span_s for arrival_s in arrivals_s]
-
-
-def _scaled(distances: list[float]) -> list[float]:
-    least, most = min(distances, default=0.0), max(distances, default=0.0)
+    least = most = 0.0
+    if known:
+        # The distance falls up to where S_c is W, and rises from there.
+        nearest = _turning_point(known, balance)
+        around = known[max(0, nearest - 1) : nearest + 1]
+        least = min(map(balance.distance, around))
+        most = max(balance.distance(known[0]), balance.distance(known[-1]))
     span = most - least
-    if span <= ROUNDING * most:
-        return [0.0] * len(distances)
-    return [(distance - least) / span for distance in distances]
+    return Scale(
+        first_s=arrivals_s[0],
+        span_s=arrivals_s[-1] - arrivals_s[0],
+        least=least,
+        span=span if span > ROUNDING * most else 0.0,
+        balance=balance,
+        alpha=alpha,
+    )
+
+
+def _turning_point(known: Sequence[float], balance: Balance) -> int:
+    """Of the first intensity that takes S (or itself) to W or above."""
+    if not balance.by_system:
+        return bisect_left(known, balance.workload)
+    total, count = balance.total, len(balance.running) + 1
+    return bisect_left(known, balance.workload, key=lambda x: (total + x) / count)

@@ -28,51 +28,69 @@ is as printed. Of the reservations the slides keep the maximum only: bound ``max
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from operator import attrgetter
-from typing import Final, Literal
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
 import msgspec
 
 from iodaemon.core.decision import AdmissionPlan, Placed
 from iodaemon.core.job import Job, JobId, Reason
-from iodaemon.core.prediction import Prediction
-from iodaemon.core.view import Draft, NotNow, View
-from iodaemon.policy.backfill import find_shadow, latest_end_s
-from iodaemon.policy.intensity import Balance, Ranks, balance_of, rank
+from iodaemon.core.view import NotNow, View
+from iodaemon.policy.backfill import find_shadow, latest_end_s, most_free
+from iodaemon.policy.intensity import Balance, Scale, balance_of, scale_of
+from iodaemon.policy.line import Line, brought_forward, line_of
 
 _CODE: Final = "Order"
-_BY_ARRIVAL: Final = attrgetter("submitted_s")
 
 
-class Line:
-    """The queue by arrival, one column each; who starts leaves it.
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """What saves work: the same is decided without it.
 
     Attributes:
-        jobs: ordered by arrival, then id.
-        places: where each stood at first.
-        arrivals_s, cpus, intensities: of each; an intensity that is not known is None.
+        line: the queue as it was left.
+        lessons, sampled_s: when the intensities were looked up (``View``).
+        running: intensities of what holds slots.
+        plan: what was decided, its starts left out.
     """
 
-    def __init__(self, jobs: Iterable[Job], intensities: dict[JobId, float | None]) -> None:
-        self.jobs = sorted(jobs, key=_BY_ARRIVAL)
-        self.places = list(range(len(self.jobs)))
-        self.arrivals_s = [job.submitted_s for job in self.jobs]
-        self.cpus = [job.spec.cpus for job in self.jobs]
-        self.intensities = [intensities[job.id] for job in self.jobs]
-
-    def remove(self, index: int) -> None:
-        """The job here has started."""
-        for column in (self.jobs, self.places, self.arrivals_s, self.cpus, self.intensities):
-            del column[index]
+    line: Line
+    lessons: int
+    sampled_s: float | None
+    running: Mapping[JobId, float | None]
+    plan: AdmissionPlan
 
 
 class Out(msgspec.Struct, frozen=True, kw_only=True):
-    """A start, where the job stood in the line, and what to say if others had come earlier."""
+    """A start, and what to say if others had come earlier."""
 
     placed: Placed
-    place: int
+    job: Job
     why: str
+
+
+class Turns:
+    """What one decision comes to: the line gets shorter, the draft fuller.
+
+    Attributes:
+        balance: S and W now.
+        outs: who starts, in this order.
+    """
+
+    def __init__(self, view: View, line: Line, balance: Balance) -> None:
+        self.draft = view.draft()
+        self.now_s = view.now_s
+        self.line = line
+        self.balance = balance
+        self.outs: list[Out] = []
+
+    def has_room(self) -> bool:
+        """Whether the smallest in the line would fit."""
+        most = self.most_free()
+        return most > 0 and bool(self.line.jobs) and most >= min(self.line.cpus)
+
+    def most_free(self) -> int:
+        """Free slots of the partition that has most."""
+        return most_free(self.draft)
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,51 +113,71 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         if not 0.0 <= self.alpha <= 1.0:
             raise ValueError(f"alpha is {self.alpha:g}; it must be from 0 to 1")
 
-    def decide(self, view: View, memory: None) -> tuple[AdmissionPlan, None]:
+    def decide(self, view: View, memory: Memory | None) -> tuple[AdmissionPlan, Memory | None]:
         """Start whose turn it is, and what may start beside the first that finds no room."""
         jobs = list(view.pending)
-        line = Line(jobs, {job.id: self._intensity_of(view, job) for job in jobs})
-        if not line.jobs:
-            return AdmissionPlan(), memory
-        draft = view.draft()
-        outs: list[Out] = []
-        head = self._take_turns(view, draft, line, outs)
-        if head is not None:
-            index, ranks, reason = head
-            first = line.jobs[index]
-            order = [i for i in ranks.order() if i != index]
-            self._backfill(view, draft, line, order, first, outs)
-            behind = Reason(code=_CODE, text=f"job {first.id} goes first, {self._by()}")
-            plan = AdmissionPlan(starts=_told(outs), reasons={first.id: reason}, rest=behind)
-            return plan, memory
-        text = f"waits for free CPUs; who goes first is decided then, {self._by()}"
-        return AdmissionPlan(starts=_told(outs), rest=Reason(code=_CODE, text=text)), memory
+        if not jobs:
+            return AdmissionPlan(), None
+        if memory is not None and not _knows(memory, view):
+            memory = None
+        running = self._running(view, memory)
+        if memory is None:
+            line = line_of(jobs, lambda job: self._intensity_of(view, job))
+        else:
+            line = brought_forward(memory.line, jobs, lambda job: self._intensity_of(view, job))
+            if line is memory.line and running.keys() == memory.running.keys():
+                return memory.plan, memory
+        plan, line = self._decide(view, line, running)
+        running |= {p.job_id: self._intensity_of(view, view.job(p.job_id)) for p in plan.starts}
+        return plan, Memory(
+            line=line,
+            lessons=view.lessons,
+            sampled_s=view.sampled_s,
+            running=running,
+            plan=msgspec.structs.replace(plan, starts=()),
+        )
 
-    def explain(self, view: View, job: Job, memory: None) -> str:  # noqa: ARG002 - as all rules
+    def _decide(
+        self, view: View, line: Line, running: Mapping[JobId, float | None]
+    ) -> tuple[AdmissionPlan, Line]:
+        balance = self._balance(line, running)
+        turns = Turns(view, line, balance)
+        if not turns.has_room():
+            text = f"waits for free CPUs; who goes first is decided then, {self._by()}"
+            return AdmissionPlan(rest=Reason(code=_CODE, text=text)), line
+        turns.line = line.copy()
+        blocked = self._take_turns(turns)
+        reasons: dict[JobId, Reason] = {}
+        text = f"waits for free CPUs; who goes first is decided then, {self._by()}"
+        if blocked is not None:
+            first, scale, reason = blocked
+            self._backfill(turns, first, scale)
+            reasons[first.id] = reason
+            text = f"job {first.id} goes first, {self._by()}"
+        plan = AdmissionPlan(
+            starts=_told(turns.outs, line), reasons=reasons, rest=Reason(code=_CODE, text=text)
+        )
+        return plan, turns.line
+
+    def explain(self, view: View, job: Job, memory: Any) -> str:  # noqa: ARG002 - as all rules
         """Where it stands in the queue, by what, and who goes first."""
-        jobs = list(view.pending)
-        line = Line(jobs, {other.id: self._intensity_of(view, other) for other in jobs})
+        line = line_of(view.pending, lambda other: self._intensity_of(view, other))
         places = [place for place, other in enumerate(line.jobs) if other.id == job.id]
         if not places:
             return ""
-        balance = self._balance(view, line)
-        ranks = rank(line.arrivals_s, line.intensities, balance, self.alpha)
         (place,) = places
-        own = line.intensities[place]
-        number = ranks.order().index(place) + 1
-        first = line.jobs[ranks.best]
-        parts = [f"is number {number} of {len(jobs)} to start, number {place + 1} by arrival"]
-        if own is None:
-            parts.append(f"nothing is known of its I/O: arrival alone, {ranks.lambdas[place]:.2f}")
-        else:
-            parts.append(
-                f"arrival {ranks.lambdas[place]:.2f} and I/O {ranks.deltas[place]:.2f} (0 is best, "
-                f"1 worst) with alpha {self.alpha:g} make {ranks.weights[place]:.2f}: it does "
-                f"{self._told(own)}, what runs {self._told(balance.system)} in the mean, "
-                f"all jobs {self._told(balance.workload)}"
-            )
+        balance = self._balance(line, self._running(view, None))
+        scale = self._scale(line, balance)
+        weights = scale.weigh(line.arrivals_s, line.intensities)
+        order = sorted(range(len(weights)), key=weights.__getitem__)
+        first = line.jobs[order[0]]
+        number = order.index(place) + 1
+        parts = [
+            f"is number {number} of {len(order)} to start, number {place + 1} by arrival",
+            self._numbers(scale, line.arrivals_s[place], line.intensities[place]),
+        ]
         if first.id != job.id:
-            parts.append(f"job {first.id} goes first, with {ranks.weights[ranks.best]:.2f}")
+            parts.append(f"job {first.id} goes first, with {weights[order[0]]:.2f}")
         answer = view.draft().place(job)
         if isinstance(answer, NotNow):
             parts.append(answer.reason.text)
@@ -147,78 +185,78 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     # -- the turns -----------------------------------------------------------------------------
 
-    def _take_turns(
-        self, view: View, draft: Draft, line: Line, outs: list[Out]
-    ) -> tuple[int, Ranks, Reason] | None:
+    def _take_turns(self, turns: Turns) -> tuple[Job, Scale, Reason] | None:
         """Start the first of the line again and again; returns the first that finds no room."""
-        balance = self._balance(view, line)
-        while line.jobs and _most_free(draft) >= min(line.cpus):
-            ranks = rank(line.arrivals_s, line.intensities, balance, self.alpha)
-            index = ranks.best
-            job = line.jobs[index]
-            answer = draft.place(job)
+        line = turns.line
+        while turns.has_room():
+            scale = self._scale(line, turns.balance)
+            place = scale.find_first(line.arrivals_s, line.intensities)
+            job, intensity = line.jobs[place], line.intensities[place]
+            answer = turns.draft.place(job)
             if isinstance(answer, NotNow):
-                return index, ranks, answer.reason
-            why = self._why_its_turn(balance, ranks, index, line.intensities[index])
-            placed = draft.start(job, answer)
-            outs.append(Out(placed=placed, place=line.places[index], why=why))
-            balance = balance.with_running(line.intensities[index])
-            line.remove(index)
+                return job, scale, answer.reason
+            why = self._why_its_turn(scale, intensity) if place else ""
+            placed = turns.draft.start(job, answer)
+            turns.outs.append(Out(placed=placed, job=job, why=why))
+            turns.balance = turns.balance.with_running(intensity)
+            line.remove(place)
         return None
 
-    def _backfill(
-        self,
-        view: View,
-        draft: Draft,
-        line: Line,
-        order: list[int],
-        first: Job,
-        outs: list[Out],
-    ) -> None:
-        """Start those of the line that end before the bound, in this order."""
-        bound_s = self._bound_s(view, draft, first)
+    def _backfill(self, turns: Turns, first: Job, scale: Scale) -> None:
+        """Start those of the line that end before the bound, in the order of the last turn."""
+        bound_s = self._bound_s(turns, first)
         if bound_s is None:
             return
-        left_s = bound_s - view.now_s
-        smallest = min(line.cpus)
-        free = _most_free(draft)
-        for index in order:
-            if line.cpus[index] > free:
+        line, left_s, free = turns.line, bound_s - turns.now_s, turns.most_free()
+        places = [place for place, cpus in enumerate(line.cpus) if cpus <= free]
+        places = [place for place in places if line.walltimes_s[place] <= left_s]
+        weights = scale.weigh(
+            [line.arrivals_s[place] for place in places],
+            [line.intensities[place] for place in places],
+        )
+        gone = []
+        for _, place in sorted(zip(weights, places, strict=True)):
+            job = line.jobs[place]
+            if job is first or line.cpus[place] > free:
                 continue
-            job = line.jobs[index]
-            walltime_s = job.spec.walltime_s
-            if walltime_s is None or walltime_s > left_s:
-                continue
-            answer = draft.place(job)
+            answer = turns.draft.place(job)
             if isinstance(answer, NotNow):
                 continue
-            placed = draft.start(job, answer)
-            why = (
-                f"fits beside job {first.id}, which finds no room: ends in {_span(walltime_s)} at "
-                f"the latest, {self._limit()} in {_span(left_s)}"
-            )
-            outs.append(Out(placed=placed, place=line.places[index], why=why))
-            free = _most_free(draft)
-            if free < smallest:
-                return
+            ends = f"ends in {_span(line.walltimes_s[place])} at the latest"
+            until = f"{self._limit()} in {_span(left_s)}"
+            why = f"fits beside job {first.id}, which finds no room: {ends}, {until}"
+            placed = turns.draft.start(job, answer)
+            turns.outs.append(Out(placed=placed, job=job, why=why))
+            gone.append(place)
+            free = turns.most_free()
+        for place in sorted(gone, reverse=True):
+            line.remove(place)
 
-    def _bound_s(self, view: View, draft: Draft, first: Job) -> float | None:
+    def _bound_s(self, turns: Turns, first: Job) -> float | None:
         if self.bound == "max":
-            return latest_end_s(draft.live, view.now_s)
-        shadow = find_shadow(draft, first, view.now_s)
+            return latest_end_s(turns.draft.live, turns.now_s)
+        shadow = find_shadow(turns.draft, first, turns.now_s)
         return None if shadow is None else shadow.at_s
 
     # -- what is known -------------------------------------------------------------------------
 
-    def _balance(self, view: View, line: Line) -> Balance:
-        running = (self._intensity_of(view, job) for job in view.live)
+    def _scale(self, line: Line, balance: Balance) -> Scale:
+        return scale_of(line.arrivals_s, line.known, balance, self.alpha)
+
+    def _balance(self, line: Line, running: Mapping[JobId, float | None]) -> Balance:
         by_system = self.intensity_delta == "system"
-        return balance_of(running, line.intensities, by_system=by_system)
+        return balance_of(running.values(), line.known, by_system=by_system)
+
+    def _running(self, view: View, memory: Memory | None) -> dict[JobId, float | None]:
+        """Of what holds slots; looked up anew only of those that are not remembered."""
+        known = {} if memory is None else memory.running
+        return {
+            job.id: known[job.id] if job.id in known else self._intensity_of(view, job)
+            for job in view.live
+        }
 
     def _intensity_of(self, view: View, job: Job) -> float | None:
-        return self._read(view.expected(job.id))
-
-    def _read(self, expected: Prediction) -> float | None:
+        expected = view.expected(job.id)
         if not expected.is_known:
             return None
         if self.intensity == "bytes":
@@ -227,17 +265,28 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     # -- words ---------------------------------------------------------------------------------
 
-    def _why_its_turn(
-        self, balance: Balance, ranks: Ranks, index: int, intensity: float | None
-    ) -> str:
+    def _why_its_turn(self, scale: Scale, intensity: float | None) -> str:
         if intensity is None:
             return f"nothing is known of its I/O, its arrival counts alone; alpha {self.alpha:g}"
-        is_nearest = ranks.deltas[index] == 0.0
+        balance = scale.balance
         return (
             "it takes the mean I/O intensity of the running jobs from "
             f"{self._told(balance.system)} to {self._told(balance.system_with(intensity))}, "
-            f"{'nearest to the' if is_nearest else 'towards the'} "
+            f"{'towards the' if scale.delta(intensity) else 'nearest to the'} "
             f"{self._told(balance.workload)} of all; alpha {self.alpha:g}"
+        )
+
+    def _numbers(self, scale: Scale, arrival_s: float, intensity: float | None) -> str:
+        lam = scale.lam(arrival_s)
+        if intensity is None:
+            return f"nothing is known of its I/O: its arrival counts alone, {lam:.2f}"
+        delta, alpha = scale.delta(intensity), scale.alpha
+        weight = (1.0 - alpha) * lam + alpha * delta
+        return (
+            f"arrival {lam:.2f} and I/O {delta:.2f} (0 is best, 1 worst) with alpha {alpha:g} make "
+            f"{weight:.2f}: it does {self._told(intensity)}, what runs "
+            f"{self._told(scale.balance.system)} in the mean, all jobs "
+            f"{self._told(scale.balance.workload)}"
         )
 
     def _by(self) -> str:
@@ -252,17 +301,26 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return f"{intensity / 1e6:.1f} MB/s"
 
 
-def _most_free(draft: Draft) -> int:
-    return max((draft.slots_free(p.id) for p in draft.platform.partitions), default=0)
+def _knows(memory: Memory, view: View) -> bool:
+    """Whether what was looked up then still holds."""
+    return memory.lessons == view.lessons and memory.sampled_s == view.sampled_s
 
 
-def _told(outs: list[Out]) -> tuple[Placed, ...]:
-    """The starts; those before whom others had come say why."""
-    gone = sorted(out.place for out in outs)
-    before = {place: number for number, place in enumerate(gone)}
+def _told(outs: list[Out], line: Line) -> tuple[Placed, ...]:
+    """The starts; those before whom others had come say why.
+
+    Args:
+        outs: who starts.
+        line: as it was before.
+    """
+    if not outs:
+        return ()
+    places = {out.job.id: line.place_of(out.job) for out in outs}
+    before = {place: number for number, place in enumerate(sorted(places.values()))}
     starts = []
     for out in outs:
-        passed = out.place - before[out.place]
+        place = places[out.job.id]
+        passed = place - before[place]
         if not passed:
             starts.append(out.placed)
             continue
