@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 import msgspec
 
 from iodaemon.core.job import Job, JobState
 from iodaemon.core.platform import PartitionId
 from iodaemon.core.view import PlacementView
+
+BACKFILL: Final = "Backfill"
+"""The code of the reason why a job starts beside one that goes first and finds no room."""
 
 
 class Shadow(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,12 +18,11 @@ from iodaemon.backend.simulated import default_platform
 from iodaemon.core.job import Job, JobSpec
 from iodaemon.core.platform import Platform
 from iodaemon.core.rule import Rules
+from iodaemon.policy.backfill import BACKFILL
 from iodaemon.simulator.run import Submission, simulate
 
 PFS: Final = "pfs"
 """The link that all jobs share."""
-BACKFILL: Final = "Backfill"
-"""The code of the reason of a start beside the head of the queue."""
 
 
 class ClusterJob(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,7 +36,7 @@ import msgspec
 from iodaemon.core.decision import AdmissionPlan, Placed
 from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.view import NotNow, View
-from iodaemon.policy.backfill import find_shadow, latest_end_s, most_free
+from iodaemon.policy.backfill import BACKFILL, find_shadow, latest_end_s, most_free
 from iodaemon.policy.intensity import Balance, Scale, balance_of, scale_of
 from iodaemon.policy.line import Line, brought_forward, line_of
 
@@ -61,11 +61,12 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Out(msgspec.Struct, frozen=True, kw_only=True):
-    """A start, and what to say if others had come earlier."""
+    """A start, and what to say if others had come earlier, under which code."""
 
     placed: Placed
     job: Job
     why: str
+    code: str = _CODE
 
 
 class Turns:
@@ -226,7 +227,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             until = f"{self._limit()} in {_span(left_s)}"
             why = f"fits beside job {first.id}, which finds no room: {ends}, {until}"
             placed = turns.draft.start(job, answer)
-            turns.outs.append(Out(placed=placed, job=job, why=why))
+            turns.outs.append(Out(placed=placed, job=job, why=why, code=BACKFILL))
             gone.append(place)
             free = turns.most_free()
         for place in sorted(gone, reverse=True):
@@ -325,7 +326,7 @@ def _told(outs: list[Out], line: Line) -> tuple[Placed, ...]:
             starts.append(out.placed)
             continue
         jobs = "1 earlier job" if passed == 1 else f"{passed} earlier jobs"
-        reason = Reason(code=_CODE, text=f"{out.why}; passes {jobs}")
+        reason = Reason(code=out.code, text=f"{out.why}; passes {jobs}")
         starts.append(msgspec.structs.replace(out.placed, why=reason))
     return tuple(starts)
 
