@@ -50,6 +50,9 @@ Seeds = Annotated[
 Policies = Annotated[
     Words, option("--policy", metavar="NAME|FILE", text="Policies to compare, not the file's.")
 ]
+Settings = Annotated[
+    Words, option("--set", metavar="KEY=VALUE", text="Another parameter, such as mix.load=1.2.")
+]
 Jobs = Annotated[Word, option("--jobs", metavar="N", text="Processes at most [usable cores].")]
 Folder = Annotated[Word, option("--output", metavar="DIR", text="Results [./iod-sim/NAME].")]
 Strict = Annotated[bool, option("--strict", text="Exit code 1 when a target is missed.")]
@@ -102,6 +105,7 @@ def run_experiments(
     quick: Quick = OFF,
     seeds: Seeds = None,
     policy: Policies = None,
+    settings: Settings = None,
     jobs: Jobs = None,
     folder: Folder = None,
     strict: Strict = OFF,
@@ -111,7 +115,7 @@ def run_experiments(
 
     Rows (CSV), results and figures (SVG, PNG) are kept in ./iod-sim/NAME, those of --quick in
     ./iod-sim/NAME-quick. The same seeds give the same bytes. A miss is a result: exit code 0,
-    with --strict 1. --policy may be repeated.
+    with --strict 1. --policy and --set may be repeated.
     """
     if bool(names) == every:
         raise UsageError("name experiments, or give --all: 'iod sim list' shows them")
@@ -123,7 +127,8 @@ def run_experiments(
     worst = ExitCode.OK
     for file in files:
         try:
-            outcome = _run(file, quick, numbers, policy or (), processes, folder, as_json)
+            trial = _prepare(file, quick, numbers, policy or (), settings or ())
+            outcome = _run(trial, processes, folder, as_json)
         except IodaemonError as error:
             if len(files) == 1 or session.debug:
                 raise
@@ -231,29 +236,39 @@ def _load_all() -> list[ExperimentFile]:
     return files
 
 
-def _run(
+def _prepare(
     file: ExperimentFile,
-    is_quick: bool,  # noqa: FBT001 - all of run's options, in its order
+    is_quick: bool,  # noqa: FBT001 - run's options, in its order
     seeds: tuple[int, ...] | None,
     policies: Sequence[str],
+    settings: Sequence[str],
+) -> Trial:
+    from iodaemon.simulator.catalogue import prepare
+
+    return prepare(file, is_quick=is_quick, seeds=seeds, policies=policies, settings=settings)
+
+
+def _run(
+    trial: Trial,
     processes: int,
     output_folder: str | None,
     as_json: bool,  # noqa: FBT001
 ) -> Outcome:
     from iodaemon.cli.progress import Progress
     from iodaemon.simulator import archive, report
-    from iodaemon.simulator.catalogue import prepare
     from iodaemon.simulator.conduct import conduct
 
-    trial = prepare(file, is_quick=is_quick, seeds=seeds, policies=policies)
+    experiment = trial.experiment
     place = _place(trial, output_folder)
     others = archive.check_folder(place, archive.manifest_of(trial))
     if others:
         output.say(f"the results in {place} will be replaced: {'; '.join(others)}")
-    with Progress(file.experiment.name) as progress:
+    with Progress(experiment.name) as progress:
         outcome = conduct(trial, place, processes=processes, on_done=progress)
+    for remark in outcome.remarks:
+        output.say(remark)
     if as_json:
-        output.print_json(report.document(file.experiment, outcome.results))
+        output.print_json(report.document(experiment, outcome.results))
     else:
         print("\n".join(outcome_lines(trial, outcome)))
     try:

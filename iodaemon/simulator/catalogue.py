@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 import pkgutil
+import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,8 +44,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         parameters: those of the study as a file has them.
         seeds: at least one.
         is_quick: the quick mode's parameters and seeds.
-        has_other_policies: the policies are not those of the file, so that targets which
-            speak of others have no value.
+        has_other_policies: policies or parameters are not those of the file, so that targets
+            which speak of others have no value.
     """
 
     file: ExperimentFile
@@ -165,6 +166,7 @@ def prepare(
     is_quick: bool = False,
     seeds: Sequence[int] | None = None,
     policies: Sequence[str] = (),
+    settings: Sequence[str] = (),
 ) -> Trial:
     """The experiment, ready to run.
 
@@ -174,6 +176,7 @@ def prepare(
         seeds: other ones. None: those of the file.
         policies: names or files that replace the study's parameter ``policies``; empty: as in
             the file.
+        settings: parameters that replace the file's, ``KEY=VALUE`` each (``parse_setting``).
 
     Raises:
         ConfigError: a parameter, a seed, or ``policies`` where the study has none.
@@ -195,14 +198,39 @@ def prepare(
                 f"{experiment.study!r} has no parameter 'policies'; leave the option out"
             )
         parameters["policies"] = list(policies)
+    for setting in settings:
+        parameters = _merged(parameters, parse_setting(setting))
+        where = f"{file.path} with --set"
     return Trial(
         file=file,
         study=decode_table(parameters, type_, where=where),
         parameters=parameters,
         seeds=check_seeds(own_seeds if seeds is None else seeds, str(file.path)),
         is_quick=is_quick,
-        has_other_policies=bool(policies),
+        has_other_policies=bool(policies or settings),
     )
+
+
+def parse_setting(text: str) -> dict[str, Any]:
+    """The parameter that ``KEY=VALUE`` sets: ``mix.load=1.2`` is ``{"mix": {"load": 1.2}}``.
+
+    A value is written as in a file; a word without quotes stands for itself.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    key, found, value = text.partition("=")
+    names = key.strip().split(".")
+    if not found or not all(names):
+        raise ConfigError(f"--set {text}: write KEY=VALUE, for example mix.load=1.2")
+    try:
+        parsed: Any = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    for name in reversed(names):
+        parsed = {name: parsed}
+    made: dict[str, Any] = parsed
+    return made
 
 
 def with_parameters(file: ExperimentFile, parameters: Mapping[str, Any]) -> Study:
@@ -309,6 +337,6 @@ def _check_choices(choices: Sequence[Choice], type_: type[msgspec.Struct], where
         at = f"{where} [[choice]] {number}"
         _said(choice.silent, "silent", at)
         _said(choice.chosen, "chosen", at)
-        if choice.option and choice.option not in known:
+        if choice.option and choice.option.partition(".")[0] not in known:
             hint = nearest(choice.option, known)
             raise ConfigError(f"{at}: option: the study has no {choice.option!r}; {hint}")

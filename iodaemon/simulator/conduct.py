@@ -30,12 +30,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         summary: a table of the study's own, for people; empty: it has none.
         figures: to be drawn.
         run: how long it took.
+        remarks: what the user should know of what was given, one line each.
     """
 
     results: tuple[Result, ...]
     summary: tuple[Row, ...]
     figures: tuple[Figure, ...]
     run: Run
+    remarks: tuple[str, ...] = ()
 
 
 def folder_of(experiment: str, *, is_quick: bool, results: Path = RESULTS_FOLDER) -> Path:
@@ -68,6 +70,7 @@ def conduct(trial: Trial, folder: Path, *, processes: int, on_done: OnDone | Non
 
     try:
         with _told(trial.experiment.study, "fails to plan its tasks"):
+            remarks = _remarks(trial.study)
             rows = run_study(trial.study, trial.seeds, processes=processes, on_done=told)
     except ConfigError as error:
         raise ConfigError(f"{trial.file.path} [parameters]: {error}") from error
@@ -88,6 +91,7 @@ def conduct(trial: Trial, folder: Path, *, processes: int, on_done: OnDone | Non
             tasks=done,
             processes=min(processes, max(1, done)),
         ),
+        remarks=remarks,
     )
     archive.write_run(folder, outcome.run)
     return outcome
@@ -182,3 +186,8 @@ def _results(trial: Trial, values: Mapping[str, float | None]) -> tuple[Result, 
 def _summary(study: Any, rows: Sequence[Row]) -> tuple[Row, ...]:
     """The table of a study that has one for people (``summary``), beyond the protocol."""
     return tuple(study.summary(rows)) if hasattr(study, "summary") else ()
+
+
+def _remarks(study: Any) -> tuple[str, ...]:
+    """What a study has to say of what it was given (``remarks``), beyond the protocol."""
+    return tuple(study.remarks()) if hasattr(study, "remarks") else ()

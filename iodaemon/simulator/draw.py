@@ -30,6 +30,9 @@ MARKER_SIZES: Final = MappingProxyType({"P": 6.5, "X": 6.5, "*": 9.0})
 """Of those that look small; the others are 5."""
 PUBLISHED_MARKERS: Final = ("o", "s", "^", "D", "v", "p", "h", "8")
 STYLES: Final = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 3)))
+TRACES: Final = (("#D55E00", "-"), ("#0072B2", "--"), ("#009E73", "-."), ("#CC79A7", ":"))
+"""Colour and style of the first traces of a picture; others as lines have them."""
+TRACE_WIDTH: Final = 1.1
 SIZE_INCHES: Final = (7.2, 4.4)
 PNG_DOTS_PER_INCH: Final = 150
 GROUP_WIDTH: Final = 0.8
@@ -40,6 +43,8 @@ TICKS: Final = 6
 """So many different numbers on the x axis stand there themselves."""
 LABEL_LENGTH: Final = 10
 """Labels of categories longer than this are slanted, where there are more than a few."""
+_ALONG_NUMBERS: Final = ("line", "point", "trace")
+"""Kinds that may have numbers on the x axis."""
 _SETTINGS: Final[Mapping[Any, Any]] = MappingProxyType(
     {
         "svg.hashsalt": "iodaemon",  # else ids in the file are random
@@ -113,6 +118,7 @@ def _draw_axes(axes: Any, figure: Figure) -> None:
     kinds: Mapping[str, Callable[[Any, Figure, Mapping[Any, float]], None]] = {
         "line": _draw_lines,
         "point": _draw_lines,
+        "trace": _draw_traces,
         "bar": _draw_bars,
         "stack": _draw_stacks,
         "box": _draw_boxes,
@@ -147,7 +153,7 @@ def _scale_axes(axes: Any, figure: Figure) -> None:
 def _places(figure: Figure) -> dict[Any, float]:
     """Where each category stands, in the order of their first appearance; none for numbers."""
     names = list(dict.fromkeys(x for series in figure.series for x in series.x))
-    if figure.kind in ("line", "point") and not any(isinstance(x, str) for x in names):
+    if figure.kind in _ALONG_NUMBERS and not any(isinstance(x, str) for x in names):
         return {}
     return {name: float(place) for place, name in enumerate(names)}
 
@@ -224,6 +230,22 @@ def _draw_lines(axes: Any, figure: Figure, places: Mapping[Any, float]) -> None:
         if is_line and (series.low or series.high):
             low, high = series.low or series.y, series.high or series.y
             axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0.0, zorder=2.0)
+    _draw_published(axes, figure, places)
+
+
+def _draw_traces(axes: Any, figure: Figure, places: Mapping[Any, float]) -> None:
+    looks = [(series, colour, style) for series, colour, _, style in _looks(figure)]
+    for number, (series, colour, style) in enumerate(looks):
+        own_colour, own_style = TRACES[number] if number < len(TRACES) else (colour, style)
+        axes.plot(
+            _x(series, places),
+            series.y,
+            color=own_colour,
+            linestyle=own_style,
+            linewidth=TRACE_WIDTH,
+            zorder=3.0,
+            label=series.label,
+        )
     _draw_published(axes, figure, places)
 
 
@@ -321,7 +343,7 @@ def _add_legend(axes: Any, figure: Figure) -> None:
     handles, labels = axes.get_legend_handles_labels()
     if figure.kind == "stack":  # as they lie: the last one on top
         handles, labels = handles[::-1], labels[::-1]
-    if figure.kind in ("line", "point") and len(figure.series) <= LEGEND_INSIDE:
+    if figure.kind in _ALONG_NUMBERS and len(figure.series) <= LEGEND_INSIDE:
         axes.legend(handles, labels, loc="best")
     else:
         beside: dict[str, Any] = {"bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.0}

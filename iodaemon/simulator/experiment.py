@@ -132,8 +132,9 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
         title: what is seen, and which figure of the paper it redraws.
         x_label: with unit.
         y_label: with unit.
-        kind: lines with markers, unconnected points, bars side by side, bars stacked, or boxes
-            (each series is then one sample; ``x`` names the boxes, one value a point).
+        kind: lines with markers, unconnected points, traces (many points each: the first red and
+            solid, the second blue and dashed, no markers), bars side by side, bars stacked, or
+            boxes (each series is then one sample; ``x`` names the boxes, one value a point).
         series: what is drawn.
         log_x: logarithmic axis.
         log_y: logarithmic axis.
@@ -144,7 +145,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     x_label: str
     y_label: str
-    kind: Literal["line", "point", "bar", "stack", "box"]
+    kind: Literal["line", "point", "trace", "bar", "stack", "box"]
     series: tuple[Series, ...]
     log_x: bool = False
     log_y: bool = False

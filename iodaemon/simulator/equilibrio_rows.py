@@ -1,0 +1,129 @@
+"""Reading the rows of EquilibrIO's runs: by alpha or knowledge, seed by seed, and as pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from iodaemon.core.measure import mean
+from iodaemon.simulator.experiment import Figure, Row, Series
+
+Words = Callable[[float], str]
+"""How a value of the axis is written."""
+MEASURES: Final[Mapping[str, tuple[str, str, str]]] = {
+    "job_slowdown_percent": ("job-slowdown", "Slowdown", "job slowdown, %"),
+    "io_slowdown_percent": ("io-slowdown", "I/O slowdown", "I/O slowdown, %"),
+    "utilisation": ("utilisation", "Utilisation", "part of a job's time out of I/O"),
+}
+"""Column of a job, the name of its figure, how its title begins, its axis."""
+
+
+def percent_words(value: float) -> str:
+    """0.25 as 25 %."""
+    return f"{100.0 * value:g} %"
+
+
+def of_kind(rows: Iterable[Row], kind: str) -> list[Row]:
+    """Rows of one kind."""
+    return [row for row in rows if row["kind"] == kind]
+
+
+def values_of(rows: Iterable[Row], axis: str) -> list[float]:
+    """The values on an axis, in the order of their first appearance."""
+    return list(dict.fromkeys(float(row[axis]) for row in rows))
+
+
+def by_seed(rows: Iterable[Row], axis: str, column: str) -> dict[int, dict[float, float]]:
+    """A column of the runs: by seed, then by the value on the axis."""
+    found: dict[int, dict[float, float]] = {}
+    for row in of_kind(rows, "run"):
+        found.setdefault(int(row["seed"]), {})[float(row[axis])] = float(row[column])
+    return found
+
+
+def means(rows: Iterable[Row], axis: str, column: str) -> dict[float, float]:
+    """The mean over the seeds, by the value on the axis."""
+    seeds = by_seed(rows, axis, column).values()
+    return {at: mean([each[at] for each in seeds]) for at in next(iter(seeds), {})}
+
+
+def line(label: str, rows: Sequence[Row], axis: str, column: str) -> Series:
+    """Means over the seeds, and the range of the seeds, over the axis."""
+    seeds = by_seed(rows, axis, column).values()
+    points = means(rows, axis, column)
+    return Series(
+        label=label,
+        x=tuple(points),
+        y=tuple(points.values()),
+        low=tuple(min(each[at] for each in seeds) for at in points),
+        high=tuple(max(each[at] for each in seeds) for at in points),
+    )
+
+
+def bars(label: str, rows: Sequence[Row], axis: str, column: str, words: Words) -> Series:
+    """The same for categories."""
+    of_numbers = line(label, rows, axis, column)
+    names = tuple(words(float(x)) for x in of_numbers.x)
+    return Series(label=label, x=names, y=of_numbers.y, low=of_numbers.low, high=of_numbers.high)
+
+
+def box_figures(rows: Sequence[Row], axis: str, x_label: str, words: Words) -> list[Figure]:
+    """Boxes of the three measures of the jobs with high I/O, all seeds together."""
+    jobs = of_kind(rows, "high")
+    if not jobs:
+        return []
+    made = []
+    for column, (name, measure, y_label) in MEASURES.items():
+        samples: dict[float, list[float]] = {at: [] for at in values_of(jobs, axis)}
+        for row in jobs:
+            samples[float(row[axis])].append(float(row[column]))
+        series = [
+            Series(label=words(at), x=(words(at),) * len(values), y=tuple(values))
+            for at, values in samples.items()
+        ]
+        made.append(
+            Figure(
+                name=name,
+                title=f"{measure} of the jobs with high I/O, all seeds; whiskers to the extremes",
+                x_label=x_label,
+                y_label=y_label,
+                kind="box",
+                series=tuple(series),
+            )
+        )
+    return made
+
+
+def displacement_figure(rows: Sequence[Row], axis: str, x_label: str, words: Words) -> Figure:
+    """Mean displacement of all jobs, and of those that started in their turn among themselves."""
+    runs = of_kind(rows, "run")
+    return Figure(
+        name="displacement",
+        title="Displacement with and without the backfilled jobs; ranges over seeds",
+        x_label=x_label,
+        y_label="mean displacement, places",
+        kind="bar",
+        series=(
+            bars("all jobs", runs, axis, "displacement", words),
+            bars("without the backfilled", runs, axis, "displacement_in_turn", words),
+        ),
+    )
+
+
+def course_figure(rows: Sequence[Row], *, name: str, title: str) -> Figure:
+    """S and W over time in one run."""
+    hours = tuple(float(row["hour"]) for row in rows)
+    return Figure(
+        name=name,
+        title=title,
+        x_label="hours",
+        y_label="mean I/O intensity, GB/s",
+        kind="trace",
+        series=tuple(
+            Series(label=label, x=hours, y=tuple(float(row[column]) for row in rows))
+            for label, column in (
+                ("S, what runs", "system_gb_per_s"),
+                ("W, what runs or waits", "workload_gb_per_s"),
+            )
+        ),
+    )
