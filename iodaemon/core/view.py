@@ -169,6 +169,7 @@ class Draft:
         self._view = view
         self._placement = placement
         self._taken: dict[PartitionId, int] = {}
+        self._aside: Mapping[PartitionId, int] = {}
         self._started: list[Job] = []
 
     @property
@@ -187,12 +188,26 @@ class Draft:
         return self._view.predicted(job_id)
 
     def slots_free(self, partition_id: PartitionId) -> int:
-        """Slots that no job holds, neither in the state nor on the draft."""
-        return self._view.slots_free(partition_id) - self._taken.get(partition_id, 0)
+        """Slots that no job holds, neither in the state nor on the draft, less those set aside."""
+        taken = self._taken.get(partition_id, 0) + self._aside.get(partition_id, 0)
+        return self._view.slots_free(partition_id) - taken
 
-    def place(self, job: Job) -> PartitionId | NotNow:
-        """Where the placement rule puts the job on this draft."""
-        return self._placement.choose(self, job)
+    def place(
+        self, job: Job, *, aside: Mapping[PartitionId, int] | None = None
+    ) -> PartitionId | NotNow:
+        """Where the placement rule puts the job on this draft.
+
+        Args:
+            job: which.
+            aside: so many free slots of these partitions are kept from it.
+        """
+        if aside is None:
+            return self._placement.choose(self, job)
+        self._aside = aside
+        try:
+            return self._placement.choose(self, job)
+        finally:
+            self._aside = {}
 
     def start(self, job: Job, partition_id: PartitionId, why: Reason | None = None) -> Placed:
         """Take the job's slots on the draft; the answer goes into the plan.

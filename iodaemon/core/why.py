@@ -119,11 +119,23 @@ def _pending(state: State, job: Job, now_s: float, account: str) -> Explanation:
     if reason is not None:  # the rule's own word; whom it starts first is its to say
         is_room = reason.code == NO_ROOM
         until = room + _held_by(state) if is_room else f"that is over and {room}"
+        until += _promised(state, job, now_s)
         return _plain(job, f"waits: {account or reason.text}", until)
+    if account:
+        return _plain(job, account, f"its turn has come and {room}")
     if ahead:
         what = f"waits behind {_count(ahead, 'job')} submitted earlier"
         return _plain(job, what, f"those have started and {room}")
     return _plain(job, "is the next to start", room + _held_by(state))
+
+
+def _promised(state: State, job: Job, now_s: float) -> str:
+    """By when the admission has promised to start it."""
+    promised_s = state.reservations.get(job.id)
+    if promised_s is None:
+        return ""
+    left = _duration(promised_s - now_s)
+    return f"; promised in {left} at the latest, by the walltimes of those that run"
 
 
 def _held_by(state: State) -> str:

@@ -1,4 +1,4 @@
-"""When enough slots will be free for a job, by the walltimes of those that hold them.
+"""When there will be room for a job, by the walltimes of those that hold slots.
 
 A job ends at the latest when its walltime is used up. Time for which it stands still does not count
 against it: a suspended job has all of what was left still before it. A job without walltime
@@ -10,7 +10,7 @@ Source: Mu'alem and Feitelson, IEEE TPDS 2001, section 2 (EASY: shadow time and 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -18,9 +18,11 @@ import msgspec
 from iodaemon.core.job import Job, JobState
 from iodaemon.core.platform import PartitionId
 from iodaemon.core.view import PlacementView
+from iodaemon.policy.bandwidth import Budget
 
 BACKFILL: Final = "Backfill"
 """The code of the reason why a job starts beside one that goes first and finds no room."""
+_RUNS: Final = frozenset({JobState.RUNNING, JobState.STOPPING})
 
 
 class Shadow(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,26 +32,30 @@ class Shadow(msgspec.Struct, frozen=True, kw_only=True):
         partition: there.
         at_s: at the latest then, if nothing else starts.
         spare: slots of the partition that are free then beside those of the job.
+        spare_bytes_per_s: of the budget, likewise; infinite where there is none.
     """
 
     partition: PartitionId
     at_s: float
     spare: int
+    spare_bytes_per_s: float = math.inf
 
 
 def expected_end_s(job: Job, now_s: float) -> float:
     """When a live job has ended at the latest; infinite where it has no walltime.
 
-    Of a job that has not begun to run, if it did now. Never before ``now_s``.
+    Of a job that has not begun to run, if it did now. One that is being ended has ended when it
+    will be killed. Never before ``now_s``.
     """
-    if job.state is JobState.STOPPING:
-        end_s = job.kill_at_s or now_s
-    elif (walltime_s := job.spec.walltime_s) is None:
-        return math.inf
-    elif job.state is JobState.RUNNING:
+    walltime_s = job.spec.walltime_s
+    if walltime_s is None:
+        end_s = math.inf
+    elif job.state in _RUNS:
         end_s = job.since_s + walltime_s - job.run_s
     else:
         end_s = now_s + walltime_s - job.run_s
+    if job.state is JobState.STOPPING:
+        end_s = min(end_s, job.kill_at_s or now_s)
     return max(now_s, end_s)
 
 
@@ -73,8 +79,10 @@ def most_free(view: PlacementView) -> int:
     return most
 
 
-def find_shadow(view: PlacementView, job: Job, now_s: float) -> Shadow | None:
-    """The earliest room for a job that finds none now, by the expected ends of those who run.
+def find_shadow(
+    view: PlacementView, job: Job, now_s: float, budget: Budget | None = None
+) -> Shadow | None:
+    """The earliest room for a job, by the expected ends of those who hold slots.
 
     O(L log L) with L live jobs. Of two partitions at one time the one with more to spare, then the
     lower number.
@@ -83,37 +91,36 @@ def find_shadow(view: PlacementView, job: Job, now_s: float) -> Shadow | None:
         view: a draft counts the jobs started on it.
         job: what is to fit.
         now_s: the instant.
+        budget: its I/O has to fit in as well. None: it does not matter.
 
     Returns:
         None where it never fits, as far as is known.
     """
-    ends: dict[PartitionId, list[tuple[float, int]]] = {}
-    for other in view.live:
-        if other.partition is not None:
-            end = (expected_end_s(other, now_s), other.spec.cpus)
-            ends.setdefault(other.partition, []).append(end)
-    shadows = list(_shadows(view, job, now_s, ends))
-    return min(shadows, key=lambda s: (s.at_s, -s.spare, s.partition), default=None)
-
-
-def _shadows(
-    view: PlacementView,
-    job: Job,
-    now_s: float,
-    ends: dict[PartitionId, list[tuple[float, int]]],
-) -> Iterator[Shadow]:
-    """The earliest room in each partition that will have it."""
-    for partition in view.platform.partitions:
-        size = len(partition.slots)
-        if size < job.spec.cpus:
-            continue
-        free = view.slots_free(partition.id)
-        at_s = now_s
-        for end_s, slots in sorted(ends.get(partition.id, ())):
-            if end_s == math.inf or (free >= job.spec.cpus and end_s > at_s):
-                break
-            free += slots
-            at_s = end_s
-        if free >= job.spec.cpus:
-            spare = min(free, size) - job.spec.cpus
-            yield Shadow(partition=partition.id, at_s=at_s, spare=spare)
+    sizes = {p.id: len(p.slots) for p in view.platform.partitions}
+    free = {partition: view.slots_free(partition) for partition in sizes}
+    ends = [(expected_end_s(other, now_s), other) for other in view.live]
+    ends = sorted((e for e in ends if e[0] < math.inf), key=lambda e: (e[0], e[1].id))
+    used = 0.0 if budget is None else budget.used_bytes_per_s
+    rate = 0.0 if budget is None else budget.rate(job)
+    at_s, ended = now_s, 0
+    while True:
+        while ended < len(ends) and ends[ended][0] <= at_s:
+            other = ends[ended][1]
+            home = other.partition
+            if home in sizes:
+                free[home] = min(sizes[home], free[home] + other.spec.cpus)
+            used -= 0.0 if budget is None else budget.rate(other)
+            ended += 1
+        if budget is None or budget.fits(rate, used):
+            most, partition = max((slots, -number) for number, slots in free.items())
+            if most >= job.spec.cpus:
+                limit = math.inf if budget is None else budget.limit_bytes_per_s
+                return Shadow(
+                    partition=PartitionId(-partition),
+                    at_s=at_s,
+                    spare=most - job.spec.cpus,
+                    spare_bytes_per_s=max(0.0, limit - used - rate),
+                )
+        if ended == len(ends):
+            return None
+        at_s = ends[ended][0]

@@ -5,43 +5,13 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from queueing import queued, running
 from scene import MB, NOW_S, Scene, pending, platform
 
-from iodaemon.core.job import Job, JobId, JobSpec, JobState
+from iodaemon.core.job import JobId
 from iodaemon.policy.admission.equilibrio import Rule
 
 ALPHAS = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.75, 1.0])
-
-
-def queued(job_id, *, at_s=0.0, cpus=1, rate=None, walltime_s=None, operations=None):
-    """A job that waits; its declared rate is its intensity (it does I/O all the time)."""
-    spec = JobSpec(
-        command=("true",),
-        cpus=cpus,
-        walltime_s=walltime_s,
-        io_rate_bytes_per_s=rate,
-        io_operations_per_s=operations,
-    )
-    return Job(
-        id=JobId(job_id),
-        spec=spec,
-        uid=1000,
-        state=JobState.PENDING,
-        since_s=at_s,
-        submitted_s=at_s,
-    )
-
-
-def running(scene, job_id, *, cpus=1, rate=None, walltime_s=None, socket=0):
-    """A job that has run since 0 and declared its intensity."""
-    return scene.live(
-        job_id,
-        socket,
-        cpus=cpus,
-        moved=None,
-        io_rate_bytes_per_s=rate,
-        walltime_s=walltime_s,
-    )
 
 
 def started(scene, **parameters):
@@ -141,9 +111,8 @@ def test_it_decides_as_the_slides_do(live, waiting, alpha, bound, delta):
     scene, rows, queue = Scene(platform(20)), [], []
     for number, (cpus, x, left_s) in enumerate(live, start=1):
         rate = None if x is None else x * MB
-        walltime_s = None if left_s is None else NOW_S + left_s
-        running(scene, number, cpus=cpus, rate=rate, walltime_s=walltime_s)
-        rows.append((number, 0.0, cpus, rate, walltime_s))
+        running(scene, number, cpus=cpus, rate=rate, left_s=left_s)
+        rows.append((number, 0.0, cpus, rate, None if left_s is None else NOW_S + left_s))
     for number, (arrival_s, cpus, x, walltime_s) in enumerate(waiting, start=101):
         rate = None if x is None else x * MB
         scene.queue(queued(number, at_s=arrival_s, cpus=cpus, rate=rate, walltime_s=walltime_s))
@@ -162,8 +131,7 @@ def test_without_knowledge_it_is_as_with_alpha_0(waiting, live, alpha):
         made = Scene(platform(20))
         for number, (cpus, x, left_s) in enumerate(live, start=1):
             rate = x * MB if knows and x is not None else None
-            walltime_s = None if left_s is None else NOW_S + left_s
-            running(made, number, cpus=cpus, rate=rate, walltime_s=walltime_s)
+            running(made, number, cpus=cpus, rate=rate, left_s=left_s)
         for number, (arrival_s, cpus, x, walltime_s) in enumerate(waiting, start=101):
             rate = x * MB if knows and x is not None else None
             made.queue(queued(number, at_s=arrival_s, cpus=cpus, rate=rate, walltime_s=walltime_s))
@@ -205,7 +173,7 @@ def test_who_starts_in_turn_needs_no_reason():
 
 
 def test_a_backfilled_job_says_beside_whom_and_for_how_long():
-    scene = running(Scene(platform(4)), 1, cpus=2, rate=MB, walltime_s=NOW_S + 600.0)
+    scene = running(Scene(platform(4)), 1, cpus=2, rate=MB, left_s=600.0)
     scene.queue(queued(2, cpus=4), queued(3, at_s=1.0, walltime_s=60.0))
 
     plan, _ = Rule().decide(scene.view(), None)
@@ -227,9 +195,9 @@ def test_a_job_without_walltime_is_not_backfilled_and_extends_no_bound():
 
 def test_operations_are_balanced_where_that_is_asked_for():
     scene = Scene(platform(1)).queue(
-        queued(1, rate=MB, operations=10.0),
-        queued(2, rate=MB, operations=500.0),
-        queued(3, rate=900 * MB, operations=400.0),
+        queued(1, rate=MB, io_operations_per_s=10.0),
+        queued(2, rate=MB, io_operations_per_s=500.0),
+        queued(3, rate=900 * MB, io_operations_per_s=400.0),
     )
 
     assert [3] == started(scene, alpha=1.0, intensity="operations")

@@ -17,6 +17,7 @@ weighs in, so that nobody is passed for ever.
 5. A job without walltime does not extend the bound and is not backfilled. Where no job that runs
    has one (``easy``: where no time for the first is known) nothing is.
 6. Equal priorities: the earlier arrival, then the lower id. "Room" is what the placement finds.
+7. While regulation leaves no headroom for a job's I/O, it is not in the ranking; the others are.
 
 Needs: nothing; I/O hints and walltimes make it what it is.
 Source: Özden, Tarraf, Wolf, IEEE CLUSTER 2025, and its slides.
@@ -27,7 +28,6 @@ is as printed. Of the reservations the slides keep the maximum only: bound ``max
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
@@ -35,10 +35,13 @@ import msgspec
 
 from iodaemon.core.decision import AdmissionPlan, Placed
 from iodaemon.core.job import Job, JobId, Reason
+from iodaemon.core.platform import PartitionId
 from iodaemon.core.view import NotNow, View
 from iodaemon.policy.backfill import BACKFILL, find_shadow, latest_end_s, most_free
+from iodaemon.policy.bandwidth import Headroom
 from iodaemon.policy.intensity import Balance, Scale, balance_of, scale_of
 from iodaemon.policy.line import Line, brought_forward, line_of
+from iodaemon.policy.wording import told_passed, told_rate, told_span
 
 _CODE: Final = "Order"
 
@@ -48,7 +51,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         line: the queue as it was left.
-        lessons, sampled_s: when the intensities were looked up (``View``).
+        lessons, sampled_s, headroom: by what it was decided (``View``).
         running: intensities of what holds slots.
         plan: what was decided, its starts left out.
     """
@@ -56,12 +59,13 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     line: Line
     lessons: int
     sampled_s: float | None
+    headroom: float | None
     running: Mapping[JobId, float | None]
     plan: AdmissionPlan
 
 
 class Out(msgspec.Struct, frozen=True, kw_only=True):
-    """A start, and what to say if others had come earlier, under which code."""
+    """A start, and what to say if others had come earlier."""
 
     placed: Placed
     job: Job
@@ -73,25 +77,50 @@ class Turns:
     """What one decision comes to: the line gets shorter, the draft fuller.
 
     Attributes:
+        line: those who may start.
         balance: S and W now.
+        draft: where they start.
         outs: who starts, in this order.
     """
 
     def __init__(self, view: View, line: Line, balance: Balance) -> None:
         self.draft = view.draft()
         self.now_s = view.now_s
-        self.line = line
+        self.line = line.copy()
         self.balance = balance
         self.outs: list[Out] = []
+        self._headroom = Headroom(view)
+        self._leave_out()
 
     def has_room(self) -> bool:
         """Whether the smallest in the line would fit."""
-        most = self.most_free()
+        most = most_free(self.draft)
         return most > 0 and bool(self.line.jobs) and most >= min(self.line.cpus)
 
-    def most_free(self) -> int:
-        """Free slots of the partition that has most."""
-        return most_free(self.draft)
+    def may_start(self, job: Job) -> bool:
+        """Whether regulation leaves room for its I/O."""
+        return self._headroom.refusal(job) is None
+
+    def start(self, job: Job, partition: PartitionId, why: str, code: str = _CODE) -> None:
+        """It leaves the line by itself."""
+        placed = self.draft.start(job, partition)
+        self.outs.append(Out(placed=placed, job=job, why=why, code=code))
+        self._headroom.take(job)
+
+    def take_turn(self, place: int, partition: PartitionId, why: str) -> None:
+        """The job at this place of the line starts, and counts for those that follow."""
+        self.start(self.line.jobs[place], partition, why)
+        self.balance = self.balance.with_running(self.line.intensities[place])
+        self.line.remove(place)
+        self._leave_out()
+
+    def _leave_out(self) -> None:
+        """Those for whose I/O there is no room now are not in the line."""
+        if self._headroom.left_bytes_per_s is None:
+            return
+        for place in reversed(range(len(self.line.jobs))):
+            if not self.may_start(self.line.jobs[place]):
+                self.line.remove(place)
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +163,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             line=line,
             lessons=view.lessons,
             sampled_s=view.sampled_s,
+            headroom=view.io_headroom_bytes_per_s,
             running=running,
             plan=msgspec.structs.replace(plan, starts=()),
         )
@@ -141,24 +171,22 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     def _decide(
         self, view: View, line: Line, running: Mapping[JobId, float | None]
     ) -> tuple[AdmissionPlan, Line]:
-        balance = self._balance(line, running)
-        turns = Turns(view, line, balance)
-        if not turns.has_room():
-            text = f"waits for free CPUs; who goes first is decided then, {self._by()}"
-            return AdmissionPlan(rest=Reason(code=_CODE, text=text)), line
-        turns.line = line.copy()
+        """The plan, and the line without those who start."""
+        waits = Reason(
+            code=_CODE, text=f"waits for free CPUs; who goes first is decided then, {self._by()}"
+        )
+        if most_free(view) == 0:
+            return AdmissionPlan(rest=waits), line
+        turns = Turns(view, line, self._balance(line, running))
         blocked = self._take_turns(turns)
         reasons: dict[JobId, Reason] = {}
-        text = f"waits for free CPUs; who goes first is decided then, {self._by()}"
         if blocked is not None:
             first, scale, reason = blocked
             self._backfill(turns, first, scale)
             reasons[first.id] = reason
-            text = f"job {first.id} goes first, {self._by()}"
-        plan = AdmissionPlan(
-            starts=_told(turns.outs, line), reasons=reasons, rest=Reason(code=_CODE, text=text)
-        )
-        return plan, turns.line
+            waits = Reason(code=_CODE, text=f"job {first.id} goes first, {self._by()}")
+        starts, line = _without(line, turns.outs)
+        return AdmissionPlan(starts=starts, reasons=reasons, rest=waits), line
 
     def explain(self, view: View, job: Job, memory: Any) -> str:  # noqa: ARG002 - as all rules
         """Where it stands in the queue, by what, and who goes first."""
@@ -180,27 +208,23 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         if first.id != job.id:
             parts.append(f"job {first.id} goes first, with {weights[order[0]]:.2f}")
         answer = view.draft().place(job)
-        if isinstance(answer, NotNow):
-            parts.append(answer.reason.text)
+        refusal = answer.reason if isinstance(answer, NotNow) else Headroom(view).refusal(job)
+        if refusal is not None:
+            parts.append(refusal.text)
         return "; ".join(parts)
 
     # -- the turns -----------------------------------------------------------------------------
 
     def _take_turns(self, turns: Turns) -> tuple[Job, Scale, Reason] | None:
         """Start the first of the line again and again; returns the first that finds no room."""
-        line = turns.line
         while turns.has_room():
+            line = turns.line
             scale = self._scale(line, turns.balance)
             place = scale.find_first(line.arrivals_s, line.intensities)
-            job, intensity = line.jobs[place], line.intensities[place]
-            answer = turns.draft.place(job)
+            answer = turns.draft.place(line.jobs[place])
             if isinstance(answer, NotNow):
-                return job, scale, answer.reason
-            why = self._why_its_turn(scale, intensity) if place else ""
-            placed = turns.draft.start(job, answer)
-            turns.outs.append(Out(placed=placed, job=job, why=why))
-            turns.balance = turns.balance.with_running(intensity)
-            line.remove(place)
+                return line.jobs[place], scale, answer.reason
+            turns.take_turn(place, answer, self._why_its_turn(scale, line.intensities[place]))
         return None
 
     def _backfill(self, turns: Turns, first: Job, scale: Scale) -> None:
@@ -208,30 +232,25 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         bound_s = self._bound_s(turns, first)
         if bound_s is None:
             return
-        line, left_s, free = turns.line, bound_s - turns.now_s, turns.most_free()
+        line, left_s, free = turns.line, bound_s - turns.now_s, most_free(turns.draft)
         places = [place for place, cpus in enumerate(line.cpus) if cpus <= free]
         places = [place for place in places if line.walltimes_s[place] <= left_s]
         weights = scale.weigh(
             [line.arrivals_s[place] for place in places],
             [line.intensities[place] for place in places],
         )
-        gone = []
         for _, place in sorted(zip(weights, places, strict=True)):
             job = line.jobs[place]
-            if job is first or line.cpus[place] > free:
+            if job is first or line.cpus[place] > free or not turns.may_start(job):
                 continue
             answer = turns.draft.place(job)
             if isinstance(answer, NotNow):
                 continue
-            ends = f"ends in {_span(line.walltimes_s[place])} at the latest"
-            until = f"{self._limit()} in {_span(left_s)}"
+            ends = f"ends in {told_span(line.walltimes_s[place])} at the latest"
+            until = f"{self._limit()} in {told_span(left_s)}"
             why = f"fits beside job {first.id}, which finds no room: {ends}, {until}"
-            placed = turns.draft.start(job, answer)
-            turns.outs.append(Out(placed=placed, job=job, why=why, code=BACKFILL))
-            gone.append(place)
-            free = turns.most_free()
-        for place in sorted(gone, reverse=True):
-            line.remove(place)
+            turns.start(job, answer, why, BACKFILL)
+            free = most_free(turns.draft)
 
     def _bound_s(self, turns: Turns, first: Job) -> float | None:
         if self.bound == "max":
@@ -299,37 +318,29 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     def _told(self, intensity: float) -> str:
         if self.intensity == "operations":
             return f"{intensity:.0f} requests/s"
-        return f"{intensity / 1e6:.1f} MB/s"
+        return told_rate(intensity)
 
 
 def _knows(memory: Memory, view: View) -> bool:
-    """Whether what was looked up then still holds."""
-    return memory.lessons == view.lessons and memory.sampled_s == view.sampled_s
+    """Whether it was decided by what still holds."""
+    then = (memory.lessons, memory.sampled_s, memory.headroom)
+    return then == (view.lessons, view.sampled_s, view.io_headroom_bytes_per_s)
 
 
-def _told(outs: list[Out], line: Line) -> tuple[Placed, ...]:
-    """The starts; those before whom others had come say why.
-
-    Args:
-        outs: who starts.
-        line: as it was before.
-    """
+def _without(line: Line, outs: list[Out]) -> tuple[tuple[Placed, ...], Line]:
+    """The starts, those before whom others had come with a reason, and the line without them."""
     if not outs:
-        return ()
+        return (), line
     places = {out.job.id: line.place_of(out.job) for out in outs}
-    before = {place: number for number, place in enumerate(sorted(places.values()))}
+    gone = sorted(places.values())
+    before = {place: number for number, place in enumerate(gone)}
     starts = []
     for out in outs:
         place = places[out.job.id]
         passed = place - before[place]
-        if not passed:
-            starts.append(out.placed)
-            continue
-        jobs = "1 earlier job" if passed == 1 else f"{passed} earlier jobs"
-        reason = Reason(code=out.code, text=f"{out.why}; passes {jobs}")
-        starts.append(msgspec.structs.replace(out.placed, why=reason))
-    return tuple(starts)
-
-
-def _span(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120.0 else f"{math.floor(seconds / 60.0)} min"
+        why = Reason(code=out.code, text=f"{out.why}; {told_passed(passed)}") if passed else None
+        starts.append(msgspec.structs.replace(out.placed, why=why))
+    shorter = line.copy()
+    for place in reversed(gone):
+        shorter.remove(place)
+    return tuple(starts), shorter

@@ -1,0 +1,127 @@
+"""Whether there is room for a job's I/O: below a budget, and in what regulation leaves.
+
+A job of whose I/O nothing is known adds nothing to either: what is not known cannot be budgeted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from iodaemon.core.job import Job, JobId, Reason
+from iodaemon.core.view import View
+from iodaemon.policy.wording import told_rate
+
+ALONE_SHARE: Final = 0.1
+"""A job is as good as alone where all others move at most this part of what it moves (ours)."""
+_ROUNDING: Final = 1e-9
+"""Part of a budget by which sums of rates may be wrong."""
+
+Demand = Callable[[Job], float]
+"""What a job is expected to move, bytes/s; 0 where nothing is known."""
+
+
+def no_demand(job: Job) -> float:  # noqa: ARG001 - as every demand
+    """Of a rule without a budget."""
+    return 0.0
+
+
+class Budget:
+    """What the jobs that hold slots are expected to move together, below a limit.
+
+    Args:
+        view: whose live jobs count.
+        limit_bytes_per_s: infinite: none.
+        demand: what each job counts for.
+
+    Attributes:
+        used_bytes_per_s: their sum now.
+    """
+
+    def __init__(self, view: View, limit_bytes_per_s: float, demand: Demand) -> None:
+        self.limit_bytes_per_s = limit_bytes_per_s
+        self._demand = demand
+        self._rates: dict[JobId, float] = {}
+        if limit_bytes_per_s < math.inf:
+            self._rates = {job.id: demand(job) for job in view.live}
+        self.used_bytes_per_s = math.fsum(self._rates.values())
+
+    def rate(self, job: Job) -> float:
+        """What the job counts for, bytes/s."""
+        if self.limit_bytes_per_s == math.inf:
+            return 0.0
+        rate = self._rates.get(job.id)
+        return self._demand(job) if rate is None else rate
+
+    def fits(self, rate_bytes_per_s: float, used_bytes_per_s: float) -> bool:
+        """Whether so much may be added where so much is used.
+
+        What is above the limit by itself may where it is as good as alone.
+        """
+        if rate_bytes_per_s <= 0.0:
+            return True
+        limit = self.limit_bytes_per_s * (1.0 + _ROUNDING)
+        if rate_bytes_per_s > limit:
+            return used_bytes_per_s <= ALONE_SHARE * rate_bytes_per_s
+        return used_bytes_per_s + rate_bytes_per_s <= limit
+
+    def refusal(self, job: Job) -> Reason | None:
+        """Why the job may not start now; None: it may."""
+        rate = self.rate(job)
+        if self.fits(rate, self.used_bytes_per_s):
+            return None
+        used, limit = told_rate(self.used_bytes_per_s), told_rate(self.limit_bytes_per_s)
+        if rate > self.limit_bytes_per_s:
+            text = f"does {told_rate(rate)}, above the budget of {limit}: runs when others do next "
+            return Reason(code="IoBudget", text=f"{text}to no I/O; now they do {used}")
+        text = f"would add {told_rate(rate)} to the {used} that running jobs do, of {limit}"
+        return Reason(code="IoBudget", text=f"{text} budgeted")
+
+    def take(self, job: Job) -> None:
+        """The job starts."""
+        if self.limit_bytes_per_s < math.inf:
+            self._rates[job.id] = self._demand(job)
+            self.used_bytes_per_s = math.fsum(self._rates.values())
+
+
+class Headroom:
+    """What regulation lets admission add, less what has started since it said so.
+
+    A job that is not known to do I/O may always start, and one that is as good as alone: else one
+    that moves more than there ever is room for would wait for ever.
+
+    Attributes:
+        left_bytes_per_s: None: no limit.
+    """
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self.left_bytes_per_s = view.io_headroom_bytes_per_s
+        self._others = 0.0
+        if self.left_bytes_per_s is None:
+            return
+        for job in view.live:
+            rate = view.predicted(job.id).rate_bytes_per_s
+            self._others += rate
+            if job.started_s is None or job.started_s >= (view.sampled_s or 0.0):
+                self.left_bytes_per_s -= rate
+
+    def refusal(self, job: Job) -> Reason | None:
+        """Why the job may not start now; None: it may."""
+        if self.left_bytes_per_s is None:
+            return None
+        rate = self._view.predicted(job.id).rate_bytes_per_s
+        if rate <= max(0.0, self.left_bytes_per_s) or self._others <= ALONE_SHARE * rate:
+            return None
+        left = self.left_bytes_per_s
+        room = "none" if left <= 0.0 else told_rate(left)
+        text = f"would add {told_rate(rate)} of I/O; regulation leaves room for {room} now"
+        return Reason(code="IoHeadroom", text=text)
+
+    def take(self, job: Job) -> None:
+        """The job starts."""
+        if self.left_bytes_per_s is not None:
+            rate = self._view.predicted(job.id).rate_bytes_per_s
+            self.left_bytes_per_s -= rate
+            self._others += rate

@@ -1,0 +1,215 @@
+"""First come, first served, with a promise to the first that does not fit: EASY backfilling.
+
+1. Jobs start in the order of the queue. The first that finds no room is the head: by the walltimes
+   of those that run it is promised slots on one partition from some time on (shadow time), and its
+   part of the I/O budget where there is one.
+2. A later job may start now where it fits now and breaks no promise: it ends by its walltime
+   before that time, or takes only what the head does not need then: slots of other partitions,
+   spare slots of that one, spare bandwidth.
+3. Where no time can be promised nothing overtakes the head. Two exceptions: a head that has
+   slots and waits for the storage alone keeps a claim to these slots; beside them a job may start
+   that does no I/O, as far as is known. So does one that regulation leaves no headroom for.
+
+The promise is kept by every start made here: at the next decision it is the same or earlier, as
+long as running jobs keep to their walltimes and are not suspended.
+
+Source: Lifka, JSSPP 1995; Mu'alem and Feitelson, IEEE TPDS 2001, section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import msgspec
+
+from iodaemon.core.decision import AdmissionPlan, Placed
+from iodaemon.core.job import Job, JobId, Reason
+from iodaemon.core.platform import PartitionId
+from iodaemon.core.view import NotNow, View
+from iodaemon.policy.backfill import Shadow, find_shadow, most_free
+from iodaemon.policy.bandwidth import Budget, Headroom
+from iodaemon.policy.wording import told_cpus, told_passed, told_span
+
+_CODE = "Backfill"
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """The first job that finds no room.
+
+    Attributes:
+        job: which.
+        reason: what it lacks.
+        shadow: what is kept for it. None: nothing can be, and nobody overtakes it.
+        is_promised: whether the shadow's time is one; otherwise it is kept from now on.
+    """
+
+    job: Job
+    reason: Reason
+    shadow: Shadow | None
+    is_promised: bool
+
+
+class Round:
+    """What one decision comes to.
+
+    Args:
+        view: the state.
+        budget: for the jobs' I/O.
+
+    Attributes:
+        starts: in this order.
+        head: None: all that was looked at started.
+    """
+
+    def __init__(self, view: View, budget: Budget) -> None:
+        self.starts: list[Placed] = []
+        self.head: Head | None = None
+        self._now_s = view.now_s
+        self._draft = view.draft()
+        self._budget = budget
+        self._headroom = Headroom(view)
+
+    def plan(self) -> AdmissionPlan:
+        """All of it."""
+        head = self.head
+        if head is None:
+            return AdmissionPlan(starts=tuple(self.starts))
+        promises: dict[JobId, float] = {}
+        if head.shadow is not None and head.is_promised:
+            promises = {head.job.id: head.shadow.at_s}
+        reasons = {head.job.id: head.reason}
+        return AdmissionPlan(starts=tuple(self.starts), reasons=reasons, reservations=promises)
+
+    def start_in_order(self, queue: Iterator[Job]) -> None:
+        """Start jobs up to the first that finds no room; the rest is left in the queue."""
+        for job in queue:
+            answer = self._draft.place(job)
+            refusal = answer.reason if isinstance(answer, NotNow) else self._io_refusal(job)
+            if refusal is not None:
+                self.head = self._made_head(job, answer, refusal)
+                return
+            assert not isinstance(answer, NotNow)
+            self._start(job, answer, None)
+
+    def backfill(self, queue: Iterator[Job]) -> None:
+        """Start later jobs that break no promise."""
+        head, free = self.head, most_free(self._draft)
+        if head is None or head.shadow is None or free <= 0:
+            return
+        shadow, started = head.shadow, 0
+        beside = self._free_beside(shadow)
+        fitting = [(place, job) for place, job in enumerate(queue, 1) if job.spec.cpus <= free]
+        for place, job in fitting:
+            found = self._beside(job, shadow, free, beside)
+            if found is None:
+                continue
+            partition, why, shadow = found
+            text = f"fits beside job {head.job.id}, {_waits(head, self._now_s)}: {why}"
+            reason = Reason(code=_CODE, text=f"{text}; {told_passed(place - started)}")
+            self._start(job, partition, reason)
+            started += 1
+            free, beside = most_free(self._draft), self._free_beside(shadow)
+
+    def _free_beside(self, shadow: Shadow) -> int:
+        """Slots free on one partition for a job that runs past the promise."""
+        draft = self._draft
+        free = (
+            min(shadow.spare, draft.slots_free(p.id))
+            if p.id == shadow.partition
+            else draft.slots_free(p.id)
+            for p in draft.platform.partitions
+        )
+        return max(free, default=0)
+
+    def _start(self, job: Job, partition: PartitionId, why: Reason | None) -> None:
+        self.starts.append(self._draft.start(job, partition, why))
+        self._budget.take(job)
+        self._headroom.take(job)
+
+    def _io_refusal(self, job: Job) -> Reason | None:
+        return self._headroom.refusal(job) or self._budget.refusal(job)
+
+    def _made_head(self, job: Job, answer: PartitionId | NotNow, refusal: Reason) -> Head:
+        has_headroom = self._headroom.refusal(job) is None
+        shadow = find_shadow(self._draft, job, self._now_s, self._budget)
+        if shadow is not None and shadow.at_s > self._now_s:
+            return Head(job=job, reason=refusal, shadow=shadow, is_promised=has_headroom)
+        kept: Shadow | None = None
+        if not isinstance(answer, NotNow):  # it waits for the storage alone
+            spare = self._draft.slots_free(answer) - job.spec.cpus
+            kept = Shadow(partition=answer, at_s=self._now_s, spare=spare, spare_bytes_per_s=0.0)
+        return Head(job=job, reason=refusal, shadow=kept, is_promised=False)
+
+    def _beside(
+        self, job: Job, shadow: Shadow, free: int, beside: int
+    ) -> tuple[PartitionId, str, Shadow] | None:
+        """Where the job may start beside the promise, why, and what it leaves of that."""
+        walltime_s = job.spec.walltime_s
+        is_in_time = walltime_s is not None and self._now_s + walltime_s <= shadow.at_s
+        if job.spec.cpus > (free if is_in_time else beside):
+            return None
+        if self._io_refusal(job) is not None:
+            return None
+        if walltime_s is not None and is_in_time:
+            answer = self._draft.place(job)
+            if isinstance(answer, NotNow):
+                return None
+            return answer, f"ends in {told_span(walltime_s)} at the latest", shadow
+        rate = self._budget.rate(job)
+        if rate > shadow.spare_bytes_per_s:
+            return None
+        kept = self._draft.slots_free(shadow.partition) - shadow.spare
+        answer = self._draft.place(job, aside={shadow.partition: max(0, kept)})
+        if isinstance(answer, NotNow):
+            return None
+        used = job.spec.cpus if answer == shadow.partition else 0
+        shadow = msgspec.structs.replace(
+            shadow,
+            spare=shadow.spare - used,
+            spare_bytes_per_s=shadow.spare_bytes_per_s - max(0.0, rate),
+        )
+        return answer, "takes nothing that one needs", shadow
+
+
+def admit(view: View, budget: Budget, depth: int) -> Round:
+    """Starts in order, the head's promise, and starts beside it.
+
+    Args:
+        view: the state.
+        budget: for the jobs' I/O.
+        depth: how many jobs behind the head are looked at.
+    """
+    queue = iter(view.pending)
+    made = Round(view, budget)
+    made.start_in_order(queue)
+    made.backfill(islice(queue, depth))
+    return made
+
+
+def account(view: View, job: Job, made: Round) -> str:
+    """What there is to say of a job that waits behind the head, for people."""
+    head = made.head
+    if head is None or head.job.id == job.id:
+        return ""
+    parts = [f"waits behind job {head.job.id}, {_waits(head, view.now_s)}"]
+    if head.shadow is None:
+        parts.append("no time is known for that one, so nothing starts before it")
+        return "; ".join(parts)
+    walltime_s = job.spec.walltime_s
+    if walltime_s is None:
+        parts.append("it has no walltime (--time), so it starts before that one only if it takes")
+        return "; ".join(parts) + " nothing that one needs"
+    own = f"its own walltime is {told_span(walltime_s)}"
+    parts.append(f"it starts before that one if it ends in time or takes nothing it needs; {own}")
+    return "; ".join(parts)
+
+
+def _waits(head: Head, now_s: float) -> str:
+    """What the head waits for, and until when."""
+    what = f"which waits for {told_cpus(head.job.spec.cpus)}"
+    if head.reason.code.startswith("Io"):
+        what = "which waits for the storage"
+    if head.shadow is None or not head.is_promised:
+        return what
+    return f"{what}, promised in {told_span(head.shadow.at_s - now_s)}"

@@ -1,0 +1,220 @@
+"""EASY backfilling: the head's promise, and who may go before it."""
+
+import pytest
+from hypothesis import given, settings
+from queueing import SOCKETS, WORKLOADS, Promises, queued, run, running, submissions
+from scene import MB, NOW_S, Scene, platform
+
+from iodaemon.core.decision import AdmissionPlan
+from iodaemon.core.job import JobId, Reason
+from iodaemon.policy.admission import fcfs
+from iodaemon.policy.admission.easy import Rule
+
+
+def decide(scene, **parameters):
+    plan, memory = Rule(**parameters).decide(scene.view(), None)
+    assert memory is None
+    return plan
+
+
+def blocked(*sizes, left_s=600.0):
+    """The first socket is full but for one CPU; job 2 waits for all of it, if it is the largest."""
+    scene = running(Scene(platform(*sizes)), 1, cpus=sizes[0] - 1, left_s=left_s)
+    return scene.queue(queued(2, cpus=sizes[0]))
+
+
+def started(plan):
+    return [placed.job_id for placed in plan.starts]
+
+
+def test_the_head_is_promised_its_slots_by_the_walltimes_of_those_that_run():
+    plan = decide(blocked(4))
+
+    why = Reason(code="Slots", text="needs 4 free CPUs on one socket; most free now: 1")
+    assert AdmissionPlan(reasons={2: why}, reservations={2: NOW_S + 600.0}) == plan
+
+
+def test_a_job_that_ends_in_time_goes_before_the_head_and_says_why():
+    plan = decide(blocked(4).queue(queued(3), queued(4, walltime_s=600.0)))
+
+    [placed] = plan.starts
+    assert 4 == placed.job_id
+    assert placed.why.text == (
+        "fits beside job 2, which waits for 4 CPUs, promised in 10 min: ends in 10 min at the "
+        "latest; passes 2 earlier jobs"
+    )
+
+
+def test_a_job_that_would_end_too_late_does_not():
+    assert () == decide(blocked(4).queue(queued(3, walltime_s=600.1))).starts
+
+
+def test_spare_slots_are_for_those_without_walltime_too_until_they_are_used_up():
+    scene = running(Scene(platform(6)), 1, cpus=3, left_s=600.0)
+    scene.queue(queued(2, cpus=4), queued(3, cpus=3), queued(4), queued(5), queued(6))
+
+    plan = decide(scene)
+
+    assert [4, 5] == started(plan)
+    assert plan.starts[0].why.text == (
+        "fits beside job 2, which waits for 4 CPUs, promised in 10 min: takes nothing that one "
+        "needs; passes 2 earlier jobs"
+    )
+
+
+def test_other_sockets_are_free_for_all():
+    plan = decide(blocked(4, 2).queue(queued(3, cpus=2)))
+
+    assert [(3, 1)] == [(placed.job_id, placed.partition) for placed in plan.starts]
+
+
+def test_the_promised_socket_is_kept_even_where_placement_prefers_it():
+    scene = running(Scene(platform(4, 3)), 1, cpus=3, left_s=600.0)
+    running(scene, 5, cpus=2, socket=1, rate=90 * MB)
+    scene.queue(queued(2, cpus=4), queued(3))
+
+    plan = decide(scene)
+
+    assert [(3, 1)] == [(placed.job_id, placed.partition) for placed in plan.starts]
+
+
+def test_without_a_promise_nothing_overtakes():
+    plan = decide(blocked(4, left_s=None).queue(queued(3, walltime_s=1.0)))
+
+    assert ((), {}) == (plan.starts, plan.reservations)
+
+
+def test_it_looks_no_further_than_its_depth():
+    def at_depth(depth):
+        scene = blocked(4).queue(queued(3, cpus=2), queued(4, walltime_s=1.0))
+        return started(decide(scene, depth=depth))
+
+    assert ([4], []) == (at_depth(2), at_depth(1))
+
+
+def test_a_negative_depth_is_refused():
+    with pytest.raises(ValueError, match="depth"):
+        Rule(depth=-1)
+
+
+# -- what regulation leaves ----------------------------------------------------------------------
+
+
+def under_headroom(left, *jobs):
+    scene = Scene(platform(4)).live(1, 0, moved=50.0 * MB).queue(*jobs)
+    view = scene.view()
+    scene.state.io_headroom_bytes_per_s = left
+    return view
+
+
+def test_without_headroom_only_those_start_that_are_not_known_to_do_io():
+    jobs = [queued(2, rate=MB), queued(3), queued(4, rate=MB), queued(5, rate=0.0), queued(6)]
+
+    plan, _ = Rule().decide(under_headroom(0.0, *jobs), None)
+
+    assert [3, 5] == started(plan)
+    assert {} == plan.reservations
+    why = "would add 1.0 MB/s of I/O; regulation leaves room for none now"
+    assert Reason(code="IoHeadroom", text=why) == plan.reasons[2]
+    text = "fits beside job 2, which waits for the storage: takes nothing that one needs"
+    assert f"{text}; passes 1 earlier job" == plan.starts[0].why.text
+
+
+def test_headroom_is_used_up_by_those_who_start():
+    jobs = [queued(2, rate=6 * MB), queued(3, rate=6 * MB), queued(4, rate=3 * MB)]
+
+    plan, _ = Rule().decide(under_headroom(10.0 * MB, *jobs), None)
+
+    assert [2, 4] == started(plan)
+
+
+def test_what_started_since_the_last_sample_has_used_it_too():
+    scene = Scene(platform(4)).live(1, 0, moved=50.0 * MB)
+    scene.live(2, 0, moved=None, io_rate_bytes_per_s=8.0 * MB)
+    scene.queue(queued(3, rate=6 * MB))
+    view = scene.view()
+    scene.state.io_headroom_bytes_per_s = 10.0 * MB
+
+    before, _ = Rule().decide(view, None)
+    late = scene.state.jobs[JobId(2)]
+    scene.state.put(_started_at(late, 2.0))
+    after, _ = Rule().decide(view, None)
+
+    assert ([3], []) == (started(before), started(after))
+
+
+def _started_at(job, at_s):
+    from iodaemon.core.state import with_fields
+
+    return with_fields(job, started_s=at_s)
+
+
+def test_a_job_that_never_finds_so_much_room_starts_when_it_is_as_good_as_alone():
+    scene = Scene(platform(4)).live(1, 0, moved=0.1 * MB).queue(queued(2, rate=50 * MB))
+    view = scene.view()
+    scene.state.io_headroom_bytes_per_s = 20.0 * MB
+
+    plan, _ = Rule().decide(view, None)
+
+    assert [2] == started(plan)
+
+
+# -- always --------------------------------------------------------------------------------------
+
+
+@given(WORKLOADS, SOCKETS)
+@settings(max_examples=200)
+def test_a_promise_is_kept_and_never_moves_later(workload, sockets):
+    watch = Promises()
+
+    result = run(Rule(), platform(*sockets), submissions(workload, max(sockets)), watch)
+
+    assert len(result.finished) == len(workload)
+
+
+@given(WORKLOADS, SOCKETS)
+def test_without_walltimes_it_is_first_come_first_served(workload, sockets):
+    jobs = submissions([(*job[:3], None, job[4]) for job in workload], max(sockets))
+
+    runs = [run(rule, platform(*sockets), jobs).jobs for rule in (Rule(), fcfs.Rule())]
+
+    assert runs[0] == runs[1]
+
+
+@given(WORKLOADS, SOCKETS)
+def test_who_starts_out_of_turn_says_so_and_nobody_else(workload, sockets):
+    watch = Promises()
+
+    result = run(Rule(), platform(*sockets), submissions(workload, max(sockets)), watch)
+
+    for place, job_id in enumerate(watch.starts):
+        job = result.jobs[job_id - 1]
+        waited = [
+            other
+            for other in watch.starts[place + 1 :]
+            if other < job_id and result.jobs[other - 1].submitted_s <= job.started_s
+        ]
+        told = "" if job.started_because is None else job.started_because.text
+        assert told.endswith(_passed(len(waited)))
+
+
+def _passed(count):
+    return f"passes {count} earlier job{'' if count == 1 else 's'}" if count else ""
+
+
+def test_those_behind_are_told_who_is_first_and_what_would_help():
+    scene = blocked(4).queue(queued(3), queued(4, walltime_s=7200.0))
+    view = scene.view()
+
+    told = [Rule().explain(view, view.job(JobId(number)), None) for number in (2, 3, 4)]
+
+    first = "waits behind job 2, which waits for 4 CPUs, promised in 10 min"
+    assert "" == told[0]
+    assert told[1] == (
+        f"{first}; it has no walltime (--time), so it starts before that one only if it takes "
+        "nothing that one needs"
+    )
+    assert told[2] == (
+        f"{first}; it starts before that one if it ends in time or takes nothing it needs; its own "
+        "walltime is 2.0 h"
+    )

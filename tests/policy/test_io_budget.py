@@ -1,0 +1,152 @@
+"""A budget of bandwidth: what fits it, what waits for it, and what is promised of it."""
+
+import msgspec
+import pytest
+from builders import platform as machine_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from queueing import SOCKETS, WORKLOADS, Promises, queued, run, running, submissions
+from scene import MB, NOW_S, Scene, platform
+
+from iodaemon.policy.admission import easy
+from iodaemon.policy.admission.io_budget import Rule
+from iodaemon.policy.bandwidth import ALONE_SHARE
+
+LIMIT = 100.0 * MB
+
+
+def decide(scene, **parameters):
+    plan, _ = Rule(bandwidth_bytes_per_s=LIMIT, **parameters).decide(scene.view(), None)
+    return plan
+
+
+def started(plan):
+    return [placed.job_id for placed in plan.starts]
+
+
+def test_jobs_start_while_their_io_fits_the_budget():
+    scene = Scene(platform(8)).queue(*(queued(i, rate=40 * MB) for i in (1, 2, 3)))
+
+    plan = decide(scene)
+
+    assert [1, 2] == started(plan)
+    why = "would add 40.0 MB/s to the 80.0 MB/s that running jobs do, of 100.0 MB/s budgeted"
+    assert ("IoBudget", why) == (plan.reasons[3].code, plan.reasons[3].text)
+
+
+def test_a_budget_may_be_used_up_to_its_end():
+    scene = Scene(platform(8)).queue(*(queued(i, rate=LIMIT / 3) for i in (1, 2, 3)))
+
+    assert [1, 2, 3] == started(decide(scene))
+
+
+def test_the_head_is_promised_bandwidth_by_the_walltimes_of_those_that_use_it():
+    scene = running(Scene(platform(8)), 1, rate=80 * MB, left_s=300.0)
+    scene.queue(queued(2, rate=40 * MB), queued(3, rate=20 * MB), queued(4, rate=20 * MB))
+
+    plan = decide(scene)
+
+    assert {2: NOW_S + 300.0} == plan.reservations
+    assert [3] == started(plan)
+    assert plan.starts[0].why.text == (
+        "fits beside job 2, which waits for the storage, promised in 5 min: takes nothing that one "
+        "needs; passes 1 earlier job"
+    )
+
+
+def test_who_runs_past_the_promise_leaves_the_head_its_bandwidth():
+    scene = running(Scene(platform(8)), 1, rate=80 * MB, left_s=300.0)
+    scene.queue(queued(2, rate=90 * MB), queued(3, rate=20 * MB, walltime_s=900.0))
+
+    assert [] == started(decide(scene))
+
+
+def test_who_ends_in_time_may_use_it_until_then():
+    scene = running(Scene(platform(8)), 1, rate=80 * MB, left_s=300.0)
+    scene.queue(queued(2, rate=90 * MB), queued(3, rate=20 * MB, walltime_s=300.0))
+
+    assert [3] == started(decide(scene))
+
+
+def test_a_head_that_waits_for_the_storage_alone_keeps_its_slots():
+    scene = running(Scene(platform(4)), 1, rate=80 * MB)
+    scene.queue(queued(2, cpus=2, rate=40 * MB), queued(3), queued(4), queued(5, rate=MB))
+
+    plan = decide(scene)
+
+    assert ([3], {}) == (started(plan), plan.reservations)
+
+
+def test_a_job_above_the_budget_runs_when_others_do_next_to_nothing():
+    scene = running(Scene(platform(4)), 1, rate=25 * MB).queue(queued(2, rate=200 * MB))
+    quiet = running(Scene(platform(4)), 1, rate=20 * MB).queue(queued(2, rate=200 * MB))
+
+    plan = decide(scene)
+
+    assert ([], [2]) == (started(plan), started(decide(quiet)))
+    assert plan.reasons[2].text == (
+        "does 200.0 MB/s, above the budget of 100.0 MB/s: runs when others do next to no I/O; now "
+        "they do 25.0 MB/s"
+    )
+
+
+def test_bursts_count_where_that_is_asked_for():
+    jobs = [queued(1, rate=60 * MB, io_share=0.1), queued(2, rate=60 * MB, io_share=0.1), queued(3)]
+
+    plans = [decide(Scene(platform(8)).queue(*jobs), demand=how) for how in ("mean", "burst")]
+
+    assert [[1, 2, 3], [1, 3]] == [started(plan) for plan in plans]
+
+
+def test_what_is_not_known_counts_nothing():
+    scene = running(Scene(platform(8)), 1).queue(queued(2, rate=LIMIT), queued(3))
+
+    assert [2, 3] == started(decide(scene))
+
+
+def test_the_devices_are_the_budget_where_none_is_given():
+    machine = machine_of(4)
+    [device] = machine.devices
+    known = msgspec.structs.replace(
+        machine, devices=(msgspec.structs.replace(device, capacity_bytes_per_s=LIMIT),)
+    )
+    jobs = [queued(i, rate=60 * MB) for i in (1, 2)]
+
+    plans = [Rule().decide(Scene(m).queue(*jobs).view(), None)[0] for m in (machine, known)]
+
+    assert [[1, 2], [1]] == [started(plan) for plan in plans]
+    assert "set [admission] bandwidth" in Rule().caution(machine)
+    assert Rule().caution(known) is None
+
+
+@pytest.mark.parametrize("parameters", [{"bandwidth_bytes_per_s": 0.0}, {"depth": -1}])
+def test_what_means_nothing_is_refused(parameters):
+    with pytest.raises(ValueError, match="it must be"):
+        Rule(**parameters)
+
+
+@given(WORKLOADS, SOCKETS, st.sampled_from([20 * MB, 60 * MB, 200 * MB]))
+@settings(max_examples=200)
+def test_promises_are_kept_and_the_budget_is(workload, sockets, limit):
+    promises = Promises()
+
+    def watch(state, plan):
+        promises(state, plan)
+        rates = [job.spec.io_rate_bytes_per_s or 0.0 for job in state.live]
+        used, most = sum(rates), max(rates, default=0.0)
+        alone = most > limit and used - most <= ALONE_SHARE * most
+        assert alone or used <= limit * 1.001
+
+    rule = Rule(bandwidth_bytes_per_s=limit)
+    result = run(rule, platform(*sockets), submissions(workload, max(sockets)), watch)
+
+    assert len(result.finished) == len(workload)
+
+
+@given(WORKLOADS, SOCKETS)
+def test_without_any_bandwidth_it_is_easy(workload, sockets):
+    jobs = submissions(workload, max(sockets))
+
+    runs = [run(rule, platform(*sockets), jobs).jobs for rule in (Rule(), easy.Rule())]
+
+    assert runs[0] == runs[1]
