@@ -110,7 +110,9 @@ def _value(value: Any, field: msgspec.structs.FieldInfo, key: str, where: str) -
     try:
         for suffix, _, parse in _QUANTITIES:
             if field.name.endswith(suffix) and value is not None:
-                is_many = get_origin(type_) is tuple and isinstance(value, list)
+                kinds = (type_, *get_args(type_))  # a tuple, or one that may be None
+                is_many = any(get_origin(kind) is tuple for kind in kinds)
+                is_many = is_many and isinstance(value, list)
                 value = [parse(one) for one in value] if is_many else parse(value)
                 break
         return msgspec.convert(value, field.type)

@@ -24,6 +24,8 @@ BACKFILL: Final = "Backfill"
 """The code of the reason why a job starts beside one that goes first and finds no room."""
 _RUNS: Final = frozenset({JobState.RUNNING, JobState.STOPPING})
 
+_RUNS: Final = frozenset({JobState.RUNNING, JobState.STOPPING})
+
 
 class Shadow(msgspec.Struct, frozen=True, kw_only=True):
     """When and where there will be room for a job.

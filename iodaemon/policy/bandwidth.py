@@ -15,6 +15,8 @@ from iodaemon.policy.wording import told_rate
 
 ALONE_SHARE: Final = 0.1
 """A job is as good as alone where all others move at most this part of what it moves (ours)."""
+NEXT_TO_NOTHING: Final = 0.01
+"""What a job adds counts from this part of what all others move (ours): most write a log."""
 _ROUNDING: Final = 1e-9
 """Part of a budget by which sums of rates may be wrong."""
 
@@ -88,8 +90,8 @@ class Budget:
 class Headroom:
     """What regulation lets admission add, less what has started since it said so.
 
-    A job that is not known to do I/O may always start, and one that is as good as alone: else one
-    that moves more than there ever is room for would wait for ever.
+    A job that is not known to do I/O, or next to none, may always start; so may one that is as good
+    as alone: else one that moves more than there ever is room for would wait for ever.
 
     Attributes:
         left_bytes_per_s: None: no limit.
@@ -112,7 +114,8 @@ class Headroom:
         if self.left_bytes_per_s is None:
             return None
         rate = self._view.predicted(job.id).rate_bytes_per_s
-        if rate <= max(0.0, self.left_bytes_per_s) or self._others <= ALONE_SHARE * rate:
+        free = max(self.left_bytes_per_s, NEXT_TO_NOTHING * self._others)
+        if rate <= max(0.0, free) or self._others <= ALONE_SHARE * rate:
             return None
         left = self.left_bytes_per_s
         room = "none" if left <= 0.0 else told_rate(left)

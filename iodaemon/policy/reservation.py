@@ -27,11 +27,9 @@ from iodaemon.core.decision import AdmissionPlan, Placed
 from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.platform import PartitionId
 from iodaemon.core.view import NotNow, View
-from iodaemon.policy.backfill import Shadow, find_shadow, most_free
+from iodaemon.policy.backfill import BACKFILL, Shadow, find_shadow, most_free
 from iodaemon.policy.bandwidth import Budget, Headroom
 from iodaemon.policy.wording import told_cpus, told_passed, told_span
-
-_CODE = "Backfill"
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +104,7 @@ class Round:
                 continue
             partition, why, shadow = found
             text = f"fits beside job {head.job.id}, {_waits(head, self._now_s)}: {why}"
-            reason = Reason(code=_CODE, text=f"{text}; {told_passed(place - started)}")
+            reason = Reason(code=BACKFILL, text=f"{text}; {told_passed(place - started)}")
             self._start(job, partition, reason)
             started += 1
             free, beside = most_free(self._draft), self._free_beside(shadow)

@@ -27,7 +27,14 @@ from iodaemon.policy.regulation import none
 from iodaemon.simulator.cluster import Cluster, ClusterJob, Lived, run_cluster
 from iodaemon.simulator.equilibrio import Mix, draw_workload, hinted_places
 from iodaemon.simulator.experiment import Row
-from iodaemon.simulator.intensity import Stay, in_bins, intensity_course, mean_distance_bytes_per_s
+from iodaemon.simulator.intensity import (
+    Stay,
+    in_bins,
+    intensity_course,
+    mean_distance_bytes_per_s,
+    mean_distance_of_moments,
+    mean_running,
+)
 from iodaemon.simulator.record import Record, Records, read_records
 
 Bound = Literal["max", "easy"]
@@ -162,11 +169,6 @@ def stays(lives: Iterable[Lived], *, by_nodes: bool = False) -> list[Stay]:
     ]
 
 
-def distance_gb_per_s(lives: Sequence[Lived], *, by_nodes: bool = False) -> float:
-    """The mean distance between S and W."""
-    return mean_distance_bytes_per_s(intensity_course(stays(lives, by_nodes=by_nodes))) / GB
-
-
 def io_slowdowns(lives: Iterable[Lived]) -> list[float]:
     """In percent, of the jobs that do I/O."""
     return [
@@ -183,16 +185,19 @@ def job_slowdowns(lives: Iterable[Lived]) -> list[float]:
 
 def run_columns(lives: Sequence[Lived]) -> Row:
     """The measures of a run; medians and extremes are those of the jobs with high I/O."""
+    course = intensity_course(stays(lives))
+    by_nodes = intensity_course(stays(lives, by_nodes=True))
     high = high_of(lives)
     io, job = io_slowdowns(high) or [0.0], job_slowdowns(high) or [0.0]
     starts = [life.start_s for life in lives]
     in_turn = [life.start_s for life in lives if not life.is_backfilled]
     ended_s = max(life.end_s for life in lives)
-    held = sum(life.job.nodes * life.run_s for life in lives)
     return {
         "jobs": len(lives),
-        "distance_gb_per_s": distance_gb_per_s(lives),
-        "distance_by_nodes_gb_per_s": distance_gb_per_s(lives, by_nodes=True),
+        "distance_gb_per_s": mean_distance_bytes_per_s(course) / GB,
+        "distance_by_nodes_gb_per_s": mean_distance_bytes_per_s(by_nodes) / GB,
+        "distance_of_events_gb_per_s": mean_distance_of_moments(course) / GB,
+        "running": mean_running(course),
         "io_slowdown_percent": median(io),
         "io_slowdown_most_percent": max(io),
         "io_slowdown_all_percent": median(io_slowdowns(lives) or [0.0]),
@@ -204,7 +209,6 @@ def run_columns(lives: Sequence[Lived]) -> Row:
         "backfilled": 1.0 - len(in_turn) / len(lives),
         "wait_s": mean([life.start_s - life.job.submit_s for life in lives]),
         "makespan_s": ended_s - min(life.job.submit_s for life in lives),
-        "node_seconds": held,
         "schedule": schedule_of(lives),
     }
 

@@ -12,6 +12,8 @@ from itertools import pairwise
 
 import msgspec
 
+from iodaemon.core.measure import mean
+
 
 class Stay(msgspec.Struct, frozen=True, kw_only=True):
     """A job's time in the system.
@@ -106,6 +108,29 @@ def mean_distance_bytes_per_s(course: Sequence[Moment]) -> float:
             span_s = after.at_s - moment.at_s
             total += abs(moment.system_bytes_per_s - moment.workload_bytes_per_s) * span_s
             lasted_s += span_s
+    return total / lasted_s if lasted_s else 0.0
+
+
+def mean_distance_of_moments(course: Iterable[Moment]) -> float:
+    """The mean of |S - W| over the moments at which a job runs, however long each lasts, bytes/s.
+
+    The slides do not say of what "average distance" is an average.
+    """
+    distances = [
+        abs(moment.system_bytes_per_s - moment.workload_bytes_per_s)
+        for moment in course
+        if moment.running
+    ]
+    return mean(distances)
+
+
+def mean_running(course: Sequence[Moment]) -> float:
+    """How many jobs run, on average over the time in which at least one does; 0 for none."""
+    total = lasted_s = 0.0
+    for moment, after in pairwise(course):
+        if moment.running:
+            total += moment.running * (after.at_s - moment.at_s)
+            lasted_s += after.at_s - moment.at_s
     return total / lasted_s if lasted_s else 0.0
 
 

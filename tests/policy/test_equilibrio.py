@@ -233,3 +233,57 @@ def test_a_queue_of_ties_goes_by_id():
     scene = Scene(platform(2)).queue(pending(4), pending(2), pending(9), pending(3))
 
     assert [2, 3] == started(scene)
+
+
+# -- an alpha that finds itself ------------------------------------------------------------------
+
+
+def alpha_of(scene, **parameters):
+    """As it says itself, of the queue as it is."""
+    view = scene.view()
+    told = Rule(alpha="auto", **parameters).explain(view, next(iter(view.pending)), None)
+    return float(told.partition("with alpha ")[2].partition(" ")[0])
+
+
+def test_where_the_oldest_is_the_best_nothing_is_reordered():
+    scene = running(Scene(platform(2)), 1, rate=0.0)
+    scene.queue(queued(2, at_s=1.0, rate=30 * MB), queued(3, at_s=2.0, rate=0.0))
+
+    assert 0.0 == alpha_of(scene)
+
+
+def test_the_more_is_lost_by_the_order_of_arrival_the_more_is_reordered():
+    def with_running(rate):
+        scene = running(Scene(platform(2)), 1, rate=rate)
+        return scene.queue(queued(2, at_s=1.0, rate=30 * MB), queued(3, at_s=2.0, rate=0.0))
+
+    alphas = [alpha_of(with_running(rate * MB)) for rate in (0, 10, 20, 30, 60)]
+
+    assert sorted(alphas) == alphas
+    assert alphas[0] < alphas[2] < alphas[4] <= 1.0
+
+
+def test_who_has_waited_far_longer_than_the_others_is_hardly_passed():
+    def with_oldest(at_s):
+        scene = running(Scene(platform(2)), 1, rate=30 * MB)
+        young = [queued(i, at_s=NOW_S - 10.0, rate=0.0) for i in range(3, 23)]
+        return scene.queue(queued(2, at_s=at_s, rate=30 * MB), *young)
+
+    assert alpha_of(with_oldest(NOW_S - 900.0)) < 0.2 * alpha_of(with_oldest(NOW_S - 12.0))
+
+
+@given(st.lists(QUEUED, min_size=1, max_size=12), st.lists(RUNNING, max_size=4))
+def test_it_is_always_a_weight_and_at_most_its_most(waiting, live):
+    scene = Scene(platform(20))
+    for number, (cpus, x, left_s) in enumerate(live, start=1):
+        running(scene, number, cpus=cpus, rate=None if x is None else x * MB, left_s=left_s)
+    for number, (arrival_s, _, x, _) in enumerate(waiting, start=101):
+        scene.queue(queued(number, at_s=arrival_s, rate=1.0 if x is None else x * MB))
+
+    assert 0.0 <= alpha_of(scene, auto_most=0.7) <= 0.7
+
+
+@pytest.mark.parametrize("name", ["auto_most", "auto_half", "auto_patience"])
+def test_a_law_that_is_none_is_refused(name):
+    with pytest.raises(ValueError, match=name):
+        Rule(**{name: -1.0})

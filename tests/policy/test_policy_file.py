@@ -1,6 +1,7 @@
 """Policy files and the registry of rules."""
 
 import sys
+import tomllib
 
 import msgspec
 import pytest
@@ -16,7 +17,7 @@ from iodaemon.config import (
 from iodaemon.core.decision import Resume, Start, Suspend
 from iodaemon.core.rule import Rules
 from iodaemon.errors import ConfigError
-from iodaemon.policy.admission import fcfs
+from iodaemon.policy.admission import easy, equilibrio
 from iodaemon.policy.placement import least_io
 from iodaemon.policy.regulation import bounded, dynamic, none
 from iodaemon.registry import find_rule, rule_name, rule_names, shipped
@@ -48,7 +49,7 @@ def test_the_default_acts_on_evidence_without_a_cap():
 
     expected = Rules(
         name="default",
-        admission=fcfs.Rule(),
+        admission=easy.Rule(),
         placement=least_io.Rule(),
         regulation=bounded.Rule(timeslice_s=1.0, io_bound_bytes_per_s=None),
         max_suspend_s=600.0,
@@ -69,6 +70,29 @@ def test_every_shipped_policy_loads(name):
     policy = load(name)
 
     assert policy.name == name
+
+
+def test_equilibrio_is_as_the_authors_recommend_it():
+    policy = load("equilibrio")
+
+    assert equilibrio.Rule(alpha=0.5, bound="max", intensity_delta="system") == (
+        policy.rules.admission
+    )
+
+
+@pytest.mark.parametrize(("text", "expected"), [('"auto"', "auto"), ("0.25", 0.25), ("1", 1.0)])
+def test_alpha_is_a_number_or_finds_itself(text, expected):
+    policy = load("equilibrio", admission={"alpha": tomllib.loads(f"x = {text}")["x"]})
+
+    assert expected == policy.rules.admission.alpha
+
+
+@pytest.mark.parametrize("alpha", [-0.1, 1.5, "much", None])
+def test_an_alpha_that_is_none_is_refused_in_one_line(alpha):
+    with pytest.raises(ConfigError, match="alpha") as caught:
+        load("equilibrio", admission={"alpha": alpha})
+
+    assert "\n" not in str(caught.value)
 
 
 def test_placement_may_be_left_out(tmp_path):

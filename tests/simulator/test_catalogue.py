@@ -15,6 +15,7 @@ from iodaemon.simulator.catalogue import (
     find_experiments,
     find_study,
     load_experiment,
+    parse_setting,
     prepare,
     study_names,
 )
@@ -231,3 +232,46 @@ def test_the_experiment_in_the_documentation_loads(write):
 
     assert ["none.mean_stretch"] == [target.id for target in file.experiment.targets]
     assert 10 == prepare(file, is_quick=True).study.workload.jobs
+
+
+# -- parameters of the command line ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "parameters"),
+    [
+        ("load=1.2", {"load": 1.2}),
+        ("mix.load = 1.2", {"mix": {"load": 1.2}}),
+        ("records=jobs/of may.csv", {"records": "jobs/of may.csv"}),
+        ('records="1"', {"records": "1"}),
+        ("sizes=[10, 20]", {"sizes": [10, 20]}),
+        ("run=2 h", {"run": "2 h"}),
+        ("name=a=b", {"name": "a=b"}),
+    ],
+)
+def test_a_setting_is_written_as_in_a_file_or_as_a_plain_word(text, parameters):
+    assert parameters == parse_setting(text)
+
+
+@pytest.mark.parametrize("text", ["load", "=1", "mix.=1", ".load=1"])
+def test_a_setting_that_is_none_is_refused(text):
+    with pytest.raises(ConfigError, match=f"--set {text}: write KEY=VALUE"):
+        parse_setting(text)
+
+
+def test_settings_replace_single_parameters(write):
+    file = load(write())
+
+    trial = prepare(file, settings=("sizes=[7]", "pause=1 min"))
+
+    assert ((7,), 60.0) == (trial.study.sizes, trial.study.pause_s)
+    assert trial.has_other_policies
+    assert {"sizes": [7], "pause": "1 min"} == trial.parameters
+    with pytest.raises(ConfigError, match=r"with --set: unknown key 'size'; did you mean"):
+        prepare(file, settings=("size=[7]",))
+
+
+def test_a_choice_may_name_a_parameter_within_a_table(write):
+    before = 'option = "sizes"'
+
+    assert load(write((before, 'option = "sizes.first"'))).experiment.choices

@@ -34,6 +34,7 @@ ALL = {
     "lines": figure("line", NUMBERS, log_x=True, log_y=True),
     "lines over names": figure("line", RANGED, PAPER),
     "points": figure("point", NUMBERS),
+    "traces": figure("trace", NUMBERS, *(series(f"{n}", x=(1, 2), y=(n, n)) for n in range(4))),
     "boxes": figure("box", SAMPLE, series("other", x=("a", "b"), y=(2.0, 3.0)), log_y=True),
     "a box a series": figure(
         "box", series("a", x=("a",), y=(1.0,)), series("b", x=("b",), y=(2.0,))
@@ -164,3 +165,16 @@ def test_without_matplotlib_it_says_what_to_install(tmp_path, monkeypatch):
         draw(figure(), tmp_path)
 
     assert [] == list(tmp_path.iterdir())
+
+
+def test_the_first_trace_is_red_and_solid_and_the_second_blue_and_dashed(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(Canvas, "savefig", lambda canvas, *_, **__: drawn.append(canvas))
+
+    draw(figure("trace", NUMBERS, series("W", x=(1, 2), y=(3.0, 4.0))), tmp_path)
+
+    lines = drawn[0].axes[0].get_lines()
+    assert [("#D55E00", "-"), ("#0072B2", "--")] == [
+        (line.get_color(), line.get_linestyle()) for line in lines
+    ]
+    assert {"None"} == {line.get_marker() for line in lines}

@@ -13,6 +13,8 @@ from iodaemon.simulator.intensity import (
     in_bins,
     intensity_course,
     mean_distance_bytes_per_s,
+    mean_distance_of_moments,
+    mean_running,
 )
 
 
@@ -51,6 +53,18 @@ def test_the_mean_distance_is_over_the_time_in_which_something_runs():
     assert mean_distance_bytes_per_s(intensity_course(TWO)) == pytest.approx(2.0 * 8.0 / 14.0)
     assert mean_distance_bytes_per_s(intensity_course(late)) == pytest.approx(2.0 * 8.0 / 16.0)
     assert mean_distance_bytes_per_s(()) == 0.0
+
+
+def test_a_mean_over_moments_does_not_ask_how_long_each_lasts():
+    assert mean_distance_of_moments(intensity_course(TWO)) == pytest.approx(2.0 / 3.0)
+    assert mean_distance_of_moments(()) == 0.0
+
+
+def test_the_mean_number_of_running_jobs_is_over_the_time_in_which_one_runs():
+    three = (*TWO, stay(0.0, 12.0, 14.0, 1.0), stay(20.0, 24.0, 26.0, 1.0))
+
+    assert mean_running(intensity_course(three)) == pytest.approx((14.0 + 2.0 + 2.0) / 16.0)
+    assert mean_running(()) == 0.0
 
 
 def test_a_job_may_count_for_more_than_one():

@@ -18,6 +18,8 @@ weighs in, so that nobody is passed for ever.
    has one (``easy``: where no time for the first is known) nothing is.
 6. Equal priorities: the earlier arrival, then the lower id. "Room" is what the placement finds.
 7. While regulation leaves no headroom for a job's I/O, it is not in the ranking; the others are.
+8. ``alpha = "auto"``: in each turn as much as keeping to the order would cost, and as the oldest
+   can bear (``iodaemon.policy.reordering``, ours).
 
 Needs: nothing; I/O hints and walltimes make it what it is.
 Source: Özden, Tarraf, Wolf, IEEE CLUSTER 2025, and its slides.
@@ -28,6 +30,7 @@ is as printed. Of the reservations the slides keep the maximum only: bound ``max
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
@@ -41,6 +44,7 @@ from iodaemon.policy.backfill import BACKFILL, find_shadow, latest_end_s, most_f
 from iodaemon.policy.bandwidth import Headroom
 from iodaemon.policy.intensity import Balance, Scale, balance_of, scale_of
 from iodaemon.policy.line import Line, brought_forward, line_of
+from iodaemon.policy.reordering import fairness, need
 from iodaemon.policy.wording import told_passed, told_rate, told_span
 
 _CODE: Final = "Order"
@@ -65,7 +69,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Out(msgspec.Struct, frozen=True, kw_only=True):
-    """A start, and what to say if others had come earlier."""
+    """A start, and what to say if others had come earlier, under which code."""
 
     placed: Placed
     job: Job
@@ -102,7 +106,7 @@ class Turns:
         return self._headroom.refusal(job) is None
 
     def start(self, job: Job, partition: PartitionId, why: str, code: str = _CODE) -> None:
-        """It leaves the line by itself."""
+        """The job starts; it stays in the line."""
         placed = self.draft.start(job, partition)
         self.outs.append(Out(placed=placed, job=job, why=why, code=code))
         self._headroom.take(job)
@@ -127,21 +131,31 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """Weighted priority of arrival and I/O intensity, with backfilling.
 
     Attributes:
-        alpha: reordering intensity, 0 (first come, first served) to 1 (I/O intensity alone).
+        alpha: reordering intensity, 0 (first come, first served) to 1 (I/O intensity alone), or
+            "auto".
+        auto_most, auto_half, auto_patience: of "auto" (``iodaemon.policy.reordering``).
         bound: until when a backfilled job must have ended.
         intensity_delta: what is compared with W: S as it would be, or the job's own intensity.
         intensity: what is balanced: bytes, or operations (requests).
     """
 
-    alpha: float = 0.5
+    alpha: float | Literal["auto"] = 0.5
+    auto_most: float = 1.0
+    auto_half: float = 0.1
+    auto_patience: float = 2.0
     bound: Literal["max", "easy"] = "max"
     intensity_delta: Literal["system", "candidate"] = "system"
     intensity: Literal["bytes", "operations"] = "bytes"
 
     def __post_init__(self) -> None:
         """Refuse what is no weight."""
-        if not 0.0 <= self.alpha <= 1.0:
-            raise ValueError(f"alpha is {self.alpha:g}; it must be from 0 to 1")
+        if self.alpha != "auto" and not 0.0 <= self.alpha <= 1.0:
+            raise ValueError(f'alpha is {self.alpha:g}; it must be from 0 to 1, or "auto"')
+        if not 0.0 <= self.auto_most <= 1.0:
+            raise ValueError(f"auto_most is {self.auto_most:g}; it must be from 0 to 1")
+        for name in ("auto_half", "auto_patience"):
+            if not getattr(self, name) > 0.0:
+                raise ValueError(f"{name} is {getattr(self, name):g}; it must be above 0")
 
     def decide(self, view: View, memory: Memory | None) -> tuple[AdmissionPlan, Memory | None]:
         """Start whose turn it is, and what may start beside the first that finds no room."""
@@ -196,7 +210,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             return ""
         (place,) = places
         balance = self._balance(line, self._running(view, None))
-        scale = self._scale(line, balance)
+        scale = self._scale(line, balance, view.now_s)
         weights = scale.weigh(line.arrivals_s, line.intensities)
         order = sorted(range(len(weights)), key=weights.__getitem__)
         first = line.jobs[order[0]]
@@ -219,7 +233,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         """Start the first of the line again and again; returns the first that finds no room."""
         while turns.has_room():
             line = turns.line
-            scale = self._scale(line, turns.balance)
+            scale = self._scale(line, turns.balance, turns.now_s)
             place = scale.find_first(line.arrivals_s, line.intensities)
             answer = turns.draft.place(line.jobs[place])
             if isinstance(answer, NotNow):
@@ -260,8 +274,15 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     # -- what is known -------------------------------------------------------------------------
 
-    def _scale(self, line: Line, balance: Balance) -> Scale:
-        return scale_of(line.arrivals_s, line.known, balance, self.alpha)
+    def _scale(self, line: Line, balance: Balance, now_s: float) -> Scale:
+        if self.alpha != "auto":
+            return scale_of(line.arrivals_s, line.known, balance, self.alpha)
+        scale = scale_of(line.arrivals_s, line.known, balance, 0.0)
+        oldest_s = now_s - line.arrivals_s[0]
+        mean_s = now_s - math.fsum(line.arrivals_s) / len(line.arrivals_s)
+        alpha = self.auto_most * need(scale.loss_ratio(line.intensities[0]), self.auto_half)
+        alpha *= fairness(oldest_s, mean_s, self.auto_patience)
+        return msgspec.structs.replace(scale, alpha=alpha)
 
     def _balance(self, line: Line, running: Mapping[JobId, float | None]) -> Balance:
         by_system = self.intensity_delta == "system"
@@ -287,13 +308,13 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     def _why_its_turn(self, scale: Scale, intensity: float | None) -> str:
         if intensity is None:
-            return f"nothing is known of its I/O, its arrival counts alone; alpha {self.alpha:g}"
+            return f"nothing is known of its I/O, its arrival counts alone; alpha {scale.alpha:.2g}"
         balance = scale.balance
         return (
             "it takes the mean I/O intensity of the running jobs from "
             f"{self._told(balance.system)} to {self._told(balance.system_with(intensity))}, "
             f"{'towards the' if scale.delta(intensity) else 'nearest to the'} "
-            f"{self._told(balance.workload)} of all; alpha {self.alpha:g}"
+            f"{self._told(balance.workload)} of all; alpha {scale.alpha:.2g}"
         )
 
     def _numbers(self, scale: Scale, arrival_s: float, intensity: float | None) -> str:
@@ -303,14 +324,14 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         delta, alpha = scale.delta(intensity), scale.alpha
         weight = (1.0 - alpha) * lam + alpha * delta
         return (
-            f"arrival {lam:.2f} and I/O {delta:.2f} (0 is best, 1 worst) with alpha {alpha:g} make "
-            f"{weight:.2f}: it does {self._told(intensity)}, what runs "
+            f"arrival {lam:.2f} and I/O {delta:.2f} (0 is best, 1 worst) with alpha {alpha:.2g} "
+            f"make {weight:.2f}: it does {self._told(intensity)}, what runs "
             f"{self._told(scale.balance.system)} in the mean, all jobs "
             f"{self._told(scale.balance.workload)}"
         )
 
     def _by(self) -> str:
-        return f"by arrival and I/O intensity (alpha {self.alpha:g})"
+        return f"by arrival and I/O intensity (alpha {self.alpha})"
 
     def _limit(self) -> str:
         return "the last that runs" if self.bound == "max" else "room for that one is expected"

@@ -1,0 +1,279 @@
+"""The experiments of EquilibrIO: what is published, what comes out, what is refused."""
+
+import math
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from iodaemon.errors import RequestError
+from iodaemon.simulator.catalogue import load_experiment, prepare
+from iodaemon.simulator.cluster import Cluster
+from iodaemon.simulator.equilibrio import Mix
+from iodaemon.simulator.equilibrio_rows import by_seed, of_kind
+from iodaemon.simulator.equilibrio_run import Setup, run_columns, schedule_of
+from iodaemon.simulator.study import (
+    equilibrio_alpha,
+    equilibrio_knowledge,
+    equilibrio_readings,
+)
+from iodaemon.simulator.study.equilibrio_knowledge import kept_gains
+from iodaemon.simulator.study.equilibrio_readings import Reading
+
+EXPERIMENTS = Path(__file__).parents[2] / "sim/experiments"
+NAMES = ("equilibrio-alpha", "equilibrio-knowledge", "equilibrio-readings")
+TINY = Mix(low_jobs=120, peaks=1, peak_jobs=20, load=1.5)
+
+
+def run(study, *seeds):
+    rows = [row for task in study.tasks(seeds) for row in study.run(task)]
+    return rows, study.measure(rows), study.figures(rows)
+
+
+def targets(name):
+    document = tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text())
+    return {target["id"]: target for target in document.get("target", [])}
+
+
+# -- what is published -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def alphas():
+    return run(equilibrio_alpha.Study(mix=TINY), 7, 8)
+
+
+@pytest.fixture(scope="module")
+def knowledge():
+    return run(equilibrio_knowledge.Study(mix=TINY), 7, 8)
+
+
+def test_every_value_has_a_target_and_every_target_a_source(alphas, knowledge):
+    for name, (_, values, _) in (("equilibrio-alpha", alphas), ("equilibrio-knowledge", knowledge)):
+        assert targets(name).keys() == values.keys()
+        assert all(target["source"] for target in targets(name).values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_experiments_are_of_the_published_size_on_five_seeds_or_two(name):
+    file = load_experiment(str(EXPERIMENTS / f"{name}.toml"), search=())
+    trial, quick = prepare(file), prepare(file, is_quick=True)
+
+    mix = trial.study.mix
+    assert (mix.low_jobs, mix.peaks * mix.peak_jobs) == (5000, 160)
+    assert trial.study.cluster == Cluster()
+    assert len(trial.seeds) == (2 if name == "equilibrio-readings" else 5)
+    assert quick.study.mix.low_jobs < 2000
+
+
+def test_the_files_say_what_the_defaults_are():
+    """Whoever reads the file sees the whole workload."""
+    for name in NAMES:
+        document = tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text())
+        trial = prepare(load_experiment(str(EXPERIMENTS / f"{name}.toml"), search=()))
+        assert trial.study.mix == Mix()
+        said = {**document["parameters"]["mix"]}
+        assert {"load", "peaks", "high_run", "high_share", "scale", "run"} <= said.keys()
+
+
+# -- alpha -----------------------------------------------------------------------------------------
+
+
+def test_alpha_0_is_first_come_first_served_but_for_the_backfilled(alphas):
+    rows, values, _ = alphas
+
+    assert values["E4-in-turn-0"] == 0.0
+    assert all(
+        row["displacement_in_turn"] == 0.0 for row in of_kind(rows, "run") if row["alpha"] == 0.0
+    )
+    assert values["E4-0"] > 0.0
+
+
+def test_reordering_brings_what_runs_nearer_to_the_whole_workload(alphas):
+    _, values, _ = alphas
+
+    assert values["E1-0.5"] < values["E1-0"]
+    assert values["E1"] == pytest.approx(1.0 - values["E1-0.5"] / values["E1-0"])
+    assert values["E1-factor"] == pytest.approx(values["E1-0"] / values["E1-0.5"])
+
+
+def test_there_is_a_row_a_run_and_one_a_job_with_high_io(alphas):
+    rows, _, figures = alphas
+
+    assert (14, 14 * 20, 7 * 600) == tuple(
+        len(of_kind(rows, kind)) for kind in ("run", "high", "course")
+    )
+    names = [figure.name for figure in figures]
+    assert names[:7] == [f"course-{alpha:g}" for alpha in (0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)]
+    assert names[7:] == [
+        "distance",
+        "job-slowdown",
+        "io-slowdown",
+        "utilisation",
+        "displacement",
+    ]
+    assert {figure.kind for figure in figures[:7]} == {"trace"}
+
+
+def test_the_same_seed_gives_the_same_schedule():
+    setup = Setup(mix=TINY)
+    jobs = setup.jobs(3)
+
+    first, again = (setup.live(jobs, alpha=0.5, seed=3) for _ in range(2))
+
+    assert schedule_of(first) == schedule_of(again)
+    assert schedule_of(first) != schedule_of(setup.live(jobs, alpha=0.0, seed=3))
+
+
+def test_a_workload_without_high_io_is_measured_too():
+    setup = Setup(mix=msgspec.structs.replace(TINY, peaks=0))
+    measured = run_columns(setup.live(setup.jobs(3), alpha=0.5))
+
+    assert (measured["jobs"], measured["io_slowdown_percent"]) == (120, 0.0)
+
+
+@pytest.mark.parametrize("alphas", [(), (1.5,), (-0.1,)])
+def test_alphas_that_are_none_are_refused(alphas):
+    with pytest.raises(ValueError, match="alpha"):
+        equilibrio_alpha.Study(alphas=alphas)
+
+
+# -- knowledge -------------------------------------------------------------------------------------
+
+
+def test_with_nothing_known_everything_happens_as_with_alpha_0(knowledge):
+    rows, values, _ = knowledge
+
+    assert values["E6"] == 1.0
+    assert {"run": 16, "high": 16 * 20, "arrival": 2} == {
+        kind: len(of_kind(rows, kind)) for kind in ("run", "high", "arrival")
+    }
+
+
+@pytest.mark.parametrize("bound", ["max", "easy"])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_nothing_known_and_alpha_0_are_the_same_to_the_last_bit(seed, bound):
+    setup = Setup(mix=TINY, bound=bound)
+    jobs = setup.jobs(seed)
+
+    unknown = setup.live(jobs, alpha=0.5, knowledge=0.0, seed=seed)
+    arrival = setup.live(jobs, alpha=0.0, seed=seed)
+
+    assert unknown == arrival
+
+
+def test_a_gain_is_kept_in_parts_of_the_whole_gain():
+    rows = [
+        {"kind": "run", "seed": seed, "knowledge": part, "io_slowdown_percent": io}
+        for seed, ios in ((1, (10.0, 60.0, 110.0)), (2, (5.0, 5.0, 5.0)))
+        for part, io in zip((1.0, 0.25, 0.0), ios, strict=True)
+    ]
+
+    assert kept_gains(rows) == {1.0: [1.0, 1.0], 0.25: [0.5, 1.0], 0.0: [0.0, 1.0]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"knowledge": (1.0, 1.5, 0.0)}, "parts are from 0 to 1"),
+        ({"knowledge": (1.0, 0.5)}, "must have 1 and 0"),
+        ({"alpha": 0.0}, "0 asks for no knowledge"),
+        ({"alpha": 1.5}, "alpha is 1.5"),
+    ],
+)
+def test_knowledge_that_is_none_is_refused(fields, words):
+    with pytest.raises(ValueError, match=words):
+        equilibrio_knowledge.Study(**fields)
+
+
+# -- readings --------------------------------------------------------------------------------------
+
+
+def test_a_reading_changes_what_it_names_and_nothing_else():
+    base = Setup(mix=TINY)
+    reading = Reading(name="x", load=1.2, weights="nodes", bound="easy")
+
+    setup = reading.applied(base)
+
+    assert setup.mix == msgspec.structs.replace(TINY, load=1.2)
+    assert setup.cluster == Cluster(weights="nodes")
+    assert (setup.bound, setup.intensity_delta) == ("easy", "system")
+    assert Reading(name="y").applied(base) == base
+
+
+def test_each_reading_is_a_line_and_the_nearest_to_the_slides_is_first():
+    study = equilibrio_readings.Study(
+        mix=TINY, readings=(Reading(name="heavy", load=3.0), Reading(name="easy", bound="easy"))
+    )
+    rows, values, figures = run(study, 7)
+    lines = study.summary(rows)
+
+    assert len(rows) == 6
+    assert {"base", "heavy", "easy", "largest"} == values.keys()
+    assert {"base", "heavy", "easy"} == {line["reading"] for line in lines}
+    gaps = [
+        abs(math.log(line["distance_at_0"] / 0.78)) + abs(math.log(line["at_0.5"] / 0.07))
+        for line in lines
+    ]
+    assert gaps == sorted(gaps)
+    assert figures[0].series[0].x == tuple(line["reading"] for line in lines)
+
+
+def test_readings_that_are_none_are_refused():
+    with pytest.raises(ValueError, match="'base' is there twice"):
+        equilibrio_readings.Study(readings=(Reading(name="base"),))
+    with pytest.raises(ValueError, match="'x': load is 0"):
+        equilibrio_readings.Study(readings=(Reading(name="x", load=0.0),))
+
+
+def test_every_shipped_reading_has_a_name_that_is_no_number():
+    trial = prepare(load_experiment(str(EXPERIMENTS / "equilibrio-readings.toml"), search=()))
+
+    assert len(trial.study.readings) >= 20
+    assert all(reading.applied(Setup()) != Setup() for reading in trial.study.readings)
+
+
+# -- records ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "study",
+    [equilibrio_alpha.Study, equilibrio_knowledge.Study, equilibrio_readings.Study],
+)
+def test_real_jobs_are_taken_from_a_file_and_its_problems_told(study, tmp_path):
+    path = tmp_path / "jobs.csv"
+    head = "nodes,runtime,walltime,read,written,rt,wt,mt,nprocs"
+    bad = ["x,1,1,1,1,1,1,1,1"] * 8
+    path.write_text("\n".join([head, *bad, "400,3000,3600,1000000,0,10,0,0,10"]) + "\n")
+
+    made = study(records=str(path))
+
+    told = made.remarks()
+    assert told[0] == f"{path}:2: left out: nodes is 'x', no number"
+    assert told[-1] == f"{path}: 3 more rows like these"
+    assert study().remarks() == ()
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(RequestError, match="no column"):
+        made.remarks()
+
+
+def test_the_jobs_of_a_workload_are_those_of_the_file(tmp_path):
+    path = tmp_path / "jobs.csv"
+    path.write_text(
+        "nodes,runtime,walltime,read,written,rt,wt,mt,nprocs\n400,3000,3600,1000000,0,10,0,0,10\n"
+    )
+
+    low = [job for job in Setup(mix=TINY, records=str(path)).jobs(1) if not job.is_high]
+
+    assert {(100, 3000.0, 3600.0, 1 / 3000, 250_000.0)} == {
+        (job.nodes, job.run_s, job.walltime_s, job.io_share, job.io_bytes_per_s) for job in low
+    }
+
+
+def test_columns_are_found_by_seed_and_place(alphas):
+    rows, _, _ = alphas
+
+    found = by_seed(rows, "alpha", "jobs")
+    assert found.keys() == {7, 8}
+    assert set(found[7]) == {0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6}
