@@ -22,7 +22,6 @@ from iodaemon.policy.bandwidth import Budget
 
 BACKFILL: Final = "Backfill"
 """The code of the reason why a job starts beside one that goes first and finds no room."""
-_RUNS: Final = frozenset({JobState.RUNNING, JobState.STOPPING})
 
 _RUNS: Final = frozenset({JobState.RUNNING, JobState.STOPPING})
 
