@@ -97,68 +97,6 @@ def test_a_negative_depth_is_refused():
         Rule(depth=-1)
 
 
-# -- what regulation leaves ----------------------------------------------------------------------
-
-
-def under_headroom(left, *jobs):
-    scene = Scene(platform(4)).live(1, 0, moved=50.0 * MB).queue(*jobs)
-    view = scene.view()
-    scene.state.io_headroom_bytes_per_s = left
-    return view
-
-
-def test_without_headroom_only_those_start_that_are_not_known_to_do_io():
-    jobs = [queued(2, rate=MB), queued(3), queued(4, rate=MB), queued(5, rate=0.0), queued(6)]
-
-    plan, _ = Rule().decide(under_headroom(0.0, *jobs), None)
-
-    assert [3, 5] == started(plan)
-    assert {} == plan.reservations
-    why = "would add 1.0 MB/s of I/O; regulation leaves room for none now"
-    assert Reason(code="IoHeadroom", text=why) == plan.reasons[2]
-    text = "fits beside job 2, which waits for the storage: takes nothing that one needs"
-    assert f"{text}; passes 1 earlier job" == plan.starts[0].why.text
-
-
-def test_headroom_is_used_up_by_those_who_start():
-    jobs = [queued(2, rate=6 * MB), queued(3, rate=6 * MB), queued(4, rate=3 * MB)]
-
-    plan, _ = Rule().decide(under_headroom(10.0 * MB, *jobs), None)
-
-    assert [2, 4] == started(plan)
-
-
-def test_what_started_since_the_last_sample_has_used_it_too():
-    scene = Scene(platform(4)).live(1, 0, moved=50.0 * MB)
-    scene.live(2, 0, moved=None, io_rate_bytes_per_s=8.0 * MB)
-    scene.queue(queued(3, rate=6 * MB))
-    view = scene.view()
-    scene.state.io_headroom_bytes_per_s = 10.0 * MB
-
-    before, _ = Rule().decide(view, None)
-    late = scene.state.jobs[JobId(2)]
-    scene.state.put(_started_at(late, 2.0))
-    after, _ = Rule().decide(view, None)
-
-    assert ([3], []) == (started(before), started(after))
-
-
-def _started_at(job, at_s):
-    from iodaemon.core.state import with_fields
-
-    return with_fields(job, started_s=at_s)
-
-
-def test_a_job_that_never_finds_so_much_room_starts_when_it_is_as_good_as_alone():
-    scene = Scene(platform(4)).live(1, 0, moved=0.1 * MB).queue(queued(2, rate=50 * MB))
-    view = scene.view()
-    scene.state.io_headroom_bytes_per_s = 20.0 * MB
-
-    plan, _ = Rule().decide(view, None)
-
-    assert [2] == started(plan)
-
-
 # -- always --------------------------------------------------------------------------------------
 
 

@@ -5,11 +5,12 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from queueing import queued, running
+from queueing import SOCKETS, WORKLOADS, queued, run, running, submissions
 from scene import MB, NOW_S, Scene, pending, platform
 
 from iodaemon.core.job import JobId
 from iodaemon.policy.admission.equilibrio import Rule
+from iodaemon.policy.line import brought_forward, line_of
 
 ALPHAS = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.75, 1.0])
 
@@ -233,6 +234,58 @@ def test_a_queue_of_ties_goes_by_id():
     scene = Scene(platform(2)).queue(pending(4), pending(2), pending(9), pending(3))
 
     assert [2, 3] == started(scene)
+
+
+# -- what is carried from turn to turn -----------------------------------------------------------
+
+
+class Twice:
+    """Decides with and without memory, and compares; counts how often memory was enough."""
+
+    def __init__(self, rule):
+        self.rule = rule
+        self.again = 0
+
+    def decide(self, view, memory):
+        plan, kept = self.rule.decide(view, memory)
+        if kept is not None and kept is memory:  # nothing came and nothing went
+            self.again += 1
+            assert () == plan.starts
+        else:
+            assert self.rule.decide(view, None)[0] == plan
+        return plan, kept
+
+
+@given(WORKLOADS, SOCKETS, st.sampled_from([0.0, 0.5, "auto"]), st.sampled_from(["max", "easy"]))
+def test_memory_saves_work_and_changes_nothing(workload, sockets, alpha, bound):
+    twice = Twice(Rule(alpha=alpha, bound=bound))
+
+    result = run(twice, platform(*sockets), submissions(workload, max(sockets)))
+
+    assert len(result.finished) == len(workload)
+
+
+def test_a_mere_start_is_no_occasion_to_decide_anew():
+    twice = Twice(Rule())
+    jobs = submissions([(0.0, 1, 2.0, 1.0, None)] * 5, 2)
+
+    run(twice, platform(2), jobs)
+
+    assert 2 == twice.again
+
+
+def test_jobs_whose_numbers_are_not_in_the_order_of_their_arrival_are_ranked_by_arrival():
+    late, early = queued(2, at_s=9.0), queued(3, at_s=5.0)
+    scene = Scene(platform(1)).queue(late, early)
+
+    assert [3] == started(scene)
+    assert [3, 2] == [
+        job.id for job in brought_forward(line_of([late], _nothing), [late, early], _nothing).jobs
+    ]
+
+
+def _nothing(_):
+    return None
 
 
 # -- an alpha that finds itself ------------------------------------------------------------------
