@@ -5,10 +5,17 @@ from hypothesis import given, settings
 from queueing import SOCKETS, WORKLOADS, Promises, queued, run, running, submissions
 from scene import MB, NOW_S, Scene, platform
 
+from iodaemon.core.controller import Controller
 from iodaemon.core.decision import AdmissionPlan
+from iodaemon.core.event import JobSubmitted
 from iodaemon.core.job import JobId, Reason
+from iodaemon.core.rule import Rules
+from iodaemon.core.state import State
+from iodaemon.core.why import explain
 from iodaemon.policy.admission import fcfs
 from iodaemon.policy.admission.easy import Rule
+from iodaemon.policy.placement.least_io import Rule as LeastIo
+from iodaemon.policy.regulation.none import Rule as Unregulated
 
 
 def decide(scene, **parameters):
@@ -138,6 +145,26 @@ def test_who_starts_out_of_turn_says_so_and_nobody_else(workload, sockets):
 
 def _passed(count):
     return f"passes {count} earlier job{'' if count == 1 else 's'}" if count else ""
+
+
+def test_the_head_is_told_by_when_it_is_promised():
+    rules = Rules(name="t", admission=Rule(), placement=LeastIo(), regulation=Unregulated())
+    state = State(platform(4))
+    controller = Controller(state, rules)
+    jobs = [queued(1, cpus=3, walltime_s=600.0), queued(2, cpus=4), queued(3, cpus=2)]
+    controller.step([JobSubmitted(at_s=0.0, job=job) for job in jobs])
+
+    def why(number):
+        job = state.jobs[JobId(number)]
+        return explain(state, rules, job, 60.0, account=controller.account(job))
+
+    assert "waits: needs 4 free CPUs on one socket; most free now: 1" == why(2).is_so
+    assert why(2).until == (
+        "4 CPUs of one socket are free; CPUs are held by job 1; promised in 9 min at the latest, "
+        "by the walltimes of those that run"
+    )
+    assert why(3).is_so.startswith("waits behind job 2, which waits for 4 CPUs, promised in 10 min")
+    assert "its turn has come and 2 CPUs of one socket are free" == why(3).until
 
 
 def test_those_behind_are_told_who_is_first_and_what_would_help():

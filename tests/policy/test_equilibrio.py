@@ -218,6 +218,18 @@ def test_the_waiting_are_told_their_rank_and_who_goes_first():
     )
 
 
+def test_all_others_are_told_who_goes_first():
+    scene = running(Scene(platform(4)), 1, cpus=2, rate=0.0)
+    scene.queue(queued(2, cpus=4), queued(3, at_s=1.0, cpus=3), queued(4, at_s=2.0))
+
+    plan, _ = Rule().decide(scene.view(), None)
+
+    assert ([2], "job 2 goes first, by arrival and I/O intensity (alpha 0.5)") == (
+        list(plan.reasons),
+        plan.rest.text,
+    )
+
+
 def test_an_empty_queue_needs_no_plan():
     plan, _ = Rule().decide(Scene(platform(2)).view(), None)
 
