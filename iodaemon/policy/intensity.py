@@ -100,16 +100,6 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     balance: Balance
     alpha: float
 
-    def loss_ratio(self, intensity: float | None) -> float:
-        """How much farther from W this job leaves S than the best would, in parts of W."""
-        own = abs(self.balance.workload - self.balance.system)
-        if intensity is not None:
-            own = self.balance.distance(intensity)
-        if self.span == 0.0 or own <= self.least:
-            return 0.0
-        w = self.balance.workload
-        return (own - self.least) / w if w > 0.0 else math.inf
-
     def lam(self, arrival_s: float) -> float:
         """Lambda, 0 to 1."""
         return (arrival_s - self.first_s) / self.span_s if self.span_s else 0.0

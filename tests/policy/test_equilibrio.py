@@ -310,31 +310,37 @@ def alpha_of(scene, **parameters):
     return float(told.partition("with alpha ")[2].partition(" ")[0])
 
 
-def test_where_the_oldest_is_the_best_nothing_is_reordered():
-    scene = running(Scene(platform(2)), 1, rate=0.0)
-    scene.queue(queued(2, at_s=1.0, rate=30 * MB), queued(3, at_s=2.0, rate=0.0))
-
-    assert 0.0 == alpha_of(scene)
-
-
-def test_the_more_is_lost_by_the_order_of_arrival_the_more_is_reordered():
-    def with_running(rate):
-        scene = running(Scene(platform(2)), 1, rate=rate)
-        return scene.queue(queued(2, at_s=1.0, rate=30 * MB), queued(3, at_s=2.0, rate=0.0))
-
-    alphas = [alpha_of(with_running(rate * MB)) for rate in (0, 10, 20, 30, 60)]
-
-    assert sorted(alphas) == alphas
-    assert alphas[0] < alphas[2] < alphas[4] <= 1.0
+def two_waiting(rate):
+    """One runs at this rate, one that waits does 30 MB/s, another nothing."""
+    scene = running(Scene(platform(2)), 1, rate=rate * MB)
+    return scene.queue(queued(2, at_s=1.0, rate=30 * MB), queued(3, at_s=2.0, rate=0.0))
 
 
-def test_who_has_waited_far_longer_than_the_others_is_hardly_passed():
-    def with_oldest(at_s):
-        scene = running(Scene(platform(2)), 1, rate=30 * MB)
-        young = [queued(i, at_s=NOW_S - 10.0, rate=0.0) for i in range(3, 23)]
-        return scene.queue(queued(2, at_s=at_s, rate=30 * MB), *young)
+def test_the_fuller_the_storage_would_be_the_more_is_reordered_up_to_the_most():
+    alphas = [
+        alpha_of(two_waiting(rate), bandwidth_bytes_per_s=200 * MB)
+        for rate in (0, 30, 60, 100, 300)
+    ]
 
-    assert alpha_of(with_oldest(NOW_S - 900.0)) < 0.2 * alpha_of(with_oldest(NOW_S - 12.0))
+    assert [0.05, 0.15, 0.3, 0.5, 0.5] == alphas
+
+
+def test_where_the_storage_has_room_for_all_next_to_nothing_is_reordered():
+    assert 0.01 > alpha_of(two_waiting(30), bandwidth_bytes_per_s=10_000 * MB)
+
+
+def test_without_a_bandwidth_it_goes_by_how_far_what_runs_is_from_the_whole():
+    alphas = [alpha_of(two_waiting(rate)) for rate in (15, 30, 60, 0)]
+
+    assert [0.0, 0.17, 0.25, 0.5] == alphas
+
+
+def test_operations_are_not_held_against_a_bandwidth_of_bytes():
+    scene = Scene(platform(2)).queue(queued(1, rate=MB, io_operations_per_s=9.0))
+    view = scene.view()
+    rule = Rule(alpha="auto", intensity="operations", bandwidth_bytes_per_s=1e15)
+
+    assert "with alpha 0.5 " in rule.explain(view, next(iter(view.pending)), None)
 
 
 @given(st.lists(QUEUED, min_size=1, max_size=12), st.lists(RUNNING, max_size=4))
@@ -348,7 +354,7 @@ def test_it_is_always_a_weight_and_at_most_its_most(waiting, live):
     assert 0.0 <= alpha_of(scene, auto_most=0.7) <= 0.7
 
 
-@pytest.mark.parametrize("name", ["auto_most", "auto_half", "auto_patience"])
+@pytest.mark.parametrize("name", ["auto_most", "auto_full", "bandwidth_bytes_per_s"])
 def test_a_law_that_is_none_is_refused(name):
     with pytest.raises(ValueError, match=name):
         Rule(**{name: -1.0})

@@ -18,8 +18,9 @@ weighs in, so that nobody is passed for ever.
    has one (``easy``: where no time for the first is known) nothing is.
 6. Equal priorities: the earlier arrival, then the lower id. "Room" is what the placement finds.
 7. While regulation leaves no headroom for a job's I/O, it is not in the ranking; the others are.
-8. ``alpha = "auto"``: in each turn as much as keeping to the order would cost, and as the oldest
-   can bear (``iodaemon.policy.reordering``, ours).
+8. ``alpha = "auto"``: in each turn as much as the storage would be full (``iodaemon.policy.
+   reordering``, ours). Without ``bandwidth`` that is what the devices deliver, where it is known;
+   else, and for operations, as much as S and W are apart.
 
 Needs: nothing; I/O hints and walltimes make it what it is.
 Source: Özden, Tarraf, Wolf, IEEE CLUSTER 2025, and its slides.
@@ -30,7 +31,6 @@ is as printed. Of the reservations the slides keep the maximum only: bound ``max
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
@@ -38,13 +38,13 @@ import msgspec
 
 from iodaemon.core.decision import AdmissionPlan, Placed
 from iodaemon.core.job import Job, JobId, Reason
-from iodaemon.core.platform import PartitionId
+from iodaemon.core.platform import PartitionId, Platform
 from iodaemon.core.view import NotNow, View
 from iodaemon.policy.backfill import BACKFILL, find_shadow, latest_end_s, most_free
 from iodaemon.policy.bandwidth import Headroom
 from iodaemon.policy.intensity import Balance, Scale, balance_of, scale_of
 from iodaemon.policy.line import Line, brought_forward, line_of
-from iodaemon.policy.reordering import fairness, need
+from iodaemon.policy.reordering import need_by_imbalance, need_by_load
 from iodaemon.policy.wording import told_passed, told_rate, told_span
 
 _CODE: Final = "Order"
@@ -133,16 +133,17 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         alpha: reordering intensity, 0 (first come, first served) to 1 (I/O intensity alone), or
             "auto".
-        auto_most, auto_half, auto_patience: of "auto" (``iodaemon.policy.reordering``).
+        auto_most, auto_full: of "auto" (``iodaemon.policy.reordering``).
+        bandwidth_bytes_per_s: of the whole storage, for "auto". None: the devices' capacities.
         bound: until when a backfilled job must have ended.
         intensity_delta: what is compared with W: S as it would be, or the job's own intensity.
         intensity: what is balanced: bytes, or operations (requests).
     """
 
     alpha: float | Literal["auto"] = 0.5
-    auto_most: float = 1.0
-    auto_half: float = 0.1
-    auto_patience: float = 2.0
+    auto_most: float = 0.5
+    auto_full: float = 0.5
+    bandwidth_bytes_per_s: float | None = None
     bound: Literal["max", "easy"] = "max"
     intensity_delta: Literal["system", "candidate"] = "system"
     intensity: Literal["bytes", "operations"] = "bytes"
@@ -153,9 +154,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f'alpha is {self.alpha:g}; it must be from 0 to 1, or "auto"')
         if not 0.0 <= self.auto_most <= 1.0:
             raise ValueError(f"auto_most is {self.auto_most:g}; it must be from 0 to 1")
-        for name in ("auto_half", "auto_patience"):
-            if not getattr(self, name) > 0.0:
-                raise ValueError(f"{name} is {getattr(self, name):g}; it must be above 0")
+        for name in ("auto_full", "bandwidth_bytes_per_s"):
+            value = getattr(self, name)
+            if value is not None and not value > 0.0:
+                raise ValueError(f"{name} is {value:g}; it must be above 0")
 
     def decide(self, view: View, memory: Memory | None) -> tuple[AdmissionPlan, Memory | None]:
         """Start whose turn it is, and what may start beside the first that finds no room."""
@@ -210,7 +212,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             return ""
         (place,) = places
         balance = self._balance(line, self._running(view, None))
-        scale = self._scale(line, balance, view.now_s)
+        scale = self._scale(line, balance, view.platform)
         weights = scale.weigh(line.arrivals_s, line.intensities)
         order = sorted(range(len(weights)), key=weights.__getitem__)
         first = line.jobs[order[0]]
@@ -233,7 +235,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         """Start the first of the line again and again; returns the first that finds no room."""
         while turns.has_room():
             line = turns.line
-            scale = self._scale(line, turns.balance, turns.now_s)
+            scale = self._scale(line, turns.balance, turns.draft.platform)
             place = scale.find_first(line.arrivals_s, line.intensities)
             answer = turns.draft.place(line.jobs[place])
             if isinstance(answer, NotNow):
@@ -274,15 +276,26 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     # -- what is known -------------------------------------------------------------------------
 
-    def _scale(self, line: Line, balance: Balance, now_s: float) -> Scale:
-        if self.alpha != "auto":
-            return scale_of(line.arrivals_s, line.known, balance, self.alpha)
-        scale = scale_of(line.arrivals_s, line.known, balance, 0.0)
-        oldest_s = now_s - line.arrivals_s[0]
-        mean_s = now_s - math.fsum(line.arrivals_s) / len(line.arrivals_s)
-        alpha = self.auto_most * need(scale.loss_ratio(line.intensities[0]), self.auto_half)
-        alpha *= fairness(oldest_s, mean_s, self.auto_patience)
-        return msgspec.structs.replace(scale, alpha=alpha)
+    def _scale(self, line: Line, balance: Balance, platform: Platform) -> Scale:
+        alpha = self._auto(balance, platform) if self.alpha == "auto" else self.alpha
+        return scale_of(line.arrivals_s, line.known, balance, alpha)
+
+    def _auto(self, balance: Balance, platform: Platform) -> float:
+        system, workload = balance.system, balance.workload
+        bandwidth = self._bandwidth(platform)
+        if bandwidth is None:
+            return self.auto_most * need_by_imbalance(system, workload)
+        return self.auto_most * need_by_load(
+            system, workload, len(balance.running), bandwidth=bandwidth, full=self.auto_full
+        )
+
+    def _bandwidth(self, platform: Platform) -> float | None:
+        """What all storage delivers, bytes/s; None: not known, or operations are balanced."""
+        if self.intensity == "operations":
+            return None
+        if self.bandwidth_bytes_per_s is not None:
+            return self.bandwidth_bytes_per_s
+        return sum(device.capacity_bytes_per_s or 0.0 for device in platform.devices) or None
 
     def _balance(self, line: Line, running: Mapping[JobId, float | None]) -> Balance:
         by_system = self.intensity_delta == "system"

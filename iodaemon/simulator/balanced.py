@@ -1,0 +1,159 @@
+"""Rules for admission side by side on a cluster: what each made of a workload, in figures."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from iodaemon.config import decode_table
+from iodaemon.core.measure import displacements, equilibrio_io_slowdown, mean
+from iodaemon.core.rule import Rules
+from iodaemon.policy.placement import least_io
+from iodaemon.policy.regulation import none
+from iodaemon.registry import find_rule
+from iodaemon.simulator.cluster import Lived
+from iodaemon.simulator.experiment import Figure, Row, Series
+from iodaemon.simulator.intensity import Stay, intensity_course, mean_distance_bytes_per_s
+
+Tables = Mapping[str, Mapping[str, Any]]
+"""Rules by label, each as the table ``[admission]`` of a policy file has it."""
+MEASURES: Final = (
+    "distance_gb_per_s",
+    "io_slowdown",
+    "wait_s",
+    "high_wait_s",
+    "max_wait_s",
+    "turnaround_s",
+    "displacement",
+    "makespan_s",
+)
+HEAVIEST: Final = 0.1
+"""The part of the jobs with the highest intensity that is looked at where none is made high."""
+
+
+def admission_rules(label: str, table: Mapping[str, Any]) -> Rules:
+    """The policy with this rule for admission alone.
+
+    Raises:
+        ConfigError: there is no such rule, or it does not take its parameters.
+    """
+    parameters = dict(table)
+    type_ = find_rule("admission", str(parameters.pop("rule", label)))
+    rule: Any = decode_table(parameters, type_, where=f"policies.{label}")
+    return Rules(name=label, admission=rule, placement=least_io.Rule(), regulation=none.Rule())
+
+
+def sums(lived: Sequence[Lived]) -> Row:
+    """One line of the table.
+
+    ``io_slowdown`` is the median over the jobs with high I/O, of a workload without such over the
+    tenth with the highest intensity; ``high_wait_s`` the mean wait of the same. ``distance`` is
+    the mean distance of S and W, by what the jobs really are. Others are means over all jobs.
+    """
+    heavy = _heavy(lived)
+    slowdowns = [equilibrio_io_slowdown(each.io_s, each.io_alone_s) for each in heavy]
+    waits_s = [each.start_s - each.job.submit_s for each in lived]
+    return {
+        "distance_gb_per_s": mean_distance_bytes_per_s(intensity_course(_stays(lived))) / 1e9,
+        "io_slowdown": statistics.median(slowdowns) if slowdowns else 0.0,
+        "wait_s": mean(waits_s),
+        "high_wait_s": mean([each.start_s - each.job.submit_s for each in heavy]),
+        "max_wait_s": max(waits_s),
+        "turnaround_s": mean([each.end_s - each.job.submit_s for each in lived]),
+        "displacement": mean(displacements([each.start_s for each in lived])),
+        "makespan_s": max(each.end_s for each in lived) - lived[0].job.submit_s,
+        "jobs": len(lived),
+    }
+
+
+Values = dict[str, dict[str, dict[str, float]]]
+"""By workload, by label, by measure."""
+
+
+def means(rows: Sequence[Row]) -> Values:
+    """Over the seeds, in the order of the rows."""
+    alike: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        alike.setdefault((str(row["workload"]), str(row["policy"])), []).append(row)
+    found: Values = {}
+    for (workload, policy), own in alike.items():
+        found.setdefault(workload, {})[policy] = {
+            measure: mean([float(row[measure]) for row in own]) for measure in MEASURES
+        }
+    return found
+
+
+def values_of(rows: Sequence[Row], workload: str, policy: str, measure: str) -> list[float]:
+    """One a seed, in the order of the rows."""
+    return [
+        float(row[measure])
+        for row in rows
+        if row["workload"] == workload and row["policy"] == policy
+    ]
+
+
+def figure(rows: Sequence[Row], measure: str, title: str, y_label: str) -> Figure:
+    """Bars of every policy, side by side for each workload."""
+    found = means(rows)
+    labels = dict.fromkeys(label for each in found.values() for label in each)
+    series = []
+    for label in labels:
+        values = [values_of(rows, workload, label, measure) for workload in found]
+        series.append(
+            Series(
+                label=label,
+                x=tuple(found),
+                y=tuple(mean(each) for each in values),
+                low=tuple(min(each) for each in values),
+                high=tuple(max(each) for each in values),
+            )
+        )
+    return Figure(
+        name=measure.removesuffix("_s").replace("_", "-"),
+        title=title,
+        x_label="workload",
+        y_label=y_label,
+        kind="bar",
+        series=tuple(series),
+    )
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """A row a workload and policy: the means."""
+    return [
+        {"kind": "summary", "workload": workload, "policy": label, **each}
+        for workload, labels in means(rows).items()
+        for label, each in labels.items()
+    ]
+
+
+def _heavy(lived: Sequence[Lived]) -> list[Lived]:
+    high = [each for each in lived if each.job.is_high]
+    if high:
+        return high
+    doing = [each for each in lived if each.io_alone_s > 0.0]
+    doing.sort(key=lambda each: -each.job.intensity_bytes_per_s)
+    return doing[: max(1, round(HEAVIEST * len(lived)))]
+
+
+def _stays(lived: Sequence[Lived]) -> list[Stay]:
+    return [
+        Stay(
+            submit_s=each.job.submit_s,
+            start_s=each.start_s,
+            end_s=each.end_s,
+            intensity_bytes_per_s=each.job.intensity_bytes_per_s,
+        )
+        for each in lived
+    ]
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy on the workload of one seed."""
+
+    seed: int
+    workload: str
+    policy: str
