@@ -286,6 +286,35 @@ def test_a_mere_start_is_no_occasion_to_decide_anew():
     assert 2 == twice.again
 
 
+class Counted:
+    """A view that counts how often it is asked what a job is expected to do."""
+
+    def __init__(self, view):
+        self._view = view
+        self.asked = 0
+
+    def __getattr__(self, name):
+        return getattr(self._view, name)
+
+    def expected(self, job_id):
+        self.asked += 1
+        return self._view.expected(job_id)
+
+
+def test_of_a_long_queue_only_those_are_looked_up_that_are_new():
+    scene = running(Scene(platform(2)), 1, rate=0.0, left_s=60.0)
+    scene.queue(*(queued(i, at_s=i, cpus=2, rate=i * MB) for i in range(2, 502)))
+    view = Counted(scene.view())
+    _, memory = Rule().decide(view, None)
+    before = view.asked
+
+    scene.state.add(queued(600, at_s=600.0, cpus=2, rate=MB))
+    plan, _ = Rule().decide(view, memory)
+
+    assert (501, 1) == (before, view.asked - before)
+    assert Rule().decide(view, None)[0] == plan
+
+
 def test_jobs_whose_numbers_are_not_in_the_order_of_their_arrival_are_ranked_by_arrival():
     late, early = queued(2, at_s=9.0), queued(3, at_s=5.0)
     scene = Scene(platform(1)).queue(late, early)
