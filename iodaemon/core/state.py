@@ -250,6 +250,10 @@ class State:
 
     def _take_slots(self, job: Job) -> None:
         """Booked by slot, not by partition: a job may have been started on another division."""
+        home = self._home.get(job.slots[0]) if job.slots else None
+        if home is not None and tuple(self._free[home][: len(job.slots)]) == job.slots:
+            del self._free[home][: len(job.slots)]  # the lowest, as ``choose_slots`` gives them
+            return
         for slot in job.slots:
             home = self._home.get(slot)
             if home is None:  # the platform no longer has this CPU

@@ -38,6 +38,7 @@ def running(scene, job_id, *, cpus=1, rate=None, left_s=None, socket=0):
     )
 
 
+NO_DISK = Model(disk=None)
 WORKLOADS = st.lists(
     st.tuples(
         st.sampled_from([0.0, 0.0, 0.5, 1.0, 7.0]),  # after the one before
@@ -71,6 +72,7 @@ class Promises:
     """Watches a run: once promised, a head's time only comes nearer, and is kept."""
 
     def __init__(self):
+        self.first_s = {}
         self.latest_s = {}
         self.starts = []
 
@@ -78,6 +80,7 @@ class Promises:
         state.check()
         for job_id, promised_s in state.reservations.items():
             assert promised_s <= self.latest_s.get(job_id, promised_s)
+            self.first_s.setdefault(job_id, promised_s)
             self.latest_s[job_id] = promised_s
         for step in plan.transitions:
             if step.after is JobState.STARTING:
@@ -85,6 +88,6 @@ class Promises:
                 assert step.at_s <= self.latest_s.get(step.job_id, step.at_s)
 
 
-def run(admission, machine, jobs, on_step=None):
+def run(admission, machine, jobs, on_step=None, *, model=NO_DISK):
     rules = Rules(name="t", admission=admission, placement=LeastIo(), regulation=Unregulated())
-    return simulate(machine, rules, jobs, model=Model(disk=None), sampling=False, on_step=on_step)
+    return simulate(machine, rules, jobs, model=model, sampling=False, on_step=on_step)

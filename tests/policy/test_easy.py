@@ -5,10 +5,17 @@ from hypothesis import given, settings
 from queueing import SOCKETS, WORKLOADS, Promises, queued, run, running, submissions
 from scene import MB, NOW_S, Scene, platform
 
+from iodaemon.core.controller import Controller
 from iodaemon.core.decision import AdmissionPlan
+from iodaemon.core.event import JobSubmitted
 from iodaemon.core.job import JobId, Reason
+from iodaemon.core.rule import Rules
+from iodaemon.core.state import State
+from iodaemon.core.why import explain
 from iodaemon.policy.admission import fcfs
 from iodaemon.policy.admission.easy import Rule
+from iodaemon.policy.placement.least_io import Rule as LeastIo
+from iodaemon.policy.regulation.none import Rule as Unregulated
 
 
 def decide(scene, **parameters):
@@ -97,68 +104,6 @@ def test_a_negative_depth_is_refused():
         Rule(depth=-1)
 
 
-# -- what regulation leaves ----------------------------------------------------------------------
-
-
-def under_headroom(left, *jobs):
-    scene = Scene(platform(4)).live(1, 0, moved=50.0 * MB).queue(*jobs)
-    view = scene.view()
-    scene.state.io_headroom_bytes_per_s = left
-    return view
-
-
-def test_without_headroom_only_those_start_that_are_not_known_to_do_io():
-    jobs = [queued(2, rate=MB), queued(3), queued(4, rate=MB), queued(5, rate=0.0), queued(6)]
-
-    plan, _ = Rule().decide(under_headroom(0.0, *jobs), None)
-
-    assert [3, 5] == started(plan)
-    assert {} == plan.reservations
-    why = "would add 1.0 MB/s of I/O; regulation leaves room for none now"
-    assert Reason(code="IoHeadroom", text=why) == plan.reasons[2]
-    text = "fits beside job 2, which waits for the storage: takes nothing that one needs"
-    assert f"{text}; passes 1 earlier job" == plan.starts[0].why.text
-
-
-def test_headroom_is_used_up_by_those_who_start():
-    jobs = [queued(2, rate=6 * MB), queued(3, rate=6 * MB), queued(4, rate=3 * MB)]
-
-    plan, _ = Rule().decide(under_headroom(10.0 * MB, *jobs), None)
-
-    assert [2, 4] == started(plan)
-
-
-def test_what_started_since_the_last_sample_has_used_it_too():
-    scene = Scene(platform(4)).live(1, 0, moved=50.0 * MB)
-    scene.live(2, 0, moved=None, io_rate_bytes_per_s=8.0 * MB)
-    scene.queue(queued(3, rate=6 * MB))
-    view = scene.view()
-    scene.state.io_headroom_bytes_per_s = 10.0 * MB
-
-    before, _ = Rule().decide(view, None)
-    late = scene.state.jobs[JobId(2)]
-    scene.state.put(_started_at(late, 2.0))
-    after, _ = Rule().decide(view, None)
-
-    assert ([3], []) == (started(before), started(after))
-
-
-def _started_at(job, at_s):
-    from iodaemon.core.state import with_fields
-
-    return with_fields(job, started_s=at_s)
-
-
-def test_a_job_that_never_finds_so_much_room_starts_when_it_is_as_good_as_alone():
-    scene = Scene(platform(4)).live(1, 0, moved=0.1 * MB).queue(queued(2, rate=50 * MB))
-    view = scene.view()
-    scene.state.io_headroom_bytes_per_s = 20.0 * MB
-
-    plan, _ = Rule().decide(view, None)
-
-    assert [2] == started(plan)
-
-
 # -- always --------------------------------------------------------------------------------------
 
 
@@ -200,6 +145,26 @@ def test_who_starts_out_of_turn_says_so_and_nobody_else(workload, sockets):
 
 def _passed(count):
     return f"passes {count} earlier job{'' if count == 1 else 's'}" if count else ""
+
+
+def test_the_head_is_told_by_when_it_is_promised():
+    rules = Rules(name="t", admission=Rule(), placement=LeastIo(), regulation=Unregulated())
+    state = State(platform(4))
+    controller = Controller(state, rules)
+    jobs = [queued(1, cpus=3, walltime_s=600.0), queued(2, cpus=4), queued(3, cpus=2)]
+    controller.step([JobSubmitted(at_s=0.0, job=job) for job in jobs])
+
+    def why(number):
+        job = state.jobs[JobId(number)]
+        return explain(state, rules, job, 60.0, account=controller.account(job))
+
+    assert "waits: needs 4 free CPUs on one socket; most free now: 1" == why(2).is_so
+    assert why(2).until == (
+        "4 CPUs of one socket are free; CPUs are held by job 1; promised in 9 min at the latest, "
+        "by the walltimes of those that run"
+    )
+    assert why(3).is_so.startswith("waits behind job 2, which waits for 4 CPUs, promised in 10 min")
+    assert "its turn has come and 2 CPUs of one socket are free" == why(3).until
 
 
 def test_those_behind_are_told_who_is_first_and_what_would_help():

@@ -5,11 +5,12 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from queueing import queued, running
+from queueing import SOCKETS, WORKLOADS, queued, run, running, submissions
 from scene import MB, NOW_S, Scene, pending, platform
 
 from iodaemon.core.job import JobId
 from iodaemon.policy.admission.equilibrio import Rule
+from iodaemon.policy.line import brought_forward, line_of
 
 ALPHAS = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.75, 1.0])
 
@@ -217,6 +218,18 @@ def test_the_waiting_are_told_their_rank_and_who_goes_first():
     )
 
 
+def test_all_others_are_told_who_goes_first():
+    scene = running(Scene(platform(4)), 1, cpus=2, rate=0.0)
+    scene.queue(queued(2, cpus=4), queued(3, at_s=1.0, cpus=3), queued(4, at_s=2.0))
+
+    plan, _ = Rule().decide(scene.view(), None)
+
+    assert ([2], "job 2 goes first, by arrival and I/O intensity (alpha 0.5)") == (
+        list(plan.reasons),
+        plan.rest.text,
+    )
+
+
 def test_an_empty_queue_needs_no_plan():
     plan, _ = Rule().decide(Scene(platform(2)).view(), None)
 
@@ -233,6 +246,87 @@ def test_a_queue_of_ties_goes_by_id():
     scene = Scene(platform(2)).queue(pending(4), pending(2), pending(9), pending(3))
 
     assert [2, 3] == started(scene)
+
+
+# -- what is carried from turn to turn -----------------------------------------------------------
+
+
+class Twice:
+    """Decides with and without memory, and compares; counts how often memory was enough."""
+
+    def __init__(self, rule):
+        self.rule = rule
+        self.again = 0
+
+    def decide(self, view, memory):
+        plan, kept = self.rule.decide(view, memory)
+        if kept is not None and kept is memory:  # nothing came and nothing went
+            self.again += 1
+            assert () == plan.starts
+        else:
+            assert self.rule.decide(view, None)[0] == plan
+        return plan, kept
+
+
+@given(WORKLOADS, SOCKETS, st.sampled_from([0.0, 0.5, "auto"]), st.sampled_from(["max", "easy"]))
+def test_memory_saves_work_and_changes_nothing(workload, sockets, alpha, bound):
+    twice = Twice(Rule(alpha=alpha, bound=bound))
+
+    result = run(twice, platform(*sockets), submissions(workload, max(sockets)))
+
+    assert len(result.finished) == len(workload)
+
+
+def test_a_mere_start_is_no_occasion_to_decide_anew():
+    twice = Twice(Rule())
+    jobs = submissions([(0.0, 1, 2.0, 1.0, None)] * 5, 2)
+
+    run(twice, platform(2), jobs)
+
+    assert 2 == twice.again
+
+
+class Counted:
+    """A view that counts how often it is asked what a job is expected to do."""
+
+    def __init__(self, view):
+        self._view = view
+        self.asked = 0
+
+    def __getattr__(self, name):
+        return getattr(self._view, name)
+
+    def expected(self, job_id):
+        self.asked += 1
+        return self._view.expected(job_id)
+
+
+def test_of_a_long_queue_only_those_are_looked_up_that_are_new():
+    scene = running(Scene(platform(2)), 1, rate=0.0, left_s=60.0)
+    scene.queue(*(queued(i, at_s=i, cpus=2, rate=i * MB) for i in range(2, 502)))
+    view = Counted(scene.view())
+    _, memory = Rule().decide(view, None)
+    before = view.asked
+
+    scene.state.add(queued(600, at_s=600.0, cpus=2, rate=MB))
+    plan, _ = Rule().decide(view, memory)
+
+    assert (501, 1) == (before, view.asked - before)
+    assert Rule().decide(view, None)[0] == plan
+
+
+def test_jobs_whose_numbers_are_not_in_the_order_of_their_arrival_are_ranked_by_arrival():
+    late, early = queued(2, at_s=9.0), queued(3, at_s=5.0)
+    scene = Scene(platform(1)).queue(late, early)
+
+    assert [3] == started(scene)
+    assert [3, 2] == [
+        job.id for job in brought_forward(line_of([late], _nothing), [late, early], _nothing).jobs
+    ]
+
+
+def _nothing(_):
+    return None
 
 
 # -- an alpha that finds itself ------------------------------------------------------------------

@@ -162,14 +162,14 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         jobs = list(view.pending)
         if not jobs:
             return AdmissionPlan(), None
-        if memory is not None and not _knows(memory, view):
+        if memory is not None and memory.lessons != view.lessons:
             memory = None
         running = self._running(view, memory)
         if memory is None:
             line = line_of(jobs, lambda job: self._intensity_of(view, job))
         else:
             line = brought_forward(memory.line, jobs, lambda job: self._intensity_of(view, job))
-            if line is memory.line and running.keys() == memory.running.keys():
+            if line is memory.line and _is_the_same(memory, view, running):
                 return memory.plan, memory
         plan, line = self._decide(view, line, running)
         running |= {p.job_id: self._intensity_of(view, view.job(p.job_id)) for p in plan.starts}
@@ -290,7 +290,9 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     def _running(self, view: View, memory: Memory | None) -> dict[JobId, float | None]:
         """Of what holds slots; looked up anew only of those that are not remembered."""
-        known = {} if memory is None else memory.running
+        known: Mapping[JobId, float | None] = {}
+        if memory is not None and memory.sampled_s == view.sampled_s:
+            known = memory.running
         return {
             job.id: known[job.id] if job.id in known else self._intensity_of(view, job)
             for job in view.live
@@ -342,10 +344,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return told_rate(intensity)
 
 
-def _knows(memory: Memory, view: View) -> bool:
-    """Whether it was decided by what still holds."""
-    then = (memory.lessons, memory.sampled_s, memory.headroom)
-    return then == (view.lessons, view.sampled_s, view.io_headroom_bytes_per_s)
+def _is_the_same(memory: Memory, view: View, running: Mapping[JobId, float | None]) -> bool:
+    """Whether what was decided of the same queue would be decided again."""
+    then = (memory.sampled_s, memory.headroom, memory.running.keys())
+    return then == (view.sampled_s, view.io_headroom_bytes_per_s, running.keys())
 
 
 def _without(line: Line, outs: list[Out]) -> tuple[tuple[Placed, ...], Line]:

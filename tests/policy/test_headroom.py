@@ -1,0 +1,150 @@
+"""What regulation leaves of the storage, and which jobs start while it leaves little or nothing."""
+
+import msgspec
+import pytest
+from builders import platform as machine_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from queueing import queued
+from scene import MB, Scene, platform
+
+from iodaemon.backend.simulated import Model, SimulatedDisk
+from iodaemon.core.job import JobId, Reason
+from iodaemon.core.rule import Rules
+from iodaemon.core.state import with_fields
+from iodaemon.policy.admission import easy, equilibrio, io_budget
+from iodaemon.policy.admission.easy import Rule
+from iodaemon.policy.placement.least_io import Rule as LeastIo
+from iodaemon.policy.regulation import bounded
+from iodaemon.simulator.run import simulate
+from iodaemon.simulator.workload import Mix, random_workload
+
+BUDGET = io_budget.Rule(bandwidth_bytes_per_s=60.0 * MB)
+RULES = [easy.Rule(), BUDGET, equilibrio.Rule()]
+NEVER_S = 50_000.0
+
+
+def started(plan):
+    return [placed.job_id for placed in plan.starts]
+
+
+def under_headroom(left, *jobs):
+    scene = Scene(platform(4)).live(1, 0, moved=50.0 * MB).queue(*jobs)
+    view = scene.view()
+    scene.state.io_headroom_bytes_per_s = left
+    return view
+
+
+def test_without_headroom_only_those_start_that_are_not_known_to_do_io():
+    jobs = [queued(2, rate=MB), queued(3), queued(4, rate=MB), queued(5, rate=0.0), queued(6)]
+
+    plan, _ = Rule().decide(under_headroom(0.0, *jobs), None)
+
+    assert [3, 5] == started(plan)
+    assert {} == plan.reservations
+    why = "would add 1.0 MB/s of I/O; regulation leaves room for none now"
+    assert Reason(code="IoHeadroom", text=why) == plan.reasons[2]
+    text = "fits beside job 2, which waits for the storage: takes nothing that one needs"
+    assert f"{text}; passes 1 earlier job" == plan.starts[0].why.text
+
+
+def test_headroom_is_used_up_by_those_who_start():
+    jobs = [queued(2, rate=6 * MB), queued(3, rate=6 * MB), queued(4, rate=3 * MB)]
+
+    plan, _ = Rule().decide(under_headroom(10.0 * MB, *jobs), None)
+
+    assert [2, 4] == started(plan)
+
+
+def test_what_started_since_the_last_sample_has_used_it_too():
+    scene = Scene(platform(4)).live(1, 0, moved=50.0 * MB)
+    scene.live(2, 0, moved=None, io_rate_bytes_per_s=8.0 * MB)
+    scene.queue(queued(3, rate=6 * MB))
+    view = scene.view()
+    scene.state.io_headroom_bytes_per_s = 10.0 * MB
+
+    before, _ = Rule().decide(view, None)
+    late = scene.state.jobs[JobId(2)]
+    scene.state.put(with_fields(late, started_s=2.0))
+    after, _ = Rule().decide(view, None)
+
+    assert ([3], []) == (started(before), started(after))
+
+
+def test_a_job_that_never_finds_so_much_room_starts_when_it_is_as_good_as_alone():
+    scene = Scene(platform(4)).live(1, 0, moved=0.1 * MB).queue(queued(2, rate=50 * MB))
+    view = scene.view()
+    scene.state.io_headroom_bytes_per_s = 20.0 * MB
+
+    plan, _ = Rule().decide(view, None)
+
+    assert [2] == started(plan)
+
+
+def test_a_job_that_adds_next_to_nothing_is_not_held_back():
+    jobs = [queued(2, rate=0.6 * MB), queued(3, rate=0.4 * MB)]
+
+    plan, _ = Rule().decide(under_headroom(0.0, *jobs), None)
+
+    assert [3] == started(plan)
+
+
+@pytest.mark.parametrize("rule", [easy.Rule(), BUDGET, equilibrio.Rule(alpha=0.0)])
+def test_every_rule_but_the_printed_one_heeds_it(rule):
+    jobs = [queued(2, rate=9 * MB), queued(3), queued(4, rate=2 * MB)]
+
+    plans = [rule.decide(under_headroom(left, *jobs), None)[0] for left in (0.0, 10.0 * MB, None)]
+
+    assert [[3], [2, 3], [2, 3, 4]] == [sorted(started(plan)) for plan in plans]
+
+
+def test_equilibrio_ranks_only_those_for_whom_there_is_room():
+    jobs = [queued(2, rate=30 * MB), queued(3, at_s=1.0), queued(4, at_s=2.0, rate=0.0)]
+
+    plan, _ = equilibrio.Rule().decide(under_headroom(0.0, *jobs), None)
+
+    assert [3, 4] == started(plan)
+    assert "passes 1 earlier job" in plan.starts[0].why.text
+    assert plan.rest is not None
+
+
+@pytest.mark.parametrize("rule", RULES, ids=["easy", "io_budget", "equilibrio"])
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    st.builds(
+        Mix,
+        jobs=st.integers(1, 14),
+        mean_gap_s=st.sampled_from([0.0, 0.5, 3.0]),
+        cpus=st.sampled_from([(1, 1), (1, 3)]),
+        compute_s=st.just((0.1, 6.0)),
+        transfer_bytes=st.just((1, 400 * MB)),
+        io_ratio=st.sampled_from([0.3, 0.7, 1.0]),
+        declared_ratio=st.sampled_from([0.5, 1.0]),
+        walltime_ratio=st.sampled_from([0.0, 0.5]),
+        io_alone_bytes_per_s=st.just(100.0 * MB),
+    ),
+    st.sampled_from([None, 5.0 * MB, 40.0 * MB]),
+    st.integers(0, 2**32),
+)
+def test_every_job_ends_whatever_regulation_leaves(rule, sockets, mix, bound, seed):
+    rules = Rules(
+        name="t",
+        admission=rule,
+        placement=LeastIo(),
+        regulation=bounded.Rule(io_bound_bytes_per_s=bound),
+        max_suspend_s=30.0,
+    )
+    result = simulate(
+        machine_of(*sockets),
+        rules,
+        [
+            (at_s, msgspec.structs.replace(spec, cpus=min(spec.cpus, max(sockets))), profile)
+            for at_s, spec, profile in random_workload(mix, seed)
+        ],
+        model=Model(disk=SimulatedDisk(capacity_bytes_per_s=100.0 * MB)),
+        until_s=NEVER_S,
+        on_step=lambda state, plan: state.check(),
+    )
+
+    assert mix.jobs == len(result.finished)
