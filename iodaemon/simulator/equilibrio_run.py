@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -111,6 +111,46 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
         if knowledge < 1.0:
             hinted = hinted_places(len(jobs), knowledge, seed)
         return run_cluster(self.cluster, self.rules(alpha), jobs, hinted=hinted, seed=seed)
+
+
+class HasSetup(Protocol):
+    """A study whose parameters are, among others, those of a setup."""
+
+    @property
+    def mix(self) -> Mix:
+        """Of the workload."""
+        ...
+
+    @property
+    def cluster(self) -> Cluster:
+        """The platform."""
+        ...
+
+    @property
+    def records(self) -> str:
+        """A file of real jobs, or none."""
+        ...
+
+    @property
+    def bound(self) -> Bound:
+        """Of the rule."""
+        ...
+
+    @property
+    def intensity_delta(self) -> Delta:
+        """Of the rule."""
+        ...
+
+
+def setup_of(study: HasSetup) -> Setup:
+    """What all runs of the study have in common."""
+    return Setup(
+        mix=study.mix,
+        cluster=study.cluster,
+        records=study.records,
+        bound=study.bound,
+        intensity_delta=study.intensity_delta,
+    )
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from iodaemon.config.table import key_of
 from iodaemon.errors import RequestError
 from iodaemon.simulator.catalogue import load_experiment, prepare
 from iodaemon.simulator.cluster import Cluster
@@ -22,7 +23,8 @@ from iodaemon.simulator.study.equilibrio_knowledge import kept_gains
 from iodaemon.simulator.study.equilibrio_readings import Reading
 
 EXPERIMENTS = Path(__file__).parents[2] / "sim/experiments"
-NAMES = ("equilibrio-alpha", "equilibrio-knowledge", "equilibrio-readings")
+LETTER = ("equilibrio-alpha-max", "equilibrio-knowledge-max")
+NAMES = ("equilibrio-alpha", "equilibrio-knowledge", "equilibrio-readings", *LETTER)
 TINY = Mix(low_jobs=120, peaks=1, peak_jobs=20, load=1.5)
 
 
@@ -67,14 +69,31 @@ def test_the_experiments_are_of_the_published_size_on_five_seeds_or_two(name):
     assert quick.study.mix.low_jobs < 2000
 
 
-def test_the_files_say_what_the_defaults_are():
-    """Whoever reads the file sees the whole workload."""
+def shipped_study(name):
+    return prepare(load_experiment(str(EXPERIMENTS / f"{name}.toml"), search=())).study
+
+
+def test_the_files_say_what_the_workload_is():
+    """Nothing of it is hidden in a default."""
     for name in NAMES:
         document = tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text())
-        trial = prepare(load_experiment(str(EXPERIMENTS / f"{name}.toml"), search=()))
-        assert trial.study.mix == Mix()
-        said = {**document["parameters"]["mix"]}
-        assert {"load", "peaks", "high_run", "high_share", "scale", "run"} <= said.keys()
+        mix, cluster = (document["parameters"][key].keys() for key in ("mix", "cluster"))
+        left_out = {"batch", "low_io", "low"}  # of no effect with their defaults
+        assert mix | left_out == {key_of(field) for field in Mix.__struct_fields__}
+        assert cluster == {key_of(field) for field in Cluster.__struct_fields__}
+
+
+def test_the_letter_is_the_default_and_the_others_share_one_workload():
+    assert all(shipped_study(name).mix == Mix() for name in LETTER)
+    assert all(shipped_study(name).bound == "max" for name in LETTER)
+    near = [shipped_study(name) for name in NAMES if name not in LETTER]
+    assert len({each.mix for each in near}) == 1
+    assert {each.bound for each in near} == {"easy"}
+
+
+def test_the_letter_has_the_targets_of_the_other_reading():
+    for name in LETTER:
+        assert targets(name).keys() == targets(name.removesuffix("-max")).keys()
 
 
 # -- alpha -----------------------------------------------------------------------------------------
@@ -227,11 +246,15 @@ def test_readings_that_are_none_are_refused():
         equilibrio_readings.Study(readings=(Reading(name="x", load=0.0),))
 
 
-def test_every_shipped_reading_has_a_name_that_is_no_number():
-    trial = prepare(load_experiment(str(EXPERIMENTS / "equilibrio-readings.toml"), search=()))
+def test_every_shipped_reading_changes_something_and_one_is_the_letter():
+    study = shipped_study("equilibrio-readings")
+    base = Setup(mix=study.mix, cluster=study.cluster, bound=study.bound)
 
-    assert len(trial.study.readings) >= 20
-    assert all(reading.applied(Setup()) != Setup() for reading in trial.study.readings)
+    read = [reading.applied(base) for reading in study.readings]
+
+    assert len(read) >= 30
+    assert base not in read
+    assert Setup() in read
 
 
 # -- records ---------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from iodaemon.simulator.equilibrio_rows import (
     means,
     of_kind,
 )
-from iodaemon.simulator.equilibrio_run import Bound, Delta, Point, Setup, run_point
+from iodaemon.simulator.equilibrio_run import Bound, Delta, Point, run_point, setup_of
 from iodaemon.simulator.experiment import Figure, Row, Series
 
 PUBLISHED: Final = {0.0: 0.78, 0.1: 0.59, 0.2: 0.48, 0.3: 0.38, 0.4: 0.21, 0.5: 0.07, 0.6: 0.06}
@@ -53,11 +53,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         if not self.alphas:
             raise ValueError("alphas is empty; name at least one")
         for alpha in self.alphas:
-            self._setup().rules(alpha)
+            setup_of(self).rules(alpha)
 
     def remarks(self) -> Sequence[str]:
         """On the file of records."""
-        return self._setup().remarks()
+        return setup_of(self).remarks()
 
     def tasks(self, seeds: Sequence[int]) -> Sequence[Point]:
         """A run each; the first seed is drawn."""
@@ -69,7 +69,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     def run(self, task: Point) -> Sequence[Row]:
         """Its measures."""
-        return run_point(self._setup(), task)
+        return run_point(setup_of(self), task)
 
     def measure(self, rows: Sequence[Row]) -> Mapping[str, float | None]:
         """Targets E1 to E4, as far as their alphas were run."""
@@ -98,15 +98,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
             *box_figures(rows, "alpha", "alpha", "{:g}".format),
             displacement_figure(rows, "alpha", "alpha", "{:g}".format),
         ]
-
-    def _setup(self) -> Setup:
-        return Setup(
-            mix=self.mix,
-            cluster=self.cluster,
-            records=self.records,
-            bound=self.bound,
-            intensity_delta=self.intensity_delta,
-        )
 
 
 SUMMARY: Final = {

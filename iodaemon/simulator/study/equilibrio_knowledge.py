@@ -19,7 +19,7 @@ from iodaemon.simulator.equilibrio_rows import (
     of_kind,
     percent_words,
 )
-from iodaemon.simulator.equilibrio_run import Bound, Delta, Point, Setup, run_point
+from iodaemon.simulator.equilibrio_run import Bound, Delta, Point, run_point, setup_of
 from iodaemon.simulator.experiment import Figure, Row
 from iodaemon.simulator.study.equilibrio_alpha import summary_rows
 
@@ -59,11 +59,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(
                 f"alpha is {self.alpha:g}; it must be above 0: 0 asks for no knowledge"
             )
-        self._setup().rules(self.alpha)
+        setup_of(self).rules(self.alpha)
 
     def remarks(self) -> Sequence[str]:
         """On the file of records."""
-        return self._setup().remarks()
+        return setup_of(self).remarks()
 
     def tasks(self, seeds: Sequence[int]) -> Sequence[Point]:
         """A run each, and one with alpha 0 for the comparison of schedules."""
@@ -78,7 +78,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     def run(self, task: Point) -> Sequence[Row]:
         """Its measures; of alpha 0 the schedule alone."""
-        rows = run_point(self._setup(), task)
+        rows = run_point(setup_of(self), task)
         if task.alpha > 0.0:
             return rows
         return [{"kind": "arrival", "seed": task.seed, "schedule": rows[0]["schedule"]}]
@@ -113,15 +113,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
             ),
             displacement_figure(rows, "knowledge", "jobs whose I/O is known", percent_words),
         ]
-
-    def _setup(self) -> Setup:
-        return Setup(
-            mix=self.mix,
-            cluster=self.cluster,
-            records=self.records,
-            bound=self.bound,
-            intensity_delta=self.intensity_delta,
-        )
 
 
 def kept_gains(rows: Sequence[Row]) -> dict[float, list[float]]:

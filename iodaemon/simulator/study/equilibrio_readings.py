@@ -17,7 +17,7 @@ from iodaemon.core.measure import mean
 from iodaemon.simulator.cluster import Cluster
 from iodaemon.simulator.equilibrio import Arrivals, Mix
 from iodaemon.simulator.equilibrio_rows import by_seed, of_kind
-from iodaemon.simulator.equilibrio_run import Bound, Delta, Setup, run_columns
+from iodaemon.simulator.equilibrio_run import Bound, Delta, Setup, run_columns, setup_of
 from iodaemon.simulator.experiment import Figure, Row, Series
 from iodaemon.simulator.study.equilibrio_alpha import BALANCED, FIRST, PUBLISHED
 
@@ -118,13 +118,13 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"readings: {twice!r} is there twice; each has its own name")
         for reading in self.readings:
             try:
-                reading.applied(self._base())
+                reading.applied(setup_of(self))
             except ValueError as error:
                 raise ValueError(f"readings: {reading.name!r}: {error}") from error
 
     def remarks(self) -> Sequence[str]:
         """On the file of records."""
-        return self._base().remarks()
+        return setup_of(self).remarks()
 
     def tasks(self, seeds: Sequence[int]) -> Sequence[Task]:
         """Both alphas of every reading of every seed."""
@@ -137,7 +137,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     def run(self, task: Task) -> Sequence[Row]:
         """The measures of a run."""
-        setup = task.reading.applied(self._base())
+        setup = task.reading.applied(setup_of(self))
         lives = setup.live(setup.jobs(task.seed), alpha=task.alpha, seed=task.seed)
         measured = run_columns(lives)
         where: Row = {"seed": task.seed, "reading": task.reading.name, "alpha": task.alpha}
@@ -182,15 +182,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
                 log_y=True,
             )
         ]
-
-    def _base(self) -> Setup:
-        return Setup(
-            mix=self.mix,
-            cluster=self.cluster,
-            records=self.records,
-            bound=self.bound,
-            intensity_delta=self.intensity_delta,
-        )
 
 
 def _line(name: str, rows: Sequence[Row]) -> Row:
