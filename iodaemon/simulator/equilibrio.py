@@ -120,16 +120,18 @@ def draw_workload(
     return tuple(sorted(placed, key=lambda job: job.submit_s))
 
 
-def hinted_places(count: int, knowledge: float, seed: int) -> frozenset[int]:
-    """Places of the jobs whose I/O is known, of so many; of one seed more knowledge holds less.
+def hinted_places(count: int, knowledge: float, seed: int, draw: int = 0) -> frozenset[int]:
+    """Places of the jobs whose I/O is known, of so many; of one draw more knowledge holds less.
 
     Args:
         count: jobs, those with low and high I/O alike.
         knowledge: the part of all jobs, 0 to 1.
-        seed: of the order in which jobs come to be known.
+        seed: of the workload.
+        draw: which of its orders in which jobs come to be known.
     """
     order = list(range(count))
-    random.Random(f"knowledge {seed}").shuffle(order)  # noqa: S311 - no secret
+    named = f"knowledge {seed} {draw}" if draw else f"knowledge {seed}"
+    random.Random(named).shuffle(order)  # noqa: S311 - no secret
     return frozenset(order[: round(knowledge * count)])
 
 

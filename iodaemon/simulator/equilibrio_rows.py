@@ -34,11 +34,12 @@ def values_of(rows: Iterable[Row], axis: str) -> list[float]:
 
 
 def by_seed(rows: Iterable[Row], axis: str, column: str) -> dict[int, dict[float, float]]:
-    """A column of the runs: by seed, then by the value on the axis."""
-    found: dict[int, dict[float, float]] = {}
+    """A column of the runs, the mean of its draws: by seed, then by the value on the axis."""
+    drawn: dict[int, dict[float, list[float]]] = {}
     for row in of_kind(rows, "run"):
-        found.setdefault(int(row["seed"]), {})[float(row[axis])] = float(row[column])
-    return found
+        values = drawn.setdefault(int(row["seed"]), {}).setdefault(float(row[axis]), [])
+        values.append(float(row[column]))
+    return {seed: {at: mean(values) for at, values in each.items()} for seed, each in drawn.items()}
 
 
 def means(rows: Iterable[Row], axis: str, column: str) -> dict[float, float]:

@@ -97,7 +97,13 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def live(
-        self, jobs: Sequence[ClusterJob], *, alpha: float, knowledge: float = 1.0, seed: int = 0
+        self,
+        jobs: Sequence[ClusterJob],
+        *,
+        alpha: float,
+        knowledge: float = 1.0,
+        seed: int = 0,
+        draw: int = 0,
     ) -> tuple[Lived, ...]:
         """Run a workload.
 
@@ -106,10 +112,11 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
             alpha: of the rule.
             knowledge: the part of all jobs whose I/O is known to it.
             seed: of the choice of these.
+            draw: which of the seed's choices.
         """
         hinted: Collection[int] | None = None
         if knowledge < 1.0:
-            hinted = hinted_places(len(jobs), knowledge, seed)
+            hinted = hinted_places(len(jobs), knowledge, seed, draw)
         return run_cluster(self.cluster, self.rules(alpha), jobs, hinted=hinted, seed=seed)
 
 
@@ -160,20 +167,26 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
         seed: of the workload.
         alpha: of the rule.
         knowledge: the part of the jobs whose I/O is known.
+        draw: which choice of these.
         has_course: S and W over time are wanted as rows, for a picture.
     """
 
     seed: int
     alpha: float
     knowledge: float = 1.0
+    draw: int = 0
     has_course: bool = False
 
 
 def run_point(setup: Setup, point: Point) -> list[Row]:
     """The rows of one run: ``run``, a ``high`` for each job with high I/O, and ``course``."""
     jobs = setup.jobs(point.seed)
-    lives = setup.live(jobs, alpha=point.alpha, knowledge=point.knowledge, seed=point.seed)
+    lives = setup.live(
+        jobs, alpha=point.alpha, knowledge=point.knowledge, seed=point.seed, draw=point.draw
+    )
     where: Row = {"seed": point.seed, "alpha": point.alpha, "knowledge": point.knowledge}
+    if point.draw:
+        where["draw"] = point.draw
     rows: list[Row] = [{"kind": "run", **where, **run_columns(lives)}]
     rows += ({"kind": "high", **where, **_job_columns(life)} for life in high_of(lives))
     if point.has_course:

@@ -48,7 +48,7 @@ def alphas():
 
 @pytest.fixture(scope="module")
 def knowledge():
-    return run(equilibrio_knowledge.Study(mix=TINY), 7, 8)
+    return run(equilibrio_knowledge.Study(mix=TINY, draws=2), 7, 8)
 
 
 def test_every_value_has_a_target_and_every_target_a_source(alphas, knowledge):
@@ -165,7 +165,7 @@ def test_with_nothing_known_everything_happens_as_with_alpha_0(knowledge):
     rows, values, _ = knowledge
 
     assert values["E6"] == 1.0
-    assert {"run": 16, "high": 16 * 20, "arrival": 2} == {
+    assert {"run": 28, "high": 28 * 20, "arrival": 2} == {
         kind: len(of_kind(rows, kind)) for kind in ("run", "high", "arrival")
     }
 
@@ -180,6 +180,16 @@ def test_nothing_known_and_alpha_0_are_the_same_to_the_last_bit(seed, bound):
     arrival = setup.live(jobs, alpha=0.0, seed=seed)
 
     assert unknown == arrival
+
+
+def test_of_several_draws_the_mean_counts():
+    ios = {(1.0, 0): 10.0, (0.25, 0): 60.0, (0.25, 1): 80.0, (0.0, 0): 110.0}
+    rows = [
+        {"kind": "run", "seed": 1, "knowledge": part, "draw": draw, "io_slowdown_percent": io}
+        for (part, draw), io in ios.items()
+    ]
+
+    assert kept_gains(rows)[0.25] == pytest.approx([0.4])
 
 
 def test_a_gain_is_kept_in_parts_of_the_whole_gain():
@@ -197,6 +207,7 @@ def test_a_gain_is_kept_in_parts_of_the_whole_gain():
     [
         ({"knowledge": (1.0, 1.5, 0.0)}, "parts are from 0 to 1"),
         ({"knowledge": (1.0, 0.5)}, "must have 1 and 0"),
+        ({"draws": 0}, "must be at least 1"),
         ({"alpha": 0.0}, "0 asks for no knowledge"),
         ({"alpha": 1.5}, "alpha is 1.5"),
     ],

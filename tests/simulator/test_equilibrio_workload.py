@@ -106,6 +106,7 @@ def test_more_knowledge_holds_less():
     assert [len(each) for each in known] == [0, 10, 25, 70, 100]
     assert all(less < more for less, more in pairwise(known))
     assert known[1] != hinted_places(100, 0.1, 8)
+    assert known[1] != hinted_places(100, 0.1, 7, draw=1)
 
 
 @pytest.mark.parametrize(
