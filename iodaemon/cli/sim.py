@@ -261,10 +261,14 @@ def _run(
     experiment = trial.experiment
     place = _place(trial, output_folder)
     others = archive.check_folder(place, archive.manifest_of(trial))
-    if others:
-        output.say(f"the results in {place} will be replaced: {'; '.join(others)}")
     with Progress(experiment.name) as progress:
-        outcome = conduct(trial, place, processes=processes, on_done=progress)
+
+        def on_done(done: int, total: int) -> None:
+            if done == 0 and others:  # the study has taken its parameters
+                output.say(f"the results in {place} will be replaced: {'; '.join(others)}")
+            progress(done, total)
+
+        outcome = conduct(trial, place, processes=processes, on_done=on_done)
     for remark in outcome.remarks:
         output.say(remark)
     if as_json:

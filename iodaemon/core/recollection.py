@@ -6,8 +6,9 @@
    100 times the others would be most of a plain mean. What is told is the geometric mean.
 3. Confidence is n / (n + 1), for n runs that weigh what is left of them by now, over 1 + the
    standard deviation in doublings, times what the kind of key is worth.
-4. What was learned here goes before what was imported; what is surer of nothing than of anything
-   is not told.
+4. What was learned here and what was imported answer each for itself. The more specific key goes
+   first, of equal ones what was learned; but none that is less than half as sure as the other.
+5. What is surer of nothing than of anything is not told.
 
 Not everything teaches: see ``core.hindsight``.
 """
@@ -18,7 +19,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -39,6 +40,8 @@ TRUSTED: Final = 0.7
 """Of a run elsewhere: it was another machine, and what is read from memory counts there."""
 LEAST_CONFIDENCE: Final = 0.05
 """What is less sure is not told: it would be a number without a meaning."""
+FAR_SURER: Final = 2.0
+"""An answer so many times as sure goes before another, whatever they are known by."""
 _NOTICED_DOUBLINGS: Final = 0.07
 """A mean that moved by less (5 %) since it was last told is the same."""
 _NOTICED_CONFIDENCE: Final = 0.05
@@ -99,6 +102,31 @@ class Accuracy(msgspec.Struct):
         return float(2.0 ** (self.sum_doublings / self.jobs)) if self.jobs else 1.0
 
 
+class Answer(NamedTuple):
+    """What is expected of a job, and by which key."""
+
+    key: Key
+    prediction: Prediction
+
+    @property
+    def worth(self) -> float:
+        """How specific the key is; a name and a command are so alike."""
+        return WORTH[self.key.kind]
+
+    @property
+    def confidence(self) -> float:
+        """0 to 1."""
+        return self.prediction.confidence
+
+
+def preferred(learned: Answer | None, imported: Answer | None) -> Answer | None:
+    """The one that is told: see 4. above."""
+    if learned is None or imported is None:
+        return learned or imported
+    first, other = (imported, learned) if imported.worth > learned.worth else (learned, imported)
+    return other if other.confidence > FAR_SURER * first.confidence else first
+
+
 class Recollection:
     """What earlier runs teach of later jobs. ``find`` and ``learn`` cost the same however much.
 
@@ -120,10 +148,10 @@ class Recollection:
 
     def find(self, job: Job) -> Prediction | None:
         """What is to be expected of the job, at its submission; None: nothing like it has run."""
-        keys = keys_of(job)
-        return self._learned.find(keys, job.submitted_s) or self._imported.find(
-            keys, job.submitted_s
-        )
+        keys, at_s = keys_of(job), job.submitted_s
+        learned, imported = self._learned.find(keys, at_s), self._imported.find(keys, at_s)
+        found = preferred(learned, imported)
+        return None if found is None else found.prediction
 
     def learn(self, job: Job) -> tuple[Key, ...]:
         """The job has come to its end, whatever that was; the keys now seen in another light."""
@@ -212,7 +240,7 @@ class _Book:
         self._most = most
         self._memories: OrderedDict[Key, Memory] = OrderedDict()
 
-    def find(self, keys: Iterable[Key], at_s: float) -> Prediction | None:
+    def find(self, keys: Iterable[Key], at_s: float) -> Answer | None:
         """The most confident answer under one of the keys, in whatever order they are asked."""
         best, found = LEAST_CONFIDENCE, None
         for key in keys:
@@ -222,7 +250,7 @@ class _Book:
             confidence = self._confidence(key, memory, memory.rate.weight_at(at_s))
             if confidence > best:
                 best, found = confidence, (key, memory)
-        return None if found is None else self._prediction(best, *found)
+        return None if found is None else Answer(found[0], self._prediction(best, *found))
 
     def learn(self, keys: Iterable[Key], run: _Run) -> tuple[Key, ...]:
         """Count the run under each key; those of which now something else would be told."""

@@ -8,8 +8,9 @@ From the specific to the general:
    their names end with, and a word that is like the one before it is left out.
 4. ``program:solve``: the program alone, whatever it is given.
 
-The program is what does the work: ``mpirun -n 4 ./solve`` and ``nice ./solve`` are ``solve``,
-``python train.py`` is ``train.py``, ``sh -c 'cd a; ./solve'`` is ``solve``.
+The program is what does the work: ``srun -p batch ./solve`` and ``nice ./solve`` are ``solve``,
+``python -W ignore train.py`` is ``train.py``. Of a line for a shell it is that of the last command
+that is more than a preparation: ``sh -c 'cd a; ./solve | tee log; echo done'`` is ``solve``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,14 @@ from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from iodaemon.core.job import Job
+from iodaemon.core.launcher import (
+    interpreter_of,
+    options_of,
+    takes_next,
+    takes_program,
+    without_launchers,
+)
+from iodaemon.core.shell_line import LITTLE_WORK, NO_WORK, simple_commands
 
 Kind = Literal["name", "command", "like", "program"]
 KINDS: Final = ("name", "command", "like", "program")
@@ -28,21 +37,12 @@ KINDS: Final = ("name", "command", "like", "program")
 LONGEST: Final = 160
 """Characters of a key; what is longer is cut, and told from others by a checksum."""
 _MOST_WORDS: Final = 24
+_DEEPEST: Final = 4
+"""So many lines of commands within one another are looked into."""
 
-_LAUNCHERS: Final = frozenset(
-    {"env", "exec", "nice", "ionice", "nohup", "time", "timeout", "taskset", "numactl", "stdbuf"}
-    | {"setsid", "chrt", "mpirun", "mpiexec", "orterun", "prun", "srun", "aprun", "jsrun"}
-)
-"""Programs that run another one; those of a directory of one's own are none of them."""
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash"})
-_INTERPRETER: Final = re.compile(
-    r"(?:python|pypy|perl|ruby|node|julia|Rscript|R|lua|octave|tclsh|java)[\d.]*", re.ASCII
-)
 _NUMBER: Final = re.compile(r"\d+(?:[.,:x_-]\d+)*(?:[eE][+-]?\d+)?", re.ASCII)
 _FILE: Final = re.compile(r"[^/=]*\.([A-Za-z][A-Za-z0-9_]{0,7})")
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
-_VALUE: Final = re.compile(r"[\d.,:x-]+[a-zA-Z]{0,3}", re.ASCII)
-_SEPARATORS: Final = re.compile(r"&&|\|\||[;|&\n()]")
 
 
 class Key(NamedTuple):
@@ -105,70 +105,81 @@ def work_of(command: Sequence[str]) -> tuple[str, tuple[str, ...] | None]:
         An empty program where there is none to name; None for the words where the command says
         nothing of the work at all.
     """
-    words = _without_launcher(command)
+    return _work_of(command, 0)
+
+
+def _work_of(command: Sequence[str], depth: int) -> tuple[str, tuple[str, ...] | None]:
+    words = without_launchers(command)
     if not words:
         return "", None
     program, rest = _base(words[0]), words[1:]
     if program in _SHELLS:
-        return _of_shell(program, rest)
-    if _INTERPRETER.fullmatch(program):
-        return _of_interpreter(program, rest)
+        return _of_shell(program, rest, depth)
+    if (interpreter := interpreter_of(program)) is not None:
+        return _of_interpreter(program, interpreter, rest)
     return _generalised_name(program), pattern_of(rest)
 
 
-def _without_launcher(command: Sequence[str]) -> Sequence[str]:
-    """The command behind what only runs it: options, numbers and variables go with that."""
-    words = command
-    while words and (words[0] in _LAUNCHERS or _VARIABLE.fullmatch(words[0])):
-        words = words[1:]
-        while words and (words[0].startswith("-") or _VALUE.fullmatch(words[0])):
+_SHELL_OPTIONS: Final = frozenset({"-o", "-O", "+o", "+O", "--rcfile", "--init-file"})
+"""Those of a shell that take a value."""
+
+
+def _of_shell(shell: str, rest: Sequence[str], depth: int) -> tuple[str, tuple[str, ...] | None]:
+    """A script, or a line of commands."""
+    words, is_line = rest, False
+    while words and words[0].startswith(("-", "+")):
+        word, words = words[0], words[1:]
+        if word == "--":
+            break
+        is_line = is_line or (word[0] == "-" and word[1:2] != "-" and "c" in word)
+        if word in _SHELL_OPTIONS or (word[:2] != "--" and word[-1] in "oO"):
             words = words[1:]
-    return words or command
-
-
-def _of_shell(shell: str, rest: Sequence[str]) -> tuple[str, tuple[str, ...] | None]:
-    """A script, or a line of commands: the first program in it that is no word of the shell."""
-    for place, word in enumerate(rest):
-        if word.startswith("-") and not word.startswith("--") and word.endswith("c"):
-            return _of_line(shell, rest[place + 1] if place + 1 < len(rest) else "")
-        if not word.startswith(("-", "+")):
-            return _generalised_name(_base(word)), pattern_of(rest[place + 1 :])
+    if is_line:
+        line = words[0] if words else ""
+        pattern = (f"{shell} -c", *pattern_of(line.split()))
+        program = _of_line(line, depth + 1) if depth < _DEEPEST else None
+        return shell if program is None else program, pattern
+    if words:
+        return _generalised_name(_base(words[0])), pattern_of(words[1:])
     return shell, pattern_of(rest)
 
 
-_CONTROL: Final = frozenset({"do", "then", "else", "elif", "if", "while", "until", "!", "{"})
-"""Words of a shell before a command."""
-_NO_WORK: Final = frozenset(
-    {"cd", "set", "export", "source", ".", "ulimit", "umask", "module", "for", "case", "done", "fi"}
-    | {"echo", "printf", "test", "[", "[[", "true", "mkdir", "trap", "}", "date", "sleep"}
-)
-"""What begins a command of a script that is not what the script is for."""
+def _of_line(line: str, depth: int) -> str | None:
+    """The program of the last of its commands that does work, see ``work_of``; None: none does."""
+    working = [words for words in simple_commands(line) if _base(words[0]) not in NO_WORK]
+    mighty = [words for words in working if _base(words[0]) not in LITTLE_WORK] or working
+    return _work_of(mighty[-1], depth)[0] if mighty else None
 
 
-def _of_line(shell: str, line: str) -> tuple[str, tuple[str, ...] | None]:
-    """Of a line of commands its whole pattern, and of its programs the first that works."""
-    pattern = (f"{shell} -c", *pattern_of(line.split()))
-    for part in _SEPARATORS.split(line):
-        words: Sequence[str] = part.split()
-        while words and words[0] in _CONTROL:
-            words = words[1:]
-        words = _without_launcher(words)
-        if words and words[0] not in _NO_WORK | _LAUNCHERS:
-            return _generalised_name(_base(words[0].strip("'\""))), pattern
-    return shell, pattern
-
-
-def _of_interpreter(name: str, rest: Sequence[str]) -> tuple[str, tuple[str, ...] | None]:
+def _of_interpreter(
+    name: str, interpreter: str, rest: Sequence[str]
+) -> tuple[str, tuple[str, ...] | None]:
     """A script or module; a program in the command line itself has a pattern and no name."""
-    for place, word in enumerate(rest):
-        behind = rest[place + 1 :]
-        if word in ("-m", "-jar", "-cp") and behind:
-            return f"{name} {word} {_base(behind[0])}", pattern_of(behind[1:])
-        if word in ("-c", "-e", "-E"):
-            return "", (name, word, *pattern_of(" ".join(behind).split()))
-        if not word.startswith("-"):
-            return _generalised_name(_base(word)), pattern_of(behind)
+    values, programs = options_of(interpreter)
+    words = rest
+    if interpreter == "R" and words and words[0] == "CMD":
+        words = words[2:]
+    while words and words[0].startswith("-"):
+        word, words = words[0], words[1:]
+        if word == "--":
+            break
+        if words and _is_module(word, interpreter):
+            option = word if word == "-jar" else "-m"
+            return f"{name} {option} {_generalised_name(_base(words[0]))}", pattern_of(words[1:])
+        if takes_program(word, values, programs):
+            return "", (name, *pattern_of(" ".join((word, *words)).split()))
+        if takes_next(word, values):
+            words = words[1:]
+    if words:
+        return _generalised_name(_base(words[0])), pattern_of(words[1:])
     return name, pattern_of(rest)
+
+
+def _is_module(word: str, interpreter: str) -> bool:
+    """Whether what follows names the program, though it is no file: ``-m``, ``-um``, ``-jar``."""
+    if interpreter == "java":
+        return word in ("-jar", "-m", "--module")
+    return interpreter in ("python", "pypy") and re.fullmatch(r"-[a-ln-zA-VYZ]*m", word) is not None
 
 
 def pattern_of(words: Sequence[str]) -> tuple[str, ...]:

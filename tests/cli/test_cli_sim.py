@@ -168,6 +168,17 @@ def test_what_replaces_other_results_says_so(iod, tiny):
     )
 
 
+def test_nothing_is_replaced_where_a_parameter_is_refused(iod, place):
+    (place / "records.csv").write_text("a,b\n1,2\n")
+    iod("sim", "run", "equilibrio-alpha", "--quick", "--output", "x", "--set", "alphas=[0]")
+    words = ["--quick", "--output", "x", "--set", "records=records.csv"]
+
+    result = iod("sim", "run", "equilibrio-alpha", *words)
+
+    assert (1, False) == (result.code, "replaced" in result.err)
+    assert "records.csv" in result.err
+
+
 def test_an_experiment_that_fails_does_not_stop_the_others(iod, tiny, place):
     text = tiny_study.FILE.replace("sizes = [10, 1000]", 'sizes = [10]\nfails = "error"')
     (place / "bad.toml").write_text(text)

@@ -207,6 +207,38 @@ def test_what_was_learned_here_goes_before_what_was_imported():
     assert "learned" == seen.find(waits()).source
 
 
+def test_noise_does_not_hide_an_import_that_was_named():
+    seen = taught(*(ran(rate, command=("./vpic",)) for rate in [0.0, 0.0, 0.0, 150 * MB] * 3))
+    seen.take(trace(40 * MB, name="vpic", command=("/far/vpic", "x")))
+
+    noisy = seen.find(waits(command=("./vpic", "y")))
+    found = seen.find(waits(name="vpic", command=("./vpic", "y")))
+    assert noisy.confidence < 0.2
+    assert ("imported", "name:vpic") == (found.source, found.by)
+    assert pytest.approx(40 * MB) == found.rate_bytes_per_s
+
+
+def test_a_program_seen_often_here_does_not_hide_an_import_of_that_name():
+    seen = taught(*(ran(0.0, command=("./vpic", str(n) * n)) for n in range(1, 9)))
+    seen.take(trace(40 * MB, name="vpic", command=("/far/x",)))
+
+    assert "learned" == seen.find(waits(command=("./vpic", "y"))).source
+    assert "imported" == seen.find(waits(name="vpic", command=("./vpic", "y"))).source
+
+
+def test_what_was_learned_of_the_same_goes_before_an_import_that_is_not_twice_as_sure():
+    seen = taught(ran(1 * MB, name="a"), ran(1.5 * MB, name="a"))
+    for number in range(9):
+        seen.take(trace(5 * MB, name="a", log=str(number)))
+
+    found = seen.find(waits(name="a"))
+    assert "learned" == found.source
+    for _ in range(4):
+        for rate in (0.0, 512 * MB):
+            seen.learn(ran(rate, name="a", command=("./b",)))
+    assert "imported" == seen.find(waits(name="a", command=("./c",))).source
+
+
 def test_more_time_in_io_than_there_was_is_all_of_it():
     assert 1.0 == trace(io_s=99.0).io_share
 

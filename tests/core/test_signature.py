@@ -72,6 +72,60 @@ def test_what_is_left_of_a_command_without_its_details(line, program, pattern):
     assert (program, pattern) == (found["program"], found["like"])
 
 
+@pytest.mark.parametrize(
+    ("line", "program"),
+    [
+        ("srun -p batch ./solve", "solve"),
+        ("srun -n4 --mpi pmix --partition=x ./solve a", "solve"),
+        ("mpirun --bind-to core -np 4 --mca btl tcp,self -x OMP ./solve", "solve"),
+        ("/usr/bin/time -vo log ./solve", "solve"),
+        ("stdbuf -o L ./solve", "solve"),
+        ("stdbuf -oL ./solve", "solve"),
+        ("timeout -k 5 1h ./solve", "solve"),
+        ("numactl --cpunodebind 0 -m 0 ./solve", "solve"),
+        ("env -u A B=1 sudo -u ann ./solve", "solve"),
+        ("setsid -- ./solve", "solve"),
+        ("nice -n 10 7z a x", "7z"),
+        ("srun --not-known 4 ./solve", "solve"),
+        ("python3 -W ignore train.py", "train.py"),
+        ("python3 -um pkg.mod x", "python3 -m pkg.mod"),
+        ("perl -I lib -MFoo fit.pl", "fit.pl"),
+        ("Rscript --vanilla fit.R", "fit.R"),
+        ("R CMD BATCH fit.R", "fit.R"),
+        ("julia -t 4 --project=. run.jl", "run.jl"),
+        ("java -cp a:b -Xmx4g pkg.Main", "pkg.Main"),
+        ("java -Xmx4g -jar app-1.2.jar", "java -jar app-#.jar"),
+    ],
+)
+def test_a_value_of_an_option_is_no_program(line, program):
+    assert program == keys(line)["program"]
+
+
+@pytest.mark.parametrize("line", ["perl -lane 'print 1'", "julia --eval=1", "python -uc 'x'"])
+def test_a_program_behind_an_option_has_no_name(line):
+    assert "program" not in keys(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "program"),
+    [
+        ("source e.sh && python train.py", "train.py"),
+        ("module load x; export A=1; B=4 srun -n 4 ./solve in > log 2>&1", "solve"),
+        ("set -e\ncd a\n./prepare\n./solve\n", "solve"),
+        ("./solve | tee log; echo done", "solve"),
+        ("./solve $(cat args) && rm -rf tmp", "solve"),
+        ("exec ./solve &> log", "solve"),
+        ("if true; then ./solve; fi", "solve"),
+        ("bash -c 'cd x; nice python3 fit.py'", "fit.py"),
+        ("it's broken; ./solve", "solve"),
+        ("cp a b", "cp"),
+        ("cd a; A=1", "bash"),
+    ],
+)
+def test_of_a_line_for_a_shell_the_last_command_that_works_is_its_program(line, program):
+    assert program == keys(shlex.join(["bash", "-lc", line]))["program"]
+
+
 def test_a_program_in_the_command_line_itself_has_no_name():
     found = keys("python -c 'print(12)'")
 
@@ -128,3 +182,36 @@ def test_the_work_of_any_command_is_found(command):
     program, pattern = work_of(command)
 
     assert program or pattern is not None or not any(command)
+
+
+PIECES = st.sampled_from(
+    (
+        *("srun", "mpirun", "env", "-n", "-p", "--mca", "-c", "-o", "--", "-", "bash", "python3"),
+        *("-m", "perl", "java", "-jar", "R", "CMD", "A=1"),
+        *("", "./x", "cd a; ./x 'b' | tee", "'", "$(", "\\", ">", "if", "( ("),
+    )
+)
+
+
+@given(st.lists(PIECES | st.text(max_size=8), max_size=12).map(tuple))
+def test_no_command_is_too_odd(command):
+    program, _ = work_of(command)
+
+    assert all(len(key.text) <= LONGEST for key in keys_elsewhere(1, "", command))
+    assert isinstance(program, str)
+
+
+@given(st.lists(PIECES, max_size=8), st.lists(st.integers(0, 10**6), min_size=2, max_size=2))
+def test_other_numbers_make_no_other_program(command, numbers):
+    one, other = (work_of(("./x", *command, str(number), "a")) for number in numbers)
+    lines = [
+        work_of(("sh", "-c", f"cd {number}; srun -n {number} ./x {number}")) for number in numbers
+    ]
+
+    assert one == other
+    assert lines[0] == lines[1]
+    assert "x" == lines[0][0]
+
+
+def test_of_a_line_without_an_end_the_end_is_looked_at():
+    assert "solve" == work_of(("sh", "-c", "( 'x" * 200_000 + "; ./solve"))[0]

@@ -1,0 +1,167 @@
+"""Programs that run another one, and interpreters: which of their options take a word of their own.
+
+It is needed to find the program that does the work behind them: ``srun -p batch ./solve`` runs
+``solve``, not ``batch``. What is not listed is taken for an option without a value.
+Source: the manual pages of GNU coreutils, util-linux, Slurm, Open MPI, MPICH, and the interpreters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+_VALUE: Final = re.compile(r"[\d.,:x-]+[a-zA-Z]{0,3}", re.ASCII)
+"""What stands between a launcher and its command: ``60s``, ``0-3``, ``0x3``."""
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=.*", re.DOTALL)
+_SYSTEM: Final = re.compile(r"/(?:.*/)?s?bin/([^/]+)", re.DOTALL)
+
+_MPI: Final = """
+  -n -np -c -N -H -f -x -host --host -hosts -hostfile --hostfile -machinefile --machinefile -ppn
+  -wdir -wd --wdir -path --path -iface -envlist -genvlist -map-by --map-by -bind-to --bind-to
+  -rank-by --rank-by -rankfile --rankfile -rf -npernode --npernode -npersocket --prefix
+  --output-filename --report-uri --app -app --tune --rmk -rmk -launcher -launcher-exec -tmpdir
+  --tmpdir
+"""
+_LAUNCHERS: Final[Mapping[str, str]] = {
+    "env": "-u -C --unset --chdir",
+    "exec": "-a",
+    "nice": "-n --adjustment",
+    "ionice": "-c -n -p -P -u --class --classdata",
+    "nohup": "",
+    "time": "-f -o --format --output",
+    "timeout": "-k -s --kill-after --signal",
+    "taskset": "",
+    "numactl": "-C -m -N -i -p -w --physcpubind --membind --cpunodebind --interleave --preferred",
+    "stdbuf": "-i -o -e --input --output --error",
+    "setsid": "",
+    "chrt": "-T -P -D --sched-runtime --sched-period --sched-deadline",
+    "sudo": "-u -g -C -D -h -p -R -T -U --user --group --chdir",
+    "mpirun": _MPI,
+    "mpiexec": _MPI,
+    "orterun": _MPI,
+    "prun": _MPI,
+    "srun": """
+     -A -B -c -C -d -D -e -F -G -i -J -L -M -m -n -N -o -p -q -r -S -t -T -w -W -x -Z
+     --account --bcast --begin --chdir --clusters --comment --constraint --cores-per-socket
+     --cpu-bind --cpus-per-gpu --cpus-per-task --deadline --dependency --distribution --epilog
+     --error --exclude --export --gpu-bind --gpus --gpus-per-node --gpus-per-task --gres
+     --hint --input --job-name --jobid --licenses --mem --mem-bind --mem-per-cpu --mem-per-gpu
+     --mpi --network --nodefile --nodelist --nodes --ntasks --ntasks-per-core
+     --ntasks-per-node --ntasks-per-socket --open-mode --output --partition --prolog --qos
+     --relative --reservation --signal --task-epilog --task-prolog --threads
+     --threads-per-core --time --time-min --tmp --uid --wait --wckey
+    """,
+    "aprun": "-n -N -d -S -cc -cp -j -L -e -m -p -r -ss -E -W",
+    "jsrun": "-n -a -c -g -r -d -b -p -E -F -D -l -K -m -o -k -t -e -A -h -i -L -P -S -U -X",
+}
+_TWO_WORDS: Final = frozenset({"-mca", "--mca", "-gmca", "--gmca", "-env", "-genv", "--prtemca"})
+"""Options of MPI's launchers with a name and a value."""
+_WITH_NUMBER: Final = frozenset({"timeout", "taskset", "chrt"})
+"""Their command comes behind a duration, a mask or a priority."""
+
+_INTERPRETERS: Final[Mapping[str, tuple[str, str]]] = {
+    # with a value; with a program in place of a script
+    "python": ("-W -X -Q --check-hash-based-pycs", "-c"),
+    "pypy": ("-W -X -Q", "-c"),
+    "perl": ("-I -M -m -F", "-e -E"),
+    "ruby": ("-I -r -C -E", "-e"),
+    "node": ("-r -C --require --import --loader --conditions", "-e -p --eval --print"),
+    "julia": (
+        "-J -t -p -C -L -H --sysimage --threads --procs --cpu-target --load --home --machine-file",
+        "-e -E --eval --print",
+    ),
+    "Rscript": ("-g", "-e"),
+    "R": ("-d -g --args --encoding", "-e"),
+    "lua": ("-l", "-e"),
+    "octave": ("-p --path --exec-path --image-path", "--eval"),
+    "tclsh": ("-encoding", ""),
+    "java": (
+        "-cp -classpath --class-path -p --module-path --add-modules --add-opens --add-exports",
+        "",
+    ),
+}
+
+
+def launcher_of(word: str) -> str | None:
+    """The launcher that a word calls, by its name or by a path of the system; None: it is none."""
+    found = _SYSTEM.fullmatch(word)
+    name = word if found is None else found[1]
+    return name if name in _LAUNCHERS else None
+
+
+def interpreter_of(program: str) -> str | None:
+    """The interpreter's name without its version; None: the program is none."""
+    name = program.rstrip("0123456789.")
+    return name if name in _INTERPRETERS else None
+
+
+def is_variable(word: str) -> bool:
+    """True for ``NAME=value``, which goes before a command."""
+    return _VARIABLE.fullmatch(word) is not None
+
+
+def without_launchers(command: Sequence[str]) -> Sequence[str]:
+    """The command behind what only runs it; the whole one where there is none behind."""
+    words = command
+    while words and ((name := launcher_of(words[0])) is not None or is_variable(words[0])):
+        words = words[1:]
+        if name is not None:
+            words = _without_options(name, words)
+    return words or command
+
+
+def _without_options(launcher: str, words: Sequence[str]) -> Sequence[str]:
+    """What is left behind a launcher's options, their values, and its own number, if it has one.
+
+    A number behind an option that is not listed is taken for its value.
+    """
+    values = frozenset(_LAUNCHERS[launcher].split())
+    is_mpi = _LAUNCHERS[launcher] is _MPI
+    may_be_number = launcher in _WITH_NUMBER
+    while words and (words[0].startswith("-") or (may_be_number and _VALUE.fullmatch(words[0]))):
+        word, words = words[0], words[1:]
+        if word == "--":
+            break
+        if is_mpi and word in _TWO_WORDS:
+            words = words[2:]
+        elif word in values or (not is_mpi and takes_next(word, values)):
+            words = words[1:]
+        else:
+            is_open = word.startswith("-") and word[-1].isalpha() and "=" not in word
+            may_be_number = launcher in _WITH_NUMBER or is_open
+            continue
+        may_be_number = launcher in _WITH_NUMBER
+    return words
+
+
+def takes_next(word: str, values: frozenset[str]) -> bool:
+    """Whether the word after an option is its value: after ``-o``, ``-vo``, not after ``-oL``."""
+    if word in values:
+        return True
+    if word.startswith("--") or not word.startswith("-"):
+        return False
+    for place, letter in enumerate(word[1:], start=1):
+        if f"-{letter}" in values:
+            return place == len(word) - 1
+    return False
+
+
+def takes_program(word: str, values: frozenset[str], programs: frozenset[str]) -> bool:
+    """Whether a program is in or behind the option: ``-e``, ``-lane``, ``--eval=1``."""
+    if word.partition("=")[0] in programs:
+        return True
+    if word.startswith("--"):
+        return False
+    for letter in word[1:]:
+        if not letter.isalpha() or f"-{letter}" in values:
+            return False
+        if f"-{letter}" in programs:
+            return True
+    return False
+
+
+def options_of(interpreter: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The options of an interpreter that take a value, and those that take a program."""
+    values, programs = _INTERPRETERS[interpreter]
+    return frozenset(values.split()), frozenset(programs.split())
