@@ -184,9 +184,12 @@ def run_point(setup: Setup, point: Point) -> list[Row]:
     lives = setup.live(
         jobs, alpha=point.alpha, knowledge=point.knowledge, seed=point.seed, draw=point.draw
     )
-    where: Row = {"seed": point.seed, "alpha": point.alpha, "knowledge": point.knowledge}
-    if point.draw:
-        where["draw"] = point.draw
+    where: Row = {
+        "seed": point.seed,
+        "alpha": point.alpha,
+        "knowledge": point.knowledge,
+        "draw": point.draw,
+    }
     rows: list[Row] = [{"kind": "run", **where, **run_columns(lives)}]
     rows += ({"kind": "high", **where, **_job_columns(life)} for life in high_of(lives))
     if point.has_course:
