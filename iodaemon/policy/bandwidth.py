@@ -101,6 +101,7 @@ class Headroom:
         self._view = view
         self.left_bytes_per_s = view.io_headroom_bytes_per_s
         self._others = 0.0
+        self._rates: dict[JobId, float] = {}
         if self.left_bytes_per_s is None:
             return
         for job in view.live:
@@ -109,22 +110,34 @@ class Headroom:
             if job.started_s is None or job.started_s >= (view.sampled_s or 0.0):
                 self.left_bytes_per_s -= rate
 
+    def has_room(self, job: Job) -> bool:
+        """Whether the job may start now."""
+        left = self.left_bytes_per_s
+        if left is None:
+            return True
+        rate = self._rate(job)
+        free = max(0.0, left, NEXT_TO_NOTHING * self._others)
+        return rate <= free or self._others <= ALONE_SHARE * rate
+
     def refusal(self, job: Job) -> Reason | None:
         """Why the job may not start now; None: it may."""
-        if self.left_bytes_per_s is None:
-            return None
-        rate = self._view.predicted(job.id).rate_bytes_per_s
-        free = max(self.left_bytes_per_s, NEXT_TO_NOTHING * self._others)
-        if rate <= max(0.0, free) or self._others <= ALONE_SHARE * rate:
-            return None
         left = self.left_bytes_per_s
+        if left is None or self.has_room(job):
+            return None
         room = "none" if left <= 0.0 else told_rate(left)
-        text = f"would add {told_rate(rate)} of I/O; regulation leaves room for {room} now"
-        return Reason(code="IoHeadroom", text=text)
+        text = f"would add {told_rate(self._rate(job))} of I/O; regulation leaves room for {room}"
+        return Reason(code="IoHeadroom", text=f"{text} now")
 
     def take(self, job: Job) -> None:
         """The job starts."""
         if self.left_bytes_per_s is not None:
-            rate = self._view.predicted(job.id).rate_bytes_per_s
+            rate = self._rate(job)
             self.left_bytes_per_s -= rate
             self._others += rate
+
+    def _rate(self, job: Job) -> float:
+        """What it is expected to move, looked up once."""
+        rate = self._rates.get(job.id)
+        if rate is None:
+            rate = self._rates[job.id] = self._view.predicted(job.id).rate_bytes_per_s
+        return rate
