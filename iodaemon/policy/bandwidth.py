@@ -13,6 +13,8 @@ from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.view import View
 from iodaemon.policy.wording import told_rate
 
+IO_BUDGET: Final = "IoBudget"
+"""The code of the reason of a job for which there is no room in a budget."""
 ALONE_SHARE: Final = 0.1
 """A job is as good as alone where all others move at most this part of what it moves (ours)."""
 NEXT_TO_NOTHING: Final = 0.01
@@ -43,6 +45,7 @@ class Budget:
 
     def __init__(self, view: View, limit_bytes_per_s: float, demand: Demand) -> None:
         self.limit_bytes_per_s = limit_bytes_per_s
+        self._view = view
         self._demand = demand
         self._rates: dict[JobId, float] = {}
         if limit_bytes_per_s < math.inf:
@@ -55,6 +58,10 @@ class Budget:
             return 0.0
         rate = self._rates.get(job.id)
         return self._demand(job) if rate is None else rate
+
+    def is_open(self, job: Job) -> bool:
+        """Whether it may turn out to do more than it counts for: nothing is known of its I/O."""
+        return self.limit_bytes_per_s < math.inf and not self._view.expected(job.id).is_known
 
     def fits(self, rate_bytes_per_s: float, used_bytes_per_s: float) -> bool:
         """Whether so much may be added where so much is used.
@@ -76,9 +83,9 @@ class Budget:
         used, limit = told_rate(self.used_bytes_per_s), told_rate(self.limit_bytes_per_s)
         if rate > self.limit_bytes_per_s:
             text = f"does {told_rate(rate)}, above the budget of {limit}: runs when others do next "
-            return Reason(code="IoBudget", text=f"{text}to no I/O; now they do {used}")
+            return Reason(code=IO_BUDGET, text=f"{text}to no I/O; now they do {used}")
         text = f"would add {told_rate(rate)} to the {used} that running jobs do, of {limit}"
-        return Reason(code="IoBudget", text=f"{text} budgeted")
+        return Reason(code=IO_BUDGET, text=f"{text} budgeted")
 
     def take(self, job: Job) -> None:
         """The job starts."""
