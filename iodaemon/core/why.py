@@ -10,6 +10,7 @@ from typing import Final, assert_never
 
 import msgspec
 
+from iodaemon.core.controller import WALLTIME_GRACE_S
 from iodaemon.core.decision import Evidence
 from iodaemon.core.job import Job, JobState, Phase, Reason
 from iodaemon.core.phase import wait_ends_s
@@ -135,7 +136,8 @@ def _promised(state: State, job: Job, now_s: float) -> str:
     if promised_s is None:
         return ""
     left = _duration(promised_s - now_s)
-    return f"; promised in {left} at the latest, by the walltimes of those that run"
+    told = f"; promised in {left} at the latest, by the walltimes of those that run"
+    return f"{told}; one that does not end when asked is killed {_duration(WALLTIME_GRACE_S)} later"
 
 
 def _held_by(state: State) -> str:

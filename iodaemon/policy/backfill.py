@@ -23,8 +23,6 @@ from iodaemon.policy.bandwidth import Budget
 BACKFILL: Final = "Backfill"
 """The code of the reason why a job starts beside one that goes first and finds no room."""
 
-_RUNS: Final = frozenset({JobState.RUNNING, JobState.STOPPING})
-
 
 class Shadow(msgspec.Struct, frozen=True, kw_only=True):
     """When and where there will be room for a job.
@@ -46,17 +44,17 @@ def expected_end_s(job: Job, now_s: float) -> float:
     """When a live job has ended at the latest; infinite where it has no walltime.
 
     Of a job that has not begun to run, if it did now. One that is being ended has ended when it
-    will be killed. Never before ``now_s``.
+    will be killed, whatever its walltime was, and now if it has been. Never before ``now_s``.
     """
     walltime_s = job.spec.walltime_s
-    if walltime_s is None:
+    if job.state is JobState.STOPPING:
+        end_s = now_s if job.kill_at_s is None else job.kill_at_s
+    elif walltime_s is None:
         end_s = math.inf
-    elif job.state in _RUNS:
+    elif job.state is JobState.RUNNING:
         end_s = job.since_s + walltime_s - job.run_s
     else:
         end_s = now_s + walltime_s - job.run_s
-    if job.state is JobState.STOPPING:
-        end_s = min(end_s, job.kill_at_s or now_s)
     return max(now_s, end_s)
 
 

@@ -13,6 +13,8 @@ from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.view import View
 from iodaemon.policy.wording import told_rate
 
+IO_BUDGET: Final = "IoBudget"
+"""The code of the reason of a job for which there is no room in a budget."""
 ALONE_SHARE: Final = 0.1
 """A job is as good as alone where all others move at most this part of what it moves (ours)."""
 NEXT_TO_NOTHING: Final = 0.01
@@ -43,6 +45,7 @@ class Budget:
 
     def __init__(self, view: View, limit_bytes_per_s: float, demand: Demand) -> None:
         self.limit_bytes_per_s = limit_bytes_per_s
+        self._view = view
         self._demand = demand
         self._rates: dict[JobId, float] = {}
         if limit_bytes_per_s < math.inf:
@@ -55,6 +58,10 @@ class Budget:
             return 0.0
         rate = self._rates.get(job.id)
         return self._demand(job) if rate is None else rate
+
+    def is_open(self, job: Job) -> bool:
+        """Whether it may turn out to do more than it counts for: nothing is known of its I/O."""
+        return self.limit_bytes_per_s < math.inf and not self._view.expected(job.id).is_known
 
     def fits(self, rate_bytes_per_s: float, used_bytes_per_s: float) -> bool:
         """Whether so much may be added where so much is used.
@@ -76,9 +83,9 @@ class Budget:
         used, limit = told_rate(self.used_bytes_per_s), told_rate(self.limit_bytes_per_s)
         if rate > self.limit_bytes_per_s:
             text = f"does {told_rate(rate)}, above the budget of {limit}: runs when others do next "
-            return Reason(code="IoBudget", text=f"{text}to no I/O; now they do {used}")
+            return Reason(code=IO_BUDGET, text=f"{text}to no I/O; now they do {used}")
         text = f"would add {told_rate(rate)} to the {used} that running jobs do, of {limit}"
-        return Reason(code="IoBudget", text=f"{text} budgeted")
+        return Reason(code=IO_BUDGET, text=f"{text} budgeted")
 
     def take(self, job: Job) -> None:
         """The job starts."""
@@ -101,6 +108,7 @@ class Headroom:
         self._view = view
         self.left_bytes_per_s = view.io_headroom_bytes_per_s
         self._others = 0.0
+        self._rates: dict[JobId, float] = {}
         if self.left_bytes_per_s is None:
             return
         for job in view.live:
@@ -109,22 +117,34 @@ class Headroom:
             if job.started_s is None or job.started_s >= (view.sampled_s or 0.0):
                 self.left_bytes_per_s -= rate
 
+    def has_room(self, job: Job) -> bool:
+        """Whether the job may start now."""
+        left = self.left_bytes_per_s
+        if left is None:
+            return True
+        rate = self._rate(job)
+        free = max(0.0, left, NEXT_TO_NOTHING * self._others)
+        return rate <= free or self._others <= ALONE_SHARE * rate
+
     def refusal(self, job: Job) -> Reason | None:
         """Why the job may not start now; None: it may."""
-        if self.left_bytes_per_s is None:
-            return None
-        rate = self._view.predicted(job.id).rate_bytes_per_s
-        free = max(self.left_bytes_per_s, NEXT_TO_NOTHING * self._others)
-        if rate <= max(0.0, free) or self._others <= ALONE_SHARE * rate:
-            return None
         left = self.left_bytes_per_s
+        if left is None or self.has_room(job):
+            return None
         room = "none" if left <= 0.0 else told_rate(left)
-        text = f"would add {told_rate(rate)} of I/O; regulation leaves room for {room} now"
-        return Reason(code="IoHeadroom", text=text)
+        text = f"would add {told_rate(self._rate(job))} of I/O; regulation leaves room for {room}"
+        return Reason(code="IoHeadroom", text=f"{text} now")
 
     def take(self, job: Job) -> None:
         """The job starts."""
         if self.left_bytes_per_s is not None:
-            rate = self._view.predicted(job.id).rate_bytes_per_s
+            rate = self._rate(job)
             self.left_bytes_per_s -= rate
             self._others += rate
+
+    def _rate(self, job: Job) -> float:
+        """What it is expected to move, looked up once."""
+        rate = self._rates.get(job.id)
+        if rate is None:
+            rate = self._rates[job.id] = self._view.predicted(job.id).rate_bytes_per_s
+        return rate

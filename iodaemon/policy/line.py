@@ -64,6 +64,15 @@ class Line:
         del self.jobs[place], self.arrivals_s[place], self.cpus[place]
         del self.walltimes_s[place], self.intensities[place]
 
+    def only(self, places: list[int]) -> Line:
+        """The line of the jobs at these places, which rise."""
+        other = Line()
+        for name in ("jobs", "arrivals_s", "cpus", "walltimes_s", "intensities"):
+            column = getattr(self, name)
+            setattr(other, name, [column[place] for place in places])
+        other.known = sorted(x for x in other.intensities if x is not None)
+        return other
+
     def place_of(self, job: Job) -> int:
         """Where the job, which is in it, stands."""
         place = bisect_left(self.arrivals_s, job.submitted_s)

@@ -8,10 +8,13 @@
    spare slots of that one, spare bandwidth.
 3. Where no time can be promised nothing overtakes the head. Two exceptions: a head that has
    slots and waits for the storage alone keeps a claim to these slots; beside them a job may start
-   that does no I/O, as far as is known. So does one that regulation leaves no headroom for.
+   that is known to do no I/O. So does one that regulation leaves no headroom for; beside that, of
+   whose I/O nothing is known as well.
 
 The promise is kept by every start made here: at the next decision it is the same or earlier, as
-long as running jobs keep to their walltimes and are not suspended.
+long as running jobs keep to their walltimes, are not suspended, and do the I/O that was expected.
+A job that has used up its walltime and does not end when asked puts it off until it is killed. A
+job of whose I/O nothing is known starts beside a promise of bandwidth only if it ends in time.
 
 Source: Lifka, JSSPP 1995; Mu'alem and Feitelson, IEEE TPDS 2001, section 2.
 """
@@ -24,11 +27,11 @@ from itertools import islice
 import msgspec
 
 from iodaemon.core.decision import AdmissionPlan, Placed
-from iodaemon.core.job import Job, JobId, Reason
+from iodaemon.core.job import Job, JobId, JobState, Reason
 from iodaemon.core.platform import PartitionId
 from iodaemon.core.view import NotNow, View
 from iodaemon.policy.backfill import BACKFILL, Shadow, find_shadow, most_free
-from iodaemon.policy.bandwidth import Budget, Headroom
+from iodaemon.policy.bandwidth import IO_BUDGET, Budget, Headroom
 from iodaemon.policy.wording import told_cpus, told_passed, told_span
 
 
@@ -64,6 +67,7 @@ class Round:
         self.starts: list[Placed] = []
         self.head: Head | None = None
         self._now_s = view.now_s
+        self._view = view
         self._draft = view.draft()
         self._budget = budget
         self._headroom = Headroom(view)
@@ -109,6 +113,13 @@ class Round:
             started += 1
             free, beside = most_free(self._draft), self._free_beside(shadow)
 
+    def may_take_its_bandwidth(self, job: Job) -> bool:
+        """Whether the job can turn out to do I/O that the head is promised."""
+        head = self.head
+        if head is None or not (head.is_promised or head.reason.code == IO_BUDGET):
+            return False
+        return self._budget.rate(head.job) > 0.0 and self._budget.is_open(job)
+
     def _free_beside(self, shadow: Shadow) -> int:
         """Slots free on one partition for a job that runs past the promise."""
         draft = self._draft
@@ -131,13 +142,26 @@ class Round:
     def _made_head(self, job: Job, answer: PartitionId | NotNow, refusal: Reason) -> Head:
         has_headroom = self._headroom.refusal(job) is None
         shadow = find_shadow(self._draft, job, self._now_s, self._budget)
-        if shadow is not None and shadow.at_s > self._now_s:
+        is_held = isinstance(answer, NotNow)
+        if shadow is not None and (is_held or shadow.at_s > self._now_s):
+            at_s = self._promised_s(job, shadow.at_s)
+            shadow = msgspec.structs.replace(shadow, at_s=at_s)
             return Head(job=job, reason=refusal, shadow=shadow, is_promised=has_headroom)
         kept: Shadow | None = None
         if not isinstance(answer, NotNow):  # it waits for the storage alone
             spare = self._draft.slots_free(answer) - job.spec.cpus
             kept = Shadow(partition=answer, at_s=self._now_s, spare=spare, spare_bytes_per_s=0.0)
         return Head(job=job, reason=refusal, shadow=kept, is_promised=False)
+
+    def _promised_s(self, job: Job, at_s: float) -> float:
+        """By when there is room; while a job that should have ended does not, the time as it was.
+
+        It can end at any moment: what starts beside must not count on the rest of its grace time.
+        """
+        is_late = at_s <= self._now_s
+        if not (is_late or any(other.state is JobState.STOPPING for other in self._draft.live)):
+            return at_s
+        return min(at_s, self._view.reservations.get(job.id, at_s))
 
     def _beside(
         self, job: Job, shadow: Shadow, free: int, beside: int
@@ -155,7 +179,7 @@ class Round:
                 return None
             return answer, f"ends in {told_span(walltime_s)} at the latest", shadow
         rate = self._budget.rate(job)
-        if rate > shadow.spare_bytes_per_s:
+        if rate > shadow.spare_bytes_per_s or self.may_take_its_bandwidth(job):
             return None
         kept = self._draft.slots_free(shadow.partition) - shadow.spare
         answer = self._draft.place(job, aside={shadow.partition: max(0, kept)})
@@ -195,6 +219,10 @@ def account(view: View, job: Job, made: Round) -> str:
         parts.append("no time is known for that one, so nothing starts before it")
         return "; ".join(parts)
     walltime_s = job.spec.walltime_s
+    if made.may_take_its_bandwidth(job):
+        own = "none (--time)" if walltime_s is None else told_span(walltime_s)
+        parts.append(f"nothing is known of its I/O (--io-rate), so it has to end in time; {own}")
+        return f"{'; '.join(parts)} is its walltime"
     if walltime_s is None:
         parts.append("it has no walltime (--time), so it starts before that one only if it takes")
         return "; ".join(parts) + " nothing that one needs"
@@ -210,4 +238,4 @@ def _waits(head: Head, now_s: float) -> str:
         what = "which waits for the storage"
     if head.shadow is None or not head.is_promised:
         return what
-    return f"{what}, promised in {told_span(head.shadow.at_s - now_s)}"
+    return f"{what}, promised in {told_span(max(0.0, head.shadow.at_s - now_s))}"

@@ -1,7 +1,7 @@
 """Real jobs that start out of the order in which they came, and what they are told of it."""
 
 import pytest
-from harness import until
+from harness import direct_reads, until
 from process import iod
 
 pytestmark = pytest.mark.node
@@ -87,3 +87,47 @@ def test_a_short_job_starts_beside_a_head_that_is_not_later_for_it(make_server):
     assert ["PENDING"] == server.states(endless)
     server.open_gate("head", "endless")
     assert [("COMPLETED", 0)] * 4 == server.outcome(long, head, endless, short)
+
+
+def test_a_job_waits_for_bandwidth_that_another_declared(make_server):
+    server = make_server(policy="io-budget", admission={"bandwidth": "100 MB/s"}, **TWO_SLOTS)
+    server.start()
+    first = server.gated("first", io_rate_bytes_per_s=80 * MB)
+    server.await_state(first, "RUNNING")
+    second = server.gated("second", io_rate_bytes_per_s=40 * MB)
+    silent = server.gated("silent")
+    computes = server.gated("computes", io_rate_bytes_per_s=0.0)
+
+    assert ["PENDING", "PENDING"] == server.states(second, silent)
+    why = "would add 40.0 MB/s to the 80.0 MB/s that running jobs do, of 100.0 MB/s budgeted"
+    assert why in told(server, "why", str(second))
+    assert f"waits behind job {second}, which waits for the storage" in told(
+        server, "why", str(silent)
+    )
+    server.open_gate("first")
+    server.await_state(second, "RUNNING")
+    server.open_gate("second", "silent", "computes")
+    assert [("COMPLETED", 0)] * 4 == server.outcome(first, second, silent, computes)
+
+
+def test_a_job_that_is_known_to_do_io_waits_while_regulation_holds_another(make_server):
+    server = make_server(
+        policy="equilibrio",
+        regulation={"io_bound": "4 MB/s", "timeslice": "250 ms", "turn": "10 min"},
+        topology={"sockets": ["0"], "oversubscribe": 4},
+    ).start()
+    step = direct_reads(server.root)
+    readers = [server.gated(name, step=step) for name in ("r1", "r2")]
+    until(lambda: "SUSPENDED_IO" in server.states(*readers))
+    known = server.gated("known", io_rate_bytes_per_s=50 * MB)
+    computes = server.gated("computes", io_rate_bytes_per_s=0.0)
+    server.await_state(computes, "RUNNING")
+
+    assert ["PENDING"] == server.states(known)
+    why = "would add 50.0 MB/s of I/O; regulation leaves room for none now"
+    assert why in told(server, "why", str(known))
+    assert "regulation leaves room" in told(server, "queue")
+    server.open_gate("r1", "r2")
+    server.await_state(known, "RUNNING")
+    server.open_gate("known", "computes")
+    assert [("COMPLETED", 0)] * 4 == server.outcome(*readers, known, computes)

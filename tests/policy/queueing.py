@@ -1,9 +1,10 @@
 """Builders for admission rules: jobs that wait and run, and runs whose promises are watched."""
 
+import msgspec
 from hypothesis import strategies as st
 from scene import NOW_S
 
-from iodaemon.backend.simulated import Compute, Model, Profile
+from iodaemon.backend.simulated import Compute, LinkSpec, Model, Profile, Transfer
 from iodaemon.core.job import Job, JobId, JobSpec, JobState
 from iodaemon.core.rule import Rules
 from iodaemon.policy.placement.least_io import Rule as LeastIo
@@ -39,6 +40,8 @@ def running(scene, job_id, *, cpus=1, rate=None, left_s=None, socket=0):
 
 
 NO_DISK = Model(disk=None)
+WIDE = Model(links=(LinkSpec(id="pfs", capacity_bytes_per_s=1e12),), disk=None)
+"""Storage on which nobody waits."""
 WORKLOADS = st.lists(
     st.tuples(
         st.sampled_from([0.0, 0.0, 0.5, 1.0, 7.0]),  # after the one before
@@ -68,6 +71,20 @@ def submissions(workload, largest):
     return jobs
 
 
+def writers(workload, largest):
+    """The same jobs, doing the I/O that they tell of; each third tells nothing."""
+    jobs = []
+    for number, (at_s, spec, profile) in enumerate(submissions(workload, largest), start=1):
+        rate, seconds = spec.io_rate_bytes_per_s, profile.steps[0].seconds
+        steps = [Compute(seconds / 10)]
+        if rate and seconds:
+            steps = [Transfer(rate * seconds / 10, "pfs", cap_bytes_per_s=rate)]
+        if number % 3 == 0:
+            spec = msgspec.structs.replace(spec, io_rate_bytes_per_s=None)
+        jobs.append((at_s, spec, Profile(steps=tuple(steps), repeat=10)))
+    return jobs
+
+
 class Promises:
     """Watches a run: once promised, a head's time only comes nearer, and is kept."""
 
@@ -88,6 +105,6 @@ class Promises:
                 assert step.at_s <= self.latest_s.get(step.job_id, step.at_s)
 
 
-def run(admission, machine, jobs, on_step=None, *, model=NO_DISK):
+def run(admission, machine, jobs, on_step=None, *, model=NO_DISK, sampling=False):
     rules = Rules(name="t", admission=admission, placement=LeastIo(), regulation=Unregulated())
-    return simulate(machine, rules, jobs, model=model, sampling=False, on_step=on_step)
+    return simulate(machine, rules, jobs, model=model, sampling=sampling, on_step=on_step)

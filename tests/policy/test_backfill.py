@@ -2,13 +2,16 @@
 
 import math
 
+import pytest
 from builders import job
 from hypothesis import given
 from hypothesis import strategies as st
 from queueing import queued, running
 from scene import NOW_S, Scene, platform
 
-from iodaemon.core.job import JobState
+from iodaemon.core.job import JobState, Reason
+from iodaemon.core.state import with_fields
+from iodaemon.policy.admission.easy import Rule
 from iodaemon.policy.backfill import Shadow, expected_end_s, find_shadow, latest_end_s
 from iodaemon.policy.bandwidth import Budget
 
@@ -37,10 +40,35 @@ def test_without_walltime_no_end_is_known():
     assert math.inf == expected_end_s(job(1, state=JobState.RUNNING), 5.0)
 
 
-def test_a_job_that_is_being_ended_ends_when_it_is_killed():
-    made = job(1, state=JobState.STOPPING, at_s=100.0, walltime_s=900.0)
+@pytest.mark.parametrize("walltime_s", [None, 1.0, 900.0])
+@pytest.mark.parametrize(("kill_at_s", "expected"), [(130.0, 130.0), (None, 105.0), (90.0, 105.0)])
+def test_a_job_that_is_being_ended_ends_when_it_is_killed(walltime_s, kill_at_s, expected):
+    made = job(1, state=JobState.STOPPING, at_s=100.0, run_s=50.0, walltime_s=walltime_s)
+    made = with_fields(made, kill_at_s=kill_at_s)
 
-    assert 110.0 == expected_end_s(made, 105.0)
+    assert expected == expected_end_s(made, 105.0)
+
+
+@pytest.mark.parametrize(("kill_at_s", "promised_s"), [(NOW_S + 8.0, NOW_S + 8.0), (None, NOW_S)])
+def test_a_promise_stays_while_a_job_past_its_walltime_does_not_end(kill_at_s, promised_s):
+    why = Reason(code="Walltime", text="ran for its walltime of 60 s")
+    scene = Scene(platform(4, 1)).live(
+        1,
+        0,
+        cpus=3,
+        moved=None,
+        state=JobState.STOPPING,
+        walltime_s=60.0,
+        kill_at_s=kill_at_s,
+        stop=JobState.TIMEOUT,
+        stop_reason=why,
+        reason=why,
+    )
+    scene.queue(queued(2, cpus=3), queued(3, cpus=1), queued(4, cpus=1), queued(5, cpus=1))
+
+    plan, _ = Rule().decide(scene.view(), None)
+
+    assert ({2: promised_s}, [3, 4]) == (plan.reservations, [start.job_id for start in plan.starts])
 
 
 def test_who_has_overrun_ends_now():

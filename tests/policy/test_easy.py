@@ -161,7 +161,7 @@ def test_the_head_is_told_by_when_it_is_promised():
     assert "waits: needs 4 free CPUs on one socket; most free now: 1" == why(2).is_so
     assert why(2).until == (
         "4 CPUs of one socket are free; CPUs are held by job 1; promised in 9 min at the latest, "
-        "by the walltimes of those that run"
+        "by the walltimes of those that run; one that does not end when asked is killed 10 s later"
     )
     assert why(3).is_so.startswith("waits behind job 2, which waits for 4 CPUs, promised in 10 min")
     assert "its turn has come and 2 CPUs of one socket are free" == why(3).until

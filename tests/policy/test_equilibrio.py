@@ -10,7 +10,9 @@ from scene import MB, NOW_S, Scene, pending, platform
 
 from iodaemon.core.job import JobId
 from iodaemon.policy.admission.equilibrio import Rule
+from iodaemon.policy.intensity import balance_of, scale_of
 from iodaemon.policy.line import brought_forward, line_of
+from iodaemon.policy.wording import told_way
 
 ALPHAS = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.75, 1.0])
 
@@ -268,9 +270,15 @@ class Twice:
         return plan, kept
 
 
-@given(WORKLOADS, SOCKETS, st.sampled_from([0.0, 0.5, "auto"]), st.sampled_from(["max", "easy"]))
-def test_memory_saves_work_and_changes_nothing(workload, sockets, alpha, bound):
-    twice = Twice(Rule(alpha=alpha, bound=bound))
+@given(
+    WORKLOADS,
+    SOCKETS,
+    st.sampled_from([0.0, 0.5, "auto"]),
+    st.sampled_from(["max", "easy"]),
+    st.sampled_from([None, 0.5, 3.0]),
+)
+def test_memory_saves_work_and_changes_nothing(workload, sockets, alpha, bound, longest_wait_s):
+    twice = Twice(Rule(alpha=alpha, bound=bound, longest_wait_s=longest_wait_s))
 
     result = run(twice, platform(*sockets), submissions(workload, max(sockets)))
 
@@ -383,7 +391,156 @@ def test_it_is_always_a_weight_and_at_most_its_most(waiting, live):
     assert 0.0 <= alpha_of(scene, auto_most=0.7) <= 0.7
 
 
-@pytest.mark.parametrize("name", ["auto_most", "auto_full", "bandwidth_bytes_per_s"])
+@pytest.mark.parametrize(
+    "name", ["auto_most", "auto_full", "bandwidth_bytes_per_s", "longest_wait_s"]
+)
 def test_a_law_that_is_none_is_refused(name):
     with pytest.raises(ValueError, match=name):
         Rule(**{name: -1.0})
+
+
+# -- nobody waits for ever -----------------------------------------------------------------------
+
+
+def stream(count):
+    """A backlog, and jobs that come as fast as they are served; one moves 100 times as much."""
+    row = (1, 100.0, 1.0, 10 * MB)
+    backlog = [(0.0, *row)] * 24
+    backlog[3] = (0.0, 1, 100.0, 1.0, 1000 * MB)
+    return submissions([*backlog, *[(25.0, *row)] * count], 4)
+
+
+def waited_s(rule, jobs, number):
+    job = run(rule, platform(4), jobs).jobs[number - 1]
+    return job.started_s - job.submitted_s
+
+
+def test_as_published_the_job_that_is_unlike_the_others_waits_as_long_as_others_come():
+    waits = [waited_s(Rule(alpha=0.5), stream(count), 4) for count in (40, 120)]
+
+    assert [True, True] == [
+        wait >= 25.0 * count for wait, count in zip(waits, (40, 120), strict=True)
+    ]
+
+
+def test_with_a_longest_wait_it_starts_however_many_come():
+    rule = Rule(alpha=0.5, longest_wait_s=900.0)
+
+    waits = [waited_s(rule, stream(count), 4) for count in (40, 120)]
+
+    assert waits[0] == waits[1] <= 1000.0
+
+
+def test_a_large_job_that_others_are_backfilled_beside_starts_too():
+    large = [(0.0, 1, 5000.0, 1.0, None), (0.0, 2, 20.0, 1.0, None), (1.0, 3, 10.0, 1.0, None)]
+    jobs = submissions([*large, *[(6.0, 1, 25.0, 1.0, None)] * 400], 4)
+    rules = [Rule(longest_wait_s=wait_s) for wait_s in (None, 300.0)]
+
+    published, guarded = (waited_s(rule, jobs, 3) for rule in rules)
+
+    assert guarded <= 325.0 < 2000.0 < published
+
+
+ENDLESS = st.lists(
+    st.tuples(
+        st.sampled_from([0.0, 0.5, 1.0, 7.0]),  # after the one before
+        st.integers(1, 6),  # CPUs
+        st.sampled_from([0.0, 1.0, 2.0, 10.0, 40.0]),  # runs for
+        st.sampled_from([None, 1.0, 1.0, 2.0, 4.0]),  # its walltime, in times of that
+        st.sampled_from([None, 0.0, 10 * MB, 1000 * MB]),  # I/O
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(
+    ENDLESS,
+    ENDLESS,
+    SOCKETS,
+    st.sampled_from([0.0, 0.5, 1.0, "auto"]),
+    st.sampled_from(["max", "easy"]),
+    st.sampled_from([0.5, 5.0, 30.0]),
+)
+def test_who_has_waited_for_long_waits_only_for_who_runs_or_came_earlier(
+    first, again, sockets, alpha, bound, longest_wait_s
+):
+    jobs = submissions([*first, *(again * 5)], max(sockets))
+    rule = Rule(alpha=alpha, bound=bound, longest_wait_s=longest_wait_s)
+
+    done = run(rule, platform(*sockets), jobs).jobs
+
+    lasts = {
+        job.id: max(profile.steps[0].seconds, spec.walltime_s or 0.0)
+        for job, (_, spec, profile) in zip(done, jobs, strict=True)
+    }
+    for job in done:
+        late_s = job.submitted_s + longest_wait_s
+        if job.started_s <= late_s:
+            continue
+        before = [
+            other.id
+            for other in done
+            if (other.submitted_s, other.id) < (job.submitted_s, job.id)
+            or other.started_s <= late_s
+        ]
+        assert job.started_s <= late_s + sum(lasts[number] for number in before) + 1e-6
+
+
+def test_who_goes_first_for_its_wait_is_told():
+    scene = running(Scene(platform(4)), 1, cpus=2, rate=0.0, left_s=600.0)
+    scene.queue(queued(2, cpus=4, rate=900 * MB), queued(3, at_s=990.0, walltime_s=700.0))
+    view = scene.view()
+    rule = Rule(alpha=1.0, longest_wait_s=500.0)
+
+    plan, _ = rule.decide(view, None)
+    told = [rule.explain(view, view.job(JobId(number)), None) for number in (2, 3)]
+
+    assert () == plan.starts
+    assert "job 2 goes first, it has waited for longer than 8 min" == plan.rest.text
+    assert "; it has waited for longer than 8 min: arrival alone counts; " in told[0]
+    assert "; job 2 goes first, it has waited for longer than 8 min" in told[1]
+
+
+# -- what is said of a start ---------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.none() | st.floats(0.0, 20.0) | st.integers(0, 20), max_size=4),
+    st.lists(QUEUED, min_size=1, max_size=8),
+    ALPHAS,
+    st.booleans(),
+)
+def test_the_words_of_a_start_are_true(live, waiting, alpha, by_system):
+    line = line_of(
+        [queued(i, at_s=at_s) for i, (at_s, *_) in enumerate(waiting)],
+        lambda job: waiting[job.id][2],
+    )
+    balance = balance_of(live, line.known, by_system=by_system)
+    scale = scale_of(line.arrivals_s, line.known, balance, alpha)
+    place = scale.find_first(line.arrivals_s, line.intensities)
+    x = line.intensities[place]
+    if x is None:
+        return
+
+    words = told_way(scale, x, str)
+
+    w, known = balance.workload, [y for y in live if y is not None]
+    rounding = 1e-9 * max(1.0, w, *known, *line.known)
+
+    def distance(y):
+        return abs(w - (math.fsum((*known, y)) / (len(known) + 1) if by_system else y))
+
+    nearer = [i for i, y in enumerate(line.intensities) if y is not None]
+    nearer = [i for i in nearer if distance(line.intensities[i]) < distance(x) - rounding]
+    if "came later" in words:
+        assert all(i > place for i in nearer)
+    else:
+        assert [] == nearer
+    if by_system and known:
+        change = distance(x) - abs(w - math.fsum(known) / len(known))
+        if "as far as before" in words:
+            assert abs(change) <= rounding
+        else:
+            assert (change > -rounding) if "farther" in words else (change < rounding)
+            assert "farther" in words or "nearer to" in words or "nearest to" in words

@@ -20,7 +20,7 @@ from iodaemon.simulator.run import simulate
 from iodaemon.simulator.workload import Mix, random_workload
 
 BUDGET = io_budget.Rule(bandwidth_bytes_per_s=60.0 * MB)
-RULES = [easy.Rule(), BUDGET, equilibrio.Rule()]
+RULES = [easy.Rule(), BUDGET, equilibrio.Rule(), equilibrio.Rule(longest_wait_s=3.0)]
 NEVER_S = 50_000.0
 
 
@@ -108,7 +108,30 @@ def test_equilibrio_ranks_only_those_for_whom_there_is_room():
     assert plan.rest is not None
 
 
-@pytest.mark.parametrize("rule", RULES, ids=["easy", "io_budget", "equilibrio"])
+def test_equilibrio_tells_those_without_headroom_that_they_wait_for_it():
+    jobs = [queued(2, rate=30 * MB), queued(3, rate=0.0), queued(4, rate=20 * MB)]
+
+    plan, _ = equilibrio.Rule().decide(under_headroom(0.0, *jobs), None)
+
+    told = {number: (reason.code, reason.text) for number, reason in plan.reasons.items()}
+    assert {
+        2: ("IoHeadroom", "would add 30.0 MB/s of I/O; regulation leaves room for none now"),
+        4: ("IoHeadroom", "would add 20.0 MB/s of I/O; regulation leaves room for none now"),
+    } == told
+    assert [3] == started(plan)
+
+
+def test_who_has_waited_for_long_keeps_its_slots_until_there_is_headroom():
+    jobs = [queued(2, cpus=2, rate=30 * MB), *(queued(i, at_s=990.0) for i in (3, 4))]
+    rules = [equilibrio.Rule(longest_wait_s=wait_s) for wait_s in (None, 500.0)]
+
+    plans = [rule.decide(under_headroom(0.0, *jobs), None)[0] for rule in rules]
+
+    assert [[3, 4], [3]] == [started(plan) for plan in plans]
+    assert ["IoHeadroom"] * 2 == [plan.reasons[2].code for plan in plans]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=["easy", "io_budget", "equilibrio", "guarded"])
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=3),

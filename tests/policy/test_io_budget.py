@@ -5,9 +5,11 @@ import pytest
 from builders import platform as machine_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from queueing import SOCKETS, WORKLOADS, Promises, queued, run, running, submissions
+from queueing import SOCKETS, WIDE, WORKLOADS, Promises, queued, run, running, submissions, writers
 from scene import MB, NOW_S, Scene, platform
 
+from iodaemon.backend.simulated import Profile, Transfer
+from iodaemon.core.job import JobSpec
 from iodaemon.policy.admission import easy
 from iodaemon.policy.admission.io_budget import Rule
 from iodaemon.policy.bandwidth import ALONE_SHARE
@@ -68,9 +70,80 @@ def test_who_ends_in_time_may_use_it_until_then():
     assert [3] == started(decide(scene))
 
 
+def test_of_whose_io_nothing_is_known_passes_a_head_that_does_io_only_if_it_ends_in_time():
+    unknown = [queued(3), queued(4, walltime_s=301.0), queued(5, walltime_s=300.0)]
+    scene = running(Scene(platform(8)), 1, rate=80 * MB, left_s=300.0)
+    scene.queue(queued(2, rate=40 * MB), *unknown, queued(6, rate=0.0))
+    view = scene.view()
+    rule = Rule(bandwidth_bytes_per_s=LIMIT)
+
+    plan, _ = rule.decide(view, None)
+
+    assert [5, 6] == started(plan)
+    assert [
+        "waits behind job 2, which waits for the storage, promised in 5 min; nothing is known of "
+        f"its I/O (--io-rate), so it has to end in time; {own} is its walltime"
+        for own in ("none (--time)", "5 min")
+    ] == [rule.explain(view, job, None) for job in unknown[:2]]
+
+
+def test_of_whose_io_nothing_is_known_passes_a_head_that_waits_for_slots_alone():
+    scene = running(Scene(platform(4)), 1, cpus=2, rate=80 * MB, left_s=300.0)
+    scene.queue(queued(2, cpus=3, rate=0.0), queued(3), queued(4))
+
+    assert [3] == started(decide(scene))
+
+
+def test_a_stream_of_jobs_that_say_nothing_does_not_put_a_promise_off():
+    def job(at_s, rate, seconds, **spec):
+        steps = (Transfer(rate * seconds / 10, "pfs", cap_bytes_per_s=rate),)
+        made = JobSpec(command=("x",), **spec)
+        return at_s, made, Profile(steps=steps, repeat=10)
+
+    jobs = [
+        job(0.0, 80 * MB, 300.0, walltime_s=300.0, io_rate_bytes_per_s=80 * MB),
+        job(1.0, 40 * MB, 10.0, walltime_s=20.0, io_rate_bytes_per_s=40 * MB),
+        *(job(2.0 + 5.0 * i, 90 * MB, 1000.0) for i in range(20)),
+    ]
+    promises = Promises()
+
+    rule = Rule(bandwidth_bytes_per_s=LIMIT)
+    done = run(rule, platform(8), jobs, promises, model=WIDE, sampling=True).jobs
+
+    assert 300.0 == pytest.approx(promises.first_s[2])
+    assert done[1].started_s <= promises.first_s[2]
+
+
+@given(WORKLOADS, SOCKETS, st.sampled_from([20 * MB, 60 * MB]))
+@settings(max_examples=60, deadline=None)
+def test_who_passes_a_promise_of_bandwidth_puts_nothing_off(workload, sockets, limit):
+    """With samples: what is measured of those that told nothing counts as soon as it is."""
+    jobs = writers(workload, max(sockets))
+    promised = {}  # by whom, when that was said, and for when
+
+    def watch(state, plan):
+        state.check()
+        now_s = max(job.since_s for job in state.jobs.values())
+        for job_id, at_s in state.reservations.items():
+            promised.setdefault(job_id, (now_s, at_s))
+
+    rule = Rule(bandwidth_bytes_per_s=limit)
+    done = run(rule, platform(*sockets), jobs, watch, model=WIDE, sampling=True).jobs
+
+    silent = [job for job in done if job.spec.io_rate_bytes_per_s is None]
+    for job in done:
+        if job.id not in promised or not job.spec.io_rate_bytes_per_s:
+            continue
+        said_s, at_s = promised[job.id]
+        if any(other.started_s <= said_s < other.ended_s for other in silent):
+            continue  # what ran before and told nothing may put it off
+        assert job.started_s <= at_s + 1e-6
+
+
 def test_a_head_that_waits_for_the_storage_alone_keeps_its_slots():
     scene = running(Scene(platform(4)), 1, rate=80 * MB)
-    scene.queue(queued(2, cpus=2, rate=40 * MB), queued(3), queued(4), queued(5, rate=MB))
+    computing = [queued(i, rate=0.0) for i in (3, 4)]
+    scene.queue(queued(2, cpus=2, rate=40 * MB), queued(6), *computing, queued(5, rate=MB))
 
     plan = decide(scene)
 
@@ -91,7 +164,8 @@ def test_a_job_above_the_budget_runs_when_others_do_next_to_nothing():
 
 
 def test_bursts_count_where_that_is_asked_for():
-    jobs = [queued(1, rate=60 * MB, io_share=0.1), queued(2, rate=60 * MB, io_share=0.1), queued(3)]
+    jobs = [queued(1, rate=60 * MB, io_share=0.1), queued(2, rate=60 * MB, io_share=0.1)]
+    jobs.append(queued(3, rate=0.0))
 
     plans = [decide(Scene(platform(8)).queue(*jobs), demand=how) for how in ("mean", "burst")]
 

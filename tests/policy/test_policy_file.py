@@ -72,12 +72,21 @@ def test_every_shipped_policy_loads(name):
     assert policy.name == name
 
 
-def test_equilibrio_is_as_the_authors_recommend_it():
-    policy = load("equilibrio")
+def test_equilibrio_is_as_the_authors_recommend_it_but_passes_nobody_for_ever():
+    published = equilibrio.Rule(alpha=0.5, bound="max", intensity_delta="system")
 
-    assert equilibrio.Rule(alpha=0.5, bound="max", intensity_delta="system") == (
-        policy.rules.admission
-    )
+    rules = [
+        load("equilibrio", admission=overrides).rules.admission
+        for overrides in ({}, {"longest_wait": "none"})
+    ]
+
+    assert [msgspec.structs.replace(published, longest_wait_s=6 * 3600.0), published] == rules
+    assert equilibrio.Rule() == published
+
+
+@pytest.mark.parametrize("name", ["equilibrio", "io-budget"])
+def test_policies_that_order_the_queue_by_io_regulate_as_the_default_does(name):
+    assert load("default").rules.regulation == load(name).rules.regulation
 
 
 @pytest.mark.parametrize(("text", "expected"), [('"auto"', "auto"), ("0.25", 0.25), ("1", 1.0)])

@@ -2,7 +2,7 @@
 
 Idea: when I/O-intensive jobs do not run all at once, they do not wait for each other. S, the mean
 I/O intensity of what runs, is kept near W, that of all jobs that run or wait; the order of arrival
-weighs in, so that nobody is passed for ever.
+weighs in, and after ``longest_wait`` it alone decides.
 
 1. A job's intensity is its mean I/O rate over its run, as declared, learned or imported. Whatever
    holds slots runs, suspended jobs too.
@@ -18,7 +18,12 @@ weighs in, so that nobody is passed for ever.
    has one (``easy``: where no time for the first is known) nothing is.
 6. Equal priorities: the earlier arrival, then the lower id. "Room" is what the placement finds.
 7. While regulation leaves no headroom for a job's I/O, it is not in the ranking; the others are.
-8. ``alpha = "auto"``: in each turn as much as the storage would be full (``iodaemon.policy.
+8. A job that has waited for longer than ``longest_wait`` goes before all that came later, and is
+   blocked only with bound ``easy``; if it waits for headroom alone its slots are kept free for it.
+   Without that, as published, a job can be passed for ever where ``alpha`` is 0.5 or more: with
+   the worst delta it weighs ``alpha`` however old it is, with the best the last to come weighs
+   ``1 - alpha``. And with bound ``max`` a large one is passed for as long as anything long runs.
+9. ``alpha = "auto"``: in each turn as much as the storage would be full (``iodaemon.policy.
    reordering``, ours). Without ``bandwidth`` that is what the devices deliver, where it is known;
    else, and for operations, as much as S and W are apart.
 
@@ -27,27 +32,29 @@ Source: Özden, Tarraf, Wolf, IEEE CLUSTER 2025, and its slides.
 Differs: the slides print ``|W - intensity of c|`` for delta beside a definition of ``S_c`` that is
 used nowhere. By the stated aim ``S_c`` is meant, and the default; ``intensity_delta = "candidate"``
 is as printed. Of the reservations the slides keep the maximum only: bound ``max``.
+``longest_wait`` is ours.
 """
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import msgspec
 
-from iodaemon.core.decision import AdmissionPlan, Placed
+from iodaemon.core.decision import AdmissionPlan
 from iodaemon.core.job import Job, JobId, Reason
-from iodaemon.core.platform import PartitionId, Platform
+from iodaemon.core.platform import Platform
 from iodaemon.core.view import NotNow, View
 from iodaemon.policy.backfill import BACKFILL, find_shadow, latest_end_s, most_free
 from iodaemon.policy.bandwidth import Headroom
 from iodaemon.policy.intensity import Balance, Scale, balance_of, scale_of
 from iodaemon.policy.line import Line, brought_forward, line_of
 from iodaemon.policy.reordering import need_by_imbalance, need_by_load
-from iodaemon.policy.wording import told_passed, told_rate, told_span
-
-_CODE: Final = "Order"
+from iodaemon.policy.starting import ORDER, Turns, without
+from iodaemon.policy.wording import told_rate, told_span, told_way
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +64,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
         line: the queue as it was left.
         lessons, sampled_s, headroom: by what it was decided (``View``).
         running: intensities of what holds slots.
+        overdue: how many of the line had waited for too long.
         plan: what was decided, its starts left out.
     """
 
@@ -65,66 +73,24 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     sampled_s: float | None
     headroom: float | None
     running: Mapping[JobId, float | None]
+    overdue: int
     plan: AdmissionPlan
 
 
-class Out(msgspec.Struct, frozen=True, kw_only=True):
-    """A start, and what to say if others had come earlier, under which code."""
-
-    placed: Placed
-    job: Job
-    why: str
-    code: str = _CODE
-
-
-class Turns:
-    """What one decision comes to: the line gets shorter, the draft fuller.
+class Blocked(msgspec.Struct, frozen=True, kw_only=True):
+    """The first that finds no room.
 
     Attributes:
-        line: those who may start.
-        balance: S and W now.
-        draft: where they start.
-        outs: who starts, in this order.
+        job: which.
+        scale: of its turn.
+        reason: what it lacks.
+        is_overdue: whether it has waited for too long.
     """
 
-    def __init__(self, view: View, line: Line, balance: Balance) -> None:
-        self.draft = view.draft()
-        self.now_s = view.now_s
-        self.line = line.copy()
-        self.balance = balance
-        self.outs: list[Out] = []
-        self._headroom = Headroom(view)
-        self._leave_out()
-
-    def has_room(self) -> bool:
-        """Whether the smallest in the line would fit."""
-        most = most_free(self.draft)
-        return most > 0 and bool(self.line.jobs) and most >= min(self.line.cpus)
-
-    def may_start(self, job: Job) -> bool:
-        """Whether regulation leaves room for its I/O."""
-        return self._headroom.refusal(job) is None
-
-    def start(self, job: Job, partition: PartitionId, why: str, code: str = _CODE) -> None:
-        """The job starts; it stays in the line."""
-        placed = self.draft.start(job, partition)
-        self.outs.append(Out(placed=placed, job=job, why=why, code=code))
-        self._headroom.take(job)
-
-    def take_turn(self, place: int, partition: PartitionId, why: str) -> None:
-        """The job at this place of the line starts, and counts for those that follow."""
-        self.start(self.line.jobs[place], partition, why)
-        self.balance = self.balance.with_running(self.line.intensities[place])
-        self.line.remove(place)
-        self._leave_out()
-
-    def _leave_out(self) -> None:
-        """Those for whose I/O there is no room now are not in the line."""
-        if self._headroom.left_bytes_per_s is None:
-            return
-        for place in reversed(range(len(self.line.jobs))):
-            if not self.may_start(self.line.jobs[place]):
-                self.line.remove(place)
+    job: Job
+    scale: Scale
+    reason: Reason
+    is_overdue: bool
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +102,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         auto_most, auto_full: of "auto" (``iodaemon.policy.reordering``).
         bandwidth_bytes_per_s: of the whole storage, for "auto". None: the devices' capacities.
         bound: until when a backfilled job must have ended.
+        longest_wait_s: who has waited for longer goes first, by arrival. None: as published.
         intensity_delta: what is compared with W: S as it would be, or the job's own intensity.
         intensity: what is balanced: bytes, or operations (requests).
     """
@@ -147,6 +114,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     bound: Literal["max", "easy"] = "max"
     intensity_delta: Literal["system", "candidate"] = "system"
     intensity: Literal["bytes", "operations"] = "bytes"
+    longest_wait_s: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what is no weight."""
@@ -154,7 +122,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f'alpha is {self.alpha:g}; it must be from 0 to 1, or "auto"')
         if not 0.0 <= self.auto_most <= 1.0:
             raise ValueError(f"auto_most is {self.auto_most:g}; it must be from 0 to 1")
-        for name in ("auto_full", "bandwidth_bytes_per_s"):
+        for name in ("auto_full", "bandwidth_bytes_per_s", "longest_wait_s"):
             value = getattr(self, name)
             if value is not None and not value > 0.0:
                 raise ValueError(f"{name} is {value:g}; it must be above 0")
@@ -171,7 +139,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             line = line_of(jobs, lambda job: self._intensity_of(view, job))
         else:
             line = brought_forward(memory.line, jobs, lambda job: self._intensity_of(view, job))
-            if line is memory.line and _is_the_same(memory, view, running):
+            is_as_late = memory.overdue == self._overdue(line, view.now_s)
+            if line is memory.line and is_as_late and _is_the_same(memory, view, running):
                 return memory.plan, memory
         plan, line = self._decide(view, line, running)
         running |= {p.job_id: self._intensity_of(view, view.job(p.job_id)) for p in plan.starts}
@@ -181,6 +150,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             sampled_s=view.sampled_s,
             headroom=view.io_headroom_bytes_per_s,
             running=running,
+            overdue=self._overdue(line, view.now_s),
             plan=msgspec.structs.replace(plan, starts=()),
         )
 
@@ -189,19 +159,20 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     ) -> tuple[AdmissionPlan, Line]:
         """The plan, and the line without those who start."""
         waits = Reason(
-            code=_CODE, text=f"waits for free CPUs; who goes first is decided then, {self._by()}"
+            code=ORDER, text=f"waits for free CPUs; who goes first is decided then, {self._by()}"
         )
         if most_free(view) == 0:
             return AdmissionPlan(rest=waits), line
-        turns = Turns(view, line, self._balance(line, running))
+        turns = Turns(view, line, self._balance(line, running), self._late_s(view.now_s))
         blocked = self._take_turns(turns)
-        reasons: dict[JobId, Reason] = {}
         if blocked is not None:
-            first, scale, reason = blocked
-            self._backfill(turns, first, scale)
-            reasons[first.id] = reason
-            waits = Reason(code=_CODE, text=f"job {first.id} goes first, {self._by()}")
-        starts, line = _without(line, turns.outs)
+            self._backfill(turns, blocked)
+            by = self._by_wait() if blocked.is_overdue else self._by()
+            waits = Reason(code=ORDER, text=f"job {blocked.job.id} goes first, {by}")
+        reasons = turns.refusals()
+        if blocked is not None:
+            reasons[blocked.job.id] = blocked.reason
+        starts, line = without(line, turns.outs)
         return AdmissionPlan(starts=starts, reasons=reasons, rest=waits), line
 
     def explain(self, view: View, job: Job, memory: Any) -> str:  # noqa: ARG002 - as all rules
@@ -214,15 +185,19 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         balance = self._balance(line, self._running(view, None))
         scale = self._scale(line, balance, view.platform)
         weights = scale.weigh(line.arrivals_s, line.intensities)
-        order = sorted(range(len(weights)), key=weights.__getitem__)
+        late = self._overdue(line, view.now_s)
+        order = [*range(late), *sorted(range(late, len(weights)), key=weights.__getitem__)]
         first = line.jobs[order[0]]
         number = order.index(place) + 1
         parts = [
             f"is number {number} of {len(order)} to start, number {place + 1} by arrival",
             self._numbers(scale, line.arrivals_s[place], line.intensities[place]),
         ]
+        if place < late:
+            parts.append(f"{self._by_wait()}: arrival alone counts")
         if first.id != job.id:
-            parts.append(f"job {first.id} goes first, with {weights[order[0]]:.2f}")
+            why = self._by_wait() if late else f"with {weights[order[0]]:.2f}"
+            parts.append(f"job {first.id} goes first, {why}")
         answer = view.draft().place(job)
         refusal = answer.reason if isinstance(answer, NotNow) else Headroom(view).refusal(job)
         if refusal is not None:
@@ -231,50 +206,66 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     # -- the turns -----------------------------------------------------------------------------
 
-    def _take_turns(self, turns: Turns) -> tuple[Job, Scale, Reason] | None:
+    def _take_turns(self, turns: Turns) -> Blocked | None:
         """Start the first of the line again and again; returns the first that finds no room."""
         while turns.has_room():
             line = turns.line
             scale = self._scale(line, turns.balance, turns.draft.platform)
-            place = scale.find_first(line.arrivals_s, line.intensities)
-            answer = turns.draft.place(line.jobs[place])
+            is_late = turns.is_overdue()
+            place = 0 if is_late else scale.find_first(line.arrivals_s, line.intensities)
+            job = line.jobs[place]
+            answer = turns.draft.place(job)
             if isinstance(answer, NotNow):
-                return line.jobs[place], scale, answer.reason
-            turns.take_turn(place, answer, self._why_its_turn(scale, line.intensities[place]))
+                return Blocked(job=job, scale=scale, reason=answer.reason, is_overdue=is_late)
+            if is_late and not turns.may_start(job):
+                turns.keep_slots(place, answer)
+                continue
+            why = self._why_its_turn(scale, line.intensities[place])
+            turns.take_turn(place, answer, self._by_wait() if is_late else why)
         return None
 
-    def _backfill(self, turns: Turns, first: Job, scale: Scale) -> None:
+    def _backfill(self, turns: Turns, first: Blocked) -> None:
         """Start those of the line that end before the bound, in the order of the last turn."""
-        bound_s = self._bound_s(turns, first)
+        is_by_max = self.bound == "max" and not first.is_overdue
+        bound_s = self._bound_s(turns, first.job, is_by_max=is_by_max)
         if bound_s is None:
             return
         line, left_s, free = turns.line, bound_s - turns.now_s, most_free(turns.draft)
         places = [place for place, cpus in enumerate(line.cpus) if cpus <= free]
         places = [place for place in places if line.walltimes_s[place] <= left_s]
-        weights = scale.weigh(
+        weights = first.scale.weigh(
             [line.arrivals_s[place] for place in places],
             [line.intensities[place] for place in places],
         )
+        limit = "the last that runs" if is_by_max else "room for that one is expected"
         for _, place in sorted(zip(weights, places, strict=True)):
             job = line.jobs[place]
-            if job is first or line.cpus[place] > free or not turns.may_start(job):
+            if job is first.job or line.cpus[place] > free or not turns.may_start(job):
                 continue
             answer = turns.draft.place(job)
             if isinstance(answer, NotNow):
                 continue
             ends = f"ends in {told_span(line.walltimes_s[place])} at the latest"
-            until = f"{self._limit()} in {told_span(left_s)}"
-            why = f"fits beside job {first.id}, which finds no room: {ends}, {until}"
+            until = f"{limit} in {told_span(left_s)}"
+            why = f"fits beside job {first.job.id}, which finds no room: {ends}, {until}"
             turns.start(job, answer, why, BACKFILL)
             free = most_free(turns.draft)
 
-    def _bound_s(self, turns: Turns, first: Job) -> float | None:
-        if self.bound == "max":
+    def _bound_s(self, turns: Turns, first: Job, *, is_by_max: bool) -> float | None:
+        if is_by_max:
             return latest_end_s(turns.draft.live, turns.now_s)
         shadow = find_shadow(turns.draft, first, turns.now_s)
         return None if shadow is None else shadow.at_s
 
     # -- what is known -------------------------------------------------------------------------
+
+    def _late_s(self, now_s: float) -> float:
+        """Who came before has waited for too long; before all where nobody has."""
+        return -math.inf if self.longest_wait_s is None else now_s - self.longest_wait_s
+
+    def _overdue(self, line: Line, now_s: float) -> int:
+        """How many of the line have waited for too long: the first ones."""
+        return bisect_left(line.arrivals_s, self._late_s(now_s))
 
     def _scale(self, line: Line, balance: Balance, platform: Platform) -> Scale:
         alpha = self._auto(balance, platform) if self.alpha == "auto" else self.alpha
@@ -324,13 +315,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     def _why_its_turn(self, scale: Scale, intensity: float | None) -> str:
         if intensity is None:
             return f"nothing is known of its I/O, its arrival counts alone; alpha {scale.alpha:.2g}"
-        balance = scale.balance
-        return (
-            "it takes the mean I/O intensity of the running jobs from "
-            f"{self._told(balance.system)} to {self._told(balance.system_with(intensity))}, "
-            f"{'towards the' if scale.delta(intensity) else 'nearest to the'} "
-            f"{self._told(balance.workload)} of all; alpha {scale.alpha:.2g}"
-        )
+        return f"{told_way(scale, intensity, self._told)}; alpha {scale.alpha:.2g}"
 
     def _numbers(self, scale: Scale, arrival_s: float, intensity: float | None) -> str:
         lam = scale.lam(arrival_s)
@@ -348,8 +333,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     def _by(self) -> str:
         return f"by arrival and I/O intensity (alpha {self.alpha})"
 
-    def _limit(self) -> str:
-        return "the last that runs" if self.bound == "max" else "room for that one is expected"
+    def _by_wait(self) -> str:
+        return f"it has waited for longer than {self._told_wait()}"
+
+    def _told_wait(self) -> str:
+        return told_span(self.longest_wait_s or 0.0)
 
     def _told(self, intensity: float) -> str:
         if self.intensity == "operations":
@@ -361,22 +349,3 @@ def _is_the_same(memory: Memory, view: View, running: Mapping[JobId, float | Non
     """Whether what was decided of the same queue would be decided again."""
     then = (memory.sampled_s, memory.headroom, memory.running.keys())
     return then == (view.sampled_s, view.io_headroom_bytes_per_s, running.keys())
-
-
-def _without(line: Line, outs: list[Out]) -> tuple[tuple[Placed, ...], Line]:
-    """The starts, those before whom others had come with a reason, and the line without them."""
-    if not outs:
-        return (), line
-    places = {out.job.id: line.place_of(out.job) for out in outs}
-    gone = sorted(places.values())
-    before = {place: number for number, place in enumerate(gone)}
-    starts = []
-    for out in outs:
-        place = places[out.job.id]
-        passed = place - before[place]
-        why = Reason(code=out.code, text=f"{out.why}; {told_passed(passed)}") if passed else None
-        starts.append(msgspec.structs.replace(out.placed, why=why))
-    shorter = line.copy()
-    for place in reversed(gone):
-        shorter.remove(place)
-    return tuple(starts), shorter

@@ -1,7 +1,7 @@
 """A budget of bandwidth: jobs start only while the I/O expected of all fits it (I/O-aware EASY).
 
 Idea: slots are one resource, the storage's bandwidth is another; a job starts when there is enough
-of both, and neither is ever promised twice.
+of both, and nobody who comes later takes what is promised of either.
 
 1. As rule ``easy``, with a second condition for room: what the job is expected to move, and what
    those that hold slots are, suspended ones too, is together at most ``bandwidth``.
@@ -9,10 +9,13 @@ of both, and neither is ever promised twice.
    while it does I/O. Means fill the storage in the long run and collide at times; bursts never
    collide, and leave it idle in between.
 3. The head's promise holds for both: a job that overtakes it and does not end in time takes
-   neither its slots nor its bandwidth.
+   neither its slots nor its bandwidth. One of whose I/O nothing is known could: it overtakes a head
+   that does I/O only if it ends in time.
 4. A job above the whole budget by itself runs when all others do next to no I/O (a tenth of what
    it does).
-5. A job of whose I/O nothing is known counts 0: a budget can be kept only with what is known.
+5. A job of whose I/O nothing is known counts 0 while it waits, and what is measured while it runs.
+   So one that ran before the promise was made can exceed the budget, and put the promise off until
+   it ends; so can one that does more than was declared.
 6. Without ``bandwidth`` the budget is what the devices deliver, where that is known, else there is
    none, and this is rule ``easy``.
 
