@@ -247,7 +247,8 @@ def test_each_reading_is_a_line_and_the_nearest_to_the_slides_is_first():
         for line in lines
     ]
     assert gaps == sorted(gaps)
-    assert figures[0].series[0].x == tuple(line["reading"] for line in lines)
+    assert figures[0].series[0].x == (1.0, 2.0, 3.0)
+    assert figures[0].series[1].y == tuple(line["at_0.5"] for line in lines)
 
 
 def test_readings_that_are_none_are_refused():
