@@ -160,7 +160,7 @@ class Lived(msgspec.Struct, frozen=True, kw_only=True):
         start_s: when it started.
         end_s: when it ended.
         io_alone_s: what its I/O takes alone on this cluster.
-        is_backfilled: it started beside the head of the queue.
+        is_backfilled: it started beside the head of the queue, before a job that came earlier.
     """
 
     job: ClusterJob

@@ -18,10 +18,13 @@ import msgspec
 
 from iodaemon.errors import NotFound, RequestError
 
-COLUMNS: Final = ("nodes", "runtime", "walltime", "read", "written", "rt", "wt", "mt", "nprocs")
-"""Needed in a CSV file: nodes; length and walltime, s; bytes read and written; seconds in reads,
-writes and metadata, summed over all ranks; ranks. Others are passed over."""
+NEEDED: Final = ("nodes", "runtime")
+"""Columns without which a CSV file has no jobs: nodes, and length, s."""
+_WALLTIME: Final = "walltime"
 _IO: Final = ("read", "written", "rt", "wt", "mt", "nprocs")
+COLUMNS: Final = (*NEEDED, _WALLTIME, *_IO)
+"""All that is read of it: beside these the walltime, s; bytes read and written; seconds in reads,
+writes and metadata, summed over all ranks; ranks. Others are passed over."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,34 +60,51 @@ class Records(msgspec.Struct, frozen=True, kw_only=True):
 def read_records(path: Path) -> Records:
     """The records of a CSV file. A row that makes no sense costs that row, no more.
 
-    The time in I/O is the mean over the ranks: (rt + wt + mt) / nprocs, at most the length.
+    What lacking columns would say is not known of any job, which is told once. The time in I/O is
+    the mean over the ranks: (rt + wt + mt) / nprocs, at most the length.
 
     Raises:
         NotFound: there is no such file.
-        RequestError: it is no such table, lacks a column, or no row of it is a job.
+        RequestError: it is no such table, has no nodes or lengths, or no row of it is a job.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = csv.DictReader(file)
-            lacking = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
-            if lacking:
+            lacking = frozenset(COLUMNS).difference(rows.fieldnames or ())
+            if lacking.intersection(NEEDED):
                 raise RequestError(
-                    f"{path}: no column {', '.join(lacking)}; needed are {', '.join(COLUMNS)}"
+                    f"{path}: no column {_named(lacking)}; needed are {', '.join(NEEDED)}, and "
+                    f"for walltimes and I/O {', '.join(COLUMNS[len(NEEDED) :])}"
                 )
-            read = [(rows.line_num, *_parse(row)) for row in rows]
+            read = [(rows.line_num, *_parse(row, lacking)) for row in rows]
     except FileNotFoundError as error:
         raise NotFound(f"{path} does not exist") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise RequestError(f"{path} cannot be read: {error}") from error
-    problems = tuple(f"{path}:{number}: {problem}" for number, _, problem in read if problem)
+    problems = (
+        *(f"{path}: {problem}" for problem in _of_all(lacking)),
+        *(f"{path}:{number}: {problem}" for number, _, problem in read if problem),
+    )
     records = tuple(record for _, record, _ in read if record is not None)
     if not records:
         raise RequestError("; ".join((f"{path}: no row of it is a job", *problems[:1])))
     return Records(records=records, problems=problems)
 
 
-def _parse(row: Mapping[str, str | None]) -> tuple[Record | None, str]:
-    """The record, if the row is one, and what is wrong with it."""
+def _named(lacking: frozenset[str]) -> str:
+    return ", ".join(name for name in COLUMNS if name in lacking)
+
+
+def _of_all(lacking: frozenset[str]) -> Iterator[str]:
+    """What is not known of any job, for columns that are not there."""
+    if _WALLTIME in lacking:
+        yield f"no column {_WALLTIME}; the walltime of no job is known"
+    if without := [name for name in _IO if name in lacking]:
+        yield f"no column {', '.join(without)}; the I/O of no job is known"
+
+
+def _parse(row: Mapping[str, str | None], lacking: frozenset[str]) -> tuple[Record | None, str]:
+    """The record, if the row is one, and what is wrong with it beside columns that lack."""
     try:
         nodes, run_s = _size(row)
     except ValueError as error:
@@ -94,11 +114,12 @@ def _parse(row: Mapping[str, str | None]) -> tuple[Record | None, str]:
     share: float | None = None
     rate: float | None = None
     try:
-        walltime_s = _above_zero(row, "walltime")
+        walltime_s = None if _WALLTIME in lacking else _above_zero(row, _WALLTIME)
     except ValueError as error:
         problems.append(f"walltime not known: {error}")
     try:
-        share, rate = _io(row, run_s)
+        if not lacking.intersection(_IO):
+            share, rate = _io(row, run_s)
     except ValueError as error:
         problems.append(f"I/O not known: {error}")
     record = Record(

@@ -84,8 +84,8 @@ def test_a_walltime_may_be_unknown_and_a_job_may_do_no_io(table):
 
 
 def test_a_file_that_is_none_is_refused_in_a_line(table, tmp_path):
-    with pytest.raises(RequestError, match="no column walltime, nprocs; needed are nodes"):
-        read_records(table("nodes,runtime,read,written,rt,wt,mt", "1,1,1,1,1,1,1"))
+    with pytest.raises(RequestError, match="no column runtime, nprocs; needed are nodes, runtime"):
+        read_records(table("nodes,walltime,read,written,rt,wt,mt", "1,1,1,1,1,1,1"))
     with pytest.raises(RequestError, match=r"no row of it is a job$"):
         read_records(table(HEAD))
     with pytest.raises(RequestError, match=r"no row of it is a job; .*jobs.csv:2: left out"):
@@ -95,6 +95,16 @@ def test_a_file_that_is_none_is_refused_in_a_line(table, tmp_path):
     (tmp_path / "jobs.csv").write_bytes(b"\xff\x00\xfe")
     with pytest.raises(RequestError, match="cannot be read"):
         read_records(tmp_path / "jobs.csv")
+
+
+def test_what_lacking_columns_would_say_is_not_known_of_any_job(table):
+    read = read_records(table("nodes,runtime,read,written,rt,wt,mt", "1,10,1,1,1,1,1", "2,20"))
+
+    assert [Record(nodes=1, run_s=10.0), Record(nodes=2, run_s=20.0)] == list(read.records)
+    assert [
+        "no column walltime; the walltime of no job",
+        "no column nprocs; the I/O of no job",
+    ] == [problem.partition(": ")[2].removesuffix(" is known") for problem in read.problems]
 
 
 @given(st.lists(st.text(max_size=30), max_size=6))
