@@ -157,3 +157,43 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     workload: str
     policy: str
+
+    @property
+    def row(self) -> Row:
+        """How its row of results begins."""
+        return {
+            "kind": "run",
+            "seed": self.seed,
+            "workload": self.workload,
+            "policy": self.policy,
+        }
+
+
+def check_compared(policies: Mapping[str, Any], workloads: Sequence[str]) -> None:
+    """Refuse what compares nothing.
+
+    Raises:
+        ValueError: no policy, no workload, or two of one id.
+    """
+    if not policies or not workloads:
+        raise ValueError("policies and workloads each list at least one")
+    if len(set(workloads)) < len(workloads):
+        raise ValueError("workloads: two have one id")
+
+
+def every_run(
+    policies: Mapping[str, Mapping[str, Any]], workloads: Sequence[str], seeds: Sequence[int]
+) -> list[Run]:
+    """Every policy on every workload of every seed.
+
+    Raises:
+        ConfigError: a rule is not there, or does not take its parameters.
+    """
+    for label, table in policies.items():
+        admission_rules(label, table)
+    return [
+        Run(seed=seed, workload=workload, policy=label)
+        for seed in seeds
+        for workload in workloads
+        for label in policies
+    ]

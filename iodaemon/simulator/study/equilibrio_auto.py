@@ -13,6 +13,8 @@ import msgspec
 from iodaemon.simulator.balanced import (
     Run,
     admission_rules,
+    check_compared,
+    every_run,
     figure,
     means,
     summary,
@@ -66,11 +68,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what compares nothing."""
-        if not self.policies or not self.workloads:
-            raise ValueError("policies and workloads each list at least one")
-        ids = [workload.id for workload in self.workloads]
-        if len(set(ids)) < len(ids):
-            raise ValueError("workloads: two have one id")
+        check_compared(self.policies, self._ids)
+
+    @property
+    def _ids(self) -> list[str]:
+        return [workload.id for workload in self.workloads]
 
     def tasks(self, seeds: Sequence[int]) -> Sequence[Run]:
         """Every policy on every workload of every seed.
@@ -78,14 +80,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             ConfigError: a rule is not there, or does not take its parameters.
         """
-        for label, table in self.policies.items():
-            admission_rules(label, table)
-        return [
-            Run(seed=seed, workload=workload.id, policy=label)
-            for seed in seeds
-            for workload in self.workloads
-            for label in self.policies
-        ]
+        return every_run(self.policies, self._ids, seeds)
 
     def run(self, task: Run) -> Sequence[Row]:
         """One row."""
@@ -94,13 +89,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         lived = run_cluster(
             self.cluster, rules, workload.draw(self.cluster, task.seed), seed=task.seed
         )
-        row: Row = {
-            "kind": "run",
-            "seed": task.seed,
-            "workload": task.workload,
-            "policy": task.policy,
-        }
-        return [{**row, **sums(lived)}]
+        return [{**task.row, **sums(lived)}]
 
     def measure(self, rows: Sequence[Row]) -> Mapping[str, float | None]:
         """What ``auto`` is worth on each workload.

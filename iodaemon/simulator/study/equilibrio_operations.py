@@ -12,7 +12,16 @@ from typing import Any, Final
 import msgspec
 
 from iodaemon.core.measure import equilibrio_io_slowdown
-from iodaemon.simulator.balanced import Run, admission_rules, figure, means, summary, sums
+from iodaemon.simulator.balanced import (
+    Run,
+    admission_rules,
+    check_compared,
+    every_run,
+    figure,
+    means,
+    summary,
+    sums,
+)
 from iodaemon.simulator.cluster import Cluster, Lived
 from iodaemon.simulator.equilibrio import Mix
 from iodaemon.simulator.experiment import Figure, Row
@@ -52,13 +61,13 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what compares nothing."""
-        if not self.policies or not self.workloads:
-            raise ValueError("policies and workloads each list at least one")
-        ids = [workload.id for workload in self.workloads]
-        if len(set(ids)) < len(ids):
-            raise ValueError("workloads: two have one id")
+        check_compared(self.policies, self._ids)
         if not self.metadata_rate > 0.0:
             raise ValueError("metadata_rate must be above 0")
+
+    @property
+    def _ids(self) -> list[str]:
+        return [workload.id for workload in self.workloads]
 
     def tasks(self, seeds: Sequence[int]) -> Sequence[Run]:
         """Every policy on every workload of every seed.
@@ -66,14 +75,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             ConfigError: a rule is not there, or does not take its parameters.
         """
-        for label, table in self.policies.items():
-            admission_rules(label, table)
-        return [
-            Run(seed=seed, workload=workload.id, policy=label)
-            for seed in seeds
-            for workload in self.workloads
-            for label in self.policies
-        ]
+        return every_run(self.policies, self._ids, seeds)
 
     def run(self, task: Run) -> Sequence[Row]:
         """One row."""
@@ -81,13 +83,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         jobs = draw_requesters(workload.mix, workload.small, self.cluster, task.seed)
         rules = admission_rules(task.policy, self.policies[task.policy])
         lived = run_requesters(self.cluster, self.metadata_rate, rules, jobs, seed=task.seed)
-        row: Row = {
-            "kind": "run",
-            "seed": task.seed,
-            "workload": task.workload,
-            "policy": task.policy,
-        }
-        return [{**row, **sums(lived), **_by_size(jobs, lived)}]
+        return [{**task.row, **sums(lived), **_by_size(jobs, lived)}]
 
     def measure(self, rows: Sequence[Row]) -> Mapping[str, float | None]:
         """Of each workload and policy but the first, relative to the first.
