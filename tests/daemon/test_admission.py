@@ -119,12 +119,13 @@ def test_a_job_that_is_known_to_do_io_waits_while_regulation_holds_another(make_
     step = direct_reads(server.root)
     readers = [server.gated(name, step=step) for name in ("r1", "r2")]
     until(lambda: "SUSPENDED_IO" in server.states(*readers))
-    known = server.gated("known", io_rate_bytes_per_s=50 * MB)
+    # neither next to nothing beside what a reader moves here (up to 20 GB/s) nor much more than it
+    known = server.gated("known", io_rate_bytes_per_s=200 * MB)
     computes = server.gated("computes", io_rate_bytes_per_s=0.0)
     server.await_state(computes, "RUNNING")
 
     assert ["PENDING"] == server.states(known)
-    why = "would add 50.0 MB/s of I/O; regulation leaves room for none now"
+    why = "would add 200.0 MB/s of I/O; regulation leaves room for none now"
     assert why in told(server, "why", str(known))
     assert "regulation leaves room" in told(server, "queue")
     server.open_gate("r1", "r2")
