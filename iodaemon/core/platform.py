@@ -91,6 +91,11 @@ class Platform(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return sum(len(partition.slots) for partition in self.partitions)
 
     @cached_property
+    def capacity_bytes_per_s(self) -> float | None:
+        """What all devices together deliver, as far as it is known; None: of none it is."""
+        return sum(device.capacity_bytes_per_s or 0.0 for device in self.devices) or None
+
+    @cached_property
     def _by_id(self) -> dict[PartitionId, Partition]:
         return {partition.id: partition for partition in self.partitions}
 

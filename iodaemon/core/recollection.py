@@ -188,6 +188,10 @@ class Recollection:
         known = [book.drop(key) for book in (self._learned, self._imported)]
         return any(known)
 
+    def is_forgotten(self, key: Key, at_s: float) -> bool:
+        """Whether what a run that ended then taught of this key was dropped since."""
+        return at_s <= self._forgotten.get(key, -math.inf)
+
     def remembered(
         self, now_s: float, chooses: Callable[[Key], bool] = lambda _: True
     ) -> Iterator[Remembered]:
@@ -198,7 +202,7 @@ class Recollection:
     def _not_forgotten(self, keys: Sequence[Key], at_s: float) -> Sequence[Key]:
         if not self._forgotten:
             return keys
-        return [key for key in keys if at_s > self._forgotten.get(key, -math.inf)]
+        return [key for key in keys if not self.is_forgotten(key, at_s)]
 
     def _look_back(self, job: Job) -> None:
         """How right it was what was expected of the job."""

@@ -44,7 +44,6 @@ class Knowledge:
     def __init__(self) -> None:
         self.recollection = Recollection()
         self._imported_s: dict[Identity, float] = {}
-        self._forgotten: dict[Key, float] = {}
         self._cursor: tuple[float, int] | None = None
 
     # -- at a start ----------------------------------------------------------------------------
@@ -121,7 +120,6 @@ class Knowledge:
         return self.recollection.take(trace)
 
     def _forget(self, forgotten: Forgotten) -> bool:
-        self._forgotten[forgotten.key] = forgotten.at_s
         return self.recollection.forget(forgotten.key, forgotten.at_s)
 
     def _is_known(self, trace: Trace) -> bool:
@@ -129,7 +127,7 @@ class Knowledge:
         imported_s = self._imported_s.get(_identity(trace))
         if imported_s is None:
             return False
-        return all(self._forgotten.get(key, -1.0) < imported_s for key in trace.keys)
+        return not any(self.recollection.is_forgotten(key, imported_s) for key in trace.keys)
 
 
 def _identity(trace: Trace) -> Identity:

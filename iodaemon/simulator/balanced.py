@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -15,8 +15,9 @@ from iodaemon.policy.placement import least_io
 from iodaemon.policy.regulation import none
 from iodaemon.registry import find_rule
 from iodaemon.simulator.cluster import Lived
+from iodaemon.simulator.equilibrio_run import high_of, stays
 from iodaemon.simulator.experiment import Figure, Row, Series
-from iodaemon.simulator.intensity import Stay, intensity_course, mean_distance_bytes_per_s
+from iodaemon.simulator.intensity import intensity_course, mean_distance_bytes_per_s
 
 Tables = Mapping[str, Mapping[str, Any]]
 """Rules by label, each as the table ``[admission]`` of a policy file has it."""
@@ -57,7 +58,7 @@ def sums(lived: Sequence[Lived]) -> Row:
     slowdowns = [equilibrio_io_slowdown(each.io_s, each.io_alone_s) for each in heavy]
     waits_s = [each.start_s - each.job.submit_s for each in lived]
     return {
-        "distance_gb_per_s": mean_distance_bytes_per_s(intensity_course(_stays(lived))) / 1e9,
+        "distance_gb_per_s": mean_distance_bytes_per_s(intensity_course(stays(lived))) / 1e9,
         "io_slowdown": statistics.median(slowdowns) if slowdowns else 0.0,
         "wait_s": mean(waits_s),
         "high_wait_s": mean([each.start_s - each.job.submit_s for each in heavy]),
@@ -131,24 +132,11 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def _heavy(lived: Sequence[Lived]) -> list[Lived]:
-    high = [each for each in lived if each.job.is_high]
-    if high:
+    if high := high_of(lived):
         return high
     doing = [each for each in lived if each.io_alone_s > 0.0]
     doing.sort(key=lambda each: -each.job.intensity_bytes_per_s)
     return doing[: max(1, round(HEAVIEST * len(lived)))]
-
-
-def _stays(lived: Sequence[Lived]) -> list[Stay]:
-    return [
-        Stay(
-            submit_s=each.job.submit_s,
-            start_s=each.start_s,
-            end_s=each.end_s,
-            intensity_bytes_per_s=each.job.intensity_bytes_per_s,
-        )
-        for each in lived
-    ]
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,7 +157,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-def check_compared(policies: Mapping[str, Any], workloads: Sequence[str]) -> None:
+class Named(Protocol):
+    """A workload of a study."""
+
+    @property
+    def id(self) -> str:
+        """By which it is known in rows."""
+        ...
+
+
+def check_compared(policies: Mapping[str, Any], workloads: Sequence[Named]) -> None:
     """Refuse what compares nothing.
 
     Raises:
@@ -177,12 +174,12 @@ def check_compared(policies: Mapping[str, Any], workloads: Sequence[str]) -> Non
     """
     if not policies or not workloads:
         raise ValueError("policies and workloads each list at least one")
-    if len(set(workloads)) < len(workloads):
+    if len({workload.id for workload in workloads}) < len(workloads):
         raise ValueError("workloads: two have one id")
 
 
 def every_run(
-    policies: Mapping[str, Mapping[str, Any]], workloads: Sequence[str], seeds: Sequence[int]
+    policies: Mapping[str, Mapping[str, Any]], workloads: Sequence[Named], seeds: Sequence[int]
 ) -> list[Run]:
     """Every policy on every workload of every seed.
 
@@ -192,7 +189,7 @@ def every_run(
     for label, table in policies.items():
         admission_rules(label, table)
     return [
-        Run(seed=seed, workload=workload, policy=label)
+        Run(seed=seed, workload=workload.id, policy=label)
         for seed in seeds
         for workload in workloads
         for label in policies

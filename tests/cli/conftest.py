@@ -68,3 +68,12 @@ def iod(
 ) -> Iod:
     monkeypatch.delenv("IOD_API_SOCKET", raising=False)
     return Iod(socket_path, capsys)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder

@@ -9,15 +9,6 @@ RATE_HINT = "write for example 40 MB/s, 1.5 GiB/s or 40M"
 PARTS = "is no part of the run time; give 0.2 or 20%, at most 1"
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty working directory."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
-
-
 def hint(spec):
     return {key: value for key, value in spec.items() if key.startswith("io_")}
 

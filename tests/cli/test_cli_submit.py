@@ -18,15 +18,6 @@ TIME_HINT = "write for example 90 s, 1h30m, 2d or 01:30:00"
 NOTHING = "nothing was submitted"
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty working directory."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
-
-
 def sent(daemon):
     """The one request that reached the daemon."""
     [body] = daemon.bodies("/v1/jobs")

@@ -284,9 +284,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         """What all storage delivers, bytes/s; None: not known, or operations are balanced."""
         if self.intensity == "operations":
             return None
-        if self.bandwidth_bytes_per_s is not None:
-            return self.bandwidth_bytes_per_s
-        return sum(device.capacity_bytes_per_s or 0.0 for device in platform.devices) or None
+        return self.bandwidth_bytes_per_s or platform.capacity_bytes_per_s
 
     def _balance(self, line: Line, running: Mapping[JobId, float | None]) -> Balance:
         by_system = self.intensity_delta == "system"

@@ -86,6 +86,4 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     def _limit(self, platform: Platform) -> float:
         """What all storage delivers, bytes/s; infinite where nothing is known of it."""
-        if self.bandwidth_bytes_per_s is not None:
-            return self.bandwidth_bytes_per_s
-        return sum(device.capacity_bytes_per_s or 0.0 for device in platform.devices) or math.inf
+        return self.bandwidth_bytes_per_s or platform.capacity_bytes_per_s or math.inf

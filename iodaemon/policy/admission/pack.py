@@ -96,7 +96,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     def caution(self, platform: Platform) -> str | None:
         """Without any bandwidth packs are First-Fit."""
-        if self.stretch_bound is None or self._whole(platform) > 0.0:
+        if self.stretch_bound is None or self._whole(platform) is not None:
             return None
         return "no capacity is known, so packs are made by CPUs alone; set [admission] bandwidth"
 
@@ -163,13 +163,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     def _share(self, view: View) -> float:
         """One socket's part of the storage, bytes/s; infinite where nothing is known of it."""
         whole = self._whole(view.platform)
-        return whole / len(view.platform.partitions) if whole > 0.0 else math.inf
+        return math.inf if whole is None else whole / len(view.platform.partitions)
 
-    def _whole(self, platform: Platform) -> float:
-        """What all storage delivers, bytes/s; 0 where nothing is known of it."""
-        if self.bandwidth_bytes_per_s is not None:
-            return self.bandwidth_bytes_per_s
-        return sum(device.capacity_bytes_per_s or 0.0 for device in platform.devices)
+    def _whole(self, platform: Platform) -> float | None:
+        """What all storage delivers, bytes/s; None where nothing is known of it."""
+        return self.bandwidth_bytes_per_s or platform.capacity_bytes_per_s
 
     def _homes(self, view: View, packs: Sequence[Pack]) -> list[PartitionId | None]:
         """Where each pack will run; one for the largest sockets goes over these alone."""

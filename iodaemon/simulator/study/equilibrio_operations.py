@@ -61,13 +61,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what compares nothing."""
-        check_compared(self.policies, self._ids)
+        check_compared(self.policies, self.workloads)
         if not self.metadata_rate > 0.0:
             raise ValueError("metadata_rate must be above 0")
-
-    @property
-    def _ids(self) -> list[str]:
-        return [workload.id for workload in self.workloads]
 
     def tasks(self, seeds: Sequence[int]) -> Sequence[Run]:
         """Every policy on every workload of every seed.
@@ -75,7 +71,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             ConfigError: a rule is not there, or does not take its parameters.
         """
-        return every_run(self.policies, self._ids, seeds)
+        return every_run(self.policies, self.workloads, seeds)
 
     def run(self, task: Run) -> Sequence[Row]:
         """One row."""
