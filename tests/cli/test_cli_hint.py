@@ -146,13 +146,15 @@ def test_what_cannot_be_used_is_one_line_each_and_the_others_are_imported(iod, d
     result = iod("hint", "import", "-u", "me", str(tmp_path / "logs"), str(missing), str(nameless))
 
     assert (1, "6 runs imported\n", 6) == (result.code, result.out, len(daemon.runs))
+    damaged, *others = (line.rpartition("/")[2] for line in result.err.splitlines())
+    # The library reads on past the end of what it has: it gives up, or it breaks.
+    assert damaged.startswith("a.darshan: damaged: ")
     assert [
-        "a.darshan: damaged: unable to read compressed data from file",
         "b.darshan: empty",
         "c.darshan: no Darshan log, or damaged (Failed to open file.)",
         "none: No such file or directory",
         "dxt.darshan: names no program: say with --name of which jobs it is",
-    ] == [line.rpartition("/")[2] for line in result.err.splitlines()]
+    ] == others
 
 
 def test_a_log_without_a_program_may_be_of_the_jobs_of_a_name(iod, daemon):
