@@ -66,16 +66,17 @@ class LinuxDoor:
         from iodaemon.backend.linux.node import LinuxNode
 
         open_files = _raise_open_files()
-        self._state = Path(config.state_dir)
+        self._state = config.keeper_state
         self.backend = LinuxNode(
             platform=platform,
             timeline=timeline,
             post=post,
             launch_of=lambda start: launch_of(start, open_files),
             state=self._state,
-            keeper_socket=Path(config.runtime_dir) / "keeper.sock",
+            keeper_socket=config.keeper_socket,
             grace_s=config.orphan_grace_s,
             means=config.suspend_by,
+            starts_keeper=not config.is_system,
         )
 
     async def open(self) -> None:

@@ -46,6 +46,7 @@ def launch_record(
             "IOD_CPU_LIST": ",".join(map(str, cpus)),
             "IOD_API_SOCKET": str(api_socket),
         },
+        "uid": job.uid,
         "umask": job.spec.umask,
         "cpus": cpus,
         "memory_nodes": list(partition.memory_nodes),

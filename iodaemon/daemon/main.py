@@ -40,11 +40,14 @@ from iodaemon.daemon.metric import Scene
 from iodaemon.daemon.place import prepare_places, spoken_of
 from iodaemon.daemon.report import config_report, node_report, policy_report
 from iodaemon.daemon.retention import remove_old_directories
+from iodaemon.daemon.rights import rights_of
 from iodaemon.daemon.scrape import MetricsPage
 from iodaemon.daemon.server import Server
 from iodaemon.daemon.timeline import WallTimeline
+from iodaemon.daemon.watchdog import feed_watchdog
 from iodaemon.errors import BackendError, ConfigError, IodaemonError
 from iodaemon.fault import reach
+from iodaemon.systemd import notify, take_socket
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +82,8 @@ class _Daemon:
         self._config = config
         self._policy = policy
         self._state_dir = Path(config.state_dir)
+        self._jobs_dir = config.keeper_state / "jobs"
+        self._handed = take_socket()
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
 
@@ -123,7 +128,7 @@ class _Daemon:
             driver.run(door.backend)
             reach("daemon.runs")
             with spoken_of(self._config.socket_path, "runtime_dir"):
-                await server.open(self._config.socket_path)
+                await server.open(self._config.socket_path, self._handed)
             self._announce(driver, door)
             await self._until_stopped(driver, journal)
         except BackendError as error:
@@ -147,18 +152,22 @@ class _Daemon:
             sum(1 for _ in driver.state.live),
             door.describe()["suspend"],
         )
+        notify("READY=1", f"STATUS=policy {self._policy.name}, {self._config.backend} backend")
 
     async def _until_stopped(self, driver: Driver, journal: Journal) -> None:
         """Wait for a signal; meanwhile forget what is older than ``retain``."""
+        feeding = asyncio.create_task(feed_watchdog())
         while not self._stopping.is_set():
             if not driver.problem:
                 before_s = driver.timeline.now_s - self._config.retain_s
                 journal.prune(before_s)
-                await asyncio.to_thread(remove_old_directories, self._state_dir / "jobs", before_s)
+                await asyncio.to_thread(remove_old_directories, self._jobs_dir, before_s)
             try:
                 await asyncio.wait_for(self._stopping.wait(), _PRUNE_EVERY_S)
             except TimeoutError:
                 continue
+        feeding.cancel()
+        notify("STOPPING=1")
 
     def _assemble(
         self, journal: Journal, timeline: WallTimeline, restored: Restored
@@ -206,8 +215,9 @@ class _Daemon:
         return Server(
             driver,
             journal,
-            jobs_directory=self._state_dir / "jobs",
+            jobs_directory=self._jobs_dir,
             cancel_grace_s=self._config.cancel_grace_s,
+            rights=rights_of(self._config),
             pids=door.pids,
             reports={
                 "node": lambda: node_report(

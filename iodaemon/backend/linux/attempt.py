@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 
 from iodaemon.backend.linux import launch as launching
 from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer
-from iodaemon.backend.linux.process import Identity, identify, read_own_io
+from iodaemon.backend.linux.process import Identity, do_nothing, identify, read_own_io
 from iodaemon.backend.linux.protocol import (
     OUTPUT_FILE,
     SHIM_FILE,
@@ -35,7 +35,11 @@ _DISK_TROUBLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno
 
 
 class Attempt:
-    """``start``, then ``reap`` until nothing is left, then ``finish``."""
+    """``start``, then ``reap`` until nothing is left, then ``finish``.
+
+    Attributes:
+        is_told_to_end: the jobs' unit, or the machine, is being stopped.
+    """
 
     def __init__(
         self,
@@ -63,6 +67,7 @@ class Attempt:
         self._freezer = freezer
         self._shim = shim
         self._tell = tell
+        self.is_told_to_end = False
         self._main_pid = 0
         self._main_status: int | None = None
         self._largest_rss_kib = 0
@@ -123,6 +128,7 @@ class Attempt:
             "started_monotonic_s": self._started_monotonic_s,
             "ended_s": time.time(),
             "ended_monotonic_s": time.monotonic(),
+            **({"stopped_from_outside": True} if self.is_told_to_end else {}),
             **(self._problem or {}),
         }
         self._write_status(status)
@@ -203,12 +209,13 @@ def _be_the_job(
 ) -> NoReturn:
     """The forked child: becomes the job and execs, or tells why not and exits."""
     signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGTERM, do_nothing)  # the shim's is not its child's
     try:
         reach("job.forked")
         launching.become(launch, enter)
         if os.read(go, 1) != b"g":
             os._exit(launching.NOT_RUNNABLE)  # the shim died, or had no right to start us
-        launching.open_files(launch)
+        launch = launching.be_the_submitter(launch)
         reach("job.ready")
         launching.execute(launch)
     except launching.LaunchError as error:

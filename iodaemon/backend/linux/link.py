@@ -34,12 +34,22 @@ _BEATS: Final = 3
 _POLL_S: Final = 0.005
 
 
-def keeper_command(state: Path, socket: Path, grace_s: float, means: str) -> list[str]:
-    """How a keeper is started: no site packages, nothing on the path but this package."""
+def keeper_command(
+    state: Path, socket: Path, grace_s: float, means: str, *identity: int
+) -> list[str]:
+    """How a keeper is started: no site packages, nothing on the path but this package.
+
+    Args:
+        state: where it keeps its jobs' directories.
+        socket: where it listens.
+        grace_s: how long it waits for a daemon before it thaws everything.
+        means: ``auto``, or ``signals`` to do without cgroups.
+        identity: as a service: uid and gid of the daemon, and the least uid that jobs may have.
+    """
     root = Path(__file__).resolve().parents[3]
     code = (
         f"import sys; sys.path.insert(0, {str(root)!r}); "
-        "from iodaemon.backend.linux.keeper import main; sys.exit(main())"
+        "from iodaemon.backend.linux.keeper_main import main; sys.exit(main())"
     )
     return [
         sys.executable,
@@ -51,6 +61,7 @@ def keeper_command(state: Path, socket: Path, grace_s: float, means: str) -> lis
         str(socket),
         str(grace_s),
         means,
+        *map(str, identity),
     ]
 
 
@@ -64,22 +75,25 @@ class KeeperLink:
         socket: Path,
         grace_s: float,
         means: str,
+        starts_keeper: bool = True,
         on_connected: Callable[[], None],
         on_trouble: Callable[[str], None],
     ) -> None:
         """Remember how to reach or start a keeper.
 
         Args:
-            state: the daemon's state directory.
+            state: where the keeper keeps its jobs' directories.
             socket: where the keeper listens.
             grace_s: how long it waits for a daemon before it thaws everything.
             means: ``auto``, or ``signals`` to do without cgroups.
+            starts_keeper: start one when none answers; else systemd does that.
             on_connected: runs after every connection but the first, and after this daemon stood
                 still for so long that the keeper may have thawed everything.
             on_trouble: told why no keeper can be had, and ``""`` once one answers again.
         """
         self._state = state
         self._grace_s = grace_s
+        self._starts_keeper = starts_keeper
         self._real_state = os.path.realpath(state)
         self._socket = socket
         self._command = keeper_command(state, socket, grace_s, means)
@@ -109,10 +123,10 @@ class KeeperLink:
         self._tasks = [asyncio.create_task(each) for each in work]
 
     async def close(self, *, leave: bool) -> None:
-        """Hang up; with ``leave`` the keeper ends as soon as no job needs it."""
+        """Hang up; with ``leave`` a keeper that was started so ends as soon as no job needs it."""
         stays = True
         self._is_closing = True  # a keeper that leaves is not replaced
-        if leave and self._connected.is_set():
+        if leave and self._starts_keeper and self._connected.is_set():
             with contextlib.suppress(TimeoutError):
                 answer = await asyncio.wait_for(self._ask_once("leave", {}), _LEAVE_WITHIN_S)
                 stays = answer is not None and "ok" in answer and answer["ok"]["jobs"] > 0
@@ -238,10 +252,10 @@ class KeeperLink:
             except OSError as error:
                 raise BackendError(f"{self._socket}: {error.strerror}") from error
             if loop.time() > deadline_s:
-                raise BackendError(
-                    f"the keeper does not answer on {self._socket}; its messages are in "
-                    f"{self._state / 'keeper.log'}"
-                )
+                where = f"its messages are in {self._state / 'keeper.log'}"
+                if not self._starts_keeper:
+                    where = "see 'journalctl -u iodaemon-keeper'"
+                raise BackendError(f"the keeper does not answer on {self._socket}; {where}")
             await asyncio.sleep(_POLL_S)
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
@@ -268,6 +282,8 @@ class KeeperLink:
         return True
 
     def _start_if_none(self) -> None:
+        if not self._starts_keeper:
+            return
         alive = self._child is not None and self._child.poll() is None
         now_s = asyncio.get_running_loop().time()
         if alive or now_s < self._spawned_s + _RETRY_S:

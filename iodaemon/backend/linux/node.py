@@ -54,6 +54,7 @@ class LinuxNode:
         keeper_socket: Path,
         grace_s: float,
         means: str = "auto",
+        starts_keeper: bool = True,
     ) -> None:
         """Make the backend; ``open`` brings it up.
 
@@ -62,10 +63,11 @@ class LinuxNode:
             timeline: wall time.
             post: takes every event; called in the event loop.
             launch_of: what to run for a start: command, environment, files, CPUs.
-            state: the state directory; job directories are below ``jobs/``.
+            state: the keeper's directory; job directories are below ``jobs/``.
             keeper_socket: where the keeper listens.
             grace_s: how long the keeper waits for a daemon before it thaws everything.
             means: ``auto``, or ``signals`` to do without cgroups.
+            starts_keeper: start one when none answers; else it is a service of its own.
         """
         self._platform = platform
         self._timeline = timeline
@@ -87,6 +89,7 @@ class LinuxNode:
             socket=keeper_socket,
             grace_s=grace_s,
             means=means,
+            starts_keeper=starts_keeper,
             on_connected=lambda: self._spawn(self._agree_with_keeper()),
             on_trouble=self._block,
         )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import time
+from typing import Final
 
 from iodaemon.backend.linux.process import read_boot_id
 from iodaemon.backend.linux.protocol import Message
 from iodaemon.core import event as ev
 from iodaemon.core.job import Exit, IoTotals, JobId
+
+_TOLD_BY_SIGTERM: Final = 128 + signal.SIGTERM
+"""A shell's exit code when its last command died of it."""
 
 
 def began(job_id: JobId, attempt: int, record: Message, now_s: float) -> ev.JobStarted:
@@ -36,6 +41,12 @@ def ended(job_id: JobId, attempt: int, status: Message, now_s: float) -> list[ev
                 exit_code=status["exit_code"],
             )
         ]
+    if is_stopped_from_outside(status):
+        note = "the machine, or the unit of all jobs, was stopped while it ran"
+        return [
+            began(job_id, attempt, status, at_s),
+            lost(job_id, attempt, note, at_s, by_reboot=True),
+        ]
     return [
         began(job_id, attempt, status, at_s),
         ev.JobExited(
@@ -60,6 +71,13 @@ def _moment(record: Message, word: str, now_s: float) -> float:
     if record.get("boot_id") != read_boot_id() or f"{word}_monotonic_s" not in record:
         return min(float(record[f"{word}_s"]), now_s)
     return now_s - max(0.0, time.monotonic() - float(record[f"{word}_monotonic_s"]))
+
+
+def is_stopped_from_outside(status: Message) -> bool:
+    """True when it died of what systemd sends to all that it stops, not by its own doing."""
+    code, number = status["exit"]["code"], status["exit"]["signal"]
+    died = number in (signal.SIGTERM, signal.SIGKILL) or code == _TOLD_BY_SIGTERM
+    return bool(status.get("stopped_from_outside")) and died
 
 
 def is_of_the_machine(status: Message) -> bool:
