@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from machine import Machine
 from recipe import find_or_build
+from server import Service
 
 HERE = Path(__file__).parent
 PATIENCE_S = 900
@@ -33,3 +34,22 @@ def machine(image):
     with Machine(image) as machine:
         print(f"boot {machine.boot_s:.1f} s")
         yield machine
+
+
+@pytest.fixture(scope="session")
+def installed(machine):
+    """The service, once installed from this tree's wheel."""
+    began_s = time.monotonic()
+    service = Service(machine)
+    service.install()
+    print(f"installed {time.monotonic() - began_s:.1f} s")
+    return service
+
+
+@pytest.fixture
+def service(installed):
+    """The service, ready and without jobs; it is left so."""
+    installed.await_ready()
+    yield installed
+    installed.await_ready()
+    installed.cancel_all()

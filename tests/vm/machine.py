@@ -97,7 +97,7 @@ class Machine:
 
     def sh(self, script, **options):
         """What a shell script prints, without the last newline; options as for ``run``."""
-        return self.run("bash", "-c", script, **options).out.rstrip("\n")
+        return self.run("bash", "-ec", script, **options).out.rstrip("\n")
 
     def put(self, path, data, *, mode="0644"):
         """Write a file, and the folders above it."""
