@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import resource
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from iodaemon.config import Config
 from iodaemon.core import event as ev
@@ -14,6 +16,13 @@ from iodaemon.core.decision import Start
 from iodaemon.core.job import Exit, IoTotals, Job, JobId
 from iodaemon.core.platform import Platform, oversubscribe
 from iodaemon.core.timeline import Timeline
+from iodaemon.daemon.retention import remove_old_directories
+from iodaemon.errors import BackendError
+
+log = logging.getLogger(__name__)
+
+_RETIRED_AT_ONCE: Final = 100
+"""Directories; the keeper does nothing else meanwhile, some milliseconds."""
 
 Post = Callable[[ev.Event], None]
 
@@ -36,6 +45,10 @@ class Door(Protocol):
 
     async def close(self) -> None:
         """Let go; nothing is left standing still."""
+        ...
+
+    async def retire(self, before_s: float) -> None:
+        """Remove what is left of jobs that ended before this time, with their output."""
         ...
 
     def describe(self) -> Mapping[str, Any]:
@@ -67,6 +80,7 @@ class LinuxDoor:
 
         open_files = _raise_open_files()
         self._state = config.keeper_state
+        self._is_system = config.is_system
         self.backend = LinuxNode(
             platform=platform,
             timeline=timeline,
@@ -90,6 +104,20 @@ class LinuxDoor:
     async def close(self) -> None:
         """Jobs run on under the keeper."""
         await self.backend.close()
+
+    async def retire(self, before_s: float) -> None:
+        """Directories that are the keeper's are the keeper's to remove."""
+        if not self._is_system:
+            await asyncio.to_thread(remove_old_directories, self._state / "jobs", before_s)
+            return
+        removed = _RETIRED_AT_ONCE
+        while removed == _RETIRED_AT_ONCE:
+            try:
+                asked = {"before_s": before_s, "most": _RETIRED_AT_ONCE}
+                removed = (await self.backend.link.ask("retire", **asked))["removed"]
+            except BackendError as error:
+                log.warning("event=retire_failed problem=%s", error)
+                return
 
     def describe(self) -> Mapping[str, Any]:
         """Suspending, accounting, and where the state directory lies."""
@@ -157,6 +185,9 @@ class SimulatedDoor:
 
     async def close(self) -> None:
         """Nothing to let go."""
+
+    async def retire(self, before_s: float) -> None:
+        """There are no directories."""
 
     def describe(self) -> Mapping[str, Any]:
         """That it is pretended."""

@@ -39,7 +39,6 @@ from iodaemon.daemon.launching import launch_record
 from iodaemon.daemon.metric import Scene
 from iodaemon.daemon.place import prepare_places, spoken_of
 from iodaemon.daemon.report import config_report, node_report, policy_report
-from iodaemon.daemon.retention import remove_old_directories
 from iodaemon.daemon.rights import rights_of
 from iodaemon.daemon.scrape import MetricsPage
 from iodaemon.daemon.server import Server
@@ -130,7 +129,7 @@ class _Daemon:
             with spoken_of(self._config.socket_path, "runtime_dir"):
                 await server.open(self._config.socket_path, self._handed)
             self._announce(driver, door)
-            await self._until_stopped(driver, journal)
+            await self._until_stopped(driver, journal, door)
         except BackendError as error:
             raise ConfigError(str(error)) from error
         finally:
@@ -154,14 +153,14 @@ class _Daemon:
         )
         notify("READY=1", f"STATUS=policy {self._policy.name}, {self._config.backend} backend")
 
-    async def _until_stopped(self, driver: Driver, journal: Journal) -> None:
+    async def _until_stopped(self, driver: Driver, journal: Journal, door: Door) -> None:
         """Wait for a signal; meanwhile forget what is older than ``retain``."""
         feeding = asyncio.create_task(feed_watchdog())
         while not self._stopping.is_set():
             if not driver.problem:
                 before_s = driver.timeline.now_s - self._config.retain_s
                 journal.prune(before_s)
-                await asyncio.to_thread(remove_old_directories, self._jobs_dir, before_s)
+                await door.retire(before_s)
             try:
                 await asyncio.wait_for(self._stopping.wait(), _PRUNE_EVERY_S)
             except TimeoutError:

@@ -241,6 +241,19 @@ def test_a_directory_that_is_not_roots_is_refused(keeper):
     assert f"{keeper.state} is not this user's own directory; chown root: " in ended.stderr
 
 
+def test_directories_of_jobs_that_ended_long_ago_are_the_keepers_to_remove(keeper):
+    keeper.run("true")
+    line = keeper.lines_open[-1]
+    ended_s = os.stat(keeper.directory(1) / "status.json").st_mtime
+    line.ask("start", job=2, attempt=1, launch=keeper.launch("sleep 60"))
+
+    assert {"removed": 0} == line.ask("retire", before_s=ended_s - 1, most=9)
+    assert {"removed": 0} == line.ask("retire", before_s=ended_s + 99, most=0)
+    assert {"removed": 1} == line.ask("retire", before_s=ended_s + 99, most=9)
+    assert ["2.1"] == os.listdir(keeper.state / "jobs")
+    line.ask("kill", job=2, attempt=1, signal=9)
+
+
 def test_systemd_is_told_once_it_answers(keeper):
     keeper.root.chmod(0o700)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices:

@@ -92,6 +92,25 @@ class JobDirectories:
         status = read_json(os.path.join(self.of(key), protocol.STATUS_FILE))
         return {"shim": shim, "alive": False} if status is None else {"status": status}
 
+    def retire(self, before_s: float, most: int) -> int:
+        """Remove up to so many directories of attempts that ended before; how many it were.
+
+        What has no status is not known to have ended. Nobody but the keeper makes files here.
+        """
+        removed = 0
+        for name in os.listdir(self.path):
+            if removed == most:
+                break
+            status = os.path.join(self.of(name), protocol.STATUS_FILE)
+            if parse_job_key(name) is None or not os.path.isfile(status):
+                continue
+            if os.stat(status).st_mtime < before_s:
+                for file in os.listdir(self.of(name)):
+                    os.unlink(os.path.join(self.of(name), file))
+                os.rmdir(self.of(name))
+                removed += 1
+        return removed
+
     def _give_up_if_unclaimed(self, key: str, claimant: Identity) -> None:
         path = os.path.join(self.of(key), protocol.SHIM_FILE)
         if not os.path.exists(path):

@@ -331,6 +331,10 @@ class Keeper:
         self._grip.lay_to_rest(asked.key)
         return {"ok": {}}
 
+    def _do_retire(self, asked: _Asked) -> Message:
+        before_s, most = float(asked.request["before_s"]), int(asked.request["most"])
+        return {"ok": {"removed": self._directories.retire(before_s, most)}}
+
     def _do_leave(self, _asked: _Asked) -> Message:
         self._leaving = self._service is None
         return {"ok": {"jobs": self._pool.busy + len(self._adopted)}}

@@ -15,6 +15,7 @@ Verbs (VERSION 1):
                                             that is being started it waits until it runs
     list {jobs: [[job, attempt], ...]}   -> {jobs: [{job, attempt, frozen, ...as start}]}
     tidy {job, attempt}                  -> {}; the cgroup of an ended job is removed
+    retire {before_s, most}              -> {removed: N}; directories of jobs that ended before
     leave {}                             -> {jobs: N}; the keeper ends once no shim is alive
 """
 
