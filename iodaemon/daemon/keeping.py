@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 
 from iodaemon.backend.linux.directory import JobDirectories
 from iodaemon.backend.linux.grip import Grip
-from iodaemon.backend.linux.link import keeper_command
+from iodaemon.backend.linux.keeper_command import keeper_command
 from iodaemon.backend.linux.means import freezer_of
 from iodaemon.config import Config
 from iodaemon.errors import ConfigError

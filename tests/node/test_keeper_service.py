@@ -12,7 +12,7 @@ import pytest
 from harness import end, until
 from keeping import Keeper
 
-from iodaemon.backend.linux.link import keeper_command
+from iodaemon.backend.linux.keeper_command import keeper_command
 
 NOBODY = pwd.getpwnam("nobody")
 DAEMON = pwd.getpwnam("daemon")

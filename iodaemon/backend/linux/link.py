@@ -12,12 +12,12 @@ import logging
 import math
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from iodaemon.backend.linux import protocol
+from iodaemon.backend.linux.keeper_command import keeper_command
 from iodaemon.backend.linux.protocol import Message
 from iodaemon.errors import BackendError
 from iodaemon.fault import reach
@@ -32,37 +32,6 @@ _RETRY_S: Final = 1.0
 _BEATS: Final = 3
 """So often in the keeper's grace time it hears of the daemon, though nothing be asked."""
 _POLL_S: Final = 0.005
-
-
-def keeper_command(
-    state: Path, socket: Path, grace_s: float, means: str, *identity: int
-) -> list[str]:
-    """How a keeper is started: no site packages, nothing on the path but this package.
-
-    Args:
-        state: where it keeps its jobs' directories.
-        socket: where it listens.
-        grace_s: how long it waits for a daemon before it thaws everything.
-        means: ``auto``, or ``signals`` to do without cgroups.
-        identity: as a service: uid and gid of the daemon, and the least uid that jobs may have.
-    """
-    root = Path(__file__).resolve().parents[3]
-    code = (
-        f"import sys; sys.path.insert(0, {str(root)!r}); "
-        "from iodaemon.backend.linux.keeper_main import main; sys.exit(main())"
-    )
-    return [
-        sys.executable,
-        "-I",
-        "-S",
-        "-c",
-        code,
-        str(state),
-        str(socket),
-        str(grace_s),
-        means,
-        *map(str, identity),
-    ]
 
 
 class KeeperLink:
