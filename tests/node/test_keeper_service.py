@@ -6,6 +6,7 @@ import socket
 import stat
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -265,14 +266,28 @@ def test_systemd_is_told_once_it_answers(keeper):
         assert b"READY=1" in notices.recv(1000).split(b"\n")
 
 
-def test_a_job_ended_with_its_machine_is_not_one_that_failed(keeper):
+@pytest.mark.parametrize("order", ["job first", "shim first"])
+def test_a_job_ended_with_its_machine_is_not_one_that_failed(keeper, order):
     line = keeper.begin()
     started = line.ask("start", job=1, attempt=1, launch=keeper.launch("exec sleep 60"))
     shim, main = started["shim"]["pid"], started["shim"]["main_pid"]
-    os.kill(shim, 15)
-    os.kill(main, 15)
+    for pid in (main, shim) if order == "job first" else (shim, main):
+        os.kill(pid, 15)
+        time.sleep(0.1)  # long enough for the status, if nobody waited
     status = keeper.status()
 
     assert {"code": None, "signal": 15} == status["exit"]
     assert status["stopped_from_outside"]
     until(lambda: not Path(f"/proc/{shim}").exists(), "end of the shim")
+
+
+def test_a_job_ended_by_the_keeper_is_ended_by_nobody_else(keeper):
+    line = keeper.begin()
+    line.ask("start", job=1, attempt=1, launch=keeper.launch("exec sleep 60"))
+    began_s = time.monotonic()
+    line.ask("kill", job=1, attempt=1, signal=15)
+    status = keeper.status()
+
+    assert {"code": None, "signal": 15} == status["exit"]
+    assert "stopped_from_outside" not in status
+    assert time.monotonic() - began_s < 1.5

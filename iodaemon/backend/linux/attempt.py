@@ -22,6 +22,7 @@ from iodaemon.backend.linux.protocol import (
     OUTPUT_FILE,
     SHIM_FILE,
     STATUS_FILE,
+    TOLD_FILE,
     Message,
     claim,
     read_line,
@@ -31,6 +32,11 @@ from iodaemon.fault import reach
 
 _RETRY_S: Final = 1.0
 """Between attempts to write the status on a full disk."""
+_STOP_WITHIN_S: Final = 2.0
+"""Between the first and the last process of a unit that gets its SIGTERM; milliseconds."""
+_LOOK_S: Final = 0.01
+_SHELL_SIGTERM: Final = 128 + signal.SIGTERM
+"""A shell's exit code when its last command died of it."""
 _DISK_TROUBLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 
 
@@ -115,6 +121,7 @@ class Attempt:
 
     def finish(self) -> None:
         """Write the status; it is on the disk on return."""
+        self._hear_of_a_stop()
         read, written, operations = (
             max(0, now - before) for now, before in zip(read_own_io(), self._baseline, strict=True)
         )
@@ -135,6 +142,21 @@ class Attempt:
         reach("shim.written")
         if self._problem is not None:
             self._tell({"status": status})
+
+    def _hear_of_a_stop(self) -> None:
+        """Wait for our own SIGTERM where the job died of one that the keeper did not send.
+
+        systemd sends one to all processes of what it stops, job or shim first as it comes.
+        """
+        ended = _exit_of(self._main_status)
+        is_terminated = ended["signal"] == signal.SIGTERM or ended["code"] == _SHELL_SIGTERM
+        is_service = self._launch.get("min_uid") is not None
+        if not (is_service and is_terminated):
+            return
+        until_s = time.monotonic() + _STOP_WITHIN_S
+        told = os.path.join(self._directory, TOLD_FILE)
+        while not (self.is_told_to_end or os.path.exists(told)) and time.monotonic() < until_s:
+            time.sleep(_LOOK_S)
 
     def _record(self) -> Message:
         cgroup = self._freezer.path(self.key) if isinstance(self._freezer, CgroupFreezer) else None

@@ -5,6 +5,7 @@ Standard library only: the keeper and the signal freezer import this.
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from iodaemon.backend.linux import protocol
@@ -91,6 +92,12 @@ class JobDirectories:
         # It may have written its status and ended since that was looked for.
         status = read_json(os.path.join(self.of(key), protocol.STATUS_FILE))
         return {"shim": shim, "alive": False} if status is None else {"status": status}
+
+    def note_told(self, key: str) -> None:
+        """Note that the keeper is about to tell the job to end."""
+        with contextlib.suppress(FileNotFoundError):
+            path = os.path.join(self.of(key), protocol.TOLD_FILE)
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
     def retire(self, before_s: float, most: int) -> int:
         """Remove up to so many directories of attempts that ended before; how many it were.

@@ -309,6 +309,8 @@ class Keeper:
         return None
 
     def _kill(self, asked: _Asked) -> Message:
+        if self._service is not None:
+            self._directories.note_told(asked.key)
         count = self._grip.kill(asked.key, signal.Signals(int(asked.request["signal"])))
         self._thaw(asked.key)
         return {"ok": {"signalled": count}}

@@ -31,6 +31,8 @@ VERSION: Final = 1
 SHIM_FILE: Final = "shim.json"
 STATUS_FILE: Final = "status.json"
 OUTPUT_FILE: Final = "output"
+TOLD_FILE: Final = "told"
+"""A service's keeper has told the job to end; what else tells it so comes from outside."""
 KEEPER_FILE: Final = "keeper.json"
 LOCK_FILE: Final = "keeper.lock"
 """Held by the keeper (exclusively) and by a shim while it thaws without one (shared)."""
