@@ -71,6 +71,9 @@ class Server:
         Raises:
             OSError: the socket cannot be made.
         """
+        if handed is None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
         self._runner = web.AppRunner(
             self._make_app(),
             access_log=None,
@@ -81,8 +84,6 @@ class Server:
         if handed is not None:  # its file is not ours; who connects meanwhile waits
             await web.SockSite(self._runner, handed).start()
             return
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
         old_mask = os.umask(0o177)
         try:
             await web.UnixSite(self._runner, str(path)).start()
