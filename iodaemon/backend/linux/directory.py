@@ -113,7 +113,9 @@ class JobDirectories:
                 continue
             if os.stat(status).st_mtime < before_s:
                 for file in os.listdir(self.of(name)):
-                    os.unlink(os.path.join(self.of(name), file))
+                    if file != protocol.STATUS_FILE:
+                        os.unlink(os.path.join(self.of(name), file))
+                os.unlink(status)  # last: without it nobody would dare to remove the rest
                 os.rmdir(self.of(name))
                 removed += 1
         return removed
