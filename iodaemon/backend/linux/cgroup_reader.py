@@ -1,7 +1,8 @@
-"""What the kernel says of one cgroup: its processes, CPU time and stall times.
+"""What the kernel says of one cgroup: its processes, CPU time, stall times, and its devices.
 
-cgroup v2 needs no controller for any of these files. Documentation/admin-guide/cgroup-v2.rst:
-cgroup.procs (Linux 4.5), cpu.stat (Linux 4.15), io.pressure and memory.pressure (Linux 4.20).
+cgroup v2 needs no controller for any of these files but io.stat (``sampler.io_stat``).
+Documentation/admin-guide/cgroup-v2.rst: cgroup.procs (Linux 4.5), cpu.stat (Linux 4.15),
+io.pressure and memory.pressure (Linux 4.20).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 from iodaemon.errors import NoData
 from iodaemon.sampler import KeptFile
 from iodaemon.sampler.cpu_stat import parse_cpu_stat
+from iodaemon.sampler.io_stat import IoStat, parse_io_stat
 from iodaemon.sampler.pressure import parse_pressure
 
 
@@ -27,6 +29,8 @@ class CgroupReader:
     def __init__(self, directory: Path) -> None:
         self._procs = KeptFile(directory / "cgroup.procs")
         self._cpu = KeptFile(directory / "cpu.stat")
+        self._io = KeptFile(directory / "io.stat")
+        self._has_io = True
         self._io_pressure = KeptFile(directory / "io.pressure")
         self._memory_pressure = KeptFile(directory / "memory.pressure")
 
@@ -55,6 +59,20 @@ class CgroupReader:
         except NoData:
             return None
 
+    def devices(self) -> dict[str, IoStat] | None:
+        """What was moved on each device, by ``major:minor``; None: there is no io controller.
+
+        Once it was not there it is not looked for again.
+        """
+        if not self._has_io:
+            return None
+        try:
+            text = self._io.read()
+            return parse_io_stat(text) if text.strip() else {}
+        except NoData:
+            self._has_io = False
+            return None
+
     def io_stall_s(self) -> float | None:
         """Time at least one of its tasks waited for I/O; None: the kernel does not count it."""
         return _stall_s(self._io_pressure)
@@ -65,7 +83,8 @@ class CgroupReader:
 
     def close(self) -> None:
         """Give the descriptors back."""
-        for file in (self._procs, self._cpu, self._io_pressure, self._memory_pressure):
+        pressures = (self._io_pressure, self._memory_pressure)
+        for file in (self._procs, self._cpu, self._io, *pressures):
             file.close()
 
 
