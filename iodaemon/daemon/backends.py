@@ -55,6 +55,10 @@ class Door(Protocol):
         """What is measured and done, and by which means: for ``iod node``."""
         ...
 
+    def controls(self) -> Mapping[str, bool]:
+        """What else the kernel may offer for jobs, and whether it does."""
+        ...
+
     def pids(self, job_id: JobId) -> list[int]:
         """The job's processes; empty where there are none."""
         ...
@@ -121,6 +125,7 @@ class LinuxDoor:
 
     def describe(self) -> Mapping[str, Any]:
         """Suspending, accounting, and where the state directory lies."""
+        from iodaemon.backend.linux.control import words_of
         from iodaemon.backend.linux.devices import find_device, unaccounted_devices
 
         link = self.backend.link
@@ -131,9 +136,17 @@ class LinuxDoor:
             "devices": "/proc/diskstats",
             "pinning": "sched_setaffinity and set_mempolicy (preferred)",
             "state_dir": f"{self._state} on {find_device(self._state).description}",
+            "controls": dict(self.controls()),
+            **words_of(link.controls),
             "keeper_pid": link.pid,
             "unaccounted": list(unaccounted_devices()),
         }
+
+    def controls(self) -> Mapping[str, bool]:
+        """By the keeper's word."""
+        from iodaemon.backend.linux.control import flags_of
+
+        return flags_of(self.backend.link.controls)
 
     def pids(self, job_id: JobId) -> list[int]:
         """The job's processes."""
@@ -197,6 +210,10 @@ class SimulatedDoor:
             "devices": "simulated",
             "pinning": "simulated",
         }
+
+    def controls(self) -> Mapping[str, bool]:
+        """There is no kernel."""
+        return {}
 
     def pids(self, job_id: JobId) -> list[int]:  # noqa: ARG002
         """There are none."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from iodaemon.core.decision import Start
 from iodaemon.core.job import Job
-from iodaemon.core.platform import Platform
+from iodaemon.core.platform import Partition, Platform
 
 
 def launch_record(
@@ -50,9 +50,19 @@ def launch_record(
         "umask": job.spec.umask,
         "cpus": cpus,
         "memory_nodes": list(partition.memory_nodes),
+        "fence": _fence(partition),
+        "memory_bytes": job.spec.memory_bytes,
         "stdout": _with_id(job.spec.stdout, job),
         "stderr": _with_id(job.spec.stderr, job),
         "open_files": open_files,
+    }
+
+
+def _fence(partition: Partition) -> dict[str, list[int]]:
+    """What the job cannot leave: all of its socket, of which it gets some CPUs to run on."""
+    return {
+        "cpus": sorted({cpu for slot in partition.slots for cpu in slot.cpus}),
+        "memory_nodes": list(partition.memory_nodes),
     }
 
 

@@ -112,7 +112,7 @@ class _Daemon:
         check_offers(self._policy.rules, door.backend.offers, self._config.backend)
         for warning in self._policy.rules.cautions(driver.state.platform):
             log.warning('event=warned text="%s"', warning)
-        metrics = MetricsPage(Exporter(Scene(driver, lambda: door.samples_skipped)))
+        metrics = MetricsPage(Exporter(Scene(driver, lambda: door.samples_skipped, door.controls)))
         server = self._make_server(driver, journal, door, metrics)
         try:
             await door.open()

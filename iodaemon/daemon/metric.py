@@ -5,7 +5,7 @@ The exporter's table is made of these; so is the table in docs/metrics.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Literal, NamedTuple, assert_never
 
 from prometheus_client.core import (
@@ -33,10 +33,12 @@ class Scene(NamedTuple):
     Attributes:
         driver: with the state, the journal, the rules and the tally.
         samples_skipped: how many readings were skipped because the last one was still under way.
+        controls: what the kernel may offer for jobs besides, and whether it does.
     """
 
     driver: Driver
     samples_skipped: Callable[[], int]
+    controls: Callable[[], Mapping[str, bool]] = dict
 
 
 class Metric(NamedTuple):

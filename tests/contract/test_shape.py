@@ -32,7 +32,7 @@ FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "m
 
 KEEPER_MODULES = (
     *("keeper", "keeper_main", "pool", "shim", "attempt", "launch", "freezer", "process"),
-    *("protocol", "means", "scope", "service", "account"),
+    *("protocol", "means", "scope", "service", "account", "fence"),
 )
 HEAVY = ("aiohttp", "msgspec", "psutil", "pyudev", "sqlite3", "asyncio")
 """What the command line must not wait for."""

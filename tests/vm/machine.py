@@ -19,6 +19,8 @@ from typing import NamedTuple
 SOCKETS = 4
 MEMORY_MIB = int(os.environ.get("IOD_VM_NODE_MIB", "512"))
 """Of each NUMA node."""
+SPARE_BYTES = 256 << 20
+"""Of the second disk, /dev/vda; it is empty."""
 ACCELERATION = os.environ.get("IOD_VM_ACCEL", "tcg,thread=multi,tb-size=256")
 """Where /dev/kvm is that of a virtual machine, a stock kernel may hang in it: not by default."""
 BOOT_WITHIN_S = 180.0
@@ -52,6 +54,8 @@ class Machine:
         self.boot_s = 0.0
         """From power on to the agent's first word."""
         try:
+            (self._place / "spare").touch()
+            os.truncate(self._place / "spare", SPARE_BYTES)
             with (
                 _listen(self._place / "agent") as agent,
                 _listen(self._place / "monitor") as monitor,
@@ -194,6 +198,8 @@ def qemu_command(image, place):
         *("-kernel", str(image.kernel), "-append", KERNEL_WORDS),
         *("-drive", f"file={image.disk},format=raw,snapshot=on,cache=unsafe,if=none,id=root"),
         *("-device", "nvme,drive=root,serial=root"),
+        *("-drive", f"file={place}/spare,format=raw,cache=unsafe,if=none,id=spare"),
+        *("-device", "virtio-blk-pci,drive=spare,serial=spare"),
         *("-device", "virtio-serial-pci", "-chardev", f"socket,id=agent,path={place}/agent"),
         *("-device", "virtserialport,chardev=agent,name=iod.agent"),
         *("-chardev", f"socket,id=qmp,path={place}/monitor", "-mon", "chardev=qmp,mode=control"),

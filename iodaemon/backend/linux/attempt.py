@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final, NoReturn
 
 from iodaemon.backend.linux import launch as launching
+from iodaemon.backend.linux.fence import find_memory_end
 from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer
 from iodaemon.backend.linux.process import Identity, do_nothing, identify, read_own_io
 from iodaemon.backend.linux.protocol import (
@@ -135,6 +136,7 @@ class Attempt:
             "started_monotonic_s": self._started_monotonic_s,
             "ended_s": time.time(),
             "ended_monotonic_s": time.monotonic(),
+            "memory_end": find_memory_end(self._cgroup()),
             **({"stopped_from_outside": True} if self.is_told_to_end else {}),
             **(self._problem or {}),
         }
@@ -158,14 +160,16 @@ class Attempt:
         while not (self.is_told_to_end or os.path.exists(told)) and time.monotonic() < until_s:
             time.sleep(_LOOK_S)
 
+    def _cgroup(self) -> str | None:
+        return self._freezer.path(self.key) if isinstance(self._freezer, CgroupFreezer) else None
+
     def _record(self) -> Message:
-        cgroup = self._freezer.path(self.key) if isinstance(self._freezer, CgroupFreezer) else None
         return {
             **self._shim._asdict(),
             "main_pid": None,
             "main_start_ticks": None,
             "freezer": self._freezer.name,
-            "cgroup": cgroup,
+            "cgroup": self._cgroup(),
             "started_s": self._started_s,
             "started_monotonic_s": self._started_monotonic_s,
             "baseline": [0, 0, 0],

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from iodaemon.backend.linux.directory import JobDirectories
+from iodaemon.backend.linux.fence import hand_down
 from iodaemon.backend.linux.process import (
     children_of,
     descendants_of,
@@ -42,6 +43,8 @@ class Freezer(Protocol):
 
     name: str
     detail: str
+    controls: tuple[str, ...]
+    """What a job's cgroup has besides (``fence``); empty without one."""
 
     def make(self, key: str) -> None:
         """Prepare for a job, before its shim is forked."""
@@ -101,6 +104,7 @@ class CgroupFreezer:
     def __init__(self, base: str, *, hosts_keeper: bool = True) -> None:
         self.base = base
         self.detail = f"cgroup v2 at {base}"
+        self.controls: tuple[str, ...] = ()
         self._home = os.path.dirname(base)
         self._hosts_keeper = hosts_keeper
 
@@ -121,6 +125,11 @@ class CgroupFreezer:
             raise
         if self._hosts_keeper:
             _write(os.path.join(base, "keeper", "cgroup.procs"), "0")
+            self.take_controls()
+
+    def take_controls(self) -> None:
+        """Hand down to the jobs what the tree has, now that no process is at its top."""
+        self.controls = hand_down(self.base)
 
     def _prove(self) -> None:
         probe = os.path.join(self.base, "jobs", f"probe.{os.getpid()}")
@@ -231,6 +240,7 @@ class SignalFreezer:
     """
 
     name = "signals"
+    controls: tuple[str, ...] = ()
 
     def __init__(self, directories: JobDirectories, detail: str) -> None:
         self._directories = directories

@@ -222,6 +222,7 @@ class Keeper:
                 "pid": self._me.pid,
                 "freezer": self._freezer.name,
                 "detail": self._freezer.detail,
+                "controls": self._freezer.controls,
             }
         }
 
@@ -232,7 +233,7 @@ class Keeper:
             return None
         if not self._directories.make(key):
             return {"ok": self._directories.describe(key, self._me)}
-        make_cgroup(self._service, self._freezer, key)
+        make_cgroup(self._service, self._freezer, key, asked.request["launch"])
         reach("keeper.cgroup_made")
         self._starting[key] = [asked]
         try:

@@ -78,6 +78,7 @@ class KeeperLink:
         self._tasks: list[asyncio.Task[None]] = []
         self.freezer = "unknown"
         self.detail = ""
+        self.controls: tuple[str, ...] = ()
         self.pid = 0
 
     async def open(self) -> None:
@@ -248,6 +249,7 @@ class KeeperLink:
         reach("link.greeted")
         ok = answer["ok"]
         self.freezer, self.detail, self.pid = ok["freezer"], ok["detail"], ok["pid"]
+        self.controls = tuple(ok.get("controls", ()))
         return True
 
     def _start_if_none(self) -> None:

@@ -15,6 +15,7 @@ import msgspec
 
 from iodaemon.backend.linux import outcome
 from iodaemon.backend.linux.ends import Ends
+from iodaemon.backend.linux.fence import find_memory_end
 from iodaemon.backend.linux.link import KeeperLink
 from iodaemon.backend.linux.protocol import Message
 from iodaemon.backend.linux.reading import NodeReader
@@ -276,9 +277,10 @@ class LinuxNode:
         job_id, attempt = track.job_id, track.attempt
         await self._hold(track, "thaw")
         end = await track.gone()
-        totals = self.reader.known_totals(job_id)
+        totals, memory = self.reader.known_totals(job_id), find_memory_end(track.cgroup)
         self._forget(track)
-        self._post(outcome.orphaned(job_id, attempt, end, totals, self._timeline.now_s))
+        now_s = self._timeline.now_s
+        self._post(outcome.orphaned(job_id, attempt, end, totals, now_s, memory=memory))
         try:
             await self.link.ask("tidy", job=job_id, attempt=attempt)
         except BackendError as error:

@@ -10,6 +10,7 @@ from iodaemon.backend.linux.process import read_boot_id
 from iodaemon.backend.linux.protocol import Message
 from iodaemon.core import event as ev
 from iodaemon.core.job import Exit, IoTotals, JobId
+from iodaemon.units import format_bytes
 
 _TOLD_BY_SIGTERM: Final = 128 + signal.SIGTERM
 """A shell's exit code when its last command died of it."""
@@ -47,19 +48,39 @@ def ended(job_id: JobId, attempt: int, status: Message, now_s: float) -> list[ev
             began(job_id, attempt, status, at_s),
             lost(job_id, attempt, note, at_s, by_reboot=True),
         ]
+    memory = status.get("memory_end")
     return [
         began(job_id, attempt, status, at_s),
         ev.JobExited(
             at_s=at_s,
             job_id=job_id,
             attempt=attempt,
-            exit=Exit(code=status["exit"]["code"], signal=status["exit"]["signal"]),
+            exit=_exit(status["exit"]["code"], status["exit"]["signal"], memory),
+            note="" if memory is None else _tell(memory),
             io=IoTotals(
                 read_bytes=status["io"]["read_bytes"],
                 written_bytes=status["io"]["written_bytes"],
             ),
         ),
     ]
+
+
+def _exit(code: int | None, number: int | None, memory: Message | None) -> Exit:
+    """How it ended; a job that went on without those that were killed, and is content, may."""
+    return Exit(code=code, signal=number, out_of_memory=memory is not None and code != 0)
+
+
+def _tell(memory: Message) -> str:
+    """What the kernel killed it, or a part of it, for; ``fence.find_memory_end``."""
+    limit, nodes = memory["limit_bytes"], memory["nodes"]
+    if memory["at_limit"] and limit is not None:
+        why = f"its limit of {format_bytes(limit)} (--mem) was reached"
+    elif nodes:
+        why = f"no memory was left on NUMA node {nodes}, which is its socket's"
+    else:
+        why = "the machine had no memory left"
+    many = "1 process was" if memory["killed"] == 1 else f"{memory['killed']} processes were"
+    return f"{many} killed: {why}"
 
 
 def _moment(record: Message, word: str, now_s: float) -> float:
@@ -86,15 +107,23 @@ def is_of_the_machine(status: Message) -> bool:
 
 
 def orphaned(
-    job_id: JobId, attempt: int, end: Exit, totals: IoTotals, now_s: float
+    job_id: JobId,
+    attempt: int,
+    end: Exit,
+    totals: IoTotals,
+    now_s: float,
+    *,
+    memory: Message | None = None,
 ) -> ev.JobExited:
     """The end of a job whose shim was killed; an empty ``end`` is one nobody knows."""
     known = "the kernel told its exit" if end != Exit() else "its exit is unknown"
+    if memory is not None:
+        known = _tell(memory)
     return ev.JobExited(
         at_s=now_s,
         job_id=job_id,
         attempt=attempt,
-        exit=end,
+        exit=_exit(end.code, end.signal, memory),
         io=totals,
         note=f"its shim was killed; {known}",
     )

@@ -5,8 +5,8 @@ each is answered, not necessarily in order, by an object with the same ``id`` an
 ``ok`` or ``error``. Standard library only.
 
 Verbs (VERSION 1):
-    hello {version, state}               -> {version, pid, freezer, detail}; state is the
-                                            directory the daemon means, by its real path
+    hello {version, state}               -> {version, pid, freezer, detail, controls}; state
+                                            is the directory the daemon means, by its real path
     start {job, attempt, launch}         -> {shim: {...}, alive} or {status: {...}} or
                                             {never_ran}; asked again: what is there
     freeze {job, attempt}                -> {frozen: true} once every process stands still

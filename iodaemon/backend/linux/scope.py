@@ -45,6 +45,7 @@ def open_scope(hierarchy: str) -> CgroupFreezer:
     for pid in _pids(base):  # no process may stay where controllers are handed down
         with contextlib.suppress(ProcessLookupError):
             _move(pid, os.path.join(base, "keeper"))
+    freezer.take_controls()
     return freezer
 
 

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from iodaemon.backend.linux.freezer import Freezer
+from iodaemon.backend.linux.fence import confine
+from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer
 from iodaemon.backend.linux.protocol import Message
 
 
@@ -30,8 +31,11 @@ class Service(NamedTuple):
     reopen: Callable[[], object]
 
 
-def make_cgroup(service: Service | None, freezer: Freezer, key: str) -> None:
-    """Prepare for a job; who stops the jobs' scope stops the jobs, not the service."""
+def make_cgroup(service: Service | None, freezer: Freezer, key: str, launch: Message) -> None:
+    """Prepare for a job; who stops the jobs' scope stops the jobs, not the service.
+
+    Where its fence or its limit cannot be set it runs without.
+    """
     try:
         freezer.make(key)
     except FileNotFoundError:
@@ -39,6 +43,9 @@ def make_cgroup(service: Service | None, freezer: Freezer, key: str) -> None:
             raise
         service.reopen()
         freezer.make(key)
+    if isinstance(freezer, CgroupFreezer):
+        for problem in confine(freezer.path(key), freezer.controls, launch):
+            say(f"job {key}: {problem}")
 
 
 def grant(service: Service | None, launch: Message) -> Message:
