@@ -59,6 +59,14 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
             le=64,
         ),
     ] = 1
+    fence: Annotated[
+        Literal["socket", "cpus", "none"],
+        Meta(
+            description="what a job cannot leave, where its cgroup can have a cpuset: its socket "
+            "with CPUs and memory, the socket's CPUs only (a job that needs more memory than its "
+            "socket has gets another one's), or nothing"
+        ),
+    ] = "socket"
 
     def __post_init__(self) -> None:
         """Refuse what names no CPUs, or one CPU twice."""

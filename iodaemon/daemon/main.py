@@ -204,6 +204,7 @@ class _Daemon:
                 driver.environment(job.spec.environment_id),
                 api_socket=self._config.socket_path,
                 open_files=open_files,
+                fence=self._config.topology.fence,
             )
 
         return launch_of

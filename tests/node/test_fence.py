@@ -14,7 +14,7 @@ from iodaemon.backend.linux.fence import (
 from iodaemon.backend.linux.outcome import ended, orphaned
 from iodaemon.core.job import Exit, IoTotals, JobId
 from iodaemon.core.platform import Partition, PartitionId, Slot, SlotId
-from iodaemon.daemon.launching import _fence
+from iodaemon.daemon.launching import fence_of
 
 ALL = ("cpuset", "io", "memory")
 EVENTS = "low 0\nhigh 0\nmax 57\noom 1\noom_kill 2\noom_group_kill 1\n"
@@ -232,8 +232,11 @@ def test_every_control_is_told_with_and_without():
     assert {"cpuset": True, "io": False, "memory": False, "pressure": False} == flags_of(["cpuset"])
 
 
-def test_the_fence_is_the_whole_socket():
+def test_the_fence_is_the_whole_socket_or_what_was_configured():
     slots = tuple(Slot(id=SlotId(cpu), cpus=(cpu, cpu + 8)) for cpu in (4, 5))
     partition = Partition(id=PartitionId(1), slots=slots, memory_nodes=(2, 3))
 
-    assert {"cpus": [4, 5, 12, 13], "memory_nodes": [2, 3]} == _fence(partition)
+    cpus = [4, 5, 12, 13]
+    assert {"cpus": cpus, "memory_nodes": [2, 3]} == fence_of(partition, "socket")
+    assert {"cpus": cpus, "memory_nodes": []} == fence_of(partition, "cpus")
+    assert fence_of(partition, "none") is None

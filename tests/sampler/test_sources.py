@@ -9,9 +9,9 @@ from iodaemon.errors import NoData
 from iodaemon.sampler import KeptFile, diskstats, io_stat, mountinfo, pressure, proc_io
 from iodaemon.sampler.cpu_stat import CpuStat, parse_cpu_stat
 from iodaemon.sampler.diskstats import parse_diskstats
+from iodaemon.sampler.io_stat import IoStat, parse_io_stat
 from iodaemon.sampler.meminfo import Meminfo, parse_meminfo
 from iodaemon.sampler.mountinfo import find_mount, parse_mountinfo
-from iodaemon.sampler.io_stat import IoStat, parse_io_stat
 from iodaemon.sampler.pressure import Pressure, parse_pressure
 from iodaemon.sampler.proc_io import ProcIo, parse_proc_io
 from iodaemon.sampler.statm import Statm, parse_statm

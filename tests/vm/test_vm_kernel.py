@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from server import SCOPE
 
 ENDS = ("COMPLETED", "FAILED", "LOST", "CANCELLED", "OUT_OF_MEMORY")
 MIB = 1 << 20
@@ -95,6 +96,47 @@ def test_a_job_cannot_leave_its_socket(service):
         socket, said = each["socket"], json.loads(service.output(job))
         assert str(socket) == said.pop("mems")
         assert {name: [socket] for name in said} == said
+
+
+@pytest.mark.parametrize("how", ["restart iodaemon-keeper", "restart iodaemon", "daemon-reload"])
+def test_fence_and_limit_outlive_what_happens_to_the_units(service, how):
+    job = service.submit("sleep 600", memory_bytes=96 * MIB)
+    shown = service.await_state(job, "RUNNING")
+    service.machine.sh(f"systemctl {how}", limit_s=200)
+    service.await_ready()
+
+    after = service.run("grep Mems_allowed_list /proc/self/status | cut -f2", memory_bytes=96 * MIB)
+    files = ("cpuset.mems.effective", "cpuset.cpus.effective", "memory.max", "memory.swap.max")
+    cgroup = service.cgroup(job)
+    found = service.machine.sh(" ".join(["cat", *(f"{cgroup}/{name}" for name in files)]))
+
+    assert [str(shown["socket"])] * 2 + [str(96 * MIB), "0"] == found.split()
+    assert f"{after[1]['socket']}\n" == after[0]
+
+
+def test_another_scope_has_it_all_as_well(service):
+    service.machine.sh("systemctl stop iodaemon-jobs.scope", limit_s=200)
+
+    script = "grep Mems_allowed_list /proc/self/status | cut -f2"
+    printed, shown = service.run(script, memory_bytes=96 * MIB)
+
+    assert f"{shown['socket']}\n" == printed
+
+
+def test_what_the_kernel_says_of_a_want_of_memory(service):
+    """The very texts that the parsers are tested with."""
+    script = f"trap : TERM; {hog(200)} & wait; sleep 1; true"
+    job = service.submit(script, memory_bytes=96 * MIB)
+    service.await_state(job, *ENDS, limit_s=200)
+    status = json.loads(
+        service.machine.sh(f"cat /var/lib/iodaemon-keeper/jobs/{job}.1/status.json")
+    )
+
+    print(service.machine.sh(f"head -50 {SCOPE}/jobs/memory.events {SCOPE}/jobs/io.stat"))
+
+    end = status["memory_end"]
+    assert end["killed"] >= 2  # the whole job, though one process took it all
+    assert (96 * MIB, True) == (end["limit_bytes"], end["at_limit"] >= 1)
 
 
 def test_a_job_over_its_limit_ends_as_out_of_memory_and_says_so(service):

@@ -30,7 +30,7 @@ CONTROLS: Final = (
     Control(
         "cpuset",
         "socket fence",
-        "cpuset.cpus and cpuset.mems of the job's cgroup: it cannot leave its socket",
+        "cpuset of the job's cgroup: it cannot leave what [topology] fence says",
         "none: a job is put on its socket, and may leave it",
         "a job can move to other sockets' CPUs and memory (taskset, numactl)",
     ),
