@@ -5,7 +5,6 @@ import pytest
 from iodaemon.backend.linux.cgroup_reader import CgroupReader
 from iodaemon.backend.linux.leaves import Leaves
 from iodaemon.core.platform import DeviceId
-from iodaemon.sampler.io_stat import IoStat
 
 STACK = {
     "254:0": ("vda", ()),
@@ -35,7 +34,8 @@ def root(tmp_path):
 
 
 def moved(*numbers):
-    return {number: IoStat(read_bytes=1, written_bytes=100) for number in numbers}
+    figures = "rbytes=1 wbytes=100 rios=1 wios=1 dbytes=0 dios=0"
+    return "".join(f"{number} {figures}\n" for number in numbers).encode()
 
 
 def test_a_mirror_on_two_volumes_of_a_disk_counts_on_the_disk_alone(root):
@@ -63,12 +63,13 @@ def test_a_disk_that_comes_later_counts_from_then_on(root):
 
 def test_no_device_yet_is_nothing_and_no_controller_is_unknown(root, tmp_path):
     without = CgroupReader(tmp_path)
-    assert without.devices() is None
+    assert without.io_record() is None
     (tmp_path / "io.stat").write_text("")
-    assert without.devices() is None
     with_io = CgroupReader(tmp_path)
-    assert {} == with_io.devices()
-    (tmp_path / "io.stat").write_text("254:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0\n")
-    assert {"254:0": IoStat(read_bytes=4096, reads=1)} == with_io.devices()
+
+    assert without.io_record() is None
+    assert (0, 0) == Leaves(root).sum(with_io.io_record())
+    (tmp_path / "io.stat").write_bytes(moved("254:0"))
+    assert (1, 100) == Leaves(root).sum(with_io.io_record())
     for reader in (without, with_io):
         reader.close()

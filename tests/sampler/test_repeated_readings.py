@@ -99,3 +99,9 @@ def test_what_is_written_back_for_a_job_that_has_not_run_is_told(machine):
 
     assert first is again
     assert (0, 8192) == (first.device_written_bytes, later.device_written_bytes)
+
+
+def test_an_io_stat_that_says_nothing_known_is_unknown(machine):
+    (machine.cpu_stat.parent / "io.stat").write_text("what is this\n")
+
+    assert machine.reader.read(DISKS).device_written_bytes is None

@@ -12,7 +12,6 @@ from pathlib import Path
 from iodaemon.errors import NoData
 from iodaemon.sampler import KeptFile
 from iodaemon.sampler.cpu_stat import parse_cpu_stat
-from iodaemon.sampler.io_stat import IoStat, parse_io_stat
 from iodaemon.sampler.pressure import parse_pressure
 
 
@@ -59,16 +58,15 @@ class CgroupReader:
         except NoData:
             return None
 
-    def devices(self) -> dict[str, IoStat] | None:
-        """What was moved on each device, by ``major:minor``; None: there is no io controller.
+    def io_record(self) -> bytes | None:
+        """``io.stat`` as it is; None: there is no io controller, or the cgroup is gone.
 
         Once it was not there it is not looked for again.
         """
         if not self._has_io:
             return None
         try:
-            text = self._io.read()
-            return parse_io_stat(text) if text.strip() else {}
+            return self._io.read()
         except NoData:
             self._has_io = False
             return None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 
 from iodaemon.backend.linux import block
 from iodaemon.core.platform import DeviceId
-from iodaemon.sampler.io_stat import IoStat
+from iodaemon.sampler.io_stat import parse_io_stat
 
 
 class Leaves:
@@ -23,14 +23,14 @@ class Leaves:
         self._known = frozenset(known)
         self._is_leaf: dict[str, bool] = {}
 
-    def sum(self, devices: Mapping[str, IoStat]) -> tuple[int, int]:
+    def sum(self, record: bytes) -> tuple[int, int]:
         """Bytes read and written on leaf disks: what lies upon them would count twice.
 
         Args:
-            devices: by ``major:minor``.
+            record: an io.stat; an empty one is of a cgroup that moved nothing yet.
         """
         read_bytes = written_bytes = 0
-        for number, stat in devices.items():
+        for number, stat in parse_io_stat(record).items() if record.strip() else ():
             if self._look_up(number):
                 read_bytes += stat.read_bytes
                 written_bytes += stat.written_bytes

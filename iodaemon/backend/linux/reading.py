@@ -46,6 +46,8 @@ class _JobReader:
         self._leaves = leaves
         self._track = track
         self._record = b""
+        self._io_record: bytes | None = None
+        self._on_leaves: tuple[int | None, int | None] = (None, None)
         self._repeats = 1 + track.job_id % _MOST_REPEATS
         self._counters = JobCounters()
         read, written, operations = track.baseline
@@ -79,10 +81,14 @@ class _JobReader:
         self._counters = last
         return last
 
-    def _moved(self) -> tuple[int, int] | tuple[None, None]:
+    def _moved(self) -> tuple[int | None, int | None]:
         """Bytes read and written on leaf disks; None: not counted."""
-        found = None if self._cgroup is None else self._cgroup.devices()
-        return (None, None) if found is None else self._leaves.sum(found)
+        record = None if self._cgroup is None else self._cgroup.io_record()
+        if record != self._io_record:
+            self._io_record, self._on_leaves = record, (None, None)
+            with contextlib.suppress(NoData):  # a text that names no device
+                self._on_leaves = self._leaves.sum(record) if record is not None else (None, None)
+        return self._on_leaves
 
     def _has_run(self) -> bool:
         """False only when its CPU time is known to be what it was."""
