@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: help setup test lint demo experiments bench bench-regulation campaign format clean
+.PHONY: help setup test lint demo experiments bench bench-regulation campaign vm-test format clean
 
 help:
 	@echo "make test     all gates: ruff, mypy, import contracts, every test (8 minutes)"
@@ -13,6 +13,7 @@ help:
 	@echo "make bench    how fast the scheduler is, beside its peers; ARGS='--quick' (5 minutes, 1)"
 	@echo "make bench-regulation   real jobs with and without regulation on three beds (about an hour; root)"
 	@echo "make campaign   kills at every step and at random beside thousands of operations (7 minutes)"
+	@echo "make vm-test   units, users and sockets on a virtual server with four sockets (root; qemu)"
 	@echo "make setup    the virtual environment in .venv"
 	@echo "make format   format the code"
 	@echo "make clean    remove .venv and caches"
@@ -53,6 +54,10 @@ bench-regulation: $(STAMP)
 # Every fault point and thousands of random operations. ARGS="--operations 5000 --seed 1 --write"
 campaign: $(STAMP)
 	@$(BIN)/python tests/node/campaign/campaign.py $(ARGS)
+
+# Needs root and mmdebstrap, e2fsprogs, qemu-system-x86, seabios. ARGS="-k units -s"
+vm-test: $(STAMP)
+	$(BIN)/python -m pytest -m vm tests/vm $(ARGS)
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

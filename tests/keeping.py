@@ -9,7 +9,7 @@ import pytest
 from harness import Server, until
 
 from iodaemon.backend.linux import protocol
-from iodaemon.backend.linux.link import keeper_command
+from iodaemon.backend.linux.keeper_command import keeper_command
 
 
 class Line:

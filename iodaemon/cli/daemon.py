@@ -9,7 +9,7 @@ import typer
 
 from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.failure import UsageError, nearest
-from iodaemon.cli.option import Word, option
+from iodaemon.cli.option import OFF, Word, option
 from iodaemon.cli.session import SOCKET_NAME, Session
 
 app = new_app()
@@ -25,6 +25,10 @@ StateDir = Annotated[
     Word, option("--state-dir", metavar="DIR", text="The journal and the jobs' directories.")
 ]
 Socket = Annotated[Word, option("--socket", metavar=f"DIR/{SOCKET_NAME}", text="Where it listens.")]
+System = Annotated[
+    bool,
+    option("--system", text="Be the service for all users, with the keeper of its own unit."),
+]
 ConfigFile = Annotated[Word, option("--config", metavar="FILE", text="The configuration file.")]
 LogLevel = Annotated[
     str, option("--log-level", metavar="|".join(LOG_LEVELS), text="How much it tells [info].")
@@ -39,6 +43,7 @@ def daemon(
     state_dir: StateDir = None,
     socket: Socket = None,
     config: ConfigFile = None,
+    system: System = OFF,
     log_level: LogLevel = "info",
 ) -> int:
     """Run the daemon in the foreground.
@@ -54,7 +59,7 @@ def daemon(
         "state_dir": None if state_dir is None else os.path.abspath(state_dir),
         "runtime_dir": _runtime_dir(socket or session.api),
     }
-    loaded = session.load_config(overrides)
+    loaded = session.load_config(overrides, is_system=system)
     from iodaemon.daemon.main import run
 
     return run(loaded, log_level=log_level)

@@ -46,6 +46,7 @@ VERBS: Final[Mapping[str, str]] = MappingProxyType(
         "config": "config",
         "sim": "sim",
         "daemon": "daemon",
+        "keeper": "keeper",
     }
 )
 """Each verb and the module it lives in."""

@@ -62,8 +62,12 @@ class Session:
                 self._is_simulated = False
         return self._is_simulated
 
-    def load_config(self, overrides: Mapping[str, Any]) -> Config:
+    def load_config(self, overrides: Mapping[str, Any], *, is_system: bool = False) -> Config:
         """The settings in force; options override the file.
+
+        Args:
+            overrides: what options say.
+            is_system: those of the system's service.
 
         Raises:
             ConfigError: one line with file, table and key.
@@ -71,7 +75,7 @@ class Session:
         from iodaemon.config import load_config
 
         path = Path(self.config) if self.config else None
-        return load_config(path, os.environ, os.geteuid(), overrides)
+        return load_config(path, os.environ, os.geteuid(), overrides, is_system=is_system)
 
 
 def find_socket(

@@ -27,7 +27,7 @@ app = new_app()
 CommandWords = Annotated[Words, argument("COMMAND")]
 Name = Annotated[Word, option("-J", "--name", metavar="NAME", text="Shown in the queue.")]
 Cpus = Annotated[Word, option("-n", "--cpus", metavar="N", text="CPUs, all of one socket [1].")]
-Mem = Annotated[Word, option("--mem", metavar="SIZE", text="Memory: 16G; bare number: MiB.")]
+Mem = Annotated[Word, option("--mem", metavar="SIZE", text="Memory limit: 16G; bare number: MiB.")]
 Time = Annotated[
     Word,
     option(

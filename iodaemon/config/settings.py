@@ -23,6 +23,8 @@ from iodaemon.config.table import decode_table, read_toml
 from iodaemon.errors import ConfigError
 
 SYSTEM_CONFIG: Final = Path("/etc/iodaemon/config.toml")
+SYSTEM_KEEPER_DIR: Final = "/var/lib/iodaemon-keeper"
+"""Beside the daemon's directory, not in it: the daemon could put another one in its place."""
 _SOCKET_NAMES: Final = ("iod.sock", "keeper.sock")
 _LONGEST_SOCKET_BYTES: Final = 107
 """sun_path holds 108 bytes with the closing NUL (unix(7))."""
@@ -57,6 +59,14 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
             le=64,
         ),
     ] = 1
+    fence: Annotated[
+        Literal["socket", "cpus", "none"],
+        Meta(
+            description="what a job cannot leave, where its cgroup can have a cpuset: its socket "
+            "with CPUs and memory, the socket's CPUs only (a job that needs more memory than its "
+            "socket has gets another one's), or nothing"
+        ),
+    ] = "socket"
 
     def __post_init__(self) -> None:
         """Refuse what names no CPUs, or one CPU twice."""
@@ -78,6 +88,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     state_dir: Annotated[str, Meta(description="the journal and the jobs' directories")]
     runtime_dir: Annotated[str, Meta(description="the sockets of daemon and keeper")]
+    keeper_dir: Annotated[
+        str | None,
+        Meta(
+            description="the jobs' directories, where they are not in state_dir: as a service of "
+            "the system, where only root may write to them"
+        ),
+    ] = None
+    min_uid: Annotated[
+        int,
+        Meta(description="as a service of the system: the least uid whose jobs are run", ge=0),
+    ] = 1000
     backend: Annotated[
         Literal["linux", "simulated"],
         Meta(description="linux: this machine; simulated: a pretended one, to try things out"),
@@ -133,9 +154,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse places that cannot work."""
-        for name in ("state_dir", "runtime_dir"):
+        for name in ("state_dir", "runtime_dir", "keeper_dir"):
             path = getattr(self, name)
-            if not path.startswith("/"):
+            if path is not None and not path.startswith("/"):
                 raise ValueError(f"{name} is {path!r}; write an absolute path")
         longest = max((f"{self.runtime_dir}/{name}" for name in _SOCKET_NAMES), key=len)
         length = len(os.fsencode(longest))
@@ -151,6 +172,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def socket_path(self) -> Path:
         """Where the daemon listens."""
         return Path(self.runtime_dir) / "iod.sock"
+
+    @property
+    def keeper_socket(self) -> Path:
+        """Where the keeper listens."""
+        return Path(self.runtime_dir) / "keeper.sock"
+
+    @property
+    def keeper_state(self) -> Path:
+        """The keeper's directory; the jobs' are in ``jobs`` below it."""
+        return Path(self.keeper_dir or self.state_dir)
 
     @property
     def journal_path(self) -> Path:
@@ -175,14 +206,21 @@ class Config(Settings, frozen=True, kw_only=True):
     Attributes:
         file: the configuration file that was read; None: there is none.
         origins: for each key (``topology.slot``) ``default``, ``option``, or the file's path.
+        is_system: a service for all users of the machine, with a keeper of its own.
     """
 
+    is_system: bool = False
     file: str | None = None
     origins: Mapping[str, str] = MappingProxyType({})
 
 
 def load_config(
-    path: Path | None, environ: Mapping[str, str], uid: int, overrides: Mapping[str, Any]
+    path: Path | None,
+    environ: Mapping[str, str],
+    uid: int,
+    overrides: Mapping[str, Any],
+    *,
+    is_system: bool = False,
 ) -> Config:
     """The settings in force: option over file over default.
 
@@ -191,10 +229,12 @@ def load_config(
         environ: for the XDG directories and HOME.
         uid: root gets the system's places.
         overrides: what options say, by key as in the file; None values are not given.
+        is_system: the places of the system's service, whoever runs it.
 
     Raises:
         ConfigError: one line with file (or "options"), table and key.
     """
+    uid = 0 if is_system else uid
     file = path or default_file(environ, uid)
     table = _read(file, must_exist=path is not None)
     given = {key: value for key, value in overrides.items() if value is not None}
@@ -203,6 +243,8 @@ def load_config(
         for key in ("state_dir", "runtime_dir")
         if key not in table and key not in given
     }
+    if is_system and "keeper_dir" not in table:
+        places["keeper_dir"] = SYSTEM_KEEPER_DIR
     chosen = {key: value for key, value in given.items() if key in ("state_dir", "runtime_dir")}
     where = str(file) if table else "configuration"
     settings = decode_table({**places, **table, **chosen}, Settings, where=where)
@@ -210,6 +252,7 @@ def load_config(
         settings = decode_table(_merged({**places, **table}, given), Settings, where="options")
     return Config(
         **{name: getattr(settings, name) for name in Settings.__struct_fields__},
+        is_system=is_system,
         file=str(file) if table else None,
         origins=_origins(settings, table, given, str(file)),
     )

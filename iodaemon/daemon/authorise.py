@@ -23,6 +23,9 @@ Verb = Literal[
 ]
 
 _CREDENTIALS: Final = "3i"  # struct ucred: pid, uid, gid (unix(7), SO_PEERCRED)
+_SO_PEERGROUPS: Final = 59  # include/uapi/asm-generic/socket.h, Linux 4.13
+_MOST_GROUPS: Final = 65536  # include/uapi/linux/limits.h, NGROUPS_MAX
+_FOR_ALL: Final = frozenset({"see", "submit"})
 
 
 class Actor(NamedTuple):
@@ -30,34 +33,76 @@ class Actor(NamedTuple):
 
     pid: int
     uid: int
+    gids: frozenset[int] = frozenset()
+
+
+class Rights(NamedTuple):
+    """Whom a daemon serves.
+
+    Attributes:
+        owner_uid: the user it runs as, who may do everything.
+        is_shared: it serves all users of the machine, each for their own jobs.
+        admin_gid: of a shared one, the group whose members may act on all jobs; so may root.
+        min_uid: of a shared one, the least uid whose jobs are run.
+    """
+
+    owner_uid: int
+    is_shared: bool = False
+    admin_gid: int | None = None
+    min_uid: int = 0
+
+    def is_admin(self, actor: Actor) -> bool:
+        """True for who may act on all jobs."""
+        if actor.uid == self.owner_uid:
+            return True
+        return self.is_shared and (actor.uid == 0 or self.admin_gid in actor.gids)
 
 
 def read_peer(connection: socket.socket) -> Actor:
-    """The peer of a unix socket connection, from the kernel (SO_PEERCRED)."""
+    """The peer of a unix socket connection, from the kernel (SO_PEERCRED, SO_PEERGROUPS).
+
+    The kernel's word on groups waits for no directory service, unlike getgrouplist(3).
+    """
     size = struct.calcsize(_CREDENTIALS)
-    pid, uid, _ = struct.unpack(
+    pid, uid, gid = struct.unpack(
         _CREDENTIALS, connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     )
-    return Actor(pid, uid)
+    try:
+        data = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 4 * _MOST_GROUPS)
+    except OSError:  # an older kernel: the first group is known, and that is less, never more
+        data = b""
+    return Actor(pid, uid, frozenset((gid, *(one for (one,) in struct.iter_unpack("I", data)))))
 
 
-def authorise(actor: Actor, verb: Verb, job: Job | None, *, owner_uid: int) -> None:
+def authorise(actor: Actor, verb: Verb, job: Job | None, rights: Rights) -> None:
     """Let the actor do this, or refuse.
 
-    For now a daemon serves the user it runs as, and nobody else.
+    A user's own daemon serves that user alone. The system's: everybody sees the queue, submits,
+    and acts on their own jobs; root, the daemon's group and its user act on all.
 
     Args:
         actor: who asks.
         verb: what for.
         job: which job; None for what concerns no single job.
-        owner_uid: the user the daemon runs as.
+        rights: whom the daemon serves.
 
     Raises:
         NotPermitted: says who may.
     """
-    if actor.uid != owner_uid:
-        what = verb if job is None else f"{verb} job {job.id}"
+    what = verb if job is None else f"{verb} job {job.id}"
+    if not rights.is_shared:
+        if actor.uid != rights.owner_uid:
+            raise NotPermitted(
+                f"uid {actor.uid} may not {what}: this daemon serves uid {rights.owner_uid} "
+                "alone; start your own with 'iod daemon'"
+            )
+        return
+    if verb == "submit" and actor.uid < rights.min_uid:
         raise NotPermitted(
-            f"uid {actor.uid} may not {what}: this daemon serves uid {owner_uid} alone; "
-            "start your own with 'iod daemon'"
+            f"uid {actor.uid} may not submit: jobs are run for uids from {rights.min_uid} on; "
+            "submit as an ordinary user, or lower min_uid"
         )
+    if verb in _FOR_ALL or rights.is_admin(actor) or (job is not None and job.uid == actor.uid):
+        return
+    owner = "" if job is None else f"uid {job.uid}, "
+    raise NotPermitted(f"uid {actor.uid} may not {what}: {owner}root and the daemon's group may")

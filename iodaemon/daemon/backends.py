@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import resource
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from iodaemon.config import Config
 from iodaemon.core import event as ev
@@ -14,6 +16,13 @@ from iodaemon.core.decision import Start
 from iodaemon.core.job import Exit, IoTotals, Job, JobId
 from iodaemon.core.platform import Platform, oversubscribe
 from iodaemon.core.timeline import Timeline
+from iodaemon.daemon.retention import remove_old_directories
+from iodaemon.errors import BackendError
+
+log = logging.getLogger(__name__)
+
+_RETIRED_AT_ONCE: Final = 100
+"""Directories; the keeper does nothing else meanwhile, some milliseconds."""
 
 Post = Callable[[ev.Event], None]
 
@@ -38,8 +47,16 @@ class Door(Protocol):
         """Let go; nothing is left standing still."""
         ...
 
+    async def retire(self, before_s: float) -> None:
+        """Remove what is left of jobs that ended before this time, with their output."""
+        ...
+
     def describe(self) -> Mapping[str, Any]:
         """What is measured and done, and by which means: for ``iod node``."""
+        ...
+
+    def controls(self) -> Mapping[str, bool]:
+        """What else the kernel may offer for jobs, and whether it does."""
         ...
 
     def pids(self, job_id: JobId) -> list[int]:
@@ -66,16 +83,18 @@ class LinuxDoor:
         from iodaemon.backend.linux.node import LinuxNode
 
         open_files = _raise_open_files()
-        self._state = Path(config.state_dir)
+        self._state = config.keeper_state
+        self._is_system = config.is_system
         self.backend = LinuxNode(
             platform=platform,
             timeline=timeline,
             post=post,
             launch_of=lambda start: launch_of(start, open_files),
             state=self._state,
-            keeper_socket=Path(config.runtime_dir) / "keeper.sock",
+            keeper_socket=config.keeper_socket,
             grace_s=config.orphan_grace_s,
             means=config.suspend_by,
+            starts_keeper=not config.is_system,
         )
 
     async def open(self) -> None:
@@ -90,8 +109,23 @@ class LinuxDoor:
         """Jobs run on under the keeper."""
         await self.backend.close()
 
+    async def retire(self, before_s: float) -> None:
+        """Directories that are the keeper's are the keeper's to remove."""
+        if not self._is_system:
+            await asyncio.to_thread(remove_old_directories, self._state / "jobs", before_s)
+            return
+        removed = _RETIRED_AT_ONCE
+        while removed == _RETIRED_AT_ONCE:
+            try:
+                asked = {"before_s": before_s, "most": _RETIRED_AT_ONCE}
+                removed = (await self.backend.link.ask("retire", **asked))["removed"]
+            except BackendError as error:
+                log.warning("event=retire_failed problem=%s", error)
+                return
+
     def describe(self) -> Mapping[str, Any]:
         """Suspending, accounting, and where the state directory lies."""
+        from iodaemon.backend.linux.control import words_of
         from iodaemon.backend.linux.devices import find_device, unaccounted_devices
 
         link = self.backend.link
@@ -102,9 +136,17 @@ class LinuxDoor:
             "devices": "/proc/diskstats",
             "pinning": "sched_setaffinity and set_mempolicy (preferred)",
             "state_dir": f"{self._state} on {find_device(self._state).description}",
+            "controls": dict(self.controls()),
+            **words_of(link.controls),
             "keeper_pid": link.pid,
             "unaccounted": list(unaccounted_devices()),
         }
+
+    def controls(self) -> Mapping[str, bool]:
+        """By the keeper's word."""
+        from iodaemon.backend.linux.control import flags_of
+
+        return flags_of(self.backend.link.controls)
 
     def pids(self, job_id: JobId) -> list[int]:
         """The job's processes."""
@@ -157,6 +199,9 @@ class SimulatedDoor:
     async def close(self) -> None:
         """Nothing to let go."""
 
+    async def retire(self, before_s: float) -> None:
+        """There are no directories."""
+
     def describe(self) -> Mapping[str, Any]:
         """That it is pretended."""
         return {
@@ -165,6 +210,10 @@ class SimulatedDoor:
             "devices": "simulated",
             "pinning": "simulated",
         }
+
+    def controls(self) -> Mapping[str, bool]:
+        """There is no kernel."""
+        return {}
 
     def pids(self, job_id: JobId) -> list[int]:  # noqa: ARG002
         """There are none."""

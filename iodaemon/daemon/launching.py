@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from iodaemon.core.decision import Start
 from iodaemon.core.job import Job
-from iodaemon.core.platform import Platform
+from iodaemon.core.platform import Partition, Platform
+
+Fence = Literal["socket", "cpus", "none"]
 
 
 def launch_record(
@@ -19,6 +21,7 @@ def launch_record(
     *,
     api_socket: Path,
     open_files: int,
+    fence: Fence = "socket",
 ) -> dict[str, Any]:
     """The launch of ``backend.linux.launch``.
 
@@ -29,6 +32,7 @@ def launch_record(
         environment: as submitted; ``IOD_*`` is added.
         api_socket: so that ``iod`` inside the job finds its daemon.
         open_files: soft limit of open files, as the daemon found it.
+        fence: what the job cannot leave, where its cgroup can be fenced.
     """
     partition = platform.partition(start.partition)
     held = (slot for slot in partition.slots if slot.id in start.slots)
@@ -46,12 +50,25 @@ def launch_record(
             "IOD_CPU_LIST": ",".join(map(str, cpus)),
             "IOD_API_SOCKET": str(api_socket),
         },
+        "uid": job.uid,
         "umask": job.spec.umask,
         "cpus": cpus,
         "memory_nodes": list(partition.memory_nodes),
+        "fence": fence_of(partition, fence),
+        "memory_bytes": job.spec.memory_bytes,
         "stdout": _with_id(job.spec.stdout, job),
         "stderr": _with_id(job.spec.stderr, job),
         "open_files": open_files,
+    }
+
+
+def fence_of(partition: Partition, fence: Fence) -> dict[str, list[int]] | None:
+    """What a job there cannot leave: all of its socket, of which it gets some CPUs to run on."""
+    if fence == "none":
+        return None
+    return {
+        "cpus": sorted({cpu for slot in partition.slots for cpu in slot.cpus}),
+        "memory_nodes": list(partition.memory_nodes) if fence == "socket" else [],
     }
 
 

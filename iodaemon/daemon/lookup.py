@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from iodaemon.core.job import Job, JobId
-from iodaemon.daemon.authorise import Actor, Verb, authorise, read_peer
+from iodaemon.daemon.authorise import Actor, Rights, Verb, authorise, read_peer
 from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.journal import Journal
 from iodaemon.daemon.record import job_record
@@ -28,13 +28,18 @@ class Lookup:
     """Finds jobs in memory or in the journal, and shows them."""
 
     def __init__(
-        self, driver: Driver, journal: Journal, *, jobs_directory: Path, owner_uid: int
+        self, driver: Driver, journal: Journal, *, jobs_directory: Path, rights: Rights
     ) -> None:
         self.driver = driver
         self.state = driver.state
         self.journal = journal
         self.jobs_directory = jobs_directory
-        self._owner_uid = owner_uid
+        self._rights = rights
+
+    @property
+    def is_shared(self) -> bool:
+        """True when users other than the daemon's own are served."""
+        return self._rights.is_shared
 
     def allow(self, request: web.Request, verb: Verb, job: Job | None = None) -> Actor:
         """Who asks, if they may do this.
@@ -47,7 +52,7 @@ class Lookup:
         if connection is None:
             raise NotPermitted("the connection is gone")
         actor = read_peer(connection)
-        authorise(actor, verb, job, owner_uid=self._owner_uid)
+        authorise(actor, verb, job, self._rights)
         return actor
 
     async def job(self, request: web.Request) -> Job:

@@ -40,12 +40,14 @@ from iodaemon.daemon.launching import launch_record
 from iodaemon.daemon.metric import Scene
 from iodaemon.daemon.place import prepare_places, spoken_of
 from iodaemon.daemon.report import config_report, node_report, policy_report
-from iodaemon.daemon.retention import remove_old_directories
+from iodaemon.daemon.rights import rights_of
 from iodaemon.daemon.scrape import MetricsPage
 from iodaemon.daemon.server import Server
 from iodaemon.daemon.timeline import WallTimeline
+from iodaemon.daemon.watchdog import feed_watchdog
 from iodaemon.errors import BackendError, ConfigError, IodaemonError
 from iodaemon.fault import reach
+from iodaemon.systemd import notify, take_socket
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +82,8 @@ class _Daemon:
         self._config = config
         self._policy = policy
         self._state_dir = Path(config.state_dir)
+        self._jobs_dir = config.keeper_state / "jobs"
+        self._handed = take_socket()
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
         self._knowledge = Knowledge()
@@ -110,7 +114,7 @@ class _Daemon:
         check_offers(self._policy.rules, door.backend.offers, self._config.backend)
         for warning in self._policy.rules.cautions(driver.state.platform):
             log.warning('event=warned text="%s"', warning)
-        metrics = MetricsPage(Exporter(Scene(driver, lambda: door.samples_skipped)))
+        metrics = MetricsPage(Exporter(Scene(driver, lambda: door.samples_skipped, door.controls)))
         server = self._make_server(driver, journal, door, metrics)
         try:
             await door.open()
@@ -125,9 +129,9 @@ class _Daemon:
             driver.run(door.backend)
             reach("daemon.runs")
             with spoken_of(self._config.socket_path, "runtime_dir"):
-                await server.open(self._config.socket_path)
+                await server.open(self._config.socket_path, self._handed)
             self._announce(driver, door)
-            await self._until_stopped(driver, journal)
+            await self._until_stopped(driver, journal, door)
         except BackendError as error:
             raise ConfigError(str(error)) from error
         finally:
@@ -149,20 +153,24 @@ class _Daemon:
             sum(1 for _ in driver.state.live),
             door.describe()["suspend"],
         )
+        notify("READY=1", f"STATUS=policy {self._policy.name}, {self._config.backend} backend")
 
-    async def _until_stopped(self, driver: Driver, journal: Journal) -> None:
+    async def _until_stopped(self, driver: Driver, journal: Journal, door: Door) -> None:
         """Wait for a signal; meanwhile learn of the past, forget what is older than ``retain``."""
         past = asyncio.create_task(self._knowledge.learn_the_past(journal, driver.state.outlook))
+        feeding = asyncio.create_task(feed_watchdog())
         while not self._stopping.is_set():
             if not driver.problem:
                 before_s = driver.timeline.now_s - self._config.retain_s
                 journal.prune(before_s)
-                await asyncio.to_thread(remove_old_directories, self._state_dir / "jobs", before_s)
+                await door.retire(before_s)
             try:
                 await asyncio.wait_for(self._stopping.wait(), _PRUNE_EVERY_S)
             except TimeoutError:
                 continue
         past.cancel()
+        feeding.cancel()
+        notify("STOPPING=1")
 
     def _assemble(
         self, journal: Journal, timeline: WallTimeline, restored: Restored
@@ -201,6 +209,7 @@ class _Daemon:
                 driver.environment(job.spec.environment_id),
                 api_socket=self._config.socket_path,
                 open_files=open_files,
+                fence=self._config.topology.fence,
             )
 
         return launch_of
@@ -212,8 +221,9 @@ class _Daemon:
             driver,
             journal,
             knowledge=self._knowledge,
-            jobs_directory=self._state_dir / "jobs",
+            jobs_directory=self._jobs_dir,
             cancel_grace_s=self._config.cancel_grace_s,
+            rights=rights_of(self._config),
             pids=door.pids,
             reports={
                 "node": lambda: node_report(

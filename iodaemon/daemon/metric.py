@@ -35,10 +35,12 @@ class Scene(NamedTuple):
     Attributes:
         driver: with the state, the journal, the rules and the tally.
         samples_skipped: how many readings were skipped because the last one was still under way.
+        controls: what the kernel may offer for jobs besides, and whether it does.
     """
 
     driver: Driver
     samples_skipped: Callable[[], int]
+    controls: Callable[[], Mapping[str, bool]] = dict
 
 
 class Metric(NamedTuple):

@@ -87,6 +87,10 @@ def _journal_failures(scene: Scene) -> Rows:
     yield (), scene.driver.tally.journal_failures
 
 
+def _controls(scene: Scene) -> Rows:
+    return (((name,), is_there) for name, is_there in scene.controls().items())
+
+
 def _build(_: Scene) -> Rows:
     yield (iodaemon.__version__,), 1.0
 
@@ -149,6 +153,14 @@ NODE_METRICS: Final = (
         ("source",),
         "1 where the source could be read for the last sample, else 0; job_io: for every job.",
         _sampler_success,
+    ),
+    Metric(
+        "job_control",
+        "gauge",
+        ("control",),
+        "1 where the jobs' cgroups have it, else 0: cpuset (a job cannot leave its socket), io "
+        "(io.stat), memory (--mem is a limit), pressure.",
+        _controls,
     ),
     Metric(
         "sampling_duration_seconds",

@@ -22,11 +22,15 @@ _LOCKS: Final = {"state_dir": "daemon.lock", "runtime_dir": "socket.lock"}
 def prepare_places(config: Config) -> Iterator[None]:
     """Make the directories and keep every other daemon out of them.
 
+    A service of the system has no runtime directory to itself: root made it and what is in it.
+
     Raises:
         ConfigError: a directory cannot be had, or a daemon runs already on one of them.
     """
     with ExitStack() as locks:
         for key, name in _LOCKS.items():
+            if config.is_system and key == "runtime_dir":
+                continue
             path = Path(getattr(config, key))
             with spoken_of(path, key):
                 own_directory(path)

@@ -107,7 +107,11 @@ class Queries:
         tail = parse_number(request.query["tail"]) if "tail" in request.query else None
         follow = request.query.get("follow") == "1"
         directory = self._lookup.jobs_directory
-        if output_path(job, directory, stream) is None and not follow:
+        path = output_path(job, directory, stream)
+        if self._lookup.is_shared and path is not None and not path.is_relative_to(directory):
+            # The daemon may read every file of the machine; whoever asks may not.
+            raise RequestError(f"job {job.id} writes to {path}; read it there")
+        if path is None and not follow:
             raise RequestError(f"job {job.id} has no output: it is {job.state} and never started")
 
         async def look() -> tuple[Path | None, bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +13,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from iodaemon.core.job import JobId
+from iodaemon.daemon.authorise import Rights
 from iodaemon.daemon.command import Commands
 from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.hinting import Hinting
@@ -43,6 +45,7 @@ class Server:
         knowledge: Knowledge,
         jobs_directory: Path,
         cancel_grace_s: float,
+        rights: Rights | None = None,
         pids: Callable[[JobId], list[int]],
         reports: Mapping[str, Callable[[], Mapping[str, Any]]],
         further_routes: Sequence[web.RouteDef] = (),
@@ -54,7 +57,10 @@ class Server:
         self._runner: web.AppRunner | None = None
         self._path: Path | None = None
         self._lookup = Lookup(
-            driver, journal, jobs_directory=jobs_directory, owner_uid=os.geteuid()
+            driver,
+            journal,
+            jobs_directory=jobs_directory,
+            rights=rights or Rights(owner_uid=os.geteuid()),
         )
         self._queries = Queries(self._lookup, ending=self._ending, pids=pids)
         self._history = History(self._lookup)
@@ -63,14 +69,15 @@ class Server:
         self._hinting = Hinting(self._lookup, knowledge)
         self._phasing = Phasing(self._lookup, ending=self._ending)
 
-    async def open(self, path: Path) -> None:
-        """Listen on the socket, which only its owner may reach.
+    async def open(self, path: Path, handed: socket.socket | None = None) -> None:
+        """Listen on the socket, which only its owner may reach, or on the one handed over.
 
         Raises:
             OSError: the socket cannot be made.
         """
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+        if handed is None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
         self._runner = web.AppRunner(
             self._make_app(),
             access_log=None,
@@ -78,6 +85,9 @@ class Server:
             handler_cancellation=True,  # nothing is done for a client that is gone
         )
         await self._runner.setup()
+        if handed is not None:  # its file is not ours; who connects meanwhile waits
+            await web.SockSite(self._runner, handed).start()
+            return
         old_mask = os.umask(0o177)
         try:
             await web.UnixSite(self._runner, str(path)).start()

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from iodaemon.backend.linux.control import CONTROLS
+from iodaemon.backend.linux.fence import PRESSURE
 from iodaemon.backend.linux.topology import SlotKind
 from iodaemon.doctor import (
     accounting,
@@ -53,6 +55,7 @@ def examine(subject: Subject) -> Iterator[Finding]:
     """Every finding as soon as it is made. What was made for a check is gone when it comes."""
     if subject.measured is not None:
         yield judge_daemon(subject.measured)
+        yield from judge_controls(subject.measured)
     if subject.sampling is not None:
         yield judge_sampling(subject.sampling)
     release, python = version.probe_versions()
@@ -140,6 +143,23 @@ def judge_daemon(measured: Mapping[str, Any]) -> Finding:
             remedy="run the daemon as a systemd service with Delegate=yes",
         )
     return ok("daemon", shown, {"suspend": means})
+
+
+def judge_controls(measured: Mapping[str, Any]) -> Iterator[Finding]:
+    """What the running daemon's jobs have of what a kernel can offer, by its own words."""
+    there: Mapping[str, bool] = measured.get("controls", {})
+    for control in CONTROLS:
+        values = {control.name: there.get(control.name)}
+        if there.get(control.name):
+            yield ok(control.what, control.gives, values)
+        elif control.name in there:
+            remedy = (
+                "boot without psi=0 (Linux 4.20 or newer, CONFIG_PSI)"
+                if control.name == PRESSURE
+                else "cgroup v2 alone (no controller in version 1), and the daemon as the "
+                f"system's service; see the line 'cgroup controllers' for {control.name}"
+            )
+            yield lacking(control.what, control.instead, values, cost=control.cost, remedy=remedy)
 
 
 def judge_sampling(sampling: Mapping[str, Any]) -> Finding:

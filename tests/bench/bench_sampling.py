@@ -19,7 +19,8 @@ from bench_plan import Plan
 from bench_start import Stamp
 from bench_step import new_job
 
-from iodaemon.backend.linux.freezer import CgroupFreezer, choose_freezer
+from iodaemon.backend.linux.freezer import CgroupFreezer
+from iodaemon.backend.linux.means import choose_freezer
 from iodaemon.backend.linux.process import Identity, identify
 from iodaemon.backend.linux.reading import NodeReader
 from iodaemon.backend.linux.track import Track

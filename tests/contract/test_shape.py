@@ -30,7 +30,10 @@ LONGEST_FUNCTION = 40
 """Lines from ``def`` to the last one, decorators and docstring not counted."""
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "misc"}
 
-KEEPER_MODULES = ("keeper", "pool", "shim", "attempt", "launch", "freezer", "process", "protocol")
+KEEPER_MODULES = (
+    *("keeper", "keeper_main", "pool", "shim", "attempt", "launch", "freezer", "process"),
+    *("protocol", "means", "scope", "service", "account", "fence"),
+)
 HEAVY = ("aiohttp", "msgspec", "psutil", "pyudev", "sqlite3", "asyncio")
 """What the command line must not wait for."""
 

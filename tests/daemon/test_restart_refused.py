@@ -14,9 +14,9 @@ pytestmark = pytest.mark.node
 OTHER_KEEPER = """
 import sys
 sys.path.insert(0, {root!r})
-from iodaemon.backend.linux import keeper, protocol
+from iodaemon.backend.linux import keeper_main, protocol
 protocol.VERSION = 99
-sys.exit(keeper.main())
+sys.exit(keeper_main.main())
 """
 
 

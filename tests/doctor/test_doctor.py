@@ -33,7 +33,14 @@ from iodaemon.doctor import (
 )
 from iodaemon.doctor.accounting import MOVED_BYTES, Counted
 from iodaemon.doctor.child import a_child, cpu_s, wait_for
-from iodaemon.doctor.examine import Subject, examine, is_broken, judge_daemon, judge_sampling
+from iodaemon.doctor.examine import (
+    Subject,
+    examine,
+    is_broken,
+    judge_controls,
+    judge_daemon,
+    judge_sampling,
+)
 from iodaemon.doctor.finding import Finding, Verdict, broken, lacking, ok
 from iodaemon.doctor.scratch import PREFIX, existing_directory, scratch_cgroup, scratch_directory
 
@@ -723,3 +730,26 @@ def test_a_runtime_directory_that_is_not_safe_is_broken(fields, part):
     finding: Finding = runtime.judge_runtime(runtime.Reading(**made))
 
     assert [BROKEN if part else OK, True] == [finding.verdict, part in finding.measured]
+
+
+# -- judging: what the kernel offers besides -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("controls", "expected"),
+    [
+        (dict.fromkeys(("cpuset", "io", "memory", "pressure"), True), [OK] * 4),
+        (
+            {"cpuset": False, "io": True, "memory": False, "pressure": True},
+            [LACKING, OK, LACKING, OK],
+        ),
+        (dict.fromkeys(("cpuset", "io", "memory", "pressure"), False), [LACKING] * 4),
+        ({}, []),
+    ],
+)
+def test_what_jobs_have_is_judged_by_the_daemons_word(controls, expected):
+    found = list(judge_controls({"controls": controls}))
+
+    assert expected == [finding.verdict for finding in found]
+    for finding in found:
+        assert bool(finding.cost and finding.remedy) == (finding.verdict is LACKING)

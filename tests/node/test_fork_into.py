@@ -9,7 +9,8 @@ import pytest
 
 SCRIPT = """
 import json, os, sys
-from iodaemon.backend.linux.freezer import CgroupFreezer, choose_freezer
+from iodaemon.backend.linux.freezer import CgroupFreezer
+from iodaemon.backend.linux.means import choose_freezer
 from iodaemon.backend.linux.process import fork_into
 
 freezer = choose_freezer(sys.argv[1])

@@ -10,7 +10,7 @@ from harness import end, until
 from keeping import keeper
 
 from iodaemon.backend.linux import protocol
-from iodaemon.backend.linux.link import keeper_command
+from iodaemon.backend.linux.keeper_command import keeper_command
 from iodaemon.backend.linux.process import find_state
 
 __all__ = ["keeper"]

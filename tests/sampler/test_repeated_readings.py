@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from iodaemon.backend.linux import reading
+from iodaemon.backend.linux.leaves import Leaves
 from iodaemon.backend.linux.reading import _JobReader
 from iodaemon.core.job import JobId
 from iodaemon.core.platform import DeviceId
@@ -30,7 +31,7 @@ class Machine:
         self.job_id = JobId(1)
         self.baseline = (0, 0, 0)
         self.shim = type("Shim", (), {"pid": 10})
-        self.reader = _JobReader(root, self)
+        self.reader = _JobReader(root, self, Leaves(root))
 
     def moves(self, read_bytes):
         for pid, count in ((10, 0), (11, read_bytes)):
@@ -81,3 +82,26 @@ def test_other_devices_are_told_of_a_job_that_has_not_run(machine):
     machine.reader.read(DISKS)
 
     assert machine.reader.read(()).devices == ()
+
+
+def test_what_is_written_back_for_a_job_that_has_not_run_is_told(machine):
+    disk = machine.root / "sys/devices/vda"
+    disk.mkdir(parents=True)
+    (disk / "size").write_text("1000\n")
+    (machine.root / "sys/dev/block").mkdir(parents=True)
+    (machine.root / "sys/dev/block/254:0").symlink_to(disk)
+    io_stat = machine.cpu_stat.parent / "io.stat"
+    io_stat.write_text("")
+    first = machine.reader.read(DISKS)
+    again = machine.reader.read(DISKS)
+    io_stat.write_text("254:0 rbytes=0 wbytes=8192 rios=0 wios=2 dbytes=0 dios=0\n")
+    later = machine.reader.read(DISKS)
+
+    assert first is again
+    assert (0, 8192) == (first.device_written_bytes, later.device_written_bytes)
+
+
+def test_an_io_stat_that_says_nothing_known_is_unknown(machine):
+    (machine.cpu_stat.parent / "io.stat").write_text("what is this\n")
+
+    assert machine.reader.read(DISKS).device_written_bytes is None

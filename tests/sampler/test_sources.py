@@ -6,9 +6,10 @@ import pytest
 
 from iodaemon.core.sample import DeviceCounters
 from iodaemon.errors import NoData
-from iodaemon.sampler import KeptFile, diskstats, mountinfo, pressure, proc_io
+from iodaemon.sampler import KeptFile, diskstats, io_stat, mountinfo, pressure, proc_io
 from iodaemon.sampler.cpu_stat import CpuStat, parse_cpu_stat
 from iodaemon.sampler.diskstats import parse_diskstats
+from iodaemon.sampler.io_stat import IoStat, parse_io_stat
 from iodaemon.sampler.meminfo import Meminfo, parse_meminfo
 from iodaemon.sampler.mountinfo import find_mount, parse_mountinfo
 from iodaemon.sampler.pressure import Pressure, parse_pressure
@@ -268,3 +269,35 @@ def test_a_file_that_appears_later_is_found(tmp_path):
     write(tmp_path, "late", "here\n")
 
     assert file.read() == b"here\n"
+
+
+# -- io.stat ---------------------------------------------------------------------------------------
+
+
+def test_io_stat_has_each_layer_for_itself():
+    found = parse_io_stat(fixture("io_stat-6.1-layers"))
+
+    mirror = IoStat(read_bytes=2048, written_bytes=32 << 20, reads=2, writes=32)
+    assert {"259:0", "254:0", "254:1", "253:0", "9:9"} == found.keys()
+    assert (mirror, 64 << 20) == (found["9:9"], found["253:0"].written_bytes)
+
+
+def test_devices_that_io_stat_names_without_ending_their_line_have_nothing():
+    found = parse_io_stat("7:7 7:6 8:0 rbytes=4096 wbytes=512 rios=1 wios=1 dbytes=0 dios=0\n")
+
+    moved = IoStat(read_bytes=4096, written_bytes=512, reads=1, writes=1)
+    assert {"7:7": IoStat(), "7:6": IoStat(), "8:0": moved} == found
+
+
+def test_what_cost_models_add_to_io_stat_is_passed_over():
+    text = "8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6 cost.usage=7 use_delay=0\n"
+
+    assert {"8:0": IoStat(read_bytes=1, written_bytes=2, reads=3, writes=4)} == parse_io_stat(text)
+
+
+def test_the_io_stat_of_a_cgroup_without_io_is_empty(tmp_path):
+    write(tmp_path, "sys/fs/cgroup/job/io.stat", "")
+    sampler = io_stat.Sampler(tmp_path, cgroup=Path("sys/fs/cgroup/job"))
+
+    assert {} == sampler.read()
+    sampler.close()

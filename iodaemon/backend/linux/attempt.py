@@ -16,12 +16,14 @@ from collections.abc import Callable
 from typing import Final, NoReturn
 
 from iodaemon.backend.linux import launch as launching
+from iodaemon.backend.linux.fence import find_memory_end
 from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer
-from iodaemon.backend.linux.process import Identity, identify, read_own_io
+from iodaemon.backend.linux.process import Identity, do_nothing, identify, read_own_io
 from iodaemon.backend.linux.protocol import (
     OUTPUT_FILE,
     SHIM_FILE,
     STATUS_FILE,
+    TOLD_FILE,
     Message,
     claim,
     read_line,
@@ -31,11 +33,20 @@ from iodaemon.fault import reach
 
 _RETRY_S: Final = 1.0
 """Between attempts to write the status on a full disk."""
+_STOP_WITHIN_S: Final = 2.0
+"""Between the first and the last process of a unit that gets its SIGTERM; milliseconds."""
+_LOOK_S: Final = 0.01
+_SHELL_SIGTERM: Final = 128 + signal.SIGTERM
+"""A shell's exit code when its last command died of it."""
 _DISK_TROUBLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 
 
 class Attempt:
-    """``start``, then ``reap`` until nothing is left, then ``finish``."""
+    """``start``, then ``reap`` until nothing is left, then ``finish``.
+
+    Attributes:
+        is_told_to_end: the jobs' unit, or the machine, is being stopped.
+    """
 
     def __init__(
         self,
@@ -63,6 +74,7 @@ class Attempt:
         self._freezer = freezer
         self._shim = shim
         self._tell = tell
+        self.is_told_to_end = False
         self._main_pid = 0
         self._main_status: int | None = None
         self._largest_rss_kib = 0
@@ -110,6 +122,7 @@ class Attempt:
 
     def finish(self) -> None:
         """Write the status; it is on the disk on return."""
+        self._hear_of_a_stop()
         read, written, operations = (
             max(0, now - before) for now, before in zip(read_own_io(), self._baseline, strict=True)
         )
@@ -123,6 +136,8 @@ class Attempt:
             "started_monotonic_s": self._started_monotonic_s,
             "ended_s": time.time(),
             "ended_monotonic_s": time.monotonic(),
+            "memory_end": find_memory_end(self._cgroup()),
+            **({"stopped_from_outside": True} if self.is_told_to_end else {}),
             **(self._problem or {}),
         }
         self._write_status(status)
@@ -130,14 +145,31 @@ class Attempt:
         if self._problem is not None:
             self._tell({"status": status})
 
+    def _hear_of_a_stop(self) -> None:
+        """Wait for our own SIGTERM where the job died of one that the keeper did not send.
+
+        systemd sends one to all processes of what it stops, job or shim first as it comes.
+        """
+        ended = _exit_of(self._main_status)
+        is_terminated = ended["signal"] == signal.SIGTERM or ended["code"] == _SHELL_SIGTERM
+        is_service = self._launch.get("min_uid") is not None
+        if not (is_service and is_terminated):
+            return
+        until_s = time.monotonic() + _STOP_WITHIN_S
+        told = os.path.join(self._directory, TOLD_FILE)
+        while not (self.is_told_to_end or os.path.exists(told)) and time.monotonic() < until_s:
+            time.sleep(_LOOK_S)
+
+    def _cgroup(self) -> str | None:
+        return self._freezer.path(self.key) if isinstance(self._freezer, CgroupFreezer) else None
+
     def _record(self) -> Message:
-        cgroup = self._freezer.path(self.key) if isinstance(self._freezer, CgroupFreezer) else None
         return {
             **self._shim._asdict(),
             "main_pid": None,
             "main_start_ticks": None,
             "freezer": self._freezer.name,
-            "cgroup": cgroup,
+            "cgroup": self._cgroup(),
             "started_s": self._started_s,
             "started_monotonic_s": self._started_monotonic_s,
             "baseline": [0, 0, 0],
@@ -203,12 +235,13 @@ def _be_the_job(
 ) -> NoReturn:
     """The forked child: becomes the job and execs, or tells why not and exits."""
     signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGTERM, do_nothing)  # the shim's is not its child's
     try:
         reach("job.forked")
         launching.become(launch, enter)
         if os.read(go, 1) != b"g":
             os._exit(launching.NOT_RUNNABLE)  # the shim died, or had no right to start us
-        launching.open_files(launch)
+        launch = launching.be_the_submitter(launch)
         reach("job.ready")
         launching.execute(launch)
     except launching.LaunchError as error:

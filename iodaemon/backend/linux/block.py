@@ -109,6 +109,11 @@ def _is_disk(directory: Path) -> bool:
     )
 
 
+def is_disk(directory: Path) -> bool:
+    """True for a leaf disk worth sampling, whose directory this is; False for its partitions."""
+    return not (directory / "partition").exists() and _is_disk(directory)
+
+
 def find_device_of(root: Path, directory: Path) -> Device | None:
     """The leaf disk whose directory this is; None when it is no disk worth sampling."""
     return make_device(root, directory) if _is_disk(directory) else None

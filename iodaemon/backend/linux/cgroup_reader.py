@@ -1,7 +1,8 @@
-"""What the kernel says of one cgroup: its processes, CPU time and stall times.
+"""What the kernel says of one cgroup: its processes, CPU time, stall times, and its devices.
 
-cgroup v2 needs no controller for any of these files. Documentation/admin-guide/cgroup-v2.rst:
-cgroup.procs (Linux 4.5), cpu.stat (Linux 4.15), io.pressure and memory.pressure (Linux 4.20).
+cgroup v2 needs no controller for any of these files but io.stat (``sampler.io_stat``).
+Documentation/admin-guide/cgroup-v2.rst: cgroup.procs (Linux 4.5), cpu.stat (Linux 4.15),
+io.pressure and memory.pressure (Linux 4.20).
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class CgroupReader:
     def __init__(self, directory: Path) -> None:
         self._procs = KeptFile(directory / "cgroup.procs")
         self._cpu = KeptFile(directory / "cpu.stat")
+        self._io = KeptFile(directory / "io.stat")
+        self._has_io = True
         self._io_pressure = KeptFile(directory / "io.pressure")
         self._memory_pressure = KeptFile(directory / "memory.pressure")
 
@@ -55,6 +58,19 @@ class CgroupReader:
         except NoData:
             return None
 
+    def io_record(self) -> bytes | None:
+        """``io.stat`` as it is; None: there is no io controller, or the cgroup is gone.
+
+        Once it was not there it is not looked for again.
+        """
+        if not self._has_io:
+            return None
+        try:
+            return self._io.read()
+        except NoData:
+            self._has_io = False
+            return None
+
     def io_stall_s(self) -> float | None:
         """Time at least one of its tasks waited for I/O; None: the kernel does not count it."""
         return _stall_s(self._io_pressure)
@@ -65,7 +81,8 @@ class CgroupReader:
 
     def close(self) -> None:
         """Give the descriptors back."""
-        for file in (self._procs, self._cpu, self._io_pressure, self._memory_pressure):
+        pressures = (self._io_pressure, self._memory_pressure)
+        for file in (self._procs, self._cpu, self._io, *pressures):
             file.close()
 
 

@@ -12,7 +12,7 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from iodaemon.backend.linux import protocol
@@ -40,17 +40,19 @@ class Clients:
         selector: selectors.BaseSelector,
         on_message: Callable[[Client, Message], None],
         on_gone: Callable[[Client], None],
+        uids: Collection[int],
     ) -> None:
         self._selector = selector
         self._on_message = on_message
         self._on_gone = on_gone
+        self._uids = uids
         self._open: set[Client] = set()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def accept(self, listener: socket.socket) -> bool:
-        """Take one connection of our own user; False when there was none."""
+        """Take one connection of a user who is obeyed; False when there was none."""
         try:
             connection, _ = listener.accept()
         except OSError:
@@ -59,7 +61,7 @@ class Clients:
             socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
         )
         uid = struct.unpack("3i", credentials)[1]
-        if uid != os.geteuid():
+        if uid not in self._uids:
             connection.close()
             return False
         connection.settimeout(0)
@@ -133,8 +135,8 @@ def be_the_only_one(path: str) -> bool:
             return True
 
 
-def listen(path: str) -> socket.socket:
-    """A socket for its own user only; the caller knows that no other keeper lives.
+def listen(path: str, gid: int | None = None) -> socket.socket:
+    """A socket for its own user only, or for a group; the caller knows that no other keeper lives.
 
     Raises:
         OSError: EADDRINUSE when somebody answers there all the same.
@@ -155,5 +157,8 @@ def listen(path: str) -> socket.socket:
         listener.bind(path)
     finally:
         os.umask(old_mask)
+    if gid is not None:
+        os.chown(path, -1, gid)
+        os.chmod(path, 0o660)
     listener.listen(16)
     return listener

@@ -5,6 +5,7 @@ Standard library only: the keeper and the signal freezer import this.
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from iodaemon.backend.linux import protocol
@@ -91,6 +92,33 @@ class JobDirectories:
         # It may have written its status and ended since that was looked for.
         status = read_json(os.path.join(self.of(key), protocol.STATUS_FILE))
         return {"shim": shim, "alive": False} if status is None else {"status": status}
+
+    def note_told(self, key: str) -> None:
+        """Note that the keeper is about to tell the job to end."""
+        with contextlib.suppress(FileNotFoundError):
+            path = os.path.join(self.of(key), protocol.TOLD_FILE)
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+    def retire(self, before_s: float, most: int) -> int:
+        """Remove up to so many directories of attempts that ended before; how many it were.
+
+        What has no status is not known to have ended. Nobody but the keeper makes files here.
+        """
+        removed = 0
+        for name in os.listdir(self.path):
+            if removed == most:
+                break
+            status = os.path.join(self.of(name), protocol.STATUS_FILE)
+            if parse_job_key(name) is None or not os.path.isfile(status):
+                continue
+            if os.stat(status).st_mtime < before_s:
+                for file in os.listdir(self.of(name)):
+                    if file != protocol.STATUS_FILE:
+                        os.unlink(os.path.join(self.of(name), file))
+                os.unlink(status)  # last: without it nobody would dare to remove the rest
+                os.rmdir(self.of(name))
+                removed += 1
+        return removed
 
     def _give_up_if_unclaimed(self, key: str, claimant: Identity) -> None:
         path = os.path.join(self.of(key), protocol.SHIM_FILE)

@@ -13,11 +13,11 @@ import errno
 import os
 import signal
 import time
-import zlib
 from collections.abc import Iterable
 from typing import Final, Protocol
 
 from iodaemon.backend.linux.directory import JobDirectories
+from iodaemon.backend.linux.fence import hand_down
 from iodaemon.backend.linux.process import (
     children_of,
     descendants_of,
@@ -26,7 +26,6 @@ from iodaemon.backend.linux.process import (
     is_stop_pending,
     survivors_of,
 )
-from iodaemon.backend.linux.protocol import Message
 
 States = dict[int, str | None]
 """The one-letter state of each process, parents first; None: gone."""
@@ -44,6 +43,8 @@ class Freezer(Protocol):
 
     name: str
     detail: str
+    controls: tuple[str, ...]
+    """What a job's cgroup has besides (``fence``); empty without one."""
 
     def make(self, key: str) -> None:
         """Prepare for a job, before its shim is forked."""
@@ -91,17 +92,24 @@ class Freezer(Protocol):
 
 
 class CgroupFreezer:
-    """One cgroup a job below ``base``: ``base/{keeper,shims,jobs/<key>}``."""
+    """One cgroup a job below ``base``: ``base/{keeper,shims,jobs/<key>}``.
+
+    Args:
+        base: the tree's top.
+        hosts_keeper: the keeper lives in the tree as well; else it stays where it is.
+    """
 
     name = "cgroup"
 
-    def __init__(self, base: str) -> None:
+    def __init__(self, base: str, *, hosts_keeper: bool = True) -> None:
         self.base = base
         self.detail = f"cgroup v2 at {base}"
+        self.controls: tuple[str, ...] = ()
         self._home = os.path.dirname(base)
+        self._hosts_keeper = hosts_keeper
 
     def open(self) -> None:
-        """Make the tree, prove that it freezes, and move the calling process into it.
+        """Make the tree, prove that it freezes, and move the keeper (the caller) into it.
 
         Raises:
             OSError: the place is not writable, or this kernel's cgroups cannot do it.
@@ -115,7 +123,13 @@ class CgroupFreezer:
         except OSError:
             self.leave()
             raise
-        _write(os.path.join(base, "keeper", "cgroup.procs"), "0")
+        if self._hosts_keeper:
+            _write(os.path.join(base, "keeper", "cgroup.procs"), "0")
+            self.take_controls()
+
+    def take_controls(self) -> None:
+        """Hand down to the jobs what the tree has, now that no process is at its top."""
+        self.controls = hand_down(self.base)
 
     def _prove(self) -> None:
         probe = os.path.join(self.base, "jobs", f"probe.{os.getpid()}")
@@ -203,7 +217,8 @@ class CgroupFreezer:
     def leave(self) -> None:
         """Go back to where the keeper came from and remove the tree where it is empty."""
         with contextlib.suppress(OSError):
-            _write(os.path.join(self._home, "cgroup.procs"), "0")
+            if self._hosts_keeper:
+                _write(os.path.join(self._home, "cgroup.procs"), "0")
         for name in ("keeper", "shims", "jobs", ""):
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.join(self.base, name))
@@ -225,6 +240,7 @@ class SignalFreezer:
     """
 
     name = "signals"
+    controls: tuple[str, ...] = ()
 
     def __init__(self, directories: JobDirectories, detail: str) -> None:
         self._directories = directories
@@ -294,64 +310,6 @@ class SignalFreezer:
 
     def leave(self) -> None:
         """Nothing to remove."""
-
-
-def choose_freezer(
-    state: str, *, previous_base: str | None = None, allow_cgroup: bool = True
-) -> CgroupFreezer | SignalFreezer:
-    """The best freezer this process can have: a cgroup of its own, else signals (and says why).
-
-    With a cgroup, the calling process is in it on return.
-
-    Args:
-        state: the state directory; names the tree, so that two daemons do not share one.
-        previous_base: where the keeper before this one had its tree; its jobs are still there.
-        allow_cgroup: False forces signals.
-    """
-    directories = JobDirectories(os.path.join(state, "jobs"))
-    if not allow_cgroup:
-        return SignalFreezer(directories, "signals, as configured")
-    if previous_base is not None and os.path.isdir(os.path.join(previous_base, "jobs")):
-        with contextlib.suppress(OSError):
-            return _opened(previous_base)
-    home = _own_cgroup_directory()
-    if home is None:
-        return SignalFreezer(directories, "signals: no cgroup v2 hierarchy is mounted")
-    name = f"iodaemon-{zlib.crc32(os.path.realpath(state).encode()):08x}"
-    try:
-        return _opened(os.path.join(home, name))
-    except OSError as error:
-        problem = f"signals: {home} is not writable ({error.strerror})"
-        return SignalFreezer(directories, problem)
-
-
-def freezer_of(record: Message, directories: JobDirectories) -> CgroupFreezer | SignalFreezer:
-    """The means that a job was started with, from what its shim wrote of itself."""
-    cgroup = record.get("cgroup")
-    if cgroup is None:
-        return SignalFreezer(directories, "started without a cgroup")
-    return CgroupFreezer(os.path.dirname(os.path.dirname(cgroup)))
-
-
-def _opened(base: str) -> CgroupFreezer:
-    freezer = CgroupFreezer(base)
-    freezer.open()
-    return freezer
-
-
-def _own_cgroup_directory() -> str | None:
-    """The directory of this process's cgroup v2; None where there is no such hierarchy.
-
-    /proc/self/cgroup line ``0::PATH`` below the cgroup2 mount of /proc/self/mountinfo.
-    """
-    with open("/proc/self/mountinfo") as file:
-        mounts = [line.split() for line in file]
-    roots = [f[4] for f in mounts if f[f.index("-") + 1] == "cgroup2"]
-    with open("/proc/self/cgroup") as file:
-        paths = [line[3:].strip() for line in file if line.startswith("0::")]
-    if not roots or not paths:
-        return None
-    return os.path.normpath(roots[0] + "/" + paths[0])
 
 
 def _scan(shim_pid: int, *, stop: bool) -> States:

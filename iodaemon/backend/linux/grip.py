@@ -10,7 +10,8 @@ import os
 import signal
 
 from iodaemon.backend.linux.directory import JobDirectories
-from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer, freezer_of
+from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer
+from iodaemon.backend.linux.means import freezer_of
 from iodaemon.backend.linux.process import Identity
 from iodaemon.backend.linux.protocol import Message, job_key
 

@@ -4,7 +4,7 @@ Tiny, standard library only, starts fast, single-threaded. It remembers nothing 
 read back: a new keeper takes over from the job directories. It obeys one user (SO_PEERCRED), and
 thaws everything when no daemon has been heard of for ``grace_s``.
 
-Run as: python -I -S -c '...' STATE_DIR SOCKET GRACE_S FREEZER (see ``link.keeper_command``).
+Run by ``keeper_main``.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ import os
 import selectors
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from typing import Final, NamedTuple, NoReturn
 
 from iodaemon.backend.linux import protocol
-from iodaemon.backend.linux.connection import Client, Clients, be_the_only_one, listen
+from iodaemon.backend.linux.connection import Client, Clients
 from iodaemon.backend.linux.directory import JobDirectories
-from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer, choose_freezer
+from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer
 from iodaemon.backend.linux.grip import Grip
 from iodaemon.backend.linux.pool import Pool
 from iodaemon.backend.linux.process import (
@@ -35,9 +34,11 @@ from iodaemon.backend.linux.process import (
     open_pidfd,
     wake_on_signals,
 )
-from iodaemon.backend.linux.protocol import Message, job_key, read_json
+from iodaemon.backend.linux.protocol import Message, job_key
+from iodaemon.backend.linux.service import Service, grant, make_cgroup, say
 from iodaemon.backend.linux.shim import Shim
 from iodaemon.fault import reach
+from iodaemon.systemd import notify
 
 _RECHECK_S: Final = 0.01
 """Between looks at a job that has been told to stand still and does not yet."""
@@ -59,11 +60,21 @@ class _Asked(NamedTuple):
 
 
 class Keeper:
-    """One keeper, one state directory. ``serve`` runs until there is nothing left to keep."""
+    """One keeper, one state directory. ``serve`` runs until there is nothing left to keep.
+
+    As a service it runs until it is told to end by a signal.
+    """
 
     def __init__(
-        self, state: str, listener: socket.socket, freezer: Freezer, grace_s: float
+        self,
+        state: str,
+        listener: socket.socket,
+        freezer: Freezer,
+        grace_s: float,
+        *,
+        service: Service | None = None,
     ) -> None:
+        self._service = service
         self._state = os.path.realpath(state)
         self._directories = JobDirectories(os.path.join(state, "jobs"))
         self._keeper_file = os.path.join(state, protocol.KEEPER_FILE)
@@ -72,7 +83,8 @@ class Keeper:
         self._grip = Grip(self._directories, freezer)
         self._grace_s = grace_s
         self._selector = selectors.DefaultSelector()
-        self._clients = Clients(self._selector, self._answer, self._on_client_gone)
+        obeyed = {os.geteuid()} if service is None else {os.geteuid(), service.daemon_uid}
+        self._clients = Clients(self._selector, self._answer, self._on_client_gone, obeyed)
         self._pool = Pool(
             self._selector,
             self._fork_shim,
@@ -100,12 +112,14 @@ class Keeper:
         protocol.write_json(self._keeper_file, {**self._me._asdict(), "base": base}, durable=False)
         self._take_over()
         reach("keeper.took_over")
-        _say(f"ready, suspends by {self._freezer.detail}, took over {len(self._adopted)} jobs")
+        say(f"ready, suspends by {self._freezer.detail}, took over {len(self._adopted)} jobs")
         self._listener.settimeout(0)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(wake, selectors.EVENT_READ, lambda: self._reap(wake))
         gc.collect()
         gc.freeze()  # the shims share these pages
+        if self._service is not None:
+            notify("READY=1", f"STATUS=suspends by {self._freezer.detail}")
         while not self._is_done():
             for key, _ in self._next_events():
                 key.data()
@@ -116,7 +130,7 @@ class Keeper:
         self._freezer.leave()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._keeper_file)
-        _say("no daemon and no jobs; it ends")
+        say("no daemon and no jobs; it ends")
 
     def _next_events(self) -> list[tuple[selectors.SelectorKey, int]]:
         """What there is to do; a shim for the next job is made when there is nothing else."""
@@ -132,6 +146,8 @@ class Keeper:
         return None if self._clients and not (self._leaving or self._grip.maybe_frozen) else 0.5
 
     def _is_done(self) -> bool:
+        if self._service is not None:
+            return False
         if self._pool.busy or self._adopted or (self._clients and not self._leaving):
             return False
         silent_s = time.monotonic() - self._heard_s
@@ -142,7 +158,7 @@ class Keeper:
         silent_s = time.monotonic() - self._heard_s
         if not self._grip.maybe_frozen or silent_s < self._grace_s:
             return
-        _say(f"no daemon for {self._grace_s:g} s; {len(self._grip.maybe_frozen)} jobs run on")
+        say(f"no daemon for {self._grace_s:g} s; {len(self._grip.maybe_frozen)} jobs run on")
         for key in sorted(self._grip.maybe_frozen):
             self._thaw(key)
             reach("keeper.let_one_go")
@@ -189,13 +205,13 @@ class Keeper:
     def _do_hello(self, asked: _Asked) -> Message:
         theirs, state = asked.request["version"], asked.request.get("state")
         if theirs != protocol.VERSION:
-            _say(f"refused a daemon that speaks protocol {theirs}, not {protocol.VERSION}")
+            say(f"refused a daemon that speaks protocol {theirs}, not {protocol.VERSION}")
             raise KeeperError(
                 f"the keeper that runs (pid {self._me.pid}) speaks protocol {protocol.VERSION}, "
                 f"not {theirs}; it ends by itself when its jobs have"
             )
         if state != self._state:
-            _say(f"refused a daemon of {state}")
+            say(f"refused a daemon of {state}")
             raise KeeperError(
                 f"the keeper that runs (pid {self._me.pid}) keeps the jobs of {self._state}; "
                 "give this daemon another runtime_dir"
@@ -206,6 +222,7 @@ class Keeper:
                 "pid": self._me.pid,
                 "freezer": self._freezer.name,
                 "detail": self._freezer.detail,
+                "controls": self._freezer.controls,
             }
         }
 
@@ -216,11 +233,11 @@ class Keeper:
             return None
         if not self._directories.make(key):
             return {"ok": self._directories.describe(key, self._me)}
-        self._freezer.make(key)
+        make_cgroup(self._service, self._freezer, key, asked.request["launch"])
         reach("keeper.cgroup_made")
         self._starting[key] = [asked]
         try:
-            self._pool.serve(key, asked.request["launch"])
+            self._pool.serve(key, grant(self._service, asked.request["launch"]))
         except OSError:
             del self._starting[key]
             raise
@@ -293,6 +310,8 @@ class Keeper:
         return None
 
     def _kill(self, asked: _Asked) -> Message:
+        if self._service is not None:
+            self._directories.note_told(asked.key)
         count = self._grip.kill(asked.key, signal.Signals(int(asked.request["signal"])))
         self._thaw(asked.key)
         return {"ok": {"signalled": count}}
@@ -315,8 +334,12 @@ class Keeper:
         self._grip.lay_to_rest(asked.key)
         return {"ok": {}}
 
+    def _do_retire(self, asked: _Asked) -> Message:
+        before_s, most = float(asked.request["before_s"]), int(asked.request["most"])
+        return {"ok": {"removed": self._directories.retire(before_s, most)}}
+
     def _do_leave(self, _asked: _Asked) -> Message:
-        self._leaving = True
+        self._leaving = self._service is None
         return {"ok": {"jobs": self._pool.busy + len(self._adopted)}}
 
     # -- jobs ------------------------------------------------------------------------------------
@@ -366,30 +389,3 @@ class Keeper:
     def _reap(self, wake: int) -> None:
         drain(wake)
         self._pool.reap()
-
-
-def _say(text: str) -> None:
-    """One line into keeper.log."""
-    moment = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    with contextlib.suppress(OSError):
-        print(f"{moment} keeper[{os.getpid()}]: {text}", file=sys.stderr, flush=True)
-
-
-def main() -> int:
-    """Arguments: state directory, socket path, grace time in s, ``auto`` or ``signals``."""
-    state, path, grace_s, means = sys.argv[1:5]
-    if not be_the_only_one(os.path.join(state, protocol.LOCK_FILE)):
-        _say("another keeper runs; it ends")
-        return 0  # the daemon will reach that one
-    before = read_json(os.path.join(state, protocol.KEEPER_FILE)) or {}
-    freezer = choose_freezer(
-        state, previous_base=before.get("base"), allow_cgroup=means != "signals"
-    )
-    listener = listen(path)
-    try:
-        Keeper(state, listener, freezer, float(grace_s)).serve()
-    finally:
-        listener.close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-    return 0

@@ -12,11 +12,22 @@ import resource
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
+from iodaemon.backend.linux.account import (
+    Account,
+    AccountError,
+    completed,
+    create_output,
+    find_account,
+    forget_protection,
+    take_on,
+)
 from iodaemon.backend.linux.process import prefer_memory_nodes
 
 Launch = dict[str, Any]
 """What to run: command, cwd, environment, umask, cpus, memory_nodes, stdout, stderr, output,
-open_files (soft limit)."""
+open_files (soft limit), uid; fence and memory_bytes, which are its cgroup's; and from the keeper
+min_uid: None where it cannot run jobs as others.
+"""
 
 NOT_FOUND: Final = 127
 NOT_RUNNABLE: Final = 126
@@ -32,10 +43,10 @@ class LaunchError(Exception):
 
 
 def become(launch: Launch, enter: Callable[[], None] | None) -> None:
-    """Turn the calling process into the job, but for its files and exec.
+    """Turn the calling process into the job, but for its user, its files and exec.
 
     Order: cgroup first (what is forked later is in it), own session, affinity, memory policy,
-    mask, directory. Signals are as the keeper has them: none is blocked, none ignored.
+    mask, limits. Signals are as the keeper has them: none is blocked, none ignored.
 
     Args:
         launch: what.
@@ -50,13 +61,12 @@ def become(launch: Launch, enter: Callable[[], None] | None) -> None:
     os.setsid()
     _confine(launch)
     os.umask(launch["umask"])
-    _change_directory(launch["cwd"])
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (launch["open_files"], hard))
 
 
 def execute(launch: Launch) -> NoReturn:
-    """Exec the command on the job's own PATH.
+    """Exec the command on the job's own PATH, with its environment and no other.
 
     Raises:
         LaunchError: it does not exist or cannot be run.
@@ -104,14 +114,42 @@ def _change_directory(path: str) -> None:
         ) from error
 
 
-def open_files(launch: Launch) -> None:
-    """Standard input is empty; output goes to the files asked for, else to the job's own file.
+def be_the_submitter(launch: Launch) -> Launch:
+    """Be the user who submitted the job, enter its directory, open its files.
+
+    The job's own output file is made while that is still possible; all else is done as the user.
+
+    Returns:
+        The launch with the environment that such a user has.
 
     Raises:
-        LaunchError: one cannot be opened.
+        LaunchError: the user is none to run jobs as, or a file is not the user's to open.
     """
+    account, output = _find_account(launch), None
+    if account is not None:
+        output = None if launch["stdout"] else create_output(launch["output"], account)
+        forget_protection()
+        take_on(account)
+        launch = {**launch, "environment": completed(launch["environment"], account)}
+    _change_directory(launch["cwd"])
+    _open_files(launch, output)
+    return launch
+
+
+def _find_account(launch: Launch) -> Account | None:
+    """None: as the user that this process has already."""
+    if launch["min_uid"] is None:
+        return None
+    try:
+        return find_account(launch.get("uid"), launch["min_uid"])
+    except AccountError as error:
+        raise LaunchError(str(error), NOT_RUNNABLE) from error
+
+
+def _open_files(launch: Launch, output: int | None) -> None:
+    """Standard input is empty; output goes to the files asked for, else to the job's own file."""
     null = os.open(os.devnull, os.O_RDONLY)
-    out = _open_output(launch["stdout"] or launch["output"])
+    out = _open_output(launch["stdout"] or launch["output"]) if output is None else output
     err = out if launch["stderr"] is None else _open_output(launch["stderr"])
     os.dup2(null, 0)
     os.dup2(out, 1)

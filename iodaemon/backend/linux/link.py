@@ -12,12 +12,12 @@ import logging
 import math
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from iodaemon.backend.linux import protocol
+from iodaemon.backend.linux.keeper_command import keeper_command
 from iodaemon.backend.linux.protocol import Message
 from iodaemon.errors import BackendError
 from iodaemon.fault import reach
@@ -34,26 +34,6 @@ _BEATS: Final = 3
 _POLL_S: Final = 0.005
 
 
-def keeper_command(state: Path, socket: Path, grace_s: float, means: str) -> list[str]:
-    """How a keeper is started: no site packages, nothing on the path but this package."""
-    root = Path(__file__).resolve().parents[3]
-    code = (
-        f"import sys; sys.path.insert(0, {str(root)!r}); "
-        "from iodaemon.backend.linux.keeper import main; sys.exit(main())"
-    )
-    return [
-        sys.executable,
-        "-I",
-        "-S",
-        "-c",
-        code,
-        str(state),
-        str(socket),
-        str(grace_s),
-        means,
-    ]
-
-
 class KeeperLink:
     """One connection at a time, renewed for as long as the daemon lives."""
 
@@ -64,22 +44,25 @@ class KeeperLink:
         socket: Path,
         grace_s: float,
         means: str,
+        starts_keeper: bool = True,
         on_connected: Callable[[], None],
         on_trouble: Callable[[str], None],
     ) -> None:
         """Remember how to reach or start a keeper.
 
         Args:
-            state: the daemon's state directory.
+            state: where the keeper keeps its jobs' directories.
             socket: where the keeper listens.
             grace_s: how long it waits for a daemon before it thaws everything.
             means: ``auto``, or ``signals`` to do without cgroups.
+            starts_keeper: start one when none answers; else systemd does that.
             on_connected: runs after every connection but the first, and after this daemon stood
                 still for so long that the keeper may have thawed everything.
             on_trouble: told why no keeper can be had, and ``""`` once one answers again.
         """
         self._state = state
         self._grace_s = grace_s
+        self._starts_keeper = starts_keeper
         self._real_state = os.path.realpath(state)
         self._socket = socket
         self._command = keeper_command(state, socket, grace_s, means)
@@ -95,6 +78,7 @@ class KeeperLink:
         self._tasks: list[asyncio.Task[None]] = []
         self.freezer = "unknown"
         self.detail = ""
+        self.controls: tuple[str, ...] = ()
         self.pid = 0
 
     async def open(self) -> None:
@@ -109,10 +93,10 @@ class KeeperLink:
         self._tasks = [asyncio.create_task(each) for each in work]
 
     async def close(self, *, leave: bool) -> None:
-        """Hang up; with ``leave`` the keeper ends as soon as no job needs it."""
+        """Hang up; with ``leave`` a keeper that was started so ends as soon as no job needs it."""
         stays = True
         self._is_closing = True  # a keeper that leaves is not replaced
-        if leave and self._connected.is_set():
+        if leave and self._starts_keeper and self._connected.is_set():
             with contextlib.suppress(TimeoutError):
                 answer = await asyncio.wait_for(self._ask_once("leave", {}), _LEAVE_WITHIN_S)
                 stays = answer is not None and "ok" in answer and answer["ok"]["jobs"] > 0
@@ -238,10 +222,10 @@ class KeeperLink:
             except OSError as error:
                 raise BackendError(f"{self._socket}: {error.strerror}") from error
             if loop.time() > deadline_s:
-                raise BackendError(
-                    f"the keeper does not answer on {self._socket}; its messages are in "
-                    f"{self._state / 'keeper.log'}"
-                )
+                where = f"its messages are in {self._state / 'keeper.log'}"
+                if not self._starts_keeper:
+                    where = "see 'journalctl -u iodaemon-keeper'"
+                raise BackendError(f"the keeper does not answer on {self._socket}; {where}")
             await asyncio.sleep(_POLL_S)
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
@@ -265,9 +249,12 @@ class KeeperLink:
         reach("link.greeted")
         ok = answer["ok"]
         self.freezer, self.detail, self.pid = ok["freezer"], ok["detail"], ok["pid"]
+        self.controls = tuple(ok.get("controls", ()))
         return True
 
     def _start_if_none(self) -> None:
+        if not self._starts_keeper:
+            return
         alive = self._child is not None and self._child.poll() is None
         now_s = asyncio.get_running_loop().time()
         if alive or now_s < self._spawned_s + _RETRY_S:

@@ -15,6 +15,7 @@ import msgspec
 
 from iodaemon.backend.linux import outcome
 from iodaemon.backend.linux.ends import Ends
+from iodaemon.backend.linux.fence import find_memory_end
 from iodaemon.backend.linux.link import KeeperLink
 from iodaemon.backend.linux.protocol import Message
 from iodaemon.backend.linux.reading import NodeReader
@@ -54,6 +55,7 @@ class LinuxNode:
         keeper_socket: Path,
         grace_s: float,
         means: str = "auto",
+        starts_keeper: bool = True,
     ) -> None:
         """Make the backend; ``open`` brings it up.
 
@@ -62,10 +64,11 @@ class LinuxNode:
             timeline: wall time.
             post: takes every event; called in the event loop.
             launch_of: what to run for a start: command, environment, files, CPUs.
-            state: the state directory; job directories are below ``jobs/``.
+            state: the keeper's directory; job directories are below ``jobs/``.
             keeper_socket: where the keeper listens.
             grace_s: how long the keeper waits for a daemon before it thaws everything.
             means: ``auto``, or ``signals`` to do without cgroups.
+            starts_keeper: start one when none answers; else it is a service of its own.
         """
         self._platform = platform
         self._timeline = timeline
@@ -87,6 +90,7 @@ class LinuxNode:
             socket=keeper_socket,
             grace_s=grace_s,
             means=means,
+            starts_keeper=starts_keeper,
             on_connected=lambda: self._spawn(self._agree_with_keeper()),
             on_trouble=self._block,
         )
@@ -273,9 +277,10 @@ class LinuxNode:
         job_id, attempt = track.job_id, track.attempt
         await self._hold(track, "thaw")
         end = await track.gone()
-        totals = self.reader.known_totals(job_id)
+        totals, memory = self.reader.known_totals(job_id), find_memory_end(track.cgroup)
         self._forget(track)
-        self._post(outcome.orphaned(job_id, attempt, end, totals, self._timeline.now_s))
+        now_s = self._timeline.now_s
+        self._post(outcome.orphaned(job_id, attempt, end, totals, now_s, memory=memory))
         try:
             await self.link.ask("tidy", job=job_id, attempt=attempt)
         except BackendError as error:

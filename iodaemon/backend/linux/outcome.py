@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 import time
+from typing import Final
 
 from iodaemon.backend.linux.process import read_boot_id
 from iodaemon.backend.linux.protocol import Message
 from iodaemon.core import event as ev
 from iodaemon.core.job import Exit, IoTotals, JobId
+from iodaemon.units import format_bytes
+
+_TOLD_BY_SIGTERM: Final = 128 + signal.SIGTERM
+"""A shell's exit code when its last command died of it."""
 
 
 def began(job_id: JobId, attempt: int, record: Message, now_s: float) -> ev.JobStarted:
@@ -36,13 +42,21 @@ def ended(job_id: JobId, attempt: int, status: Message, now_s: float) -> list[ev
                 exit_code=status["exit_code"],
             )
         ]
+    if is_stopped_from_outside(status):
+        note = "the machine, or the unit of all jobs, was stopped while it ran"
+        return [
+            began(job_id, attempt, status, at_s),
+            lost(job_id, attempt, note, at_s, by_reboot=True),
+        ]
+    memory = status.get("memory_end")
     return [
         began(job_id, attempt, status, at_s),
         ev.JobExited(
             at_s=at_s,
             job_id=job_id,
             attempt=attempt,
-            exit=Exit(code=status["exit"]["code"], signal=status["exit"]["signal"]),
+            exit=_exit(status["exit"]["code"], status["exit"]["signal"], memory),
+            note="" if memory is None else _tell(memory),
             io=IoTotals(
                 read_bytes=status["io"]["read_bytes"],
                 written_bytes=status["io"]["written_bytes"],
@@ -50,6 +64,24 @@ def ended(job_id: JobId, attempt: int, status: Message, now_s: float) -> list[ev
             ),
         ),
     ]
+
+
+def _exit(code: int | None, number: int | None, memory: Message | None) -> Exit:
+    """How it ended; a job that went on without those that were killed, and is content, may."""
+    return Exit(code=code, signal=number, out_of_memory=memory is not None and code != 0)
+
+
+def _tell(memory: Message) -> str:
+    """What the kernel killed it, or a part of it, for; ``fence.find_memory_end``."""
+    limit, nodes = memory["limit_bytes"], memory["nodes"]
+    if memory["at_limit"] and limit is not None:
+        why = f"its limit of {format_bytes(limit)} (--mem) was reached"
+    elif nodes:
+        why = f"no memory was left on NUMA node {nodes}, which is its socket's"
+    else:
+        why = "the machine had no memory left"
+    many = "1 process was" if memory["killed"] == 1 else f"{memory['killed']} processes were"
+    return f"{many} killed: {why}"
 
 
 def _moment(record: Message, word: str, now_s: float) -> float:
@@ -63,21 +95,36 @@ def _moment(record: Message, word: str, now_s: float) -> float:
     return now_s - max(0.0, time.monotonic() - float(record[f"{word}_monotonic_s"]))
 
 
+def is_stopped_from_outside(status: Message) -> bool:
+    """True when it died of what systemd sends to all that it stops, not by its own doing."""
+    code, number = status["exit"]["code"], status["exit"]["signal"]
+    died = number in (signal.SIGTERM, signal.SIGKILL) or code == _TOLD_BY_SIGTERM
+    return bool(status.get("stopped_from_outside")) and died
+
+
 def is_of_the_machine(status: Message) -> bool:
     """True when it never ran for a reason that may pass, and that other jobs would meet too."""
     return "never_ran" in status and status["exit_code"] is None
 
 
 def orphaned(
-    job_id: JobId, attempt: int, end: Exit, totals: IoTotals, now_s: float
+    job_id: JobId,
+    attempt: int,
+    end: Exit,
+    totals: IoTotals,
+    now_s: float,
+    *,
+    memory: Message | None = None,
 ) -> ev.JobExited:
     """The end of a job whose shim was killed; an empty ``end`` is one nobody knows."""
     known = "the kernel told its exit" if end != Exit() else "its exit is unknown"
+    if memory is not None:
+        known = _tell(memory)
     return ev.JobExited(
         at_s=now_s,
         job_id=job_id,
         attempt=attempt,
-        exit=end,
+        exit=_exit(end.code, end.signal, memory),
         io=totals,
         note=f"its shim was killed; {known}",
     )

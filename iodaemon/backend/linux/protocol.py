@@ -5,8 +5,8 @@ each is answered, not necessarily in order, by an object with the same ``id`` an
 ``ok`` or ``error``. Standard library only.
 
 Verbs (VERSION 1):
-    hello {version, state}               -> {version, pid, freezer, detail}; state is the
-                                            directory the daemon means, by its real path
+    hello {version, state}               -> {version, pid, freezer, detail, controls}; state
+                                            is the directory the daemon means, by its real path
     start {job, attempt, launch}         -> {shim: {...}, alive} or {status: {...}} or
                                             {never_ran}; asked again: what is there
     freeze {job, attempt}                -> {frozen: true} once every process stands still
@@ -15,6 +15,7 @@ Verbs (VERSION 1):
                                             that is being started it waits until it runs
     list {jobs: [[job, attempt], ...]}   -> {jobs: [{job, attempt, frozen, ...as start}]}
     tidy {job, attempt}                  -> {}; the cgroup of an ended job is removed
+    retire {before_s, most}              -> {removed: N}; directories of jobs that ended before
     leave {}                             -> {jobs: N}; the keeper ends once no shim is alive
 """
 
@@ -30,6 +31,8 @@ VERSION: Final = 1
 SHIM_FILE: Final = "shim.json"
 STATUS_FILE: Final = "status.json"
 OUTPUT_FILE: Final = "output"
+TOLD_FILE: Final = "told"
+"""A service's keeper has told the job to end; what else tells it so comes from outside."""
 KEEPER_FILE: Final = "keeper.json"
 LOCK_FILE: Final = "keeper.lock"
 """Held by the keeper (exclusively) and by a shim while it thaws without one (shared)."""

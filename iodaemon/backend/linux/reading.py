@@ -18,6 +18,7 @@ import msgspec
 from iodaemon.backend.linux.cgroup_reader import CgroupReader
 from iodaemon.backend.linux.job_files import JobFiles
 from iodaemon.backend.linux.job_io import IoBaseline, JobIo, sum_resident_bytes
+from iodaemon.backend.linux.leaves import Leaves
 from iodaemon.backend.linux.track import Track
 from iodaemon.core.job import IoTotals, JobId
 from iodaemon.core.platform import Device, DeviceId
@@ -39,11 +40,14 @@ class _JobReader:
     made dirty. Only the time for which a job stands in one and the same wait is seen late.
     """
 
-    def __init__(self, root: Path, track: Track) -> None:
+    def __init__(self, root: Path, track: Track, leaves: Leaves) -> None:
         self._cgroup = None if track.cgroup is None else CgroupReader(Path(track.cgroup))
         self._root = root
+        self._leaves = leaves
         self._track = track
         self._record = b""
+        self._io_record: bytes | None = None
+        self._on_leaves: tuple[int | None, int | None] = (None, None)
         self._repeats = 1 + track.job_id % _MOST_REPEATS
         self._counters = JobCounters()
         read, written, operations = track.baseline
@@ -65,12 +69,26 @@ class _JobReader:
         """
         if not self._has_run():
             self._repeats -= 1
-            if devices == self._counters.devices:
-                return self._counters
+            last = self._counters
         else:
-            self._counters = self._io.read()
-        self._counters = msgspec.structs.replace(self._counters, devices=devices)
-        return self._counters
+            last = self._io.read()
+        # What it made dirty is written back without it, also while it stands still.
+        read, written = self._moved()
+        if (devices, read, written) != _apart(last):
+            last = msgspec.structs.replace(
+                last, devices=devices, device_read_bytes=read, device_written_bytes=written
+            )
+        self._counters = last
+        return last
+
+    def _moved(self) -> tuple[int | None, int | None]:
+        """Bytes read and written on leaf disks; None: not counted."""
+        record = None if self._cgroup is None else self._cgroup.io_record()
+        if record != self._io_record:
+            self._io_record, self._on_leaves = record, (None, None)
+            with contextlib.suppress(NoData):  # a text that names no device
+                self._on_leaves = self._leaves.sum(record) if record is not None else (None, None)
+        return self._on_leaves
 
     def _has_run(self) -> bool:
         """False only when its CPU time is known to be what it was."""
@@ -102,6 +120,11 @@ class _JobReader:
             self._cgroup.close()
 
 
+def _apart(counters: JobCounters) -> tuple[object, ...]:
+    """What is found out apart from the job's processes."""
+    return counters.devices, counters.device_read_bytes, counters.device_written_bytes
+
+
 class NodeReader:
     """Reads jobs, devices and the node. Descriptors are opened and closed in its own thread only.
 
@@ -115,6 +138,7 @@ class NodeReader:
         self._readers: dict[JobId, tuple[Track, _JobReader]] = {}
         self._known: dict[JobId, JobCounters] = {}
         self._files = JobFiles(root)
+        self._leaves = Leaves(root, [device.id for device in devices])
         self._diskstats = diskstats.Sampler(root, wanted={device.id for device in devices})
         self._io_pressure = pressure.Sampler(root)
         self._memory_pressure = pressure.Sampler(root, resource="memory")
@@ -173,7 +197,7 @@ class NodeReader:
                 del self._readers[job_id]
         for job_id, track in tracks.items():
             if job_id not in self._readers:
-                self._readers[job_id] = (track, _JobReader(self._root, track))
+                self._readers[job_id] = (track, _JobReader(self._root, track, self._leaves))
 
     def _read_node(self) -> NodeCounters:
         io_stall_s = memory_stall_s = None

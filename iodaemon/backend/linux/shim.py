@@ -28,7 +28,6 @@ from iodaemon.backend.linux.freezer import Freezer
 from iodaemon.backend.linux.process import (
     Identity,
     become_subreaper,
-    do_nothing,
     drain,
     identify,
     is_alive,
@@ -64,10 +63,21 @@ class Shim:
         self._next_keeper: int | None = None
         self._keeper_file = keeper_file
         self._thawed_for: Identity | None = None
+        self._attempt: Attempt | None = None
         self._wake = _wake_on_children()
         me = identify(os.getpid())
         assert me is not None
         self._me: Identity = me
+        signal.signal(signal.SIGTERM, self._on_term)
+
+    def _on_term(self, *_: object) -> None:
+        """Whoever stops the jobs' unit, or the machine, tells every shim of it as well.
+
+        The job has been told by itself; its end is waited for, and not held against it.
+        """
+        if self._attempt is None:
+            os._exit(0)
+        self._attempt.is_told_to_end = True
 
     def run(self, order: Message | None) -> NoReturn:
         """Serve this job, if any, then those that the keeper sends."""
@@ -99,11 +109,15 @@ class Shim:
             shim=self._me,
             tell=self._tell,
         )
+        self._attempt = attempt
         if not attempt.start():
             os._exit(1)  # it could not even fork
         self._wait_for(attempt)
         reach("shim.emptied")
         attempt.finish()
+        if attempt.is_told_to_end:
+            os._exit(0)
+        self._attempt = None
 
     def _tell(self, message: Message) -> None:
         with contextlib.suppress(OSError):
@@ -168,5 +182,4 @@ def _wake_on_children() -> int:
     """Own session, orphans below come to it; returns the end to read when a child has ended."""
     os.setsid()
     become_subreaper()
-    signal.signal(signal.SIGTERM, do_nothing)  # the keeper's other signals are so already
     return wake_on_signals()

@@ -3,6 +3,9 @@
 VERBS = ("hello", "start", "freeze", "thaw", "kill", "list", "tidy", "leave")
 """What the keeper can be asked."""
 
+SERVICE_VERBS = ("retire",)
+"""What only the system's daemon asks, of the keeper of another unit: in no play."""
+
 DETAILS = {
     "keeper.heard": VERBS,
     "keeper.done": VERBS,

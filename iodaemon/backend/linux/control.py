@@ -1,0 +1,77 @@
+"""What a kernel may offer besides, in words: what is gained by it, and what is done without."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from iodaemon.backend.linux.fence import PRESSURE
+
+
+class Control(NamedTuple):
+    """One thing that jobs' cgroups may have.
+
+    Attributes:
+        name: of the controller, or ``pressure``.
+        what: what it is about; a stable name.
+        gives: what is done with it.
+        instead: what is done without it.
+        cost: what that costs.
+    """
+
+    name: str
+    what: str
+    gives: str
+    instead: str
+    cost: str
+
+
+CONTROLS: Final = (
+    Control(
+        "cpuset",
+        "socket fence",
+        "cpuset of the job's cgroup: it cannot leave what [topology] fence says",
+        "none: a job is put on its socket, and may leave it",
+        "a job can move to other sockets' CPUs and memory (taskset, numactl)",
+    ),
+    Control(
+        "io",
+        "job disk bytes",
+        "io.stat of the job's cgroup, leaf disks: written back and swapped pages included",
+        "not counted",
+        "what reaches the disks later than it was written (write-back, swap) is nobody's",
+    ),
+    Control(
+        "memory",
+        "memory limit",
+        "memory.max of the job's cgroup, as --mem says; memory.events tell OUT_OF_MEMORY",
+        "none: --mem is a word, and a job that is killed for memory has FAILED",
+        "one job can take the memory of all, and its end does not say why",
+    ),
+    Control(
+        PRESSURE,
+        "job pressure",
+        "io.pressure and memory.pressure of the job's cgroup",
+        "not counted",
+        "how long a job waits for its disk is not known",
+    ),
+)
+
+
+def words_of(controls: Collection[str]) -> dict[str, str]:
+    """What is done about each, by its stable name with underscores.
+
+    Args:
+        controls: names of those that jobs' cgroups have.
+    """
+    return {
+        control.what.replace(" ", "_"): control.gives
+        if control.name in controls
+        else control.instead
+        for control in CONTROLS
+    }
+
+
+def flags_of(controls: Collection[str]) -> dict[str, bool]:
+    """Whether each is there, by its name."""
+    return {control.name: control.name in controls for control in CONTROLS}

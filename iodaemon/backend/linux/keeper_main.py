@@ -1,0 +1,68 @@
+"""Begins a keeper: its arguments, its lock, its means, its socket.
+
+Arguments: STATE_DIR SOCKET GRACE_S auto|signals, and as a service DAEMON_UID DAEMON_GID MIN_UID.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+
+from iodaemon.backend.linux import protocol
+from iodaemon.backend.linux.connection import be_the_only_one, listen
+from iodaemon.backend.linux.freezer import Freezer
+from iodaemon.backend.linux.keeper import Keeper
+from iodaemon.backend.linux.means import choose_freezer, find_hierarchy
+from iodaemon.backend.linux.protocol import read_json
+from iodaemon.backend.linux.scope import open_scope
+from iodaemon.backend.linux.service import Service, say
+
+
+def main() -> int:
+    """Keep until there is nothing left to keep; as a service, until a signal says so."""
+    state, path, grace_s, means, *identity = sys.argv[1:]
+    daemon_uid, daemon_gid, min_uid = map(int, identity) if identity else (None, None, None)
+    if identity and (problem := _find_problem(state)):
+        say(problem)
+        return 1
+    if not be_the_only_one(os.path.join(state, protocol.LOCK_FILE)):
+        say("another keeper runs; it ends")
+        return 0  # the daemon will reach that one
+    hierarchy = find_hierarchy() if identity and means != "signals" else None
+    freezer = _open_freezer(state, hierarchy, means)
+    service = None
+    if daemon_uid is not None and min_uid is not None:
+        service = Service(daemon_uid, min_uid, lambda: hierarchy and open_scope(hierarchy))
+    listener = listen(path, daemon_gid)
+    try:
+        Keeper(state, listener, freezer, float(grace_s), service=service).serve()
+    finally:
+        listener.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+    return 0
+
+
+def _open_freezer(state: str, hierarchy: str | None, means: str) -> Freezer:
+    """The scope's where there is one to be had, else the best that is."""
+    if hierarchy is not None:
+        try:
+            return open_scope(hierarchy)
+        except OSError as error:
+            say(f"jobs get no scope of their own: {error}")
+    before = read_json(os.path.join(state, protocol.KEEPER_FILE)) or {}
+    return choose_freezer(state, previous_base=before.get("base"), allow_cgroup=means != "signals")
+
+
+def _find_problem(state: str) -> str | None:
+    """Why root must not work in this directory; None: it may."""
+    try:
+        found = os.lstat(state)
+    except OSError as error:
+        return f"{state} cannot be used ({error.strerror}); make it, owned by root, mode 0700"
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        return f"{state} is not this user's own directory; chown root: {state}; chmod 0700 {state}"
+    return None

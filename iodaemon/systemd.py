@@ -1,0 +1,45 @@
+"""What systemd is told and what it hands over.
+
+See sd_notify(3), sd_watchdog_enabled(3), sd_listen_fds(3). Each is a line or two over a socket or
+the environment; standard library only, because the keeper uses it as well. Without systemd all of
+it does nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from typing import Final
+
+_FIRST_FD: Final = 3
+"""SD_LISTEN_FDS_START."""
+
+
+def notify(*words: str) -> None:
+    """Tell systemd, for example ``READY=1`` or ``STATUS=...``; nobody may be listening."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line, contextlib.suppress(OSError):
+        line.connect(address)
+        line.sendall("\n".join(words).encode())
+
+
+def find_watchdog_s() -> float | None:
+    """How often at least ``WATCHDOG=1`` is expected, s; None: not at all."""
+    pid, limit = os.environ.get("WATCHDOG_PID", ""), os.environ.get("WATCHDOG_USEC", "")
+    is_ours = pid in ("", str(os.getpid()))
+    return int(limit) / 1e6 if is_ours and limit.isdigit() and int(limit) > 0 else None
+
+
+def take_socket() -> socket.socket | None:
+    """The listening socket that was handed over; None: there is none. Takes it once only."""
+    pid, count = os.environ.pop("LISTEN_PID", ""), os.environ.pop("LISTEN_FDS", "")
+    os.environ.pop("LISTEN_FDNAMES", None)
+    if pid != str(os.getpid()) or count != "1":
+        return None
+    os.set_inheritable(_FIRST_FD, False)  # noqa: FBT003 - os has it so
+    return socket.socket(fileno=_FIRST_FD)

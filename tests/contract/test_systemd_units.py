@@ -1,0 +1,104 @@
+"""The shipped systemd files: valid, and the daemon's sandbox as tight as it was made."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from iodaemon.registry import shipped
+
+UNITS = shipped("systemd")
+SYSTEM = sorted((UNITS / "system").iterdir())
+PROGRAM = "/opt/iodaemon/bin/iod"
+WORST_EXPOSURE = 20
+"""Tenths: systemd-analyze's measure from 0 to 10. 1.8 with systemd 252."""
+
+needs_systemd = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="no systemd-analyze here"
+)
+
+
+def text(name):
+    return (UNITS / "system" / name).read_text()
+
+
+def analyze(place, *words):
+    """In units whose program exists."""
+    for path in [*SYSTEM, UNITS / "user" / "iodaemon.service"]:
+        kind = place / path.parent.name
+        kind.mkdir(exist_ok=True)
+        (kind / path.name).write_text(path.read_text().replace(PROGRAM, "/bin/true"))
+    return subprocess.run(
+        ["systemd-analyze", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=place,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(place), "HOME": str(place)},
+    )
+
+
+@needs_systemd
+@pytest.mark.parametrize("manager", ["system", "user"])
+def test_systemd_finds_nothing_wrong_with_the_units(tmp_path, manager):
+    names = [path.name for path in SYSTEM] if manager == "system" else ["iodaemon.service"]
+
+    ended = analyze(tmp_path, "verify", f"--{manager}", *(f"{manager}/{name}" for name in names))
+
+    assert (0, "") == (ended.returncode, ended.stderr)
+
+
+@needs_systemd
+def test_the_daemons_sandbox_is_as_tight_as_it_was(tmp_path):
+    ended = analyze(
+        tmp_path,
+        *("security", "--offline=true", f"--threshold={WORST_EXPOSURE}"),
+        "system/iodaemon.service",
+    )
+
+    assert 0 == ended.returncode, ended.stdout[-300:]
+
+
+def test_the_daemon_has_two_of_roots_powers_and_no_more():
+    powers = "CAP_SYS_PTRACE CAP_DAC_READ_SEARCH"
+
+    assert f"\nAmbientCapabilities={powers}\n" in text("iodaemon.service")
+    assert f"\nCapabilityBoundingSet={powers}\n" in text("iodaemon.service")
+    assert "\nUser=iodaemon\n" in text("iodaemon.service")
+
+
+def test_nothing_that_jobs_would_inherit_is_taken_from_the_keeper():
+    sandbox = (
+        r"^(Protect|Private|Restrict|NoNew|SystemCall|Capability|MemoryDeny|User|IPAddress)\w*"
+    )
+
+    assert [] == re.findall(sandbox, text("iodaemon-keeper.service"), re.MULTILINE)
+
+
+def test_a_restart_of_either_unit_ends_neither_jobs_nor_suspensions_unseen():
+    for name in ("iodaemon.service", "iodaemon-keeper.service"):
+        assert re.search(r"^ExecStopPost=\+?/\S+ keeper --thaw$", text(name), re.MULTILINE)
+        assert "\nRestart=always\n" in text(name)
+    assert "\nKillMode=process\n" in text("iodaemon-keeper.service")
+
+
+def test_the_daemons_user_and_directories_are_declared():
+    users = (UNITS / "sysusers.conf").read_text()
+    places = (UNITS / "tmpfiles.conf").read_text()
+
+    assert re.search(r"^u iodaemon ", users, re.MULTILINE)
+    assert re.search(r"^d /run/iodaemon 0755 root root", places, re.MULTILINE)
+    assert re.search(r"^d /var/lib/iodaemon-keeper 0700 root root", places, re.MULTILINE)
+
+
+def test_units_call_what_exists():
+    called = {
+        tuple(words.split())
+        for path in [*SYSTEM, Path(UNITS / "user" / "iodaemon.service")]
+        for words in re.findall(rf"^Exec\w+=\+?{PROGRAM} (.+)$", path.read_text(), re.MULTILINE)
+    }
+
+    assert {("daemon",), ("daemon", "--system"), ("keeper",), ("keeper", "--thaw")} == called

@@ -1,0 +1,127 @@
+"""The service on the virtual server: installed from the wheel, and spoken to as its users do."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from recipe import ROOT
+
+IOD = "/opt/iodaemon/bin/iod"
+DATA = "/opt/iodaemon/lib/python3*/site-packages/iodaemon/data/systemd"
+ASK = "/usr/local/lib/vm-ask"
+SCOPE = "/sys/fs/cgroup/iodaemon.slice/iodaemon-jobs.scope"
+UNITS = ("iodaemon.service", "iodaemon-keeper.service")
+CONFIG = """\
+orphan_grace = "20 s"
+cancel_grace = "3 s"
+[topology]
+oversubscribe = 4
+"""
+
+
+class Service:
+    """What the tests ask of it."""
+
+    def __init__(self, machine):
+        self.machine = machine
+
+    def install(self):
+        """As an administrator does it."""
+        sh = self.machine.sh
+        with tempfile.TemporaryDirectory() as place:
+            wheel = build_wheel(place)
+            self.machine.put(f"/root/{wheel.name}", wheel.read_bytes())
+        pip = "/opt/iodaemon/bin/python -m pip --disable-pip-version-check"
+        sh(f"{pip} install -q --no-index --no-deps --force-reinstall /root/{wheel.name}")
+        sh(f"ln -sf {IOD} /usr/local/bin/iod")
+        sh(f"cp {DATA}/system/* /etc/systemd/system/; cp {DATA}/user/* /etc/systemd/user/")
+        sh(f"install -D -m 644 {DATA}/sysusers.conf /etc/sysusers.d/iodaemon.conf")
+        sh(f"install -D -m 644 {DATA}/tmpfiles.conf /etc/tmpfiles.d/iodaemon.conf")
+        sh("systemd-sysusers; systemd-tmpfiles --create")
+        self.machine.put(ASK, (ROOT / "tests/vm/ask.py").read_bytes())
+        self.machine.put("/etc/iodaemon/config.toml", CONFIG.encode())
+        sh("systemctl daemon-reload; systemctl enable --now iodaemon.service")
+
+    # -- as a user -------------------------------------------------------------------------------
+
+    def iod(self, *words, user="ann", **options):
+        """The program itself; it takes seconds to begin here."""
+        return self.machine.run("iod", *words, user=user, **options)
+
+    def ask(self, method, target, body=None, *, user="ann"):
+        """What the daemon answers this user; a refusal as ``{"error": ...}``."""
+        data = b"" if body is None else json.dumps(body).encode()
+        ended = self.machine.run(
+            *("python3", "-I", "-S", ASK, method, target), user=user, stdin=data, check=False
+        )
+        try:
+            return json.loads(ended.out)
+        except ValueError:
+            raise AssertionError(f"{method} {target}: {ended}") from None
+
+    def submit(self, script, *, user="ann", **spec):
+        """Its number."""
+        job = {"command": ["sh", "-c", script], "cwd": "/tmp", **spec}
+        body = {"jobs": [job], "environment": {"PATH": "/usr/bin:/bin"}}
+        [number] = self.ask("POST", "/v1/jobs", body, user=user)["ids"]
+        return number
+
+    def show(self, job):
+        return self.ask("GET", f"/v1/jobs/{job}", user="root")
+
+    def await_state(self, job, *states, limit_s=90.0):
+        """The job, once it is in one of these states."""
+        until_s = time.monotonic() + limit_s
+        while (shown := self.show(job)).get("state") not in states:
+            assert time.monotonic() < until_s, f"{states} did not come: {shown}"
+            time.sleep(0.2)
+        return shown
+
+    def output(self, job, *, user="ann"):
+        target = f"/v1/jobs/{job}/logs"
+        return self.machine.run("python3", "-I", "-S", ASK, "GET", target, user=user).out
+
+    def run(self, script, *, user="ann", **spec):
+        """What a job prints, and how it ended."""
+        job = self.submit(script, user=user, **spec)
+        shown = self.await_state(job, "COMPLETED", "FAILED", "LOST", "TIMEOUT", "CANCELLED")
+        return self.output(job, user=user), shown
+
+    # -- as root ---------------------------------------------------------------------------------
+
+    def main_pid(self, unit):
+        return int(self.machine.sh(f"systemctl show -P MainPID {unit}"))
+
+    def await_ready(self):
+        for unit in UNITS:
+            self.machine.until(f"systemctl is-active -q {unit}", what=f"{unit} active")
+        self.ask("GET", "/v1/node")
+
+    def cgroup(self, job):
+        return f"{SCOPE}/jobs/{job}.1"
+
+    def pids(self, job):
+        return [
+            int(word) for word in self.machine.sh(f"cat {self.cgroup(job)}/cgroup.procs").split()
+        ]
+
+    def frozen(self):
+        """The cgroups of jobs that stand still."""
+        found = self.machine.sh(f"grep -l '^frozen 1' {SCOPE}/jobs/*/cgroup.events || true")
+        return [path.split("/")[-2] for path in found.split()]
+
+    def cancel_all(self):
+        """No job is left, so that the next test begins with an empty server."""
+        for job in self.ask("GET", "/v1/jobs", user="root")["jobs"]:
+            self.ask("POST", f"/v1/jobs/{job['id']}/cancel", {"grace_s": 0}, user="root")
+
+
+def build_wheel(place):
+    """This project's wheel, in that directory."""
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*command, "--no-deps", "--wheel-dir", place, str(ROOT)], check=True)
+    [wheel] = Path(place).glob("iodaemon-*.whl")
+    return wheel

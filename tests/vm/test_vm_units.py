@@ -1,0 +1,107 @@
+"""The units: what they may; neither a restart nor a kill costs a job or leaves it frozen."""
+
+import pytest
+from server import SCOPE
+
+DAEMON, KEEPER = "iodaemon.service", "iodaemon-keeper.service"
+SCRIPT = "while [ ! -e /tmp/gate-$IOD_JOB_ID ]; do sleep 0.2; done; exit 7"
+
+
+def open_gates(service, *jobs):
+    for job in jobs:
+        service.machine.sh(f"touch /tmp/gate-{job}")
+
+
+@pytest.fixture
+def two_jobs(service):
+    """One of ann's that runs, one of bob's that he has suspended."""
+    running, held = service.submit(SCRIPT), service.submit(SCRIPT, user="bob")
+    service.await_state(running, "RUNNING")
+    service.await_state(held, "RUNNING")
+    service.ask("POST", f"/v1/jobs/{held}/suspend", {}, user="bob")
+    service.await_state(held, "SUSPENDED_USER")
+    assert [f"{held}.1"] == service.frozen()
+    return running, held
+
+
+def test_systemd_finds_nothing_wrong_with_the_units(service):
+    said = service.machine.run("bash", "-c", "systemd-analyze verify /etc/systemd/system/iodaemon*")
+
+    assert ("", "") == (said.out, said.err)
+
+
+def test_the_daemon_is_nobody_with_two_powers(service):
+    pid = service.main_pid(DAEMON)
+    status = dict(
+        line.split(":\t") for line in service.machine.sh(f"cat /proc/{pid}/status").splitlines()
+    )
+
+    powers = 1 << 19 | 1 << 2  # CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH
+    assert service.machine.sh("id -u iodaemon") == status["Uid"].split("\t")[1]
+    assert [powers] * 3 == [int(status[f"Cap{name}"], 16) for name in ("Eff", "Prm", "Bnd")]
+    assert ("1", "2") == (status["NoNewPrivs"], status["Seccomp"])
+
+
+@pytest.mark.parametrize(
+    ("how", "units"),
+    [
+        ("restart", (DAEMON,)),
+        ("restart", (KEEPER,)),
+        ("kill -s KILL", (DAEMON,)),
+        ("kill -s KILL", (KEEPER,)),
+        ("kill -s KILL", (DAEMON, KEEPER)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "+".join(u.split(".")[0] for u in value),
+)
+def test_jobs_outlive_what_happens_to_the_units(service, two_jobs, how, units):
+    running, held = two_jobs
+    before = [service.pids(job) for job in two_jobs]
+    mains = {unit: service.main_pid(unit) for unit in units}
+
+    service.machine.sh(f"systemctl {how} {' '.join(units)}", limit_s=200)
+    for unit, main in mains.items():
+        replaced = f"p=$(systemctl show -P MainPID {unit}); [ $p != 0 ] && [ $p != {main} ]"
+        service.machine.until(replaced, what=f"another {unit}")
+    service.await_ready()
+
+    service.await_state(running, "RUNNING")
+    service.await_state(held, "SUSPENDED_USER")
+    service.machine.until(f"grep -q '^frozen 1' {service.cgroup(held)}/cgroup.events", what="hold")
+    after = [service.pids(job) for job in two_jobs]
+    assert [pids[0] for pids in before] == [pids[0] for pids in after]
+    open_gates(service, *two_jobs)
+    service.ask("POST", f"/v1/jobs/{held}/resume", {}, user="bob")
+    ends = [service.await_state(job, "FAILED", "LOST")["exit_code"] for job in two_jobs]
+    assert [7, 7] == ends
+
+
+def test_nothing_stands_still_once_all_is_stopped(service, two_jobs):
+    sh = service.machine.sh
+
+    sh("systemctl stop iodaemon.socket iodaemon.service iodaemon-keeper.service", limit_s=200)
+
+    assert [] == service.frozen()
+    assert all(service.pids(job) for job in two_jobs)
+    sh("systemctl daemon-reload; systemctl start iodaemon.service", limit_s=200)
+    service.await_ready()
+    open_gates(service, *two_jobs)
+    running, held = two_jobs
+    service.ask("POST", f"/v1/jobs/{held}/resume", {}, user="bob")
+    assert 7 == service.await_state(running, "FAILED", "LOST")["exit_code"]
+    assert 7 == service.await_state(held, "FAILED", "LOST")["exit_code"]
+
+
+def test_a_client_that_comes_while_the_daemon_is_away_waits_for_it(service):
+    service.machine.sh("systemctl kill -s KILL iodaemon.service")
+
+    assert "jobs" in service.ask("GET", "/v1/jobs")
+
+
+def test_who_stops_the_scope_stops_the_jobs_and_not_the_service(service, two_jobs):
+    service.machine.sh("systemctl stop iodaemon-jobs.scope", limit_s=200)
+
+    ended = [service.await_state(job, "FAILED", "LOST") for job in two_jobs]
+    printed, shown = service.run("echo again")
+    assert ["LOST", "LOST"] == [each["state"] for each in ended]
+    assert ("again\n", 0) == (printed, shown["exit_code"])
+    assert "1" == service.machine.sh(f"grep -c 'populated 1' {SCOPE}/cgroup.events")
