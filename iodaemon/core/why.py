@@ -111,7 +111,10 @@ def _pending(state: State, job: Job, now_s: float, account: str) -> Explanation:
         left = _duration(delayed_s - now_s)
         is_so = f"could not be started: {told}; its command has not run"
         return _plain(job, is_so, f"the next attempt, in {left}")
-    ahead = sum(1 for other in state.pending if other.id < job.id)
+    limit = state.users.limit_of(job)
+    if limit is not None:
+        return _kept_by_limit(state, job, limit)
+    ahead = _ahead(state, job)
     room = (
         f"{_count(job.spec.cpus, 'CPU')} of one socket {'is' if job.spec.cpus == 1 else 'are'} free"
     )
@@ -121,9 +124,25 @@ def _pending(state: State, job: Job, now_s: float, account: str) -> Explanation:
         until = room + _held_by(state) if is_room else f"that is over and {room}"
         return _plain(job, f"waits: {account or reason.text}", until)
     if ahead:
-        what = f"waits behind {_count(ahead, 'job')} submitted earlier"
+        earlier = "submitted earlier" if not state.users.sharing.fair else "whose turn is before"
+        what = f"waits behind {_count(ahead, 'job')} {earlier}"
         return _plain(job, what, f"those have started and {room}")
     return _plain(job, "is the next to start", room + _held_by(state))
+
+
+def _kept_by_limit(state: State, job: Job, limit: Reason) -> Explanation:
+    if state.users.is_too_large(job):
+        what = f"the limit is raised, or 'iod cancel {job.id}'"
+        return _plain(job, f"can never start: {limit.text}", what)
+    return _plain(job, f"waits: {limit.text}", "another job of its user ends")
+
+
+def _ahead(state: State, job: Job) -> int:
+    """Jobs before it in the queue; where its user's limits keep it out, its user's before it."""
+    for ahead, other in enumerate(state.queue):
+        if other.id == job.id:
+            return ahead
+    return sum(1 for other in state.pending if other.id < job.id and other.uid == job.uid)
 
 
 def _held_by(state: State) -> str:

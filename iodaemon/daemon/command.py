@@ -48,6 +48,7 @@ class Commands:
     async def _submit(self, request: web.Request) -> web.Response:
         actor = self._lookup.allow(request, "submit")
         submission = decode_submission(await request.read(), self._state.platform)
+        self._refuse_above_limits(actor.uid, [job.cpus for job in submission.jobs])
         key = environment_key(submission.environment)
         makers = [job_maker(job, actor.uid, key) for job in submission.jobs]
         ids = await self._driver.submit(makers, submission.environment, key)
@@ -81,6 +82,8 @@ class Commands:
         actor = self._lookup.allow(request, "requeue", job)
         grace_s = await self._read_grace_s(request)
         self._refuse_requeue(job)
+        if job.state.is_final:
+            self._refuse_above_limits(job.uid, [job.spec.cpus])
         if self._driver.problem:
             raise JournalError(self._driver.problem)
         if job.state.is_final:
@@ -104,6 +107,11 @@ class Commands:
             raise JournalError(self._driver.problem)
         now = self._state.jobs.get(job.id, job)
         return json_answer({"job": self._lookup.record(now), "requeued": _is_requeued(job, now)})
+
+    def _refuse_above_limits(self, uid: int, cpus: Sequence[int]) -> None:
+        text = self._state.users.refusal(uid, self._driver.waiting(uid), cpus)
+        if text:
+            raise RequestError(text)
 
     def _refuse_requeue(self, job: Job) -> None:
         if job.state in WAITING:

@@ -175,7 +175,7 @@ class _Daemon:
         config = self._config
         simulated = config.backend == "simulated"
         platform = default_platform() if simulated else linux_platform(config)
-        state = State(platform)
+        state = State(platform, sharing=config.users)
         state.restore([_awaken(job) for job in restored.jobs], restored.next_id)
         mode = restored.mode or Mode(config.mode)
         controller = Controller(state, self._policy.rules, seed=restored.seed, mode=mode)
