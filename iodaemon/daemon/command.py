@@ -12,6 +12,7 @@ from aiohttp import web
 from iodaemon.core import event as ev
 from iodaemon.core.job import WAITING, Job, JobState
 from iodaemon.daemon.authorise import Verb
+from iodaemon.daemon.front import read_bytes
 from iodaemon.daemon.lookup import Lookup, json_answer, read_body
 from iodaemon.daemon.record import user_name
 from iodaemon.daemon.submission import decode_submission, environment_key, job_maker
@@ -47,7 +48,7 @@ class Commands:
 
     async def _submit(self, request: web.Request) -> web.Response:
         actor = self._lookup.allow(request, "submit")
-        submission = decode_submission(await request.read(), self._state.platform)
+        submission = decode_submission(await read_bytes(request), self._state.platform)
         self._refuse_above_limits(actor.uid, [job.cpus for job in submission.jobs])
         key = environment_key(submission.environment)
         makers = [job_maker(job, actor.uid, key) for job in submission.jobs]

@@ -14,6 +14,7 @@ from aiohttp import web
 from iodaemon.core.job import Job, JobId
 from iodaemon.daemon.authorise import Actor, Rights, Verb, authorise, read_peer
 from iodaemon.daemon.driver import Driver
+from iodaemon.daemon.front import read_bytes
 from iodaemon.daemon.journal import Journal
 from iodaemon.daemon.record import job_record
 from iodaemon.errors import NotFound, NotPermitted, RequestError
@@ -122,7 +123,7 @@ async def read_body(request: web.Request, type_: Any) -> Any:
         RequestError: it is malformed.
     """
     try:
-        return msgspec.json.decode(await request.read() or b"{}", type=type_)
+        return msgspec.json.decode(await read_bytes(request) or b"{}", type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"malformed request: {error}") from error
 
