@@ -28,8 +28,6 @@ from iodaemon.core.job import LIVE, WAITING, Job, JobId, JobState, Reason
 USER_LIMIT: Final = "UserLimit"
 """The word for a job that waits because its user has as much as one may have."""
 
-_Most = Annotated[int | None, Meta(ge=1)]
-
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     """What each user may have at once, the same for all; None: no limit.
@@ -42,18 +40,26 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     max_running: Annotated[
-        _Most, Meta(description="jobs of one user that may hold CPUs at once, also suspended")
+        int | None, Meta(description="jobs of one user that may hold CPUs at once, also suspended")
     ] = None
     max_queued: Annotated[
-        _Most, Meta(description="jobs of one user that may wait at once; further ones are refused")
+        int | None,
+        Meta(description="jobs of one user that may wait at once; further ones are refused"),
     ] = None
     max_slots: Annotated[
-        _Most, Meta(description="CPUs that the jobs of one user may hold at once")
+        int | None, Meta(description="CPUs that the jobs of one user may hold at once")
     ] = None
     fair: Annotated[
         bool,
         Meta(description="the queue is in turns, who holds the fewest CPUs first; else by age"),
     ] = False
+
+    def __post_init__(self) -> None:
+        """Refuse limits under which nothing would ever run."""
+        for name in ("max_running", "max_queued", "max_slots"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f'{name} is {value}; write 1 or more, or "none"')
 
     @property
     def is_plain(self) -> bool:

@@ -32,7 +32,8 @@ _LAST_ANSWERS_S: Final = 2.0
 
 _SILENT_S: Final = 75.0
 """A connection without a whole request for so long is closed."""
-_BACKLOG: Final = 512
+_BACKLOG: Final = 128
+"""asyncio tries as often to accept at a time, and complains as often where it cannot."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

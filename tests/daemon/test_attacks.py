@@ -20,6 +20,8 @@ from iodaemon.core.job import JobId
 from iodaemon.core.sharing import Sharing
 from iodaemon.daemon import front
 from iodaemon.daemon.authorise import Rights
+from iodaemon.daemon.exporter import Exporter
+from iodaemon.daemon.metric import Scene
 
 NOBODY = 65534
 SHARED = Rights(owner_uid=4321, is_shared=True)
@@ -321,7 +323,7 @@ def test_what_is_no_request_is_answered_or_hung_up_on(served, data):
 # -- control characters ------------------------------------------------------------------------
 
 
-def test_a_name_gives_no_orders_to_terminal_or_log(served, caplog, capsys):
+def test_a_name_gives_no_orders_to_terminal_log_or_metrics(served, caplog, capsys):
     with caplog.at_level(logging.INFO):
         job_id = served.submit("exit=3", name=EVIL, stdout=f"/nowhere/{EVIL}")
         assert served.client.wait([job_id], timeout_s=10.0)["finished"]
@@ -331,5 +333,9 @@ def test_a_name_gives_no_orders_to_terminal_or_log(served, caplog, capsys):
     printed = capsys.readouterr()
     for line in (printed.out + printed.err).split("\n"):
         assert line.isprintable(), repr(line)
+    page = served.call(Exporter(Scene(served.driver, lambda: 0)).page).decode()
+    for line in page.split("\n"):
+        assert line.isprintable(), repr(line)
+        assert "owned" not in line
     for record in caplog.records:
         assert record.getMessage().isprintable(), repr(record.getMessage())
