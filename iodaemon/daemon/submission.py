@@ -72,7 +72,7 @@ def decode_submission(body: bytes, platform: Platform) -> Submission:
         _check_size(job, which, environment_bytes)
     for name, value in submission.environment.items():
         if not name or "=" in name or "\0" in name + value:
-            raise RequestError(f"environment variable {name!r} cannot be set; rename it")
+            raise RequestError(f"environment variable {name[:60]!r} cannot be set; rename it")
     return submission
 
 

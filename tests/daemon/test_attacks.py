@@ -15,13 +15,25 @@ from pathlib import Path
 import pytest
 from served import Served
 
+from iodaemon.backend.linux.protocol import encode, split_lines
+from iodaemon.backend.simulated import default_platform
 from iodaemon.cli import main
+from iodaemon.core.decision import Start
 from iodaemon.core.job import JobId
+from iodaemon.core.platform import PartitionId, SlotId
 from iodaemon.core.sharing import Sharing
 from iodaemon.daemon import front
 from iodaemon.daemon.authorise import Rights
 from iodaemon.daemon.exporter import Exporter
+from iodaemon.daemon.launching import launch_record
 from iodaemon.daemon.metric import Scene
+from iodaemon.daemon.submission import (
+    SubmittedJob,
+    decode_submission,
+    environment_key,
+    job_maker,
+)
+from iodaemon.errors import RequestError
 
 NOBODY = 65534
 SHARED = Rights(owner_uid=4321, is_shared=True)
@@ -278,6 +290,36 @@ def request(generator):
     return bytes(data[: generator.randrange(1, len(data))] if generator.random() < 0.1 else data)
 
 
+def submission(generator):
+    """One that is nearly right: what is asked for has the right names, and any values."""
+    names = SubmittedJob.__struct_fields__
+    job = {name: word(generator) for name in names if generator.random() < 0.2}
+    right = {"command": ["x", "y"], "cpus": 1, "cwd": "/", "umask": 0o22, "name": EVIL}
+    job |= {name: value for name, value in right.items() if generator.random() < 0.8}
+    environment = {str(word(generator)): "v"} if generator.random() < 0.3 else {}
+    return json.dumps({"jobs": [job], "environment": environment}).encode()
+
+
+def test_any_submission_is_refused_or_can_be_passed_on():
+    generator, machine, accepted = random.Random(5), default_platform(), 0
+    for _ in range(10 * FUZZED):
+        try:
+            made = decode_submission(submission(generator), machine)
+        except RequestError:
+            continue
+        key = environment_key(made.environment)
+        job = job_maker(made.jobs[0], 1000, key)(JobId(1), 0.0)
+        slots = (SlotId(0),)
+        start = Start(job_id=JobId(1), attempt=1, partition=PartitionId(0), slots=slots)
+        launch = launch_record(
+            job, start, machine, made.environment, api_socket=Path("/s"), open_files=9
+        )
+        [passed_on] = split_lines(bytearray(encode({"launch": launch})))
+        assert launch == passed_on["launch"]
+        accepted += 1
+    assert accepted > FUZZED
+
+
 @pytest.mark.timeout(120 + FUZZED // 10)
 def test_the_daemon_outlives_whatever_it_is_sent(served):
     generator = random.Random(4)
@@ -331,6 +373,9 @@ def test_a_name_gives_no_orders_to_terminal_log_or_metrics(served, caplog, capsy
     for words in (["queue", "-a"], ["show", str(job_id)], ["why", str(job_id)], ["history"]):
         main(["--api", served.socket_path, *words])
     printed = capsys.readouterr()
+    status, _, told = served.ask("GET", f"/v1/jobs/{job_id}/logs").error
+    assert 400 == status
+    assert told.isprintable()
     for line in (printed.out + printed.err).split("\n"):
         assert line.isprintable(), repr(line)
     page = served.call(Exporter(Scene(served.driver, lambda: 0)).page).decode()
