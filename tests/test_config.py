@@ -327,3 +327,36 @@ def test_a_configuration_cannot_name_its_own_origins(tmp_path):
         load(path)
 
     assert issubclass(Config, Settings)
+
+
+def test_what_each_user_may_have_is_configured(tmp_path):
+    file = tmp_path / "config.toml"
+    file.write_text('[users]\nmax_running = 4\nmax_queued = "none"\nfair = true\n')
+
+    users = load_config(file, HOME, 1000, {}).users
+
+    assert (4, None, None, True) == (
+        users.max_running,
+        users.max_queued,
+        users.max_slots,
+        users.fair,
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("max_running = 0", "[users]: max_running is 0; write 1 or more"),
+        ("max_slots = true", "[users]: max_slots: expected int | null"),
+        ("max_waiting = 3", "unknown key 'max_waiting'"),
+        ('fair = "yes"', "[users]: fair: expected bool"),
+    ],
+)
+def test_a_limit_that_is_none_is_named(tmp_path, line, told):
+    file = tmp_path / "config.toml"
+    file.write_text(f"[users]\n{line}\n")
+
+    with pytest.raises(ConfigError) as error:
+        load_config(file, HOME, 1000, {})
+
+    assert told in str(error.value).replace(f"{file} ", "")

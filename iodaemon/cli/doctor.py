@@ -13,6 +13,7 @@ from iodaemon.cli.failure import ExitCode
 from iodaemon.cli.option import OFF, option
 from iodaemon.cli.session import Session
 from iodaemon.errors import IodaemonError
+from iodaemon.text import printable
 
 if TYPE_CHECKING:
     from iodaemon.api.model import JsonObject
@@ -49,7 +50,7 @@ def doctor(
         for finding in examine(_subject(ctx.obj)):
             findings.append(finding)
             if not as_json:
-                print("\n".join(map(output.printable, finding.lines)), flush=True)
+                print("\n".join(map(printable, finding.lines)), flush=True)
             stop_if_asked()
     if as_json:
         output.print_json([_record(finding) for finding in findings])

@@ -17,6 +17,7 @@ from iodaemon.cli.option import OFF, AsJson, Jobs, Word, Words, option
 from iodaemon.cli.selector import find_ids, parse_selectors
 from iodaemon.cli.session import Session
 from iodaemon.cli.telling import KINDS, Event, concerned, event_cells
+from iodaemon.text import printable
 
 app = new_app()
 
@@ -89,4 +90,4 @@ def event_line(event: dict[str, Any]) -> str:
     """Local time, job, what, why."""
     job, what, why = event_cells(event)
     at = output.local_time(event["at_s"])
-    return output.printable(f"{at} {job:>6} {what:<28} {why}".rstrip())
+    return printable(f"{at} {job:>6} {what:<28} {why}".rstrip())

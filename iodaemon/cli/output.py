@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from iodaemon.api.model import Job
+from iodaemon.text import printable
 
 UNKNOWN: Final = "?"
 NOTHING: Final = "-"
@@ -37,13 +38,6 @@ def print_json(value: object) -> None:
     """One JSON document: on a terminal indented, else on one line."""
     indent = 2 if sys.stdout.isatty() else None
     print(json.dumps(value, indent=indent))
-
-
-def printable(text: str) -> str:
-    """The text with whatever could disturb a terminal or a table written out."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 class Column(NamedTuple):

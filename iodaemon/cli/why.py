@@ -13,6 +13,7 @@ from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.each import tell_each
 from iodaemon.cli.option import OFF, AsJson, Jobs
 from iodaemon.cli.telling import event_cells, evidence_lines
+from iodaemon.text import printable
 
 app = new_app()
 
@@ -42,7 +43,7 @@ def why(
 def why_lines(answer: WhyAnswer, now_s: float) -> list[str]:
     """The explanation, the table where there is one, and the last steps."""
     job = answer["job"]
-    head = f"Job {job['id']}  {output.printable(output.job_name(job))} ({job['user']})"
+    head = f"Job {job['id']}  {printable(output.job_name(job))} ({job['user']})"
     pairs = [("State", f"{job['state_shown']}, {_since(answer['since_s'], now_s)}")]
     pairs.append(("Why", answer["is_so"]))
     if answer["until"]:
@@ -69,5 +70,5 @@ def _life_lines(answer: WhyAnswer) -> list[str]:
     for step in steps[-LAST_STEPS:]:
         _, what, reason = event_cells(step)
         at = output.local_time(float(str(step["at_s"])))
-        lines.append(output.printable(f"{at}  {what}" + (f": {reason}" if reason else "")))
+        lines.append(printable(f"{at}  {what}" + (f": {reason}" if reason else "")))
     return lines

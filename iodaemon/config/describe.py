@@ -23,6 +23,7 @@ _KINDS: Final[dict[Any, str]] = {
     bool: "true or false",
     int: "number",
     str | None: "text or none",
+    int | None: "number or none",
 }
 
 

@@ -20,6 +20,7 @@ from msgspec import Meta
 from iodaemon.config.describe import describe_settings
 from iodaemon.config.policy import config_home_of
 from iodaemon.config.table import decode_table, read_toml
+from iodaemon.core.sharing import Sharing
 from iodaemon.errors import ConfigError
 
 SYSTEM_CONFIG: Final = Path("/etc/iodaemon/config.toml")
@@ -137,6 +138,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             '"127.0.0.1:9750"; of the loopback interface, where every user of the machine can'
         ),
     ] = None
+    users: Sharing = Sharing()
     topology: Topology = Topology()
     admission: Annotated[
         dict[str, Scalar], Meta(description="replaces values of the policy's [admission]")

@@ -21,6 +21,7 @@ from iodaemon.core.job import FINAL, LIVE, SUSPENDED, Job, JobId, JobState, Reas
 from iodaemon.core.outlook import Outlook
 from iodaemon.core.platform import PartitionId, Platform, SlotId
 from iodaemon.core.prediction import Prediction
+from iodaemon.core.sharing import Sharing, Users
 
 KEPT_FINISHED: Final = 1000
 """Finished jobs kept in memory; the journal keeps all of them for ``retain``."""
@@ -36,6 +37,7 @@ class State:
         platform: what can be handed out.
         kept_finished: so many finished jobs stay in memory.
         experience: what earlier jobs teach of later ones. None: nothing is learned.
+        sharing: what each user may have, and in what order they have it. None: as they come.
     """
 
     def __init__(
@@ -44,9 +46,11 @@ class State:
         *,
         kept_finished: int = KEPT_FINISHED,
         experience: Experience | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         self.platform = platform
         self.jobs: dict[JobId, Job] = {}
+        self.users = Users(sharing or Sharing())
         self.meter = Meter()
         self.outlook = Outlook(self.meter, experience)
         self.reasons: dict[JobId, Reason] = {}
@@ -90,6 +94,19 @@ class State:
         return (job for job in self._pending.values() if job.id not in kept_out)
 
     @property
+    def queue(self) -> Iterator[Job]:
+        """Those of the pending jobs that their users' limits let start now, whose turn it is first.
+
+        Without limits and fair order: all of them, by id.
+        """
+        if self.users.sharing.is_plain:
+            return self.pending
+        largest = self.platform.largest_partition
+        return self.users.in_turn(
+            self.jobs, lambda job: job.spec.cpus <= largest and job.id not in self.delayed
+        )
+
+    @property
     def live(self) -> Iterator[Job]:
         """Jobs that hold slots, ordered by id."""
         return iter(self._live.values())
@@ -123,9 +140,8 @@ class State:
             )
         if self.starts_blocked:
             return Reason(code="Blocked", text=self.starts_blocked)
-        return self.queue_reason(job_id) or Reason(
-            code="Priority", text="waits behind jobs submitted earlier"
-        )
+        told = self.users.limit_of(job) or self.queue_reason(job_id)
+        return told or self.users.sharing.behind
 
     def queue_reason(self, job_id: JobId) -> Reason | None:
         """What the admission says of a job that waits; None: that others came earlier."""
@@ -153,6 +169,7 @@ class State:
             raise InvariantError(f"job {job.id} exists already; ids are never used twice")
         self._next_id = max(self._next_id, job.id + 1)
         self.jobs[job.id] = job
+        self.users.note(None, job)
         if job.state is JobState.PENDING:
             self._enqueue(job)
         elif job.state in LIVE:
@@ -167,6 +184,7 @@ class State:
         if job.state in LIVE and job.state is not JobState.STARTING:
             raise InvariantError(f"job {job_id} is {job.state}; it runs, so it was durable")
         del self.jobs[job_id]
+        self.users.note(job, None)
         self._leave_queue(job_id)
         self.outlook.forget(job_id)
         if job.state is JobState.STARTING:  # decided, but a start is performed once durable
@@ -185,6 +203,7 @@ class State:
             if job.id in self._pending:
                 self._pending[job.id] = job
             return
+        self.users.note(before, job)
         if before.state is JobState.PENDING:
             self._leave_queue(job.id)
         if before.state in FINAL:
@@ -293,6 +312,10 @@ class State:
         _claim(all(i < self._next_id for i in self.jobs), "the next id is above all ids")
         _claim(set(self.reasons) <= set(pending), "only pending jobs have a queue reason")
         _claim(set(self.delayed) <= set(pending), "only pending jobs are delayed")
+        users = Users(self.users.sharing)
+        for job in self.jobs.values():
+            users.note(None, job)
+        _claim(users.is_same(self.users), "what each user has is what the jobs say")
         told = {i for i, job in self.jobs.items() if job.phase is not None}
         _claim(set(self.phases) == told, "the phase index lists the jobs that told of one")
         waiting = {i for i in told if self.jobs[i].waits_for_turn}

@@ -54,8 +54,8 @@ class StateView:
 
     @property
     def pending(self) -> Iterator[Job]:
-        """Jobs that may start, in queue order."""
-        return self._state.pending
+        """Jobs that may start, in queue order; any of them, also all, are within users' limits."""
+        return self._state.queue
 
     @property
     def running(self) -> Iterator[Job]:

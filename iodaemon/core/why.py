@@ -8,36 +8,17 @@ from __future__ import annotations
 
 from typing import Final, assert_never
 
-import msgspec
-
-from iodaemon.core.controller import WALLTIME_GRACE_S
 from iodaemon.core.decision import Evidence
-from iodaemon.core.job import Job, JobState, Phase, Reason
+from iodaemon.core.explanation import Explanation, duration, plain, text_of
+from iodaemon.core.job import Job, JobState, Phase
 from iodaemon.core.phase import wait_ends_s
 from iodaemon.core.rule import Rules, TakingTurns
 from iodaemon.core.shadow import Shadow
 from iodaemon.core.state import TURN, State
+from iodaemon.core.waiting import why_it_waits
 
 RECENT_S: Final = 600.0
 """That a job came back is told for so long."""
-NO_ROOM: Final = "Slots"
-"""The word of a placement rule for a job that finds no room."""
-
-
-class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``iod why`` says.
-
-    Attributes:
-        is_so: where the job is, and why; the job is its subject.
-        since_s: since when.
-        until: what would let it go on; empty for a job that is over.
-        evidence: the table of the slice in which the regulation last suspended or resumed it.
-    """
-
-    is_so: str
-    since_s: float
-    until: str = ""
-    evidence: Evidence | None = None
 
 
 def explain(
@@ -62,12 +43,12 @@ def explain(
     match job.state:
         case JobState.HELD:
             is_so = f"waits to be released: {_wish(state, job)}"
-            return _plain(job, is_so, f"'iod resume {job.id}'")
+            return plain(job, is_so, f"'iod resume {job.id}'")
         case JobState.PENDING:
-            return _pending(state, job, now_s, account)
+            return why_it_waits(state, job, now_s, account)
         case JobState.STARTING:
             is_so = f"is being started on socket {job.partition}, attempt {job.attempt}"
-            return _plain(job, is_so, "its command runs, usually within a second")
+            return plain(job, is_so, "its command runs, usually within a second")
         case JobState.RUNNING:
             return _running(state, rules, job, now_s, shadow or Shadow())
         case JobState.SUSPENDED_IO:
@@ -77,79 +58,13 @@ def explain(
         case JobState.STOPPING:
             return _stopping(job, now_s)
         case _:
-            return _plain(job, _ended(job), "")
-
-
-def _plain(job: Job, is_so: str, until: str) -> Explanation:
-    return Explanation(is_so=is_so, since_s=job.since_s, until=until)
+            return plain(job, _ended(job), "")
 
 
 def _wish(state: State, job: Job) -> str:
     """What a person asked for, without the advice at its end, which is given elsewhere."""
     reason = state.reason(job.id)
-    return _text(reason).partition("; 'iod resume")[0]
-
-
-def _text(reason: Reason | None) -> str:
-    return "" if reason is None else reason.text
-
-
-# -- before it runs ----------------------------------------------------------------------------
-
-
-def _pending(state: State, job: Job, now_s: float, account: str) -> Explanation:
-    told = _text(state.reason(job.id))
-    if job.spec.cpus > state.platform.largest_partition:
-        return _plain(
-            job, f"can never start: {told}", f"the machine is changed, or 'iod cancel {job.id}'"
-        )
-    if state.starts_blocked:
-        return _plain(
-            job, f"waits, as every job now: {told}", "that is mended; it then starts by itself"
-        )
-    delayed_s = state.delayed.get(job.id)
-    if delayed_s is not None:
-        left = _duration(delayed_s - now_s)
-        is_so = f"could not be started: {told}; its command has not run"
-        return _plain(job, is_so, f"the next attempt, in {left}")
-    ahead = sum(1 for other in state.pending if other.id < job.id)
-    room = (
-        f"{_count(job.spec.cpus, 'CPU')} of one socket {'is' if job.spec.cpus == 1 else 'are'} free"
-    )
-    reason = state.queue_reason(job.id)
-    if reason is not None:  # the rule's own word; whom it starts first is its to say
-        is_room = reason.code == NO_ROOM
-        until = room + _held_by(state) if is_room else f"that is over and {room}"
-        until += _promised(state, job, now_s)
-        return _plain(job, f"waits: {account or reason.text}", until)
-    if account:
-        return _plain(job, account, f"its turn has come and {room}")
-    if ahead:
-        what = f"waits behind {_count(ahead, 'job')} submitted earlier"
-        return _plain(job, what, f"those have started and {room}")
-    return _plain(job, "is the next to start", room + _held_by(state))
-
-
-def _promised(state: State, job: Job, now_s: float) -> str:
-    """By when the admission has promised to start it."""
-    promised_s = state.reservations.get(job.id)
-    if promised_s is None:
-        return ""
-    left = _duration(promised_s - now_s)
-    told = f"; promised in {left} at the latest, by the walltimes of those that run"
-    return f"{told}; one that does not end when asked is killed {_duration(WALLTIME_GRACE_S)} later"
-
-
-def _held_by(state: State) -> str:
-    holders = [other.id for other in state.live]
-    if not holders:
-        return ""
-    shown = ", ".join(map(str, holders[:5])) + (" and others" if len(holders) > 5 else "")
-    return f"; CPUs are held by {'job' if len(holders) == 1 else 'jobs'} {shown}"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+    return text_of(reason).partition("; 'iod resume")[0]
 
 
 # -- while it runs -----------------------------------------------------------------------------
@@ -158,14 +73,14 @@ def _count(number: int, word: str) -> str:
 def _running(state: State, rules: Rules, job: Job, now_s: float, shadow: Shadow) -> Explanation:
     if job.freeze_asked and not job.frozen:
         reason = job.user_hold_reason if job.user_hold else job.hold_reason
-        why = _text(reason).partition("; 'iod resume")[0]
+        why = text_of(reason).partition("; 'iod resume")[0]
         until = "its processes stand still; one that waits for a disk first gets its answer"
-        return _plain(job, "is being suspended" + (f": {why}" if why else ""), until)
+        return plain(job, "is being suspended" + (f": {why}" if why else ""), until)
     if job.phase is not None and job.phase.granted_s is None:
         return _waits_for_turn(state, rules, job, job.phase, now_s)
     until = "its own end"
     if job.spec.walltime_s is not None:
-        left = _duration(job.spec.walltime_s - job.run_s_at(now_s))
+        left = duration(job.spec.walltime_s - job.run_s_at(now_s))
         until += f", or its walltime: {left} of running are left"
     return Explanation(
         is_so="; ".join(_running_parts(state, job, now_s, shadow)),
@@ -178,7 +93,7 @@ def _running(state: State, rules: Rules, job: Job, now_s: float, shadow: Shadow)
 def _running_parts(state: State, job: Job, now_s: float, shadow: Shadow) -> list[str]:
     parts = [f"runs on socket {job.partition}"]
     if job.phase is not None and job.phase.granted_s is not None:
-        lasted = _duration(now_s - job.phase.granted_s)
+        lasted = duration(now_s - job.phase.granted_s)
         parts.append(f"it has its turn to do I/O, for {lasted}{_expected(job.phase)}")
     if job.reason is not None:
         word = "could not be suspended: " if job.reason.code == "SuspendFailed" else ""
@@ -186,7 +101,7 @@ def _running_parts(state: State, job: Job, now_s: float, shadow: Shadow) -> list
     if job.started_because is not None:
         parts.append(f"it was started out of its turn: {job.started_because.text}")
     if job.immune_until_s is not None and job.immune_until_s > now_s:
-        left = _duration(job.immune_until_s - now_s)
+        left = duration(job.immune_until_s - now_s)
         parts.append(f"it stood still for long, so it is not suspended again for {left}")
     if job.spec.no_suspend:
         parts.append("it asked never to be suspended for I/O")
@@ -204,7 +119,7 @@ def _resumed(state: State, job: Job, now_s: float) -> list[str]:
     row = next((row for row in evidence.jobs if row.job_id == job.id), None)
     if row is None or row.verdict != "resume":
         return []
-    return [f"it came back {_duration(now_s - evidence.at_s)} ago" + _after_colon(row.why)]
+    return [f"it came back {duration(now_s - evidence.at_s)} ago" + _after_colon(row.why)]
 
 
 def _in_shadow(shadow: Shadow, job: Job, now_s: float) -> list[str]:
@@ -214,10 +129,10 @@ def _in_shadow(shadow: Shadow, job: Job, now_s: float) -> list[str]:
         return []
     held = shadow.held_for(job.id)
     if held is None:
-        return [f"in shadow it would have stood still for {_duration(stood_s)} in all"]
+        return [f"in shadow it would have stood still for {duration(stood_s)} in all"]
     since_s, why = held
-    total = f", {_duration(stood_s)} in all" if stood_s > now_s - since_s else ""
-    lasted = f"in shadow it would stand still, since {_duration(now_s - since_s)} ago{total}"
+    total = f", {duration(stood_s)} in all" if stood_s > now_s - since_s else ""
+    lasted = f"in shadow it would stand still, since {duration(now_s - since_s)} ago{total}"
     return [lasted + _after_colon(why.text)]
 
 
@@ -228,11 +143,11 @@ def _after_colon(text: str) -> str:
 def _waits_for_turn(
     state: State, rules: Rules, job: Job, phase: Phase, now_s: float
 ) -> Explanation:
-    is_so = f"runs on socket {job.partition}; {_text(state.reason(job.id))}{_expected(phase)}"
+    is_so = f"runs on socket {job.partition}; {text_of(state.reason(job.id))}{_expected(phase)}"
     until = "its turn"
     ends_s = wait_ends_s(rules, job)
     if ends_s is not None:
-        until += f", and at the latest in {_duration(ends_s - now_s)} it goes on in any case"
+        until += f", and at the latest in {duration(ends_s - now_s)} it goes on in any case"
     return Explanation(is_so=is_so, since_s=phase.asked_s, until=until)
 
 
@@ -256,19 +171,19 @@ def _unknown_io(state: State, job: Job) -> str:
 
 
 def _suspended_io(state: State, rules: Rules, job: Job, now_s: float) -> Explanation:
-    told = _text(job.reason)
+    told = text_of(job.reason)
     if job.io_held_since_s is None:
-        why = _text(job.release_reason) or told
+        why = text_of(job.release_reason) or told
         is_so = f"stood still for others' I/O and is being resumed: {why}"
         if job.reason is not None and job.reason.code == "Adopted":
             is_so = told
-        return _plain(job, is_so, "its processes run again, usually within a second")
+        return plain(job, is_so, "its processes run again, usually within a second")
     evidence = state.evidence.get(job.id)
     until = _comes_back(rules, job, evidence)
-    until += f"; this is looked at every {_duration(rules.regulation.timeslice_s)}"
+    until += f"; this is looked at every {duration(rules.regulation.timeslice_s)}"
     limit_s = rules.longest_suspension_s(job)
     if limit_s is not None:
-        left = _duration(job.io_held_since_s + limit_s - now_s)
+        left = duration(job.io_held_since_s + limit_s - now_s)
         until += f", and at the latest in {left} it runs in any case"
     return Explanation(
         is_so=f"stands still so that the others' I/O gets on: {told}",
@@ -285,7 +200,7 @@ def _comes_back(rules: Rules, job: Job, evidence: Evidence | None) -> str:
     rule = rules.regulation
     if not isinstance(rule, TakingTurns):
         return "there is room for its I/O" + _all_may(evidence)
-    turn = f"it takes its turn for another that has run for {_duration(rule.turn_s)}"
+    turn = f"it takes its turn for another that has run for {duration(rule.turn_s)}"
     others = "the others' I/O has ended"
     if evidence is None or evidence.fits is None:
         return f"there is room for its I/O, {others}, or {turn}"
@@ -327,10 +242,10 @@ def _suspended_user(state: State, rules: Rules, job: Job) -> Explanation:
     is_so = f"stands still: {_wish(state, job)}"
     until = f"'iod resume {job.id}'"
     if not job.io_hold:
-        return _plain(job, is_so, until)
+        return plain(job, is_so, until)
     evidence = state.evidence.get(job.id)
     return Explanation(
-        is_so=f"{is_so}; the regulation holds it as well: {_text(job.hold_reason)}",
+        is_so=f"{is_so}; the regulation holds it as well: {text_of(job.hold_reason)}",
         since_s=job.since_s,
         until=f"{until}, and then until {_comes_back(rules, job, evidence)}",
         evidence=evidence,
@@ -341,20 +256,20 @@ def _suspended_user(state: State, rules: Rules, job: Job) -> Explanation:
 
 
 def _stopping(job: Job, now_s: float) -> Explanation:
-    is_so = f"is being ended: {_text(job.stop_reason) or _text(job.reason)}"
+    is_so = f"is being ended: {text_of(job.stop_reason) or text_of(job.reason)}"
     if job.kill_at_s is not None:
-        left = _duration(job.kill_at_s - now_s)
+        left = duration(job.kill_at_s - now_s)
         is_so += "; its processes were asked to end"
-        return _plain(job, is_so, f"they have ended, or are killed in {left}")
+        return plain(job, is_so, f"they have ended, or are killed in {left}")
     is_so += "; its processes were killed"
     if job.reason is not None and job.reason.code == "StopDelayed":
         is_so += f", but not all are gone: {job.reason.text}"
     until = "all are gone; one that waits for a disk goes when the disk has answered"
-    return _plain(job, is_so, until)
+    return plain(job, is_so, until)
 
 
 def _ended(job: Job) -> str:
-    told = _text(job.reason)
+    told = text_of(job.reason)
     match job.state:
         case JobState.COMPLETED:
             return "ended well, with exit code 0" + (f"; {told}" if told else "")
@@ -371,13 +286,3 @@ def _ended(job: Job) -> str:
             is_start = job.reason is not None and job.reason.code == "StartFailed"
             word = "failed, its command could not be run" if is_start else "failed"
             return f"{word}: {told}" if told else word
-
-
-def _duration(seconds: float) -> str:
-    seconds = max(0.0, seconds)
-    if seconds < 10.0:
-        digits = f"{seconds:.1f}" if seconds >= 1.0 else f"{seconds:.2f}"
-        return f"{digits.rstrip('0').rstrip('.')} s"
-    if seconds < 120.0:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60.0:.0f} min" if seconds < 7200.0 else f"{seconds / 3600.0:.1f} h"

@@ -12,6 +12,7 @@ from aiohttp import web
 from iodaemon.core import event as ev
 from iodaemon.core.job import WAITING, Job, JobState
 from iodaemon.daemon.authorise import Verb
+from iodaemon.daemon.front import read_bytes
 from iodaemon.daemon.lookup import Lookup, json_answer, read_body
 from iodaemon.daemon.record import user_name
 from iodaemon.daemon.submission import decode_submission, environment_key, heed_hints, job_maker
@@ -47,7 +48,8 @@ class Commands:
 
     async def _submit(self, request: web.Request) -> web.Response:
         actor = self._lookup.allow(request, "submit")
-        submission = decode_submission(await request.read(), self._state.platform)
+        submission = decode_submission(await read_bytes(request), self._state.platform)
+        self._refuse_above_limits(actor.uid, [job.cpus for job in submission.jobs])
         key = environment_key(submission.environment)
         jobs, warnings = heed_hints(submission)
         makers = [job_maker(job, actor.uid, key) for job in jobs]
@@ -83,6 +85,8 @@ class Commands:
         actor = self._lookup.allow(request, "requeue", job)
         grace_s = await self._read_grace_s(request)
         self._refuse_requeue(job)
+        if job.state.is_final:
+            self._refuse_above_limits(job.uid, [job.spec.cpus])
         if self._driver.problem:
             raise JournalError(self._driver.problem)
         if job.state.is_final:
@@ -106,6 +110,11 @@ class Commands:
             raise JournalError(self._driver.problem)
         now = self._state.jobs.get(job.id, job)
         return json_answer({"job": self._lookup.record(now), "requeued": _is_requeued(job, now)})
+
+    def _refuse_above_limits(self, uid: int, cpus: Sequence[int]) -> None:
+        text = self._state.users.refusal(uid, self._driver.waiting(uid), cpus)
+        if text:
+            raise RequestError(text)
 
     def _refuse_requeue(self, job: Job) -> None:
         if job.state in WAITING:

@@ -169,6 +169,11 @@ class Driver:
             raise JournalError(self.problem or "the journal cannot be written")
         return ids
 
+    def waiting(self, uid: int) -> int:
+        """How many jobs of this user wait, those included that arrived in this very instant."""
+        arrived = (e.job.uid for e in self._inbox if isinstance(e, ev.JobSubmitted))
+        return self.state.users.waiting(uid) + sum(1 for other in arrived if other == uid)
+
     async def switch(self, mode: Mode, by: str) -> None:
         """Switch regulation; first it becomes durable, then it takes effect.
 

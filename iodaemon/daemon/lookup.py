@@ -14,14 +14,18 @@ from aiohttp import web
 from iodaemon.core.job import Job, JobId
 from iodaemon.daemon.authorise import Actor, Rights, Verb, authorise, read_peer
 from iodaemon.daemon.driver import Driver
+from iodaemon.daemon.front import read_bytes
 from iodaemon.daemon.journal import Journal
 from iodaemon.daemon.record import job_record
 from iodaemon.errors import NotFound, NotPermitted, RequestError
+from iodaemon.text import printable
 
 LARGEST_ID: Final = 2**63 - 1
 """What the journal's database can hold."""
 _MOST_DIGITS: Final = 30
 """A number beyond any that means something, and far below what Python refuses to read."""
+_LONGEST_MESSAGE: Final = 490
+"""Characters; what is longer quotes what somebody sent."""
 
 
 class Lookup:
@@ -122,7 +126,7 @@ async def read_body(request: web.Request, type_: Any) -> Any:
         RequestError: it is malformed.
     """
     try:
-        return msgspec.json.decode(await request.read() or b"{}", type=type_)
+        return msgspec.json.decode(await read_bytes(request) or b"{}", type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"malformed request: {error}") from error
 
@@ -146,6 +150,9 @@ def json_answer(value: object, *, status: int = 200) -> web.Response:
 
 
 def error_answer(status: int, code: str, message: str) -> web.Response:
-    """The error as JSON, its message in one line."""
-    body = json.dumps({"error": {"code": code, "message": " ".join(message.split())}})
+    """The error as JSON, its message in one line that gives no orders to a terminal."""
+    text = printable(" ".join(message.split()))
+    if len(text) > _LONGEST_MESSAGE:
+        text = f"{text[:_LONGEST_MESSAGE]}..."
+    body = json.dumps({"error": {"code": code, "message": text}})
     return web.Response(text=body, status=status, content_type="application/json")

@@ -180,7 +180,7 @@ class _Daemon:
         simulated = config.backend == "simulated"
         platform = default_platform() if simulated else linux_platform(config)
         self._knowledge.recall(restored)
-        state = State(platform, experience=self._knowledge.recollection)
+        state = State(platform, sharing=config.users, experience=self._knowledge.recollection)
         state.restore([_awaken(job) for job in restored.jobs], restored.next_id)
         mode = restored.mode or Mode(config.mode)
         controller = Controller(state, self._policy.rules, seed=restored.seed, mode=mode)

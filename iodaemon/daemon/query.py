@@ -13,7 +13,7 @@ from aiohttp import web
 from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.daemon.lookup import Lookup, json_answer, parse_number, read_body
 from iodaemon.daemon.output import stream_output
-from iodaemon.daemon.record import load_line, output_path
+from iodaemon.daemon.record import asked_path, load_line, output_path
 from iodaemon.daemon.selector import parse_selector
 from iodaemon.errors import RequestError
 
@@ -108,9 +108,11 @@ class Queries:
         follow = request.query.get("follow") == "1"
         directory = self._lookup.jobs_directory
         path = output_path(job, directory, stream)
-        if self._lookup.is_shared and path is not None and not path.is_relative_to(directory):
-            # The daemon may read every file of the machine; whoever asks may not.
-            raise RequestError(f"job {job.id} writes to {path}; read it there")
+        if self._lookup.is_shared and (asked := asked_path(job, stream)) is not None:
+            # The daemon may read every file of the machine; whoever asks may not. By who chose
+            # the path, not by where it lies: one in the jobs' directory may be another job's, and
+            # ".." in it leads out of it.
+            raise RequestError(f"job {job.id} writes to {asked}; read it there")
         if path is None and not follow:
             raise RequestError(f"job {job.id} has no output: it is {job.state} and never started")
 

@@ -154,13 +154,19 @@ def shell_code(job: Job) -> int | None:
     return _UNKNOWN_CODE if job.exit is None else job.exit.shell_code
 
 
+def asked_path(job: Job, stream: str) -> Path | None:
+    """The file its submitter chose for standard output or error; None: the job's own file."""
+    asked = job.spec.stdout
+    if stream == "stderr" and job.spec.stderr is not None:
+        asked = job.spec.stderr
+    return None if asked is None else Path(job.spec.cwd) / asked.replace("%j", str(job.id))
+
+
 def output_path(job: Job, jobs_directory: Path, stream: str) -> Path | None:
     """The file that holds the job's standard output or error; None before it was ever started."""
-    asked = job.spec.stdout if stream == "stdout" else job.spec.stderr
-    if asked is None and stream == "stderr":
-        return output_path(job, jobs_directory, "stdout")
+    asked = asked_path(job, stream)
     if asked is not None:
-        return Path(job.spec.cwd) / asked.replace("%j", str(job.id))
+        return asked
     if job.attempt == 0:
         return None
     return jobs_directory / f"{job.id}.{job.attempt}" / "output"

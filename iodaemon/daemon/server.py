@@ -16,6 +16,7 @@ from iodaemon.core.job import JobId
 from iodaemon.daemon.authorise import Rights
 from iodaemon.daemon.command import Commands
 from iodaemon.daemon.driver import Driver
+from iodaemon.daemon.front import TURNS, Front
 from iodaemon.daemon.hinting import Hinting
 from iodaemon.daemon.history import History
 from iodaemon.daemon.journal import Journal
@@ -30,6 +31,11 @@ from iodaemon.fault import reach
 _LARGEST_BODY_BYTES: Final = 256 * 1024 * 1024
 _LAST_ANSWERS_S: Final = 2.0
 """What a request that is being answered still gets when the daemon stops."""
+
+_SILENT_S: Final = 75.0
+"""A connection without a whole request for so long is closed."""
+_BACKLOG: Final = 128
+"""asyncio tries as often to accept at a time, and complains as often where it cannot."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -55,6 +61,7 @@ class Server:
         self._further_routes = further_routes
         self._ending = asyncio.Event()
         self._runner: web.AppRunner | None = None
+        self._listening: asyncio.Server | None = None
         self._path: Path | None = None
         self._lookup = Lookup(
             driver,
@@ -83,14 +90,20 @@ class Server:
             access_log=None,
             shutdown_timeout=_LAST_ANSWERS_S,
             handler_cancellation=True,  # nothing is done for a client that is gone
+            keepalive_timeout=_SILENT_S,
         )
         await self._runner.setup()
+        assert self._runner.server is not None
+        make: Callable[[], Any] = self._runner.server
+        if self._lookup.is_shared:
+            make = Front(make)
+        loop = asyncio.get_running_loop()
         if handed is not None:  # its file is not ours; who connects meanwhile waits
-            await web.SockSite(self._runner, handed).start()
+            self._listening = await loop.create_server(make, sock=handed, backlog=_BACKLOG)
             return
         old_mask = os.umask(0o177)
         try:
-            await web.UnixSite(self._runner, str(path)).start()
+            self._listening = await loop.create_unix_server(make, str(path), backlog=_BACKLOG)
         finally:
             os.umask(old_mask)
         self._path = path
@@ -100,6 +113,8 @@ class Server:
         self._ending.set()
         self._watch.end_streams()
         self._watch.notify(())
+        if self._listening is not None:
+            self._listening.close()
         if self._runner is not None:
             await self._runner.cleanup()
         if self._path is not None:
@@ -107,6 +122,7 @@ class Server:
 
     def _make_app(self) -> web.Application:
         app = web.Application(middlewares=[self._guard], client_max_size=_LARGEST_BODY_BYTES)
+        app[TURNS] = {}
         app.add_routes(self._queries.routes())
         app.add_routes(self._history.routes())
         app.add_routes(self._telling.routes())

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from iodaemon.backend.linux.protocol import LARGEST_LINE_BYTES, encode
 from iodaemon.core.job import Job, JobId, JobSpec, JobState, Reason
 from iodaemon.core.platform import Platform
 from iodaemon.errors import RequestError
@@ -17,6 +18,10 @@ from iodaemon.hint import DROPPED, SenselessHint, check_hint
 _LARGEST_BATCH: Final = 100_000
 _MOST_WARNINGS: Final = 20
 _HINTS: Final = ("io_rate_bytes_per_s", "io_share", "io_operations_per_s")
+_LARGEST_LAUNCH_BYTES: Final = LARGEST_LINE_BYTES - 64 * 1024
+"""Of one job; the rest is for what the daemon adds."""
+_WIDEST_BYTES: Final = 12
+"""Of one character as it is passed on: two escapes."""
 _HELD: Final = Reason(code="Held", text="held at submission; 'iod resume' lets it go")
 
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -68,12 +73,14 @@ def decode_submission(body: bytes, platform: Platform) -> Submission:
         raise RequestError(
             f"{len(submission.jobs)} jobs in one submission; send 1 to {_LARGEST_BATCH}"
         )
+    environment_bytes = len(encode(submission.environment))
     for place, job in enumerate(submission.jobs, 1):
         which = "" if len(submission.jobs) == 1 else f"job {place} of {len(submission.jobs)}: "
         _check(job, which, platform)
+        _check_size(job, which, environment_bytes)
     for name, value in submission.environment.items():
         if not name or "=" in name or "\0" in name + value:
-            raise RequestError(f"environment variable {name!r} cannot be set; rename it")
+            raise RequestError(f"environment variable {name[:60]!r} cannot be set; rename it")
     return submission
 
 
@@ -109,6 +116,19 @@ def _check(job: SubmittedJob, which: str, platform: Platform) -> None:
     texts = (*job.command, job.cwd, job.name, job.stdout or "", job.stderr or "")
     if any("\0" in text for text in texts):
         raise RequestError(f"{which}NUL characters cannot be passed to a command; remove them")
+
+
+def _check_size(job: SubmittedJob, which: str, environment_bytes: int) -> None:
+    """What the keeper would not take must not come to it: it would hang up on all other jobs."""
+    texts = (*job.command, job.cwd, job.stdout or "", job.stderr or "")
+    left_bytes = _LARGEST_LAUNCH_BYTES - environment_bytes
+    if _WIDEST_BYTES * sum(map(len, texts)) + 4 * len(texts) <= left_bytes:
+        return
+    if len(encode({"texts": texts})) > left_bytes:
+        raise RequestError(
+            f"{which}command and environment are longer than the {_LARGEST_LAUNCH_BYTES} bytes "
+            "that can be passed on; put data into a file"
+        )
 
 
 def environment_key(environment: Mapping[str, str]) -> str:

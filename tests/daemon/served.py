@@ -19,7 +19,9 @@ from iodaemon.config import load_policy
 from iodaemon.core.controller import Controller
 from iodaemon.core.job import JobId
 from iodaemon.core.rule import Mode
+from iodaemon.core.sharing import Sharing
 from iodaemon.core.state import State
+from iodaemon.daemon.authorise import Rights
 from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.journal import Journal
 from iodaemon.daemon.knowledge import Knowledge
@@ -39,11 +41,15 @@ class Served:
         regulation: dict[str, Any] | None = None,
         mode: Mode = Mode.ON,
         keeps_samples: bool = False,
+        rights: Rights | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         self.directory = directory
         self._regulation = {"timeslice": "0.1 s", **(regulation or {})}
         self._mode = mode
         self._keeps_samples = keeps_samples
+        self._rights = rights
+        self._sharing = sharing
         self.socket_path = str(directory / "iod.sock")
         self.jobs_directory = directory / "jobs"
         self.journal = Journal.open(directory / "journal.db", seed=1)
@@ -71,6 +77,7 @@ class Served:
         self.knowledge.recall(restored)
         self.state = State(
             default_platform(),
+            sharing=self._sharing,
             kept_finished=self._kept_finished,
             experience=self.knowledge.recollection,
         )
@@ -99,6 +106,7 @@ class Served:
             knowledge=self.knowledge,
             jobs_directory=self.jobs_directory,
             cancel_grace_s=5.0,
+            rights=self._rights,
             pids=lambda _: [],
             reports={
                 name: lambda name=name: {"name": name} for name in ("node", "policy", "config")

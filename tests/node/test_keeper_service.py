@@ -11,54 +11,14 @@ from pathlib import Path
 
 import pytest
 from harness import end, until
-from keeping import Keeper
+from keeping import DAEMON, NOBODY, ServiceKeeper
 
 from iodaemon.backend.linux.keeper_command import keeper_command
-
-NOBODY = pwd.getpwnam("nobody")
-DAEMON = pwd.getpwnam("daemon")
-"""Stands for the service's own user, which is not installed here."""
 
 pytestmark = [
     pytest.mark.node,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can become others"),
 ]
-
-
-class ServiceKeeper(Keeper):
-    """As systemd starts it, but without a scope: jobs are held by signals."""
-
-    min_uid = 1000
-
-    def begin(self, grace_s=60):
-        for path in (self.state, self.runtime):
-            path.mkdir(mode=0o700, exist_ok=True)
-        self.root.chmod(0o711)
-        self.path = self.runtime / "keeper.sock"
-        identity = (DAEMON.pw_uid, DAEMON.pw_gid, self.min_uid)
-        command = keeper_command(self.state, self.path, grace_s, "signals", *identity)
-        self.log.touch()
-        with open(self.state / "keeper.log", "ab") as log:
-            self.process = subprocess.Popen(command, stderr=log, env=self.environment, cwd="/")
-        return self.line()
-
-    def launch(self, text, *, uid=NOBODY.pw_uid, **fields):
-        return {**super().launch(text), "uid": uid, "cwd": "/", **fields}
-
-    def run(self, text, **fields):
-        """What it prints, and its status."""
-        line = self.lines_open[-1] if self.lines_open else self.begin()
-        line.ask("start", job=1, attempt=1, launch=self.launch(text, **fields))
-        status = self.status()
-        output = self.directory(1) / "output"
-        return output.read_text() if output.exists() else None, status
-
-    def _leave_nothing(self):
-        if self.process is not None and self.process.poll() is None:
-            end(self.process.pid)
-            self.process.wait()
-        self.path.unlink(missing_ok=True)
-        super(Keeper, self)._leave_nothing()
 
 
 @pytest.fixture

@@ -245,13 +245,18 @@ def _be_the_job(
         reach("job.ready")
         launching.execute(launch)
     except launching.LaunchError as error:
-        os.write(trouble, f"{error.exit_code} {error.problem}\n".encode())
+        _tell_trouble(trouble, str(error.exit_code), error.problem)
         os._exit(error.exit_code)
     except OSError as error:
-        os.write(trouble, f"- {error}\n".encode())
+        _tell_trouble(trouble, "-", str(error))
         os._exit(launching.NOT_RUNNABLE)
     finally:
         os._exit(launching.NOT_RUNNABLE)
+
+
+def _tell_trouble(pipe: int, exit_code: str, text: str) -> None:
+    """A path need not be text, and what is wrong with it is said all the same."""
+    os.write(pipe, f"{exit_code} {text}\n".encode(errors="backslashreplace"))
 
 
 def _children_cpu_s() -> float:

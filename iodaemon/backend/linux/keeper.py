@@ -46,6 +46,10 @@ _IDLE_EXIT_S: Final = 1.0
 """A keeper without daemon and without jobs ends after this time beyond the grace time."""
 
 
+_MALFORMED: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What a request that is no such request raises somewhere: numbers too large, words for objects."""
+
+
 class KeeperError(Exception):
     """A request that cannot be met; its text goes to the daemon."""
 
@@ -184,7 +188,7 @@ class Keeper:
             answer = self._verb(request["verb"])(asked)
         except (KeeperError, OSError) as error:
             answer = {"error": str(error)}
-        except (KeyError, TypeError, ValueError) as error:
+        except _MALFORMED as error:
             answer = {"error": f"malformed request: {error!r}"}
         if answer is not None:
             self._reply(asked, answer)
@@ -231,13 +235,14 @@ class Keeper:
         if key in self._starting:
             self._starting[key].append(asked)
             return None
+        launch = grant(self._service, asked.request["launch"])
         if not self._directories.make(key):
             return {"ok": self._directories.describe(key, self._me)}
         make_cgroup(self._service, self._freezer, key, asked.request["launch"])
         reach("keeper.cgroup_made")
         self._starting[key] = [asked]
         try:
-            self._pool.serve(key, grant(self._service, asked.request["launch"]))
+            self._pool.serve(key, launch)
         except OSError:
             del self._starting[key]
             raise

@@ -21,6 +21,7 @@ from iodaemon.backend.linux.account import (
     forget_protection,
     take_on,
 )
+from iodaemon.backend.linux.output_file import open_output, problem_of
 from iodaemon.backend.linux.process import prefer_memory_nodes
 
 Launch = dict[str, Any]
@@ -157,10 +158,9 @@ def _open_files(launch: Launch, output: int | None) -> None:
 
 
 def _open_output(path: str) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC | os.O_CLOEXEC | os.O_NOCTTY
     try:
-        return os.open(path, flags, 0o666)
+        return open_output(path)
     except OSError as error:
         raise LaunchError(
-            f"the output file {path} cannot be written ({error.strerror})", NOT_RUNNABLE
+            f"the output file {path} cannot be written ({problem_of(error)})", NOT_RUNNABLE
         ) from error

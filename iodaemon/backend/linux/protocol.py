@@ -37,6 +37,8 @@ KEEPER_FILE: Final = "keeper.json"
 LOCK_FILE: Final = "keeper.lock"
 """Held by the keeper (exclusively) and by a shim while it thaws without one (shared)."""
 _CHUNK_BYTES: Final = 65536
+_LARGEST_NUMBER: Final = 2**63 - 1
+"""Of jobs, in the journal; a name of such numbers is no path and fits a directory."""
 LARGEST_LINE_BYTES: Final = 8 * 1024 * 1024
 """A request above this is refused: the largest environment Linux can exec is 6 MiB."""
 
@@ -57,7 +59,10 @@ def split_lines(buffer: bytearray) -> list[Message]:
     """
     messages: list[Message] = []
     while (end := buffer.find(b"\n")) >= 0:
-        message = json.loads(buffer[:end])
+        try:
+            message = json.loads(buffer[:end])
+        except RecursionError as error:
+            raise ValueError("a message is nested too deeply") from error
         del buffer[: end + 1]
         if not isinstance(message, dict):
             raise ValueError("a message is a JSON object")  # noqa: TRY004 - one kind for the caller
@@ -76,7 +81,13 @@ def read_line(pipe: int) -> bytes:
 
 
 def job_key(job: int, attempt: int) -> str:
-    """The name of a job's directory and cgroup: ``<job>.<attempt>``."""
+    """The name of a job's directory and cgroup: ``<job>.<attempt>``.
+
+    Raises:
+        ValueError: it would be a name that ``parse_job_key`` does not know again.
+    """
+    if not (0 <= job <= _LARGEST_NUMBER and 0 <= attempt <= _LARGEST_NUMBER):
+        raise ValueError(f"no job {job}.{attempt}")
     return f"{job}.{attempt}"
 
 

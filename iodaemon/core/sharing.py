@@ -1,0 +1,231 @@
+"""Several users on one machine: what one may have at once, and who gets the next free CPUs.
+
+Limits: a user's jobs start in their own order (as submitted) up to ``max_running`` jobs and
+``max_slots`` slots; the next ones are not in the queue that admission sees until one of them ends.
+So a limit binds whatever the admission rule does: any choice among the jobs it is shown keeps it.
+
+Fair order: the next place in the queue is for the user who holds the fewest slots, those of the
+jobs before it in the queue included; among equals for the job submitted first. Users who always
+have jobs waiting so hold the same number of slots, give or take one job, however many they submit.
+Nobody waits for ever while jobs end: a user who holds nothing is behind none but others who hold
+nothing and came earlier. It is max-min fairness of one resource ("progressive filling"; Bertsekas
+and Gallager, Data Networks, 2nd edition, section 6.5.2), by what is held now: no history, so a
+restart changes nothing. A rule that promises a start (a reservation) makes its promise to whoever
+is first now; a user who holds less and comes later may be first at the next instant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import heapify, heappop, heapreplace
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from iodaemon.core.job import LIVE, WAITING, Job, JobId, JobState, Reason
+
+USER_LIMIT: Final = "UserLimit"
+"""The word for a job that waits because its user has as much as one may have."""
+
+
+class Sharing(msgspec.Struct, frozen=True, kw_only=True):
+    """What each user may have at once, the same for all; None: no limit.
+
+    Attributes:
+        max_running: jobs that hold CPUs, suspended ones included.
+        max_queued: jobs that wait to start, held ones included.
+        max_slots: slots that a user's jobs hold together.
+        fair: users take turns; otherwise jobs are in the order in which they were submitted.
+    """
+
+    max_running: Annotated[
+        int | None, Meta(description="jobs of one user that may hold CPUs at once, also suspended")
+    ] = None
+    max_queued: Annotated[
+        int | None,
+        Meta(description="jobs of one user that may wait at once; further ones are refused"),
+    ] = None
+    max_slots: Annotated[
+        int | None, Meta(description="CPUs that the jobs of one user may hold at once")
+    ] = None
+    fair: Annotated[
+        bool,
+        Meta(description="the queue is in turns, who holds the fewest CPUs first; else by age"),
+    ] = False
+
+    def __post_init__(self) -> None:
+        """Refuse limits under which nothing would ever run."""
+        for name in ("max_running", "max_queued", "max_slots"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f'{name} is {value}; write 1 or more, or "none"')
+
+    @property
+    def is_plain(self) -> bool:
+        """True when the queue is all waiting jobs in the order in which they were submitted."""
+        return self.max_running is None and self.max_slots is None and not self.fair
+
+    @property
+    def behind(self) -> Reason:
+        """Why a job waits that is not the next."""
+        text = "waits behind jobs submitted earlier"
+        if self.fair:
+            text = "waits its turn: jobs of users who hold fewer CPUs, and earlier ones, come first"
+        return Reason(code="Priority", text=text)
+
+    def is_within(self, jobs: int, slots: int) -> bool:
+        """True when a user may have so many jobs that hold so many slots."""
+        return (self.max_running is None or jobs <= self.max_running) and (
+            self.max_slots is None or slots <= self.max_slots
+        )
+
+
+class _User(msgspec.Struct):
+    """One user's jobs: those pending, ordered by id, and how much there is of the others."""
+
+    pending: dict[JobId, None] = {}
+    waiting: int = 0
+    running: int = 0
+    slots: int = 0
+
+
+class Users:
+    """Who has how much; kept by the state as its jobs change, at a cost that no queue adds to."""
+
+    def __init__(self, sharing: Sharing) -> None:
+        self.sharing = sharing
+        self._users: dict[int, _User] = {}
+
+    def note(self, before: Job | None, after: Job | None) -> None:
+        """Follow a job from one record to the next; None: there was, or is, none."""
+        if before is not None:
+            self._count(before, -1)
+        if after is not None:
+            self._count(after, 1)
+
+    def is_same(self, other: Users) -> bool:
+        """True when the other has counted the same; for checks."""
+        return self._users == other._users and all(
+            list(user.pending) == sorted(user.pending) for user in self._users.values()
+        )
+
+    def waiting(self, uid: int) -> int:
+        """How many jobs of this user wait to start, held ones included."""
+        user = self._users.get(uid)
+        return 0 if user is None else user.waiting
+
+    def held(self, uid: int) -> tuple[int, int]:
+        """How many jobs of this user hold slots, and how many slots."""
+        user = self._users.get(uid)
+        return (0, 0) if user is None else (user.running, user.slots)
+
+    def in_turn(self, jobs: Mapping[JobId, Job], may_start: Callable[[Job], bool]) -> Iterator[Job]:
+        """The jobs that limits let start now, all of them together too, in the order of the queue.
+
+        Args:
+            jobs: all that are known.
+            may_start: False for a job that is passed over, whoever's turn it is.
+        """
+        fair = self.sharing.fair
+        heads = [
+            (user.slots if fair else 0, job.id, user.running, user.slots, uid, job, own)
+            for uid, user in self._users.items()
+            for own in [self._own(user, jobs, may_start)]
+            for job in [next(own, None)]
+            if job is not None
+        ]
+        heapify(heads)  # by slots and id: ids are never equal
+        while heads:
+            _, _, running, slots, uid, job, own = heads[0]
+            running, slots = running + 1, slots + job.spec.cpus
+            if not self.sharing.is_within(running, slots):
+                heappop(heads)  # this user's later jobs wait with it: nothing overtakes it
+                continue
+            yield job
+            if (following := next(own, None)) is None:
+                heappop(heads)
+                continue
+            key = slots if fair else 0
+            heapreplace(heads, (key, following.id, running, slots, uid, following, own))
+
+    def limit_of(self, job: Job) -> Reason | None:
+        """Why its user's limits keep a waiting job from starting now; None: they do not."""
+        sharing, cpus = self.sharing, job.spec.cpus
+        if self.is_too_large(job):
+            return Reason(
+                code=USER_LIMIT,
+                text=f"asks for {cpus} CPUs, one user may hold {sharing.max_slots} (max_slots); "
+                "cancel it and submit with fewer",
+            )
+        running, slots = self.held(job.uid)
+        if sharing.max_running is not None and running >= sharing.max_running:
+            return Reason(
+                code=USER_LIMIT,
+                text=f"its user runs {running} of the {sharing.max_running} jobs that one user may "
+                "run at once (max_running)",
+            )
+        if sharing.max_slots is not None and slots + cpus > sharing.max_slots:
+            return Reason(
+                code=USER_LIMIT,
+                text=f"needs {cpus} CPUs; its user holds {slots}, and may hold "
+                f"{sharing.max_slots} (max_slots)",
+            )
+        return None
+
+    def refusal(self, uid: int, waiting: int, cpus: Iterable[int]) -> str:
+        """Why a user may not submit these jobs now, and what to do; empty: they may.
+
+        Args:
+            uid: whose.
+            waiting: so many wait already.
+            cpus: what each asks for.
+        """
+        asked = list(cpus)
+        most, most_slots = self.sharing.max_queued, self.sharing.max_slots
+        if most_slots is not None and max(asked, default=0) > most_slots:
+            return (
+                f"asks for {max(asked)} CPUs, one user may hold {most_slots} (max_slots); "
+                f"lower --cpus to {most_slots} or less"
+            )
+        if most is not None and waiting + len(asked) > most:
+            return (
+                f"uid {uid} has {waiting} jobs waiting, with {len(asked)} more above the {most} "
+                "that one user may have (max_queued); submit them when some have started"
+            )
+        return ""
+
+    def is_too_large(self, job: Job) -> bool:
+        """True for a job that alone is more than a user may have."""
+        return self.sharing.max_slots is not None and job.spec.cpus > self.sharing.max_slots
+
+    def _own(
+        self, user: _User, jobs: Mapping[JobId, Job], may_start: Callable[[Job], bool]
+    ) -> Iterator[Job]:
+        for job_id in user.pending:
+            job = jobs[job_id]
+            if may_start(job) and not self.is_too_large(job):
+                yield job
+
+    def _count(self, job: Job, by: int) -> None:
+        user = self._users.setdefault(job.uid, _User())
+        if job.state in WAITING:
+            user.waiting += by
+        if job.state in LIVE:
+            user.running += by
+            user.slots += by * len(job.slots)
+        if job.state is JobState.PENDING:
+            _list(user, job.id, is_there=by > 0)
+        if not (user.waiting or user.running):
+            del self._users[job.uid]
+
+
+def _list(user: _User, job_id: JobId, *, is_there: bool) -> None:
+    """Keep the pending jobs ordered by id; new ones come last, requeued ones need not."""
+    if not is_there:
+        del user.pending[job_id]
+        return
+    in_order = not user.pending or job_id > next(reversed(user.pending))
+    user.pending[job_id] = None
+    if not in_order:
+        user.pending = dict(sorted(user.pending.items()))

@@ -1,0 +1,150 @@
+"""What comes in before anybody is asked: connections of each user, and the bodies they send.
+
+One user's flood, or slowness, is that user's own: others find room as before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+from aiohttp import web
+
+from iodaemon.daemon.authorise import read_peer
+from iodaemon.errors import RequestError
+
+MOST_OF_A_USER: Final = 256
+"""Connections at once on a shared daemon; of its 65,536 files one user takes half a percent."""
+BODY_WITHIN_S: Final = 60.0
+_SMALL_BYTES: Final = 1024 * 1024
+"""Bodies up to this are read beside each other: 256 connections hold 256 MiB of them at most."""
+_REFUSED_S: Final = 0.1
+"""In which a connection that is one too many may ask, to be told so."""
+TURNS: Final = web.AppKey("turns", dict[int, asyncio.Lock])
+"""Of each user one large body is read at a time."""
+
+
+async def read_bytes(request: web.Request) -> bytes:
+    """The whole body of the request.
+
+    Raises:
+        RequestError: it does not come, or comes drop by drop.
+        web.HTTPRequestEntityTooLarge: it is too large.
+    """
+    length = request.content_length
+    is_small = length is not None and length <= _SMALL_BYTES
+    is_small &= "Content-Encoding" not in request.headers
+    try:
+        async with asyncio.timeout(BODY_WITHIN_S):
+            if is_small:
+                return await request.read()
+            async with _turn(request):
+                return await request.read()
+    except TimeoutError as error:
+        raise RequestError(
+            f"the body was not here within {BODY_WITHIN_S:g} s; send it at once"
+        ) from error
+
+
+def _turn(request: web.Request) -> contextlib.AbstractAsyncContextManager[None]:
+    connection = None if request.transport is None else request.transport.get_extra_info("socket")
+    if connection is None:
+        raise RequestError("the connection is gone")
+    return request.app[TURNS].setdefault(read_peer(connection).uid, asyncio.Lock())
+
+
+class Front:
+    """Makes the protocol of each new connection; one that is too many is told so, and closed.
+
+    Args:
+        make: the protocol of a connection that is let in (``web.Server``).
+        most: connections of one user at once.
+    """
+
+    def __init__(self, make: Callable[[], Any], most: int = MOST_OF_A_USER) -> None:
+        self._make = make
+        self._most = most
+        self._open: Counter[int] = Counter()
+
+    def __call__(self) -> Any:
+        """A protocol, as ``create_unix_server`` wants them."""
+        return _Connection(self)
+
+    def enter(self, transport: asyncio.Transport) -> tuple[int, Any] | None:
+        """The user and the protocol of a new connection; None: it is one too many."""
+        uid = read_peer(transport.get_extra_info("socket")).uid
+        if self._open[uid] >= self._most:
+            return None
+        self._open[uid] += 1
+        return uid, self._make()
+
+    def leave(self, uid: int) -> None:
+        """A connection of this user has ended."""
+        self._open[uid] -= 1
+        if not self._open[uid]:
+            del self._open[uid]
+
+
+class _Connection:
+    """An asyncio protocol that hands everything on to the one it lets in."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self._uid: int | None = None
+        self._inner: Any = None
+        self._refused: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Let it in, or say that it is too many."""
+        found = self._front.enter(transport)
+        if found is None:
+            self._refused = transport
+            asyncio.get_running_loop().call_later(_REFUSED_S, transport.close)
+            return
+        self._uid, self._inner = found
+        self._inner.connection_made(transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """It makes room for another."""
+        if self._uid is not None:
+            self._front.leave(self._uid)
+            self._inner.connection_lost(error)
+
+    def data_received(self, data: bytes) -> None:
+        """What the client sends."""
+        if self._inner is not None:
+            self._inner.data_received(data)
+        elif self._refused is not None:  # closed with its words unread, it would not hear ours
+            self._refused.write(_REFUSAL)
+            self._refused.close()
+            self._refused = None
+
+    def eof_received(self) -> bool | None:
+        """The client sends no more."""
+        return None if self._inner is None else self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        """The client does not read."""
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The client reads on."""
+        if self._inner is not None:
+            self._inner.resume_writing()
+
+
+def _refusal() -> bytes:
+    text = "too many connections of this user; close some, or try again"
+    body = json.dumps({"error": {"code": "unavailable", "message": text}}).encode()
+    return (
+        b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
+        b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    )
+
+
+_REFUSAL: Final = _refusal()

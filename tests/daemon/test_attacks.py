@@ -1,0 +1,386 @@
+"""What users may try against a shared daemon, and against each other by way of it."""
+
+import json
+import logging
+import os
+import random
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from served import Served
+
+from iodaemon.backend.linux.protocol import encode, split_lines
+from iodaemon.backend.simulated import default_platform
+from iodaemon.cli import main
+from iodaemon.core.decision import Start
+from iodaemon.core.job import JobId
+from iodaemon.core.platform import PartitionId, SlotId
+from iodaemon.core.sharing import Sharing
+from iodaemon.daemon import front
+from iodaemon.daemon.authorise import Rights
+from iodaemon.daemon.exporter import Exporter
+from iodaemon.daemon.launching import launch_record
+from iodaemon.daemon.metric import Scene
+from iodaemon.daemon.submission import (
+    SubmittedJob,
+    decode_submission,
+    environment_key,
+    job_maker,
+)
+from iodaemon.errors import RequestError
+
+NOBODY = 65534
+SHARED = Rights(owner_uid=4321, is_shared=True)
+FUZZED = int(os.environ.get("IOD_FUZZED", "400"))
+"""Requests of the fuzzed kind; a longer run: IOD_FUZZED=100000."""
+EVIL = "a\x1b]0;owned\x07\x1b[2J\r\n# HELP x\nevent=ready job=1\u202e\x9b31m\x00"[:-1]
+
+
+@pytest.fixture
+def place():
+    """A directory that other users reach."""
+    path = Path(tempfile.mkdtemp(prefix="iod-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def served(place):
+    served = Served(place, rights=SHARED, sharing=Sharing(max_queued=5, max_slots=3))
+    os.chmod(served.socket_path, 0o666)
+    yield served
+    served.close()
+
+
+ASK = """
+import socket, sys
+connection = socket.socket(socket.AF_UNIX)
+connection.settimeout(20)
+connection.connect(sys.argv[1])
+connection.sendall(sys.argv[2].encode())
+answer = b""
+while piece := connection.recv(65536):
+    answer += piece
+print(answer.split(b" ", 2)[1].decode(), answer.partition(b"\\r\\n\\r\\n")[2].decode())
+"""
+
+
+def as_nobody(served, method, target, body=""):
+    """The status and text that another user gets."""
+    request = f"{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    request += f"Content-Length: {len(body)}\r\n\r\n{body}"
+    ended = subprocess.run(
+        [PYTHON, "-I", "-S", "-c", ASK, served.socket_path, request],
+        capture_output=True,
+        text=True,
+        check=True,
+        user=NOBODY if os.geteuid() == 0 else None,
+        cwd="/",
+        timeout=30,
+    )
+    status, _, text = ended.stdout.partition(" ")
+    return int(status), text
+
+
+PYTHON = shutil.which("python3", path="/usr/bin:/bin")
+"""One that every user of the machine can run."""
+ROOT_ONLY = pytest.mark.skipif(
+    os.geteuid() != 0 or PYTHON is None, reason="only root can become others"
+)
+
+
+# -- another's job, another's files ------------------------------------------------------------
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("verb", ["cancel", "requeue", "suspend", "resume", "phase"])
+def test_a_user_does_nothing_with_another_users_job(served, verb):
+    job_id = served.running()
+
+    status, text = as_nobody(served, "POST", f"/v1/jobs/{job_id}/{verb}", "{}")
+
+    assert (403, "not_permitted") == (status, json.loads(text)["error"]["code"])
+    assert "RUNNING" == served.state.jobs[JobId(job_id)].state
+
+
+@ROOT_ONLY
+def test_a_user_does_not_read_another_users_output(served):
+    job_id = served.running()
+    served.output(job_id, b"secret")
+
+    for stream in ("stdout", "stderr"):
+        status, text = as_nobody(served, "GET", f"/v1/jobs/{job_id}/logs?stream={stream}")
+        assert 403 == status
+        assert "secret" not in text
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+@pytest.mark.parametrize("follow", ["", "&follow=1"])
+def test_the_daemon_reads_no_file_that_a_submitter_named(served, name, follow):
+    """It may read every file of the machine, and would hand it out."""
+    other = served.running()
+    secret = served.output(other, b"secret")
+    jobs = served.jobs_directory
+    for path in (str(secret), f"{jobs}/1.1/../../../etc/shadow", "/etc/shadow", f"{jobs}/%j.1/x"):
+        job_id = served.submit("exit=0", **{name: path})
+
+        told = served.ask("GET", f"/v1/jobs/{job_id}/logs?stream={name}{follow}")
+
+        assert "read it there" in told.error[2]
+
+
+def test_identity_is_no_word_of_the_client(served):
+    body = b'{"jobs": [{"command": ["id"], "uid": 0}]}'
+    headers = {"X_Remote_User": "root", "Authorization": "Basic cm9vdDo=", "X_Uid": "0"}
+
+    assert 400 == served.ask("POST", "/v1/jobs", body).error[0]
+    job_id = served.ask("POST", "/v1/jobs", b'{"jobs": [{"command": ["id"]}]}', **headers).json[
+        "ids"
+    ][0]
+    assert os.geteuid() == served.state.jobs[JobId(job_id)].uid
+
+
+# -- floods ------------------------------------------------------------------------------------
+
+
+def test_a_flood_of_jobs_ends_at_the_limit(served):
+    held = [{"command": ["exit=0"], "hold": True}]
+    statuses = []
+
+    def submit():
+        for _ in range(4):
+            body = json.dumps({"jobs": held}).encode()
+            statuses.append(served.ask("POST", "/v1/jobs", body).status)
+
+    threads = [threading.Thread(target=submit) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [201] * 5 + [400] * 19 == sorted(statuses)
+    assert 5 == served.call(lambda: served.driver.waiting(os.geteuid()))
+
+
+def test_a_job_above_the_limit_is_refused_in_one_line(served):
+    told = served.ask("POST", "/v1/jobs", b'{"jobs": [{"command": ["x"], "cpus": 4}]}').error
+
+    assert "asks for 4 CPUs, one user may hold 3 (max_slots); lower --cpus to 3 or less" == told[2]
+
+
+@ROOT_ONLY
+def test_a_flood_of_connections_is_its_users_own(served):
+    flood = [served.raw() for _ in range(front.MOST_OF_A_USER)]
+    try:
+        served.until(lambda: True)
+        one_more = served.exchange(b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n\r\n")
+        status, _ = as_nobody(served, "GET", "/v1/jobs")
+    finally:
+        for connection in flood:
+            connection.close()
+
+    assert (503, "unavailable") == one_more.error[:2]
+    assert "too many connections of this user" in one_more.error[2]
+    assert 200 == status
+    until_s = time.monotonic() + 10.0
+    while served.ask("GET", "/v1/jobs").status != 200:
+        assert time.monotonic() < until_s, "closed connections make no room"
+
+
+def test_a_slow_sender_holds_nobody_up(served, monkeypatch):
+    monkeypatch.setattr(front, "BODY_WITHIN_S", 0.5)
+    slow = served.raw()
+    slow.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n{")
+    header = served.raw()
+    header.sendall(b"GET /v1/jo")
+
+    assert 200 == served.ask("GET", "/v1/jobs").status
+    assert served.submit(hold=True) > 0
+    with slow, header:
+        answer = b""
+        while b"\r\n\r\n{" not in answer:
+            answer += slow.recv(1 << 16)
+    assert b"the body was not here within" in answer
+
+
+def test_large_bodies_of_a_user_come_one_after_the_other(served, monkeypatch):
+    monkeypatch.setattr(front, "BODY_WITHIN_S", 1.0)
+    with served.raw() as slow:
+        slow.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        time.sleep(0.1)
+        told = served.ask("POST", "/v1/jobs", b"0\r\n\r\n", Transfer_Encoding="chunked")
+
+    assert 400 == told.status
+
+
+def test_a_launch_that_the_keeper_would_not_take_is_refused(served):
+    for fields in (
+        {"jobs": [{"command": ["x", "\u1234" * 1_500_000]}]},
+        {"jobs": [{"command": ["x"]}], "environment": {"A": "a" * 9_000_000}},
+    ):
+        told = served.ask("POST", "/v1/jobs", json.dumps(fields).encode()).error
+        assert "put data into a file" in told[2]
+
+
+def test_a_large_environment_that_linux_would_take_is_accepted(served):
+    body = {"jobs": [{"command": ["x"], "hold": True}], "environment": {"A": "a" * 6_000_000}}
+
+    assert 201 == served.ask("POST", "/v1/jobs", json.dumps(body).encode()).status
+
+
+# -- requests that are none --------------------------------------------------------------------
+
+
+def word(generator, depth=0):
+    plain = [
+        None,
+        0,
+        -1,
+        2**63,
+        10**400,
+        1.5,
+        True,
+        "",
+        "\0",
+        "\ud800",
+        EVIL,
+        "/",
+        "../..",
+        "a" * 999,
+    ]
+    if depth > 3 or generator.random() < 0.7:
+        return generator.choice(plain)
+    if generator.random() < 0.5:
+        return [word(generator, depth + 1) for _ in range(generator.randrange(4))]
+    names = ["command", "cwd", "jobs", "name", "cpus", "ids", "grace_s", "umask", "stdout", "x"]
+    return {generator.choice(names): word(generator, depth + 1) for _ in range(3)}
+
+
+def request(generator):
+    """The bytes of one request; some are whole, some are cut, mixed up or noise."""
+    methods = ["GET", "POST", "DELETE", "PUT", "HEAD", "\x00", "P" * 50]
+    tail = [
+        "",
+        "/1",
+        "/-1",
+        "/" + "9" * 40,
+        "/1/cancel",
+        "/1/logs?tail=x",
+        "/../../etc",
+        "/%00",
+        "/1/phase",
+    ]
+    target = generator.choice(["/v1/jobs", "/v1/wait", "/v1/mode", "/", "/v1/history"])
+    body = json.dumps({"jobs": [word(generator)], "ids": word(generator)}).encode()
+    if generator.random() < 0.4:
+        body = json.dumps(word(generator)).encode()
+    length = generator.choice([len(body), len(body), len(body), 0, -1, 3])
+    head = f"{generator.choice(methods)} {target}{generator.choice(tail)} HTTP/1.1\r\nHost: x\r\n"
+    head += f"Connection: close\r\nContent-Length: {length}\r\n\r\n"
+    data = bytearray(head.encode() + body)
+    for _ in range(generator.choice([0, 0, 0, 1, 4])):
+        data[generator.randrange(len(data))] = generator.randrange(256)
+    return bytes(data[: generator.randrange(1, len(data))] if generator.random() < 0.1 else data)
+
+
+def submission(generator):
+    """One that is nearly right: what is asked for has the right names, and any values."""
+    names = SubmittedJob.__struct_fields__
+    job = {name: word(generator) for name in names if generator.random() < 0.2}
+    right = {"command": ["x", "y"], "cpus": 1, "cwd": "/", "umask": 0o22, "name": EVIL}
+    job |= {name: value for name, value in right.items() if generator.random() < 0.8}
+    environment = {str(word(generator)): "v"} if generator.random() < 0.3 else {}
+    return json.dumps({"jobs": [job], "environment": environment}).encode()
+
+
+def test_any_submission_is_refused_or_can_be_passed_on():
+    generator, machine, accepted = random.Random(5), default_platform(), 0
+    for _ in range(10 * FUZZED):
+        try:
+            made = decode_submission(submission(generator), machine)
+        except RequestError:
+            continue
+        key = environment_key(made.environment)
+        job = job_maker(made.jobs[0], 1000, key)(JobId(1), 0.0)
+        slots = (SlotId(0),)
+        start = Start(job_id=JobId(1), attempt=1, partition=PartitionId(0), slots=slots)
+        launch = launch_record(
+            job, start, machine, made.environment, api_socket=Path("/s"), open_files=9
+        )
+        [passed_on] = split_lines(bytearray(encode({"launch": launch})))
+        assert launch == passed_on["launch"]
+        accepted += 1
+    assert accepted > FUZZED
+
+
+@pytest.mark.timeout(120 + FUZZED // 10)
+def test_the_daemon_outlives_whatever_it_is_sent(served):
+    generator = random.Random(4)
+    for _ in range(FUZZED):
+        with served.raw() as connection:
+            connection.settimeout(0.01)
+            try:
+                connection.sendall(request(generator))
+                connection.recv(1 << 16)
+            except (TimeoutError, BrokenPipeError, ConnectionResetError):
+                pass
+    served.call(served.state.check)
+
+    assert 200 == served.ask("GET", "/v1/jobs").status
+    assert served.call(lambda: served.driver.waiting(os.geteuid())) <= 5
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\n" + b"X: y\r\n" * 10_000 + b"\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+        b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n",
+        b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n" + b"[" * 200_000,
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 100,
+    ],
+    ids=["long path", "many headers", "two lengths", "endless", "deep", "noise"],
+)
+def test_what_is_no_request_is_answered_or_hung_up_on(served, data):
+    with served.raw() as connection:
+        try:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+            answer = connection.recv(1 << 16)
+        except (BrokenPipeError, ConnectionResetError):
+            answer = b""
+
+    assert not answer or 400 <= int(answer.split()[1]) < 500
+    assert 200 == served.ask("GET", "/v1/jobs").status
+
+
+# -- control characters ------------------------------------------------------------------------
+
+
+def test_a_name_gives_no_orders_to_terminal_log_or_metrics(served, caplog, capsys):
+    with caplog.at_level(logging.INFO):
+        job_id = served.submit("exit=3", name=EVIL, stdout=f"/nowhere/{EVIL}")
+        assert served.client.wait([job_id], timeout_s=10.0)["finished"]
+
+    for words in (["queue", "-a"], ["show", str(job_id)], ["why", str(job_id)], ["history"]):
+        main(["--api", served.socket_path, *words])
+    printed = capsys.readouterr()
+    status, _, told = served.ask("GET", f"/v1/jobs/{job_id}/logs").error
+    assert 400 == status
+    assert told.isprintable()
+    for line in (printed.out + printed.err).split("\n"):
+        assert line.isprintable(), repr(line)
+    page = served.call(Exporter(Scene(served.driver, lambda: 0)).page).decode()
+    for line in page.split("\n"):
+        assert line.isprintable(), repr(line)
+        assert "owned" not in line
+    for record in caplog.records:
+        assert record.getMessage().isprintable(), repr(record.getMessage())
