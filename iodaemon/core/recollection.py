@@ -15,6 +15,7 @@ Not everything teaches: see ``core.hindsight``.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +32,8 @@ from iodaemon.core.signature import Key, Kind, find_key, keys_of
 from iodaemon.core.trace import Trace
 
 MOST_KEYS: Final = 20_000
-"""Of each kind of knowledge; those that nothing was learned of for longest go. 1 kB each."""
+"""Of each kind of knowledge, 1 kB each. Where there are more, the user who has most loses the one
+that nothing was learned of for longest: nobody's runs push out what is known of another's."""
 WORTH: Final[Mapping[Kind, float]] = MappingProxyType(
     {"name": 1.0, "command": 1.0, "like": 0.8, "program": 0.5}
 )
@@ -230,7 +232,7 @@ class _Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Book:
-    """Memories by key, those that something was learned of last at the end.
+    """Memories by user and key; a user's that something was learned of last are at the end.
 
     Args:
         source: of its predictions.
@@ -242,13 +244,14 @@ class _Book:
         self._source: Literal["learned", "imported"] = source
         self._trust = trust
         self._most = most
-        self._memories: OrderedDict[Key, Memory] = OrderedDict()
+        self._count = 0
+        self._users: dict[int, OrderedDict[Key, Memory]] = {}
 
     def find(self, keys: Iterable[Key], at_s: float) -> Answer | None:
         """The most confident answer under one of the keys, in whatever order they are asked."""
         best, found = LEAST_CONFIDENCE, None
         for key in keys:
-            memory = self._memories.get(key)
+            memory = self._get(key)
             if memory is None or self._trust * WORTH[key.kind] <= best:
                 continue
             confidence = self._confidence(key, memory, memory.rate.weight_at(at_s))
@@ -273,17 +276,22 @@ class _Book:
 
     def drop(self, key: Key) -> bool:
         """False: it was not there."""
-        return self._memories.pop(key, None) is not None
+        if self._get(key) is None:
+            return False
+        del self._users[key.uid][key]
+        self._count -= 1
+        return True
 
     def note_error(self, key: Key, wrong: float) -> None:
         """What the key foretold was wrong by so many doublings."""
-        if (memory := self._memories.get(key)) is not None:
+        if (memory := self._get(key)) is not None:
             memory.errors += 1
             memory.error += (wrong - memory.error) / memory.errors
 
     def remembered(self, now_s: float, chooses: Callable[[Key], bool]) -> Iterator[Remembered]:
         """Those chosen, what was learned of last first."""
-        for key, memory in reversed(self._memories.items()):
+        users = (reversed(memories.items()) for memories in self._users.values())
+        for key, memory in heapq.merge(*users, key=lambda each: -each[1].rate.last_s):
             if not chooses(key):
                 continue
             confidence = self._confidence(key, memory, memory.rate.weight_at(now_s))
@@ -301,20 +309,30 @@ class _Book:
 
         A run that is older than what is known (a journal is read backwards) comes to the front.
         """
-        memory = self._memories.get(key)
+        own = self._users.setdefault(key.uid, OrderedDict())
+        memory = own.get(key)
         if memory is not None:
             if at_s >= memory.rate.last_s:
-                self._memories.move_to_end(key)
+                own.move_to_end(key)
             return memory
-        oldest_s = next((m.rate.last_s for m in self._memories.values()), at_s)
-        if len(self._memories) >= self._most:
-            if at_s < oldest_s:
-                return None
-            self._memories.popitem(last=False)
-        memory = self._memories[key] = Memory(rate=Fading())
+        oldest_s = next((m.rate.last_s for m in own.values()), at_s)
+        if self._count >= self._most:
+            largest = max(self._users.values(), key=len)
+            if len(own) >= len(largest):
+                if at_s < oldest_s:
+                    return None
+                largest = own
+            largest.popitem(last=False)
+            self._count -= 1
+        memory = own[key] = Memory(rate=Fading())
+        self._count += 1
         if at_s < oldest_s:
-            self._memories.move_to_end(key, last=False)
+            own.move_to_end(key, last=False)
         return memory
+
+    def _get(self, key: Key) -> Memory | None:
+        memories = self._users.get(key.uid)
+        return None if memories is None else memories.get(key)
 
     def _confidence(self, key: Key, memory: Memory, runs: float) -> float:
         worth = self._trust * WORTH[key.kind]

@@ -20,12 +20,14 @@ Verb = Literal[
     "read_output",
     "regulate",
     "hint",
+    "hint_others",
 ]
 
 _CREDENTIALS: Final = "3i"  # struct ucred: pid, uid, gid (unix(7), SO_PEERCRED)
 _SO_PEERGROUPS: Final = 59  # include/uapi/asm-generic/socket.h, Linux 4.13
 _MOST_GROUPS: Final = 65536  # include/uapi/linux/limits.h, NGROUPS_MAX
-_FOR_ALL: Final = frozenset({"see", "submit"})
+_FOR_ALL: Final = frozenset({"see", "submit", "hint"})
+_OF_SUBMITTERS: Final = frozenset({"submit", "hint"})
 
 
 class Actor(NamedTuple):
@@ -77,8 +79,9 @@ def read_peer(connection: socket.socket) -> Actor:
 def authorise(actor: Actor, verb: Verb, job: Job | None, rights: Rights) -> None:
     """Let the actor do this, or refuse.
 
-    A user's own daemon serves that user alone. The system's: everybody sees the queue, submits,
-    and acts on their own jobs; root, the daemon's group and its user act on all.
+    A user's own daemon serves that user alone, who runs no others' jobs and so, but for root, gives
+    no hints on them. The system's: everybody sees the queue, submits, gives hints on their own
+    jobs, and acts on these; root, the daemon's group and its user act on all.
 
     Args:
         actor: who asks.
@@ -96,11 +99,13 @@ def authorise(actor: Actor, verb: Verb, job: Job | None, rights: Rights) -> None
                 f"uid {actor.uid} may not {what}: this daemon serves uid {rights.owner_uid} "
                 "alone; start your own with 'iod daemon'"
             )
+        if verb == "hint_others" and actor.uid != 0:
+            raise NotPermitted(f"uid {actor.uid} may not {what}: only its own jobs are run here")
         return
-    if verb == "submit" and actor.uid < rights.min_uid:
+    if verb in _OF_SUBMITTERS and actor.uid < rights.min_uid:
         raise NotPermitted(
-            f"uid {actor.uid} may not submit: jobs are run for uids from {rights.min_uid} on; "
-            "submit as an ordinary user, or lower min_uid"
+            f"uid {actor.uid} may not {what}: jobs are run for uids from {rights.min_uid} on; "
+            f"{verb} as an ordinary user, or lower min_uid"
         )
     if verb in _FOR_ALL or rights.is_admin(actor) or (job is not None and job.uid == actor.uid):
         return

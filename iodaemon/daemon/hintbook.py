@@ -15,7 +15,7 @@ from iodaemon.core.signature import Key, find_key
 from iodaemon.core.trace import Trace
 
 MOST_TRACES: Final = 10_000
-"""Imported runs that are kept; those imported first go."""
+"""Imported runs that are kept; of the user who has most, the one imported first goes."""
 TraceRow = tuple[int, str, str, float, str]
 
 _TABLES: Final = (
@@ -26,6 +26,11 @@ _TABLES: Final = (
     uid INTEGER NOT NULL, key TEXT NOT NULL, at_s REAL NOT NULL,
     PRIMARY KEY (uid, key)) WITHOUT ROWID""",
 )
+_KEEP_MOST_TRACES: Final = """DELETE FROM trace WHERE (uid, name, log) NOT IN (
+    SELECT uid, name, log FROM (
+        SELECT uid, name, log, imported_s,
+            ROW_NUMBER() OVER (PARTITION BY uid ORDER BY imported_s DESC) AS place FROM trace)
+    ORDER BY place, imported_s DESC LIMIT ?)"""
 _decode: Final = msgspec.json.Decoder(Trace).decode
 
 
@@ -56,11 +61,7 @@ def store(
     """Add them, within a transaction; of a run that is there already the later import stays."""
     added = db.executemany("INSERT OR REPLACE INTO trace VALUES (?, ?, ?, ?, ?)", traces)
     if added.rowcount > 0:
-        kept = "SELECT uid, name, log FROM trace ORDER BY imported_s DESC LIMIT ?"
-        db.execute(
-            f"DELETE FROM trace WHERE (uid, name, log) NOT IN ({kept})",  # noqa: S608
-            (MOST_TRACES,),
-        )
+        db.execute(_KEEP_MOST_TRACES, (MOST_TRACES,))
     rows = [(each.key.uid, each.key.shown, each.at_s) for each in forgotten]
     db.executemany("INSERT OR REPLACE INTO forgotten VALUES (?, ?, ?)", rows)
 

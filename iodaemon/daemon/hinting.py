@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Annotated, Any, Final
@@ -15,7 +15,6 @@ from aiohttp import web
 from iodaemon.core.recollection import Remembered
 from iodaemon.core.signature import Key, find_key, keys_elsewhere
 from iodaemon.core.trace import Trace
-from iodaemon.daemon.authorise import Actor
 from iodaemon.daemon.history import parse_user
 from iodaemon.daemon.knowledge import Knowledge
 from iodaemon.daemon.lookup import Lookup, json_answer, parse_number, read_body
@@ -87,22 +86,23 @@ class Hinting:
         return json_answer({**answer, "accuracy": accuracy})
 
     async def _import(self, request: web.Request) -> web.Response:
-        actor = self._lookup.allow(request, "hint")
+        self._lookup.allow(request, "see")
         asked: _Import = await read_body(request, _Import)
         if not 1 <= len(asked.runs) <= _MOST_TRACES:
             raise RequestError(f"{len(asked.runs)} runs in one import; send 1 to {_MOST_TRACES}")
         self._refuse_while_unwritable()
         now_s = self._driver.timeline.now_s
-        traces = list(_traces(asked.runs, actor, now_s))
+        whose = {uid: self._whose(request, uid) for uid in {run.uid for run in asked.runs}}
+        traces = list(_traces(asked.runs, whose, now_s))
         imported = await self._knowledge.take(
             traces, self._lookup.journal, self._driver.state.outlook
         )
         return json_answer({"imported": imported, "known": len(traces) - imported}, status=201)
 
     async def _forget(self, request: web.Request) -> web.Response:
-        actor = self._lookup.allow(request, "hint")
+        self._lookup.allow(request, "see")
         asked: _Forget = await read_body(request, _Forget)
-        uid = _whose(actor, asked.uid)
+        uid = self._whose(request, asked.uid)
         self._refuse_while_unwritable()
         forgotten = await self._knowledge.forget(
             [_key(uid, shown) for shown in dict.fromkeys(asked.keys)],
@@ -111,6 +111,25 @@ class Hinting:
             self._driver.state.outlook,
         )
         return json_answer({"forgotten": [key.shown for key in forgotten]})
+
+    def _whose(self, request: web.Request, uid: int | None) -> int:
+        """Whose jobs a hint is of: anybody may speak of his own, who acts on all jobs of all.
+
+        Raises:
+            NotPermitted: it is of somebody else's.
+        """
+        lookup = self._lookup
+        actor = lookup.who(request)
+        if uid is None or uid == actor.uid:
+            return lookup.allow(request, "hint").uid
+        try:
+            lookup.allow(request, "hint_others")
+        except NotPermitted as error:
+            raise NotPermitted(
+                f"uid {actor.uid} may not give hints on jobs of uid {uid}; count the runs as your "
+                "own with --user me, or ask root"
+            ) from error
+        return uid
 
     def _refuse_while_unwritable(self) -> None:
         if self._driver.problem:
@@ -149,31 +168,16 @@ def _key(uid: int, shown: str) -> Key:
     return key
 
 
-def _whose(actor: Actor, uid: int | None) -> int:
-    """Whose jobs a hint is of: anybody may speak of his own, root of all.
-
-    Raises:
-        NotPermitted: it is of somebody else's.
-    """
-    if uid is None or uid == actor.uid:
-        return actor.uid
-    if actor.uid != 0:
-        raise NotPermitted(
-            f"uid {actor.uid} may not give hints on jobs of uid {uid}; count the runs as your own "
-            f"with --user me, or ask root"
-        )
-    return uid
-
-
-def _traces(runs: Sequence[ImportedRun], actor: Actor, now_s: float) -> Iterator[Trace]:
-    """The runs as they are kept.
+def _traces(
+    runs: Sequence[ImportedRun], whose: Mapping[int | None, int], now_s: float
+) -> Iterator[Trace]:
+    """The runs as they are kept; ``whose`` has the user for each that is named.
 
     Raises:
         RequestError: names the run by its place, and what is wrong with it.
-        NotPermitted: one is of somebody else's jobs.
     """
     for place, run in enumerate(runs, 1):
-        uid = _whose(actor, run.uid)
+        uid = whose[run.uid]
         if not keys_elsewhere(uid, run.name, run.command):
             raise RequestError(
                 f"run {place} of {len(runs)} names no program; say with --name of which jobs it is"

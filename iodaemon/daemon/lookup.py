@@ -51,13 +51,21 @@ class Lookup:
         Raises:
             NotPermitted: they may not.
         """
+        actor = self.who(request)
+        authorise(actor, verb, job, self._rights)
+        return actor
+
+    def who(self, request: web.Request) -> Actor:
+        """Who asks, whatever they may.
+
+        Raises:
+            NotPermitted: they are gone.
+        """
         transport = request.transport
         connection = None if transport is None else transport.get_extra_info("socket")
         if connection is None:
             raise NotPermitted("the connection is gone")
-        actor = read_peer(connection)
-        authorise(actor, verb, job, self._rights)
-        return actor
+        return read_peer(connection)
 
     async def job(self, request: web.Request) -> Job:
         """The job that the path names.

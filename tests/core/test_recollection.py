@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 
 import pytest
 from builders import MB, job
@@ -283,6 +284,29 @@ def test_read_backwards_the_oldest_find_no_room():
     assert [False, False, True, True] == [
         seen.find(waits(3.0, command=(f"./p{number}",))) is not None for number in range(4)
     ]
+
+
+@given(st.lists(st.integers(1, 4), max_size=40), st.booleans())
+def test_nobodys_runs_push_out_what_is_known_of_one_who_has_less(uids, backwards):
+    seen = Recollection(most=8)
+    for number in reversed(range(len(uids))) if backwards else range(len(uids)):
+        seen.take(trace(at_s=float(number), uid=uids[number], command=(f"./p{number}",)))
+
+    counts = Counter(each.key.uid for each in seen.remembered(1e3))
+    # A run has two keys here, and pushes out what it must one by one.
+    assert sum(counts.values()) <= 8
+    for uid, count in counts.items():
+        asked = 2 * uids.count(uid)
+        assert count >= min(asked, max(counts.values()) - 2)
+
+
+def test_what_is_remembered_of_all_users_is_shown_newest_first():
+    seen = Recollection()
+    for number, uid in enumerate([1, 2, 1, 2, 2, 1]):
+        seen.take(trace(at_s=float(number), uid=uid, command=(f"./p{number}",)))
+
+    times = [each.last_s for each in seen.remembered(1e3)]
+    assert sorted(times, reverse=True) == times
 
 
 RUNS = st.lists(

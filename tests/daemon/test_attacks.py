@@ -236,6 +236,45 @@ def test_a_large_environment_that_linux_would_take_is_accepted(served):
     assert 201 == served.ask("POST", "/v1/jobs", json.dumps(body).encode()).status
 
 
+# -- another's hints ---------------------------------------------------------------------------
+
+RUN = {"command": ["job"], "ended_s": 1.6e9, "run_s": 100.0, "processes": 8, "read_bytes": 0}
+RUN |= {"written_bytes": 1, "io_s": 20.0, "operations": 1000, "name": "", "job": "1"}
+
+
+@ROOT_ONLY
+def test_a_user_gives_hints_on_own_jobs_and_drops_own_ones(served):
+    own = json.dumps({"runs": [RUN | {"uid": NOBODY}, RUN | {"uid": None, "job": "2"}]})
+    assert 201 == as_nobody(served, "POST", "/v1/hints", own)[0]
+
+    asked = json.dumps({"keys": ["program:job"]})
+    status, text = as_nobody(served, "POST", "/v1/hints/forget", asked)
+
+    assert (200, ["program:job"]) == (status, json.loads(text)["forgotten"])
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize(
+    ("target", "body"),
+    [
+        ("/v1/hints", {"runs": [RUN | {"uid": None}, RUN | {"uid": 0, "job": "2"}]}),
+        ("/v1/hints/forget", {"uid": 0, "keys": ["program:job"]}),
+    ],
+    ids=["import", "forget"],
+)
+def test_a_user_says_nothing_of_another_users_jobs(served, target, body):
+    runs = {"runs": [RUN | {"uid": 0}]}
+    assert 201 == served.ask("POST", "/v1/hints", json.dumps(runs).encode()).status
+
+    status, text = as_nobody(served, "POST", target, json.dumps(body))
+
+    assert 403 == status
+    told = f"uid {NOBODY} may not give hints on jobs of uid 0; count the runs as your own"
+    assert told in json.loads(text)["error"]["message"]
+    hints = json.loads(as_nobody(served, "GET", "/v1/hints")[1])["hints"]
+    assert {0} == {hint["uid"] for hint in hints}
+
+
 # -- requests that are none --------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from iodaemon.daemon.authorise import Actor, Rights, Verb, authorise, read_peer
 from iodaemon.errors import NotPermitted
 
 VERBS = get_args(Verb)
+ON_OWN = tuple(verb for verb in VERBS if verb != "hint_others")
 OWN = Rights(owner_uid=1000)
 SHARED = Rights(owner_uid=990, is_shared=True, admin_gid=980, min_uid=1000)
 OF_A_JOB = ("cancel", "requeue", "suspend", "resume", "phase", "read_output")
@@ -32,10 +33,15 @@ def may(actor, verb, made, rights):
     return False
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", ON_OWN)
 @pytest.mark.parametrize("made", [None, job(7)], ids=["no job", "a job"])
 def test_the_user_of_an_own_daemon_may_do_everything(verb, made):
     assert may(Actor(pid=1, uid=1000), verb, made, OWN)
+
+
+def test_hints_on_others_are_given_to_an_own_daemon_by_root_alone():
+    assert not may(Actor(pid=1, uid=1000), "hint_others", None, OWN)
+    assert may(Actor(pid=1, uid=0), "hint_others", None, OWN._replace(owner_uid=0))
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -49,22 +55,22 @@ def test_nobody_else_may_do_anything_with_it(verb, uid, made):
 @pytest.mark.parametrize(
     ("actor", "kinds"),
     [
-        (ANN, {"see", "submit", *OF_A_JOB}),
-        (BOB, {"see", "submit"}),
-        (NOBODY, {"see", "submit"}),
+        (ANN, {"see", "submit", "hint", *OF_A_JOB}),
+        (BOB, {"see", "submit", "hint"}),
+        (NOBODY, {"see", "submit", "hint"}),
         (MEMBER, set(VERBS)),
-        (ROOT, set(VERBS) - {"submit"}),
-        (DAEMON, set(VERBS) - {"submit"}),
+        (ROOT, set(VERBS) - {"submit", "hint"}),
+        (DAEMON, set(VERBS) - {"submit", "hint"}),
     ],
     ids=["owner", "other", "nobody", "member", "root", "daemon"],
 )
 def test_who_may_do_what_with_a_job_of_anns_on_a_shared_daemon(actor, kinds, verb):
-    made = None if verb in ("submit", "regulate") else job(7, uid=1001)
+    made = None if verb in ("submit", "regulate", "hint", "hint_others") else job(7, uid=1001)
 
     assert may(actor, verb, made, SHARED) == (verb in kinds)
 
 
-@pytest.mark.parametrize("verb", [*OF_A_JOB, "regulate"])
+@pytest.mark.parametrize("verb", [*OF_A_JOB, "regulate", "hint_others"])
 def test_what_concerns_all_jobs_is_for_admins(verb):
     allowed = [actor.uid for actor in (ANN, NOBODY, MEMBER, ROOT) if may(actor, verb, None, SHARED)]
 

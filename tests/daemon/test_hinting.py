@@ -9,7 +9,7 @@ from served import Served
 
 from iodaemon.api.hints import forget_hints, import_runs, list_hints
 from iodaemon.core.job import JobId
-from iodaemon.errors import NotPermitted, RequestError
+from iodaemon.errors import RequestError
 
 MB = 1_000_000
 MINE = os.geteuid()
@@ -203,21 +203,6 @@ def test_an_import_of_nothing_is_refused(start):
         import_runs(start().client, [])
 
 
-def test_runs_of_others_are_for_root_to_import(start, monkeypatch):
-    served = start()
-    lookup = served.server._lookup
-    allowed = lookup.allow
-    other = json.dumps({"runs": [run(uid=MINE + 7)]}).encode()
-
-    monkeypatch.setattr(lookup, "allow", lambda *args: allowed(*args)._replace(uid=4242))
-    status, code, line = served.ask("POST", "/v1/hints", other).error
-    assert (403, "not_permitted") == (status, code)
-    assert line.startswith(f"uid 4242 may not give hints on jobs of uid {MINE + 7}; count the")
-    monkeypatch.setattr(lookup, "allow", lambda *args: allowed(*args)._replace(uid=0))
-    assert 201 == served.ask("POST", "/v1/hints", other).status
-    assert {MINE + 7} == {hint["uid"] for hint in list_hints(served.client)["hints"]}
-
-
 # -- forgotten ---------------------------------------------------------------------------------
 
 
@@ -249,16 +234,6 @@ def test_what_was_imported_and_forgotten_can_be_imported_again(start):
 def test_what_is_no_key_cannot_be_forgotten(start):
     with pytest.raises(RequestError, match="'lu' is no key of a hint; 'iod hint show' lists them"):
         forget_hints(start().client, ["lu"])
-
-
-def test_another_users_keys_are_not_to_be_forgotten(start, monkeypatch):
-    served = start()
-    lookup = served.server._lookup
-    allowed = lookup.allow
-    monkeypatch.setattr(lookup, "allow", lambda *args: allowed(*args)._replace(uid=4242))
-
-    with pytest.raises(NotPermitted):
-        forget_hints(served.client, ["name:lu"], uid=1)
 
 
 # -- the journal -----------------------------------------------------------------------------------
