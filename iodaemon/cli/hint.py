@@ -46,7 +46,7 @@ _RUN_COLUMNS: Final = (
     Column("LOG"),
     Column("COMMAND"),
 )
-_MOST_AT_ONCE: Final = 10_000
+_MOST_AT_ONCE: Final = 1000
 _LARGEST_UID: Final = 2**32 - 1
 
 Logs = Annotated[Words, argument("LOG")]

@@ -140,6 +140,7 @@ class Recollection:
         self._learned = _Book("learned", 1.0, most)
         self._imported = _Book("imported", TRUSTED, most)
         self._forgotten: dict[Key, float] = {}
+        self._most = most
         self.accuracy: dict[Source, Accuracy] = {}
 
     # -- for the outlook -----------------------------------------------------------------------
@@ -185,10 +186,20 @@ class Recollection:
         return self._imported.learn(self._not_forgotten(trace.keys, trace.imported_s), run)
 
     def forget(self, key: Key, at_s: float) -> bool:
-        """Drop what runs until then taught of this key; False: nothing was known of it."""
-        self._forgotten[key] = max(at_s, self._forgotten.get(key, -math.inf))
+        """Drop what runs until then taught of this key; False: nothing was known of it.
+
+        That it was dropped is known for as many keys as knowledge of one kind may have.
+        """
+        at_s = max(at_s, self._forgotten.pop(key, -math.inf))
+        self._forgotten[key] = at_s
+        if len(self._forgotten) > self._most:
+            del self._forgotten[next(iter(self._forgotten))]
         known = [book.drop(key) for book in (self._learned, self._imported)]
         return any(known)
+
+    def knows(self, key: Key) -> bool:
+        """Whether anything would be dropped with this key."""
+        return self._learned.has(key) or self._imported.has(key)
 
     def is_forgotten(self, key: Key, at_s: float) -> bool:
         """Whether what a run that ended then taught of this key was dropped since."""
@@ -274,9 +285,13 @@ class _Book:
                 noticed.append(key)
         return tuple(noticed)
 
+    def has(self, key: Key) -> bool:
+        """Whether anything is remembered under it."""
+        return self._get(key) is not None
+
     def drop(self, key: Key) -> bool:
         """False: it was not there."""
-        if self._get(key) is None:
+        if not self.has(key):
             return False
         del self._users[key.uid][key]
         self._count -= 1

@@ -37,6 +37,12 @@ KINDS: Final = ("name", "command", "like", "program")
 LONGEST: Final = 160
 """Characters of a key; what is longer is cut, and told from others by a checksum."""
 _MOST_WORDS: Final = 24
+_LOOKED_AT: Final = 256
+"""So many first words of a command, each to its first and last ``_LONGEST_PART`` characters: what a
+job is like must cost the same whatever a user submits."""
+_LONGEST_PART: Final = 4096
+_MOST_CACHED: Final = 1024
+"""Characters of a job whose keys are kept: 8 MB of all that are."""
 _DEEPEST: Final = 4
 """So many lines of commands within one another are looked into."""
 
@@ -61,7 +67,18 @@ class Key(NamedTuple):
 def keys_of(job: Job) -> tuple[Key, ...]:
     """The job's keys, from the specific to the general."""
     spec = job.spec
-    return _keys(job.uid, spec.name, spec.command, spec.cwd)
+    return _find_keys(job.uid, spec.name, spec.command, spec.cwd)
+
+
+def keys_elsewhere(uid: int, name: str, command: tuple[str, ...]) -> tuple[Key, ...]:
+    """The keys of a run of which it is not known where its directory was."""
+    return _find_keys(uid, name, command, None)
+
+
+def _find_keys(uid: int, name: str, command: tuple[str, ...], cwd: str | None) -> tuple[Key, ...]:
+    length = sum(map(len, command)) + len(command) + len(name) + len(cwd or "")
+    find = _keys if length <= _MOST_CACHED else _keys.__wrapped__
+    return find(uid, name, command, cwd)
 
 
 @lru_cache(maxsize=8192)
@@ -77,16 +94,11 @@ def _keys(uid: int, name: str, command: tuple[str, ...], cwd: str | None) -> tup
     return tuple(keys)
 
 
-def keys_elsewhere(uid: int, name: str, command: tuple[str, ...]) -> tuple[Key, ...]:
-    """The keys of a run of which it is not known where its directory was."""
-    return _keys(uid, name, command, None)
-
-
 def find_key(uid: int, shown: str) -> Key | None:
     """The key that is shown so; None: it is none."""
     kind, _, text = shown.partition(":")
     for known in KINDS:
-        if kind == known and text:
+        if kind == known and 0 < len(text) <= LONGEST:
             return Key(uid, known, text)
     return None
 
@@ -105,7 +117,14 @@ def work_of(command: Sequence[str]) -> tuple[str, tuple[str, ...] | None]:
         An empty program where there is none to name; None for the words where the command says
         nothing of the work at all.
     """
-    return _work_of(command, 0)
+    return _work_of([_bounded(word) for word in command[:_LOOKED_AT]], 0)
+
+
+def _bounded(word: str) -> str:
+    """The word, or its two ends: what a program is called, and the end of a line for a shell."""
+    if len(word) <= 2 * _LONGEST_PART:
+        return word
+    return word[:_LONGEST_PART] + word[-_LONGEST_PART:]
 
 
 def _work_of(command: Sequence[str], depth: int) -> tuple[str, tuple[str, ...] | None]:
@@ -193,9 +212,15 @@ def pattern_of(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _generalised(word: str) -> str:
+    options: list[str] = []
     option, equals, value = word.partition("=")
-    if equals and option.startswith("-"):
-        return f"{_NUMBER.sub('#', option)}={_generalised(value)}"
+    while equals and option.startswith("-") and len(options) < _MOST_WORDS:
+        options.append(f"{_NUMBER.sub('#', option)}=")
+        option, equals, value = (word := value).partition("=")
+    return "".join((*options, _generalised_value(word)))
+
+
+def _generalised_value(word: str) -> str:
     name = word.rpartition("/")[2]
     if (found := _FILE.fullmatch(name)) is not None:
         return f"*.{found[1]}"

@@ -23,17 +23,20 @@ from iodaemon.errors import JournalError, NotPermitted, RequestError
 
 _MOST_ROWS: Final = 1000
 _MOST_TRACES: Final = 10_000
+_MOST_CHARACTERS: Final = 8 << 20
+"""Of the commands of one import; Darshan keeps at most 4096 of each."""
 _LONGEST_S: Final = 10 * 365 * 86400.0
 """No run takes longer; a record that says so is damaged."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Uid = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+_Word = Annotated[str, msgspec.Meta(max_length=4096)]
 
 
 class ImportedRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One run elsewhere: RUN of docs/api.md."""
 
-    command: tuple[str, ...]
+    command: Annotated[tuple[_Word, ...], msgspec.Meta(max_length=4096)]
     ended_s: Annotated[float, msgspec.Meta(ge=0)]
     run_s: Annotated[float, msgspec.Meta(gt=0, le=_LONGEST_S)]
     processes: Annotated[int, msgspec.Meta(ge=1, le=2**31)] = 1
@@ -48,6 +51,11 @@ class ImportedRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 class _Import(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     runs: tuple[ImportedRun, ...]
+
+    @property
+    def characters(self) -> int:
+        """Of all commands."""
+        return sum(len(word) for run in self.runs for word in run.command)
 
 
 class _Forget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,6 +98,11 @@ class Hinting:
         asked: _Import = await read_body(request, _Import)
         if not 1 <= len(asked.runs) <= _MOST_TRACES:
             raise RequestError(f"{len(asked.runs)} runs in one import; send 1 to {_MOST_TRACES}")
+        if asked.characters > _MOST_CHARACTERS:
+            raise RequestError(
+                f"the commands have {asked.characters} characters, one import may have "
+                f"{_MOST_CHARACTERS}; send fewer runs at once"
+            )
         self._refuse_while_unwritable()
         now_s = self._driver.timeline.now_s
         whose = {uid: self._whose(request, uid) for uid in {run.uid for run in asked.runs}}

@@ -17,7 +17,7 @@ from iodaemon.core.recollection import Recollection
 from iodaemon.core.signature import Key
 from iodaemon.core.trace import Trace
 from iodaemon.daemon.batch import Batch, Restored
-from iodaemon.daemon.hintbook import Forgotten
+from iodaemon.daemon.hintbook import MOST_TRACES, Forgotten
 from iodaemon.daemon.journal import Journal
 from iodaemon.errors import JournalError
 
@@ -106,17 +106,25 @@ class Knowledge:
     ) -> list[Key]:
         """Let what runs until then taught of these keys count no more; those that were known.
 
+        Of the others nothing is written: there is no end of keys that nobody has.
+
         Raises:
             JournalError: it cannot be made durable now; nothing was forgotten.
         """
-        forgotten = tuple(Forgotten(key=key, at_s=at_s) for key in keys)
+        forgotten = tuple(
+            Forgotten(key=key, at_s=at_s) for key in keys if self.recollection.knows(key)
+        )
         await write_durably(journal, Batch(forgotten=forgotten))
         known = [each.key for each in forgotten if self._forget(each)]
         outlook.renew(known)
         return known
 
     def _take(self, trace: Trace) -> tuple[Key, ...]:
-        self._imported_s[_identity(trace)] = trace.imported_s
+        identity = _identity(trace)
+        self._imported_s.pop(identity, None)
+        self._imported_s[identity] = trace.imported_s
+        if len(self._imported_s) > MOST_TRACES:
+            del self._imported_s[next(iter(self._imported_s))]
         return self.recollection.take(trace)
 
     def _forget(self, forgotten: Forgotten) -> bool:

@@ -215,3 +215,35 @@ def test_other_numbers_make_no_other_program(command, numbers):
 
 def test_of_a_line_without_an_end_the_end_is_looked_at():
     assert "solve" == work_of(("sh", "-c", "( 'x" * 200_000 + "; ./solve"))[0]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("prog", "-a=" * 20_000),
+        ("timeout", *(("-n", "1") * 60_000)),
+        ("sudo", *(("-n",) * 200_000), "./solve"),
+        ("bash", *(("-x",) * 200_000), "./solve"),
+        ("python3", *(("-W", "x") * 100_000), "solve.py"),
+        ("sh", "-c", "sh -c '" * 100_000),
+        ("sh", "-c", "(" * 1_000_000),
+        ("env", *(f"A{number}={'x' * 100}" for number in range(50_000))),
+        ("1" * 3_000_000, "." * 3_000_000, "/" * 3_000_000, "-" * 3_000_000),
+    ],
+    ids=lambda command: f"{command[0][:9]} {len(command)}",
+)
+def test_the_size_of_a_command_is_no_burden(command):
+    for name, cwd in (("", None), ("x" * 1_000_000, "/" * 1_000_000)):
+        found = keys_of(job(command=command, name=name, cwd=cwd))
+        assert all(len(key.text) <= LONGEST for key in found)
+
+
+ENDLESS = st.builds(lambda piece, times: piece * times, PIECES | st.text(), st.integers(1, 3000))
+
+
+@given(st.lists(PIECES | ENDLESS, max_size=6).map(tuple), st.integers(1, 2000))
+def test_no_command_is_too_long(command, times):
+    for longer in (command, command * times):
+        program, pattern = work_of(longer)
+        assert isinstance(program, str)
+        assert pattern is None or len(pattern) <= 26

@@ -1,5 +1,6 @@
 """What is known from earlier runs: shown, imported, forgotten, and there after a restart."""
 
+import contextlib
 import json
 import os
 import sqlite3
@@ -201,6 +202,31 @@ def test_a_run_that_cannot_be_is_refused_by_its_field(start, fields, line):
 def test_an_import_of_nothing_is_refused(start):
     with pytest.raises(RequestError, match="0 runs in one import"):
         import_runs(start().client, [])
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["x" * 5000], r"length <= 4096"),
+        (["x"] * 5000, r"length <= 4096"),
+        (["x" * 4096] * 2100, r"the commands have 8601600 characters, one import may have 8388608"),
+    ],
+    ids=["a word", "words", "all"],
+)
+def test_runs_with_endless_commands_are_refused(start, command, told):
+    with pytest.raises(RequestError, match=told):
+        import_runs(start().client, [run(command=command)])
+
+
+def test_of_keys_that_nobody_has_nothing_is_kept(start, tmp_path):
+    served = start()
+    assert [] == forget_hints(served.client, [f"name:{number}" for number in range(1000)])
+    with pytest.raises(RequestError, match="is no key of a hint"):
+        forget_hints(served.client, ["name:" + "x" * 50_000])
+
+    served.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as db:
+        assert [(0,)] == db.execute("SELECT count(*) FROM forgotten").fetchall()
 
 
 # -- forgotten ---------------------------------------------------------------------------------
