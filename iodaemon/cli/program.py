@@ -45,6 +45,7 @@ VERBS: Final[Mapping[str, str]] = MappingProxyType(
         "policy": "policy",
         "config": "config",
         "sim": "sim",
+        "install": "install",
         "daemon": "daemon",
         "keeper": "keeper",
     }

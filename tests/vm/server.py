@@ -10,7 +10,6 @@ from pathlib import Path
 from recipe import ROOT
 
 IOD = "/opt/iodaemon/bin/iod"
-DATA = "/opt/iodaemon/lib/python3*/site-packages/iodaemon/data/systemd"
 ASK = "/usr/local/lib/vm-ask"
 SCOPE = "/sys/fs/cgroup/iodaemon.slice/iodaemon-jobs.scope"
 UNITS = ("iodaemon.service", "iodaemon-keeper.service")
@@ -29,21 +28,21 @@ class Service:
         self.machine = machine
 
     def install(self):
-        """As an administrator does it."""
-        sh = self.machine.sh
+        """As an administrator does it, with a configuration of the tests' own."""
+        self.put_program()
+        self.machine.put(ASK, (ROOT / "tests/vm/ask.py").read_bytes())
+        self.machine.put("/etc/iodaemon/config.toml", CONFIG.encode())
+        self.machine.sh(f"{IOD} install", limit_s=300)
+
+    def put_program(self):
+        """This tree's wheel into the venv that has all that it needs."""
         with tempfile.TemporaryDirectory() as place:
             wheel = build_wheel(place)
             self.machine.put(f"/root/{wheel.name}", wheel.read_bytes())
-        pip = "/opt/iodaemon/bin/python -m pip --disable-pip-version-check"
-        sh(f"{pip} install -q --no-index --no-deps --force-reinstall /root/{wheel.name}")
-        sh(f"ln -sf {IOD} /usr/local/bin/iod")
-        sh(f"cp {DATA}/system/* /etc/systemd/system/; cp {DATA}/user/* /etc/systemd/user/")
-        sh(f"install -D -m 644 {DATA}/sysusers.conf /etc/sysusers.d/iodaemon.conf")
-        sh(f"install -D -m 644 {DATA}/tmpfiles.conf /etc/tmpfiles.d/iodaemon.conf")
-        sh("systemd-sysusers; systemd-tmpfiles --create")
-        self.machine.put(ASK, (ROOT / "tests/vm/ask.py").read_bytes())
-        self.machine.put("/etc/iodaemon/config.toml", CONFIG.encode())
-        sh("systemctl daemon-reload; systemctl enable --now iodaemon.service")
+        self.machine.sh(
+            "/opt/iodaemon/bin/python -m pip --disable-pip-version-check"
+            f" install -q --no-index --no-deps --force-reinstall /root/{wheel.name}"
+        )
 
     # -- as a user -------------------------------------------------------------------------------
 
@@ -119,9 +118,9 @@ class Service:
             self.ask("POST", f"/v1/jobs/{job['id']}/cancel", {"grace_s": 0}, user="root")
 
 
-def build_wheel(place):
-    """This project's wheel, in that directory."""
+def build_wheel(place, tree=ROOT):
+    """The wheel of this project, or of another tree of it, in that directory."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*command, "--no-deps", "--wheel-dir", place, str(ROOT)], check=True)
+    subprocess.run([*command, "--no-deps", "--wheel-dir", place, str(tree)], check=True)
     [wheel] = Path(place).glob("iodaemon-*.whl")
     return wheel

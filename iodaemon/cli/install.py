@@ -1,0 +1,245 @@
+"""``iod install``: sets the service up on this machine, brings it up to date, takes it away."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from iodaemon.api.client import Client
+from iodaemon.cli import output
+from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.failure import UsageError
+from iodaemon.cli.option import OFF, option
+from iodaemon.cli.session import Session
+from iodaemon.errors import ConfigError, IodaemonError, NoDaemon, NotPermitted, RequestError
+
+if TYPE_CHECKING:
+    from iodaemon.api.model import JsonObject
+    from iodaemon.config import Settings
+    from iodaemon.install.host import Host, Jobs
+    from iodaemon.install.layout import Layout
+    from iodaemon.install.program import Program
+    from iodaemon.install.step import Step
+
+app = new_app()
+
+_BOOTED: Final = "/run/systemd/system"
+"""There while systemd runs the machine, sd_booted(3)."""
+_LINGER: Final = "/var/lib/systemd/linger"
+_ANSWER_WITHIN_S: Final = 15.0
+_WAITING: Final = ("HELD", "PENDING")
+
+User = Annotated[bool, option("--user", text="A daemon of your own; root is not needed.")]
+Remove = Annotated[bool, option("--remove", text="Take away what install has made.")]
+Purge = Annotated[
+    bool,
+    option("--purge", text="With --remove: also journal, output of jobs, configuration, user."),
+]
+Force = Annotated[bool, option("--force", text="With --remove: end the jobs that are there.")]
+DryRun = Annotated[bool, option("--dry-run", text="Say what would be done, and do nothing.")]
+
+
+@verb(app, "install")
+def install(
+    ctx: typer.Context,
+    user: User = OFF,
+    remove: Remove = OFF,
+    purge: Purge = OFF,
+    force: Force = OFF,
+    dry_run: DryRun = OFF,
+) -> int:
+    """Set up the service that runs jobs of all users, or bring it up to date.
+
+    As root, under systemd, by the iod of the environment that is to serve. Repeat it after 'pip
+    install -U': daemon and keeper are restarted, jobs run on. What lies there and is not its own is
+    left alone.
+    """
+    for name, is_given in (("--purge", purge), ("--force", force)):
+        if is_given and not remove:
+            raise UsageError(f"{name} goes with --remove: 'iod install --help' shows how")
+    _check_caller(is_user=user)
+    from iodaemon.install.program import check_program, find_program
+
+    session: Session = ctx.obj
+    program = find_program()
+    config = _settings(session, is_system=not user, must_be_right=not remove)
+    if not user:
+        os.umask(0o022)  # what is made here is for everybody to read
+        if not remove:
+            check_program(program.parts)
+    layout = _user_layout(program, config) if user else _system_layout(program, config)
+    client = Client(str(config.socket_path), _ANSWER_WITHIN_S)
+    if remove:
+        return _remove(layout, program, client, purge=purge, force=force, dry_run=dry_run)
+    return _install(layout, program, client, dry_run=dry_run)
+
+
+def _install(layout: Layout, program: Program, client: Client, *, dry_run: bool) -> int:
+    from iodaemon.install.host import look
+    from iodaemon.install.plan import plan_install
+
+    host = _host(lambda: None)
+    steps = plan_install(layout, look(host, layout, program.name))
+    _carry_out(steps, host, client, dry_run=dry_run)
+    if dry_run:
+        return 0
+    if not steps:
+        print("nothing to do: all is installed, and runs")
+    node = client.node()
+    version = program.name.partition(" ")[0]
+    print(f"iodaemon {version} runs {_size_of(node)}")
+    for line in _hints(layout):
+        print(line)
+    return 0
+
+
+def _remove(
+    layout: Layout, program: Program, client: Client, *, purge: bool, force: bool, dry_run: bool
+) -> int:
+    from iodaemon.install.host import look
+    from iodaemon.install.plan import plan_removal
+
+    host = _host(lambda: _ask_jobs(client))
+    steps = plan_removal(layout, look(host, layout, program.name), purge=purge, force=force)
+    _carry_out(steps, host, client, dry_run=dry_run)
+    if not dry_run:
+        place = os.path.dirname(os.path.dirname(program.path))
+        print(f"iodaemon is removed; the program itself is left: {place}")
+    return 0
+
+
+def _host(ask_jobs: Callable[[], Jobs | None]) -> Host:
+    from iodaemon.install.host import Host, has_account
+
+    return Host(Path("/"), ask_jobs, has_account)
+
+
+def _carry_out(steps: list[Step], host: Host, client: Client, *, dry_run: bool) -> None:
+    """Do it and say so; or say so."""
+    from iodaemon.install.perform import perform
+    from iodaemon.install.step import line_of
+
+    if not dry_run:
+        perform(steps, host, end_jobs=lambda ids: _end_jobs(client, ids), tell=print)
+        return
+    for step in steps:
+        print(f"would {line_of(step)}")
+    if not steps:
+        print("would do nothing: all is as it should be")
+
+
+def _check_caller(*, is_user: bool) -> None:
+    """Refuse whoever cannot, and where it cannot be.
+
+    Raises:
+        NotPermitted: not root.
+        RequestError: no systemd, or root asks for a user's own.
+    """
+    if not is_user and os.geteuid() != 0:
+        raise NotPermitted(
+            "only root can set up a service for all users: call it by sudo; "
+            "'iod install --user' sets up a daemon of your own"
+        )
+    if is_user and os.geteuid() == 0:
+        raise RequestError("--user is for a user's own daemon; as root leave it out")
+    if not os.path.isdir(_BOOTED):
+        raise RequestError(
+            f"systemd does not run this machine ({_BOOTED} is not there): "
+            "start 'iod daemon' by whatever starts services here"
+        )
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if is_user and not os.path.exists(f"{runtime}/systemd/private"):
+        raise RequestError(
+            "no systemd of yours answers here (XDG_RUNTIME_DIR): log in anew, "
+            f"or let root call 'loginctl enable-linger {getpass.getuser()}' first"
+        )
+
+
+def _settings(session: Session, *, is_system: bool, must_be_right: bool) -> Settings:
+    """What the configuration says; a wrong one keeps nobody from removing."""
+    from iodaemon.config import default_settings
+
+    try:
+        return session.load_config({}, is_system=is_system)
+    except ConfigError:
+        if must_be_right:
+            raise
+        return default_settings(os.environ, 0 if is_system else os.geteuid())
+
+
+def _system_layout(program: Program, config: Settings) -> Layout:
+    from iodaemon.config import config_toml, default_settings
+    from iodaemon.install.layout import system_layout
+    from iodaemon.registry import shipped
+
+    text = config_toml(default_settings(os.environ, 0))
+    layout = system_layout(program.path, shipped("systemd"), text)
+    return _with_elsewhere(layout, config.state_dir, config.keeper_dir)
+
+
+def _user_layout(program: Program, config: Settings) -> Layout:
+    from iodaemon.config import default_file, default_settings
+    from iodaemon.install.layout import user_layout
+    from iodaemon.registry import shipped
+
+    settings = default_settings(os.environ, os.geteuid())
+    layout = user_layout(
+        program.path,
+        shipped("systemd"),
+        config_file=str(default_file(os.environ, os.geteuid())),
+        runtime_dir=settings.runtime_dir,
+        state_dir=settings.state_dir,
+    )
+    return _with_elsewhere(layout, config.state_dir, config.keeper_dir)
+
+
+def _with_elsewhere(layout: Layout, *configured: str | None) -> Layout:
+    elsewhere = [path for path in configured if path is not None and path not in layout.data]
+    return layout._replace(elsewhere=tuple(elsewhere))
+
+
+def _ask_jobs(client: Client) -> Jobs | None:
+    from iodaemon.install.host import Jobs
+
+    try:
+        jobs = client.jobs()["jobs"]
+    except IodaemonError:
+        return None  # what its jobs' cgroups say remains
+    standing = [job["id"] for job in jobs if job["state"] not in _WAITING]
+    waiting = [job["id"] for job in jobs if job["state"] in _WAITING]
+    return Jobs(tuple(sorted(standing)), tuple(sorted(waiting)))
+
+
+def _end_jobs(client: Client, ids: tuple[int, ...]) -> None:
+    with contextlib.suppress(NoDaemon):  # they die with their cgroups
+        for job_id, outcome in client.cancel_each(ids):
+            if isinstance(outcome, RequestError):
+                output.say(f"job {job_id}: {outcome}")
+
+
+def _size_of(node: JsonObject) -> str:
+    """What the node is made of, where the daemon says so."""
+    sockets = node.get("sockets")
+    known = sockets if isinstance(sockets, list) else []
+    slots = [each.get("slots") for each in known if isinstance(each, dict)]
+    count = sum(number for number in slots if isinstance(number, int))
+    return f"on {len(slots)} {'socket' if len(slots) == 1 else 'sockets'}, {count} slots"
+
+
+def _hints(layout: Layout) -> list[str]:
+    """What to do next."""
+    lines = ["next: 'iod submit -- COMMAND', as any user; 'iod doctor' says what works here"]
+    if layout.is_system:
+        return lines
+    lines = [lines[0].replace(", as any user", "")]
+    if os.path.exists("/run/iodaemon/iod.sock"):
+        lines.append("your iod now speaks to this daemon, no longer to the one for all users")
+    if not os.path.exists(f"{_LINGER}/{getpass.getuser()}"):
+        lines.append("at logout it ends, with its jobs: 'loginctl enable-linger' lets them go on")
+    return lines

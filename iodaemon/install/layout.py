@@ -1,0 +1,142 @@
+"""What belongs where: as a service for all users of a machine, and as a user's own."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from iodaemon.errors import RequestError
+from iodaemon.install.step import Item
+
+SHIPPED_PROGRAM: Final = "/opt/iodaemon/bin/iod"
+"""What the shipped units call."""
+SERVICE_USER: Final = "iodaemon"
+"""As in systemd/sysusers.conf."""
+UNITS: Final = ("iodaemon.socket", "iodaemon-keeper.service", "iodaemon.service")
+SCOPE: Final = ("iodaemon-jobs.scope", "iodaemon.slice")
+"""Where the jobs are; the keeper makes them."""
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_./+@:=,~-]+")
+"""Paths that mean themselves in a unit."""
+
+
+class Layout(NamedTuple):
+    """One way to be installed. All paths are absolute.
+
+    Attributes:
+        is_system: for all users of the machine.
+        program: the ``iod`` that the units call.
+        systemctl: how the manager of the units is spoken to.
+        units: what is enabled and started, the one that starts first at the front.
+        items: what the units, and what they need, are; all of it must be as it is here.
+        link: the program under a name that is on everybody's PATH. None: none is needed.
+        config: a first configuration; written only where none is.
+        record: where it is noted what was put where.
+        runtime: directories that are of no use once nothing runs.
+        data: what is kept unless asked otherwise.
+        elsewhere: data that the configuration has put into places of its own: never removed.
+    """
+
+    is_system: bool
+    program: str
+    systemctl: tuple[str, ...]
+    units: tuple[str, ...]
+    items: Mapping[str, Item]
+    link: tuple[str, Item] | None
+    config: tuple[str, Item | None]
+    record: str
+    runtime: tuple[str, ...]
+    data: tuple[str, ...]
+    elsewhere: tuple[str, ...] = ()
+
+    @property
+    def sysusers(self) -> str:
+        """The declaration of the daemon's user."""
+        return "/etc/sysusers.d/iodaemon.conf"
+
+    @property
+    def tmpfiles(self) -> str:
+        """The declaration of the service's directories."""
+        return "/etc/tmpfiles.d/iodaemon.conf"
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All that is written, or may be."""
+        link = () if self.link is None else (self.link[0],)
+        return (*self.items, *link, self.config[0], self.record)
+
+
+def system_layout(program: str, shipped: Path, config: str) -> Layout:
+    """As a service for all users.
+
+    Args:
+        program: the ``iod`` to be called.
+        shipped: the shipped folder ``systemd``.
+        config: the text of a first configuration.
+
+    Raises:
+        RequestError: the program's path cannot stand in a unit.
+    """
+    items = {
+        "/etc/sysusers.d/iodaemon.conf": Item("file", (shipped / "sysusers.conf").read_text()),
+        "/etc/tmpfiles.d/iodaemon.conf": Item("file", (shipped / "tmpfiles.conf").read_text()),
+    }
+    for path in sorted((shipped / "system").iterdir()):
+        items[f"/etc/systemd/system/{path.name}"] = _unit(path, program)
+    link = "/usr/local/bin/iod"
+    return Layout(
+        is_system=True,
+        program=program,
+        systemctl=("systemctl",),
+        units=UNITS,
+        items=items,
+        link=None if program == link else (link, Item("link", program)),
+        config=("/etc/iodaemon/config.toml", Item("file", config)),
+        record="/etc/iodaemon/installed.json",
+        runtime=("/run/iodaemon",),
+        data=("/var/lib/iodaemon", "/var/lib/iodaemon-keeper"),
+    )
+
+
+def user_layout(
+    program: str, shipped: Path, *, config_file: str, runtime_dir: str, state_dir: str
+) -> Layout:
+    """As a user's own service; it needs no configuration, and gets none.
+
+    Args:
+        program: the ``iod`` to be called.
+        shipped: the shipped folder ``systemd``.
+        config_file: where the user's configuration is, if there is one.
+        runtime_dir: where the user's daemon has its sockets.
+        state_dir: where it has its journal and the jobs' directories.
+
+    Raises:
+        RequestError: the program's path cannot stand in a unit.
+    """
+    folder = os.path.dirname(config_file)
+    name = "iodaemon.service"
+    unit = f"{os.path.dirname(folder)}/systemd/user/{name}"
+    return Layout(
+        is_system=False,
+        program=program,
+        systemctl=("systemctl", "--user"),
+        units=(name,),
+        items={unit: _unit(shipped / "user" / name, program)},
+        link=None,
+        config=(config_file, None),
+        record=f"{folder}/installed.json",
+        runtime=(runtime_dir,),
+        data=(state_dir,),
+    )
+
+
+def _unit(path: Path, program: str) -> Item:
+    """The shipped unit, with the program that is to be called."""
+    if not _PLAIN.fullmatch(program):
+        raise RequestError(
+            f"{program} cannot be called from a unit: install iodaemon at a path of letters, "
+            "digits and ._-+, such as /opt/iodaemon"
+        )
+    return Item("file", path.read_text().replace(SHIPPED_PROGRAM, program))
