@@ -24,7 +24,7 @@ from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.rule import Mode
 from iodaemon.core.sample import Sample
 from iodaemon.core.state import KEPT_FINISHED
-from iodaemon.daemon import database, hintbook, notebook
+from iodaemon.daemon import database, hintbook, notebook, schema
 from iodaemon.daemon.batch import BandwidthMinute, Batch, Restored
 from iodaemon.daemon.notebook import Note
 from iodaemon.errors import JournalError
@@ -217,7 +217,7 @@ class Journal:
                 for key in sorted(used)
                 if (record := database.environment(db, key)) is not None
             }
-            meta = database.meta(db)
+            meta = schema.meta(db)
             traces, forgotten = hintbook.traces(db), hintbook.forgotten(db)
         return Restored(
             jobs=tuple(jobs),
