@@ -38,6 +38,7 @@ VERBS: Final[Mapping[str, str]] = MappingProxyType(
         "history": "history",
         "events": "events",
         "mode": "mode",
+        "drain": "drain",
         "replay": "replay",
         "node": "node",
         "doctor": "doctor",
@@ -45,6 +46,8 @@ VERBS: Final[Mapping[str, str]] = MappingProxyType(
         "policy": "policy",
         "config": "config",
         "sim": "sim",
+        "backup": "backup",
+        "restore": "restore",
         "daemon": "daemon",
         "keeper": "keeper",
     }

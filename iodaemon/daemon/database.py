@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -141,14 +141,13 @@ def raise_next_id(db: sqlite3.Connection, next_id: int) -> None:
     db.execute("UPDATE meta SET value = max(value, ?) WHERE key = 'next_id'", (next_id,))
 
 
-def store_mode(db: sqlite3.Connection, mode: str) -> None:
-    """Remember what regulation was switched to."""
-    db.execute("INSERT OR REPLACE INTO meta VALUES ('mode', ?)", (mode,))
-
-
-def store_anchor(db: sqlite3.Connection, anchor_s: float) -> None:
-    """Remember what times are counted from."""
-    db.execute("INSERT OR REPLACE INTO meta VALUES ('anchor_s', ?)", (anchor_s,))
+def store_meta(db: sqlite3.Connection, values: Mapping[str, Any]) -> None:
+    """Remember what is said of the journal as a whole; what is None is forgotten."""
+    for key, value in values.items():
+        if value is None:
+            db.execute("DELETE FROM meta WHERE key = ?", (key,))
+        else:
+            db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
 
 def prune(db: sqlite3.Connection, before_s: float, *, limit: int) -> int:
