@@ -12,6 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
+from iodaemon.core.job import Job
 from iodaemon.daemon import schema
 from iodaemon.errors import JournalError
 
@@ -106,6 +109,18 @@ def store_jobs(db: sqlite3.Connection, rows: Iterable[Sequence[Any]]) -> None:
         "environment_id = excluded.environment_id",
         rows,
     )
+
+
+def job_row(job: Job) -> tuple[Any, ...]:
+    """A job as ``store_jobs`` takes it."""
+    record = msgspec.json.encode(job).decode()
+    return (job.id, job.uid, job.state, job.ended_s, job.spec.environment_id, record)
+
+
+def add_note(db: sqlite3.Connection, at_s: float, kind: str, record: Mapping[str, Any]) -> None:
+    """A note that concerns no single job."""
+    text = msgspec.json.encode(record).decode()
+    db.execute("INSERT INTO note (at_s, kind, record) VALUES (?, ?, ?)", (at_s, kind, text))
 
 
 def store_transitions(db: sqlite3.Connection, rows: Iterable[tuple[int, str]]) -> None:
@@ -208,6 +223,13 @@ def finished_jobs(
         values += states
     query += " ORDER BY ended_s DESC, id DESC LIMIT ?"
     return [record for (record,) in db.execute(query, (*values, limit))]
+
+
+def count_jobs(db: sqlite3.Connection) -> tuple[int, int]:
+    """How many jobs there are, and how many of them have not ended."""
+    query = "SELECT count(*), count(*) - count(ended_s) FROM job"
+    jobs, unfinished = db.execute(query).fetchone()
+    return jobs, unfinished
 
 
 def transitions(db: sqlite3.Connection, job_id: int) -> list[str]:

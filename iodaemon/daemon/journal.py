@@ -115,9 +115,7 @@ class Journal:
         Raises:
             JournalError: the journal is closed.
         """
-        jobs = [
-            (j.id, j.uid, j.state, j.ended_s, j.spec.environment_id, _json(j)) for j in batch.jobs
-        ]
+        jobs = list(map(database.job_row, batch.jobs))
         transitions = [(step.job_id, _json(step)) for step in batch.transitions]
         environments = [(key, _json(dict(env))) for key, env in batch.environments.items()]
         minutes = [msgspec.structs.astuple(minute) for minute in batch.minutes]

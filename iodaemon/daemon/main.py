@@ -46,6 +46,7 @@ from iodaemon.daemon.report import node_report, policy_report
 from iodaemon.daemon.rights import rights_of
 from iodaemon.daemon.scrape import MetricsPage
 from iodaemon.daemon.server import Server
+from iodaemon.daemon.stranger import STRANGER, find_strangers, highest_job
 from iodaemon.daemon.telltale import begin_log
 from iodaemon.daemon.timeline import WallTimeline
 from iodaemon.daemon.watchdog import feed_watchdog
@@ -199,7 +200,8 @@ class _Daemon:
         platform = default_platform() if simulated else linux_platform(config)
         self._knowledge.recall(restored)
         state = State(platform, sharing=config.users, experience=self._knowledge.recollection)
-        state.restore([_awaken(j) for j in restored.jobs], restored.next_id, restored.drain)
+        next_id = restored.next_id if simulated else self._next_id(restored)
+        state.restore([_awaken(j) for j in restored.jobs], next_id, restored.drain)
         mode = restored.mode or Mode(config.mode)
         rules = self._force.policy.rules
         controller = Controller(state, rules, seed=restored.seed, mode=mode)
@@ -215,6 +217,13 @@ class _Daemon:
             return driver, SimulatedDoor(platform, timeline, driver.post, commands)
         launches = self._launches(driver, platform)
         return driver, LinuxDoor(config, platform, timeline, driver.post, launches)
+
+    def _next_id(self, restored: Restored) -> JobId:
+        """Above all ids that a keeper knows too; what runs unknown to the journal is told."""
+        unfinished = (job for job in restored.jobs if not job.state.is_final)
+        for key, pid in find_strangers(self._jobs_dir, unfinished):
+            log.warning("event=stranger attempt=%s pid=%s problem=%r", key, pid, STRANGER)
+        return JobId(max(restored.next_id, highest_job(self._jobs_dir) + 1))
 
     def _launches(
         self, driver: Driver, platform: Platform

@@ -120,7 +120,7 @@ def _add_tables(db: sqlite3.Connection) -> None:
 
 
 def _migrate(db: sqlite3.Connection, path: Path) -> None:
-    """All steps in one transaction; before, the journal as it is goes into a file beside it."""
+    """Before anything is changed, the journal as it is goes into a file beside it."""
     before: int = meta(db)["schema"]
     kept = kept_copy(path, before)
     try:
@@ -131,9 +131,14 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
             f"journal {path} has schema {before} and is not migrated: no copy of it can be kept "
             f"in {kept} ({problem}); free some space there, or mend it"
         ) from error
+    raise_schema(db)
+
+
+def raise_schema(db: sqlite3.Connection) -> None:
+    """All steps from its schema to this one, in one transaction; nothing is kept of before."""
     db.execute("BEGIN IMMEDIATE")
     try:
-        for schema in range(before, SCHEMA):
+        for schema in range(meta(db)["schema"], SCHEMA):
             _STEPS[schema](db)
             db.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (schema + 1,))
         db.execute("COMMIT")
