@@ -111,24 +111,10 @@ class _Daemon:
         return 0
 
     async def _serve(self, journal: Journal, timeline: WallTimeline) -> None:
-        for warning in (*self._force.policy.notes, *startup_warnings(self._state_dir)):
-            log.warning('event=warned text="%s"', warning)
         same_boot = is_same_boot(self._state_dir)
-        restored = journal.restore()
-        restored = keep_time(journal, restored, timeline.anchor_s, same_boot=same_boot)
-        reach("daemon.restored")
+        restored = self._restore(journal, timeline, same_boot=same_boot)
         driver, door = self._assemble(journal, timeline, restored)
-        rules = self._force.policy.rules
-        check_offers(rules, door.backend.offers, self._config.backend)
-        for warning in rules.cautions(driver.state.platform):
-            log.warning('event=warned text="%s"', warning)
-        self._reloading = Reloading(
-            driver,
-            self._force,
-            read=self._read,
-            offers=door.backend.offers,
-            changed=self._tidying.set,
-        )
+        self._reloading = self._make_reloading(driver, door)
         metrics = MetricsPage(Exporter(Scene(driver, lambda: door.samples_skipped, door.controls)))
         server = self._make_server(driver, journal, door, metrics)
         try:
@@ -157,6 +143,23 @@ class _Daemon:
             await door.close()
             reach("daemon.let_go")
             log.info("event=stopped running_jobs=%d", sum(1 for _ in driver.state.live))
+
+    def _restore(self, journal: Journal, timeline: WallTimeline, *, same_boot: bool) -> Restored:
+        for warning in (*self._force.policy.notes, *startup_warnings(self._state_dir)):
+            log.warning('event=warned text="%s"', warning)
+        restored = journal.restore()
+        restored = keep_time(journal, restored, timeline.anchor_s, same_boot=same_boot)
+        reach("daemon.restored")
+        return restored
+
+    def _make_reloading(self, driver: Driver, door: Door) -> Reloading:
+        """Raises ConfigError where the policy is none for this backend."""
+        rules, offers = self._force.policy.rules, door.backend.offers
+        check_offers(rules, offers, self._config.backend)
+        for warning in rules.cautions(driver.state.platform):
+            log.warning('event=warned text="%s"', warning)
+        changed = self._tidying.set
+        return Reloading(driver, self._force, read=self._read, offers=offers, changed=changed)
 
     def _announce(self, driver: Driver, door: Door) -> None:
         log.info(

@@ -8,10 +8,11 @@ with the time and its level. There is no log file of our own, and so none to rot
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Mapping
 from typing import Final, TextIO
+
+from iodaemon.systemd import is_journal_stream
 
 _PRIORITIES: Final = (
     (logging.CRITICAL, 2),
@@ -56,18 +57,3 @@ def set_level(level: str) -> None:
 def priority_of(level: int) -> int:
     """Syslog's priority of a level of Python's."""
     return next((priority for least, priority in _PRIORITIES if level >= least), 7)
-
-
-def is_journal_stream(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """True where this very stream goes to journald, by device and inode (systemd.exec(5)).
-
-    Whoever redirects it, or runs a daemon below a service, inherits the variable all the same.
-    """
-    device, colon, inode = environ.get("JOURNAL_STREAM", "").partition(":")
-    if not (colon and device.isdigit() and inode.isdigit()):
-        return False
-    try:
-        status = os.fstat(stream.fileno())
-    except (OSError, ValueError):  # no file at all
-        return False
-    return (status.st_dev, status.st_ino) == (int(device), int(inode))

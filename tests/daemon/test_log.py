@@ -5,11 +5,13 @@ import logging
 import os
 import re
 import subprocess
+import sys
 
 import pytest
 from process import command, environment, ready, stop
 
-from iodaemon.daemon.telltale import is_journal_stream, priority_of
+from iodaemon.daemon.telltale import priority_of
+from iodaemon.systemd import is_journal_stream
 
 STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} level=[A-Z]+ \S")
 
@@ -106,7 +108,7 @@ def test_what_is_no_file_is_no_journal():
     assert not is_journal_stream(io.StringIO(), {"JOURNAL_STREAM": "1:2"})
 
 
-def test_a_traceback_under_journald_has_a_priority_on_every_line(tmp_path):
+def test_a_traceback_under_journald_has_a_priority_on_every_line():
     text = (
         "import logging, os, sys\n"
         "from iodaemon.daemon.telltale import begin_log\n"
@@ -115,10 +117,24 @@ def test_a_traceback_under_journald_has_a_priority_on_every_line(tmp_path):
         "try: 1 / 0\n"
         "except ZeroDivisionError: logging.critical('event=failed', exc_info=True)\n"
     )
-    ended = subprocess.run(
-        [*command(tmp_path, tmp_path)[:1], "-c", text], capture_output=True, text=True, check=True
-    )
+    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
 
     lines = ended.stderr.splitlines()
     assert len(lines) > 3
     assert all(line.startswith("<2>") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("is_journal", "expected"), [(True, r"<5>hello"), (False, r"\d{4}-.* keeper\[\d+\]: hello")]
+)
+def test_the_keeper_tells_it_the_same_way(is_journal, expected):
+    text = (
+        "import os\n"
+        "status = os.fstat(2)\n"
+        f"if {is_journal}: os.environ['JOURNAL_STREAM'] = f'{{status.st_dev}}:{{status.st_ino}}'\n"
+        "from iodaemon.backend.linux.service import say\n"
+        "say('hello')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+
+    assert re.fullmatch(expected, ended.stderr.strip())
