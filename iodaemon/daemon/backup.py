@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -20,7 +21,7 @@ from iodaemon.daemon.boot import noted_boot
 from iodaemon.daemon.replica import copy_database
 from iodaemon.errors import NotFound, NotPermitted, RequestError
 
-COPY: str = "copy"
+COPY: Final = "copy"
 """The key in ``meta`` of a copy that tells of it; a journal has none."""
 
 
@@ -56,7 +57,6 @@ def back_up(state: Path, target: Path, *, replace: bool) -> Copied:
         JournalError: the journal is damaged, or of an unknown version, or the disk is full.
     """
     path = state / "journal.db"
-    _check(path, target)
     counts: list[tuple[int, int]] = []
     note = CopyNote(at_s=time.time(), boot_id=noted_boot(state), version=iodaemon.__version__)
 
@@ -66,6 +66,7 @@ def back_up(state: Path, target: Path, *, replace: bool) -> Copied:
         counts.append(database.count_jobs(copy))
 
     with opened(path) as source, _told(target):
+        _check(path, target)
         schema.check(source, path)
         size_bytes = copy_database(source, target, replace=replace, finish=finish)
     [(jobs, unfinished)] = counts
@@ -99,7 +100,7 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _check(path: Path, target: Path) -> None:
-    if target.exists() and path.exists() and target.samefile(path):
+    if target.exists() and target.samefile(path):
         raise RequestError(f"{target} is the journal itself; name another file")
     if not target.parent.is_dir():
         raise NotFound(f"there is no folder {target.parent} to copy to; make it, or name another")
