@@ -224,9 +224,13 @@ class _Daemon:
     def _next_id(self, restored: Restored) -> JobId:
         """Above all ids that a keeper knows too; what runs unknown to the journal is told."""
         unfinished = (job for job in restored.jobs if not job.state.is_final)
-        for key, pid in find_strangers(self._jobs_dir, unfinished):
-            log.warning("event=stranger attempt=%s pid=%s problem=%r", key, pid, STRANGER)
-        return JobId(max(restored.next_id, highest_job(self._jobs_dir) + 1))
+        try:
+            for key, pid in find_strangers(self._jobs_dir, unfinished):
+                log.warning("event=stranger attempt=%s pid=%s problem=%r", key, pid, STRANGER)
+            return JobId(max(restored.next_id, highest_job(self._jobs_dir) + 1))
+        except PermissionError as error:  # what it can do without that, it does
+            log.warning('event=warned text="%s may not be read"', error.filename)
+            return restored.next_id
 
     def _launches(
         self, driver: Driver, platform: Platform

@@ -120,6 +120,7 @@ class Reloading:
         self, config: Config, policy: PolicyFile, changes: list[Change], by: str
     ) -> None:
         before = self._force.config
+        slice_s = self._driver.controller.rules.regulation.timeslice_s
         texts = tuple(each.text for each in changes)
         if changes:
             now_s = self._driver.timeline.now_s
@@ -139,10 +140,11 @@ class Reloading:
         self._force.config, self._force.policy = in_force(before, config), policy
         self._driver.keeps_samples = config.journal_samples
         set_level(config.log_level)
-        self._driver.keep_another_pace()
+        if self._driver.controller.rules.regulation.timeslice_s != slice_s:
+            self._driver.keep_another_pace()
         self._changed()
         for text in texts:
-            log.info('event=reconfigured by=%s change="%s"', by, text)
+            log.info('event=reconfigured by=%s change="%s"', by, _quoted(text))
 
     def _told(self, changes: list[Change], lacking: list[Change]) -> dict[str, Any]:
         policy, state = self._force.policy, self._driver.state
@@ -150,10 +152,15 @@ class Reloading:
         for note in notes:
             log.warning('event=warned text="%s"', note)
         for each in lacking:
-            log.warning('event=not_reconfigured text="%s"', each.text)
+            log.warning('event=not_reconfigured text="%s"', _quoted(each.text))
         return {
             "file": self._force.config.file,
             "changed": msgspec.to_builtins(changes),
             "needs_restart": msgspec.to_builtins(lacking),
             "notes": notes,
         }
+
+
+def _quoted(text: str) -> str:
+    """The text as it may stand between double quotes."""
+    return text.replace('"', "'")

@@ -15,6 +15,8 @@ from iodaemon.backend.linux.directory import JobDirectories
 from iodaemon.backend.linux.protocol import parse_job_key
 from iodaemon.core.job import Job
 
+_LARGEST_ID: Final = 2**62
+"""No journal ever counted so far, and all of them can; a directory of such a name is nobody's."""
 STRANGER: Final = "it runs and the journal does not know it; it is left alone, end it by hand"
 
 
@@ -24,7 +26,8 @@ def highest_job(jobs_directory: Path) -> int:
         names = os.listdir(jobs_directory)
     except FileNotFoundError:
         return 0
-    return max((key[0] for name in names if (key := parse_job_key(name)) is not None), default=0)
+    keys = (parse_job_key(name) for name in names)
+    return max((key[0] for key in keys if key is not None and key[0] < _LARGEST_ID), default=0)
 
 
 def find_strangers(jobs_directory: Path, jobs: Iterable[Job]) -> list[tuple[str, int | None]]:

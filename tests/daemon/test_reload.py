@@ -162,7 +162,7 @@ def test_a_signal_does_the_same_and_what_is_wrong_stands_in_the_log_alone(place)
         log = process.communicate(timeout=30)[0]
 
     assert 0 == process.returncode
-    assert 'event=reconfigured by=SIGHUP change="cancel_grace: "10 s" -> "20 s""' in log
+    assert "event=reconfigured by=SIGHUP change=\"cancel_grace: '10 s' -> '20 s'\"" in log
     assert "event=not_reloaded" in log
     assert "Traceback" not in log
 
