@@ -1,8 +1,8 @@
 """What systemd is told and what it hands over.
 
-See sd_notify(3), sd_watchdog_enabled(3), sd_listen_fds(3). Each is a line or two over a socket or
-the environment; standard library only, because the keeper uses it as well. Without systemd all of
-it does nothing.
+See sd_notify(3), sd_watchdog_enabled(3), sd_listen_fds(3), sd-daemon(3). Each is a line or two
+over a socket or the environment; standard library only, because the keeper uses it as well. Without
+systemd all of it does nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, TextIO
 
 _FIRST_FD: Final = 3
 """SD_LISTEN_FDS_START."""
@@ -43,3 +44,18 @@ def take_socket() -> socket.socket | None:
         return None
     os.set_inheritable(_FIRST_FD, False)  # noqa: FBT003 - os has it so
     return socket.socket(fileno=_FIRST_FD)
+
+
+def is_journal_stream(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """True where this very stream goes to journald, by device and inode (systemd.exec(5)).
+
+    Whoever redirects it, or runs a daemon below a service, inherits the variable all the same.
+    """
+    device, colon, inode = environ.get("JOURNAL_STREAM", "").partition(":")
+    if not (colon and device.isdigit() and inode.isdigit()):
+        return False
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):  # no file at all
+        return False
+    return (status.st_dev, status.st_ino) == (int(device), int(inode))

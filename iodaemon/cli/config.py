@@ -1,27 +1,25 @@
-"""``iod config``: the configuration in force, and a first one to edit."""
+"""``iod config``: the configuration in force, one to begin with, and reading it again."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from iodaemon.api.model import JsonObject, JsonValue
+from iodaemon.api.model import JsonObject
 from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.option import OFF, AsJson, Word, argument, option
 from iodaemon.cli.output import Column
 from iodaemon.cli.session import Session
 from iodaemon.errors import RequestError
-
-if TYPE_CHECKING:
-    from iodaemon.config import Config
+from iodaemon.text import printable
 
 app = new_app()
-configs = new_app(help="Configuration: show, init.")
+configs = new_app(help="Configuration: show, init, reload.")
 app.add_typer(configs, name="config")
 
 
@@ -33,11 +31,35 @@ Force = Annotated[bool, option("--force", text="Replace a FILE that is there.")]
 def show_config(ctx: typer.Context, running: Running = OFF, as_json: AsJson = OFF) -> int:
     """Show every setting, its value, and where that comes from."""
     session: Session = ctx.obj
-    answer = session.client().config() if running else _document(session.load_config({}))
+    answer = session.client().config() if running else _configured(session)
     if as_json:
         output.print_json(answer)
     else:
         print("\n".join(_lines(answer)))
+    return 0
+
+
+@verb(configs, "reload")
+def reload(ctx: typer.Context, as_json: AsJson = OFF) -> int:
+    """Have the daemon read its configuration and policy again, while jobs run.
+
+    Tells what changed, and what needs a restart to. A file with an error changes nothing. For
+    administrators.
+    """
+    from iodaemon.api.care import reload_config
+
+    session: Session = ctx.obj
+    answer = reload_config(session.client())
+    if as_json:
+        output.print_json(answer)
+        return 0
+    lines = [f"{each['path']}: {each['before']} -> {each['after']}" for each in answer["changed"]]
+    print("\n".join(map(printable, lines or ["nothing else is in force than before"])))
+    for each in answer["needs_restart"]:
+        told = f"{each['path']}: {each['before']} -> {each['after']}"
+        output.say(printable(f"{told} needs a restart: {each['remedy']}"))
+    for note in answer["notes"]:
+        output.say(printable(note))
     return 0
 
 
@@ -58,27 +80,11 @@ def init_config(file: Annotated[Word, argument("FILE")] = None, force: Force = O
     return 0
 
 
-def _document(config: Config) -> JsonObject:
-    """The configuration as the API shows a running daemon's."""
-    import msgspec
+def _configured(session: Session) -> JsonObject:
+    """As the API shows a running daemon's, of one that is started now."""
+    from iodaemon.config import config_document
 
-    from iodaemon.config import describe_settings
-
-    settings: list[JsonValue] = [
-        {**msgspec.to_builtins(setting), "origin": config.origins.get(setting.path, "default")}
-        for setting in describe_settings(config)
-        if setting.path not in ("file", "origins")
-    ]
-    for table, values in config.policy_overrides.items():
-        settings += [
-            {"table": table, "key": key, "value": str(value), "origin": _origin(config, table, key)}
-            for key, value in values.items()
-        ]
-    return {"file": config.file, "settings": settings}
-
-
-def _origin(config: Config, table: str, key: str) -> str:
-    return config.origins.get(f"{table}.{key}", "default")
+    return config_document(session.load_config({}))
 
 
 def _lines(document: JsonObject) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -11,6 +11,9 @@ from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.failure import UsageError, nearest
 from iodaemon.cli.option import OFF, Word, option
 from iodaemon.cli.session import SOCKET_NAME, Session
+
+if TYPE_CHECKING:
+    from iodaemon.config import Config
 
 app = new_app()
 
@@ -31,7 +34,7 @@ System = Annotated[
 ]
 ConfigFile = Annotated[Word, option("--config", metavar="FILE", text="The configuration file.")]
 LogLevel = Annotated[
-    str, option("--log-level", metavar="|".join(LOG_LEVELS), text="How much it tells [info].")
+    Word, option("--log-level", metavar="|".join(LOG_LEVELS), text="How much it tells [info].")
 ]
 
 
@@ -44,25 +47,32 @@ def daemon(
     socket: Socket = None,
     config: ConfigFile = None,
     system: System = OFF,
-    log_level: LogLevel = "info",
+    log_level: LogLevel = None,
 ) -> int:
     """Run the daemon in the foreground.
 
-    It ends by SIGTERM or Ctrl-C; its jobs outlive it. Options stand above the configuration file.
+    It ends by SIGTERM or Ctrl-C; its jobs outlive it. Options stand above the configuration file,
+    also when that is read again ('iod config reload', or SIGHUP).
     """
     session: Session = ctx.obj
     session.config = config or session.config
-    _check_log_level(log_level)
+    if log_level is not None:
+        _check_log_level(log_level)
     overrides = {
         "backend": backend,
         "policy": policy,
         "state_dir": None if state_dir is None else os.path.abspath(state_dir),
         "runtime_dir": _runtime_dir(socket or session.api),
+        "log_level": log_level,
     }
-    loaded = session.load_config(overrides, is_system=system)
+
+    def read() -> Config:
+        return session.load_config(overrides, is_system=system)
+
+    loaded = read()
     from iodaemon.daemon.main import run
 
-    return run(loaded, log_level=log_level)
+    return run(loaded, read)
 
 
 def _runtime_dir(socket: str | None) -> str | None:

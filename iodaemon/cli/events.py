@@ -27,7 +27,7 @@ LAST_S: Final = 3600.0
 Follow = Annotated[bool, option("-f", "--follow", text="Go on with what happens.")]
 Since = Annotated[Word, option("--since", metavar="WHEN", text="From then on [1h; -f: now].")]
 Kinds = Annotated[
-    Words, option("-k", "--kind", metavar="KIND", text="Only moved, evidence, shadow or mode.")
+    Words, option("-k", "--kind", metavar="KIND", text="Only moved, evidence, shadow, mode, ...")
 ]
 
 
@@ -46,7 +46,8 @@ def events(
     2026-11-21, '2026-11-21 12:00', today or yesterday.
 
     A job moved from state to state; regulation saw evidence and acted; it would have acted in
-    shadow; its mode was switched. With --json, one object a line.
+    shadow; its mode was switched; the node was drained (drain), the configuration read again
+    (config), the journal restored (restored). With --json, one object a line.
     """
     kinds = parse_kinds(kind or [])
     now_s = time.time()

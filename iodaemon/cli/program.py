@@ -38,6 +38,7 @@ VERBS: Final[Mapping[str, str]] = MappingProxyType(
         "history": "history",
         "events": "events",
         "mode": "mode",
+        "drain": "drain",
         "replay": "replay",
         "node": "node",
         "doctor": "doctor",
@@ -46,6 +47,8 @@ VERBS: Final[Mapping[str, str]] = MappingProxyType(
         "config": "config",
         "sim": "sim",
         "install": "install",
+        "backup": "backup",
+        "restore": "restore",
         "daemon": "daemon",
         "keeper": "keeper",
     }

@@ -10,7 +10,7 @@ from iodaemon.cli import output
 from iodaemon.cli.output import Column
 from iodaemon.cli.selector import format_ids
 
-KINDS: Final = ("moved", "evidence", "shadow", "mode")
+KINDS: Final = ("moved", "evidence", "shadow", "mode", "drain", "config", "restored")
 """Of events."""
 
 _COLUMNS: Final = (
@@ -35,8 +35,22 @@ def event_cells(event: Event) -> tuple[str, str, str]:
             return output.NOTHING, _decided_words(evidence), signal_words(evidence)
         case "mode":
             return output.NOTHING, f"regulation {event['mode']}", f"switched by {event['by']}"
+        case "drain":
+            return output.NOTHING, *_drain_words(event)
+        case "config":
+            told = "; ".join(event["changes"])
+            return output.NOTHING, "reconfigured", f"by {event['by']}: {told}"
+        case "restored":
+            return output.NOTHING, "journal restored", f"by {event['by']} {event['text']}"
         case kind:  # of a newer daemon
             return output.NOTHING, str(kind), ""
+
+
+def _drain_words(event: Event) -> tuple[str, str]:
+    if not event["is_on"]:
+        return "jobs start again", f"drain ended by {event['by']}"
+    why = f": {event['reason']}" if event["reason"] else ""
+    return "nothing starts", f"drained by {event['by']}{why}"
 
 
 def moved_words(event: Event) -> str:

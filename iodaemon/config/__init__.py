@@ -1,6 +1,8 @@
 """What the files and options say: the configuration, and the policy that it names."""
 
+from iodaemon.config.change import Change, in_force, policy_changes, setting_changes
 from iodaemon.config.describe import Setting, config_toml, describe_settings, toml_value
+from iodaemon.config.document import config_document
 from iodaemon.config.policy import (
     PolicyFile,
     check_offers,
@@ -20,23 +22,28 @@ from iodaemon.config.settings import (
 from iodaemon.config.table import decode_table, key_of, read_toml
 
 __all__ = [
+    "Change",
     "Config",
     "PolicyFile",
     "Setting",
     "Settings",
     "Topology",
     "check_offers",
+    "config_document",
     "config_toml",
     "decode_table",
     "default_file",
     "default_settings",
     "describe_settings",
     "find_policies",
+    "in_force",
     "key_of",
     "load_config",
     "load_policy",
+    "policy_changes",
     "policy_search",
     "read_toml",
     "rule_tables",
+    "setting_changes",
     "toml_value",
 ]

@@ -131,6 +131,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retain_s: Annotated[
         float, Meta(description="how long finished jobs and their history are kept")
     ] = 90 * 86400.0
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="how much the daemon tells")
+    ] = "info"
     metrics_listen: Annotated[
         str | None,
         Meta(

@@ -63,21 +63,17 @@ class Controller:
         step = Step(self.state, self._now_s)
         for event in events:
             step.now_s = max(step.now_s, event.at_s)
-            if isinstance(event, ev.ModeChanged):
-                self.regulator.switch(step, self.rules, event.mode)
-            else:
-                react(step, event)
+            match event:
+                case ev.ModeChanged():
+                    self.regulator.switch(step, self.rules, event.mode)
+                case ev.Reconfigured():
+                    self._reconfigure(step, event)
+                case _:
+                    react(step, event)
         self._now_s = step.now_s
         self._enforce_limits(step)
         self._end_delays(step)
-        if any(isinstance(event, ev.SampleTaken) for event in events):
-            self.regulator.regulate(step, self.rules)
-        else:
-            has_ended = any(isinstance(event, ev.JobExited) for event in events)
-            if has_ended:
-                self.regulator.refill(step, self.rules)
-            if has_ended or step.phases_changed:
-                self.regulator.hear_phases(step, self.rules)
+        self._regulate(step, events)
         if self.state.phases and not self.regulator.gives_turns(self.rules):
             self._grant_all(step)
         self._admit(step)
@@ -99,6 +95,36 @@ class Controller:
             return ""
         view = StateView(self.state, self.rules, self._now_s, self._rng)
         return rule.explain(view, job, self._admission_memory)
+
+    def _reconfigure(self, step: Step, event: ev.Reconfigured) -> None:
+        """Other rules, other limits: from now on; what has been given to anybody is kept.
+
+        A rule that is the same goes on with what it remembers. What another regulation held is
+        let go: the new one knows nothing of it, and may never let it go.
+        """
+        if event.sharing is not None:
+            self.state.users.sharing = event.sharing
+        if event.rules is None:
+            return
+        before, self.rules = self.rules, event.rules
+        self._knows_all = False  # walltimes and suspensions may end at other times
+        if (before.admission, before.placement) != (self.rules.admission, self.rules.placement):
+            self._admission_memory = None
+            self.state.reservations = {}
+        if before.regulation != self.rules.regulation:
+            self.regulator.begin_anew(step, self.rules, "the policy was changed")
+
+    def _regulate(self, step: Step, events: Sequence[ev.Event]) -> None:
+        if any(isinstance(event, ev.Reconfigured) for event in events):
+            return  # what it has just let go is not held again before it has run at all
+        if any(isinstance(event, ev.SampleTaken) for event in events):
+            self.regulator.regulate(step, self.rules)
+            return
+        has_ended = any(isinstance(event, ev.JobExited) for event in events)
+        if has_ended:
+            self.regulator.refill(step, self.rules)
+        if has_ended or step.phases_changed:
+            self.regulator.hear_phases(step, self.rules)
 
     # -- limits ------------------------------------------------------------------------------
 
@@ -194,7 +220,7 @@ class Controller:
     # -- rules -------------------------------------------------------------------------------
 
     def _admit(self, step: Step) -> None:
-        if self.state.starts_blocked:
+        if not self.state.may_start:
             return
         plan, memory = self.rules.admission.decide(
             StateView(self.state, self.rules, step.now_s, self._rng), self._admission_memory

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from iodaemon.core.job import Exit, IoTotals, Job, JobId
-from iodaemon.core.rule import Mode
+from iodaemon.core.rule import Mode, Rules
 from iodaemon.core.sample import Sample
+from iodaemon.core.sharing import Sharing
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -152,11 +153,37 @@ class StartsBlocked(_Event, frozen=True):
     problem: str
 
 
+class DrainBegun(_Event, frozen=True):
+    """Somebody wants the node empty; said again, the last one's words count from the beginning."""
+
+    by: str
+    reason: str = ""
+
+
+class DrainEnded(_Event, frozen=True):
+    """Jobs may start again."""
+
+    by: str
+
+
 class ModeChanged(_Event, frozen=True):
     """Somebody switched regulation on, to shadow, or off."""
 
     mode: Mode
     by: str
+
+
+class Reconfigured(_Event, frozen=True):
+    """Somebody had the configuration read again, and it says something else now.
+
+    ``rules`` and ``sharing`` are those in force from now on; None: as they were. ``changes`` tells
+    people what else is, one setting each.
+    """
+
+    by: str
+    changes: tuple[str, ...]
+    rules: Rules | None = None
+    sharing: Sharing | None = None
 
 
 JobEvent = (
@@ -178,7 +205,9 @@ JobEvent = (
     | PhaseDone
     | TimerFired
     | StartsBlocked
+    | DrainBegun
+    | DrainEnded
 )
-"""What concerns jobs."""
+"""What concerns jobs and their starts."""
 
-Event = JobEvent | ModeChanged
+Event = JobEvent | ModeChanged | Reconfigured

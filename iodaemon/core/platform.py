@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Final, NewType
 
@@ -98,6 +99,11 @@ class Platform(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def _by_id(self) -> dict[PartitionId, Partition]:
         return {partition.id: partition for partition in self.partitions}
+
+    def has_slots(self, partition_id: PartitionId, slots: Iterable[SlotId]) -> bool:
+        """True when there is such a partition, and all of these slots are in it."""
+        partition = self._by_id.get(partition_id)
+        return partition is not None and {slot.id for slot in partition.slots}.issuperset(slots)
 
     def partition(self, partition_id: PartitionId) -> Partition:
         """The partition with this id.

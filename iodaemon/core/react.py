@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, assert_never
 
 from iodaemon.core import event as ev
+from iodaemon.core.drain import Drain
 from iodaemon.core.job import (
     SUSPENDED,
     Exit,
@@ -34,6 +35,8 @@ def react(step: Step, event: ev.JobEvent) -> None:
             _on_sample(step, event.sample)
         case ev.StartsBlocked():
             step.state.starts_blocked = event.problem
+        case ev.DrainBegun() | ev.DrainEnded():
+            _on_drain(step, event)
         case ev.TimerFired():
             pass
         case ev.JobStarted() | ev.StartFailed() | ev.JobExited():
@@ -56,6 +59,17 @@ def react(step: Step, event: ev.JobEvent) -> None:
                 _on_wish(step, event, job)
         case _:
             assert_never(event)
+
+
+def _on_drain(step: Step, event: ev.DrainBegun | ev.DrainEnded) -> None:
+    match event:
+        case ev.DrainBegun():
+            before = step.state.drain
+            since_s = event.at_s if before is None else before.since_s
+            step.state.drain = Drain(since_s=since_s, by=event.by, reason=event.reason)
+            step.state.reservations = {}  # no start is promised any more
+        case ev.DrainEnded():
+            step.state.drain = None
 
 
 def _on_revoked(step: Step, job_id: JobId) -> None:

@@ -39,17 +39,19 @@ class Regulator:
 
     def switch(self, step: Step, rules: Rules, mode: Mode) -> None:
         """Go over to another mode; what is held for I/O is let go by any mode but ``on``."""
-        if mode is self.mode:
-            return
-        self.mode = mode
+        if mode is not self.mode:
+            self.mode = mode
+            self.begin_anew(step, rules, f"regulation was switched to {mode}")
+
+    def begin_anew(self, step: Step, rules: Rules, why: str) -> None:
+        """Remember nothing and hold nothing, as at the start of the daemon."""
         for shadow in self.shadow.end(step.now_s):
             step.pretend(shadow)
         self.forget()
         step.state.io_headroom_bytes_per_s = None
-        if mode is Mode.ON:
-            return
-        why = Reason(code="Mode", text=f"regulation was switched to {mode}")
-        self.let_go(step, rules, [job for job in step.state.live if job.io_hold], why)
+        held = [job for job in step.state.live if job.io_hold]
+        if held:
+            self.let_go(step, rules, held, Reason(code="Mode", text=why))
 
     def let_go(self, step: Step, rules: Rules, jobs: Iterable[Job], why: Reason) -> None:
         """The controller lets these go, whatever the rule says; what was seen is kept as well."""

@@ -15,6 +15,7 @@ import msgspec
 
 from iodaemon.core.bandwidth import Meter
 from iodaemon.core.decision import Evidence
+from iodaemon.core.drain import Drain
 from iodaemon.core.error import InvariantError
 from iodaemon.core.experience import Experience
 from iodaemon.core.job import FINAL, LIVE, SUSPENDED, Job, JobId, JobState, Reason
@@ -60,6 +61,7 @@ class State:
         self.reservations: Mapping[JobId, float] = {}
         self.io_headroom_bytes_per_s: float | None = None
         self.starts_blocked = ""
+        self.drain: Drain | None = None
         self.evidence: dict[JobId, Evidence] = {}
         self._next_id = 1
         self.delayed: dict[JobId, float] = {}
@@ -140,6 +142,8 @@ class State:
             )
         if self.starts_blocked:
             return Reason(code="Blocked", text=self.starts_blocked)
+        if self.drain is not None:
+            return self.drain.why
         told = self.users.limit_of(job) or self.queue_reason(job_id)
         return told or self.users.sharing.behind
 
@@ -156,8 +160,14 @@ class State:
 
     # -- changing: for the controller only ---------------------------------------------------
 
-    def restore(self, jobs: Iterable[Job], next_id: JobId) -> None:
+    @property
+    def may_start(self) -> bool:
+        """False while nothing starts, whatever waits."""
+        return not self.starts_blocked and self.drain is None
+
+    def restore(self, jobs: Iterable[Job], next_id: JobId, drain: Drain | None = None) -> None:
         """Take in what the journal holds, before the first step."""
+        self.drain = drain
         for job in sorted(jobs, key=lambda job: job.id):
             self.add(job)
         self.forget_finished()

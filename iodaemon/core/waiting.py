@@ -24,6 +24,10 @@ def why_it_waits(state: State, job: Job, now_s: float, account: str) -> Explanat
         return plain(
             job, f"waits, as every job now: {told}", "that is mended; it then starts by itself"
         )
+    if state.drain is not None:
+        lasted = duration(now_s - state.drain.since_s)
+        until = "'iod drain --off' by an administrator; it keeps its place in the queue"
+        return plain(job, f"waits, as every job now: {told}, for {lasted}", until)
     delayed_s = state.delayed.get(job.id)
     if delayed_s is not None:
         left = duration(delayed_s - now_s)

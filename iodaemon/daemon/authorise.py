@@ -19,6 +19,8 @@ Verb = Literal[
     "phase",
     "read_output",
     "regulate",
+    "drain",
+    "reload",
     "hint",
     "hint_others",
 ]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from iodaemon.core.decision import Transition
+from iodaemon.core.drain import Drain
 from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.rule import Mode
 from iodaemon.core.sample import Sample
@@ -47,6 +50,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         notes: what regulation saw, would have done, and was told.
         samples: raw, for replay.
         mode: regulation's new mode; None: as it was.
+        drain: how the node is drained from now on; None: it is not; UNSET: as it was.
         anchor_s: what the times from now on are counted from (``WallTimeline``); None: as it was.
         traces: runs elsewhere that were imported.
         forgotten: keys of I/O hints.
@@ -60,9 +64,20 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[Note, ...] = ()
     samples: tuple[Sample, ...] = ()
     mode: Mode | None = None
+    drain: Drain | UnsetType | None = UNSET
     anchor_s: float | None = None
     traces: tuple[Trace, ...] = ()
     forgotten: tuple[Forgotten, ...] = ()
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What it says of the journal as a whole, by key; None: that is said no longer."""
+        said: dict[str, Any] = {"mode": self.mode, "anchor_s": self.anchor_s}
+        values = {key: value for key, value in said.items() if value is not None}
+        if self.drain is not UNSET:
+            is_on = self.drain is not None
+            values["drain"] = msgspec.json.encode(self.drain).decode() if is_on else None
+        return values
 
     @property
     def only_begins(self) -> bool:
@@ -71,7 +86,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         begun = all(
             step.before is JobState.STARTING and step.after is JobState.RUNNING for step in steps
         )
-        others = len(self.jobs) - len(steps) or self.removed or self.mode is not None
+        others = len(self.jobs) - len(steps) or self.removed or self.meta
         return bool(steps) and begun and not others
 
 
@@ -84,6 +99,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
         seed: of the controller's random numbers; the same for the journal's whole life.
         environments: those of the waiting and live jobs.
         mode: regulation's mode as it was switched last; None: it never was.
+        drain: how the node is drained; None: it is not.
         anchor_s: what the jobs' times are counted from; None: that was not written down.
         traces: runs elsewhere, in the order of their import.
         forgotten: keys of I/O hints.
@@ -94,6 +110,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     environments: Mapping[str, Environment]
     mode: Mode | None = None
+    drain: Drain | None = None
     anchor_s: float | None = None
     traces: tuple[Trace, ...] = ()
     forgotten: tuple[Forgotten, ...] = ()

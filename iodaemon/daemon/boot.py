@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from iodaemon.backend.linux.process import read_boot_id
@@ -19,15 +20,30 @@ def is_same_boot(state: Path) -> bool:
     return noted == read_boot_id()
 
 
-def note_boot(state: Path) -> None:
+def noted_boot(state: Path) -> str:
+    """The boot that is noted; empty: none is."""
+    try:
+        return (state / _FILE).read_text().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def note_boot(state: Path, boot_id: str | None = None) -> None:
     """Remember this boot, durably; writes nothing when it is noted already.
+
+    Args:
+        state: the daemon's directory; what is written there gets its owner.
+        boot_id: another boot, in which the journal was written. None: the present one.
 
     Raises:
         OSError: the state directory cannot be written.
     """
-    if (state / _FILE).exists() and is_same_boot(state):
+    boot_id = read_boot_id() if boot_id is None else boot_id
+    if noted_boot(state) == boot_id:
         return
     temporary = state / f"{_FILE}.new"
-    temporary.write_text(read_boot_id() + "\n")
+    temporary.write_text(boot_id + "\n")
+    owner = state.stat()
+    os.chown(temporary, owner.st_uid, owner.st_gid)
     temporary.rename(state / _FILE)
     sync_directory(str(state))

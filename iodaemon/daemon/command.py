@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -30,7 +30,7 @@ class _Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Commands:
     """Submit, cancel, requeue, suspend, resume."""
 
-    def __init__(self, lookup: Lookup, *, cancel_grace_s: float) -> None:
+    def __init__(self, lookup: Lookup, *, cancel_grace_s: Callable[[], float]) -> None:
         self._lookup = lookup
         self._state = lookup.state
         self._driver = lookup.driver
@@ -78,7 +78,7 @@ class Commands:
 
     async def _read_grace_s(self, request: web.Request) -> float:
         asked = await read_body(request, _Stop)
-        return self._cancel_grace_s if asked.grace_s is None else max(0.0, asked.grace_s)
+        return self._cancel_grace_s() if asked.grace_s is None else max(0.0, asked.grace_s)
 
     async def _requeue(self, request: web.Request) -> web.Response:
         job = await self._lookup.job(request)

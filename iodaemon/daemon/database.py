@@ -7,42 +7,21 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from iodaemon.daemon import hintbook
+import msgspec
+
+from iodaemon.core.job import Job
+from iodaemon.daemon import schema
 from iodaemon.errors import JournalError
 
-SCHEMA: Final = 1
-"""Raised with every change that another version could not read or would misread."""
 BUSY_S: Final = 10.0
 """How long another process that reads the file (a backup) may hold us up."""
 LOG_BYTES: Final = 64 * 2**20
 """What the write-ahead log is cut back to after a burst (PRAGMA journal_size_limit)."""
-
-_TABLES: Final = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
-CREATE TABLE job (
-    id INTEGER PRIMARY KEY, uid INTEGER NOT NULL, state TEXT NOT NULL, ended_s REAL,
-    environment_id TEXT NOT NULL, record TEXT NOT NULL);
-CREATE INDEX job_ended ON job (ended_s);
-CREATE INDEX job_environment ON job (environment_id);
-CREATE TABLE transition (seq INTEGER PRIMARY KEY, job_id INTEGER NOT NULL, record TEXT NOT NULL);
-CREATE INDEX transition_job ON transition (job_id);
-CREATE TABLE environment (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE minute (
-    job_id INTEGER NOT NULL, minute INTEGER NOT NULL, read_bytes INTEGER NOT NULL,
-    written_bytes INTEGER NOT NULL, seconds REAL NOT NULL,
-    PRIMARY KEY (job_id, minute)) WITHOUT ROWID;
-CREATE TABLE note (
-    seq INTEGER PRIMARY KEY, at_s REAL NOT NULL, kind TEXT NOT NULL, record TEXT NOT NULL);
-CREATE INDEX note_at ON note (at_s);
-CREATE TABLE note_job (
-    job_id INTEGER NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (job_id, seq)) WITHOUT ROWID;
-CREATE TABLE sample (at_s REAL PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID;
-"""
 
 _ADVICE: Final = (
     ("SQLITE_FULL", "free some space there"),
@@ -105,7 +84,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def prepare(db: sqlite3.Connection, path: Path, *, seed: int) -> None:
-    """Check that it is a sound journal of this version; make the tables of a new one.
+    """Check that it is a sound journal; make the tables of a new one, migrate an older one.
 
     Raises:
         JournalError: it is not.
@@ -114,35 +93,9 @@ def prepare(db: sqlite3.Connection, path: Path, *, seed: int) -> None:
     if problem != "ok":
         problem = " ".join(problem.split())
         raise JournalError(f"journal {path} is damaged ({problem}); move it away or restore a copy")
-    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type='table'")}
-    if not tables:
-        _create(db, path, seed)
-    if tables and "meta" not in tables:
-        raise JournalError(f"{path} is a database, but no journal of iodaemon; move it away")
-    schema = meta(db)["schema"]
-    if schema != SCHEMA:
-        word = "newer" if schema > SCHEMA else "older"
-        raise JournalError(
-            f"journal {path} has schema {schema}, {word} than {SCHEMA} of this iodaemon; use the "
-            f"iodaemon that wrote it, or move it away"
-        )
-    hintbook.add_tables(db)
+    schema.settle(db, path, seed=seed)
     # Only here: while a daemon runs it may refer again to one that it knows to be stored.
     db.execute("DELETE FROM environment WHERE id NOT IN (SELECT environment_id FROM job)")
-
-
-def _create(db: sqlite3.Connection, path: Path, seed: int) -> None:
-    db.execute("BEGIN IMMEDIATE")
-    for statement in _TABLES.strip().split(";\n"):
-        db.execute(statement)
-    values = {"schema": SCHEMA, "next_id": 1, "seed": seed}
-    db.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
-    db.execute("COMMIT")
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)  # the file's name is to survive a power failure as well
-    finally:
-        os.close(folder)
 
 
 # -- writing, always within a transaction -----------------------------------------------------
@@ -156,6 +109,18 @@ def store_jobs(db: sqlite3.Connection, rows: Iterable[Sequence[Any]]) -> None:
         "environment_id = excluded.environment_id",
         rows,
     )
+
+
+def job_row(job: Job) -> tuple[Any, ...]:
+    """A job as ``store_jobs`` takes it."""
+    record = msgspec.json.encode(job).decode()
+    return (job.id, job.uid, job.state, job.ended_s, job.spec.environment_id, record)
+
+
+def add_note(db: sqlite3.Connection, at_s: float, kind: str, record: Mapping[str, Any]) -> None:
+    """A note that concerns no single job."""
+    text = msgspec.json.encode(record).decode()
+    db.execute("INSERT INTO note (at_s, kind, record) VALUES (?, ?, ?)", (at_s, kind, text))
 
 
 def store_transitions(db: sqlite3.Connection, rows: Iterable[tuple[int, str]]) -> None:
@@ -191,14 +156,13 @@ def raise_next_id(db: sqlite3.Connection, next_id: int) -> None:
     db.execute("UPDATE meta SET value = max(value, ?) WHERE key = 'next_id'", (next_id,))
 
 
-def store_mode(db: sqlite3.Connection, mode: str) -> None:
-    """Remember what regulation was switched to."""
-    db.execute("INSERT OR REPLACE INTO meta VALUES ('mode', ?)", (mode,))
-
-
-def store_anchor(db: sqlite3.Connection, anchor_s: float) -> None:
-    """Remember what times are counted from."""
-    db.execute("INSERT OR REPLACE INTO meta VALUES ('anchor_s', ?)", (anchor_s,))
+def store_meta(db: sqlite3.Connection, values: Mapping[str, Any]) -> None:
+    """Remember what is said of the journal as a whole; what is None is forgotten."""
+    for key, value in values.items():
+        if value is None:
+            db.execute("DELETE FROM meta WHERE key = ?", (key,))
+        else:
+            db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
 
 def prune(db: sqlite3.Connection, before_s: float, *, limit: int) -> int:
@@ -210,19 +174,6 @@ def prune(db: sqlite3.Connection, before_s: float, *, limit: int) -> int:
 
 
 # -- reading -----------------------------------------------------------------------------------
-
-
-def meta(db: sqlite3.Connection) -> dict[str, Any]:
-    """What the journal says of itself: ``schema``, ``next_id``, ``seed``, perhaps ``mode``.
-
-    Raises:
-        JournalError: something of it is missing or no number.
-    """
-    values: dict[str, Any] = dict(db.execute("SELECT key, value FROM meta"))
-    for key, type_ in (("schema", int), ("next_id", int), ("seed", int)):
-        if not isinstance(values.get(key), type_):
-            raise JournalError(f"the journal has no {key}; it is damaged, restore a copy")
-    return values
 
 
 def unfinished_jobs(db: sqlite3.Connection) -> list[str]:
@@ -272,6 +223,13 @@ def finished_jobs(
         values += states
     query += " ORDER BY ended_s DESC, id DESC LIMIT ?"
     return [record for (record,) in db.execute(query, (*values, limit))]
+
+
+def count_jobs(db: sqlite3.Connection) -> tuple[int, int]:
+    """How many jobs there are, and how many of them have not ended."""
+    query = "SELECT count(*), count(*) - count(ended_s) FROM job"
+    jobs, unfinished = db.execute(query).fetchone()
+    return jobs, unfinished
 
 
 def transitions(db: sqlite3.Connection, job_id: int) -> list[str]:

@@ -23,16 +23,15 @@ from iodaemon.core.backend import Backend
 from iodaemon.core.controller import Controller
 from iodaemon.core.decision import Decision, Grant, Plan, Resume, Start, Suspend
 from iodaemon.core.job import Job, JobId
-from iodaemon.core.rule import Mode
 from iodaemon.core.timeline import Timeline, Timer
 from iodaemon.daemon.aggregate import MinuteBook
 from iodaemon.daemon.arrears import Arrears
 from iodaemon.daemon.batch import BandwidthMinute, Batch
 from iodaemon.daemon.journal import Journal
-from iodaemon.daemon.notebook import Note, note_of
+from iodaemon.daemon.notebook import Note
 from iodaemon.daemon.pace import Pace
 from iodaemon.daemon.tally import Durations, Tally
-from iodaemon.daemon.turn import in_order, log_plan, notes_of, switches_among
+from iodaemon.daemon.turn import in_order, log_plan, notes_of, orders_among
 from iodaemon.daemon.watch import Watch
 from iodaemon.errors import JournalError
 from iodaemon.fault import reach
@@ -174,32 +173,14 @@ class Driver:
         arrived = (e.job.uid for e in self._inbox if isinstance(e, ev.JobSubmitted))
         return self.state.users.waiting(uid) + sum(1 for other in arrived if other == uid)
 
-    async def switch(self, mode: Mode, by: str) -> None:
-        """Switch regulation; first it becomes durable, then it takes effect.
-
-        Raises:
-            JournalError: it cannot be made durable now; nothing was switched.
-        """
-        if self.problem:
-            raise JournalError(self.problem)
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[JournalError | None] = loop.create_future()
-        event = ev.ModeChanged(at_s=self.timeline.now_s, mode=mode, by=by)
-
-        def written(error: JournalError | None) -> None:
-            if error is None:
-                self.post(event)  # also where the client is gone: the journal has it
-            if not answer.done():
-                answer.set_result(error)
-
-        batch = Batch(mode=mode, notes=(note_of(event),))
-        self.journal.write(batch, lambda error: loop.call_soon_threadsafe(written, error))
-        if (error := await answer) is not None:
-            raise error
-
     def is_durable(self, job_id: JobId) -> bool:
         """True when the job's present record is on the disk, or waits for a disk to be mended."""
         return job_id not in self._unwritten
+
+    @property
+    def is_at_rest(self) -> bool:
+        """True when no job holds slots and nothing is on its way to the disk."""
+        return not self._unwritten and not any(True for _ in self.state.live)
 
     def post(self, event: ev.Event) -> None:
         """Take an event; all events that arrive before the next turn are one step."""
@@ -232,7 +213,7 @@ class Driver:
         notes = notes_of(plan)
         self._write(plan, submitted, later, self._kept(events, rows, notes))
         self._wake_at(plan.wake_at_s)
-        self.watch.notify([*plan.transitions, *notes, *switches_among(events)])
+        self.watch.notify([*plan.transitions, *notes, *orders_among(events)])
 
     def _kept(
         self, events: Sequence[ev.Event], rows: Sequence[BandwidthMinute], notes: tuple[Note, ...]
@@ -384,6 +365,15 @@ class Driver:
     def _sample_at(self, due_s: float) -> None:
         """Samples keep to a grid of timeslices; a late one does not shift the next."""
         self._sampling = self.timeline.call_at(due_s, lambda: self._sample(due_s))
+
+    def keep_another_pace(self) -> None:
+        """The timeslice is another one now: the next sample does not wait for the end of the old.
+
+        Only while it samples at all.
+        """
+        if self._sampling is not None:
+            self._sampling.cancel()
+            self._sample_at(self.timeline.now_s + self.controller.rules.regulation.timeslice_s)
 
     def _sample(self, due_s: float) -> None:
         self.pace.begin()

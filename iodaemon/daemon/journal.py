@@ -21,12 +21,12 @@ import msgspec
 
 from iodaemon.core.decision import Transition
 from iodaemon.core.job import Job, JobId, JobState
-from iodaemon.core.rule import Mode
 from iodaemon.core.sample import Sample
 from iodaemon.core.state import KEPT_FINISHED
 from iodaemon.daemon import database, hintbook, notebook
 from iodaemon.daemon.batch import BandwidthMinute, Batch, Restored
 from iodaemon.daemon.notebook import Note
+from iodaemon.daemon.recall import decode_environment, decode_job, recall
 from iodaemon.errors import JournalError
 from iodaemon.fault import reach
 
@@ -38,9 +38,7 @@ PRUNE_JOBS: Final = 1000
 Done = Callable[[JournalError | None], object]
 """Called from the writer's thread; must not raise and must not wait."""
 
-_decode_job: Final = msgspec.json.Decoder(Job).decode
 _decode_transition: Final = msgspec.json.Decoder(Transition).decode
-_decode_environment: Final = msgspec.json.Decoder(dict[str, str]).decode
 
 
 class _Item:
@@ -117,15 +115,14 @@ class Journal:
         Raises:
             JournalError: the journal is closed.
         """
-        jobs = [
-            (j.id, j.uid, j.state, j.ended_s, j.spec.environment_id, _json(j)) for j in batch.jobs
-        ]
+        jobs = list(map(database.job_row, batch.jobs))
         transitions = [(step.job_id, _json(step)) for step in batch.transitions]
         environments = [(key, _json(dict(env))) for key, env in batch.environments.items()]
         minutes = [msgspec.structs.astuple(minute) for minute in batch.minutes]
         notes = notebook.note_rows(batch.notes)
         samples = notebook.sample_rows(batch.samples)
         traces = hintbook.trace_rows(batch.traces)
+        values = batch.meta
 
         def store(db: sqlite3.Connection) -> None:
             database.store_environments(db, environments)
@@ -135,10 +132,7 @@ class Journal:
             database.remove_jobs(db, batch.removed)
             notebook.store(db, notes, samples)
             hintbook.store(db, traces, batch.forgotten)
-            if batch.mode is not None:
-                database.store_mode(db, batch.mode)
-            if batch.anchor_s is not None:
-                database.store_anchor(db, batch.anchor_s)
+            database.store_meta(db, values)
 
         highest_id = max((job.id for job in batch.jobs), default=0)
         self._queue_up(_Item(store, done, can_wait=can_wait), highest_id)
@@ -208,33 +202,13 @@ class Journal:
             JournalError: the journal is damaged.
         """
         with self._read() as db:
-            unfinished = database.unfinished_jobs(db)
-            records = [*unfinished, *database.finished_jobs(db, limit=finished)]
-            jobs = sorted(map(_decode_job, records), key=lambda job: job.id)
-            used = {job.spec.environment_id for job in jobs if not job.state.is_final}
-            environments = {
-                key: _decode_environment(record)
-                for key in sorted(used)
-                if (record := database.environment(db, key)) is not None
-            }
-            meta = database.meta(db)
-            traces, forgotten = hintbook.traces(db), hintbook.forgotten(db)
-        return Restored(
-            jobs=tuple(jobs),
-            next_id=JobId(meta["next_id"]),
-            seed=meta["seed"],
-            environments=environments,
-            mode=None if "mode" not in meta else Mode(meta["mode"]),
-            anchor_s=meta.get("anchor_s"),
-            traces=traces,
-            forgotten=forgotten,
-        )
+            return recall(db, finished=finished)
 
     def finished(self, job_id: JobId) -> Job | None:
         """The finished job with this id; None: there is none, or it is not finished."""
         with self._read() as db:
             records = database.finished_jobs(db, limit=1, first_id=job_id, last_id=job_id)
-            return _decode_job(records[0]) if records else None
+            return decode_job(records[0]) if records else None
 
     def list_finished(
         self,
@@ -264,7 +238,7 @@ class Journal:
                 ended_before_s=ended_before_s,
                 after=after,
             )
-            return tuple(map(_decode_job, records))
+            return tuple(map(decode_job, records))
 
     def transitions(self, job_id: JobId) -> tuple[Transition, ...]:
         """The steps in the job's life, in order."""
@@ -300,7 +274,7 @@ class Journal:
         """The stored environment; None: there is none with this id."""
         with self._read() as db:
             record = database.environment(db, environment_id)
-            return None if record is None else _decode_environment(record)
+            return None if record is None else decode_environment(record)
 
     @contextmanager
     def _read(self) -> Iterator[sqlite3.Connection]:

@@ -7,7 +7,9 @@ import gc
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +17,7 @@ import msgspec
 
 import iodaemon
 from iodaemon.backend.simulated import default_platform
-from iodaemon.config import Config, PolicyFile, check_offers, load_policy, policy_search
+from iodaemon.config import Config, check_offers, config_document
 from iodaemon.core.controller import Controller
 from iodaemon.core.decision import Start
 from iodaemon.core.job import SUSPENDED, Job, JobId, JobState
@@ -39,10 +41,13 @@ from iodaemon.daemon.knowledge import Knowledge
 from iodaemon.daemon.launching import launch_record
 from iodaemon.daemon.metric import Scene
 from iodaemon.daemon.place import prepare_places, spoken_of
-from iodaemon.daemon.report import config_report, node_report, policy_report
+from iodaemon.daemon.reload import InForce, Read, Reloading, policy_of
+from iodaemon.daemon.report import node_report, policy_report
 from iodaemon.daemon.rights import rights_of
 from iodaemon.daemon.scrape import MetricsPage
 from iodaemon.daemon.server import Server
+from iodaemon.daemon.stranger import STRANGER, find_strangers, highest_job
+from iodaemon.daemon.telltale import begin_log
 from iodaemon.daemon.timeline import WallTimeline
 from iodaemon.daemon.watchdog import feed_watchdog
 from iodaemon.errors import BackendError, ConfigError, IodaemonError
@@ -56,31 +61,32 @@ _GC_THRESHOLDS: Final = (20_000, 20, 50)
 """Python's own are 700, 10, 10."""
 
 
-def run(config: Config, *, log_level: str = "info") -> int:
+def run(config: Config, read: Read) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code.
+
+    Args:
+        config: what to begin with.
+        read: reads it again when somebody asks for that.
 
     Raises:
         ConfigError: it cannot start; one line that says what to do.
     """
-    logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s level=%(levelname)s %(message)s"
-    )
-    policy = load_policy(
-        config.policy,
-        overrides=config.policy_overrides,
-        search=policy_search(os.environ),
-        overrides_from=config.file,
-    )
+    begin_log(config.log_level, os.environ)
+    force = InForce(config, policy_of(config))
     with prepare_places(config):
-        return asyncio.run(_Daemon(config, policy).live())
+        return asyncio.run(_Daemon(force, read).live())
 
 
 class _Daemon:
     """Everything that lives as long as the daemon does."""
 
-    def __init__(self, config: Config, policy: PolicyFile) -> None:
-        self._config = config
-        self._policy = policy
+    def __init__(self, force: InForce, read: Read) -> None:
+        self._force = force
+        self._read = read
+        self._config = config = force.config  # for what needs a restart to change
+        self._reloading: Reloading | None = None
+        self._tidying = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._state_dir = Path(config.state_dir)
         self._jobs_dir = config.keeper_state / "jobs"
         self._handed = take_socket()
@@ -93,7 +99,8 @@ class _Daemon:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._on_failure)
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stopping.set)
+            loop.add_signal_handler(number, self._stop)
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
         journal = Journal.open(self._config.journal_path)
         try:
             await self._serve(journal, WallTimeline(loop))
@@ -104,16 +111,10 @@ class _Daemon:
         return 0
 
     async def _serve(self, journal: Journal, timeline: WallTimeline) -> None:
-        for warning in (*self._policy.notes, *startup_warnings(self._state_dir)):
-            log.warning('event=warned text="%s"', warning)
         same_boot = is_same_boot(self._state_dir)
-        restored = journal.restore()
-        restored = keep_time(journal, restored, timeline.anchor_s, same_boot=same_boot)
-        reach("daemon.restored")
+        restored = self._restore(journal, timeline, same_boot=same_boot)
         driver, door = self._assemble(journal, timeline, restored)
-        check_offers(self._policy.rules, door.backend.offers, self._config.backend)
-        for warning in self._policy.rules.cautions(driver.state.platform):
-            log.warning('event=warned text="%s"', warning)
+        self._reloading = self._make_reloading(driver, door)
         metrics = MetricsPage(Exporter(Scene(driver, lambda: door.samples_skipped, door.controls)))
         server = self._make_server(driver, journal, door, metrics)
         try:
@@ -143,31 +144,52 @@ class _Daemon:
             reach("daemon.let_go")
             log.info("event=stopped running_jobs=%d", sum(1 for _ in driver.state.live))
 
+    def _restore(self, journal: Journal, timeline: WallTimeline, *, same_boot: bool) -> Restored:
+        for warning in (*self._force.policy.notes, *startup_warnings(self._state_dir)):
+            log.warning('event=warned text="%s"', warning)
+        restored = journal.restore()
+        restored = keep_time(journal, restored, timeline.anchor_s, same_boot=same_boot)
+        reach("daemon.restored")
+        return restored
+
+    def _make_reloading(self, driver: Driver, door: Door) -> Reloading:
+        """Raises ConfigError where the policy is none for this backend."""
+        rules, offers = self._force.policy.rules, door.backend.offers
+        check_offers(rules, offers, self._config.backend)
+        for warning in rules.cautions(driver.state.platform):
+            log.warning('event=warned text="%s"', warning)
+        changed = self._tidying.set
+        return Reloading(driver, self._force, read=self._read, offers=offers, changed=changed)
+
     def _announce(self, driver: Driver, door: Door) -> None:
         log.info(
             'event=ready version=%s socket=%s policy=%s backend=%s live_jobs=%d suspend="%s"',
             iodaemon.__version__,
             self._config.socket_path,
-            self._policy.name,
+            self._force.policy.name,
             self._config.backend,
             sum(1 for _ in driver.state.live),
             door.describe()["suspend"],
         )
-        notify("READY=1", f"STATUS=policy {self._policy.name}, {self._config.backend} backend")
+        self._tell_status("READY=1")
+
+    def _tell_status(self, *words: str) -> None:
+        policy = self._force.policy.name
+        notify(*words, f"STATUS=policy {policy}, {self._config.backend} backend")
 
     async def _until_stopped(self, driver: Driver, journal: Journal, door: Door) -> None:
         """Wait for a signal; meanwhile learn of the past, forget what is older than ``retain``."""
         past = asyncio.create_task(self._knowledge.learn_the_past(journal, driver.state.outlook))
         feeding = asyncio.create_task(feed_watchdog())
         while not self._stopping.is_set():
+            self._tidying.clear()
             if not driver.problem:
-                before_s = driver.timeline.now_s - self._config.retain_s
+                before_s = driver.timeline.now_s - self._force.config.retain_s
                 journal.prune(before_s)
                 await door.retire(before_s)
-            try:
-                await asyncio.wait_for(self._stopping.wait(), _PRUNE_EVERY_S)
-            except TimeoutError:
-                continue
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._tidying.wait(), _PRUNE_EVERY_S)
+            self._tell_status()
         past.cancel()
         feeding.cancel()
         notify("STOPPING=1")
@@ -181,9 +203,11 @@ class _Daemon:
         platform = default_platform() if simulated else linux_platform(config)
         self._knowledge.recall(restored)
         state = State(platform, sharing=config.users, experience=self._knowledge.recollection)
-        state.restore([_awaken(job) for job in restored.jobs], restored.next_id)
+        next_id = restored.next_id if simulated else self._next_id(restored)
+        state.restore([_awaken(j) for j in restored.jobs], next_id, restored.drain)
         mode = restored.mode or Mode(config.mode)
-        controller = Controller(state, self._policy.rules, seed=restored.seed, mode=mode)
+        rules = self._force.policy.rules
+        controller = Controller(state, rules, seed=restored.seed, mode=mode)
         driver = Driver(
             controller,
             journal,
@@ -197,6 +221,17 @@ class _Daemon:
         launches = self._launches(driver, platform)
         return driver, LinuxDoor(config, platform, timeline, driver.post, launches)
 
+    def _next_id(self, restored: Restored) -> JobId:
+        """Above all ids that a keeper knows too; what runs unknown to the journal is told."""
+        unfinished = (job for job in restored.jobs if not job.state.is_final)
+        try:
+            for key, pid in find_strangers(self._jobs_dir, unfinished):
+                log.warning("event=stranger attempt=%s pid=%s problem=%r", key, pid, STRANGER)
+            return JobId(max(restored.next_id, highest_job(self._jobs_dir) + 1))
+        except PermissionError as error:  # what it can do without that, it does
+            log.warning('event=warned text="%s may not be read"', error.filename)
+            return restored.next_id
+
     def _launches(
         self, driver: Driver, platform: Platform
     ) -> Callable[[Start, int], Mapping[str, Any]]:
@@ -209,7 +244,7 @@ class _Daemon:
                 driver.environment(job.spec.environment_id),
                 api_socket=self._config.socket_path,
                 open_files=open_files,
-                fence=self._config.topology.fence,
+                fence=self._force.config.topology.fence,
             )
 
         return launch_of
@@ -222,7 +257,7 @@ class _Daemon:
             journal,
             knowledge=self._knowledge,
             jobs_directory=self._jobs_dir,
-            cancel_grace_s=self._config.cancel_grace_s,
+            cancel_grace_s=lambda: self._force.config.cancel_grace_s,
             rights=rights_of(self._config),
             pids=door.pids,
             reports={
@@ -232,11 +267,25 @@ class _Daemon:
                     door.describe(),
                     driver.pace.report(door.samples_skipped),
                 ),
-                "policy": lambda: policy_report(self._policy),
-                "config": lambda: config_report(self._config),
+                "policy": lambda: policy_report(self._force.policy),
+                "config": lambda: config_document(self._force.config),
             },
+            reload=self._reloading.reload if self._reloading else None,
             further_routes=metrics.routes(),
         )
+
+    def _stop(self) -> None:
+        self._stopping.set()
+        self._tidying.set()
+
+    def _on_hangup(self) -> None:
+        """SIGHUP: read the configuration again; from a terminal that is closed: stop."""
+        if sys.stderr.isatty():
+            self._stop()
+        elif self._reloading is not None:  # before, what it begins with has just been read
+            task = asyncio.get_running_loop().create_task(self._reloading.heed_signal())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     def _on_failure(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A bug: stop in order, so that nothing stays frozen, and say what it was."""
@@ -246,7 +295,7 @@ class _Daemon:
             return
         log.critical("event=failed message=%r", context.get("message"), exc_info=error)
         self._failure = self._failure or error or IodaemonError(str(context.get("message")))
-        self._stopping.set()
+        self._stop()
 
 
 def _spare_the_collector() -> None:

@@ -87,6 +87,10 @@ def _journal_failures(scene: Scene) -> Rows:
     yield (), scene.driver.tally.journal_failures
 
 
+def _draining(scene: Scene) -> Rows:
+    yield (), scene.driver.state.drain is not None
+
+
 def _controls(scene: Scene) -> Rows:
     return (((name,), is_there) for name, is_there in scene.controls().items())
 
@@ -97,6 +101,13 @@ def _build(_: Scene) -> Rows:
 
 NODE_METRICS: Final = (
     Metric("build_info", "gauge", ("version",), "The daemon that answers; always 1.", _build),
+    Metric(
+        "draining",
+        "gauge",
+        (),
+        "1 while nothing starts because the node is drained, else 0.",
+        _draining,
+    ),
     Metric(
         "device_read_bytes_per_second",
         "gauge",

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, assert_never
 
 import msgspec
 
 from iodaemon.core.decision import ACTED, Evidence, ShadowStep
-from iodaemon.core.event import ModeChanged
+from iodaemon.core.event import DrainBegun, DrainEnded, ModeChanged, Reconfigured
 from iodaemon.core.job import JobId
 from iodaemon.core.sample import Sample
 
-Kind = Literal["evidence", "shadow", "mode"]
+Kind = Literal["evidence", "shadow", "mode", "drain", "config", "restored"]
+Order = ModeChanged | DrainBegun | DrainEnded | Reconfigured
+"""What an administrator orders, which concerns no single job."""
 NoteRow = tuple[tuple[float, str, str], list[JobId]]
 KEEP_SAMPLES_S: Final = 86400.0
 """Raw samples are kept for a day; they are large, and only journalled when asked for."""
@@ -28,7 +30,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         at_s: when.
-        kind: ``evidence`` (core.decision.Evidence), ``shadow`` (ShadowStep), ``mode``.
+        kind: ``evidence`` (core.decision.Evidence), ``shadow`` (ShadowStep), or an ``Order``'s.
         jobs: whom it concerns.
         record: as JSON would have it.
     """
@@ -39,17 +41,36 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     record: dict[str, Any]
 
 
-def note_of(thing: Evidence | ShadowStep | ModeChanged) -> Note:
+def note_of(thing: Evidence | ShadowStep | Order) -> Note:
     """The note that keeps it."""
-    record = msgspec.json.decode(msgspec.json.encode(thing))
     match thing:
         case Evidence():
             acted = tuple(r.job_id for r in thing.jobs if r.verdict in ACTED)
-            return Note(at_s=thing.at_s, kind="evidence", jobs=acted, record=record)
+            return Note(at_s=thing.at_s, kind="evidence", jobs=acted, record=_record(thing))
         case ShadowStep():
+            record = _record(thing)
             return Note(at_s=thing.at_s, kind="shadow", jobs=(thing.job_id,), record=record)
         case ModeChanged():
-            return Note(at_s=thing.at_s, kind="mode", jobs=(), record=record)
+            return Note(at_s=thing.at_s, kind="mode", jobs=(), record=_record(thing))
+        case DrainBegun():
+            told = {"is_on": True, "by": thing.by, "reason": thing.reason}
+            return _ordered("drain", thing.at_s, told)
+        case DrainEnded():
+            return _ordered("drain", thing.at_s, {"is_on": False, "by": thing.by, "reason": ""})
+        case Reconfigured():
+            told = {"by": thing.by, "changes": list(thing.changes)}
+            return _ordered("config", thing.at_s, told)
+        case _:
+            assert_never(thing)
+
+
+def _record(thing: Evidence | ShadowStep | ModeChanged) -> dict[str, Any]:
+    record: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(thing))
+    return record
+
+
+def _ordered(kind: Kind, at_s: float, told: dict[str, Any]) -> Note:
+    return Note(at_s=at_s, kind=kind, jobs=(), record={"at_s": at_s, **told})
 
 
 def note_rows(notes: Iterable[Note]) -> list[NoteRow]:

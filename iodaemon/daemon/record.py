@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from iodaemon.core.bandwidth import Bandwidth
+from iodaemon.core.drain import DRAIN
 from iodaemon.core.hindsight import hindsight
 from iodaemon.core.job import SUSPENDED, Job, JobState
 from iodaemon.core.prediction import UNKNOWN, Prediction
@@ -75,8 +76,13 @@ def _reason(job: Job, state: State | None, now_s: float) -> dict[str, str] | Non
     if reason is None:
         return None
     text = reason.text
+    since_s = None
     if job.phase is not None and reason.code == TURN:
-        text += f", for {format_duration(round(max(0.0, now_s - job.phase.asked_s)))}"
+        since_s = job.phase.asked_s
+    elif state is not None and state.drain is not None and reason.code == DRAIN:
+        since_s = state.drain.since_s
+    if since_s is not None:
+        text += f", for {format_duration(round(max(0.0, now_s - since_s)))}"
     return {"code": reason.code, "text": text}
 
 

@@ -1,4 +1,4 @@
-"""Node, policy and configuration in force, as the API shows them."""
+"""Node and policy in force, as the API shows them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from iodaemon.config import Config, PolicyFile, describe_settings, rule_tables
+from iodaemon.config import PolicyFile, rule_tables
 from iodaemon.core.platform import Partition
 from iodaemon.core.state import State
 from iodaemon.daemon.host import host_metrics
@@ -19,13 +19,15 @@ def node_report(
     """Sockets, slots, devices, the host, and what is measured how.
 
     Args:
-        state: for the platform, the jobs on it, and the last slice's loads.
+        state: for the platform, the jobs on it, the drain, and the last slice's loads.
         backend: its name.
         means: what the backend says of itself.
         sampling: whether it keeps pace with the timeslice.
     """
     return {
         "backend": backend,
+        "draining": state.drain is not None,
+        **({} if state.drain is None else {"drain": msgspec.to_builtins(state.drain)}),
         "sockets": [_socket(state, partition) for partition in state.platform.partitions],
         "devices": [
             {
@@ -64,16 +66,4 @@ def policy_report(policy: PolicyFile) -> dict[str, Any]:
         "source": policy.source,
         "max_suspend_s": policy.rules.max_suspend_s,
         **rule_tables(policy.rules),
-    }
-
-
-def config_report(config: Config) -> dict[str, Any]:
-    """Every setting in force and where its value comes from."""
-    return {
-        "file": config.file,
-        "settings": [
-            {**msgspec.to_builtins(setting), "origin": config.origins.get(setting.path, "default")}
-            for setting in describe_settings(config)
-            if setting.path not in ("file", "origins")
-        ],
     }

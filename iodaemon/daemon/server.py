@@ -13,6 +13,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from iodaemon.core.job import JobId
+from iodaemon.daemon.administration import Administration, Reload
 from iodaemon.daemon.authorise import Rights
 from iodaemon.daemon.command import Commands
 from iodaemon.daemon.driver import Driver
@@ -50,10 +51,11 @@ class Server:
         *,
         knowledge: Knowledge,
         jobs_directory: Path,
-        cancel_grace_s: float,
+        cancel_grace_s: Callable[[], float],
         rights: Rights | None = None,
         pids: Callable[[JobId], list[int]],
         reports: Mapping[str, Callable[[], Mapping[str, Any]]],
+        reload: Reload | None = None,
         further_routes: Sequence[web.RouteDef] = (),
     ) -> None:
         self._watch = driver.watch
@@ -73,6 +75,7 @@ class Server:
         self._history = History(self._lookup)
         self._telling = Telling(self._lookup)
         self._commands = Commands(self._lookup, cancel_grace_s=cancel_grace_s)
+        self._administration = Administration(self._lookup, reload=reload, ending=self._ending)
         self._hinting = Hinting(self._lookup, knowledge)
         self._phasing = Phasing(self._lookup, ending=self._ending)
 
@@ -127,6 +130,7 @@ class Server:
         app.add_routes(self._history.routes())
         app.add_routes(self._telling.routes())
         app.add_routes(self._commands.routes())
+        app.add_routes(self._administration.routes())
         app.add_routes(self._phasing.routes())
         app.add_routes(self._hinting.routes())
         app.add_routes(self._further_routes)

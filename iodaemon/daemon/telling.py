@@ -9,10 +9,13 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
+from iodaemon.core import event as ev
 from iodaemon.core.decision import Transition
 from iodaemon.core.job import Job, JobId
 from iodaemon.core.rule import Mode
 from iodaemon.core.why import explain
+from iodaemon.daemon.batch import Batch
+from iodaemon.daemon.decree import decree
 from iodaemon.daemon.lookup import Lookup, json_answer, read_body
 from iodaemon.daemon.notebook import Note
 from iodaemon.daemon.record import user_name
@@ -135,7 +138,9 @@ class Telling:
     async def _switch(self, request: web.Request) -> web.Response:
         actor = self._lookup.allow(request, "regulate")
         asked = await read_body(request, _Switch)
-        await self._driver.switch(asked.mode, user_name(actor.uid))
+        now_s = self._driver.timeline.now_s
+        event = ev.ModeChanged(at_s=now_s, mode=asked.mode, by=user_name(actor.uid))
+        await decree(self._driver, Batch(mode=asked.mode), event)
         return json_answer({"mode": str(asked.mode)})
 
 

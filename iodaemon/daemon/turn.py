@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Plan
 from iodaemon.core.job import JobId
-from iodaemon.daemon.notebook import Note, note_of
+from iodaemon.daemon.notebook import Note, Order, note_of
 from iodaemon.text import printable
 
 log = logging.getLogger(__name__)
@@ -37,9 +37,9 @@ def notes_of(plan: Plan) -> tuple[Note, ...]:
     return (*seen, *(note_of(shadow) for shadow in plan.shadow))
 
 
-def switches_among(events: Sequence[ev.Event]) -> tuple[Note, ...]:
-    """What regulation was told in this turn; the journal had it before."""
-    return tuple(note_of(event) for event in events if isinstance(event, ev.ModeChanged))
+def orders_among(events: Sequence[ev.Event]) -> tuple[Note, ...]:
+    """What an administrator ordered in this turn; the journal had it before."""
+    return tuple(note_of(event) for event in events if isinstance(event, Order))
 
 
 def _job_of(event: ev.Event) -> JobId | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -73,6 +74,7 @@ def simulate(
     mode: Mode = Mode.ON,
     until_s: float | None = None,
     on_step: Callable[[State, Plan], None] | None = None,
+    events: Sequence[ev.Event] = (),
 ) -> Result:
     """Run a workload to its end.
 
@@ -88,10 +90,13 @@ def simulate(
         until_s: stop then, whatever is left. None: when nothing will happen any more; a rule
             that never resumes a job, with the guard lifted, would never get there.
         on_step: called after each step of the controller, to watch or to check.
+        events: what else happens, each at its time: what an operator does, for example.
     """
     run = _Run(
         platform, rules, jobs, model=model, sampling=sampling, seed=seed, mode=mode, on_step=on_step
     )
+    for event in events:
+        run.timeline.call_at(event.at_s, partial(run.post, event))
     if until_s is None:
         run.timeline.run()
     else:
@@ -121,7 +126,7 @@ class _Run:
         self._node = SimulatedNode(
             platform,
             self.timeline,
-            self._post,
+            self.post,
             self._profiles.__getitem__,
             model=model,
             free_until_s=lambda: self.timeline.free_until_s,
@@ -167,10 +172,11 @@ class _Run:
         self.timeline.call_at(submit_s, lambda: self._submit(event), priority=EARLY)
 
     def _submit(self, event: ev.JobSubmitted) -> None:
-        self._post(event)
+        self.post(event)
         self._submit_next()
 
-    def _post(self, event: ev.Event) -> None:
+    def post(self, event: ev.Event) -> None:
+        """Something happened; all that does in one instant is one step."""
         if not self._inbox:
             self.timeline.call_at(self.timeline.now_s, self._step, priority=LATE)
         self._inbox.append(event)
@@ -235,4 +241,4 @@ class _Run:
             self._wake = self.timeline.call_at(wake_at_s, self._on_alarm)
 
     def _on_alarm(self) -> None:
-        self._post(ev.TimerFired(at_s=self.timeline.now_s))
+        self.post(ev.TimerFired(at_s=self.timeline.now_s))

@@ -158,8 +158,8 @@ def started(monkeypatch):
     """What ``iod daemon`` would run with."""
     runs = []
 
-    def run(config, *, log_level):
-        runs.append((config, log_level))
+    def run(config, read):
+        runs.append((config, read))
         return 0
 
     from types import ModuleType
@@ -177,8 +177,9 @@ def test_the_daemons_options_stand_above_its_file(started, home):
     listens = ["--socket", f"{home}/run/iod.sock"]
     code = main(["--config", str(file), "daemon", *words.split(), *listens])
 
-    [(config, log_level)] = started
-    assert (code, log_level) == (0, "debug")
+    [(config, read)] = started
+    assert (code, config.log_level) == (0, "debug")
+    assert config == read()
     assert (config.policy, config.backend) == ("none", "simulated")
     assert (f"{home}/state", f"{home}/run/iod.sock") == (config.state_dir, str(config.socket_path))
 

@@ -17,6 +17,8 @@ from iodaemon.api.client import Client
 from iodaemon.errors import NoDaemon
 
 READY_S = 30.0
+TREE = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+"""Which iodaemon is tested, where it is not the installed one."""
 
 
 def command(state: Path, runtime: Path, *options: str, backend: str = "simulated") -> list[str]:
@@ -28,7 +30,7 @@ def command(state: Path, runtime: Path, *options: str, backend: str = "simulated
 
 def environment(home: Path) -> dict[str, str]:
     """No configuration but what the test gives."""
-    return {"PATH": os.environ["PATH"], "HOME": str(home)}
+    return {"PATH": os.environ["PATH"], "HOME": str(home), **TREE}
 
 
 def fails(state: Path, runtime: Path, *options: str, backend: str = "simulated") -> tuple[int, str]:
@@ -108,7 +110,7 @@ def iod(socket: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Call the command line of this daemon."""
     return subprocess.run(
         [sys.executable, "-m", "iodaemon.cli", "--api", str(socket), *words],
-        env={"PATH": os.environ["PATH"], "HOME": "/"},
+        env={"PATH": os.environ["PATH"], "HOME": "/", **TREE},
         cwd="/",
         capture_output=True,
         text=True,

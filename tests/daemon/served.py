@@ -81,7 +81,7 @@ class Served:
             kept_finished=self._kept_finished,
             experience=self.knowledge.recollection,
         )
-        self.state.restore(restored.jobs, restored.next_id)
+        self.state.restore(restored.jobs, restored.next_id, restored.drain)
         policy = load_policy(
             "default",
             overrides={"regulation": self._regulation},
@@ -105,7 +105,7 @@ class Served:
             self.journal,
             knowledge=self.knowledge,
             jobs_directory=self.jobs_directory,
-            cancel_grace_s=5.0,
+            cancel_grace_s=lambda: 5.0,
             rights=self._rights,
             pids=lambda _: [],
             reports={

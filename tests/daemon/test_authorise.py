@@ -65,12 +65,12 @@ def test_nobody_else_may_do_anything_with_it(verb, uid, made):
     ids=["owner", "other", "nobody", "member", "root", "daemon"],
 )
 def test_who_may_do_what_with_a_job_of_anns_on_a_shared_daemon(actor, kinds, verb):
-    made = None if verb in ("submit", "regulate", "hint", "hint_others") else job(7, uid=1001)
+    made = job(7, uid=1001) if verb in ("see", *OF_A_JOB) else None
 
     assert may(actor, verb, made, SHARED) == (verb in kinds)
 
 
-@pytest.mark.parametrize("verb", [*OF_A_JOB, "regulate", "hint_others"])
+@pytest.mark.parametrize("verb", [*OF_A_JOB, "regulate", "hint_others", "drain", "reload"])
 def test_what_concerns_all_jobs_is_for_admins(verb):
     allowed = [actor.uid for actor in (ANN, NOBODY, MEMBER, ROOT) if may(actor, verb, None, SHARED)]
 

@@ -18,6 +18,7 @@ from iodaemon.core.decision import Transition
 from iodaemon.core.job import Exit, IoTotals, Job, JobId, JobSpec, JobState, Reason
 from iodaemon.daemon.batch import BandwidthMinute, Batch
 from iodaemon.daemon.journal import PRUNE_JOBS, Journal
+from iodaemon.daemon.schema import SCHEMA
 from iodaemon.errors import JournalError
 
 ENVIRONMENT = {"PATH": "/usr/bin", "NAME": "Größe\n"}
@@ -565,14 +566,17 @@ def edit(path, statement):
     other.close()
 
 
-@pytest.mark.parametrize(("schema", "word"), [(0, "older"), (2, "newer")])
+@pytest.mark.parametrize(("schema", "word"), [(0, "older"), (SCHEMA + 1, "newer")])
 def test_another_version_is_refused_by_name(journal, path, schema, word):
     journal.close()
     edit(path, f"UPDATE meta SET value = {schema} WHERE key = 'schema'")
 
     problem = refusal(path)
 
-    assert f"has schema {schema}, {word} than 1 of this iodaemon; use the iodaemon that" in problem
+    assert (
+        f"has schema {schema}, {word} than {SCHEMA} of this iodaemon; use the iodaemon that"
+        in problem
+    )
 
 
 def test_another_database_is_refused(path):

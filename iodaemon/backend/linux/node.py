@@ -336,16 +336,16 @@ class LinuxNode:
             note = "the machine was restarted while it was starting"
             self._lose(job.id, job.attempt, note, by_reboot=True)
             return
+        problem = ""
         if job.state is JobState.STOPPING or job.partition is None:
-            self._post(
-                ev.StartFailed(
-                    at_s=self._timeline.now_s,
-                    job_id=job.id,
-                    attempt=job.attempt,
-                    problem="cancelled before it was started",
-                )
-            )
+            problem = "cancelled before it was started"
+        elif not self._platform.has_slots(job.partition, job.slots):
+            problem = "the CPUs it was to have are there no longer"
+        if problem:
+            now_s, attempt = self._timeline.now_s, job.attempt
+            self._post(ev.StartFailed(at_s=now_s, job_id=job.id, attempt=attempt, problem=problem))
             return
+        assert job.partition is not None
         self.perform(
             Start(job_id=job.id, attempt=job.attempt, partition=job.partition, slots=job.slots)
         )

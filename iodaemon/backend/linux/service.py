@@ -10,11 +10,15 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from iodaemon.backend.linux.fence import confine
 from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer
 from iodaemon.backend.linux.protocol import Message
+from iodaemon.systemd import is_journal_stream
+
+_NOTICE: Final = 5
+"""A priority of syslog(3): the keeper speaks seldom, and somebody should hear it."""
 
 
 class Service(NamedTuple):
@@ -54,7 +58,10 @@ def grant(service: Service | None, launch: Message) -> Message:
 
 
 def say(text: str) -> None:
-    """One line into keeper.log, or the unit's journal."""
+    """One line into keeper.log, or the unit's journal, which has time and process already."""
     moment = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    line = f"{moment} keeper[{os.getpid()}]: {text}"
+    if is_journal_stream(sys.stderr, os.environ):
+        line = f"<{_NOTICE}>{text}"
     with contextlib.suppress(OSError):
-        print(f"{moment} keeper[{os.getpid()}]: {text}", file=sys.stderr, flush=True)
+        print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,85 @@
+"""What administrators ask of a daemon over the API: draining, reading the configuration again.
+
+client = Client("/run/iodaemon/iod.sock")
+begin_drain(client, "new memory")
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict, cast
+
+from iodaemon.api.client import Client
+from iodaemon.api.shape import target_of
+
+
+class Holder(TypedDict):
+    """A job that holds CPUs."""
+
+    id: int
+    state: str
+
+
+class _DrainBegun(TypedDict, total=False):
+    since_s: float
+    by: str
+    reason: str
+
+
+class DrainAnswer(_DrainBegun):
+    """Whether the node is drained, and if so since when, by whom and why; who holds CPUs.
+
+    ``at_rest``: nobody does, and that all have ended is on the disk.
+    """
+
+    draining: bool
+    holding: list[Holder]
+    at_rest: bool
+
+
+class Changed(TypedDict):
+    """One setting, before and after as TOML; ``remedy`` is empty where it counts at once."""
+
+    path: str
+    before: str
+    after: str
+    remedy: str
+
+
+class ReloadAnswer(TypedDict):
+    """What changed, what needs a restart to, and what is to be said of it."""
+
+    file: str | None
+    changed: list[Changed]
+    needs_restart: list[Changed]
+    notes: list[str]
+
+
+_KEYS = frozenset({"draining", "holding", "at_rest"})
+
+
+def begin_drain(client: Client, reason: str = "") -> DrainAnswer:
+    """Let nothing start any more; durable when this returns."""
+    body = {"drain": True, "reason": reason}
+    return cast("DrainAnswer", client.ask("POST", "/v1/drain", body, _KEYS))
+
+
+def end_drain(client: Client) -> DrainAnswer:
+    """Let jobs start again; durable when this returns."""
+    return cast("DrainAnswer", client.ask("POST", "/v1/drain", {"drain": False}, _KEYS))
+
+
+def show_drain(client: Client, wait_s: int = 0) -> DrainAnswer:
+    """How it stands: at once, or when the node is at rest, or drained no longer, or in so long.
+
+    Args:
+        client: with a longer patience than ``wait_s``.
+        wait_s: at most 60.
+    """
+    target = target_of("/v1/drain", [("wait", str(wait_s))])
+    return cast("DrainAnswer", client.ask("GET", target, None, _KEYS))
+
+
+def reload_config(client: Client) -> ReloadAnswer:
+    """Have the configuration read again; durable and in force when this returns."""
+    keys = {"changed", "needs_restart", "notes"}
+    return cast("ReloadAnswer", client.ask("POST", "/v1/config/reload", {}, keys))

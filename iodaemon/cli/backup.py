@@ -1,0 +1,76 @@
+"""``iod backup``: a copy of the journal, while the daemon runs or not."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from iodaemon.cli import output
+from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.failure import UsageError
+from iodaemon.cli.option import OFF, Word, argument, option
+from iodaemon.cli.session import Session
+
+if TYPE_CHECKING:
+    from iodaemon.config import Config
+
+app = new_app()
+
+StateDir = Annotated[
+    Word, option("--state-dir", metavar="DIR", text="Of which daemon [as configured].")
+]
+System = Annotated[bool, option("--system", text="That of the service for all users.")]
+Force = Annotated[bool, option("--force", text="Replace a FILE that is there.")]
+
+
+@verb(app, "backup")
+def backup(
+    ctx: typer.Context,
+    file: Annotated[Word, argument("FILE")] = None,
+    force: Force = OFF,
+    state_dir: StateDir = None,
+    system: System = OFF,
+) -> int:
+    """Copy the journal to FILE, while the daemon runs or not.
+
+    The copy is checked, and complete when it has its name. It holds all jobs, their history and
+    their environments, so it is for your eyes alone; of the service for all users root makes it.
+    The configuration and the jobs' output are not in it.
+    """
+    if file is None:
+        raise UsageError("iod backup: no FILE given: 'iod backup --help' shows how")
+    from pathlib import Path
+
+    from iodaemon.daemon.backup import back_up
+    from iodaemon.units import format_bytes
+
+    config = config_of(ctx.obj, state_dir, is_system=system)
+    copied = back_up(Path(config.state_dir), Path(os.path.abspath(file)), replace=force)
+    print(
+        f"copied {copied.jobs} jobs ({copied.unfinished} have not ended) to {file}, "
+        f"{format_bytes(copied.size_bytes)}"
+    )
+    where = config.file or "there is no file, all is as by default"
+    output.say(f"not in it: the configuration ({where}), and the jobs' output")
+    return 0
+
+
+def config_of(session: Session, state_dir: str | None, *, is_system: bool) -> Config:
+    """The configuration of the daemon whose journal is meant.
+
+    Root means the service for all users where the state directory is that service's.
+    """
+    overrides = {"state_dir": None if state_dir is None else os.path.abspath(state_dir)}
+    config = session.load_config(overrides, is_system=is_system)
+    if not is_system and os.geteuid() == 0 and _is_anothers(config.state_dir):
+        config = session.load_config(overrides, is_system=True)
+    return config
+
+
+def _is_anothers(folder: str) -> bool:
+    try:
+        return os.stat(folder).st_uid != 0
+    except OSError:
+        return False

@@ -1,0 +1,90 @@
+"""``iod drain``: lets nothing start, for maintenance; and ends that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from iodaemon.cli import output
+from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.failure import UsageError
+from iodaemon.cli.option import OFF, AsJson, Word, option
+from iodaemon.cli.selector import format_ids
+from iodaemon.cli.session import Session
+from iodaemon.errors import RequestError
+from iodaemon.text import printable
+
+if TYPE_CHECKING:
+    from iodaemon.api.care import DrainAnswer
+    from iodaemon.api.client import Client
+
+app = new_app()
+
+_POLL_S: Final = 20
+"""Below the client's patience."""
+
+Reason = Annotated[Word, option("--reason", metavar="TEXT", text="What for; every job shows it.")]
+Wait = Annotated[bool, option("--wait", text="Return when no job holds CPUs any more.")]
+Off = Annotated[bool, option("--off", text="Let jobs start again.")]
+
+
+@verb(app, "drain")
+def drain(
+    ctx: typer.Context,
+    reason: Reason = None,
+    wait: Wait = OFF,
+    off: Off = OFF,
+    as_json: AsJson = OFF,
+) -> int:
+    """Let nothing start any more, until --off.
+
+    What is submitted waits; what runs goes on, and is regulated as before. It outlives the daemon.
+    For administrators.
+    """
+    from iodaemon.api.care import begin_drain, end_drain
+
+    if off and (wait or reason is not None):
+        raise UsageError("--off goes with neither --wait nor --reason: it lets jobs start again")
+    session: Session = ctx.obj
+    client = session.client()
+    answer = end_drain(client) if off else begin_drain(client, reason or "")
+    if wait and not answer["at_rest"]:
+        output.say(_words(answer))
+        answer = _wait(client)
+    if as_json:
+        output.print_json(answer)
+    else:
+        print(_words(answer))
+    return 0
+
+
+def _wait(client: Client) -> DrainAnswer:
+    """Until no job holds CPUs; who stands still by somebody's wish is named, for it may not end.
+
+    Raises:
+        RequestError: somebody ended the drain meanwhile.
+    """
+    from iodaemon.api.care import show_drain
+
+    named: list[int] = []
+    while True:
+        answer = show_drain(client, _POLL_S)
+        if not answer["draining"]:
+            raise RequestError("the drain was ended meanwhile: see 'iod events --kind drain'")
+        if answer["at_rest"]:
+            return answer
+        held = [job["id"] for job in answer["holding"] if job["state"] == "SUSPENDED_USER"]
+        if held and held != named:
+            output.say(f"stands still until somebody resumes or cancels it: {format_ids(held)}")
+            named = held
+
+
+def _words(answer: DrainAnswer) -> str:
+    holding = [job["id"] for job in answer["holding"]]
+    left = f"CPUs are held by {format_ids(holding)}" if holding else "no job holds CPUs"
+    if not answer["draining"]:
+        return "the node is not drained: jobs start"
+    why = f": {answer['reason']}" if answer["reason"] else ""
+    since = output.local_time(answer["since_s"])
+    return printable(f"nothing starts, drained by {answer['by']} since {since}{why}; {left}")

@@ -1,0 +1,136 @@
+"""What a configuration that is read again changes: at once, or only with a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+
+from iodaemon.config.describe import describe_settings, toml_value
+from iodaemon.config.policy import PolicyFile, rule_tables
+from iodaemon.config.settings import Config
+from iodaemon.config.table import key_of
+
+_DAEMON: Final = "restart the daemon ({daemon}); jobs run on"
+_EMPTY: Final = "restart the daemon ({daemon}) when no job is left: another one does not find them"
+_KEEPER: Final = "restart keeper and daemon ({keeper}); jobs run on"
+
+NEEDS_RESTART: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "state_dir": _EMPTY,
+        "runtime_dir": _EMPTY,
+        "keeper_dir": _EMPTY,
+        "backend": _EMPTY,
+        "min_uid": _KEEPER,
+        "orphan_grace": _KEEPER,
+        "suspend_by": _KEEPER,
+        "metrics_listen": _DAEMON,
+        "topology.sockets": _DAEMON,
+        "topology.slot": _DAEMON,
+        "topology.oversubscribe": _DAEMON,
+    }
+)
+"""Settings that a daemon reads when it starts, and what to do; all others count at once."""
+
+_COMMANDS: Final = {
+    True: {
+        "daemon": "systemctl restart iodaemon",
+        "keeper": "systemctl restart iodaemon-keeper iodaemon",
+    },
+    False: {
+        "daemon": "systemctl --user restart iodaemon",
+        "keeper": "once no job runs, for the keeper ends with the last one",
+    },
+}
+_UNTOLD: Final = frozenset({"file", "origins", "is_system", "admission", "placement", "regulation"})
+"""No settings; and the tables over the policy, of which the rules tell what came of them."""
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is otherwise than before.
+
+    Attributes:
+        path: table and key with a dot; of a rule's parameter the table of the policy file.
+        before: as TOML.
+        after: likewise.
+        remedy: what to do so that it counts; empty: it counts.
+    """
+
+    path: str
+    before: str
+    after: str
+    remedy: str = ""
+
+    @property
+    def text(self) -> str:
+        """In one line, for people."""
+        told = f"{self.path}: {self.before} -> {self.after}"
+        return f"{told}, {self.remedy}" if self.remedy else told
+
+
+def setting_changes(before: Config, after: Config) -> tuple[Change, ...]:
+    """The settings that differ, in the order of their declaration."""
+    old = {each.path: each.value for each in describe_settings(before) if each.key}
+    new = {each.path: each.value for each in describe_settings(after) if each.key}
+    return tuple(
+        Change(
+            path=path,
+            before=old[path],
+            after=value,
+            remedy=NEEDS_RESTART.get(path, "").format(**_COMMANDS[after.is_system]),
+        )
+        for path, value in new.items()
+        if path not in _UNTOLD and value != old[path]
+    )
+
+
+def policy_changes(before: PolicyFile, after: PolicyFile) -> tuple[Change, ...]:
+    """What differs in the rules in force, from whichever file; of another rule its name alone."""
+    return tuple(
+        Change(path=path, before=old, after=new)
+        for path, old, new in _differences(before, after)
+        if old != new
+    )
+
+
+def in_force(before: Config, after: Config) -> Config:
+    """The configuration of a daemon that goes on: ``after`` but for what needs a restart."""
+    kept = {name: getattr(before, name) for name in _fields_of(before, "")}
+    topology = before.topology
+    divided = {name: getattr(topology, name) for name in _fields_of(topology, "topology.")}
+    told = {path: before.origins.get(path, "default") for path in NEEDS_RESTART}
+    return msgspec.structs.replace(
+        after,
+        **kept,
+        topology=msgspec.structs.replace(after.topology, **divided),
+        is_system=before.is_system,
+        origins={**after.origins, **told},
+    )
+
+
+def _fields_of(struct: msgspec.Struct, table: str) -> list[str]:
+    """The fields of this table whose settings need a restart."""
+    return [name for name in struct.__struct_fields__ if table + key_of(name) in NEEDS_RESTART]
+
+
+def _differences(before: PolicyFile, after: PolicyFile) -> Iterator[tuple[str, str, str]]:
+    yield "policy", toml_value(before.name, ""), toml_value(after.name, "")
+    old_s, new_s = before.rules.max_suspend_s, after.rules.max_suspend_s
+    yield "max_suspend", toml_value(old_s, "max_suspend_s"), toml_value(new_s, "max_suspend_s")
+    old, new = rule_tables(before.rules), rule_tables(after.rules)
+    for kind in old:
+        yield from _rule_differences(kind, old[kind], new[kind])
+
+
+def _rule_differences(
+    kind: str, old: Mapping[str, Any], new: Mapping[str, Any]
+) -> Iterator[tuple[str, str, str]]:
+    fields = ["rule"] if old["rule"] != new["rule"] else list(new)
+    for field in fields:
+        yield (
+            f"{kind}.{key_of(field)}",
+            toml_value(old[field], field),
+            toml_value(new[field], field),
+        )

@@ -1,0 +1,97 @@
+"""The routes of administrators: draining the node, reading the configuration again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from iodaemon.core import event as ev
+from iodaemon.core.drain import Drain
+from iodaemon.daemon.batch import Batch
+from iodaemon.daemon.decree import decree
+from iodaemon.daemon.lookup import Lookup, json_answer, parse_number, read_body
+from iodaemon.daemon.record import user_name
+from iodaemon.errors import RequestError
+from iodaemon.text import printable
+
+_LONGEST_POLL_S: Final = 60
+_LONGEST_REASON: Final = 200
+"""Characters; it is shown in a line with every job that waits."""
+
+Reload = Callable[[str], Awaitable[dict[str, Any]]]
+
+
+class _Wish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    drain: bool
+    reason: str = ""
+
+
+class Administration:
+    """Drain and reload."""
+
+    def __init__(
+        self, lookup: Lookup, *, reload: Reload | None = None, ending: asyncio.Event
+    ) -> None:
+        self._lookup = lookup
+        self._driver = lookup.driver
+        self._state = lookup.state
+        self._reload = reload
+        self._ending = ending
+
+    def routes(self) -> Sequence[web.RouteDef]:
+        """What is ordered where."""
+        return [
+            web.get("/v1/drain", self._show),
+            web.post("/v1/drain", self._order),
+            web.post("/v1/config/reload", self._read_again),
+        ]
+
+    async def _show(self, request: web.Request) -> web.Response:
+        """How it stands; with ``wait``, when the node is empty, drained no longer, or in time."""
+        wait_s = parse_number(request.query.get("wait", "0"))
+
+        def settled() -> bool:
+            over = self._state.drain is None or self._ending.is_set()
+            return over or self._driver.is_at_rest
+
+        await self._driver.watch.until(settled, min(wait_s, _LONGEST_POLL_S))
+        return json_answer(self._told())
+
+    async def _order(self, request: web.Request) -> web.Response:
+        actor = self._lookup.allow(request, "drain")
+        asked = await read_body(request, _Wish)
+        reason = printable(" ".join(asked.reason.split()))
+        if len(reason) > _LONGEST_REASON:
+            raise RequestError(
+                f"the reason has {len(reason)} characters; say it in {_LONGEST_REASON}"
+            )
+        now_s, by, before = self._driver.timeline.now_s, user_name(actor.uid), self._state.drain
+        if asked.drain:
+            since_s = now_s if before is None else before.since_s
+            drain = Drain(since_s=since_s, by=by, reason=reason)
+            begun = ev.DrainBegun(at_s=now_s, by=by, reason=reason)
+            await decree(self._driver, Batch(drain=drain), begun)
+        elif before is not None:
+            await decree(self._driver, Batch(drain=None), ev.DrainEnded(at_s=now_s, by=by))
+        await self._driver.watch.until(lambda: (self._state.drain is not None) == asked.drain, 1.0)
+        return json_answer(self._told())
+
+    def _told(self) -> dict[str, Any]:
+        """Whether it is drained, since when, by whom, why; and the jobs that hold CPUs."""
+        drain = self._state.drain
+        return {
+            "draining": drain is not None,
+            **({} if drain is None else msgspec.to_builtins(drain)),
+            "holding": [{"id": job.id, "state": str(job.state)} for job in self._state.live],
+            "at_rest": self._driver.is_at_rest,
+        }
+
+    async def _read_again(self, request: web.Request) -> web.Response:
+        actor = self._lookup.allow(request, "reload")
+        if self._reload is None:
+            raise RequestError("this daemon has no configuration to read again")
+        return json_answer(await self._reload(user_name(actor.uid)))

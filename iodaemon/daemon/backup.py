@@ -1,0 +1,118 @@
+"""A copy of the journal in one file, made while the daemon runs or not.
+
+The journal's file itself is read: it holds the environments of all users' jobs, so that whoever
+may read the file may copy it, and nobody else: its owner, and root.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+import iodaemon
+from iodaemon.daemon import database, schema
+from iodaemon.daemon.boot import noted_boot
+from iodaemon.daemon.replica import copy_database
+from iodaemon.errors import NotFound, NotPermitted, RequestError
+
+COPY: Final = "copy"
+"""The key in ``meta`` of a copy that tells of it; a journal has none."""
+
+
+class CopyNote(msgspec.Struct, frozen=True, kw_only=True):
+    """What a copy says of itself.
+
+    Attributes:
+        at_s: when it was made.
+        boot_id: of the machine's boot in which the journal was written; empty: not known.
+        version: of the iodaemon that made it.
+    """
+
+    at_s: float
+    boot_id: str
+    version: str
+
+
+class Copied(msgspec.Struct, frozen=True, kw_only=True):
+    """What a copy holds."""
+
+    jobs: int
+    unfinished: int
+    size_bytes: int
+
+
+def back_up(state: Path, target: Path, *, replace: bool) -> Copied:
+    """Copy the journal of this state directory to a file, checked, and durable on return.
+
+    Raises:
+        NotFound: there is no journal, or no folder to copy it to.
+        NotPermitted: it may not be read, or the file not be written.
+        RequestError: the file is there already, or is the journal itself.
+        JournalError: the journal is damaged, or of an unknown version, or the disk is full.
+    """
+    path = state / "journal.db"
+    counts: list[tuple[int, int]] = []
+    note = CopyNote(at_s=time.time(), boot_id=noted_boot(state), version=iodaemon.__version__)
+
+    def finish(copy: sqlite3.Connection) -> None:
+        text = msgspec.json.encode(note).decode()
+        database.store_meta(copy, {COPY: text})
+        counts.append(database.count_jobs(copy))
+
+    with opened(path) as source, _told(target):
+        _check(path, target)
+        schema.check(source, path)
+        size_bytes = copy_database(source, target, replace=replace, finish=finish)
+    [(jobs, unfinished)] = counts
+    return Copied(jobs=jobs, unfinished=unfinished, size_bytes=size_bytes)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """A journal or a copy of one, to be looked at; what goes wrong is told in one line.
+
+    Raises:
+        NotFound: there is none.
+        NotPermitted: it may not be read.
+        JournalError: it cannot be read as a database.
+    """
+    try:
+        path.open("rb").close()  # of another process's: our own connections have locks
+    except FileNotFoundError as error:
+        raise NotFound(f"there is no {path}; name the right one, or --state-dir") from error
+    except PermissionError as error:
+        raise NotPermitted(
+            f"{path} may not be read: run this as root, or as its owner; it holds the "
+            "environments of all users' jobs"
+        ) from error
+    with (
+        database.spoken(path),
+        closing(sqlite3.connect(path, isolation_level=None, timeout=database.BUSY_S)) as db,
+    ):
+        db.execute("PRAGMA query_only=ON")
+        yield db
+
+
+def _check(path: Path, target: Path) -> None:
+    if target.exists() and target.samefile(path):
+        raise RequestError(f"{target} is the journal itself; name another file")
+    if not target.parent.is_dir():
+        raise NotFound(f"there is no folder {target.parent} to copy to; make it, or name another")
+
+
+@contextmanager
+def _told(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileExistsError as error:
+        raise RequestError(f"{target} is there already: name another, or use --force") from error
+    except PermissionError as error:
+        raise NotPermitted(f"{target} may not be written: name a folder of your own") from error
+    except OSError as error:
+        raise RequestError(f"{target} cannot be written: {error.strerror}") from error

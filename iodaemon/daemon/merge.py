@@ -1,0 +1,126 @@
+"""Takes over from the replaced journal what a restored one must know: see ``restore``."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from iodaemon.core.decision import Transition
+from iodaemon.core.job import LIVE, JobState, Reason
+from iodaemon.core.life import moved
+from iodaemon.daemon import database
+from iodaemon.daemon.recall import decode_job
+
+_TAKE: Final = """
+INSERT INTO job SELECT * FROM old.job WHERE id = ?;
+INSERT INTO transition (job_id, record)
+    SELECT job_id, record FROM old.transition WHERE job_id = ? ORDER BY seq;
+INSERT INTO minute SELECT * FROM old.minute WHERE job_id = ?;
+INSERT OR IGNORE INTO environment
+    SELECT * FROM old.environment WHERE id = (SELECT environment_id FROM old.job WHERE id = ?)
+"""
+_LIVE: Final = ", ".join(f"'{state}'" for state in sorted(LIVE))
+
+
+class Merged(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs are not as the copy had them.
+
+    Attributes:
+        running: they hold CPUs now, and are known as the replaced journal knew them.
+        changed: they had not ended in the copy; the replaced journal knew more of them.
+        given_up: they had not ended in the copy, and the replaced journal had forgotten them: they
+            ended so long ago that nothing is kept.
+        left: how many jobs the replaced journal alone has.
+    """
+
+    running: tuple[int, ...] = ()
+    changed: tuple[int, ...] = ()
+    given_up: tuple[int, ...] = ()
+    left: int = 0
+
+    @property
+    def told(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """What there is to tell, with the jobs it is told of."""
+        parts = (
+            ("taken over because they hold CPUs", self.running),
+            ("had gone on since", self.changed),
+            ("ended since, how is not known", self.given_up),
+        )
+        return tuple((words, ids) for words, ids in parts if ids)
+
+
+def merge(db: sqlite3.Connection, before: Path | None) -> Merged:
+    """Change the restored journal by what the replaced one knows, in one transaction.
+
+    Args:
+        db: the copy, of this schema, not in its place yet.
+        before: the journal that is replaced, sound, in one file. None: there is none.
+    """
+    if before is None:
+        return Merged()
+    db.execute("ATTACH DATABASE ? AS old", (str(before),))
+    try:
+        db.execute("BEGIN IMMEDIATE")
+        merged = _merge(db)
+        db.execute("COMMIT")
+    finally:
+        db.execute("DETACH DATABASE old")
+    return merged
+
+
+def _merge(db: sqlite3.Connection) -> Merged:
+    live = _ids(db, f"SELECT id FROM old.job WHERE state IN ({_LIVE})")  # noqa: S608
+    changed = _ids(
+        db,
+        "SELECT job.id FROM job JOIN old.job AS now ON now.id = job.id "
+        "WHERE job.ended_s IS NULL AND now.record <> job.record",
+    )
+    gone = _ids(
+        db,
+        "SELECT id FROM job WHERE ended_s IS NULL AND id NOT IN (SELECT id FROM old.job) "
+        "AND id < (SELECT value FROM old.meta WHERE key = 'next_id')",
+    )
+    for job_id in sorted({*live, *changed}):
+        _take(db, job_id)
+    for job_id in gone:
+        _give_up(db, job_id)
+    database.raise_next_id(
+        db, db.execute("SELECT value FROM old.meta WHERE key = 'next_id'").fetchone()[0]
+    )
+    db.execute("DELETE FROM meta WHERE key = 'anchor_s'")
+    db.execute("INSERT INTO meta SELECT key, value FROM old.meta WHERE key = 'anchor_s'")
+    [left] = db.execute(
+        "SELECT count(*) FROM old.job WHERE id NOT IN (SELECT id FROM job)"
+    ).fetchone()
+    only_changed = tuple(job_id for job_id in changed if job_id not in live)
+    return Merged(running=live, changed=only_changed, given_up=gone, left=left)
+
+
+def _ids(db: sqlite3.Connection, query: str) -> tuple[int, ...]:
+    return tuple(sorted(job_id for (job_id,) in db.execute(query)))
+
+
+def _take(db: sqlite3.Connection, job_id: int) -> None:
+    """All that the replaced journal has of a job, in place of what the copy has."""
+    database.remove_jobs(db, [job_id])
+    for query in _TAKE.split(";"):
+        db.execute(query, (job_id,))
+
+
+def _give_up(db: sqlite3.Connection, job_id: int) -> None:
+    """It is not to run again: it waited or ran then, and nobody knows what became of it."""
+    [record] = db.execute("SELECT record FROM job WHERE id = ?", (job_id,)).fetchone()
+    job = decode_job(record)
+    to = JobState.LOST if job.is_live else JobState.CANCELLED
+    reason = Reason(
+        code="Restored",
+        text="had not ended when the restored copy was made, and has since; how is not known",
+    )
+    ended = moved(job, to, time.time(), reason)
+    step = Transition(job_id=job.id, at_s=ended.since_s, before=job.state, after=to, reason=reason)
+    database.store_jobs(db, [database.job_row(ended)])
+    database.store_transitions(db, [(job.id, msgspec.json.encode(step).decode())])

@@ -1,0 +1,166 @@
+"""Reading the configuration again while jobs run: all that it says, or nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Collection
+from typing import Any
+
+import msgspec
+
+from iodaemon.config import (
+    Change,
+    Config,
+    PolicyFile,
+    check_offers,
+    in_force,
+    load_policy,
+    policy_changes,
+    policy_search,
+    setting_changes,
+)
+from iodaemon.core import event as ev
+from iodaemon.core.rule import Mode
+from iodaemon.daemon.batch import Batch
+from iodaemon.daemon.decree import decree
+from iodaemon.daemon.driver import Driver
+from iodaemon.daemon.telltale import set_level
+from iodaemon.errors import ConfigError, IodaemonError, RequestError
+
+log = logging.getLogger(__name__)
+
+Read = Callable[[], Config]
+"""Reads the files again, under the options that the daemon was started with."""
+
+
+class InForce:
+    """The configuration and the policy as they are now; others hold this, not its contents."""
+
+    def __init__(self, config: Config, policy: PolicyFile) -> None:
+        self.config = config
+        self.policy = policy
+
+
+def policy_of(config: Config) -> PolicyFile:
+    """The policy that a configuration names, with what it replaces.
+
+    Raises:
+        ConfigError: it cannot be had.
+    """
+    return load_policy(
+        config.policy,
+        overrides=config.policy_overrides,
+        search=policy_search(os.environ),
+        overrides_from=config.file,
+    )
+
+
+class Reloading:
+    """Compares what the files say with what is in force, and brings it into force."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        force: InForce,
+        *,
+        read: Read,
+        offers: Collection[type],
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Reload for this driver.
+
+        Args:
+            driver: takes the orders.
+            force: is changed.
+            read: reads the configuration.
+            offers: decisions that the backend performs.
+            changed: called when something else is in force.
+        """
+        self._driver = driver
+        self._force = force
+        self._read = read
+        self._offers = offers
+        self._changed = changed
+        self._one_at_a_time = asyncio.Lock()
+
+    async def reload(self, by: str) -> dict[str, Any]:
+        """What changed, what needs a restart, what is to be said; durable and in force.
+
+        Raises:
+            RequestError: the files are wrong; nothing was changed.
+            JournalError: it cannot be made durable now; nothing was changed.
+        """
+        async with self._one_at_a_time:
+            try:
+                config, policy = await asyncio.to_thread(self._look)
+            except ConfigError as error:
+                raise RequestError(f"{error}; nothing was changed") from error
+            settings = setting_changes(self._force.config, config)
+            changes = [each for each in settings if not each.remedy and each.path != "policy"]
+            changes += policy_changes(self._force.policy, policy)
+            await self._bring_into_force(config, policy, changes, by)
+            return self._told(changes, [each for each in settings if each.remedy])
+
+    async def heed_signal(self) -> None:
+        """As asked by SIGHUP: what is wrong stands in the log alone."""
+        try:
+            await self.reload("SIGHUP")
+        except IodaemonError as error:
+            log.error('event=not_reloaded problem="%s"', error)  # noqa: TRY400 - one line
+
+    def _look(self) -> tuple[Config, PolicyFile]:
+        config = self._read()
+        policy = policy_of(config)
+        check_offers(policy.rules, self._offers, self._force.config.backend)
+        return config, policy
+
+    async def _bring_into_force(
+        self, config: Config, policy: PolicyFile, changes: list[Change], by: str
+    ) -> None:
+        before = self._force.config
+        slice_s = self._driver.controller.rules.regulation.timeslice_s
+        texts = tuple(each.text for each in changes)
+        if changes:
+            now_s = self._driver.timeline.now_s
+            event = ev.Reconfigured(
+                at_s=now_s,
+                by=by,
+                changes=texts,
+                rules=policy.rules if policy.rules != self._driver.controller.rules else None,
+                sharing=config.users if config.users != before.users else None,
+            )
+            if config.mode == before.mode:
+                await decree(self._driver, Batch(), event)
+            else:  # who writes another mode into the file means it; 'iod mode' before or not
+                mode = Mode(config.mode)
+                switch = ev.ModeChanged(at_s=now_s, mode=mode, by=by)
+                await decree(self._driver, Batch(mode=mode), event, switch)
+        self._force.config, self._force.policy = in_force(before, config), policy
+        self._driver.keeps_samples = config.journal_samples
+        set_level(config.log_level)
+        if self._driver.controller.rules.regulation.timeslice_s != slice_s:
+            self._driver.keep_another_pace()
+        self._changed()
+        for text in texts:
+            log.info('event=reconfigured by=%s change="%s"', by, _quoted(text))
+
+    def _told(self, changes: list[Change], lacking: list[Change]) -> dict[str, Any]:
+        policy, state = self._force.policy, self._driver.state
+        notes = [*policy.notes, *policy.rules.cautions(state.platform)]
+        for note in notes:
+            log.warning('event=warned text="%s"', note)
+        for each in lacking:
+            log.warning('event=not_reconfigured text="%s"', _quoted(each.text))
+        return {
+            "file": self._force.config.file,
+            "changed": msgspec.to_builtins(changes),
+            "needs_restart": msgspec.to_builtins(lacking),
+            "notes": notes,
+        }
+
+
+def _quoted(text: str) -> str:
+    """The text as it may stand between double quotes."""
+    return text.replace('"', "'")

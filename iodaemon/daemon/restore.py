@@ -1,0 +1,217 @@
+"""Puts a copy of the journal in the journal's place, with what must not be lost of the old one.
+
+No job runs twice and none that runs is forgotten: what the replaced journal knows of jobs that run
+now, and of jobs that had not ended when the copy was made, is taken over from it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from iodaemon.backend.linux.process import read_boot_id
+from iodaemon.config import Config
+from iodaemon.daemon import database, schema
+from iodaemon.daemon.backup import COPY, CopyNote, opened
+from iodaemon.daemon.boot import note_boot
+from iodaemon.daemon.host import describe_process
+from iodaemon.daemon.merge import Merged, merge
+from iodaemon.daemon.recall import decode_job
+from iodaemon.daemon.record import user_name
+from iodaemon.daemon.replica import check_integrity, copy_database, put_in_place, sync_folder
+from iodaemon.daemon.stranger import find_strangers, highest_job
+from iodaemon.errors import IodaemonError, JournalError, NotFound, NotPermitted, RequestError
+
+_STOP: Final = {
+    True: "systemctl stop iodaemon.socket iodaemon",
+    False: "systemctl --user stop iodaemon",
+}
+
+
+class Restored(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it.
+
+    Attributes:
+        jobs: how many the journal has now.
+        unfinished: how many of them have not ended.
+        copied_s: when the copy was made. None: it does not say.
+        replaced: where the journal is that was there before. None: there was none.
+        unreadable: why nothing could be taken over from that; empty: it could, or there was none.
+        merged: what was taken over.
+        strangers: attempts that run and are in no journal any more, with their first pids.
+        is_drained: the node is drained, as it was when the copy was made.
+    """
+
+    jobs: int
+    unfinished: int
+    copied_s: float | None
+    replaced: Path | None
+    unreadable: str
+    merged: Merged
+    strangers: tuple[tuple[str, int | None], ...]
+    is_drained: bool
+
+
+def restore(config: Config, source: Path) -> Restored:
+    """Check the copy, put it in the journal's place, keep what was there.
+
+    Raises:
+        RequestError: a daemon runs on that state directory, or the copy is its journal.
+        NotFound, NotPermitted: copy or state directory.
+        JournalError: the copy is damaged, or of an unknown version.
+    """
+    state = Path(config.state_dir)
+    path = config.journal_path
+    with _alone(state, is_system=config.is_system):
+        new = path.with_name(f"{path.name}.new")
+        if path.exists() and source.exists() and source.samefile(path):
+            raise RequestError(f"{source} is the journal itself; name a copy of it")
+        with opened(source) as copy:
+            check_integrity(copy, source)
+            schema.check(copy, source)
+            copy_database(copy, new, replace=True)
+        try:
+            return _put(config, source, new)
+        finally:
+            new.unlink(missing_ok=True)
+
+
+def _put(config: Config, source: Path, new: Path) -> Restored:
+    path, state = config.journal_path, Path(config.state_dir)
+    jobs_directory = config.keeper_state / "jobs"
+    unreadable = _fold(path)
+    before = None if unreadable or not path.exists() else path
+    with closing(sqlite3.connect(new, isolation_level=None)) as db, database.spoken(source):
+        schema.raise_schema(db)
+        note = _copy_note(db)
+        merged = merge(db, before)
+        database.raise_next_id(db, highest_job(jobs_directory) + 1)
+        unfinished = [decode_job(record) for record in database.unfinished_jobs(db)]
+        strangers = tuple(find_strangers(jobs_directory, unfinished))
+        _forget_the_copy(db, note, keeps_anchor=before is not None)
+        database.add_note(db, time.time(), "restored", _told(source, note, merged))
+        jobs, _ = database.count_jobs(db)
+        is_drained = "drain" in schema.meta(db)
+        check_integrity(db, source)
+    replaced = _exchange(path, new)
+    if before is None and note is not None and note.boot_id:
+        note_boot(state, note.boot_id)
+    return Restored(
+        jobs=jobs,
+        unfinished=len(unfinished),
+        copied_s=None if note is None else note.at_s,
+        replaced=replaced,
+        unreadable=unreadable,
+        merged=merged,
+        strangers=strangers,
+        is_drained=is_drained,
+    )
+
+
+@contextmanager
+def _alone(state: Path, *, is_system: bool) -> Iterator[None]:
+    """Keep every daemon out, as a daemon does."""
+    try:
+        owner = state.stat()
+        lock = os.open(state / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError as error:
+        raise NotFound(
+            f"there is no {state}; install the service, or start the daemon once, and stop it"
+        ) from error
+    except PermissionError as error:
+        raise NotPermitted(f"{state} may not be written: run this as its owner or root") from error
+    try:
+        os.fchown(lock, owner.st_uid, owner.st_gid)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            pid = os.pread(lock, 20, 0).decode(errors="replace").strip()
+            who = describe_process(int(pid)) if pid.isdigit() else "unknown"
+            raise RequestError(
+                f"a daemon runs on {state} ({who}); stop it first ('{_STOP[is_system]}', jobs "
+                "run on), then restore"
+            ) from error
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _fold(path: Path) -> str:
+    """Make the journal that is there one file, and see that it can be read; why it cannot be."""
+    if not path.exists():
+        return ""
+    try:
+        with database.spoken(path), closing(sqlite3.connect(path, isolation_level=None)) as db:
+            schema.check(db, path)
+            check_integrity(db, path)
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            db.execute("PRAGMA journal_mode=DELETE")
+    except IodaemonError as error:
+        return str(error)
+    return ""
+
+
+def _copy_note(db: sqlite3.Connection) -> CopyNote | None:
+    text = schema.meta(db).get(COPY)
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=CopyNote)
+    except msgspec.DecodeError as error:
+        raise JournalError(f"the copy has a damaged record: {error}; use another") from error
+
+
+def _forget_the_copy(db: sqlite3.Connection, note: CopyNote | None, *, keeps_anchor: bool) -> None:
+    """It is a journal from now on; a clock's anchor of another boot means nothing in this one."""
+    values: dict[str, object] = {COPY: None}
+    if not keeps_anchor and (note is None or note.boot_id != read_boot_id()):
+        values["anchor_s"] = None
+    database.store_meta(db, values)
+
+
+def _told(source: Path, note: CopyNote | None, merged: Merged) -> dict[str, object]:
+    made = (
+        "" if note is None else time.strftime(", of %Y-%m-%d %H:%M:%S", time.localtime(note.at_s))
+    )
+    text = f"from {source}{made}"
+    for words, ids in merged.told:
+        text += f"; {words}: {', '.join(map(str, ids))}"
+    return {"at_s": time.time(), "by": user_name(os.geteuid()), "text": text}
+
+
+def _exchange(path: Path, new: Path) -> Path | None:
+    """The new journal gets the old one's name at once; the old one keeps a dated one."""
+    owner = path.parent.stat()
+    os.chown(new, owner.st_uid, owner.st_gid)
+    os.chmod(new, 0o600)
+    replaced = _aside(path)
+    put_in_place(new, path, replace=True)
+    return replaced
+
+
+def _aside(path: Path) -> Path | None:
+    """Give the journal that is there another name beside its own, with what belongs to it."""
+    if not path.exists():
+        return None
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    replaced = path.with_name(f"{path.name}.replaced-{stamp}")
+    number = 1
+    while replaced.exists():
+        number += 1
+        replaced = path.with_name(f"{path.name}.replaced-{stamp}.{number}")
+    for suffix in ("-wal", "-shm"):  # only of a damaged one; a new journal must not meet it
+        with suppress(FileNotFoundError):
+            path.with_name(path.name + suffix).rename(f"{replaced}{suffix}")
+    os.link(path, replaced)
+    sync_folder(path.parent)
+    return replaced

@@ -1,0 +1,164 @@
+"""The journal's schema: its tables, their version, and the way from an older version to this one.
+
+A journal of an older version is migrated when it is opened, in one transaction: it is of the old
+version or of the new one, whenever it is interrupted. What it was stays beside it, as a copy.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+
+from iodaemon.core.job import Job
+from iodaemon.daemon import hintbook
+from iodaemon.daemon.replica import copy_database, sync_folder
+from iodaemon.errors import JournalError
+
+SCHEMA: Final = 2
+"""Raised with every change that another version could not read or would misread.
+
+1: until 2 came, tables were added without raising it; the first one had no notes and no samples.
+2: all tables; ``drain`` in meta, which an earlier daemon would not heed.
+"""
+
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS job (
+    id INTEGER PRIMARY KEY, uid INTEGER NOT NULL, state TEXT NOT NULL, ended_s REAL,
+    environment_id TEXT NOT NULL, record TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS job_ended ON job (ended_s);
+CREATE INDEX IF NOT EXISTS job_environment ON job (environment_id);
+CREATE TABLE IF NOT EXISTS transition (
+    seq INTEGER PRIMARY KEY, job_id INTEGER NOT NULL, record TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS transition_job ON transition (job_id);
+CREATE TABLE IF NOT EXISTS environment (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS minute (
+    job_id INTEGER NOT NULL, minute INTEGER NOT NULL, read_bytes INTEGER NOT NULL,
+    written_bytes INTEGER NOT NULL, seconds REAL NOT NULL,
+    PRIMARY KEY (job_id, minute)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS note (
+    seq INTEGER PRIMARY KEY, at_s REAL NOT NULL, kind TEXT NOT NULL, record TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS note_at ON note (at_s);
+CREATE TABLE IF NOT EXISTS note_job (
+    job_id INTEGER NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (job_id, seq)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS sample (at_s REAL PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID;
+"""
+
+
+def settle(db: sqlite3.Connection, path: Path, *, seed: int) -> None:
+    """Make a new journal's tables, or bring those of an older one to this version.
+
+    Raises:
+        JournalError: it is no journal, or of a newer version.
+    """
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type='table'")}
+    if not tables:
+        _create(db, path, seed)
+        return
+    check(db, path)
+    if meta(db)["schema"] < SCHEMA:
+        _migrate(db, path)
+
+
+def check(db: sqlite3.Connection, path: Path) -> int:
+    """The schema of a journal that this version can read or migrate.
+
+    Raises:
+        JournalError: it is no journal, or of a version unknown here: says what to do.
+    """
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type='table'")}
+    if "meta" not in tables:
+        raise JournalError(f"{path} is a database, but no journal of iodaemon; move it away")
+    schema: int = meta(db)["schema"]
+    if 1 <= schema <= SCHEMA:
+        return schema
+    word = "newer" if schema > SCHEMA else "older"
+    kept = kept_copy(path, SCHEMA)
+    back = f", or go back to what it was before: 'iod restore {kept}'" if kept.exists() else ""
+    raise JournalError(
+        f"journal {path} has schema {schema}, {word} than {SCHEMA} of this iodaemon; use the "
+        f"iodaemon that wrote it{back or ', or move it away'}"
+    )
+
+
+def kept_copy(path: Path, schema: int) -> Path:
+    """Where a journal is kept as it was before it was migrated from this schema."""
+    return path.with_name(f"{path.name}.schema-{schema}")
+
+
+def meta(db: sqlite3.Connection) -> dict[str, Any]:
+    """What the journal says of itself: ``schema``, ``next_id``, ``seed``, perhaps ``mode``.
+
+    Raises:
+        JournalError: something of it is missing or no number.
+    """
+    values: dict[str, Any] = dict(db.execute("SELECT key, value FROM meta"))
+    for key, type_ in (("schema", int), ("next_id", int), ("seed", int)):
+        if not isinstance(values.get(key), type_):
+            raise JournalError(f"the journal has no {key}; it is damaged, restore a copy")
+    return values
+
+
+def _create(db: sqlite3.Connection, path: Path, seed: int) -> None:
+    db.execute("BEGIN IMMEDIATE")
+    _add_tables(db)
+    values = {"schema": SCHEMA, "next_id": 1, "seed": seed}
+    db.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
+    db.execute("COMMIT")
+    sync_folder(path.parent)  # the file's name is to survive a power failure as well
+
+
+def _add_tables(db: sqlite3.Connection) -> None:
+    for statement in _TABLES.strip().split(";\n"):
+        db.execute(statement)
+    hintbook.add_tables(db)
+
+
+def _migrate(db: sqlite3.Connection, path: Path) -> None:
+    """Before anything is changed, the journal as it is goes into a file beside it."""
+    before: int = meta(db)["schema"]
+    kept = kept_copy(path, before)
+    try:
+        copy_database(db, kept, replace=True)
+    except (OSError, sqlite3.Error) as error:
+        problem = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise JournalError(
+            f"journal {path} has schema {before} and is not migrated: no copy of it can be kept "
+            f"in {kept} ({problem}); free some space there, or mend it"
+        ) from error
+    raise_schema(db)
+
+
+def raise_schema(db: sqlite3.Connection) -> None:
+    """All steps from its schema to this one, in one transaction; nothing is kept of before."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        for schema in range(meta(db)["schema"], SCHEMA):
+            _STEPS[schema](db)
+            db.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (schema + 1,))
+        db.execute("COMMIT")
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+
+
+def _from_1(db: sqlite3.Connection) -> None:
+    """Tables that it may lack; who holds a job, which the first one did not say."""
+    _add_tables(db)
+    db.execute("DELETE FROM meta WHERE key = 'boot_id'")
+    held = "SELECT id, record FROM job WHERE state IN ('HELD', 'SUSPENDED_USER')"
+    for job_id, record in db.execute(held).fetchall():
+        job = msgspec.json.decode(record, type=Job)
+        if job.user_hold and job.user_hold_reason is None:
+            job = msgspec.structs.replace(job, user_hold_reason=job.reason)
+            text = msgspec.json.encode(job).decode()
+            db.execute("UPDATE job SET record = ? WHERE id = ?", (text, job_id))
+
+
+_STEPS: Final[Mapping[int, Callable[[sqlite3.Connection], None]]] = MappingProxyType({1: _from_1})
+"""From each schema to the next."""
