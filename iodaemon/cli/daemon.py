@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from iodaemon.cli.command import new_app, verb
-from iodaemon.cli.failure import UsageError, nearest
+from iodaemon.cli.failure import UsageError, hopeless, nearest
 from iodaemon.cli.option import OFF, Word, option
 from iodaemon.cli.session import SOCKET_NAME, Session
 
@@ -59,7 +59,8 @@ def daemon(
         "state_dir": None if state_dir is None else os.path.abspath(state_dir),
         "runtime_dir": _runtime_dir(socket or session.api),
     }
-    loaded = session.load_config(overrides, is_system=system)
+    with hopeless():
+        loaded = session.load_config(overrides, is_system=system)
     from iodaemon.daemon.main import run
 
     return run(loaded, log_level=log_level)

@@ -12,6 +12,7 @@ import msgspec
 from aiohttp import web
 
 from iodaemon.core.job import Job, JobId
+from iodaemon.daemon.account import groups_of_users, refresh_groups
 from iodaemon.daemon.authorise import Actor, Rights, Verb, authorise, read_peer
 from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.front import read_bytes
@@ -55,9 +56,23 @@ class Lookup:
         connection = None if transport is None else transport.get_extra_info("socket")
         if connection is None:
             raise NotPermitted("the connection is gone")
-        actor = read_peer(connection)
+        actor = self._now(read_peer(connection))
         authorise(actor, verb, job, self._rights)
         return actor
+
+    async def prepare(self, request: web.Request) -> None:
+        """Learn which groups who asks is in now; their processes have those of their login."""
+        transport = request.transport
+        connection = None if transport is None else transport.get_extra_info("socket")
+        if connection is not None and self.is_shared:
+            actor = read_peer(connection)
+            if actor.uid not in (0, self._rights.owner_uid):
+                await refresh_groups(actor.uid)
+
+    def _now(self, actor: Actor) -> Actor:
+        """With the groups of today where they are known; else with those of the login."""
+        known = groups_of_users().known(actor.uid) if self.is_shared else None
+        return actor if known is None else actor._replace(gids=known.value)
 
     async def job(self, request: web.Request) -> Job:
         """The job that the path names.

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from iodaemon.backend.linux.control import CONTROLS
+from iodaemon.backend.linux.delegation import find_lack
 from iodaemon.backend.linux.fence import PRESSURE
 from iodaemon.backend.linux.topology import SlotKind
 from iodaemon.doctor import (
@@ -134,14 +135,8 @@ def judge_daemon(measured: Mapping[str, Any]) -> Finding:
     """How the daemon that runs suspends, by its own words."""
     means = str(measured.get("suspend", "unknown"))
     shown = f"one runs; it suspends by {means}"
-    if means.startswith("signals") and means != "signals, as configured":
-        return lacking(
-            "daemon",
-            shown,
-            {"suspend": means},
-            cost="a job can see that it is suspended",
-            remedy="run the daemon as a systemd service with Delegate=yes",
-        )
+    if lack := find_lack(means):
+        return lacking("daemon", shown, {"suspend": means}, cost=lack.cost, remedy=lack.remedy)
     return ok("daemon", shown, {"suspend": means})
 
 

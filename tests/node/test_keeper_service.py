@@ -198,8 +198,12 @@ def test_a_directory_that_is_not_roots_is_refused(keeper):
 
     ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
 
-    assert 1 == ended.returncode
-    assert f"{keeper.state} is not this user's own directory; chown root: " in ended.stderr
+    assert 78 == ended.returncode
+    [line] = ended.stderr.splitlines()
+    assert (
+        f"{keeper.state} belongs to uid 65534, mode 0700; the keeper runs as uid 0: "
+        f"'chown 0 {keeper.state}; chmod go-w {keeper.state}'" in line
+    )
 
 
 def test_directories_of_jobs_that_ended_long_ago_are_the_keepers_to_remove(keeper):
