@@ -24,7 +24,6 @@ app = new_app()
 
 _ANSWER_WITHIN_S: Final = 1.0
 """A daemon that is silent for longer is left out of it."""
-_SERVICE_USER: Final = "iodaemon"
 _PLACES: Final = ("state_dir", "runtime_dir", "keeper_dir")
 
 AsList = Annotated[bool, option("--json", text="The findings as a list, with their values.")]
@@ -91,20 +90,17 @@ def _subject(session: Session) -> Subject:
         sampling=sampling if isinstance(sampling, dict) else None,
         users=users,
         service_uid=service_uid,
-        keeper_dir=None
-        if service_uid is None
-        else Path(places.get("keeper_dir", config.keeper_state)),
+        keeper_dir=Path(places.get("keeper_dir", config.keeper_state)),
     )
 
 
 def _service_uid(session: Session) -> int | None:
     """Whose daemon the system's service is; None: it is not the one spoken of, or not set up."""
-    from iodaemon.backend.linux.name_service import Lookups, find_uid
+    from iodaemon.doctor.account import find_service_uid
 
     if os.path.dirname(session.socket_path()) != SYSTEM_RUNTIME_DIR:
         return None
-    answer = Lookups(find_uid, fresh_s=0).get(_SERVICE_USER, _ANSWER_WITHIN_S)
-    return None if answer is None else answer.value
+    return find_service_uid()
 
 
 def _places(settings: JsonObject) -> dict[str, str]:

@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable, Collection
 from typing import Final
 
-from iodaemon.backend.linux.name_service import Lookups, find_groups
+from iodaemon.backend.linux.name_service import Lookups, find_groups, find_uid
 from iodaemon.doctor.finding import Finding, broken, lacking, ok
 
 WITHIN_S: Final = 3.0
+SERVICE_USER: Final = "iodaemon"
+"""And the group of who may act on all jobs (systemd/sysusers.conf)."""
 _SLOW_S: Final = 0.5
 """A start of a job takes 5 ms without."""
 _REMEDY: Final = (
@@ -51,6 +53,12 @@ def examine_lookup() -> Finding:
     """Of who examines."""
     uid = os.geteuid()
     return judge_lookup(uid, probe_lookup(uid))
+
+
+def find_service_uid() -> int | None:
+    """Whose daemon the system's service is; None: it is not set up, or nobody answers."""
+    answer = Lookups(find_uid, fresh_s=0).get(SERVICE_USER, WITHIN_S)
+    return None if answer is None else answer.value
 
 
 def find_members(group: str) -> tuple[str, ...] | None:

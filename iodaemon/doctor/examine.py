@@ -34,7 +34,6 @@ from iodaemon.doctor.place import AS_ROOT, Place
 from iodaemon.doctor.scratch import PREFIX
 from iodaemon.errors import ConfigError
 
-ADMIN_GROUP: Final = "iodaemon"
 _OWN_FILES: Final = ("daemon.lock", "journal.db", "journal.db-wal", "journal.db-shm", "boot_id")
 """What the daemon makes in its state directory, the lock first (``daemon.place``)."""
 
@@ -118,7 +117,7 @@ def _examine_service(subject: Subject) -> Iterator[Finding]:
     if subject.users is not None:
         yield account.judge_users(subject.users)
     if subject.service_uid is not None:
-        yield account.examine_members(ADMIN_GROUP)
+        yield account.examine_members(account.SERVICE_USER)
 
 
 def _examine_freezing(home: str | None) -> Iterator[Finding]:

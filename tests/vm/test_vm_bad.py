@@ -76,7 +76,7 @@ def two_jobs(service):
     return running, held
 
 
-# -- whose the directories are -------------------------------------------------------------------
+# -- whose the directories are --------------------------------------------------------------------
 
 
 def test_a_journal_of_another_user_stops_the_daemon_once_and_no_job(service, two_jobs):
@@ -123,7 +123,7 @@ def test_a_directory_of_another_user_is_given_back_by_systemd(service):
     assert ["iodaemon", "root", "root"] == owners
 
 
-# -- two of them -----------------------------------------------------------------------------------
+# -- two of them ----------------------------------------------------------------------------------
 
 
 def test_a_second_daemon_and_a_second_keeper_name_the_first_and_leave_it_alone(service, two_jobs):
@@ -182,7 +182,7 @@ def test_a_unit_that_finds_a_daemon_run_by_hand_leaves_its_jobs_as_they_are(serv
         bring_back(service)
 
 
-# -- users and groups ------------------------------------------------------------------------------
+# -- users and groups -----------------------------------------------------------------------------
 
 
 def test_the_job_of_a_user_who_is_gone_runs_to_its_end_and_is_shown_by_number(service):
@@ -252,7 +252,7 @@ def test_who_is_taken_out_of_the_daemons_group_loses_its_rights_without_a_restar
     assert "not_permitted" == after["error"]["code"]
 
 
-# -- databases that do not answer -------------------------------------------------------------------
+# -- databases that do not answer -----------------------------------------------------------------
 
 
 @pytest.fixture
@@ -287,7 +287,8 @@ def test_databases_that_hang_hold_up_only_who_is_asked_for(service, two_jobs, ha
     )
     [job] = submitted["ids"]
     waits = service.machine.until(
-        f"python3 -I -S {ASK} GET /v1/jobs/{job} </dev/null | grep -q 'did not answer for uid 1001'",
+        f"python3 -I -S {ASK} GET /v1/jobs/{job} </dev/null | "
+        "grep -q 'did not answer for uid 1001'",
         what="the reason",
         limit_s=120,
     )
@@ -316,7 +317,7 @@ def test_databases_that_hang_hold_up_only_who_is_asked_for(service, two_jobs, ha
     assert 7 == service.await_state(running, "FAILED", "LOST")["exit_code"]
 
 
-# -- a unit that was not delegated -------------------------------------------------------------------
+# -- a unit that was not delegated ----------------------------------------------------------------
 
 
 def test_a_users_unit_without_delegation_says_what_that_costs_and_runs_jobs(service):
