@@ -215,7 +215,6 @@ class Attempt:
         """Let the child exec; None once it has, else what was in the way."""
         go_write, trouble_read = pipes
         _say_go(go_write)
-        data = b""
         if launching.has_submitter(self._launch):
             if not select.select([trouble_read], [], [], ACCOUNT_WITHIN_S)[0]:
                 os.close(go_write)  # it goes no further, also if it is answered just now
@@ -223,8 +222,10 @@ class Attempt:
                 os.kill(self._main_pid, signal.SIGKILL)
                 return self._unanswered()
             data = read_line(trouble_read)
-        if data in (b"", _KNOWN):
-            _say_go(go_write)
+            if data == _KNOWN:
+                _say_go(go_write)
+                data = read_line(trouble_read)
+        else:
             data = read_line(trouble_read)
         os.close(go_write)
         os.close(trouble_read)
