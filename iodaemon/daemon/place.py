@@ -20,7 +20,9 @@ _LOCKS: Final = {"state_dir": "daemon.lock", "runtime_dir": "socket.lock"}
 """Two names, because both directories may be one."""
 _FILES: Final = ("daemon.lock", "journal.db", "journal.db-wal", "journal.db-shm", "boot_id")
 """What the daemon writes to; a daemon run by another user may have left it."""
-_MAY_PASS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.EMFILE})
+_MAY_PASS: Final = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOMEM, errno.EMFILE}
+)
 """What another start may not meet."""
 
 
