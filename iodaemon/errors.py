@@ -5,6 +5,7 @@ from iodaemon.core.error import InvariantError, IodaemonError, TransitionError
 __all__ = [
     "BackendError",
     "ConfigError",
+    "HopelessError",
     "InvariantError",
     "IodaemonError",
     "JournalError",
@@ -19,6 +20,10 @@ __all__ = [
 
 class ConfigError(IodaemonError):
     """A configuration or policy file, or an option, is wrong: names file, key and what to write."""
+
+
+class HopelessError(ConfigError):
+    """It cannot start, and will not before somebody mends that: systemd must not try again."""
 
 
 class RequestError(IodaemonError):

@@ -136,8 +136,14 @@ class ServiceKeeper(Keeper):
         command = keeper_command(self.state, self.path, grace_s, "signals", *identity)
         self.log.touch()
         with open(self.state / "keeper.log", "ab") as log:
-            self.process = subprocess.Popen(command, stderr=log, env=self.environment, cwd="/")
+            self.process = subprocess.Popen(
+                self.prefix(command), stderr=log, env=self.environment, cwd="/"
+            )
         return self.line()
+
+    def prefix(self, command):
+        """The command, or what runs it; it must exec it in the end."""
+        return command
 
     def launch(self, text, *, uid=NOBODY.pw_uid, **fields):
         return {**super().launch(text), "uid": uid, "cwd": "/", **fields}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from iodaemon.cli.command import new_app, verb
-from iodaemon.cli.failure import UsageError, nearest
+from iodaemon.cli.failure import UsageError, hopeless, nearest
 from iodaemon.cli.option import OFF, Word, option
 from iodaemon.cli.session import SOCKET_NAME, Session
 
@@ -69,7 +69,8 @@ def daemon(
     def read() -> Config:
         return session.load_config(overrides, is_system=system)
 
-    loaded = read()
+    with hopeless():
+        loaded = read()
     from iodaemon.daemon.main import run
 
     return run(loaded, read)

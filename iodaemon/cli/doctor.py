@@ -11,7 +11,7 @@ from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.failure import ExitCode
 from iodaemon.cli.option import OFF, option
-from iodaemon.cli.session import Session
+from iodaemon.cli.session import SYSTEM_RUNTIME_DIR, Session
 from iodaemon.errors import IodaemonError
 from iodaemon.text import printable
 
@@ -24,6 +24,7 @@ app = new_app()
 
 _ANSWER_WITHIN_S: Final = 1.0
 """A daemon that is silent for longer is left out of it."""
+_PLACES: Final = ("state_dir", "runtime_dir", "keeper_dir")
 
 AsList = Annotated[bool, option("--json", text="The findings as a list, with their values.")]
 
@@ -69,12 +70,14 @@ def _subject(session: Session) -> Subject:
     from iodaemon.api.client import Client
     from iodaemon.doctor.examine import Subject
 
-    config = session.load_config({})
+    service_uid = _service_uid(session)
+    config = session.load_config({}, is_system=service_uid is not None)
     client = Client(session.socket_path(), _ANSWER_WITHIN_S)
     try:
         node, settings = client.node(), client.config()
+        users = [str(job["user"]) for job in client.jobs()["jobs"]]
     except IodaemonError:
-        node, settings = {}, {}
+        node, settings, users = {}, {}, None
     places = _places(settings)
     measured, sampling = node.get("measured"), node.get("sampling")
     return Subject(
@@ -85,16 +88,28 @@ def _subject(session: Session) -> Subject:
         slot=config.topology.slot,
         measured=measured if isinstance(measured, dict) else None,
         sampling=sampling if isinstance(sampling, dict) else None,
+        users=users,
+        service_uid=service_uid,
+        keeper_dir=Path(places.get("keeper_dir", config.keeper_state)),
     )
 
 
+def _service_uid(session: Session) -> int | None:
+    """Whose daemon the system's service is; None: it is not the one spoken of, or not set up."""
+    from iodaemon.doctor.account import find_service_uid
+
+    if os.path.dirname(session.socket_path()) != SYSTEM_RUNTIME_DIR:
+        return None
+    return find_service_uid()
+
+
 def _places(settings: JsonObject) -> dict[str, str]:
-    """``state_dir`` and ``runtime_dir`` in the answer of ``GET /v1/config``, which has TOML."""
+    """``_PLACES`` in the answer of ``GET /v1/config``, which has TOML."""
     import tomllib
 
     found: dict[str, str] = {}
     rows = settings.get("settings")
     for row in rows if isinstance(rows, list) else []:
-        if isinstance(row, dict) and row.get("key") in ("state_dir", "runtime_dir"):
+        if isinstance(row, dict) and row.get("key") in _PLACES:
             found |= tomllib.loads(f"{row['key']} = {row['value']}")
     return found

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import typer
 
-from iodaemon.errors import IodaemonError, NoDaemon, NotFound, NotPermitted
+from iodaemon.errors import (
+    ConfigError,
+    HopelessError,
+    IodaemonError,
+    NoDaemon,
+    NotFound,
+    NotPermitted,
+)
 
 # Typer 0.29 brings its own copy of click, older ones use click itself: either way the classes are
 # ancestors of the one that typer shows.
@@ -26,6 +34,7 @@ class ExitCode(enum.IntEnum):
     NOT_FOUND = 3
     NOT_PERMITTED = 4
     NO_DAEMON = 7
+    HOPELESS = 78  # EX_CONFIG of sysexits.h; RestartPreventExitStatus= in the units
     INTERRUPTED = 130
     BROKEN_PIPE = 141
 
@@ -42,7 +51,22 @@ def exit_code(error: BaseException) -> ExitCode:
         return ExitCode.NOT_FOUND
     if isinstance(error, NotPermitted | PermissionError):
         return ExitCode.NOT_PERMITTED
+    if isinstance(error, HopelessError):
+        return ExitCode.HOPELESS
     return ExitCode.NO_DAEMON if isinstance(error, NoDaemon) else ExitCode.REFUSED
+
+
+@contextmanager
+def hopeless() -> Iterator[None]:
+    """Whatever is wrong with the configuration here, starting again does not mend it.
+
+    Raises:
+        HopelessError: in place of a ConfigError.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        raise HopelessError(str(error)) from error
 
 
 def line(error: BaseException) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
 
 from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.failure import ExitCode, hopeless
 from iodaemon.cli.option import OFF, Word, option
 from iodaemon.cli.session import Session
 
@@ -26,10 +28,14 @@ def keeper(ctx: typer.Context, config: ConfigFile = None, thaw: Thaw = OFF) -> i
     """
     session: Session = ctx.obj
     session.config = config or session.config
-    loaded = session.load_config({}, is_system=True)
+    if thaw and os.environ.get("EXIT_STATUS") == str(ExitCode.HOPELESS.value):
+        return 0  # systemd's word on a start that was refused: it held nobody, others may
     from iodaemon.daemon.keeping import become_keeper, thaw_all
 
-    if not thaw:
-        become_keeper(loaded)
-    print(f"{thaw_all(loaded)} jobs may run")
+    with hopeless():
+        loaded = session.load_config({}, is_system=True)
+        if not thaw:
+            become_keeper(loaded)
+    if count := thaw_all(loaded):
+        print(f"{count} jobs may run")
     return 0

@@ -37,13 +37,15 @@ class StartFailed(_Event, frozen=True):
     """The command does not run and never ran.
 
     ``exit_code`` is set where trying again cannot help (127: not found, 126: not executable):
-    the job has failed. None: the backend could not start it now; the job is pending again.
+    the job has failed. None: the backend could not start it now; the job is pending again, and
+    with ``holds`` it is held until somebody says that it may be tried again.
     """
 
     job_id: JobId
     attempt: int
     problem: str
     exit_code: int | None = None
+    holds: bool = False
 
 
 class JobExited(_Event, frozen=True):

@@ -146,13 +146,25 @@ def _on_start_failed(step: Step, event: ev.StartFailed, job: Job) -> None:
     elif event.exit_code is not None:
         job = with_fields(job, exit=Exit(code=event.exit_code))
         step.move(job, JobState.FAILED, reason)
-    elif job.state is JobState.STARTING:
+    elif event.holds:
+        text = f"{event.problem}; 'iod resume {job.id}' lets it try again"
+        reason = Reason(code="StartFailed", text=text)
+        job = with_fields(job, user_hold=True, user_hold_reason=reason)
+        _try_again_later(step, job, reason)
+    else:
         _try_again_later(step, job, reason)
 
 
 def _try_again_later(step: Step, job: Job, reason: Reason) -> None:
-    job = with_fields(job, slots=(), partition=None, frozen=False)
-    step.move(job, JobState.PENDING, reason)
+    """It gives its slots back; a daemon that was restarted meanwhile had taken it for running."""
+    held = {"user_hold": job.user_hold, "user_hold_reason": job.user_hold_reason}
+    if job.state is JobState.STARTING:
+        job = with_fields(job, slots=(), partition=None, frozen=False)
+        step.move(job, JobState.PENDING, reason)
+    else:
+        step.requeue(job, reason)
+    job = with_fields(step.state.jobs[job.id], reason=reason, **held)
+    step.put(job)
     if job.user_hold:
         step.move(step.state.jobs[job.id], JobState.HELD, job.user_hold_reason)
     else:

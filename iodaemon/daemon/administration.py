@@ -11,10 +11,10 @@ from aiohttp import web
 
 from iodaemon.core import event as ev
 from iodaemon.core.drain import Drain
+from iodaemon.daemon.account import user_name
 from iodaemon.daemon.batch import Batch
 from iodaemon.daemon.decree import decree
 from iodaemon.daemon.lookup import Lookup, json_answer, parse_number, read_body
-from iodaemon.daemon.record import user_name
 from iodaemon.errors import RequestError
 from iodaemon.text import printable
 

@@ -98,8 +98,14 @@ class LinuxDoor:
         )
 
     async def open(self) -> None:
-        """Reach or start the keeper."""
+        """Reach or start the keeper; say once what it has to do without."""
+        from iodaemon.backend.linux.delegation import find_lack
+
         await self.backend.open()
+        detail = self.backend.link.detail
+        if lack := find_lack(detail):
+            text = f"suspends by {detail}: {lack.cost}; {lack.remedy}"
+            log.warning('event=warned text="%s"', text)
 
     async def adopt(self, jobs: Iterable[Job], *, same_boot: bool) -> None:
         """By the job directories."""

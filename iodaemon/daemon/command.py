@@ -11,10 +11,10 @@ from aiohttp import web
 
 from iodaemon.core import event as ev
 from iodaemon.core.job import WAITING, Job, JobState
+from iodaemon.daemon.account import user_name
 from iodaemon.daemon.authorise import Verb
 from iodaemon.daemon.front import read_bytes
 from iodaemon.daemon.lookup import Lookup, json_answer, read_body
-from iodaemon.daemon.record import user_name
 from iodaemon.daemon.submission import decode_submission, environment_key, heed_hints, job_maker
 from iodaemon.errors import JournalError, RequestError
 

@@ -15,10 +15,10 @@ from aiohttp import web
 from iodaemon.core.recollection import Remembered
 from iodaemon.core.signature import Key, find_key, keys_elsewhere
 from iodaemon.core.trace import Trace
-from iodaemon.daemon.history import parse_user
+from iodaemon.daemon.account import parse_user, user_name
 from iodaemon.daemon.knowledge import Knowledge
 from iodaemon.daemon.lookup import Lookup, json_answer, parse_number, read_body
-from iodaemon.daemon.record import expected_record, user_name
+from iodaemon.daemon.record import expected_record
 from iodaemon.errors import JournalError, NotPermitted, RequestError
 
 _MOST_ROWS: Final = 1000

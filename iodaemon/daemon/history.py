@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import pwd
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -19,11 +18,11 @@ import msgspec
 from aiohttp import web
 
 from iodaemon.core.job import Job, JobState
+from iodaemon.daemon.account import parse_user, user_name
 from iodaemon.daemon.journal import Journal
-from iodaemon.daemon.lookup import LARGEST_ID, Lookup, json_answer, parse_number
-from iodaemon.daemon.record import user_name
+from iodaemon.daemon.lookup import Lookup, json_answer, parse_number
 from iodaemon.daemon.selector import parse_selector
-from iodaemon.errors import NotFound, RequestError
+from iodaemon.errors import RequestError
 
 _MOST_JOBS: Final = 100_000
 _PAGE: Final = 1000
@@ -271,20 +270,6 @@ def parse_query(items: Iterable[tuple[str, str]]) -> Asked:
         limit=parse_number(query["limit"]) if "limit" in query else None,
         by="user" if by == "user" else "name" if by == "name" else None,
     )
-
-
-def parse_user(text: str) -> int:
-    """The user's number, by name or number. May wait for the system's user database.
-
-    Raises:
-        NotFound: no such user.
-    """
-    if text.isascii() and text.isdigit():
-        return min(int(text[:20]), LARGEST_ID)
-    try:
-        return pwd.getpwnam(text).pw_uid
-    except (KeyError, ValueError) as error:
-        raise NotFound(f"no user {text!r} on this machine; write a name or a number") from error
 
 
 def _parse_states(words: Sequence[str]) -> frozenset[JobState]:

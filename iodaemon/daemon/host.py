@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import psutil
 
+from iodaemon.daemon.account import user_name
+
 _LEAST_FREE_BYTES: Final = 256 * 1024 * 1024
 """Below this the journal and the jobs' output will soon not fit: said at the start."""
 
@@ -35,7 +37,7 @@ def describe_process(pid: int) -> str:
     try:
         process = psutil.Process(pid)
         with process.oneshot():
-            return f"pid {pid}, {process.name()} of {process.username()}"
+            return f"pid {pid}, {process.name()} of {user_name(process.uids().real)}"
     except psutil.Error:
         return f"pid {pid}"
 

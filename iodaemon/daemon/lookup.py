@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +13,7 @@ import msgspec
 from aiohttp import web
 
 from iodaemon.core.job import Job, JobId
+from iodaemon.daemon.account import groups_of_users, refresh_groups
 from iodaemon.daemon.authorise import Actor, Rights, Verb, authorise, read_peer
 from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.front import read_bytes
@@ -61,11 +63,23 @@ class Lookup:
         Raises:
             NotPermitted: they are gone.
         """
-        transport = request.transport
-        connection = None if transport is None else transport.get_extra_info("socket")
+        connection = _connection(request)
         if connection is None:
             raise NotPermitted("the connection is gone")
-        return read_peer(connection)
+        return self._now(read_peer(connection))
+
+    async def prepare(self, request: web.Request) -> None:
+        """Learn which groups who asks is in now; their processes have those of their login."""
+        connection = _connection(request)
+        if connection is not None and self.is_shared:
+            actor = read_peer(connection)
+            if actor.uid not in (0, self._rights.owner_uid):
+                await refresh_groups(actor.uid)
+
+    def _now(self, actor: Actor) -> Actor:
+        """With the groups of today where they are known; else with those of the login."""
+        known = groups_of_users().known(actor.uid) if self.is_shared else None
+        return actor if known is None else actor._replace(gids=known.value)
 
     async def job(self, request: web.Request) -> Job:
         """The job that the path names.
@@ -125,6 +139,12 @@ class Lookup:
         """The job as the API shows it."""
         state = self.state if job.id in self.state.jobs else None
         return job_record(job, state, self.driver.timeline.now_s, self.jobs_directory)
+
+
+def _connection(request: web.Request) -> socket.socket | None:
+    """Of the client; None: it is gone."""
+    transport = request.transport
+    return None if transport is None else transport.get_extra_info("socket")
 
 
 async def read_body(request: web.Request, type_: Any) -> Any:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from iodaemon.config import Config
+from iodaemon.daemon.account import user_name
 from iodaemon.daemon.host import describe_process
-from iodaemon.errors import ConfigError
+from iodaemon.errors import ConfigError, HopelessError
 
 _LOCKS: Final = {"state_dir": "daemon.lock", "runtime_dir": "socket.lock"}
 """Two names, because both directories may be one."""
+_FILES: Final = ("daemon.lock", "journal.db", "journal.db-wal", "journal.db-shm", "boot_id")
+"""What the daemon writes to; a daemon run by another user may have left it."""
+_MAY_PASS: Final = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOMEM, errno.EMFILE}
+)
+"""What another start may not meet."""
 
 
 @contextmanager
@@ -25,7 +33,7 @@ def prepare_places(config: Config) -> Iterator[None]:
     A service of the system has no runtime directory to itself: root made it and what is in it.
 
     Raises:
-        ConfigError: a directory cannot be had, or a daemon runs already on one of them.
+        HopelessError: a directory cannot be had, or a daemon runs already on one of them.
     """
     with ExitStack() as locks:
         for key, name in _LOCKS.items():
@@ -46,7 +54,7 @@ def _take(lock: int, path: Path, key: str) -> None:
     except BlockingIOError as error:
         holder = os.pread(lock, 20, 0).decode(errors="replace").strip()
         who = describe_process(int(holder)) if holder.isdigit() else "unknown"
-        raise ConfigError(
+        raise HopelessError(
             f"a daemon runs already on {path} ({who}); use it, stop it, or set another {key}"
         ) from error
     os.ftruncate(lock, 0)
@@ -63,11 +71,13 @@ def spoken_of(path: Path, key: str) -> Iterator[None]:
 
     Raises:
         ConfigError: instead of any OSError.
+        HopelessError: instead of one that does not pass by itself.
     """
     try:
         yield
     except OSError as error:
-        raise ConfigError(
+        kind = ConfigError if error.errno in _MAY_PASS else HopelessError
+        raise kind(
             f"{key} {path} cannot be used ({error.strerror or error}); mend it, or set "
             f"another {key}"
         ) from error
@@ -80,11 +90,28 @@ def own_directory(path: Path) -> None:
 
     Raises:
         OSError: it cannot be made.
-        PermissionError: it belongs to somebody else, or others may write to it.
+        PermissionError: it, or a file of the daemon's in it, belongs to somebody else, or others
+            may write to it.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     me = os.geteuid()
     link, directory = os.lstat(path), os.stat(path)
-    is_trusted = not stat.S_ISLNK(link.st_mode) or link.st_uid in (0, me)
-    if not is_trusted or directory.st_uid != me or directory.st_mode & 0o022:
-        raise PermissionError("it belongs to another user or others may write to it")
+    if stat.S_ISLNK(link.st_mode) and link.st_uid not in (0, me):
+        raise PermissionError(_belongs("the link", link.st_uid, f"'chown -h {me} {path}'"))
+    if directory.st_uid != me:
+        raise PermissionError(_belongs("it", directory.st_uid, f"'chown -R {me} {path}/'"))
+    if directory.st_mode & 0o022:
+        mode = stat.S_IMODE(directory.st_mode)
+        raise PermissionError(f"others may write to it, mode {mode:04o}; 'chmod go-w {path}/'")
+    for name in _FILES:
+        with suppress(FileNotFoundError):
+            if (owner := os.lstat(path / name).st_uid) != me:
+                raise PermissionError(_belongs(f"{name} in it", owner, f"'chown -R {me} {path}/'"))
+
+
+def _belongs(what: str, owner: int, remedy: str) -> str:
+    theirs, mine = user_name(owner), user_name(os.geteuid())
+    return (
+        f"{what} belongs to {theirs} (uid {owner}), this daemon runs as {mine} "
+        f"(uid {os.geteuid()}); {remedy} as root makes it this daemon's"
+    )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import pwd
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from iodaemon.core.job import SUSPENDED, Job, JobState
 from iodaemon.core.prediction import UNKNOWN, Prediction
 from iodaemon.core.rule import Rules
 from iodaemon.core.state import TURN, State
+from iodaemon.daemon.account import user_name
 from iodaemon.units import format_duration
 
 _TIMEOUT_CODE = 124
@@ -192,12 +191,3 @@ def load_line(state: State, rules: Rules) -> dict[str, Any]:
         "written_bytes_per_s": sum(rate.written_bytes_per_s for rate in rates),
         "states": {str(s): n for s, n in state.by_state().items()},
     }
-
-
-@functools.lru_cache(maxsize=256)
-def user_name(uid: int) -> str:
-    """The user's name, or the number where there is no such user."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

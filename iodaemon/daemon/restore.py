@@ -20,12 +20,12 @@ import msgspec
 from iodaemon.backend.linux.process import read_boot_id
 from iodaemon.config import Config
 from iodaemon.daemon import database, schema
+from iodaemon.daemon.account import user_name
 from iodaemon.daemon.backup import COPY, CopyNote, opened
 from iodaemon.daemon.boot import note_boot
 from iodaemon.daemon.host import describe_process
 from iodaemon.daemon.merge import Merged, merge
 from iodaemon.daemon.recall import decode_job
-from iodaemon.daemon.record import user_name
 from iodaemon.daemon.replica import check_integrity, copy_database, put_in_place, sync_folder
 from iodaemon.daemon.stranger import find_strangers, highest_job
 from iodaemon.errors import IodaemonError, JournalError, NotFound, NotPermitted, RequestError

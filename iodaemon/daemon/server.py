@@ -144,6 +144,7 @@ class Server:
         return report
 
     async def _admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        await self._lookup.prepare(request)
         self._lookup.allow(request, "see")
         reach("api.heard", request.method)
         answer = await handler(request)

@@ -14,11 +14,11 @@ from iodaemon.core.decision import Transition
 from iodaemon.core.job import Job, JobId
 from iodaemon.core.rule import Mode
 from iodaemon.core.why import explain
+from iodaemon.daemon.account import user_name
 from iodaemon.daemon.batch import Batch
 from iodaemon.daemon.decree import decree
 from iodaemon.daemon.lookup import Lookup, json_answer, read_body
 from iodaemon.daemon.notebook import Note
-from iodaemon.daemon.record import user_name
 from iodaemon.daemon.watch import News
 from iodaemon.errors import RequestError
 

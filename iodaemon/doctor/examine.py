@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from iodaemon.backend.linux.control import CONTROLS
+from iodaemon.backend.linux.delegation import find_lack
 from iodaemon.backend.linux.fence import PRESSURE
+from iodaemon.backend.linux.protocol import LOCK_FILE
 from iodaemon.backend.linux.topology import SlotKind
 from iodaemon.doctor import (
+    account,
     accounting,
     clock,
     control_group,
@@ -20,13 +24,18 @@ from iodaemon.doctor import (
     freezing,
     journal_disk,
     limit,
+    place,
     runtime,
     topology,
     version,
 )
 from iodaemon.doctor.finding import Finding, Verdict, broken, lacking, ok
+from iodaemon.doctor.place import AS_ROOT, Place
 from iodaemon.doctor.scratch import PREFIX
 from iodaemon.errors import ConfigError
+
+_OWN_FILES: Final = ("daemon.lock", "journal.db", "journal.db-wal", "journal.db-shm", "boot_id")
+"""What the daemon makes in its state directory, the lock first (``daemon.place``)."""
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +49,9 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         slot: what is handed out.
         measured: what the running daemon says of its means; None: none answers.
         sampling: what it says of its sampling; None: it does not.
+        users: of its jobs that have not ended; None: it does not say.
+        service_uid: of the system's service, which is examined; None: a user's own daemon is.
+        keeper_dir: of the service.
     """
 
     state_dir: Path
@@ -49,6 +61,22 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     slot: SlotKind = "core"
     measured: Mapping[str, Any] | None = None
     sampling: Mapping[str, Any] | None = None
+    users: Sequence[str] | None = None
+    service_uid: int | None = None
+    keeper_dir: Path | None = None
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The directories, and whose they have to be."""
+        uid = os.geteuid() if self.service_uid is None else self.service_uid
+        own = Place(what="state directory", path=self.state_dir, owner_uid=uid, files=_OWN_FILES)
+        if self.service_uid is None or self.keeper_dir is None:
+            return (own,)
+        return (
+            own,
+            Place(what="keeper's directory", path=self.keeper_dir, owner_uid=0),
+            Place(what="sockets' directory", path=self.runtime_dir, owner_uid=0),
+        )
 
 
 def examine(subject: Subject) -> Iterator[Finding]:
@@ -66,6 +94,7 @@ def examine(subject: Subject) -> Iterator[Finding]:
     yield from _spoken(
         "I/O accounting",
         lambda: accounting.judge_counting(accounting.probe_counting(subject.state_dir, home)),
+        is_anothers=subject.service_uid is not None,
     )
     yield from _spoken(
         "I/O of other users", lambda: [accounting.judge_others(accounting.probe_others())]
@@ -74,6 +103,21 @@ def examine(subject: Subject) -> Iterator[Finding]:
     yield from control_group.judge_cgroups(cgroups)
     yield from _examine_machine(subject)
     yield from _examine_places(subject)
+    yield from _examine_service(subject)
+
+
+def _examine_service(subject: Subject) -> Iterator[Finding]:
+    """Whose everything is, and whether that can be said at all."""
+    yield from place.judge_places(subject.places)
+    answers = subject.measured is not None
+    yield place.judge_lock("daemon's lock", subject.state_dir / _OWN_FILES[0], answers=answers)
+    keeper = (subject.keeper_dir or subject.state_dir) / LOCK_FILE
+    yield place.judge_lock("keeper's lock", keeper, answers=answers)
+    yield account.examine_lookup()
+    if subject.users is not None:
+        yield account.judge_users(subject.users)
+    if subject.service_uid is not None:
+        yield account.examine_members(account.SERVICE_USER)
 
 
 def _examine_freezing(home: str | None) -> Iterator[Finding]:
@@ -101,6 +145,7 @@ def _examine_places(subject: Subject) -> Iterator[Finding]:
     yield from _spoken(
         "journal disk",
         lambda: journal_disk.judge_journal_disk(journal_disk.probe_journal_disk(subject.state_dir)),
+        is_anothers=subject.service_uid is not None,
     )
     yield from clock.judge_clock(clock.probe_clock())
     yield limit.judge_files(*limit.probe_files())
@@ -108,18 +153,30 @@ def _examine_places(subject: Subject) -> Iterator[Finding]:
     yield from _spoken(
         "runtime directory",
         lambda: [runtime.judge_runtime(runtime.probe_runtime(subject.runtime_dir))],
+        is_anothers=subject.service_uid is not None,
     )
 
 
-def _spoken(what: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """The check's findings; where the system refuses the very thing, that is the finding."""
+def _spoken(
+    what: str, check: Callable[[], Iterable[Finding]], *, is_anothers: bool = False
+) -> list[Finding]:
+    """The check's findings; where the system refuses the very thing, that is the finding.
+
+    Args:
+        what: a stable name.
+        check: makes them.
+        is_anothers: what is looked at is not who examines' to use: a refusal says nothing of it.
+    """
     try:
         return list(check())
     except (OSError, ConfigError) as error:
         problem = str(error)
         if isinstance(error, OSError) and error.strerror:
-            place = str(error.filename or "").partition(f"/{PREFIX}")[0]
-            problem = f"{place}: {error.strerror}" if place else error.strerror
+            where = str(error.filename or "").partition(f"/{PREFIX}")[0]
+            problem = f"{where}: {error.strerror}" if where else error.strerror
+        if isinstance(error, PermissionError) and os.geteuid() != 0 and is_anothers:
+            shown = f"not looked at: {problem}"
+            return [lacking(what, shown, cost="it may be wrong", remedy=AS_ROOT)]
         return [
             broken(
                 what,
@@ -134,14 +191,8 @@ def judge_daemon(measured: Mapping[str, Any]) -> Finding:
     """How the daemon that runs suspends, by its own words."""
     means = str(measured.get("suspend", "unknown"))
     shown = f"one runs; it suspends by {means}"
-    if means.startswith("signals") and means != "signals, as configured":
-        return lacking(
-            "daemon",
-            shown,
-            {"suspend": means},
-            cost="a job can see that it is suspended",
-            remedy="run the daemon as a systemd service with Delegate=yes",
-        )
+    if lack := find_lack(means):
+        return lacking("daemon", shown, {"suspend": means}, cost=lack.cost, remedy=lack.remedy)
     return ok("daemon", shown, {"suspend": means})
 
 

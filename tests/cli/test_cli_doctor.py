@@ -37,7 +37,7 @@ def test_how_the_daemon_suspends_comes_first(iod, told):
     first, advice = iod("doctor").out.splitlines()[:2]
 
     assert first.startswith("lacking  daemon               — one runs; it suspends by signals: /x")
-    assert advice.strip().startswith("a job can see that it is suspended; run the daemon as a")
+    assert advice.strip().startswith("jobs are suspended by SIGSTOP: a job can see that")
 
 
 @pytest.mark.node

@@ -12,8 +12,9 @@ from iodaemon.api import model
 from iodaemon.core.job import LIVE, SUSPENDED, Exit, JobState, Phase
 from iodaemon.core.rule import Rules
 from iodaemon.core.state import State
+from iodaemon.daemon.account import user_name
 from iodaemon.daemon.hinting import ImportedRun
-from iodaemon.daemon.record import job_record, load_line, output_path, shell_code, user_name
+from iodaemon.daemon.record import job_record, load_line, output_path, shell_code
 from iodaemon.daemon.submission import SubmittedJob
 
 API = (Path(__file__).parents[2] / "docs" / "api.md").read_text()

@@ -1,4 +1,5 @@
-"""What a daemon refuses to start on: one line that says what to do, and exit code 1."""
+"""What a daemon refuses to start on: one line that says what to do, and an exit code that
+systemd understands where trying again does not help."""
 
 import shutil
 import subprocess
@@ -62,7 +63,7 @@ def test_a_keeper_of_another_protocol_version(make_server):
 def test_a_state_directory_that_another_daemon_has(server):
     exit_code, lines = refusal(server)
 
-    assert exit_code == 1
+    assert exit_code == 78
     assert len(lines) == 1
     assert f"a daemon runs already on {server.state} (pid {server.process.pid}, " in lines[0]
     assert server.answers()

@@ -226,7 +226,7 @@ def test_any_other_address_is_refused_in_one_line(text):
 def test_a_daemon_does_not_start_on_an_address_that_others_can_reach(tmp_path):
     code, told = fails(tmp_path / "state", tmp_path / "run", *configured(tmp_path, "0.0.0.0:9750"))
 
-    assert 1 == code
+    assert 78 == code
     assert "metrics_listen is '0.0.0.0:9750'" in told
 
 

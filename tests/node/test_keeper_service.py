@@ -14,6 +14,8 @@ from harness import end, until
 from keeping import DAEMON, NOBODY, ServiceKeeper
 
 from iodaemon.backend.linux.keeper_command import keeper_command
+from iodaemon.backend.linux.process import find_state
+from iodaemon.cli import main
 
 pytestmark = [
     pytest.mark.node,
@@ -198,8 +200,66 @@ def test_a_directory_that_is_not_roots_is_refused(keeper):
 
     ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
 
-    assert 1 == ended.returncode
-    assert f"{keeper.state} is not this user's own directory; chown root: " in ended.stderr
+    assert 78 == ended.returncode
+    [line] = ended.stderr.splitlines()
+    assert (
+        f"{keeper.state} belongs to uid 65534, mode 0700; the keeper runs as uid 0: "
+        f"'chown 0 {keeper.state}; chmod go-w {keeper.state}'" in line
+    )
+
+
+def test_a_directory_of_sockets_that_is_not_roots_is_refused(keeper):
+    keeper.begin()
+    end(keeper.process.pid)
+    keeper.path.unlink()
+    os.chown(keeper.runtime, DAEMON.pw_uid, DAEMON.pw_gid)
+    command = keeper_command(keeper.state, keeper.path, 1, "signals", 1, 1, 1000)
+
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+
+    assert 78 == ended.returncode
+    [line] = ended.stderr.splitlines()
+    assert f"{keeper.runtime} belongs to uid {DAEMON.pw_uid}, mode 0700; the keeper runs" in line
+    assert not keeper.path.exists()
+
+
+def test_a_second_keeper_as_a_service_names_the_first_and_is_not_started_again(keeper):
+    line = keeper.begin()
+    line.ask("start", job=1, attempt=1, launch=keeper.launch("exec sleep 60"))
+    assert {"frozen": True} == line.ask("freeze", job=1, attempt=1)
+    command = keeper_command(keeper.state, keeper.runtime / "k", 1, "signals", 1, 1, 1000)
+
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+
+    assert 78 == ended.returncode
+    [told] = ended.stderr.splitlines()
+    assert f"a keeper runs already on {keeper.state} (pid {keeper.process.pid})" in told
+    [job] = line.ask("list", jobs=[[1, 1]])["jobs"]
+    assert job["frozen"]
+    line.ask("kill", job=1, attempt=1, signal=9)
+    keeper.status()
+
+
+def test_what_was_refused_thaws_nobodys_jobs(keeper, monkeypatch):
+    """systemd runs ExecStopPost= also after a start that came to nothing."""
+    line = keeper.begin()
+    started = line.ask("start", job=1, attempt=1, launch=keeper.launch("exec sleep 60"))
+    main_pid = started["shim"]["main_pid"]
+    line.ask("freeze", job=1, attempt=1)
+    config = keeper.root / "service.toml"
+    config.write_text(f'keeper_dir = "{keeper.state}"\nruntime_dir = "{keeper.runtime}"\n')
+    words = ["keeper", "--thaw", "--config", str(config)]
+
+    monkeypatch.setenv("EXIT_STATUS", "78")
+    assert 0 == main(words)
+    refused = find_state(main_pid)
+    monkeypatch.setenv("EXIT_STATUS", "KILL")
+    assert 0 == main(words)
+    until(lambda: find_state(main_pid) != "T", "the job's going on")
+
+    assert "T" == refused
+    line.ask("kill", job=1, attempt=1, signal=9)
+    keeper.status()
 
 
 def test_directories_of_jobs_that_ended_long_ago_are_the_keepers_to_remove(keeper):

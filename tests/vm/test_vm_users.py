@@ -102,7 +102,12 @@ def test_a_user_who_is_gone_is_named_and_the_others_go_on(service):
     service.machine.sh("userdel -r eve 2>/dev/null || true")
 
     service.ask("POST", f"/v1/jobs/{job}/resume", {}, user="root")
-    shown = service.await_state(job, "FAILED")
+    service.machine.until(
+        f"python3 -I -S /usr/local/lib/vm-ask GET /v1/jobs/{job} </dev/null | grep -q 'no account'",
+        what="the reason",
+    )
+    shown = service.show(job)
 
+    assert "HELD" == shown["state"]
     assert "uid 1003 has no account on this machine (any more)" in shown["reason"]["text"]
     assert 0 == service.run("true")[1]["exit_code"]

@@ -19,6 +19,10 @@ class AccountError(Exception):
     """The job cannot be run as this user; one line that says why."""
 
 
+class NoAccountError(AccountError):
+    """There is no such user now. There may be one again: a database may have been out of reach."""
+
+
 class Account(NamedTuple):
     """A user of this machine, as it is now: groups may have changed since the job was submitted."""
 
@@ -31,10 +35,11 @@ class Account(NamedTuple):
 
 
 def find_account(uid: object, min_uid: int) -> Account:
-    """The user with this number.
+    """The user with this number. May take for ever (nsswitch.conf), and cannot be interrupted.
 
     Raises:
-        AccountError: there is none, or jobs are not run as this one.
+        AccountError: jobs are not run as this one.
+        NoAccountError: there is none.
     """
     if not isinstance(uid, int) or isinstance(uid, bool) or uid < min_uid:
         raise AccountError(f"jobs of uid {uid} are not run here; min_uid is {min_uid}")
@@ -42,7 +47,7 @@ def find_account(uid: object, min_uid: int) -> Account:
         entry = pwd.getpwuid(uid)
         groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
     except (KeyError, OSError) as error:
-        raise AccountError(f"uid {uid} has no account on this machine (any more)") from error
+        raise NoAccountError(f"uid {uid} has no account on this machine (any more)") from error
     return Account(
         uid, entry.pw_gid, tuple(groups), entry.pw_name, entry.pw_dir, entry.pw_shell or "/bin/sh"
     )

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import resource
+import select
 import signal
 import time
 from collections.abc import Callable
@@ -38,6 +39,13 @@ _STOP_WITHIN_S: Final = 2.0
 _LOOK_S: Final = 0.01
 _SHELL_SIGTERM: Final = 128 + signal.SIGTERM
 """A shell's exit code when its last command died of it."""
+ACCOUNT_WITHIN_S: Final = 10.0
+"""For the databases to say who the submitter is. sssd gives up on its servers within about 10 s."""
+_KNOWN: Final = b"known\n"
+"""What the child says once they did; anything else is its trouble."""
+_NOT_NOW: Final = "-"
+_NOBODY: Final = "nobody"
+"""In place of the exit code of a command that was not run."""
 _DISK_TROUBLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 
 
@@ -206,15 +214,30 @@ class Attempt:
     def _let_go(self, pipes: tuple[int, int]) -> Message | None:
         """Let the child exec; None once it has, else what was in the way."""
         go_write, trouble_read = pipes
-        with contextlib.suppress(BrokenPipeError):
-            os.write(go_write, b"g")
+        _say_go(go_write)
+        if launching.has_submitter(self._launch):
+            if not select.select([trouble_read], [], [], ACCOUNT_WITHIN_S)[0]:
+                os.close(go_write)  # it goes no further, also if it is answered just now
+                os.close(trouble_read)
+                os.kill(self._main_pid, signal.SIGKILL)
+                return self._unanswered()
+            data = read_line(trouble_read)
+            if data == _KNOWN:
+                _say_go(go_write)
+                data = read_line(trouble_read)
+        else:
+            data = read_line(trouble_read)
         os.close(go_write)
-        trouble = read_line(trouble_read).decode(errors="replace").rstrip("\n")
         os.close(trouble_read)
-        if not trouble:
-            return None
-        code, _, text = trouble.partition(" ")
-        return {"never_ran": text, "exit_code": int(code) if code != "-" else None}
+        return _parse_trouble(data.decode(errors="replace").rstrip("\n")) if data else None
+
+    def _unanswered(self) -> Message:
+        """Nobody said who the submitter is: the start is tried again, and holds up no other's."""
+        text = (
+            f"the account databases (nsswitch.conf) did not answer for uid {self._launch['uid']} "
+            f"within {ACCOUNT_WITHIN_S:g} s; it is tried again"
+        )
+        return {"never_ran": text, "exit_code": None, "of_user": True}
 
     def _write_status(self, status: Message) -> None:
         """Durable, however long that takes: on a full disk the shim waits for space."""
@@ -241,17 +264,36 @@ def _be_the_job(
         launching.become(launch, enter)
         if os.read(go, 1) != b"g":
             os._exit(launching.NOT_RUNNABLE)  # the shim died, or had no right to start us
-        launch = launching.be_the_submitter(launch)
+        account = launching.find_submitter(launch)
+        if account is not None:
+            os.write(trouble, _KNOWN)
+            if os.read(go, 1) != b"g":
+                os._exit(launching.NOT_RUNNABLE)  # it came too late
+        launch = launching.be_the_submitter(launch, account)
         reach("job.ready")
         launching.execute(launch)
     except launching.LaunchError as error:
-        _tell_trouble(trouble, str(error.exit_code), error.problem)
-        os._exit(error.exit_code)
+        code = _NOBODY if error.exit_code is None else str(error.exit_code)
+        _tell_trouble(trouble, code, error.problem)
+        os._exit(error.exit_code or launching.NOT_RUNNABLE)
     except OSError as error:
-        _tell_trouble(trouble, "-", str(error))
+        _tell_trouble(trouble, _NOT_NOW, str(error))
         os._exit(launching.NOT_RUNNABLE)
     finally:
         os._exit(launching.NOT_RUNNABLE)
+
+
+def _say_go(pipe: int) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        os.write(pipe, b"g")
+
+
+def _parse_trouble(text: str) -> Message:
+    code, _, problem = text.partition(" ")
+    never_ran: Message = {"never_ran": problem, "exit_code": None}
+    if code == _NOBODY:
+        return {**never_ran, "of_user": True, "holds": True}
+    return never_ran if code == _NOT_NOW else {**never_ran, "exit_code": int(code)}
 
 
 def _tell_trouble(pipe: int, exit_code: str, text: str) -> None:

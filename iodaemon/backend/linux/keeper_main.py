@@ -10,10 +10,12 @@ import contextlib
 import os
 import stat
 import sys
+from typing import Final
 
 from iodaemon.backend.linux import protocol
 from iodaemon.backend.linux.connection import be_the_only_one, listen
 from iodaemon.backend.linux.freezer import Freezer
+from iodaemon.backend.linux.holder import find_holder
 from iodaemon.backend.linux.keeper import Keeper
 from iodaemon.backend.linux.means import choose_freezer, find_hierarchy
 from iodaemon.backend.linux.protocol import read_json
@@ -25,18 +27,25 @@ def main() -> int:
     """Keep until there is nothing left to keep; as a service, until a signal says so."""
     state, path, grace_s, means, *identity = sys.argv[1:]
     daemon_uid, daemon_gid, min_uid = map(int, identity) if identity else (None, None, None)
-    if identity and (problem := _find_problem(state)):
-        say(problem)
-        return 1
-    if not be_the_only_one(os.path.join(state, protocol.LOCK_FILE)):
-        say("another keeper runs; it ends")
-        return 0  # the daemon will reach that one
+    places = (state, os.path.dirname(path)) if identity else ()
+    for place in places:
+        if problem := _find_problem(place):
+            say(problem)
+            return HOPELESS
+    lock = os.path.join(state, protocol.LOCK_FILE)
+    if not be_the_only_one(lock):
+        say(f"a keeper runs already on {state} (pid {find_holder(lock)}); this one ends")
+        return HOPELESS if identity else 0  # the daemon will reach that one
     hierarchy = find_hierarchy() if identity and means != "signals" else None
     freezer = _open_freezer(state, hierarchy, means)
     service = None
     if daemon_uid is not None and min_uid is not None:
         service = Service(daemon_uid, min_uid, lambda: hierarchy and open_scope(hierarchy))
-    listener = listen(path, daemon_gid)
+    try:
+        listener = listen(path, daemon_gid)
+    except OSError as error:
+        say(f"{path} cannot be made ({error.strerror}); stop who answers there, or mend it")
+        return HOPELESS if identity else 1
     try:
         Keeper(state, listener, freezer, float(grace_s), service=service).serve()
     finally:
@@ -44,6 +53,10 @@ def main() -> int:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
     return 0
+
+
+HOPELESS: Final = 78
+"""EX_CONFIG of sysexits.h: systemd does not try again (RestartPreventExitStatus=)."""
 
 
 def _open_freezer(state: str, hierarchy: str | None, means: str) -> Freezer:
@@ -63,6 +76,14 @@ def _find_problem(state: str) -> str | None:
         found = os.lstat(state)
     except OSError as error:
         return f"{state} cannot be used ({error.strerror}); make it, owned by root, mode 0700"
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        return f"{state} is not this user's own directory; chown root: {state}; chmod 0700 {state}"
-    return None
+    if not stat.S_ISDIR(found.st_mode):
+        return f"{state} is no directory; move it away, and start the keeper again"
+    is_open = bool(found.st_mode & 0o022)
+    if found.st_uid == os.geteuid() and not is_open:
+        return None
+    who, mode = os.geteuid(), stat.S_IMODE(found.st_mode)
+    told = ", others may write to it" if is_open else ""
+    return (
+        f"{state} belongs to uid {found.st_uid}, mode {mode:04o}{told}; the keeper runs as uid "
+        f"{who}: 'chown {who} {state}; chmod go-w {state}', and start the keeper again"
+    )

@@ -15,6 +15,7 @@ from typing import Any, Final, NoReturn
 from iodaemon.backend.linux.account import (
     Account,
     AccountError,
+    NoAccountError,
     completed,
     create_output,
     find_account,
@@ -35,9 +36,12 @@ NOT_RUNNABLE: Final = 126
 
 
 class LaunchError(Exception):
-    """The command cannot be run; ``exit_code`` as a shell would give it."""
+    """The command cannot be run; ``exit_code`` as a shell would give it.
 
-    def __init__(self, problem: str, exit_code: int) -> None:
+    None: whom it is to be run as does not exist now.
+    """
+
+    def __init__(self, problem: str, exit_code: int | None) -> None:
         super().__init__(problem)
         self.problem = problem
         self.exit_code = exit_code
@@ -115,18 +119,27 @@ def _change_directory(path: str) -> None:
         ) from error
 
 
-def be_the_submitter(launch: Launch) -> Launch:
+def has_submitter(launch: Launch) -> bool:
+    """True where the job is run as somebody else than its keeper."""
+    return launch["min_uid"] is not None
+
+
+def be_the_submitter(launch: Launch, account: Account | None) -> Launch:
     """Be the user who submitted the job, enter its directory, open its files.
 
     The job's own output file is made while that is still possible; all else is done as the user.
+
+    Args:
+        launch: what.
+        account: of ``find_submitter``.
 
     Returns:
         The launch with the environment that such a user has.
 
     Raises:
-        LaunchError: the user is none to run jobs as, or a file is not the user's to open.
+        LaunchError: a file is not the user's to open.
     """
-    account, output = _find_account(launch), None
+    output = None
     if account is not None:
         output = None if launch["stdout"] else create_output(launch["output"], account)
         forget_protection()
@@ -137,12 +150,18 @@ def be_the_submitter(launch: Launch) -> Launch:
     return launch
 
 
-def _find_account(launch: Launch) -> Account | None:
-    """None: as the user that this process has already."""
-    if launch["min_uid"] is None:
+def find_submitter(launch: Launch) -> Account | None:
+    """Whom to become; None: the user that this process is already. May take for ever.
+
+    Raises:
+        LaunchError: there is no such user, or none to run jobs as.
+    """
+    if not has_submitter(launch):
         return None
     try:
         return find_account(launch.get("uid"), launch["min_uid"])
+    except NoAccountError as error:
+        raise LaunchError(str(error), None) from error
     except AccountError as error:
         raise LaunchError(str(error), NOT_RUNNABLE) from error
 

@@ -9,6 +9,7 @@ import contextlib
 import os
 import zlib
 
+from iodaemon.backend.linux.delegation import UNDELEGATED, find_undelegated
 from iodaemon.backend.linux.directory import JobDirectories
 from iodaemon.backend.linux.freezer import CgroupFreezer, SignalFreezer
 from iodaemon.backend.linux.protocol import Message
@@ -54,6 +55,8 @@ def freezer_of(record: Message, directories: JobDirectories) -> CgroupFreezer | 
 def _opened(base: str) -> CgroupFreezer:
     freezer = CgroupFreezer(base)
     freezer.open()
+    if find_undelegated(os.path.dirname(base)):
+        freezer.detail += f", {UNDELEGATED}"
     return freezer
 
 

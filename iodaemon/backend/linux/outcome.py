@@ -40,6 +40,7 @@ def ended(job_id: JobId, attempt: int, status: Message, now_s: float) -> list[ev
                 attempt=attempt,
                 problem=status["never_ran"],
                 exit_code=status["exit_code"],
+                holds=bool(status.get("holds")),
             )
         ]
     if is_stopped_from_outside(status):
@@ -104,7 +105,9 @@ def is_stopped_from_outside(status: Message) -> bool:
 
 def is_of_the_machine(status: Message) -> bool:
     """True when it never ran for a reason that may pass, and that other jobs would meet too."""
-    return "never_ran" in status and status["exit_code"] is None
+    if "never_ran" not in status or status.get("of_user"):
+        return False
+    return status["exit_code"] is None
 
 
 def orphaned(

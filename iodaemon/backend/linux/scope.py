@@ -14,6 +14,7 @@ import subprocess
 import time
 from typing import Final
 
+from iodaemon.backend.linux.delegation import UNDELEGATED, find_undelegated
 from iodaemon.backend.linux.freezer import CgroupFreezer
 
 UNIT: Final = "iodaemon-jobs.scope"
@@ -46,6 +47,8 @@ def open_scope(hierarchy: str) -> CgroupFreezer:
         with contextlib.suppress(ProcessLookupError):
             _move(pid, os.path.join(base, "keeper"))
     freezer.take_controls()
+    if find_undelegated(base):
+        freezer.detail += f", {UNDELEGATED}"
     return freezer
 
 

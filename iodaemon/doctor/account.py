@@ -1,0 +1,120 @@
+"""Whether this machine says who is who, how soon, and who the users and administrators are."""
+
+from __future__ import annotations
+
+import grp
+import os
+import time
+from collections.abc import Callable, Collection
+from typing import Final
+
+from iodaemon.backend.linux.name_service import Lookups, find_groups, find_uid
+from iodaemon.doctor.finding import Finding, broken, lacking, ok
+
+WITHIN_S: Final = 3.0
+SERVICE_USER: Final = "iodaemon"
+"""And the group of who may act on all jobs (systemd/sysusers.conf)."""
+_SLOW_S: Final = 0.5
+"""A start of a job takes 5 ms without."""
+_REMEDY: Final = (
+    "see 'time getent passwd {uid}', passwd and group in /etc/nsswitch.conf, and sssd, nslcd "
+    "or LDAP"
+)
+
+
+def probe_lookup(
+    uid: int, look_up: Callable[[int], object] = find_groups, within_s: float = WITHIN_S
+) -> float | None:
+    """How long the databases take to say which groups the user is in, s; None: too long."""
+    began_s = time.monotonic()
+    answer = Lookups(look_up, fresh_s=0).get(uid, within_s)
+    return None if answer is None else time.monotonic() - began_s
+
+
+def judge_lookup(uid: int, took_s: float | None, within_s: float = WITHIN_S) -> Finding:
+    """Before each start of a job as a user, that user is looked up."""
+    what = "account lookup"
+    if took_s is None:
+        return broken(
+            what,
+            f"no answer for uid {uid} within {within_s:g} s",
+            {"took_s": None},
+            cost="no job of others starts, users are numbers; jobs that run go on",
+            remedy=_REMEDY.format(uid=uid),
+        )
+    shown, values = f"uid {uid} and its groups in {took_s * 1000:.1f} ms", {"took_s": took_s}
+    if took_s < _SLOW_S:
+        return ok(what, shown, values)
+    cost = "each start of a job as another user waits so long"
+    return lacking(what, shown, values, cost=cost, remedy=_REMEDY.format(uid=uid))
+
+
+def examine_lookup() -> Finding:
+    """Of who examines."""
+    uid = os.geteuid()
+    return judge_lookup(uid, probe_lookup(uid))
+
+
+def find_service_uid() -> int | None:
+    """Whose daemon the system's service is; None: it is not set up, or nobody answers."""
+    answer = Lookups(find_uid, fresh_s=0).get(SERVICE_USER, WITHIN_S)
+    return None if answer is None else answer.value
+
+
+def find_members(group: str) -> tuple[str, ...] | None:
+    """Who is in the group beside those that have it as their first; None: there is none."""
+    try:
+        return tuple(grp.getgrnam(group).gr_mem)
+    except KeyError:
+        return None
+
+
+def examine_members(group: str) -> Finding:
+    """Who may act on all jobs."""
+    answer = Lookups(find_members, fresh_s=0).get(group, WITHIN_S)
+    return judge_members(
+        group, None if answer is None else answer.value, is_answered=answer is not None
+    )
+
+
+def judge_members(
+    group: str, members: tuple[str, ...] | None, *, is_answered: bool = True
+) -> Finding:
+    """Whether there is such a group, and who is in it."""
+    what = "group of admins"
+    if not is_answered:
+        return broken(
+            what,
+            f"no answer who is in group {group} within {WITHIN_S:g} s",
+            cost="who was not looked up before has the rights of their login",
+            remedy=f"see 'getent group {group}' and group in /etc/nsswitch.conf",
+        )
+    if members is None:
+        return lacking(
+            what,
+            f"there is no group {group}",
+            cost="root alone acts on other users' jobs",
+            remedy=f"'groupadd --system {group}', then restart the daemon",
+        )
+    shown = ", ".join(members) or "nobody"
+    return ok(what, f"{group}: {shown}, and root", {"members": len(members)})
+
+
+def judge_users(users: Collection[str]) -> Finding:
+    """Whether all jobs' users have accounts.
+
+    Args:
+        users: of all jobs that have not ended; a number stands for who has no name.
+    """
+    what = "users of jobs"
+    gone = sorted({user for user in users if user.isdigit()}, key=int)
+    values = {"users": len(set(users)), "without_account": len(gone)}
+    if not gone:
+        return ok(what, f"{len(set(users))}, all with an account", values)
+    return lacking(
+        what,
+        f"no account: uid {', '.join(gone)}",
+        values,
+        cost="what runs goes on; what waits is held",
+        remedy="make the account again and 'iod resume' the jobs, or 'iod cancel' them",
+    )

@@ -1,0 +1,146 @@
+"""Whose the directories are, and who holds the locks in them. Nothing is made or locked here."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from iodaemon.backend.linux.holder import find_holder
+from iodaemon.doctor.finding import Finding, Values, broken, lacking, ok
+
+AS_ROOT: Final = "run 'iod doctor' as root"
+_OTHERS_WRITE: Final = 0o022
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A directory that has to be somebody's alone.
+
+    Attributes:
+        what: a stable name.
+        path: of it.
+        owner_uid: whose it has to be.
+        files: in it, that have to be theirs as well, where they exist.
+    """
+
+    what: str
+    path: Path
+    owner_uid: int
+    files: Sequence[str] = ()
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose a directory is.
+
+    Attributes:
+        unseen: why it could not be looked at; empty: it was.
+        uid: its owner; None: it does not exist.
+        mode: its permissions.
+        strange: a file in it of another owner, and that owner; None: there is none.
+        blind: files in it could not be looked at.
+    """
+
+    unseen: str = ""
+    uid: int | None = None
+    mode: int = 0o700
+    strange: tuple[str, int] | None = None
+    blind: bool = False
+
+
+def probe_place(place: Place) -> Reading:
+    """Look at it; as who may not, say so."""
+    try:
+        status = os.stat(place.path)
+    except FileNotFoundError:
+        return Reading()
+    except OSError as error:
+        return Reading(unseen=error.strerror or str(error))
+    strange, blind = None, False
+    for name in place.files:
+        try:
+            uid = os.lstat(place.path / name).st_uid
+        except FileNotFoundError:
+            continue
+        except OSError:
+            blind = True
+            break
+        if uid != place.owner_uid:
+            strange = (name, uid)
+            break
+    mode = stat.S_IMODE(status.st_mode)
+    return Reading(uid=status.st_uid, mode=mode, strange=strange, blind=blind)
+
+
+def judge_place(place: Place, reading: Reading) -> Finding:
+    """The owner, who may write, and whose the files in it are."""
+    wanted, path = place.owner_uid, place.path
+    values: Values = {"owner_uid": reading.uid, "wanted_uid": wanted, "mode": reading.mode}
+    if reading.unseen:
+        return _unseen(place.what, f"{path}: {reading.unseen}")
+    if reading.uid is None:
+        return ok(place.what, f"{path} does not exist yet", values)
+    shown = f"{path}: uid {reading.uid}, mode {reading.mode:04o}"
+    remedy = ""
+    if reading.uid != wanted:
+        shown, remedy = f"{shown}, wanted is uid {wanted}", f"'chown -R {wanted} {path}/' as root"
+    elif reading.mode & _OTHERS_WRITE:
+        shown, remedy = f"{shown}, others may write to it", f"'chmod go-w {path}/'"
+    elif reading.strange is not None:
+        name, uid = reading.strange
+        shown = f"{shown}, but {name} in it is of uid {uid}"
+        remedy = f"'chown -R {wanted} {path}/' as root"
+    if remedy:
+        cost = "it refuses to start; jobs that run go on"
+        return broken(place.what, shown, values, cost=cost, remedy=remedy)
+    if reading.blind:
+        shown += "; what is in it may not be looked at"
+    return ok(place.what, shown, values)
+
+
+def _unseen(what: str, shown: str) -> Finding:
+    return lacking(what, f"not looked at: {shown}", cost="it may be wrong", remedy=AS_ROOT)
+
+
+def judge_lock(what: str, path: Path, *, answers: bool) -> Finding:
+    """Who holds the lock in this file; a holder that nobody hears is told.
+
+    Args:
+        what: a stable name.
+        path: of the lock.
+        answers: a daemon answers.
+    """
+    try:
+        pid = find_holder(str(path))
+    except FileNotFoundError:
+        return ok(what, f"{path} does not exist yet", {"pid": None})
+    except OSError as error:
+        return _unseen(what, f"{path}: {error.strerror}")
+    if pid is None:
+        return ok(what, f"nobody holds {path}", {"pid": None})
+    shown, values = f"pid {pid} ({_name_of(pid)}) holds {path}", {"pid": pid}
+    if answers or "keeper" in what:
+        return ok(what, shown, values)
+    return lacking(
+        what,
+        f"{shown}, and no daemon answers",
+        values,
+        cost="no other daemon starts on this directory",
+        remedy=f"wait for it while it starts, else see its log, or 'kill {pid}'; jobs go on",
+    )
+
+
+def _name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return "gone, or hidden"
+
+
+def judge_places(places: Sequence[Place]) -> Iterator[Finding]:
+    """Each of them."""
+    for place in places:
+        yield judge_place(place, probe_place(place))

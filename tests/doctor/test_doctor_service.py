@@ -1,0 +1,276 @@
+"""What the examination finds of a service: whose its places are, who holds them, who is who."""
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from iodaemon.backend.linux.delegation import UNDELEGATED, find_lack, find_undelegated
+from iodaemon.backend.linux.holder import find_holder
+from iodaemon.doctor import account, examine
+from iodaemon.doctor.account import judge_lookup, judge_members, judge_users, probe_lookup
+from iodaemon.doctor.finding import Verdict
+from iodaemon.doctor.place import Place, judge_lock, judge_place, probe_place
+
+BROKEN, LACKING, OK = Verdict.BROKEN, Verdict.LACKING, Verdict.OK
+NOBODY = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+def examined(path, *, owner_uid=None, files=("journal.db",)):
+    uid = os.geteuid() if owner_uid is None else owner_uid
+    place = Place(what="state directory", path=path, owner_uid=uid, files=files)
+    return judge_place(place, probe_place(place))
+
+
+@contextlib.contextmanager
+def as_nobody():
+    """What this process looks at, it looks at as somebody else."""
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+# -- places ----------------------------------------------------------------------------------------
+
+
+def test_a_directory_of_its_owners_is_ok_and_one_that_is_not_there_too(tmp_path):
+    tmp_path.chmod(0o700)
+    (tmp_path / "journal.db").touch()
+
+    assert [OK, OK] == [examined(path).verdict for path in (tmp_path, tmp_path / "none")]
+
+
+@as_root
+@pytest.mark.parametrize("what", ["directory", "file"])
+def test_what_belongs_to_another_is_broken_and_says_how_to_give_it_back(tmp_path, what):
+    (tmp_path / "journal.db").touch()
+    os.chown(tmp_path if what == "directory" else tmp_path / "journal.db", NOBODY, NOBODY)
+
+    found = examined(tmp_path)
+
+    assert BROKEN == found.verdict
+    assert f"uid {NOBODY}" in found.measured
+    assert f"'chown -R 0 {tmp_path}/' as root" == found.remedy
+
+
+def test_a_directory_that_others_write_to_is_broken(tmp_path):
+    tmp_path.chmod(0o777)
+
+    found = examined(tmp_path)
+
+    assert (BROKEN, f"'chmod go-w {tmp_path}/'") == (found.verdict, found.remedy)
+
+
+@as_root
+def test_who_may_not_look_is_told_so_and_nothing_is_taken_for_broken(tmp_path):
+    (tmp_path / "state").mkdir(mode=0o700)
+    tmp_path.chmod(0o700)
+    (tmp_path / "state" / "daemon.lock").touch()
+    with as_nobody():
+        place = examined(tmp_path / "state", owner_uid=0)
+        lock = judge_lock("daemon's lock", tmp_path / "state" / "daemon.lock", answers=True)
+
+    assert [LACKING, LACKING] == [place.verdict, lock.verdict]
+    assert all(each.measured.startswith("not looked at: ") for each in (place, lock))
+    assert {"run 'iod doctor' as root"} == {place.remedy, lock.remedy}
+
+
+@as_root
+def test_what_is_in_a_directory_that_may_be_seen_need_not_be():
+    with tempfile.TemporaryDirectory() as place:
+        (Path(place) / "journal.db").touch()
+        with as_nobody():
+            found = examined(Path(place), owner_uid=0)
+
+    assert (OK, True) == (found.verdict, "may not be looked at" in found.measured)
+
+
+# -- locks -----------------------------------------------------------------------------------------
+
+HOLD = """
+import fcntl, os, sys
+lock = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+getattr(fcntl, sys.argv[2])(lock, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def held(path, how):
+    words = [sys.executable, "-c", HOLD, str(path), how]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert b"held\n" == process.stdout.readline()
+        yield process.pid
+        process.stdin.close()
+
+
+@pytest.mark.parametrize("how", ["flock", "lockf"])
+def test_who_holds_a_lock_is_found_without_taking_it(tmp_path, how):
+    path = tmp_path / "daemon.lock"
+    with held(path, how) as pid:
+        found = find_holder(str(path))
+        answering = judge_lock("daemon's lock", path, answers=True)
+        silent = judge_lock("daemon's lock", path, answers=False)
+
+    assert pid == found
+    assert (OK, pid) == (answering.verdict, answering.values["pid"])
+    assert LACKING == silent.verdict
+    assert f"pid {pid} (python" in silent.measured
+    assert find_holder(str(path)) is None
+
+
+def test_who_waits_for_a_lock_or_only_reads_holds_none(tmp_path):
+    path = tmp_path / "daemon.lock"
+    with path.open("w+") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+
+        assert find_holder(str(path)) is None
+
+
+def test_a_lock_that_nobody_holds_is_ok(tmp_path):
+    (tmp_path / "daemon.lock").touch()
+
+    found = [judge_lock("x", tmp_path / name, answers=False) for name in ("daemon.lock", "none")]
+
+    assert [OK, OK] == [each.verdict for each in found]
+
+
+# -- accounts --------------------------------------------------------------------------------------
+
+
+def test_databases_that_say_nothing_are_broken_after_the_time_that_is_told():
+    silence = threading.Event()
+
+    took_s = probe_lookup(7, lambda _: silence.wait(), within_s=0.1)
+    silence.set()
+    found = judge_lookup(7, took_s, 0.1)
+
+    assert took_s is None
+    assert (BROKEN, "no answer for uid 7 within 0.1 s") == (found.verdict, found.measured)
+    assert "time getent passwd 7" in found.remedy
+
+
+@pytest.mark.parametrize(("took_s", "verdict"), [(0.001, OK), (2.0, LACKING)])
+def test_databases_that_answer_are_judged_by_how_soon(took_s, verdict):
+    assert verdict == judge_lookup(7, took_s).verdict
+
+
+def test_the_databases_of_this_machine_answer():
+    assert OK == account.examine_lookup().verdict
+
+
+def test_users_without_an_account_are_named_by_number():
+    found = judge_users(["ann", "1003", "1003", "bob", "997"])
+
+    assert (LACKING, "no account: uid 997, 1003") == (found.verdict, found.measured)
+    assert OK == judge_users(["ann", "ann"]).verdict
+    assert OK == judge_users([]).verdict
+
+
+def test_the_administrators_are_named():
+    found = judge_members("iodaemon", ("ann", "bob"))
+    nobody = judge_members("iodaemon", ())
+    none = judge_members("iodaemon", None)
+    silent = judge_members("iodaemon", None, is_answered=False)
+
+    assert "iodaemon: ann, bob, and root" == found.measured
+    assert [OK, OK, LACKING, BROKEN] == [x.verdict for x in (found, nobody, none, silent)]
+
+
+def test_a_group_that_does_not_exist_is_lacking():
+    assert LACKING == account.examine_members("no-such-group").verdict
+
+
+# -- delegation ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unit(tmp_path):
+    """A unit's cgroup as it looks, in a place where directories can be marked."""
+    path = tmp_path / "user@1000.service" / "app.slice" / "iodaemon.service"
+    (path / "below").mkdir(parents=True)
+    try:
+        os.setxattr(path.parent.parent, "user.delegate", b"1")
+    except OSError:
+        pytest.skip("no such attributes on this file system")
+    return path
+
+
+def test_a_unit_that_is_not_marked_is_not_delegated_though_its_manager_is(unit):
+    found = [find_undelegated(str(path), is_systemd=True) for path in (unit, unit / "below")]
+
+    assert ["iodaemon.service"] * 2 == found
+
+
+def test_a_unit_that_is_marked_is_delegated(unit):
+    os.setxattr(unit, "user.delegate", b"1")
+
+    assert "" == find_undelegated(str(unit / "below"), is_systemd=True)
+
+
+def test_without_systemd_or_a_unit_nothing_is_to_be_delegated(unit, tmp_path):
+    assert "" == find_undelegated(str(unit), is_systemd=False)
+    assert "" == find_undelegated("/sys/fs/cgroup/somewhere", is_systemd=True)
+
+
+@pytest.mark.parametrize(
+    ("detail", "cost", "remedy"),
+    [
+        ("signals: /x is not writable (Permission denied)", "SIGSTOP", "Delegate=yes"),
+        (f"cgroup v2 at /x/iodaemon.service/y, {UNDELEGATED}", "systemd holds", "Delegate=yes"),
+        (f"cgroup v2 at /x/iodaemon-jobs.scope, {UNDELEGATED}", "systemd", "systemctl stop iodaem"),
+    ],
+)
+def test_what_it_costs_and_what_to_write_is_said(detail, cost, remedy):
+    lack = find_lack(detail)
+
+    assert cost in lack.cost
+    assert remedy in lack.remedy
+
+
+@pytest.mark.parametrize("detail", ["cgroup v2 at /x", "signals, as configured", "simulated"])
+def test_what_is_as_it_should_be_lacks_nothing(detail):
+    assert find_lack(detail) is None
+
+
+# -- the service as a whole ------------------------------------------------------------------------
+
+
+@as_root
+def test_a_service_is_examined_with_all_its_places(tmp_path):
+    names = ("state", "keeper", "run")
+    state, keeper, run = (tmp_path / name for name in names)
+    for path in (state, keeper, run):
+        path.mkdir(mode=0o700)
+    os.chown(state, NOBODY, NOBODY)
+    os.chown(keeper, NOBODY, NOBODY)
+    subject = examine.Subject(
+        state_dir=state,
+        runtime_dir=run,
+        directory=Path("/"),
+        service_uid=NOBODY,
+        keeper_dir=keeper,
+        users=["root", "1003"],
+    )
+
+    found = {each.what: each.verdict for each in examine._examine_service(subject)}
+
+    assert {
+        "state directory": OK,
+        "keeper's directory": BROKEN,
+        "sockets' directory": OK,
+        "daemon's lock": OK,
+        "keeper's lock": OK,
+        "account lookup": OK,
+        "users of jobs": LACKING,
+    } == {what: verdict for what, verdict in found.items() if what != "group of admins"}

@@ -1,0 +1,183 @@
+"""Answers that may never come: who waits, for how long, and what is known meanwhile."""
+
+import asyncio
+import os
+import pwd
+import threading
+import time
+
+import pytest
+
+from iodaemon.backend.linux import name_service
+from iodaemon.backend.linux.name_service import (
+    MOST_AT_ONCE,
+    Lookups,
+    find_groups,
+    find_name,
+    find_uid,
+)
+
+
+class Database:
+    """One that can be told to say nothing, and counts what it is asked."""
+
+    def __init__(self):
+        self.speaks = threading.Event()
+        self.speaks.set()
+        self.values = {}
+        self.asked = []
+
+    def look_up(self, key):
+        self.asked.append(key)
+        self.speaks.wait()
+        return self.values.get(key)
+
+
+@pytest.fixture
+def database():
+    database = Database()
+    yield database
+    database.speaks.set()
+
+
+@pytest.fixture
+def complaints():
+    return []
+
+
+@pytest.fixture
+def lookups(database, complaints):
+    return Lookups(
+        database.look_up, fresh_s=3600, on_silence=lambda key, s: complaints.append((key, s))
+    )
+
+
+def wait_for(lookups, key):
+    until_s = time.monotonic() + 20
+    while lookups.known(key) is None:
+        assert time.monotonic() < until_s
+        time.sleep(0.001)
+    return lookups.known(key).value
+
+
+def test_what_is_answered_is_kept_and_not_asked_for_again(database, lookups):
+    database.values[7] = "ann"
+
+    answers = [lookups.get(7, 20).value for _ in range(3)]
+
+    assert ["ann"] * 3 == answers
+    assert [7] == database.asked
+
+
+def test_nobody_waits_longer_than_said_and_only_the_first_waits_at_all(
+    database, lookups, complaints
+):
+    database.speaks.clear()
+    began_s = time.monotonic()
+
+    answers = [lookups.get(key, 0.2) for key in (7, 7, 8, 9) for _ in range(5)]
+
+    assert [None] * 20 == answers
+    assert time.monotonic() - began_s < 2
+    assert [(7, 0.2)] == complaints
+    assert [7, 8, 9] == sorted(database.asked)
+
+
+def test_what_comes_late_is_known_from_then_on(database, lookups):
+    database.values[7] = "ann"
+    database.speaks.clear()
+    assert lookups.get(7, 0.01) is None
+
+    database.speaks.set()
+
+    assert "ann" == wait_for(lookups, 7)
+    assert "ann" == lookups.get(7, 20).value
+
+
+def test_an_old_answer_holds_while_no_new_one_comes(database):
+    lookups = Lookups(database.look_up, fresh_s=0)
+    database.values[7] = "ann"
+    lookups.get(7, 20)
+    database.speaks.clear()
+
+    assert "ann" == lookups.get(7, 0.01).value
+    asyncio.run(lookups.refresh(7, 0.01))
+    assert "ann" == lookups.known(7).value
+
+
+def test_so_many_hang_at_a_time_and_no_more(database, lookups):
+    database.speaks.clear()
+
+    answers = {lookups.get(key, 0.01) for key in range(10 * MOST_AT_ONCE)}
+
+    assert {None} == answers
+    assert MOST_AT_ONCE == len(database.asked)
+
+
+def test_a_refresh_leaves_the_event_loop_to_others(database, lookups, complaints):
+    database.speaks.clear()
+
+    async def both():
+        ticks = 0
+
+        async def tick():
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0.01)
+                ticks += 1
+
+        ticking = asyncio.create_task(tick())
+        await lookups.refresh(7, 0.5)
+        ticking.cancel()
+        await lookups.refresh(7, 3600)  # it is known to hang
+        return ticks
+
+    assert asyncio.run(both()) > 10
+    assert [(7, 0.5)] == complaints
+
+
+def test_a_refresh_waits_for_what_is_new(database):
+    lookups = Lookups(database.look_up, fresh_s=0)
+    for name in ("ann", "bob"):
+        database.values[7] = name
+        asyncio.run(lookups.refresh(7, 20))
+
+        assert name == lookups.known(7).value
+
+
+def test_a_database_that_fails_has_not_answered(lookups, database):
+    def fail(key):
+        raise OSError(5, "Input/output error")
+
+    lookups = Lookups(fail, fresh_s=3600)
+
+    assert lookups.get(7, 20) is None
+    assert lookups.known(7) is None
+
+
+def test_it_complains_again_after_a_while_and_not_before(database, complaints, monkeypatch):
+    lookups = Lookups(
+        database.look_up, fresh_s=0, on_silence=lambda key, s: complaints.append((key, s))
+    )
+    for every_s in (3600.0, 0.0):
+        monkeypatch.setattr(name_service, "COMPLAIN_EVERY_S", every_s)
+        for key in (1, 2):
+            database.speaks.clear()
+            asyncio.run(lookups.refresh(key, 0.01))
+            database.speaks.set()
+            wait_for(lookups, key)
+        lookups = Lookups(
+            database.look_up, fresh_s=0, on_silence=lambda key, s: complaints.append((key, s))
+        )
+
+    assert [1, 1, 2] == [key for key, _ in complaints]
+
+
+def test_the_system_says_who_is_who():
+    me = pwd.getpwuid(os.geteuid())
+
+    assert me.pw_name == find_name(me.pw_uid)
+    assert me.pw_uid == find_uid(me.pw_name)
+    assert frozenset(os.getgrouplist(me.pw_name, me.pw_gid)) == find_groups(me.pw_uid)
+    assert (None, None) == (find_name(3_999_999_999), find_uid("no-such-user"))
+    assert frozenset() == find_groups(3_999_999_999)

@@ -1,0 +1,153 @@
+"""Account databases (nsswitch.conf) that do not answer: real ones, in a namespace of their own."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from hanging import databases_of
+from harness import until
+from keeping import NOBODY, ServiceKeeper
+
+from iodaemon.backend.linux.attempt import ACCOUNT_WITHIN_S
+
+pytestmark = pytest.mark.node
+
+
+@pytest.fixture
+def databases():
+    place = Path(tempfile.mkdtemp(prefix="iod-nss-"))
+    place.chmod(0o755)
+    try:
+        yield databases_of(place)
+    finally:
+        shutil.rmtree(place)
+
+
+class SilencedKeeper(ServiceKeeper):
+    """A keeper whose accounts are in these databases."""
+
+    def __init__(self, databases):
+        super().__init__("signals")
+        self.databases = databases
+
+    def prefix(self, command):
+        return self.databases.command(*command)
+
+
+@pytest.fixture
+def keeper(databases):
+    with SilencedKeeper(databases) as keeper:
+        yield keeper
+        databases.answer()
+
+
+def test_a_start_waits_for_its_user_no_longer_than_said_and_nobody_waits_with_it(keeper, databases):
+    line = keeper.begin()
+    line.ask("start", job=1, attempt=1, launch=keeper.launch("exec sleep 60"))
+    databases.fall_silent()
+    line.say(("start", {"job": 2, "attempt": 1, "launch": keeper.launch("echo ran")}))
+
+    began_s = time.monotonic()
+    other = keeper.line()
+    assert other.ask("freeze", job=1, attempt=1) == {"frozen": True}
+    assert other.ask("thaw", job=1, attempt=1) == {"frozen": False}
+    assert time.monotonic() - began_s < ACCOUNT_WITHIN_S / 2
+    answer = line.hear()
+    waited_s = time.monotonic() - began_s
+
+    assert 0.5 * ACCOUNT_WITHIN_S < waited_s < 3 * ACCOUNT_WITHIN_S
+    status = answer["ok"]["status"]
+    assert (
+        f"the account databases (nsswitch.conf) did not answer for uid {NOBODY.pw_uid} "
+        f"within {ACCOUNT_WITHIN_S:g} s; it is tried again" == status["never_ran"]
+    )
+    assert (None, True) == (status["exit_code"], status["of_user"])
+    assert not (keeper.directory(2) / "output").exists()
+    databases.answer()
+    assert "shim" in line.ask("start", job=2, attempt=2, launch=keeper.launch("echo ran"))
+    line.ask("kill", job=1, attempt=1, signal=9)
+    keeper.status(1)
+
+
+def test_what_waits_for_its_user_can_be_killed(keeper, databases):
+    line = keeper.begin()
+    databases.fall_silent()
+    line.say(("start", {"job": 1, "attempt": 1, "launch": keeper.launch("echo ran")}))
+    until((keeper.directory(1) / "shim.json").exists, "the child")
+    other = keeper.line()
+    other.ask("kill", job=1, attempt=1, signal=9)
+
+    assert 9 == keeper.status()["exit"]["signal"]
+    assert not (keeper.directory(1) / "output").exists()
+
+
+BESIDE = """
+import asyncio, json, os, sys, time
+from iodaemon.daemon import account
+
+async def main():
+    loop = asyncio.get_running_loop()
+    worst_s, ending = 0.0, asyncio.Event()
+    async def tick():
+        nonlocal worst_s
+        while not ending.is_set():
+            before_s = loop.time()
+            await asyncio.sleep(0.01)
+            worst_s = max(worst_s, loop.time() - before_s)
+    ticking = asyncio.create_task(tick())
+    began_s = loop.time()
+    for uid in (0, 65534, 4001, 4002, 4003):
+        await account.refresh_groups(uid)
+    names = [account.user_name(uid) for uid in (0, 4001, 4002, 4003, 4004)]
+    try:
+        user = await asyncio.to_thread(account.parse_user, "ann")
+    except Exception as error:
+        user = str(error)
+    known = account.groups_of_users().known(65534)
+    ending.set()
+    await ticking
+    told = {"worst_s": worst_s, "took_s": loop.time() - began_s, "names": names, "user": user}
+    told["groups"] = None if known is None else sorted(known.value)
+    print(json.dumps(told), flush=True)
+
+asyncio.run(main())
+"""
+
+
+def speak(databases):
+    """What a process that serves finds out, and how long its event loop stood still."""
+    command = databases.command(sys.executable, "-c", BESIDE)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert 0 == ended.returncode, ended.stderr
+    return json.loads(ended.stdout), ended.stderr.splitlines()
+
+
+def test_the_event_loop_goes_on_while_nobody_says_who_is_who(databases):
+    databases.fall_silent()
+
+    told, said = speak(databases)
+
+    # 'files' knows the name of root; the groups, also of root, are asked of all databases
+    assert told["worst_s"] < 1.0
+    assert told["took_s"] < 30
+    assert ["4001", "4002", "4003", "4004"] == told["names"][1:]
+    assert told["groups"] is None
+    assert "do not answer who 'ann' is; write the user's number" in told["user"]
+    assert any("the account databases (nsswitch.conf) do not answer" in line for line in said)
+    assert len(said) <= 3
+
+
+def test_databases_that_answer_are_believed(databases):
+    told, said = speak(databases)
+
+    expected = os.getgrouplist(NOBODY.pw_name, NOBODY.pw_gid)
+    assert ["root", "4001", "4002", "4003", "4004"] == told["names"]
+    assert sorted(set(expected)) == told["groups"]
+    assert "no user 'ann' on this machine; write a name or a number" == told["user"]
+    assert [] == said
