@@ -250,7 +250,7 @@ def _kept(layout: Layout, found: Found) -> list[Step]:
     kept = ", ".join((*layout.data, *layout.elsewhere, os.path.dirname(layout.record)))
     folders = [DeleteFolder(path) for path in reversed(found.record.folders)]
     return [
-        _note(layout, after),
+        Put(layout.record, Item("file", record_text(after)), "what is kept"),
         *folders,
         Tell(f"keep {kept}: 'iod install{option} --remove --purge' removes them"),
     ]
