@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from process import TREE
 from served import Served, open_files
 
 from iodaemon.api.client import Client
@@ -774,7 +775,7 @@ def as_nobody(socket_path, *words):
     """What ``iod`` says to uid 65534."""
     return subprocess.run(
         [sys.executable, "-c", AS_NOBODY, *words],
-        env={"PATH": os.environ["PATH"], "SOCKET": socket_path},
+        env={"PATH": os.environ["PATH"], "SOCKET": socket_path, **TREE},
         cwd="/",
         capture_output=True,
         text=True,
