@@ -13,6 +13,7 @@ import pytest
 import iodaemon
 from iodaemon.api.model import FINAL_STATES, STATE_CODES
 from iodaemon.cli import main, session
+from iodaemon.cli.failure import ExitCode
 from iodaemon.cli.program import ALIASES, VERBS
 from iodaemon.config.settings import default_file, default_place
 from iodaemon.core.job import FINAL, JobState
@@ -195,7 +196,7 @@ def test_the_daemons_socket_has_one_name(iod, started):
 
 
 def test_an_unknown_backend_is_told(started, home, capsys):
-    assert main(["daemon", "--backend", "windows"]) == 1
+    assert main(["daemon", "--backend", "windows"]) == ExitCode.HOPELESS
     assert "backend" in capsys.readouterr().err
 
 
