@@ -194,7 +194,7 @@ def test_the_daemons_socket_has_one_name(iod, started):
 
 
 def test_an_unknown_backend_is_told(started, home, capsys):
-    assert main(["daemon", "--backend", "windows"]) == 1
+    assert main(["daemon", "--backend", "windows"]) == 78
     assert "backend" in capsys.readouterr().err
 
 
