@@ -67,7 +67,7 @@ def bring_back(service):
 
 @pytest.fixture(autouse=True)
 def mended(service):
-    """Whatever a test leaves wrong is put right, so that the next one begins with a sound server."""
+    """Whatever a test leaves wrong is put right, so that the next begins with a sound one."""
     yield
     service.machine.sh("chown -R iodaemon /var/lib/iodaemon/")
     bring_back(service)
