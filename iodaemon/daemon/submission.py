@@ -20,6 +20,10 @@ _MOST_WARNINGS: Final = 20
 _HINTS: Final = ("io_rate_bytes_per_s", "io_share", "io_operations_per_s")
 _LARGEST_LAUNCH_BYTES: Final = LARGEST_LINE_BYTES - 64 * 1024
 """Of one job; the rest is for what the daemon adds."""
+_LONGEST_PATH_BYTES: Final = 4095
+"""PATH_MAX of Linux (include/uapi/linux/limits.h) less its NUL: no longer one can be opened."""
+_LONGEST_ID: Final = "9" * 19
+"""What ``%j`` may come to: ids are below 2**63."""
 _WIDEST_BYTES: Final = 12
 """Of one character as it is passed on: two escapes."""
 _HELD: Final = Reason(code="Held", text="held at submission; 'iod resume' lets it go")
@@ -116,6 +120,19 @@ def _check(job: SubmittedJob, which: str, platform: Platform) -> None:
     texts = (*job.command, job.cwd, job.name, job.stdout or "", job.stderr or "")
     if any("\0" in text for text in texts):
         raise RequestError(f"{which}NUL characters cannot be passed to a command; remove them")
+    for name in ("cwd", "stdout", "stderr"):
+        _check_path(getattr(job, name) or "", f"{which}{name}")
+
+
+def _check_path(path: str, which: str) -> None:
+    """As it will be when the job is started, its number in it; its length is bounded first."""
+    if len(path) <= _LONGEST_PATH_BYTES:
+        path = path.replace("%j", _LONGEST_ID)
+    if len(path) > _LONGEST_PATH_BYTES or len(path.encode()) > _LONGEST_PATH_BYTES:
+        raise RequestError(
+            f"{which} is longer than the {_LONGEST_PATH_BYTES} bytes of a path (%j counts as "
+            f"{len(_LONGEST_ID)}); shorten it"
+        )
 
 
 def _check_size(job: SubmittedJob, which: str, environment_bytes: int) -> None:
