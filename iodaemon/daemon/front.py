@@ -10,7 +10,7 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from aiohttp import web
 
@@ -24,8 +24,9 @@ _SMALL_BYTES: Final = 1024 * 1024
 """Bodies up to this are read beside each other: 256 connections hold 256 MiB of them at most."""
 _REFUSED_S: Final = 0.1
 """In which a connection that is one too many may ask, to be told so."""
-TURNS: Final = web.AppKey("turns", dict[int, asyncio.Lock])
-"""Of each user one large body is read at a time."""
+Kind = Literal["body", "search", "answer"]
+TURNS: Final = web.AppKey("turns", dict[tuple[Kind, int], asyncio.Lock])
+"""Of each user one large body is read at a time, one output searched, one large answer sent."""
 
 
 async def read_bytes(request: web.Request) -> bytes:
@@ -42,7 +43,7 @@ async def read_bytes(request: web.Request) -> bytes:
         async with asyncio.timeout(BODY_WITHIN_S):
             if is_small:
                 return await request.read()
-            async with _turn(request):
+            async with turn(request, "body"):
                 return await request.read()
     except TimeoutError as error:
         raise RequestError(
@@ -50,11 +51,16 @@ async def read_bytes(request: web.Request) -> bytes:
         ) from error
 
 
-def _turn(request: web.Request) -> contextlib.AbstractAsyncContextManager[None]:
+def turn(request: web.Request, kind: Kind) -> contextlib.AbstractAsyncContextManager[None]:
+    """While this is held the user's other requests of this kind wait.
+
+    Raises:
+        RequestError: the connection is gone.
+    """
     connection = None if request.transport is None else request.transport.get_extra_info("socket")
     if connection is None:
         raise RequestError("the connection is gone")
-    return request.app[TURNS].setdefault(read_peer(connection).uid, asyncio.Lock())
+    return request.app[TURNS].setdefault((kind, read_peer(connection).uid), asyncio.Lock())
 
 
 class Front:

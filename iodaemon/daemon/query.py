@@ -12,7 +12,7 @@ from aiohttp import web
 
 from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.daemon.lookup import Lookup, json_answer, parse_number, read_body
-from iodaemon.daemon.output import stream_output
+from iodaemon.daemon.output import OutputThreads, stream_output
 from iodaemon.daemon.record import asked_path, load_line, output_path
 from iodaemon.daemon.selector import parse_selector
 from iodaemon.errors import RequestError
@@ -39,6 +39,11 @@ class Queries:
         self._state = lookup.state
         self._driver = lookup.driver
         self._ending = ending
+        self._threads = OutputThreads()
+
+    def close(self) -> None:
+        """No output is sent any more."""
+        self._threads.close()
 
     def routes(self) -> Sequence[web.RouteDef]:
         """What is read where."""
@@ -122,7 +127,9 @@ class Queries:
             return output_path(now, directory, stream), over
 
         response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
-        await stream_output(request, response, look, follow=follow, tail=tail)
+        await stream_output(
+            request, response, look, threads=self._threads, follow=follow, tail=tail
+        )
         return response
 
     # -- what happens ------------------------------------------------------------------------------

@@ -117,6 +117,7 @@ class Server:
             self._listening.close()
         if self._runner is not None:
             await self._runner.cleanup()
+        self._queries.close()
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 
