@@ -44,6 +44,7 @@ RECONNECT_S: Final = 60.0
 _POLL_S: Final = 30.0
 _RETRY_S: Final = 0.25
 _AT_ONCE: Final = 64
+_AWAITED_AT_ONCE: Final = 10_000  # the most that one request may wait for
 
 Outcome: TypeAlias = JobAnswer | RequestError
 """What one of several requests came to."""
@@ -199,14 +200,10 @@ class Client:
         """
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         self._connect().close()  # no daemon to begin with: say so at once
-        while True:
-            poll_s = _POLL_S if until_s is None else min(_POLL_S, until_s - time.monotonic())
-            asked_s = time.monotonic()
-            answer = self._wait_patiently(ids, max(0.0, poll_s), on_lost)
-            if answer["finished"] or (until_s is not None and time.monotonic() >= until_s):
-                return answer
-            if time.monotonic() - asked_s < poll_s:
-                time.sleep(_RETRY_S)  # a daemon that is about to stop answers early
+        batches = [ids[at : at + _AWAITED_AT_ONCE] for at in range(0, len(ids), _AWAITED_AT_ONCE)]
+        answers = [self._wait_until(until_s, batch, on_lost) for batch in batches]
+        jobs = [job for answer in answers for job in answer["jobs"]]
+        return {"jobs": jobs, "finished": all(answer["finished"] for answer in answers)}
 
     def logs(
         self,
@@ -311,6 +308,18 @@ class Client:
         with closing(connection):
             send(connection, method, target, body)
             return self._checked(receive(connection), keys)
+
+    def _wait_until(
+        self, until_s: float | None, ids: Sequence[int], on_lost: Callable[[NoDaemon], None] | None
+    ) -> WaitAnswer:
+        while True:
+            poll_s = _POLL_S if until_s is None else min(_POLL_S, until_s - time.monotonic())
+            asked_s = time.monotonic()
+            answer = self._wait_patiently(ids, max(0.0, poll_s), on_lost)
+            if answer["finished"] or (until_s is not None and time.monotonic() >= until_s):
+                return answer
+            if time.monotonic() - asked_s < poll_s:
+                time.sleep(_RETRY_S)  # a daemon that is about to stop answers early
 
     def _wait_patiently(
         self, ids: Sequence[int], poll_s: float, on_lost: Callable[[NoDaemon], None] | None

@@ -6,7 +6,6 @@ One user's flood, or slowness, is that user's own: others find room as before.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -22,6 +21,10 @@ MOST_OF_A_USER: Final = 256
 BODY_WITHIN_S: Final = 60.0
 _SMALL_BYTES: Final = 1024 * 1024
 """Bodies up to this are read beside each other: 256 connections hold 256 MiB of them at most."""
+UNREAD_S: Final = 60.0
+"""In which a client takes an answer that is large and made already; else it is hung up on."""
+_UNREAD_BYTES: Final = 1024 * 1024
+"""An answer that waits for its reader is large from here on; what is less may wait (a pager)."""
 _REFUSED_S: Final = 0.1
 """In which a connection that is one too many may ask, to be told so."""
 Kind = Literal["body", "search", "answer"]
@@ -43,7 +46,7 @@ async def read_bytes(request: web.Request) -> bytes:
         async with asyncio.timeout(BODY_WITHIN_S):
             if is_small:
                 return await request.read()
-            async with turn(request, "body"):
+            async with find_turn(request, "body"):
                 return await request.read()
     except TimeoutError as error:
         raise RequestError(
@@ -51,7 +54,7 @@ async def read_bytes(request: web.Request) -> bytes:
         ) from error
 
 
-def turn(request: web.Request, kind: Kind) -> contextlib.AbstractAsyncContextManager[None]:
+def find_turn(request: web.Request, kind: Kind) -> asyncio.Lock:
     """While this is held the user's other requests of this kind wait.
 
     Raises:
@@ -103,6 +106,8 @@ class _Connection:
         self._uid: int | None = None
         self._inner: Any = None
         self._refused: asyncio.Transport | None = None
+        self._transport: asyncio.Transport | None = None
+        self._unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Let it in, or say that it is too many."""
@@ -112,10 +117,12 @@ class _Connection:
             asyncio.get_running_loop().call_later(_REFUSED_S, transport.close)
             return
         self._uid, self._inner = found
+        self._transport = transport
         self._inner.connection_made(transport)
 
     def connection_lost(self, error: Exception | None) -> None:
         """It makes room for another."""
+        self._stop_waiting()
         if self._uid is not None:
             self._front.leave(self._uid)
             self._inner.connection_lost(error)
@@ -135,13 +142,22 @@ class _Connection:
 
     def pause_writing(self) -> None:
         """The client does not read."""
-        if self._inner is not None:
+        if self._inner is not None and self._transport is not None:
             self._inner.pause_writing()
+            if self._transport.get_write_buffer_size() > _UNREAD_BYTES:
+                loop = asyncio.get_running_loop()
+                self._unread = loop.call_later(UNREAD_S, self._transport.abort)
 
     def resume_writing(self) -> None:
         """The client reads on."""
+        self._stop_waiting()
         if self._inner is not None:
             self._inner.resume_writing()
+
+    def _stop_waiting(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
 
 def _refusal() -> bytes:

@@ -17,7 +17,7 @@ from typing import BinaryIO, Final, ParamSpec, TypeVar
 
 from aiohttp import web
 
-from iodaemon.daemon.front import turn
+from iodaemon.daemon.front import find_turn
 from iodaemon.errors import RequestError
 
 _PIECE_BYTES: Final = 256 * 1024
@@ -78,7 +78,7 @@ async def stream_output(
         return
     with file:
         if tail is not None:
-            async with turn(request, "search"):
+            async with find_turn(request, "search"):
                 await threads.run(_seek_to_tail, file, tail)
         await response.prepare(request)
         try:
