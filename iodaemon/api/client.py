@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import ExitStack, closing
 from typing import Final, TypeAlias, cast
 
-from iodaemon.api.connection import UnixConnection, not_ours, receive, send, stream
+from iodaemon.api.connection import Body, UnixConnection, not_ours, receive, send, stream
 from iodaemon.api.model import (
     HistoryAnswer,
     JobAnswer,
@@ -128,7 +128,8 @@ class Client:
         self, jobs: Sequence[JobSpec], environment: Mapping[str, str]
     ) -> SubmitAnswer:
         """Submit as ``submit`` does; also what was said of their I/O that makes no sense."""
-        body = {"environment": dict(environment), "jobs": list(jobs)}
+        head = {"environment": dict(environment)}
+        body: Body = [head, *jobs] if len(jobs) > 1 else {**head, "jobs": list(jobs)}
         answer = self.ask("POST", "/v1/jobs", body, {"ids"})
         ids = answer["ids"]
         if not isinstance(ids, list) or len(ids) != len(jobs):
@@ -245,9 +246,8 @@ class Client:
             since_s: first what has happened since then. None: nothing of it.
             follow: go on for ever.
         """
-        query = [("follow", "1" if follow else "0")]
-        if since_s is not None:
-            query.append(("since", repr(since_s)))
+        since = [] if since_s is None else [("since", repr(since_s))]
+        query = [("follow", "1" if follow else "0"), *since]
         rest = b""
         with closing(self._stream(target_of("/v1/events", query), endless=True)) as pieces:
             for piece in pieces:
@@ -300,7 +300,7 @@ class Client:
         self,
         method: str,
         target: str,
-        body: Mapping[str, object] | None = None,
+        body: Body = None,
         keys: frozenset[str] | set[str] = frozenset(),
     ) -> JsonObject:
         """The answer to any one request: a JSON object with at least these keys."""

@@ -6,9 +6,10 @@ One user's flood, or slowness, is that user's own: others find room as before.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, Literal
 
 from aiohttp import web
@@ -33,7 +34,14 @@ TURNS: Final = web.AppKey("turns", dict[tuple[Kind, int], asyncio.Lock])
 
 
 async def read_bytes(request: web.Request) -> bytes:
-    """The whole body of the request.
+    """The whole body of the request; raises as ``body_of``."""
+    async with body_of(request) as body:
+        return body
+
+
+@contextlib.asynccontextmanager
+async def body_of(request: web.Request) -> AsyncIterator[bytes]:
+    """The whole body of the request; while it is dealt with no other large one of this user is.
 
     Raises:
         RequestError: it does not come, or comes drop by drop.
@@ -42,16 +50,17 @@ async def read_bytes(request: web.Request) -> bytes:
     length = request.content_length
     is_small = length is not None and length <= _SMALL_BYTES
     is_small &= "Content-Encoding" not in request.headers
-    try:
-        async with asyncio.timeout(BODY_WITHIN_S):
-            if is_small:
-                return await request.read()
-            async with find_turn(request, "body"):
-                return await request.read()
-    except TimeoutError as error:
-        raise RequestError(
-            f"the body was not here within {BODY_WITHIN_S:g} s; send it at once"
-        ) from error
+    async with contextlib.AsyncExitStack() as held:
+        try:
+            async with asyncio.timeout(BODY_WITHIN_S):
+                if not is_small:
+                    await held.enter_async_context(find_turn(request, "body"))
+                body = await request.read()
+        except TimeoutError as error:
+            raise RequestError(
+                f"the body was not here within {BODY_WITHIN_S:g} s; send it at once"
+            ) from error
+        yield body
 
 
 def find_turn(request: web.Request, kind: Kind) -> asyncio.Lock:
