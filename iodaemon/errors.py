@@ -14,6 +14,7 @@ __all__ = [
     "NotFound",
     "NotPermitted",
     "RequestError",
+    "TooLarge",
     "TransitionError",
 ]
 
@@ -44,6 +45,10 @@ class NoDaemon(IodaemonError):
 
 class BackendError(IodaemonError):
     """The platform could not do what was decided; becomes an event such as StartFailed."""
+
+
+class TooLarge(BackendError):
+    """What was decided cannot be said to the platform, now or ever: the job fails by it alone."""
 
 
 class JournalError(IodaemonError):

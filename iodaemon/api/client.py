@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import ExitStack, closing
 from typing import Final, TypeAlias, cast
 
-from iodaemon.api.connection import UnixConnection, not_ours, receive, send, stream
+from iodaemon.api.connection import Body, UnixConnection, not_ours, receive, send, stream
 from iodaemon.api.model import (
     HistoryAnswer,
     JobAnswer,
@@ -44,6 +44,7 @@ RECONNECT_S: Final = 60.0
 _POLL_S: Final = 30.0
 _RETRY_S: Final = 0.25
 _AT_ONCE: Final = 64
+_AWAITED_AT_ONCE: Final = 10_000  # the most that one request may wait for
 
 Outcome: TypeAlias = JobAnswer | RequestError
 """What one of several requests came to."""
@@ -127,7 +128,8 @@ class Client:
         self, jobs: Sequence[JobSpec], environment: Mapping[str, str]
     ) -> SubmitAnswer:
         """Submit as ``submit`` does; also what was said of their I/O that makes no sense."""
-        body = {"environment": dict(environment), "jobs": list(jobs)}
+        head = {"environment": dict(environment)}
+        body: Body = [head, *jobs] if len(jobs) > 1 else {**head, "jobs": list(jobs)}
         answer = self.ask("POST", "/v1/jobs", body, {"ids"})
         ids = answer["ids"]
         if not isinstance(ids, list) or len(ids) != len(jobs):
@@ -199,14 +201,10 @@ class Client:
         """
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         self._connect().close()  # no daemon to begin with: say so at once
-        while True:
-            poll_s = _POLL_S if until_s is None else min(_POLL_S, until_s - time.monotonic())
-            asked_s = time.monotonic()
-            answer = self._wait_patiently(ids, max(0.0, poll_s), on_lost)
-            if answer["finished"] or (until_s is not None and time.monotonic() >= until_s):
-                return answer
-            if time.monotonic() - asked_s < poll_s:
-                time.sleep(_RETRY_S)  # a daemon that is about to stop answers early
+        batches = [ids[at : at + _AWAITED_AT_ONCE] for at in range(0, len(ids), _AWAITED_AT_ONCE)]
+        answers = [self._wait_until(until_s, batch, on_lost) for batch in batches]
+        jobs = [job for answer in answers for job in answer["jobs"]]
+        return {"jobs": jobs, "finished": all(answer["finished"] for answer in answers)}
 
     def logs(
         self,
@@ -248,9 +246,8 @@ class Client:
             since_s: first what has happened since then. None: nothing of it.
             follow: go on for ever.
         """
-        query = [("follow", "1" if follow else "0")]
-        if since_s is not None:
-            query.append(("since", repr(since_s)))
+        since = [] if since_s is None else [("since", repr(since_s))]
+        query = [("follow", "1" if follow else "0"), *since]
         rest = b""
         with closing(self._stream(target_of("/v1/events", query), endless=True)) as pieces:
             for piece in pieces:
@@ -303,7 +300,7 @@ class Client:
         self,
         method: str,
         target: str,
-        body: Mapping[str, object] | None = None,
+        body: Body = None,
         keys: frozenset[str] | set[str] = frozenset(),
     ) -> JsonObject:
         """The answer to any one request: a JSON object with at least these keys."""
@@ -311,6 +308,18 @@ class Client:
         with closing(connection):
             send(connection, method, target, body)
             return self._checked(receive(connection), keys)
+
+    def _wait_until(
+        self, until_s: float | None, ids: Sequence[int], on_lost: Callable[[NoDaemon], None] | None
+    ) -> WaitAnswer:
+        while True:
+            poll_s = _POLL_S if until_s is None else min(_POLL_S, until_s - time.monotonic())
+            asked_s = time.monotonic()
+            answer = self._wait_patiently(ids, max(0.0, poll_s), on_lost)
+            if answer["finished"] or (until_s is not None and time.monotonic() >= until_s):
+                return answer
+            if time.monotonic() - asked_s < poll_s:
+                time.sleep(_RETRY_S)  # a daemon that is about to stop answers early
 
     def _wait_patiently(
         self, ids: Sequence[int], poll_s: float, on_lost: Callable[[NoDaemon], None] | None

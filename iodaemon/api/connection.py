@@ -7,9 +7,9 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Final, NoReturn, cast
+from typing import Final, NoReturn, TypeAlias, cast
 
 from iodaemon.api.model import JsonValue
 from iodaemon.errors import ConfigError, NoDaemon, NotFound, NotPermitted, RequestError
@@ -17,6 +17,8 @@ from iodaemon.errors import ConfigError, NoDaemon, NotFound, NotPermitted, Reque
 SOCKET_PATH_BYTES_MAX: Final = 107
 """Longest name of a unix socket: ``sun_path`` holds 108 bytes, the last one zero (unix(7))."""
 
+Body: TypeAlias = Mapping[str, object] | Sequence[Mapping[str, object]] | None
+"""One JSON object, or one a line."""
 _READ_BYTES: Final = 64 * 1024
 _STARTS_ONE: Final = "start one with 'iod daemon'"
 
@@ -115,14 +117,20 @@ def not_ours(path: str, why: str) -> RequestError:
     )
 
 
-def send(
-    connection: UnixConnection, method: str, target: str, body: Mapping[str, object] | None
-) -> None:
+def send(connection: UnixConnection, method: str, target: str, body: Body) -> None:
     """Send one request; the answer is read by ``receive`` or ``stream``."""
-    data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
-    headers = {} if data is None else {"Content-Type": "application/json"}
+    data, headers = None, {}
+    if isinstance(body, Mapping):
+        data, headers = _encode(body), {"Content-Type": "application/json"}
+    elif body is not None:
+        data = b"\n".join(map(_encode, body))
+        headers = {"Content-Type": "application/x-ndjson"}
     with told_as_ours(connection.socket_path):
         connection.request(method, target, data, headers)
+
+
+def _encode(value: Mapping[str, object]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def receive(connection: UnixConnection) -> JsonValue:

@@ -13,9 +13,16 @@ from iodaemon.core import event as ev
 from iodaemon.core.job import WAITING, Job, JobState
 from iodaemon.daemon.account import user_name
 from iodaemon.daemon.authorise import Verb
-from iodaemon.daemon.front import read_bytes
+from iodaemon.daemon.front import body_of
 from iodaemon.daemon.lookup import Lookup, json_answer, read_body
-from iodaemon.daemon.submission import decode_submission, environment_key, heed_hints, job_maker
+from iodaemon.daemon.submission import (
+    LINES,
+    Submission,
+    decode_in_steps,
+    environment_key,
+    heed_hints,
+    job_maker,
+)
 from iodaemon.errors import JournalError, RequestError
 
 _SUSPEND_WAIT_S: Final = 5.0
@@ -48,14 +55,31 @@ class Commands:
 
     async def _submit(self, request: web.Request) -> web.Response:
         actor = self._lookup.allow(request, "submit")
-        submission = decode_submission(await read_bytes(request), self._state.platform)
-        self._refuse_above_limits(actor.uid, [job.cpus for job in submission.jobs])
-        key = environment_key(submission.environment)
-        jobs, warnings = heed_hints(submission)
-        makers = [job_maker(job, actor.uid, key) for job in jobs]
-        ids = await self._driver.submit(makers, submission.environment, key)
+        async with body_of(request) as body:
+            submission = await self._decode(body, request.content_type, actor.uid)
+            key = environment_key(submission.environment)
+            jobs, warnings = heed_hints(submission)
+            makers = [job_maker(job, actor.uid, key) for job in jobs]
+            self._refuse_above_limits(actor.uid, [job.cpus for job in jobs])
+            ids = await self._driver.submit(makers, submission.environment, key)
         answer = {"ids": ids} | ({"warnings": warnings} if warnings else {})
         return json_answer(answer, status=201)
+
+    async def _decode(self, body: bytes, content_type: str, uid: int) -> Submission:
+        """The submission, decoded between other requests; what is above a limit not at all."""
+        steps = decode_in_steps(
+            body,
+            self._state.platform,
+            in_lines=content_type == LINES,
+            admit=lambda cpus: self._refuse_above_limits(uid, cpus),
+        )
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                submission: Submission = end.value
+                return submission
+            await asyncio.sleep(0)
 
     async def _cancel(self, request: web.Request) -> web.Response:
         job = await self._lookup.job(request)

@@ -9,8 +9,8 @@ import asyncio
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final, Literal
 
 from aiohttp import web
 
@@ -22,14 +22,26 @@ MOST_OF_A_USER: Final = 256
 BODY_WITHIN_S: Final = 60.0
 _SMALL_BYTES: Final = 1024 * 1024
 """Bodies up to this are read beside each other: 256 connections hold 256 MiB of them at most."""
+UNREAD_S: Final = 60.0
+"""In which a client takes an answer that is large and made already; else it is hung up on."""
+_UNREAD_BYTES: Final = 1024 * 1024
+"""An answer that waits for its reader is large from here on; what is less may wait (a pager)."""
 _REFUSED_S: Final = 0.1
 """In which a connection that is one too many may ask, to be told so."""
-TURNS: Final = web.AppKey("turns", dict[int, asyncio.Lock])
-"""Of each user one large body is read at a time."""
+Kind = Literal["body", "search", "answer"]
+TURNS: Final = web.AppKey("turns", dict[tuple[Kind, int], asyncio.Lock])
+"""Of each user one large body is read at a time, one output searched, one large answer sent."""
 
 
 async def read_bytes(request: web.Request) -> bytes:
-    """The whole body of the request.
+    """The whole body of the request; raises as ``body_of``."""
+    async with body_of(request) as body:
+        return body
+
+
+@contextlib.asynccontextmanager
+async def body_of(request: web.Request) -> AsyncIterator[bytes]:
+    """The whole body of the request; while it is dealt with no other large one of this user is.
 
     Raises:
         RequestError: it does not come, or comes drop by drop.
@@ -38,23 +50,29 @@ async def read_bytes(request: web.Request) -> bytes:
     length = request.content_length
     is_small = length is not None and length <= _SMALL_BYTES
     is_small &= "Content-Encoding" not in request.headers
-    try:
-        async with asyncio.timeout(BODY_WITHIN_S):
-            if is_small:
-                return await request.read()
-            async with _turn(request):
-                return await request.read()
-    except TimeoutError as error:
-        raise RequestError(
-            f"the body was not here within {BODY_WITHIN_S:g} s; send it at once"
-        ) from error
+    async with contextlib.AsyncExitStack() as held:
+        try:
+            async with asyncio.timeout(BODY_WITHIN_S):
+                if not is_small:
+                    await held.enter_async_context(find_turn(request, "body"))
+                body = await request.read()
+        except TimeoutError as error:
+            raise RequestError(
+                f"the body was not here within {BODY_WITHIN_S:g} s; send it at once"
+            ) from error
+        yield body
 
 
-def _turn(request: web.Request) -> contextlib.AbstractAsyncContextManager[None]:
+def find_turn(request: web.Request, kind: Kind) -> asyncio.Lock:
+    """While this is held the user's other requests of this kind wait.
+
+    Raises:
+        RequestError: the connection is gone.
+    """
     connection = None if request.transport is None else request.transport.get_extra_info("socket")
     if connection is None:
         raise RequestError("the connection is gone")
-    return request.app[TURNS].setdefault(read_peer(connection).uid, asyncio.Lock())
+    return request.app[TURNS].setdefault((kind, read_peer(connection).uid), asyncio.Lock())
 
 
 class Front:
@@ -97,6 +115,8 @@ class _Connection:
         self._uid: int | None = None
         self._inner: Any = None
         self._refused: asyncio.Transport | None = None
+        self._transport: asyncio.Transport | None = None
+        self._unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Let it in, or say that it is too many."""
@@ -106,10 +126,12 @@ class _Connection:
             asyncio.get_running_loop().call_later(_REFUSED_S, transport.close)
             return
         self._uid, self._inner = found
+        self._transport = transport
         self._inner.connection_made(transport)
 
     def connection_lost(self, error: Exception | None) -> None:
         """It makes room for another."""
+        self._stop_waiting()
         if self._uid is not None:
             self._front.leave(self._uid)
             self._inner.connection_lost(error)
@@ -129,13 +151,22 @@ class _Connection:
 
     def pause_writing(self) -> None:
         """The client does not read."""
-        if self._inner is not None:
+        if self._inner is not None and self._transport is not None:
             self._inner.pause_writing()
+            if self._transport.get_write_buffer_size() > _UNREAD_BYTES:
+                loop = asyncio.get_running_loop()
+                self._unread = loop.call_later(UNREAD_S, self._transport.abort)
 
     def resume_writing(self) -> None:
         """The client reads on."""
+        self._stop_waiting()
         if self._inner is not None:
             self._inner.resume_writing()
+
+    def _stop_waiting(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
 
 def _refusal() -> bytes:

@@ -19,6 +19,7 @@ from aiohttp import web
 
 from iodaemon.core.job import Job, JobState
 from iodaemon.daemon.account import parse_user, user_name
+from iodaemon.daemon.answer import Answer
 from iodaemon.daemon.journal import Journal
 from iodaemon.daemon.lookup import Lookup, json_answer, parse_number
 from iodaemon.daemon.selector import parse_selector
@@ -27,8 +28,6 @@ from iodaemon.errors import RequestError
 _MOST_JOBS: Final = 100_000
 _PAGE: Final = 1000
 """Jobs read at a time: some milliseconds, in which others who read the journal wait."""
-_AT_ONCE: Final = 500
-"""Records made between two looks at what else there is to do."""
 _ENDED_WELL: Final = frozenset({JobState.COMPLETED, JobState.CANCELLED})
 
 By = Literal["user", "name"]
@@ -175,27 +174,27 @@ class History:
         """What is read where."""
         return [web.get("/v1/history", self._answer)]
 
-    async def _answer(self, request: web.Request) -> web.Response:
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
         asked = await asyncio.to_thread(parse_query, list(request.query.items()))
         head = {"version": 1, "now_s": self._lookup.driver.timeline.now_s}
-        if asked.by is None:
-            return json_answer({**head, "jobs": await self._records(asked)})
-        tallies = Tallies(asked.by)
-        async for jobs in pages(self._journal, asked):
-            await asyncio.to_thread(tallies.add, jobs)
-        sums = {"by": asked.by, "sums": tallies.rows(), "total": tallies.total()}
-        return json_answer({**head, **sums})
+        async with Answer(request) as answer:
+            await answer.take_turn()  # before all of them are in memory
+            if asked.by is None:
+                jobs = await self._jobs(asked)
+                return await answer.send_jobs(head, reversed(jobs), self._lookup.record)
+            tallies = Tallies(asked.by)
+            async for page in pages(self._journal, asked):
+                await asyncio.to_thread(tallies.add, page)
+            sums = {"by": asked.by, "sums": tallies.rows(), "total": tallies.total()}
+            return json_answer({**head, **sums})
 
-    async def _records(self, asked: Asked) -> list[dict[str, Any]]:
-        """The jobs as the API shows them, the one that ended last at the end."""
+    async def _jobs(self, asked: Asked) -> list[Job]:
+        """The jobs, the one that ended last first."""
         limit = _MOST_JOBS if asked.limit is None else min(asked.limit, _MOST_JOBS)
-        records: list[dict[str, Any]] = []
-        async for jobs in pages(self._journal, msgspec.structs.replace(asked, limit=limit)):
-            for job in jobs:
-                if len(records) % _AT_ONCE == _AT_ONCE - 1:
-                    await asyncio.sleep(0)
-                records.append(self._lookup.record(job))
-        return records[::-1]
+        jobs: list[Job] = []
+        async for page in pages(self._journal, msgspec.structs.replace(asked, limit=limit)):
+            jobs += page
+        return jobs
 
 
 async def pages(journal: Journal, asked: Asked) -> AsyncIterator[list[Job]]:

@@ -24,6 +24,8 @@ from iodaemon.text import printable
 
 LARGEST_ID: Final = 2**63 - 1
 """What the journal's database can hold."""
+LARGEST_REQUEST_BYTES: Final = 8 * 1024 * 1024
+"""But for submissions: it is decoded in one go, in less than half a second whatever it is."""
 _MOST_DIGITS: Final = 30
 """A number beyond any that means something, and far below what Python refuses to read."""
 _LONGEST_MESSAGE: Final = 490
@@ -153,8 +155,13 @@ async def read_body(request: web.Request, type_: Any) -> Any:
     Raises:
         RequestError: it is malformed.
     """
+    body = await read_bytes(request)
+    if len(body) > LARGEST_REQUEST_BYTES:
+        raise RequestError(
+            f"a request of {len(body)} bytes, {LARGEST_REQUEST_BYTES} are the most; send less"
+        )
     try:
-        return msgspec.json.decode(await read_bytes(request) or b"{}", type=type_)
+        return msgspec.json.decode(body or b"{}", type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"malformed request: {error}") from error
 

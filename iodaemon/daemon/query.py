@@ -5,26 +5,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Final
 
 import msgspec
 from aiohttp import web
 
 from iodaemon.core.job import Job, JobId, JobState
+from iodaemon.daemon.answer import Answer
 from iodaemon.daemon.lookup import Lookup, json_answer, parse_number, read_body
-from iodaemon.daemon.output import stream_output
+from iodaemon.daemon.output import OutputThreads, stream_output
 from iodaemon.daemon.record import asked_path, load_line, output_path
 from iodaemon.daemon.selector import parse_selector
 from iodaemon.errors import RequestError
 
 _LONGEST_POLL_S: Final = 60.0
 _MOST_JOBS: Final = 100_000
-_AT_ONCE: Final = 500
-"""Records made between two looks at what else there is to do."""
+_MOST_AWAITED: Final = 10_000
+"""Jobs in one request to wait; all of them are told of in its answer, some 10 MB."""
+
+
+_LOOKED_AT_ONCE: Final = 5000
+"""Jobs looked at between two looks at what else there is to do: some milliseconds."""
 
 
 class _Wait(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    ids: tuple[int, ...]
+    ids: Annotated[tuple[int, ...], msgspec.Meta(max_length=_MOST_AWAITED)]
     timeout_s: float = 30.0
 
 
@@ -39,6 +44,11 @@ class Queries:
         self._state = lookup.state
         self._driver = lookup.driver
         self._ending = ending
+        self._threads = OutputThreads()
+
+    def close(self) -> None:
+        """No output is sent any more."""
+        self._threads.close()
 
     def routes(self) -> Sequence[web.RouteDef]:
         """What is read where."""
@@ -51,44 +61,41 @@ class Queries:
 
     # -- jobs ------------------------------------------------------------------------------------
 
-    async def _list_jobs(self, request: web.Request) -> web.Response:
+    async def _list_jobs(self, request: web.Request) -> web.StreamResponse:
         limit = parse_number(request.query.get("limit", str(_MOST_JOBS)))
-        chosen = await self._chosen(
-            select=request.query.get("select", ""),
-            states=_states(request.query.getall("state", [])),
-            all_jobs=request.query.get("all") == "1",
-        )
-        records: list[dict[str, Any]] = []
-        for job in chosen[max(0, len(chosen) - limit) :]:
-            if len(records) % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
-            records.append(self._lookup.record(job))
-        return json_answer(
-            {
+        select = request.query.get("select", "")
+        states = _states(request.query.getall("state", []))
+        all_jobs = bool(select) or request.query.get("all") == "1"
+        finished_too = all_jobs or any(state.is_final for state in states)
+        async with Answer(request) as answer:
+            stored: Sequence[Job] = ()
+            if finished_too:
+                await answer.take_turn()  # before all of them are in memory
+                stored = await asyncio.to_thread(self._lookup.journal.list_finished, _MOST_JOBS)
+            chosen = await self._chosen(
+                stored, select=select, states=states or _states_of(all_jobs)
+            )
+            head = {
                 "version": 1,
                 "now_s": self._driver.timeline.now_s,
                 "node": load_line(self._state, self._driver.controller.rules),
-                "jobs": records,
             }
-        )
+            newest = chosen[max(0, len(chosen) - limit) :]
+            return await answer.send_jobs(head, newest, self._lookup.record)
 
     async def _chosen(
-        self, *, select: str, states: Collection[JobState], all_jobs: bool
+        self, stored: Sequence[Job], *, select: str, states: Collection[JobState]
     ) -> list[Job]:
-        """The jobs asked for, ordered by id."""
-        finished_too = bool(select) or all_jobs or any(state.is_final for state in states)
-        stored: Sequence[Job] = ()
-        if finished_too:
-            stored = await asyncio.to_thread(self._lookup.journal.list_finished, _MOST_JOBS)
+        """The jobs asked for, of those stored and those in memory, ordered by id."""
         known = {job.id: job for job in stored} | self._state.jobs
         selects = parse_selector(select or "all", max(known, default=0))
-        return [
-            job
-            for job_id, job in sorted(known.items())
-            if selects(job_id)
-            and (finished_too or not job.state.is_final)
-            and (not states or job.state in states)
-        ]
+        chosen = []
+        for place, (job_id, job) in enumerate(sorted(known.items()), 1):
+            if place % _LOOKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if job.state in states and selects(job_id):
+                chosen.append(job)
+        return chosen
 
     async def _show_job(self, request: web.Request) -> web.Response:
         job = await self._lookup.job(request)
@@ -122,16 +129,19 @@ class Queries:
             return output_path(now, directory, stream), over
 
         response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
-        await stream_output(request, response, look, follow=follow, tail=tail)
+        await stream_output(
+            request, response, look, threads=self._threads, follow=follow, tail=tail
+        )
         return response
 
     # -- what happens ------------------------------------------------------------------------------
 
-    async def _wait(self, request: web.Request) -> web.Response:
+    async def _wait(self, request: web.Request) -> web.StreamResponse:
         asked = await read_body(request, _Wait)
-        await self._lookup.get_all(asked.ids)
+        ids = list(dict.fromkeys(asked.ids))
+        await self._lookup.get_all(ids)
         timeout_s = min(max(0.0, asked.timeout_s), _LONGEST_POLL_S)
-        left = [JobId(job_id) for job_id in reversed(asked.ids)]
+        left = [JobId(job_id) for job_id in reversed(ids)]
 
         def over() -> bool:
             """What is over stays over: each job is looked at once after its end."""
@@ -140,8 +150,14 @@ class Queries:
             return not left or self._ending.is_set()
 
         await self._driver.watch.until(over, timeout_s)
-        jobs = await self._lookup.get_all(asked.ids)
-        return json_answer({"jobs": list(map(self._lookup.record, jobs)), "finished": not left})
+        async with Answer(request) as answer:
+            jobs = await self._lookup.get_all(ids)
+            return await answer.send_jobs({"finished": not left}, jobs, self._lookup.record)
+
+
+def _states_of(all_jobs: bool) -> Collection[JobState]:  # noqa: FBT001
+    """Those that are meant where none is named."""
+    return [state for state in JobState if all_jobs or not state.is_final]
 
 
 def _states(words: Sequence[str]) -> set[JobState]:

@@ -29,7 +29,8 @@ from iodaemon.daemon.telling import Telling
 from iodaemon.errors import JournalError, NotFound, NotPermitted, RequestError
 from iodaemon.fault import reach
 
-_LARGEST_BODY_BYTES: Final = 256 * 1024 * 1024
+_LARGEST_BODY_BYTES: Final = 64 * 1024 * 1024
+"""A hundred thousand jobs of 600 bytes each."""
 _LAST_ANSWERS_S: Final = 2.0
 """What a request that is being answered still gets when the daemon stops."""
 
@@ -120,6 +121,7 @@ class Server:
             self._listening.close()
         if self._runner is not None:
             await self._runner.cleanup()
+        self._queries.close()
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
-from typing import Annotated, Final
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-from iodaemon.backend.linux.protocol import LARGEST_LINE_BYTES, encode
 from iodaemon.core.job import Job, JobId, JobSpec, JobState, Reason
 from iodaemon.core.platform import Platform
+from iodaemon.daemon.room import Room
 from iodaemon.errors import RequestError
 from iodaemon.hint import DROPPED, SenselessHint, check_hint
 
 _LARGEST_BATCH: Final = 100_000
 _MOST_WARNINGS: Final = 20
 _HINTS: Final = ("io_rate_bytes_per_s", "io_share", "io_operations_per_s")
-_LARGEST_LAUNCH_BYTES: Final = LARGEST_LINE_BYTES - 64 * 1024
-"""Of one job; the rest is for what the daemon adds."""
-_WIDEST_BYTES: Final = 12
-"""Of one character as it is passed on: two escapes."""
+_AT_ONCE: Final = 500
+"""Jobs checked between two looks at what else there is to do."""
+_BYTES_AT_ONCE: Final = 256 * 1024
+"""The same of what is decoded."""
+LINES: Final = "application/x-ndjson"
+"""The content type of a submission in lines."""
+LONGEST_PIECE_BYTES: Final = 4 * 2**20
+"""What is decoded in one go: 0.1 s where it is all words of a letter, 0.3 s the smallest variables,
+0.8 s the smallest jobs (two busy cores). What can be executed is 2 MiB."""
+_LONGEST_PATH_BYTES: Final = 4095
+"""PATH_MAX of Linux (include/uapi/linux/limits.h) less its NUL: no longer one can be opened."""
+_LONGEST_ID: Final = "9" * 19
+"""What ``%j`` may come to: ids are below 2**63."""
 _HELD: Final = Reason(code="Held", text="held at submission; 'iod resume' lets it go")
 
+_T = TypeVar("_T")
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
 _Word = Annotated[str, msgspec.Meta(min_length=1)]
 
@@ -59,29 +69,94 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     environment: dict[str, str] = {}
 
 
+class _Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The first line of one in lines."""
+
+    environment: dict[str, str] = {}
+
+
 def decode_submission(body: bytes, platform: Platform) -> Submission:
-    """The submission, if every job of it could ever run.
+    """The submission, if every job of it could ever run; all at once, so of a small body.
+
+    Raises:
+        RequestError: as ``decode_in_steps``.
+    """
+    steps = decode_in_steps(body, platform)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            submission: Submission = end.value
+            return submission
+
+
+def decode_in_steps(
+    body: bytes,
+    platform: Platform,
+    *,
+    in_lines: bool = False,
+    admit: Callable[[Sequence[int]], None] = lambda _: None,
+) -> Generator[None, None, Submission]:
+    """The submission, if every job of it could ever run; each step is some milliseconds.
+
+    Args:
+        body: one JSON object; or one a line, first that with the environment, then the jobs.
+        platform: where they would run.
+        in_lines: the latter.
+        admit: refuses by what the jobs ask for, so many CPUs each, before each is looked at.
 
     Raises:
         RequestError: names the job (by its place in the list), the value, and what to do.
     """
-    try:
-        submission = msgspec.json.decode(body, type=Submission)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestError(f"malformed submission: {error}") from error
-    if not 1 <= len(submission.jobs) <= _LARGEST_BATCH:
-        raise RequestError(
-            f"{len(submission.jobs)} jobs in one submission; send 1 to {_LARGEST_BATCH}"
-        )
-    environment_bytes = len(encode(submission.environment))
+    if in_lines:
+        submission = yield from _decode_lines(body)
+    else:
+        submission = _decode(body, Submission, "submission")
+    count = len(submission.jobs)
+    if not 1 <= count <= _LARGEST_BATCH:
+        raise RequestError(_wrong_count(count))
+    admit([job.cpus for job in submission.jobs])
+    launch = Room(submission.environment)
     for place, job in enumerate(submission.jobs, 1):
-        which = "" if len(submission.jobs) == 1 else f"job {place} of {len(submission.jobs)}: "
+        which = "" if count == 1 else f"job {place} of {count}: "
         _check(job, which, platform)
-        _check_size(job, which, environment_bytes)
-    for name, value in submission.environment.items():
-        if not name or "=" in name or "\0" in name + value:
-            raise RequestError(f"environment variable {name[:60]!r} cannot be set; rename it")
+        launch.check(job, which)
+        if place % _AT_ONCE == 0:
+            yield
     return submission
+
+
+def _decode_lines(body: bytes) -> Generator[None, None, Submission]:
+    count = body.rstrip(b"\n").count(b"\n")
+    if not 1 <= count <= _LARGEST_BATCH:  # before there are as many pieces
+        raise RequestError(_wrong_count(count))
+    first, *lines = body.rstrip(b"\n").split(b"\n")
+    head = _decode(first, _Head, "line 1")
+    jobs: list[SubmittedJob] = []
+    decoded_bytes = 0
+    for place, line in enumerate(lines, 2):
+        decoded_bytes += len(line)
+        if decoded_bytes > _BYTES_AT_ONCE:
+            yield
+            decoded_bytes = len(line)
+        jobs.append(_decode(line, SubmittedJob, f"line {place}"))
+    return Submission(jobs=tuple(jobs), environment=head.environment)
+
+
+def _decode(text: bytes, kind: type[_T], what: str) -> _T:
+    if len(text) > LONGEST_PIECE_BYTES:
+        raise RequestError(
+            f"{what} of {len(text)} bytes, {LONGEST_PIECE_BYTES} are the most: send many jobs one "
+            "a line (docs/api.md), or put data into a file"
+        )
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"malformed {what}: {error}") from error
+
+
+def _wrong_count(count: int) -> str:
+    return f"{count} jobs in one submission; send 1 to {_LARGEST_BATCH}"
 
 
 def heed_hints(submission: Submission) -> tuple[tuple[SubmittedJob, ...], tuple[str, ...]]:
@@ -116,18 +191,18 @@ def _check(job: SubmittedJob, which: str, platform: Platform) -> None:
     texts = (*job.command, job.cwd, job.name, job.stdout or "", job.stderr or "")
     if any("\0" in text for text in texts):
         raise RequestError(f"{which}NUL characters cannot be passed to a command; remove them")
+    for name in ("cwd", "stdout", "stderr"):
+        _check_path(getattr(job, name) or "", f"{which}{name}")
 
 
-def _check_size(job: SubmittedJob, which: str, environment_bytes: int) -> None:
-    """What the keeper would not take must not come to it: it would hang up on all other jobs."""
-    texts = (*job.command, job.cwd, job.stdout or "", job.stderr or "")
-    left_bytes = _LARGEST_LAUNCH_BYTES - environment_bytes
-    if _WIDEST_BYTES * sum(map(len, texts)) + 4 * len(texts) <= left_bytes:
-        return
-    if len(encode({"texts": texts})) > left_bytes:
+def _check_path(path: str, which: str) -> None:
+    """As it will be when the job is started, its number in it; its length is bounded first."""
+    if len(path) <= _LONGEST_PATH_BYTES:
+        path = path.replace("%j", _LONGEST_ID)
+    if len(path) > _LONGEST_PATH_BYTES or len(path.encode()) > _LONGEST_PATH_BYTES:
         raise RequestError(
-            f"{which}command and environment are longer than the {_LARGEST_LAUNCH_BYTES} bytes "
-            "that can be passed on; put data into a file"
+            f"{which} is longer than the {_LONGEST_PATH_BYTES} bytes of a path (%j counts as "
+            f"{len(_LONGEST_ID)}); shorten it"
         )
 
 

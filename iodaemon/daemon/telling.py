@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -15,6 +16,7 @@ from iodaemon.core.job import Job, JobId
 from iodaemon.core.rule import Mode
 from iodaemon.core.why import explain
 from iodaemon.daemon.account import user_name
+from iodaemon.daemon.answer import PIECE_BYTES, Answer
 from iodaemon.daemon.batch import Batch
 from iodaemon.daemon.decree import decree
 from iodaemon.daemon.lookup import Lookup, json_answer, read_body
@@ -84,34 +86,47 @@ class Telling:
         """What happened since then, if asked; then what happens, for ever or until now."""
         since_s = _seconds(request.query.get("since"))
         follow = request.query.get("follow", "1") == "1"
-        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
-        began_s = self._driver.timeline.now_s
-        with self._driver.watch.listening() as news:
-            past = [] if since_s is None else await asyncio.to_thread(self._past, since_s)
-            told = {_line(event) for event in past if event["at_s"] > began_s - _OVERLAP_S}
-            await response.prepare(request)
-            try:
-                for event in past:
-                    await response.write(_line(event))
+        async with Answer(request, "application/x-ndjson") as answer:
+            nobody_listens = suppress(ConnectionResetError)
+            with self._driver.watch.listening() as news, nobody_listens:
+                told = await self._tell_past(answer, since_s)
+                await answer.begin()
                 if follow:
-                    async for item in news:
-                        if (line := _line(_event(item))) not in told:
-                            await response.write(line)
-            except ConnectionResetError:
-                pass  # nobody listens any more
-        return response
+                    await _tell_on(answer, news, told)
+            return await answer.begin()
 
-    def _past(self, since_s: float) -> list[dict[str, Any]]:
+    async def _tell_past(self, answer: Answer, since_s: float | None) -> Container[bytes]:
+        """What has been told of the last minute."""
+        if since_s is None:
+            return ()
+        began_s = self._driver.timeline.now_s
+        await answer.take_turn()  # before all of it is in memory
+        past = await asyncio.to_thread(self._past, since_s)
+        await answer.write_all(line for _, line in past)
+        answer.give_turn()
+        return {line for at_s, line in past if at_s > began_s - _OVERLAP_S}
+
+    def _past(self, since_s: float) -> list[tuple[float, bytes]]:
+        """When it happened, and its line."""
         self._journal.flush(_SETTLING_S)
         steps: Iterable[News] = self._journal.recent_transitions(
             since_s=since_s, limit=_MOST_EVENTS
         )
         notes: Iterable[News] = self._journal.notes(since_s=since_s, limit=_MOST_EVENTS)
-        return sorted((_event(item) for item in (*steps, *notes)), key=lambda item: item["at_s"])
+        events = (_event(item) for item in (*steps, *notes))
+        lines = ((event["at_s"], _line(event)) for event in events)
+        return sorted(lines, key=lambda at_and_line: at_and_line[0])
 
-    async def _samples(self, request: web.Request) -> web.Response:
+    async def _samples(self, request: web.Request) -> web.StreamResponse:
         """Raw samples and the jobs they speak of."""
         since_s = _seconds(request.query.get("since")) or 0.0
+        async with Answer(request) as answer:
+            await answer.take_turn()
+            body = await self._sampled(since_s)
+            starts = range(0, len(body), PIECE_BYTES)
+            return await answer.send(body[at : at + PIECE_BYTES] for at in starts)
+
+    async def _sampled(self, since_s: float) -> bytes:
         samples = await asyncio.to_thread(
             self._journal.samples, since_s=since_s, limit=_MOST_SAMPLES
         )
@@ -123,8 +138,7 @@ class Telling:
             "jobs": [job for _, job in sorted({**known, **stored}.items())],
             "platform": self._state.platform,
         }
-        body = await asyncio.to_thread(msgspec.json.encode, answer)
-        return web.Response(body=body, content_type="application/json")
+        return await asyncio.to_thread(msgspec.json.encode, answer)
 
     def _stored(self, ids: Iterable[JobId]) -> dict[JobId, Job]:
         found = {job_id: self._journal.finished(job_id) for job_id in ids}
@@ -142,6 +156,13 @@ class Telling:
         event = ev.ModeChanged(at_s=now_s, mode=asked.mode, by=user_name(actor.uid))
         await decree(self._driver, Batch(mode=asked.mode), event)
         return json_answer({"mode": str(asked.mode)})
+
+
+async def _tell_on(answer: Answer, news: AsyncIterable[News], told: Container[bytes]) -> None:
+    """What happens from now on, but for what has been told."""
+    async for item in news:
+        if (line := _line(_event(item))) not in told:
+            await answer.write(line)
 
 
 def _event(item: News) -> dict[str, Any]:

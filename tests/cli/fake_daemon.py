@@ -306,7 +306,12 @@ class _Handler(BaseHTTPRequestHandler):
                 self._json(200, made | {"pids": [4711], "counters": {"read_bytes": 1000}})
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        text = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers["Content-Type"] == "application/x-ndjson":
+            head, *jobs = map(json.loads, text.splitlines())
+            body = {**head, "jobs": jobs}
+        else:
+            body = json.loads(text)
         fake = self.server.fake
         fake.seen.append(("POST", self.path, body))
         if self._answered(self.path):

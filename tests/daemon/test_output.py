@@ -1,6 +1,9 @@
 """Output from its end, in lines, without reading all of it."""
 
+import contextlib
 import io
+import os
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -145,3 +148,68 @@ def test_a_file_that_grows_faster_than_it_is_read_is_sent_as_far_as_it_went(serv
             file.write(b"y" * 2 * len(piece))
 
     assert 3_000_000 == received
+
+
+class Counting(io.BytesIO):
+    """How many bytes were read of it."""
+
+    read_bytes = 0
+
+    def read(self, size=-1):
+        self.read_bytes += size
+        return super().read(size)
+
+
+@pytest.mark.parametrize("lines", [1, 10, 10**30])
+def test_what_has_no_lines_is_searched_so_far_and_no_further(monkeypatch, lines):
+    monkeypatch.setattr(output, "LONGEST_TAIL_BYTES", 3 * PIECE + 5)
+    file = Counting(b"first\n" + b"\0" * (10 * PIECE))
+
+    output._seek_to_tail(file, lines)
+
+    assert 7 * PIECE + 6 - 5 == file.tell()
+    assert 3 * PIECE + 5 == file.read_bytes
+
+
+def test_terabytes_of_nothing_are_searched_no_longer_than_other_output(tmp_path):
+    path = tmp_path / "sparse"
+    path.touch()
+    os.truncate(path, 2**41)
+    with path.open("rb") as file:
+        output._seek_to_tail(file, 10)
+
+        assert 2**41 - output.LONGEST_TAIL_BYTES == file.tell()
+
+
+def test_a_search_holds_up_its_users_searches_and_nobody_elses_question(served, monkeypatch):
+    job_id = served.ended()
+    served.output(job_id, b"a\nb\n")
+    searched = output._seek_to_tail
+    gate, running, most = threading.Event(), [], []
+
+    def slow(file, lines):
+        running.append(file)
+        most.append(len(running))
+        assert gate.wait(20.0)
+        searched(file, lines)
+        running.remove(file)
+
+    monkeypatch.setattr(output, "_seek_to_tail", slow)
+    asked = b"GET /v1/jobs/%d/logs?tail=1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    with contextlib.ExitStack() as stack:
+        connections = [stack.enter_context(served.raw()) for _ in range(40)]
+        for connection in connections:
+            connection.sendall(asked % job_id)
+        try:
+            served.until(lambda: most)
+            others = [
+                served.ask("GET", target).status
+                for target in ("/v1/history", "/v1/jobs?all=1", f"/v1/jobs/{job_id}/logs")
+            ]
+        finally:
+            gate.set()
+        answers = [b"".join(iter(lambda c=c: c.recv(1 << 16), b"")) for c in connections]
+
+    assert [200] * 3 == others
+    assert all(dechunked(each.partition(b"\r\n\r\n")[2]) == b"b\n" for each in answers)
+    assert {1} == set(most)

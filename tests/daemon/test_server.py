@@ -622,7 +622,7 @@ def test_a_compressed_body_is_read(shared):
 
 
 def test_a_body_beyond_the_limit_is_refused_before_it_fills_the_memory(shared):
-    size = 256 * 1024 * 1024 + 1
+    size = 64 * 1024 * 1024 + 1
     head = (
         f"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {size}\r\n\r\n"
     )

@@ -19,7 +19,7 @@ from typing import Final
 from iodaemon.backend.linux import protocol
 from iodaemon.backend.linux.keeper_command import keeper_command
 from iodaemon.backend.linux.protocol import Message
-from iodaemon.errors import BackendError
+from iodaemon.errors import BackendError, TooLarge
 from iodaemon.fault import reach
 
 log = logging.getLogger(__name__)
@@ -111,6 +111,7 @@ class KeeperLink:
         """Ask the keeper, and the next one if this one dies before it answers.
 
         Raises:
+            TooLarge: the keeper would hang up on it, each time it is asked; so it is never sent.
             BackendError: the keeper says no, and why.
         """
         while True:
@@ -127,11 +128,17 @@ class KeeperLink:
         """The keeper's answer; None when the connection broke before it came."""
         self._next_id += 1
         request_id = self._next_id
+        line = protocol.encode({"id": request_id, "verb": verb, **fields})
+        if len(line) > protocol.LARGEST_LINE_BYTES:
+            raise TooLarge(
+                f"{verb}: {len(line)} bytes are more than the {protocol.LARGEST_LINE_BYTES} that "
+                "can be passed on; put data into a file"
+            )
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._answers[request_id] = answer
         assert self._writer is not None
         reach("link.asking", verb)
-        self._writer.write(protocol.encode({"id": request_id, "verb": verb, **fields}))
+        self._writer.write(line)
         reach("link.asked", verb)
         try:
             told = await answer

@@ -25,7 +25,7 @@ from iodaemon.core.decision import Decision, Grant, Kill, Reject, Resume, Start,
 from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.platform import Platform
 from iodaemon.core.timeline import Timeline
-from iodaemon.errors import BackendError
+from iodaemon.errors import BackendError, TooLarge
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,7 @@ _BLOCKED_S: Final = 5.0
 """Starts pause this long after one failed for a reason of the machine, not of the job."""
 _KILL_PATIENCE_S: Final = 5.0
 """A job that still has processes this long after SIGKILL gets a reason that names them."""
+_NOT_EXECUTABLE: Final = 126  # as a shell says of what is too long to be executed (E2BIG)
 _SIGTERM: Final = 15
 _SIGKILL: Final = 9
 
@@ -177,6 +178,9 @@ class LinuxNode:
                 attempt=decision.attempt,
                 launch=self._launch_of(decision),
             )
+        except TooLarge as error:  # the job's own fault: no other one waits for it
+            now_s, code = self._timeline.now_s, _NOT_EXECUTABLE
+            there = {"status": {"never_ran": str(error), "exit_code": code, "ended_s": now_s}}
         except BackendError as error:
             self._fail_start(decision.job_id, decision.attempt, str(error))
             return

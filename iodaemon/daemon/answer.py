@@ -1,0 +1,140 @@
+"""Answers that may be large: made and sent in portions, one of each user at a time.
+
+What is not read is not made: an answer goes no further than its reader, holds up only its user's
+other large ones, and ends when nothing of it is taken for ``UNREAD_S``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+from aiohttp import web
+
+from iodaemon.core.job import Job
+from iodaemon.daemon.front import find_turn
+
+AT_ONCE: Final = 500
+"""Records made, or jobs looked at, between two looks at what else there is to do: some 10 ms."""
+PIECE_BYTES: Final = 256 * 1024
+"""What is made ahead of the reader; what fits is one plain answer."""
+UNREAD_S: Final = 60.0
+"""A reader that takes none of a piece for so long is hung up on."""
+
+
+class Answer:
+    """One answer to one request; ``async with`` gives its turn back.
+
+    Args:
+        request: what is answered.
+        content_type: of an answer in pieces.
+    """
+
+    def __init__(self, request: web.Request, content_type: str = "application/json") -> None:
+        self._request = request
+        self._turn = find_turn(request, "answer")
+        self._has_turn = False
+        self._response: web.StreamResponse | None = None
+        self._content_type = content_type
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.give_turn()
+
+    async def take_turn(self) -> None:
+        """Wait for this user's other large answers; at once where the turn is had already."""
+        if not self._has_turn:
+            await self._turn.acquire()
+            self._has_turn = True
+
+    def give_turn(self) -> None:
+        """The rest of it is small."""
+        if self._has_turn:
+            self._turn.release()
+        self._has_turn = False
+
+    async def begin(self) -> web.StreamResponse:
+        """The answer in pieces, its head sent."""
+        if self._response is None:
+            self._response = web.StreamResponse(headers={"Content-Type": self._content_type})
+            await self._response.prepare(self._request)
+        return self._response
+
+    async def write(self, data: bytes | bytearray) -> None:
+        """Send the next piece; returns when most of it is taken.
+
+        Raises:
+            ConnectionResetError: the reader is gone, or reads nothing.
+        """
+        response = await self.begin()
+        if not data:
+            return
+        try:
+            async with asyncio.timeout(UNREAD_S):
+                await response.write(bytes(data))
+        except TimeoutError as error:
+            if self._request.transport is not None:
+                self._request.transport.abort()
+            raise ConnectionResetError("nothing of the answer is read") from error
+        await asyncio.sleep(0)
+
+    async def send(self, parts: Iterable[bytes]) -> web.StreamResponse:
+        """All of it: one plain answer where it fits in a piece."""
+        try:
+            rest = await self._write_full(parts)
+            if self._response is None:
+                return web.Response(body=rest, content_type=self._content_type)
+            await self.write(rest)
+        except ConnectionResetError:
+            pass  # nobody reads any more
+        return await self.begin()
+
+    async def write_all(self, parts: Iterable[bytes]) -> None:
+        """All of it, with more to come.
+
+        Raises:
+            ConnectionResetError: the reader is gone, or reads nothing.
+        """
+        await self.write(await self._write_full(parts))
+
+    async def _write_full(self, parts: Iterable[bytes]) -> bytes:
+        """Write what fills pieces, when it is this user's turn; what is left at the end."""
+        waiting = bytearray()
+        for place, part in enumerate(parts, 1):
+            waiting += part
+            if len(waiting) >= PIECE_BYTES:
+                await self.take_turn()
+                await self.write(waiting)
+                waiting.clear()
+            elif place % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return bytes(waiting)
+
+    async def send_jobs(
+        self,
+        head: Mapping[str, Any],
+        jobs: Iterable[Job],
+        record: Callable[[Job], Mapping[str, Any]],
+    ) -> web.StreamResponse:
+        """The object with what is in ``head`` and, under ``jobs``, a record of each of these."""
+        return await self.send(_parts(head, jobs, record))
+
+
+def _parts(
+    head: Mapping[str, Any], jobs: Iterable[Job], record: Callable[[Job], Mapping[str, Any]]
+) -> Iterable[bytes]:
+    before = msgspec.json.encode(head)[:-1] + (b"," if head else b"") + b'"jobs":['
+    for job in jobs:
+        yield before + msgspec.json.encode(record(job))
+        before = b","
+    yield b"]}" if before == b"," else before + b"]}"

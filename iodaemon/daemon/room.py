@@ -1,0 +1,115 @@
+"""How much a job may bring along: what Linux executes, and what can be passed on to the keeper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol
+
+from iodaemon.backend.linux.protocol import LARGEST_LINE_BYTES, encode
+from iodaemon.errors import RequestError
+
+LONGEST_WORD_BYTES: Final = 128 * 1024 - 1
+"""MAX_ARG_STRLEN (include/uapi/linux/binfmts.h) less the NUL: no longer word can be executed."""
+LARGEST_EXEC_BYTES: Final = 2 * 2**20
+"""Of command and environment: a quarter of the usual stack of 8 MiB (fs/exec.c, bprm_stack_limits).
+With a larger stack Linux takes up to 6 MiB; here nobody may, as all of it is kept in memory."""
+_POINTER_BYTES: Final = 8
+_LARGEST_LAUNCH_BYTES: Final = LARGEST_LINE_BYTES - 64 * 1024
+"""Of one job on its way to the keeper; the rest is for what the daemon adds."""
+_WIDEST_BYTES: Final = 12
+"""Of one character as it is passed on: two escapes."""
+
+
+class Brought(Protocol):
+    """What a job brings along."""
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Its words."""
+        ...
+
+    @property
+    def cwd(self) -> str:
+        """Where it runs."""
+        ...
+
+    @property
+    def stdout(self) -> str | None:
+        """Its file, if it chose one."""
+        ...
+
+    @property
+    def stderr(self) -> str | None:
+        """Likewise."""
+        ...
+
+
+class Room:
+    """What is left for each command beside the environment that all jobs of a submission share.
+
+    Args:
+        environment: theirs.
+
+    Raises:
+        RequestError: it is too large for any command, or a name in it is none.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        words = [f"{name}={value}" for name, value in environment.items()]
+        self._exec_bytes = LARGEST_EXEC_BYTES - exec_bytes(words)
+        if self._exec_bytes < 0:
+            raise RequestError(_too_large(""))
+        for name, word in zip(environment, words, strict=True):
+            if not name or "=" in name or "\0" in word:
+                raise RequestError(f"environment variable {name[:60]!r} cannot be set; rename it")
+            if is_too_long(word):
+                raise RequestError(
+                    f"environment variable {name[:60]!r} is longer than the {LONGEST_WORD_BYTES} "
+                    "bytes that Linux takes; put it into a file"
+                )
+        self._launch_bytes = _LARGEST_LAUNCH_BYTES - len(encode(dict(environment)))
+
+    def check(self, job: Brought, which: str) -> None:
+        """Refuse a job that could not be executed or passed on.
+
+        What the keeper would not take must not come to it: it would hang up on all other jobs.
+
+        Raises:
+            RequestError: says so, ``which`` before it.
+        """
+        if exec_bytes(job.command) > self._exec_bytes:
+            raise RequestError(_too_large(which))
+        if any(map(is_too_long, job.command)):
+            raise RequestError(
+                f"{which}a word of the command is longer than the {LONGEST_WORD_BYTES} bytes that "
+                "Linux takes; put it into a file"
+            )
+        texts = (*job.command, job.cwd, job.stdout or "", job.stderr or "")
+        if _WIDEST_BYTES * sum(map(len, texts)) + 4 * len(texts) <= self._launch_bytes:
+            return
+        if len(encode({"texts": texts})) > self._launch_bytes:
+            raise RequestError(
+                f"{which}command and environment are longer than the {_LARGEST_LAUNCH_BYTES} bytes "
+                "that can be passed on; put data into a file"
+            )
+
+
+def exec_bytes(words: Iterable[str]) -> int:
+    """What Linux counts of them: each with its NUL and a pointer to it."""
+    return sum(_size_bytes(word) + 1 + _POINTER_BYTES for word in words)
+
+
+def is_too_long(word: str) -> bool:
+    """True for a word that cannot be executed."""
+    return _size_bytes(word) > LONGEST_WORD_BYTES
+
+
+def _size_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _too_large(which: str) -> str:
+    return (
+        f"{which}command and environment are larger than {LARGEST_EXEC_BYTES} bytes as Linux "
+        "counts them; put data into a file"
+    )

@@ -1,0 +1,189 @@
+"""Who asks for much, and perhaps does not read it: other users, and the memory, do not notice."""
+
+import contextlib
+import json
+import os
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from served import Served
+
+from iodaemon.api import client
+from iodaemon.core.job import JobId
+from iodaemon.daemon import answer, front
+from iodaemon.daemon.authorise import Rights
+from iodaemon.daemon.selector import parse_selector
+
+JOBS = 300
+"""Held jobs; told of in 1.5 MB, by far more than what a socket holds."""
+
+
+@pytest.fixture
+def served(tmp_path):
+    served = Served(tmp_path, rights=Rights(owner_uid=4321, is_shared=True))
+    spec = {"command": ["x", "y" * 4096], "hold": True}
+    served.client.submit([spec] * JOBS, {})
+    yield served
+    served.close()
+
+
+def get(target, method="GET", body=b""):
+    head = f"{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def turn(served):
+    """Whether an answer has its user's turn, and how many wait for it."""
+
+    def look():
+        turns = served.server._runner.app[front.TURNS]
+        lock = turns.get(("answer", os.geteuid()))
+        return (False, 0) if lock is None else (lock.locked(), len(lock._waiters or ()))
+
+    return served.call(look)
+
+
+def until(served, wanted):
+    served.until(lambda: served.server._runner.app[front.TURNS])
+    while turn(served) != wanted:
+        served.ask("GET", "/v1/mode")
+
+
+LARGE = ["/v1/jobs?all=1", "/v1/jobs?select=1-999", "/v1/jobs?state=CD&state=HELD", "/v1/jobs"]
+
+
+@pytest.mark.parametrize("target", LARGE)
+def test_large_answers_of_a_user_come_one_after_the_other(served, target):
+    with served.raw() as first, served.raw() as second:
+        first.sendall(get(target))
+        until(served, (True, 0))
+        second.sendall(get("/v1/jobs?all=1"))
+        until(served, (True, 1))
+
+        assert 200 == served.ask("GET", "/v1/jobs?limit=1").status
+        assert 200 == served.ask("GET", "/v1/jobs/1").status
+        received = [b"".join(iter(lambda c=c: c.recv(1 << 16), b"")) for c in (first, second)]
+
+    assert all(each.endswith(b"0\r\n\r\n") for each in received)
+    assert (False, 0) == turn(served)
+
+
+def test_what_is_not_read_is_not_made(served):
+    lookup, made = served.server._lookup, []
+    record = lookup.record
+    lookup.record = lambda job: made.append(job) or record(job)
+    with served.raw() as unread:
+        unread.sendall(get("/v1/jobs?all=1"))
+        until(served, (True, 0))
+        for _ in range(50):
+            served.ask("GET", "/v1/mode")
+
+        assert 0 < len(made) < JOBS // 2
+
+
+def rest_of(connection):
+    """What was on its way when it was hung up on."""
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while piece := connection.recv(1 << 16):
+            received += piece
+    return received
+
+
+def test_who_reads_nothing_is_hung_up_on(served, monkeypatch):
+    monkeypatch.setattr(answer, "UNREAD_S", 0.2)
+    with served.raw() as unread:
+        unread.sendall(get("/v1/jobs?all=1"))
+        until(served, (True, 0))
+        until(served, (False, 0))
+        received = rest_of(unread)
+
+    assert received.startswith(b"HTTP/1.1 200")
+    assert not received.endswith(b"0\r\n\r\n")
+
+
+def test_a_large_answer_that_is_made_already_does_not_wait_for_its_reader_for_ever(
+    served, monkeypatch
+):
+    monkeypatch.setattr(front, "UNREAD_S", 0.2)
+    lookup = served.server._lookup
+    record = lookup.record
+    lookup.record = lambda job: {**record(job), "command": ["y" * 3_000_000]}
+    with served.raw() as unread:
+        unread.sendall(get("/v1/jobs/1"))
+        served.until(lambda: open_transports(served))
+        while served.call(lambda: open_transports(served)):
+            pass
+        received = rest_of(unread)
+
+    assert 0 < len(received) < 3_000_000
+
+
+def open_transports(served):
+    """How many connections are let in."""
+    return len(served.server._runner.server.connections)
+
+
+# -- waiting for many --------------------------------------------------------------------------
+
+
+def test_one_request_waits_for_so_many_jobs_and_no_more(served):
+    def wait(ids):
+        return served.ask("POST", "/v1/wait", json.dumps({"ids": ids, "timeout_s": 0}).encode())
+
+    assert "length <= 10000" in wait([1] * 10_001).error[2]
+    assert [1, 2] == [job["id"] for job in wait([1, 2] * 5000).json["jobs"]]
+
+
+def test_the_client_waits_for_more_in_several_requests(served, monkeypatch):
+    monkeypatch.setattr(client, "_AWAITED_AT_ONCE", 3)
+    served.client.resume(2)
+    ids = list(range(1, 9))
+
+    told = served.client.wait(ids, timeout_s=0.0)
+
+    assert ids == [job["id"] for job in told["jobs"]]
+    assert not told["finished"]
+    assert served.state.jobs[JobId(8)].user_hold
+
+
+# -- selectors of thousands of parts ------------------------------------------------------------
+
+
+class Counted(int):
+    """A job's number that counts how often it is compared."""
+
+    compared = 0
+
+    def __lt__(self, other):
+        Counted.compared += 1
+        return int(self) < int(other)
+
+    def __gt__(self, other):
+        Counted.compared += 1
+        return int(self) > int(other)
+
+    def __le__(self, other):
+        Counted.compared += 1
+        return int(self) <= int(other)
+
+    __ge__ = __le__
+    __hash__ = int.__hash__
+
+
+def test_a_job_is_looked_up_among_thousands_of_parts_in_a_few_steps():
+    selects = parse_selector(",".join(str(3 * n) for n in range(4000)), 0)
+
+    assert [False, True, False] == [selects(Counted(n)) for n in (5999, 6000, 6001)]
+    assert Counted.compared <= 3 * 14
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=8))
+def test_a_selector_means_what_each_of_its_parts_means(ranges):
+    selects = parse_selector(",".join(f"{first}-{last}" for first, last in ranges), 0)
+
+    for job_id in range(33):
+        assert selects(job_id) == any(first <= job_id <= last for first, last in ranges)
+    assert all(a <= b for a, b in pairwise(sorted(n for n in range(33) if selects(n))))
