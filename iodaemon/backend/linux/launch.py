@@ -22,6 +22,7 @@ from iodaemon.backend.linux.account import (
     take_on,
 )
 from iodaemon.backend.linux.output_file import open_output, problem_of
+from iodaemon.backend.linux.privacy import leave_keyring
 from iodaemon.backend.linux.process import prefer_memory_nodes
 
 Launch = dict[str, Any]
@@ -125,11 +126,13 @@ def be_the_submitter(launch: Launch) -> Launch:
 
     Raises:
         LaunchError: the user is none to run jobs as, or a file is not the user's to open.
+        OSError: the kernel refuses what would make it the user alone.
     """
     account, output = _find_account(launch), None
     if account is not None:
         output = None if launch["stdout"] else create_output(launch["output"], account)
         forget_protection()
+        leave_keyring()
         take_on(account)
         launch = {**launch, "environment": completed(launch["environment"], account)}
     _change_directory(launch["cwd"])
