@@ -210,6 +210,7 @@ class _Daemon:
                 api_socket=self._config.socket_path,
                 open_files=open_files,
                 fence=self._config.topology.fence,
+                processes=self._config.max_processes,
             )
 
         return launch_of

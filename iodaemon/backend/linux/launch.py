@@ -27,8 +27,8 @@ from iodaemon.backend.linux.process import prefer_memory_nodes
 
 Launch = dict[str, Any]
 """What to run: command, cwd, environment, umask, cpus, memory_nodes, stdout, stderr, output,
-open_files (soft limit), uid; fence and memory_bytes, which are its cgroup's; and from the keeper
-min_uid: None where it cannot run jobs as others.
+open_files (soft limit), uid; fence, memory_bytes and processes, which are its cgroup's; and from
+the keeper min_uid: None where it cannot run jobs as others.
 """
 
 NOT_FOUND: Final = 127
