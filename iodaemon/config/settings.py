@@ -118,6 +118,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["auto", "signals"],
         Meta(description="auto: cgroup freeze where it can be had; signals: SIGSTOP in any case"),
     ] = "auto"
+    max_processes: Annotated[
+        int | None,
+        Meta(
+            description="processes and threads that one job may have at once, where its cgroup can "
+            "be limited, and never more than a quarter of the machine's; its next fork fails"
+        ),
+    ] = 32768
     mode: Annotated[
         Literal["on", "shadow", "off"],
         Meta(
@@ -163,6 +170,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             path = getattr(self, name)
             if path is not None and not path.startswith("/"):
                 raise ValueError(f"{name} is {path!r}; write an absolute path")
+        if self.max_processes is not None and self.max_processes < 1:
+            raise ValueError(f'max_processes is {self.max_processes}; write 1 or more, or "none"')
         longest = max((f"{self.runtime_dir}/{name}" for name in _SOCKET_NAMES), key=len)
         length = len(os.fsencode(longest))
         if length > _LONGEST_SOCKET_BYTES:

@@ -22,6 +22,7 @@ def launch_record(
     api_socket: Path,
     open_files: int,
     fence: Fence = "socket",
+    processes: int | None = None,
 ) -> dict[str, Any]:
     """The launch of ``backend.linux.launch``.
 
@@ -33,6 +34,7 @@ def launch_record(
         api_socket: so that ``iod`` inside the job finds its daemon.
         open_files: soft limit of open files, as the daemon found it.
         fence: what the job cannot leave, where its cgroup can be fenced.
+        processes: how many it may have at once, where its cgroup can be limited.
     """
     partition = platform.partition(start.partition)
     held = (slot for slot in partition.slots if slot.id in start.slots)
@@ -56,6 +58,7 @@ def launch_record(
         "memory_nodes": list(partition.memory_nodes),
         "fence": fence_of(partition, fence),
         "memory_bytes": job.spec.memory_bytes,
+        "processes": processes,
         "stdout": _with_id(job.spec.stdout, job),
         "stderr": _with_id(job.spec.stderr, job),
         "open_files": open_files,

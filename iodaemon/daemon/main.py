@@ -245,6 +245,7 @@ class _Daemon:
                 api_socket=self._config.socket_path,
                 open_files=open_files,
                 fence=self._force.config.topology.fence,
+                processes=self._force.config.max_processes,
             )
 
         return launch_of

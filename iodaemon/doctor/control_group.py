@@ -24,6 +24,7 @@ GIVES: Final = {
     "io": "bytes that reach the disk, job by job (io.stat)",
     "cpuset": "a fence of CPUs that a job cannot leave",
     "memory": "the memory of a job, and its limit",
+    "pids": "a limit of a job's processes",
 }
 """What each controller would give."""
 

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,30 @@ def test_a_restart_of_either_unit_ends_neither_jobs_nor_suspensions_unseen():
         assert re.search(r"^ExecStopPost=\+?/\S+ keeper --thaw$", text(name), re.MULTILINE)
         assert "\nRestart=always\n" in text(name)
     assert "\nKillMode=process\n" in text("iodaemon-keeper.service")
+
+
+@pytest.mark.parametrize("name", ["iodaemon.service", "iodaemon-keeper.service"])
+def test_what_runs_as_root_loads_nothing_from_where_the_daemon_may_write(tmp_path, name):
+    """``+`` lines have the home of the unit's user; a Python outside a venv looks there."""
+    python, version = sys._base_executable, f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    place = tmp_path / f".local/lib/{version}/site-packages"
+    place.mkdir(parents=True)
+    (place / "usercustomize.py").write_text(f"open({str(tmp_path / 'loaded')!r}, 'w')")
+    [line] = re.findall(r"^Environment=(.+)$", text(name), re.MULTILINE)
+    given = dict(word.split("=", 1) for word in line.split())
+
+    for more in (given, {}):
+        subprocess.run([python, "-c", "pass"], check=True, env={"HOME": str(tmp_path), **more})
+        loaded = (tmp_path / "loaded").exists()
+        assert loaded == (more == {}), more
+
+
+def test_the_daemons_user_has_no_home_that_it_may_write_to():
+    users = (UNITS / "sysusers.conf").read_text()
+    [home] = re.findall(r'^u iodaemon - ".*" (\S+)$', users, re.MULTILINE)
+
+    assert "/" == home
+    assert "\nEnvironment=HOME=/ " in text("iodaemon.service")
 
 
 def test_the_daemons_user_and_directories_are_declared():

@@ -16,7 +16,7 @@ from iodaemon.core.job import Exit, IoTotals, JobId
 from iodaemon.core.platform import Partition, PartitionId, Slot, SlotId
 from iodaemon.daemon.launching import fence_of
 
-ALL = ("cpuset", "io", "memory")
+ALL = ("cpuset", "io", "pids", "memory")
 EVENTS = "low 0\nhigh 0\nmax 28\noom 1\noom_kill 3\noom_group_kill 1\n"
 """Of Linux 6.1, after a job of three processes took more than memory.max."""
 LAUNCH = {"fence": {"cpus": [4, 5, 7], "memory_nodes": [1]}, "memory_bytes": 512 << 20}
@@ -230,7 +230,8 @@ def test_every_control_is_told_with_and_without():
 
     assert with_all.keys() == without.keys()
     assert not set(with_all.values()) & set(without.values())
-    assert {"cpuset": True, "io": False, "memory": False, "pressure": False} == flags_of(["cpuset"])
+    rest = dict.fromkeys(("io", "memory", "pids", "pressure"), False)
+    assert {"cpuset": True, **rest} == flags_of(["cpuset"])
 
 
 def test_the_fence_is_the_whole_socket_or_what_was_configured():

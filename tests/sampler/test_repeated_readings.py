@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from iodaemon.backend.linux import reading
+from iodaemon.backend.linux.allowance import Allowance
 from iodaemon.backend.linux.leaves import Leaves
 from iodaemon.backend.linux.reading import _JobReader
 from iodaemon.core.job import JobId
@@ -31,7 +32,7 @@ class Machine:
         self.job_id = JobId(1)
         self.baseline = (0, 0, 0)
         self.shim = type("Shim", (), {"pid": 10})
-        self.reader = _JobReader(root, self, Leaves(root))
+        self.reader = _JobReader(root, self, Leaves(root), Allowance())
 
     def moves(self, read_bytes):
         for pid, count in ((10, 0), (11, read_bytes)):

@@ -81,7 +81,7 @@ def stack(service):
 def test_the_node_says_that_jobs_have_it_all(service):
     measured = service.ask("GET", "/v1/node")["measured"]
 
-    assert {"cpuset", "io", "memory", "pressure"} == set(measured["controls"])
+    assert {"cpuset", "io", "memory", "pids", "pressure"} == set(measured["controls"])
     assert all(measured["controls"].values())
     assert "cannot leave" in measured["socket_fence"]
 
@@ -192,5 +192,5 @@ def test_layers_are_not_counted_twice(service, stack):
 def test_doctor_finds_nothing_of_it_lacking(service):
     printed = service.iod("doctor", user="root", check=False, limit_s=400).out
 
-    for what in ("socket fence", "job disk bytes", "memory limit", "job pressure"):
+    for what in ("socket fence", "job disk bytes", "memory limit", "process limit", "job pressure"):
         assert f"ok       {what}" in printed

@@ -49,6 +49,13 @@ CONTROLS: Final = (
         "one job can take the memory of all, and its end does not say why",
     ),
     Control(
+        "pids",
+        "process limit",
+        "pids.max of the job's cgroup, as max_processes says; at most a quarter of the machine's",
+        "none: a job may have as many processes as its user",
+        "one job that forks without end leaves other jobs no process",
+    ),
+    Control(
         PRESSURE,
         "job pressure",
         "io.pressure and memory.pressure of the job's cgroup",

@@ -1,8 +1,9 @@
 """What cgroup v2's controllers add to a job: a fence, a limit, and how it met them.
 
 Documentation/admin-guide/cgroup-v2.rst: cpuset (Linux 5.0), io (4.5), memory (4.5; memory.oom.group
-4.19). Without a controller a job runs as well: it then keeps to its socket because it was put
-there, and may take all memory. ``io.pressure`` and ``memory.pressure`` (4.20) need none.
+4.19), pids (4.5). Without a controller a job runs as well: it then keeps to its socket because it
+was put there, and may take all memory and all processes. ``io.pressure`` and ``memory.pressure``
+(4.20) need none.
 
 Standard library only.
 """
@@ -14,9 +15,10 @@ import os
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
+from iodaemon.backend.linux.process_limit import limit_processes
 from iodaemon.backend.linux.protocol import Message
 
-CONTROLLERS: Final = ("cpuset", "io", "memory")
+CONTROLLERS: Final = ("cpuset", "io", "pids", "memory")
 """Those that are handed down to the jobs where they can be had."""
 PRESSURE: Final = "pressure"
 """Stands beside the controllers where the kernel counts the stall times of a cgroup."""
@@ -53,7 +55,8 @@ def confine(cgroup: str, controls: Collection[str], launch: Message) -> list[str
     Args:
         cgroup: the job's, without a process.
         controls: as ``hand_down`` said.
-        launch: its ``fence`` (``cpus`` and ``memory_nodes``) and ``memory_bytes``, if any.
+        launch: its ``fence`` (``cpus`` and ``memory_nodes``), ``memory_bytes`` and ``processes``,
+            if any.
     """
     return [
         f"{name} is not set to {value}: {problem}"
@@ -72,6 +75,8 @@ def _settings(controls: Collection[str], launch: Message) -> Iterator[tuple[str,
         yield "memory.oom.group", "1"
         yield "memory.swap.max", "0"
         yield "memory.max", str(max(LEAST_MEMORY_BYTES, int(launch["memory_bytes"])))
+    if "pids" in controls and launch.get("processes"):
+        yield "pids.max", str(limit_processes(int(launch["processes"])))
 
 
 def _list(numbers: Iterable[object]) -> str:

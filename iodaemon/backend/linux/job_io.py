@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from iodaemon.backend.linux.allowance import MOST_OF_A_JOB, Allowance
 from iodaemon.core.sample import JobCounters
 from iodaemon.errors import NoData
 from iodaemon.sampler import KeptFile
@@ -73,7 +74,9 @@ class JobIo:
     fall. Each of the kernel's counters is kept monotone by itself: ``written_bytes`` may still
     fall, when the job deletes what has not reached the disk.
 
-    Invariant: at most one descriptor a process, and none of one that was seen to be gone.
+    Invariant: at most one descriptor a process, and none of one that was seen to be gone; at most
+    ``MOST_OF_A_JOB`` and what the allowance has. Of the processes beyond, files are opened for each
+    reading; a zombie among them counts once it is reaped.
 
     Args:
         root: ``/``, or a directory that looks like it.
@@ -86,6 +89,7 @@ class JobIo:
         resident_bytes: memory of the job now.
         io_stall_s: stall time of the job, from its cgroup.
         memory_stall_s: the same for memory.
+        allowance: of descriptors, for all jobs; None: this job's own.
     """
 
     def __init__(
@@ -99,7 +103,9 @@ class JobIo:
         resident_bytes: Callable[[], int | None] | None = None,
         io_stall_s: Callable[[], float | None] | None = None,
         memory_stall_s: Callable[[], float | None] | None = None,
+        allowance: Allowance | None = None,
     ) -> None:
+        self._allowance = Allowance() if allowance is None else allowance
         self._proc = os.fspath(root / "proc")
         self._shim_pid = shim_pid
         self._shim: KeptFile | None = KeptFile(self._path(shim_pid))
@@ -185,6 +191,7 @@ class JobIo:
                 if io is not None:
                     return io
                 del self._files[pid]
+                self._allowance.give()
             if not is_listed:
                 return None
             file = KeptFile(self._path(pid))
@@ -192,13 +199,21 @@ class JobIo:
         except OSError as error:
             raise _judge(error) from error
         if io is not None:
-            self._files[pid] = file
+            self._keep(pid, file)
         return io
+
+    def _keep(self, pid: int, file: KeptFile) -> None:
+        """Keep it for the next reading where that is allowed."""
+        if len(self._files) < MOST_OF_A_JOB and self._allowance.take():
+            self._files[pid] = file
+        else:
+            file.close()
 
     def close(self) -> None:
         """Give all descriptors back; nothing may be read after that."""
         for file in self._files.values():
             file.close()
+        self._allowance.give(len(self._files))
         self._files.clear()
         if self._shim is not None:
             self._shim.close()

@@ -23,12 +23,13 @@ from iodaemon.backend.linux.account import (
     take_on,
 )
 from iodaemon.backend.linux.output_file import open_output, problem_of
+from iodaemon.backend.linux.privacy import leave_keyring
 from iodaemon.backend.linux.process import prefer_memory_nodes
 
 Launch = dict[str, Any]
 """What to run: command, cwd, environment, umask, cpus, memory_nodes, stdout, stderr, output,
-open_files (soft limit), uid; fence and memory_bytes, which are its cgroup's; and from the keeper
-min_uid: None where it cannot run jobs as others.
+open_files (soft limit), uid; fence, memory_bytes and processes, which are its cgroup's; and from
+the keeper min_uid: None where it cannot run jobs as others.
 """
 
 NOT_FOUND: Final = 127
@@ -138,11 +139,13 @@ def be_the_submitter(launch: Launch, account: Account | None) -> Launch:
 
     Raises:
         LaunchError: a file is not the user's to open.
+        OSError: the kernel refuses what would make it the user alone.
     """
     output = None
     if account is not None:
         output = None if launch["stdout"] else create_output(launch["output"], account)
         forget_protection()
+        leave_keyring()
         take_on(account)
         launch = {**launch, "environment": completed(launch["environment"], account)}
     _change_directory(launch["cwd"])

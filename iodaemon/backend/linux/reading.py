@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from iodaemon.backend.linux.allowance import Allowance
 from iodaemon.backend.linux.cgroup_reader import CgroupReader
 from iodaemon.backend.linux.job_files import JobFiles
 from iodaemon.backend.linux.job_io import IoBaseline, JobIo, sum_resident_bytes
@@ -40,7 +41,7 @@ class _JobReader:
     made dirty. Only the time for which a job stands in one and the same wait is seen late.
     """
 
-    def __init__(self, root: Path, track: Track, leaves: Leaves) -> None:
+    def __init__(self, root: Path, track: Track, leaves: Leaves, allowance: Allowance) -> None:
         self._cgroup = None if track.cgroup is None else CgroupReader(Path(track.cgroup))
         self._root = root
         self._leaves = leaves
@@ -60,6 +61,7 @@ class _JobReader:
             resident_bytes=self._resident_bytes,
             io_stall_s=None if self._cgroup is None else self._cgroup.io_stall_s,
             memory_stall_s=None if self._cgroup is None else self._cgroup.memory_stall_s,
+            allowance=allowance,
         )
 
     def read(self, devices: tuple[DeviceId, ...] | None) -> JobCounters:
@@ -138,6 +140,7 @@ class NodeReader:
         self._readers: dict[JobId, tuple[Track, _JobReader]] = {}
         self._known: dict[JobId, JobCounters] = {}
         self._files = JobFiles(root)
+        self._allowance = Allowance()
         self._leaves = Leaves(root, [device.id for device in devices])
         self._diskstats = diskstats.Sampler(root, wanted={device.id for device in devices})
         self._io_pressure = pressure.Sampler(root)
@@ -197,7 +200,8 @@ class NodeReader:
                 del self._readers[job_id]
         for job_id, track in tracks.items():
             if job_id not in self._readers:
-                self._readers[job_id] = (track, _JobReader(self._root, track, self._leaves))
+                reader = _JobReader(self._root, track, self._leaves, self._allowance)
+                self._readers[job_id] = (track, reader)
 
     def _read_node(self) -> NodeCounters:
         io_stall_s = memory_stall_s = None

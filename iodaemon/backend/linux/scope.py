@@ -22,10 +22,15 @@ SLICE: Final = "iodaemon.slice"
 """Where an administrator can limit all jobs together."""
 _OPEN_WITHIN_S: Final = 30.0
 _LOOK_S: Final = 0.01
+MOST_TASKS: Final = "80%"
+"""Of the machine's processes, for all jobs together: the rest is the system's, so that root can
+still log in. systemd's own default, 15 %, is less than one job may have (``process_limit``), which
+would then leave nothing to the others."""
 _PROPERTIES: Final = (
     "Delegate=yes",
     "Before=iodaemon.service",  # stopped after it: at a shutdown the daemon sees no job die
     "TimeoutStopSec=30s",
+    f"TasksMax={MOST_TASKS}",
 )
 
 

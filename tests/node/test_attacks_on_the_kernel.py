@@ -1,0 +1,168 @@
+"""What one user's job may try by way of what the kernel shares between processes."""
+
+import os
+import pwd
+
+import pytest
+from harness import until
+from keeping import NOBODY, ServiceKeeper
+
+from iodaemon.backend.linux import privacy
+
+GAMES = pwd.getpwnam("games")
+"""Another user than nobody."""
+
+pytestmark = [
+    pytest.mark.node,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become others"),
+]
+
+KEYS = """
+import ctypes, errno, os, sys, time
+call = ctypes.CDLL(None, use_errno=True).syscall
+keyctl, add_key = {"x86_64": (250, 248), "ppc64le": (271, 269)}.get(os.uname().machine, (219, 217))
+SESSION = -3
+
+def add(name, text):
+    return call(add_key, b"user", name, text, len(text), SESSION)
+
+def find(name):
+    return call(keyctl, 10, SESSION, b"user", name, 0)
+
+def read(key):
+    room = ctypes.create_string_buffer(100)
+    size = call(keyctl, 11, key, room, len(room))
+    return room.raw[:size].decode() if size >= 0 else errno.errorcode[ctypes.get_errno()]
+
+def clear():
+    return call(keyctl, 7, SESSION)
+
+def number():
+    return call(keyctl, 0, SESSION, 0)
+"""
+
+
+class Keeper(ServiceKeeper):
+    """One that runs jobs of any user but root, so that there are two."""
+
+    min_uid = 1
+
+
+@pytest.fixture
+def keeper():
+    with Keeper("signals") as keeper:
+        yield keeper
+
+
+def start(keeper, job, code, *, uid):
+    """Start this job; it runs Python."""
+    line = keeper.lines_open[-1] if keeper.lines_open else keeper.begin()
+    launch = keeper.launch("", uid=uid)
+    launch["command"] = ["python3", "-I", "-S", "-c", KEYS + code]
+    answer = line.ask("start", job=job, attempt=1, launch=launch)
+    assert "shim" in answer or "status" in answer, answer
+
+
+def printed_by(keeper, job):
+    """What the job printed, once it has ended."""
+    status = keeper.status(job)
+    text = (keeper.directory(job) / "output").read_text()
+    assert 0 == status["exit"]["code"], (status, text)
+    return text.split()
+
+
+def say_and_wait(keeper, name):
+    """The end of a job that shows what it has done so far, and goes on once there is such a file"""
+    return (
+        f"\nsys.stdout.flush()\nuntil_s = time.monotonic() + 30\n"
+        f"while not os.path.exists({str(keeper.root / name)!r}) and time.monotonic() < until_s:\n"
+        "    time.sleep(0.01)\n"
+    )
+
+
+# -- keys ----------------------------------------------------------------------------------------
+
+HIDE = "print(add(b'ticket', b'secret'))"
+SEEK = "key = find(b'ticket'); print(key, read(key)); print(clear())"
+LOOK = "print(read(find(b'ticket')))"
+
+
+@pytest.fixture
+def _has_keys():
+    """The keeper has a session keyring, as a unit of systemd's does (KeyringMode=private)."""
+    if not os.path.exists("/proc/keys"):
+        pytest.skip("this kernel has no keys")
+    privacy.leave_keyring()
+
+
+@pytest.mark.usefixtures("_has_keys")
+@pytest.mark.parametrize("uid", [GAMES.pw_uid, NOBODY.pw_uid], ids=["another", "the same"])
+def test_a_key_of_one_job_is_neither_found_nor_cleared_by_another(keeper, uid):
+    start(keeper, 1, HIDE + say_and_wait(keeper, "go") + LOOK, uid=NOBODY.pw_uid)
+    output = keeper.directory(1) / "output"
+    _until_printed(output)
+
+    start(keeper, 2, SEEK, uid=uid)
+    found = printed_by(keeper, 2)
+    (keeper.root / "go").touch()
+
+    assert "-1" == found[0], found
+    assert "secret" not in found
+    assert "secret" == printed_by(keeper, 1)[1]
+
+
+@pytest.mark.usefixtures("_has_keys")
+def test_the_number_of_anothers_key_does_not_open_it(keeper):
+    start(keeper, 1, HIDE + say_and_wait(keeper, "go"), uid=NOBODY.pw_uid)
+    number = _until_printed(keeper.directory(1) / "output")
+
+    start(keeper, 2, f"print(read({number}))", uid=GAMES.pw_uid)
+    found = printed_by(keeper, 2)
+    (keeper.root / "go").touch()
+
+    assert ["EACCES"] == found
+    printed_by(keeper, 1)
+
+
+@pytest.mark.usefixtures("_has_keys")
+def test_each_job_has_a_keyring_that_is_not_the_keepers(keeper):
+    for job, uid in ((1, NOBODY.pw_uid), (2, NOBODY.pw_uid), (3, GAMES.pw_uid)):
+        start(keeper, job, "print(number())", uid=uid)
+    numbers = {int(printed_by(keeper, job)[0]) for job in (1, 2, 3)}
+
+    assert 3 == len(numbers)
+    assert all(number > 0 for number in numbers)
+
+
+@pytest.mark.usefixtures("_has_keys")
+def test_a_user_with_as_many_keys_as_one_may_have_still_has_jobs(keeper):
+    fill = "count = 0\nwhile add(b'%d' % count, b'x') > 0: count += 1\nprint(count)"
+    start(keeper, 1, fill + say_and_wait(keeper, "go"), uid=NOBODY.pw_uid)
+    count = _until_printed(keeper.directory(1) / "output")
+
+    start(keeper, 2, "print('ran')", uid=NOBODY.pw_uid)
+    printed = printed_by(keeper, 2)
+    (keeper.root / "go").touch()
+
+    assert ["ran"] == printed
+    assert int(count) > 0
+    printed_by(keeper, 1)
+
+
+def _until_printed(output):
+    return until(lambda: output.exists() and output.read_text().split(), "what it prints")[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"), [((-1, 38), None), ((-1, 1), None), ((-1, 122), 122), ((0, 0), 0)]
+)
+def test_a_job_that_would_keep_the_keepers_keyring_is_not_run(monkeypatch, answer, error):
+    monkeypatch.setattr(privacy, "system_call", lambda *_: answer)
+    if error is None:
+        privacy.leave_keyring()
+        return
+
+    with pytest.raises(OSError, match="no keyring of its own") as told:
+        privacy.leave_keyring()
+
+    assert error == told.value.errno

@@ -1,0 +1,112 @@
+"""What a job of the installed service cannot take from other users: processes, keys, names."""
+
+import json
+
+import pytest
+from server import SCOPE
+
+BOMB = """
+import os, sys, time
+count, began_s = 0, time.monotonic()
+while True:
+    try:
+        if os.fork() == 0:
+            time.sleep(600)
+            os._exit(0)
+        count += 1
+    except BlockingIOError as error:
+        print(count, error.strerror, flush=True)
+        break
+time.sleep(600)
+"""
+KEYS = """
+import ctypes, errno, sys, time
+call = ctypes.CDLL(None, use_errno=True).syscall
+if sys.argv[1] == "hide":
+    print(call(248, b"user", b"ticket", b"secret", 6, -3), flush=True)
+    time.sleep(600)
+key = call(250, 10, -3, b"user", b"ticket", 0)
+print(key, errno.errorcode[ctypes.get_errno()])
+"""
+
+
+@pytest.fixture
+def bomb(service):
+    service.machine.put("/usr/local/lib/forks.py", BOMB.encode())
+    job = service.submit("exec python3 -I -S /usr/local/lib/forks.py")
+    service.await_state(job, "RUNNING")
+    service.machine.until(
+        f"[ -s /var/lib/iodaemon-keeper/jobs/{job}.1/output ]", what="its last fork", limit_s=600
+    )
+    yield job
+    service.machine.sh(f"echo 1 >{service.cgroup(job)}/cgroup.kill || true", limit_s=300)
+    service.await_state(job, "FAILED", "CANCELLED", limit_s=300)
+
+
+def number(service, path):
+    return int(service.machine.sh(f"cat {path}"))
+
+
+def test_a_job_that_forks_without_end_leaves_processes_to_others(service, bomb):
+    kernel = "/proc/sys/kernel"
+    there = min(number(service, f"{kernel}/{name}") for name in ("pid_max", "threads-max"))
+    most = number(service, f"{service.cgroup(bomb)}/pids.max")
+    of_all = number(service, f"{SCOPE}/pids.max")
+    printed, shown = service.run("echo beside it | cat", user="bob")
+    count, *words = service.output(bomb).split()
+    print(f"machine {there}, all jobs {of_all}, a job {most}, forked {count}")
+
+    assert most == min(32768, there // 4)
+    assert most < of_all < there
+    assert (most - 1, ["Resource", "temporarily", "unavailable"]) == (int(count), words)
+    assert ("beside it\n", 0) == (printed, shown["exit_code"])
+    assert "RUNNING" == service.show(bomb)["state"]
+
+
+def test_the_node_says_that_processes_are_limited(service):
+    measured = service.ask("GET", "/v1/node")["measured"]
+
+    assert "max_processes" in measured["process_limit"]
+
+
+@pytest.mark.parametrize("other", ["bob", "ann"])
+def test_keys_of_a_job_are_no_other_jobs(service, other):
+    service.machine.put("/usr/local/lib/keys.py", KEYS.encode())
+    hidden = service.submit("exec python3 -I -S /usr/local/lib/keys.py hide", user="ann")
+    service.await_state(hidden, "RUNNING")
+    service.machine.until(
+        f"[ -s /var/lib/iodaemon-keeper/jobs/{hidden}.1/output ]", what="a key", limit_s=120
+    )
+
+    printed, _ = service.run("exec python3 -I -S /usr/local/lib/keys.py seek", user=other)
+
+    assert int(service.output(hidden)) > 0
+    assert ["-1", "ENOKEY"] == printed.split()
+
+
+def test_what_systemd_runs_as_root_loads_nothing_from_the_daemons_directory(service):
+    place = "/var/lib/iodaemon/.local"
+    script = (
+        "for v in 8 9 10 11 12 13 14; do d={place}/lib/python3.$v/site-packages; mkdir -p $d; "
+        'echo \'open("/var/tmp/loaded", "a").write("x")\' >$d/usercustomize.py; done; '
+        "chown -R iodaemon: {place}; rm -f /var/tmp/loaded"
+    ).replace("{place}", place)
+    service.machine.sh(script)
+    try:
+        service.machine.sh("systemctl restart iodaemon.service", limit_s=200)
+        service.await_ready()
+        found = service.machine.sh("ls /var/tmp/loaded 2>&1 || true")
+        name = "systemctl show -P Environment iodaemon.service iodaemon-keeper.service"
+        environment = service.machine.sh(name)
+    finally:
+        service.machine.sh(f"rm -rf {place} /var/tmp/loaded")
+
+    assert "No such file" in found, found
+    assert 2 == environment.count("PYTHONNOUSERSITE=1")
+
+
+def test_the_audit_knows_who_submitted_a_job(service):
+    printed, _ = service.run("cat /proc/self/loginuid 2>/dev/null || echo none", user="bob")
+    uid = service.machine.sh("id -u bob").strip()
+
+    assert printed.strip() in (uid, "none"), json.dumps(printed)
