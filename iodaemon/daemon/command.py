@@ -67,6 +67,7 @@ class Commands:
 
     async def _submit(self, request: web.Request) -> web.Response:
         actor = self._lookup.allow(request, "submit")
+        await self._lookup.refuse_stranger(actor, "submit")
         async with body_of(request) as body:
             submission = await self._decode(body, request.content_type, actor.uid)
             key = environment_key(submission.environment)
