@@ -25,6 +25,10 @@ from iodaemon.core.prediction import Prediction
 from iodaemon.core.sharing import Sharing, Users
 
 KEPT_FINISHED: Final = 1000
+KEPT_FINISHED_BYTES: Final = 64 * 2**20
+"""Of their commands; the journal has all of them."""
+LEAST_FINISHED: Final = 50
+"""Kept however long their commands are: their ends may still be on their way to the journal."""
 """Finished jobs kept in memory; the journal keeps all of them for ``retain``."""
 
 TURN: Final = "IoTurn"
@@ -69,6 +73,7 @@ class State:
         self._infeasible: dict[JobId, None] = {}
         self._live: dict[JobId, Job] = {}
         self._finished: deque[JobId] = deque()
+        self._finished_bytes = 0
         self._kept_finished = kept_finished
         self._free: dict[PartitionId, list[SlotId]] = {
             partition.id: [slot.id for slot in partition.slots] for partition in platform.partitions
@@ -186,7 +191,7 @@ class State:
             self._enter_live(job)
             self._note_phase(job)
         elif job.state in FINAL:
-            self._finished.append(job.id)
+            self._finish(job)
 
     def remove(self, job_id: JobId) -> None:
         """Drop a job that never was (its submission could not be made durable)."""
@@ -218,6 +223,7 @@ class State:
             self._leave_queue(job.id)
         if before.state in FINAL:
             self._finished.remove(job.id)
+            self._finished_bytes -= _command_bytes(before)
         if before.state in LIVE and job.state not in LIVE:
             self._give_back(before)
             self._live.pop(job.id, None)
@@ -228,13 +234,19 @@ class State:
         if job.state in LIVE and before.state not in LIVE:
             self._enter_live(job)
         if job.state in FINAL:
-            self._finished.append(job.id)
+            self._finish(job)
             self.outlook.forget(job.id)
 
     def forget_finished(self) -> None:
         """Drop all but the last finished jobs; not within a step, whose plan still names them."""
-        while len(self._finished) > self._kept_finished:
-            self.jobs.pop(self._finished.popleft(), None)
+        while len(self._finished) > self._kept_finished or (
+            self._finished_bytes > KEPT_FINISHED_BYTES and len(self._finished) > LEAST_FINISHED
+        ):
+            self._finished_bytes -= _command_bytes(self.jobs.pop(self._finished.popleft()))
+
+    def _finish(self, job: Job) -> None:
+        self._finished.append(job.id)
+        self._finished_bytes += _command_bytes(job)
 
     def choose_slots(self, partition_id: PartitionId, count: int) -> tuple[SlotId, ...]:
         """The lowest free slots of the partition.
@@ -361,3 +373,7 @@ def _claim(holds: bool, what: str) -> None:  # noqa: FBT001 - reads as a sentenc
 def with_fields(job: Job, **fields: object) -> Job:
     """The job with these fields changed."""
     return msgspec.structs.replace(job, **fields)
+
+
+def _command_bytes(job: Job) -> int:
+    return sum(map(len, job.spec.command))

@@ -25,11 +25,41 @@ _NAME_WITHIN_S: Final = 0.1
 _UID_WITHIN_S: Final = 5.0
 _GROUP_WITHIN_S: Final = 5.0
 _LARGEST: Final = 2**63 - 1
+STRANGERS: Final = -1
+"""No user's number."""
+WITHIN_S: Final = 2.0
+"""So long it is waited for who has an account."""
+
+
+class Accounts:
+    """Who has an account, and who is only a number: of those there are 65,536 a user (subuid(5)).
+
+    Args:
+        names: of users; those of this machine if None.
+    """
+
+    def __init__(self, names: Lookups[int, str | None] | None = None) -> None:
+        self._names = names or names_of_users()
+
+    def pool(self, uid: int) -> int:
+        """As whom this user is counted: all that are not known to have an account are one."""
+        answer = self._names.known(uid)
+        return STRANGERS if answer is None or answer.value is None else uid
+
+    def is_fresh(self, uid: int) -> bool:
+        """True when it need not be asked whether this user has one."""
+        return self._names.is_fresh(uid)
+
+    async def ask(self, uid: int) -> bool | None:
+        """Whether this user has an account; None: nobody answers in time."""
+        await self._names.refresh(uid, WITHIN_S)
+        answer = self._names.known(uid)
+        return None if answer is None else answer.value is not None
 
 
 def user_name(uid: int) -> str:
     """The user's name; the number where there is no such user, or no answer."""
-    answer = _names().get(uid, _NAME_WITHIN_S)
+    answer = names_of_users().get(uid, _NAME_WITHIN_S)
     return str(uid) if answer is None or answer.value is None else answer.value
 
 
@@ -77,7 +107,8 @@ def groups_of_users() -> Lookups[int, frozenset[int]]:
 
 
 @functools.cache
-def _names() -> Lookups[int, str | None]:
+def names_of_users() -> Lookups[int, str | None]:
+    """Their names, by their numbers; one for the process."""
     return Lookups(find_name, fresh_s=_NAMES_FRESH_S, on_silence=_complain)
 
 

@@ -12,7 +12,9 @@ from aiohttp import web
 from iodaemon.core import event as ev
 from iodaemon.core.job import WAITING, Job, JobState
 from iodaemon.daemon.account import user_name
+from iodaemon.daemon.allowance import JOB_BYTES, VERB_BYTES, Allowances
 from iodaemon.daemon.authorise import Verb
+from iodaemon.daemon.environments import environment_bytes
 from iodaemon.daemon.front import body_of
 from iodaemon.daemon.lookup import Lookup, json_answer, read_body
 from iodaemon.daemon.submission import (
@@ -24,10 +26,19 @@ from iodaemon.daemon.submission import (
     job_maker,
 )
 from iodaemon.errors import JournalError, RequestError
+from iodaemon.units import format_bytes
 
 _SUSPEND_WAIT_S: Final = 5.0
 _AFTER_GRACE_S: Final = 8.0
 """What a kill may take after the grace time before the client is told that it does."""
+
+
+MOST_KEPT_BYTES: Final = 256 * 2**20
+"""Of commands and environments of one user's waiting and live jobs: ten times the longest
+submission of 100,000 usual jobs."""
+
+NOT_COUNTED: Final = frozenset({0})
+"""Users who may have as much written as they like."""
 
 
 class _Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,6 +53,7 @@ class Commands:
         self._state = lookup.state
         self._driver = lookup.driver
         self._cancel_grace_s = cancel_grace_s
+        self._allowances = Allowances(lambda: self._driver.timeline.now_s)
 
     def routes(self) -> Sequence[web.RouteDef]:
         """What is done where."""
@@ -55,12 +67,15 @@ class Commands:
 
     async def _submit(self, request: web.Request) -> web.Response:
         actor = self._lookup.allow(request, "submit")
+        await self._lookup.refuse_stranger(actor, "submit")
         async with body_of(request) as body:
             submission = await self._decode(body, request.content_type, actor.uid)
             key = environment_key(submission.environment)
             jobs, warnings = heed_hints(submission)
             makers = [job_maker(job, actor.uid, key) for job in jobs]
             self._refuse_above_limits(actor.uid, [job.cpus for job in jobs])
+            self._refuse_above_room(actor.uid, submission)
+            self._spend(actor.uid, len(body) + JOB_BYTES * len(jobs))
             ids = await self._driver.submit(makers, submission.environment, key)
         answer = {"ids": ids} | ({"warnings": warnings} if warnings else {})
         return json_answer(answer, status=201)
@@ -109,6 +124,7 @@ class Commands:
         actor = self._lookup.allow(request, "requeue", job)
         grace_s = await self._read_grace_s(request)
         self._refuse_requeue(job)
+        self._spend(actor.uid, VERB_BYTES)
         if job.state.is_final:
             self._refuse_above_limits(job.uid, [job.spec.cpus])
         if self._driver.problem:
@@ -140,6 +156,25 @@ class Commands:
         if text:
             raise RequestError(text)
 
+    def _refuse_above_room(self, uid: int, submission: Submission) -> None:
+        """Memory is everybody's."""
+        if not self._lookup.is_shared:
+            return
+        asked_bytes = environment_bytes(submission.environment)
+        asked_bytes += sum(sum(map(len, job.command)) for job in submission.jobs)
+        kept_bytes = self._driver.environments.kept_bytes(uid)
+        if kept_bytes + asked_bytes > MOST_KEPT_BYTES:
+            raise RequestError(
+                f"commands and environments of uid {uid} come to {format_bytes(kept_bytes)}, "
+                f"with {format_bytes(asked_bytes)} more above the {format_bytes(MOST_KEPT_BYTES)} "
+                "that one user may have; submit them when some have ended"
+            )
+
+    def _spend(self, uid: int, size_bytes: float) -> None:
+        """What one user has written down is bounded; root, and who is alone, may fill the disk."""
+        if self._lookup.is_shared and uid not in NOT_COUNTED:
+            self._allowances.spend(uid, size_bytes)
+
     def _refuse_requeue(self, job: Job) -> None:
         if job.state in WAITING:
             raise RequestError(f"job {job.id} is {job.state}: it waits already")
@@ -154,7 +189,7 @@ class Commands:
             raise RequestError(
                 f"job {job.id}: its environment is not kept any more; submit it again"
             )
-        self._driver.recall_environment(key, stored)
+        self._driver.environments.recall(key, stored)
 
     async def _suspend(self, request: web.Request) -> web.Response:
         return await self._hold(request, "suspend")
@@ -171,6 +206,7 @@ class Commands:
             raise RequestError(
                 f"job {job.id} is {job.state} and nobody suspended it: see 'iod show'"
             )
+        self._spend(actor.uid, VERB_BYTES)
         kind = ev.SuspendRequested if verb == "suspend" else ev.ResumeRequested
         at_s = self._driver.timeline.now_s
         self._driver.post(kind(at_s=at_s, job_id=job.id, by=user_name(actor.uid)))

@@ -27,6 +27,7 @@ from iodaemon.core.timeline import Timeline, Timer
 from iodaemon.daemon.aggregate import MinuteBook
 from iodaemon.daemon.arrears import Arrears
 from iodaemon.daemon.batch import BandwidthMinute, Batch
+from iodaemon.daemon.environments import Environments
 from iodaemon.daemon.journal import Journal
 from iodaemon.daemon.notebook import Note
 from iodaemon.daemon.pace import Pace
@@ -82,8 +83,7 @@ class Driver:
         self.problem = ""
         self.keeps_samples = keeps_samples
         self._backend: Backend | None = None
-        self._environments = dict(environments)
-        self._new_environments: dict[str, Mapping[str, str]] = {}
+        self.environments = Environments(environments, self.state.jobs.values())
         self._inbox: list[ev.Event] = []
         self._scheduled = False
         self._halted = False
@@ -127,14 +127,6 @@ class Driver:
         if self._arrears:
             self.journal.write(self._owed(), lambda _: None)
 
-    def environment(self, environment_id: str) -> Mapping[str, str]:
-        """The stored environment of a job."""
-        return self._environments.get(environment_id, {})
-
-    def recall_environment(self, environment_id: str, environment: Mapping[str, str]) -> None:
-        """Know again what the journal holds: its job is about to be requeued."""
-        self._environments.setdefault(environment_id, environment)
-
     # -- for the server --------------------------------------------------------------------------
 
     async def submit(
@@ -155,8 +147,7 @@ class Driver:
         """
         if self.problem:
             raise JournalError(self.problem)
-        if key not in self._environments:
-            self._environments[key] = self._new_environments[key] = dict(environment)
+        self.environments.bring(key, environment)
         now_s = self.timeline.now_s
         ids = [JobId(self._next_id + offset) for offset in range(len(jobs))]
         self._next_id = JobId(self._next_id + len(jobs))
@@ -236,6 +227,10 @@ class Driver:
         jobs = tuple(
             job for job_id in plan.changed if (job := self.state.jobs.get(job_id)) is not None
         )
+        for job in sorted(jobs, key=lambda job: job.state.is_final):  # who ends lets go last
+            self.environments.follow(job)
+        for job_id in plan.removed:
+            self.environments.forget(job_id)
         if not jobs and not plan.removed and not decisions and kept == Batch():
             return
         batch = msgspec.structs.replace(
@@ -252,7 +247,7 @@ class Driver:
             self._suffer(pending, self.problem)
             self._settle(pending)
             return
-        environments = dict(self._new_environments)
+        environments = dict(self.environments.unwritten)
         batch = msgspec.structs.replace(pending.batch, environments=environments)
         loop = asyncio.get_running_loop()
 
@@ -269,8 +264,7 @@ class Driver:
             self.tally.journal_failures += 1
             self._suffer(pending, str(error))
         else:
-            for key in environments:
-                self._new_environments.pop(key, None)
+            self.environments.written(environments)
             if not self._halted:
                 for decision in pending.decisions:
                     self.backend.perform(decision)

@@ -14,11 +14,16 @@ from typing import Any, Final, Literal
 
 from aiohttp import web
 
+from iodaemon.daemon.account import Accounts
 from iodaemon.daemon.authorise import read_peer
 from iodaemon.errors import RequestError
 
 MOST_OF_A_USER: Final = 256
 """Connections at once on a shared daemon; of its 65,536 files one user takes half a percent."""
+MOST_IN_ALL: Final = 16 * 1024
+"""Connections of all users but root together: a quarter of its 65,536 files; jobs have the rest."""
+ACCOUNTS: Final = web.AppKey("accounts", Accounts)
+"""As whom a user is counted."""
 BODY_WITHIN_S: Final = 60.0
 _SMALL_BYTES: Final = 1024 * 1024
 """Bodies up to this are read beside each other: 256 connections hold 256 MiB of them at most."""
@@ -26,6 +31,8 @@ UNREAD_S: Final = 60.0
 """In which a client takes an answer that is large and made already; else it is hung up on."""
 _UNREAD_BYTES: Final = 1024 * 1024
 """An answer that waits for its reader is large from here on; what is less may wait (a pager)."""
+ASKING: Final = -2
+"""Those of whom it is being asked, for two seconds at most, are counted apart: no user's number."""
 _REFUSED_S: Final = 0.1
 """In which a connection that is one too many may ask, to be told so."""
 Kind = Literal["body", "search", "answer"]
@@ -72,7 +79,8 @@ def find_turn(request: web.Request, kind: Kind) -> asyncio.Lock:
     connection = None if request.transport is None else request.transport.get_extra_info("socket")
     if connection is None:
         raise RequestError("the connection is gone")
-    return request.app[TURNS].setdefault((kind, read_peer(connection).uid), asyncio.Lock())
+    pool = request.app[ACCOUNTS].pool(read_peer(connection).uid)
+    return request.app[TURNS].setdefault((kind, pool), asyncio.Lock())
 
 
 class Front:
@@ -80,31 +88,35 @@ class Front:
 
     Args:
         make: the protocol of a connection that is let in (``web.Server``).
-        most: connections of one user at once.
+        accounts: who has none is counted with all others who have none.
     """
 
-    def __init__(self, make: Callable[[], Any], most: int = MOST_OF_A_USER) -> None:
+    def __init__(self, make: Callable[[], Any], accounts: Accounts) -> None:
         self._make = make
-        self._most = most
+        self.accounts = accounts
         self._open: Counter[int] = Counter()
 
     def __call__(self) -> Any:
         """A protocol, as ``create_unix_server`` wants them."""
         return _Connection(self)
 
-    def enter(self, transport: asyncio.Transport) -> tuple[int, Any] | None:
-        """The user and the protocol of a new connection; None: it is one too many."""
-        uid = read_peer(transport.get_extra_info("socket")).uid
-        if self._open[uid] >= self._most:
-            return None
-        self._open[uid] += 1
-        return uid, self._make()
+    def enter(self, pool: int) -> bool:
+        """Count a connection; False: it is one too many."""
+        others = self._open.total() - self._open[0]
+        if self._open[pool] >= MOST_OF_A_USER or (pool != 0 and others >= MOST_IN_ALL):
+            return False
+        self._open[pool] += 1
+        return True
 
-    def leave(self, uid: int) -> None:
-        """A connection of this user has ended."""
-        self._open[uid] -= 1
-        if not self._open[uid]:
-            del self._open[uid]
+    def make(self) -> Any:
+        """The protocol of one that is let in."""
+        return self._make()
+
+    def leave(self, pool: int) -> None:
+        """A connection has ended."""
+        self._open[pool] -= 1
+        if not self._open[pool]:
+            del self._open[pool]
 
 
 class _Connection:
@@ -112,28 +124,53 @@ class _Connection:
 
     def __init__(self, front: Front) -> None:
         self._front = front
-        self._uid: int | None = None
+        self._pool: int | None = None
+        self._asking: asyncio.Task[None] | None = None
         self._inner: Any = None
         self._refused: asyncio.Transport | None = None
         self._transport: asyncio.Transport | None = None
         self._unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Let it in, or say that it is too many."""
-        found = self._front.enter(transport)
-        if found is None:
-            self._refused = transport
-            asyncio.get_running_loop().call_later(_REFUSED_S, transport.close)
+        """Let it in, or say that it is too many, once it is known who has an account."""
+        uid = read_peer(transport.get_extra_info("socket")).uid
+        if self._front.accounts.is_fresh(uid):
+            self._begin(transport, self._front.accounts.pool(uid))
             return
-        self._uid, self._inner = found
+        if not self._front.enter(ASKING):
+            self._refuse(transport)
+            return
+        self._pool = ASKING
+        transport.pause_reading()
+        self._asking = asyncio.get_running_loop().create_task(self._ask(transport, uid))
+
+    async def _ask(self, transport: asyncio.Transport, uid: int) -> None:
+        await self._front.accounts.ask(uid)
+        self._front.leave(ASKING)
+        self._pool = None
+        transport.resume_reading()
+        self._begin(transport, self._front.accounts.pool(uid))
+
+    def _begin(self, transport: asyncio.Transport, pool: int) -> None:
+        if not self._front.enter(pool):
+            self._refuse(transport)
+            return
+        self._pool, self._inner = pool, self._front.make()
         self._transport = transport
         self._inner.connection_made(transport)
+
+    def _refuse(self, transport: asyncio.Transport) -> None:
+        self._refused = transport
+        asyncio.get_running_loop().call_later(_REFUSED_S, transport.close)
 
     def connection_lost(self, error: Exception | None) -> None:
         """It makes room for another."""
         self._stop_waiting()
-        if self._uid is not None:
-            self._front.leave(self._uid)
+        if self._asking is not None:
+            self._asking.cancel()
+        if self._pool is not None:
+            self._front.leave(self._pool)
+        if self._inner is not None:
             self._inner.connection_lost(error)
 
     def data_received(self, data: bytes) -> None:

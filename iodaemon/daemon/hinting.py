@@ -94,7 +94,7 @@ class Hinting:
         return json_answer({**answer, "accuracy": accuracy})
 
     async def _import(self, request: web.Request) -> web.Response:
-        self._lookup.allow(request, "see")
+        await self._lookup.refuse_stranger(self._lookup.allow(request, "see"), "hint")
         asked: _Import = await read_body(request, _Import)
         if not 1 <= len(asked.runs) <= _MOST_TRACES:
             raise RequestError(f"{len(asked.runs)} runs in one import; send 1 to {_MOST_TRACES}")
@@ -113,7 +113,7 @@ class Hinting:
         return json_answer({"imported": imported, "known": len(traces) - imported}, status=201)
 
     async def _forget(self, request: web.Request) -> web.Response:
-        self._lookup.allow(request, "see")
+        await self._lookup.refuse_stranger(self._lookup.allow(request, "see"), "hint")
         asked: _Forget = await read_body(request, _Forget)
         uid = self._whose(request, asked.uid)
         self._refuse_while_unwritable()

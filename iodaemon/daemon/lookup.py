@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 
 from iodaemon.core.job import Job, JobId
-from iodaemon.daemon.account import groups_of_users, refresh_groups
+from iodaemon.daemon.account import Accounts, groups_of_users, refresh_groups
 from iodaemon.daemon.authorise import Actor, Rights, Verb, authorise, read_peer
 from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.front import read_bytes
@@ -36,13 +36,20 @@ class Lookup:
     """Finds jobs in memory or in the journal, and shows them."""
 
     def __init__(
-        self, driver: Driver, journal: Journal, *, jobs_directory: Path, rights: Rights
+        self,
+        driver: Driver,
+        journal: Journal,
+        *,
+        jobs_directory: Path,
+        rights: Rights,
+        accounts: Accounts,
     ) -> None:
         self.driver = driver
         self.state = driver.state
         self.journal = journal
         self.jobs_directory = jobs_directory
         self._rights = rights
+        self._accounts = accounts
 
     @property
     def is_shared(self) -> bool:
@@ -58,6 +65,18 @@ class Lookup:
         actor = self.who(request)
         authorise(actor, verb, job, self._rights)
         return actor
+
+    async def refuse_stranger(self, actor: Actor, what: str) -> None:
+        """Refuse who is only a number; where nobody answers who is, the keeper will.
+
+        Raises:
+            NotPermitted: there is no such user.
+        """
+        if self.is_shared and await self._accounts.ask(actor.uid) is False:
+            raise NotPermitted(
+                f"uid {actor.uid} may not {what}: it has no account on this machine; {what} as "
+                "yourself, outside of the user namespace"
+            )
 
     def who(self, request: web.Request) -> Actor:
         """Who asks, whatever they may.

@@ -241,7 +241,7 @@ class _Daemon:
                 job,
                 start,
                 platform,
-                driver.environment(job.spec.environment_id),
+                driver.environments.get(job.spec.environment_id),
                 api_socket=self._config.socket_path,
                 open_files=open_files,
                 fence=self._force.config.topology.fence,

@@ -13,11 +13,12 @@ from typing import Any, Final
 from aiohttp import web
 
 from iodaemon.core.job import JobId
+from iodaemon.daemon.account import Accounts
 from iodaemon.daemon.administration import Administration, Reload
 from iodaemon.daemon.authorise import Rights
 from iodaemon.daemon.command import Commands
 from iodaemon.daemon.driver import Driver
-from iodaemon.daemon.front import TURNS, Front
+from iodaemon.daemon.front import ACCOUNTS, TURNS, Front
 from iodaemon.daemon.hinting import Hinting
 from iodaemon.daemon.history import History
 from iodaemon.daemon.journal import Journal
@@ -66,11 +67,13 @@ class Server:
         self._runner: web.AppRunner | None = None
         self._listening: asyncio.Server | None = None
         self._path: Path | None = None
+        self._accounts = Accounts()
         self._lookup = Lookup(
             driver,
             journal,
             jobs_directory=jobs_directory,
             rights=rights or Rights(owner_uid=os.geteuid()),
+            accounts=self._accounts,
         )
         self._queries = Queries(self._lookup, ending=self._ending, pids=pids)
         self._history = History(self._lookup)
@@ -100,7 +103,7 @@ class Server:
         assert self._runner.server is not None
         make: Callable[[], Any] = self._runner.server
         if self._lookup.is_shared:
-            make = Front(make)
+            make = Front(make, self._accounts)
         loop = asyncio.get_running_loop()
         if handed is not None:  # its file is not ours; who connects meanwhile waits
             self._listening = await loop.create_server(make, sock=handed, backlog=_BACKLOG)
@@ -128,6 +131,7 @@ class Server:
     def _make_app(self) -> web.Application:
         app = web.Application(middlewares=[self._guard], client_max_size=_LARGEST_BODY_BYTES)
         app[TURNS] = {}
+        app[ACCOUNTS] = self._accounts
         app.add_routes(self._queries.routes())
         app.add_routes(self._history.routes())
         app.add_routes(self._telling.routes())

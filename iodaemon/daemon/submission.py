@@ -27,6 +27,8 @@ LINES: Final = "application/x-ndjson"
 LONGEST_PIECE_BYTES: Final = 4 * 2**20
 """What is decoded in one go: 0.1 s where it is all words of a letter, 0.3 s the smallest variables,
 0.8 s the smallest jobs (two busy cores). What can be executed is 2 MiB."""
+_KEY_DIGITS: Final = 40
+"""160 bits: nobody finds two environments with one key, of which another user's job gets one."""
 _LONGEST_PATH_BYTES: Final = 4095
 """PATH_MAX of Linux (include/uapi/linux/limits.h) less its NUL: no longer one can be opened."""
 _LONGEST_ID: Final = "9" * 19
@@ -209,7 +211,7 @@ def _check_path(path: str, which: str) -> None:
 def environment_key(environment: Mapping[str, str]) -> str:
     """The id under which this environment is stored once, however many jobs share it."""
     text = json.dumps(environment, sort_keys=True)
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:_KEY_DIGITS]
 
 
 def job_maker(

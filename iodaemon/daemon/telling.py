@@ -25,6 +25,8 @@ from iodaemon.daemon.watch import News
 from iodaemon.errors import RequestError
 
 _MOST_EVENTS: Final = 100_000
+_MOST_STEPS: Final = 1000
+"""Of one job's life; the newest. Who suspends and resumes it all day long makes more."""
 _SETTLING_S: Final = 2.0
 """How long what just happened may take to reach the disk before the past is read without it."""
 _MOMENT_S: Final = 0.25
@@ -74,7 +76,7 @@ class Telling:
             {
                 "job": self._lookup.record(job),
                 **msgspec.to_builtins(told),
-                "history": [_event(step) for step in steps],
+                "history": [_event(step) for step in steps[-_MOST_STEPS:]],
             }
         )
 

@@ -9,7 +9,7 @@ from iodaemon.core import event as ev
 from iodaemon.core.decision import Plan
 from iodaemon.core.job import JobId
 from iodaemon.daemon.notebook import Note, Order, note_of
-from iodaemon.text import printable
+from iodaemon.text import quoted
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def log_plan(plan: Plan) -> None:
             reason = (
                 ""
                 if step.reason is None
-                else f' reason={step.reason.code} text="{printable(step.reason.text)}"'
+                else f" reason={step.reason.code} text={quoted(step.reason.text)}"
             )
             log.info(
                 "event=moved job=%d from=%s to=%s%s", step.job_id, step.before, step.after, reason

@@ -9,7 +9,12 @@ from served import Served
 
 from iodaemon.core.sharing import Sharing
 from iodaemon.daemon.room import LONGEST_WORD_BYTES
-from iodaemon.daemon.submission import LONGEST_PIECE_BYTES, decode_in_steps, decode_submission
+from iodaemon.daemon.submission import (
+    LONGEST_PIECE_BYTES,
+    decode_in_steps,
+    decode_submission,
+    environment_key,
+)
 from iodaemon.errors import RequestError
 
 MACHINE = platform(2, 4)
@@ -83,6 +88,10 @@ def test_the_bounds_are_those_of_this_kernel():
     subprocess.run(["/bin/true", "a" * LONGEST_WORD_BYTES], check=True)
     with pytest.raises(OSError, match="too long"):
         subprocess.run(["/bin/true", "a" * (LONGEST_WORD_BYTES + 1)], check=False)
+
+
+def test_the_key_of_an_environment_is_too_long_to_meet_another_ones():
+    assert 4 * len(environment_key({"A": "1"})) >= 128
 
 
 # -- what is decoded -------------------------------------------------------------------------------

@@ -517,8 +517,8 @@ def test_an_environment_that_was_refused_is_stored_with_the_job_that_is_accepted
         bench.backend.take()
 
         assert {"BIG": BIG} == bench.journal.environment("env")
-        assert {"BIG": BIG} == bench.driver.environment("env")
-        assert {} == bench.driver._new_environments
+        assert {"BIG": BIG} == bench.driver.environments.get("env")
+        assert {} == bench.driver.environments.unwritten
 
     drive(tmp_path, scenario)
 

@@ -1,0 +1,186 @@
+"""One user who is many: the numbers of a user namespace, which have no account."""
+
+import asyncio
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+from served import Served
+from test_attacks import ASK, PYTHON, ROOT_ONLY, SHARED
+
+from iodaemon.backend.linux.name_service import Lookups, find_name
+from iodaemon.daemon import account, front
+from iodaemon.daemon.account import STRANGERS, Accounts
+from iodaemon.daemon.front import Front
+
+NUMBER = 100_001
+"""As subuid(5) has them."""
+
+
+@pytest.fixture
+def served():
+    path = Path(tempfile.mkdtemp(prefix="iod-"))
+    path.chmod(0o755)
+    served = Served(path, rights=SHARED)
+    os.chmod(served.socket_path, 0o666)
+    yield served
+    served.close()
+    shutil.rmtree(path)
+
+
+def as_number(served, uid, method, target, body=b""):
+    """The answer's status and text."""
+    head = f"{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n{body.decode()}"
+    words = [PYTHON, "-I", "-S", "-c", ASK, served.socket_path, head]
+    ended = subprocess.run(
+        words, capture_output=True, text=True, check=True, user=uid, cwd="/", timeout=30
+    )
+    status, _, text = ended.stdout.partition(" ")
+    return int(status), text
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize(
+    ("target", "body", "verb"),
+    [
+        ("/v1/jobs", {"jobs": [{"command": ["x"]}]}, "submit"),
+        ("/v1/hints", {"runs": []}, "hint"),
+        ("/v1/hints/forget", {"keys": ["program:x"]}, "hint"),
+    ],
+)
+def test_a_number_without_an_account_submits_and_hints_nothing(served, target, body, verb):
+    status, text = as_number(served, NUMBER, "POST", target, json.dumps(body).encode())
+
+    assert 403 == status
+    assert f"uid {NUMBER} may not {verb}: it has no account" in json.loads(text)["error"]["message"]
+    assert 200 == as_number(served, NUMBER, "GET", "/v1/jobs")[0]
+    assert 200 == as_number(served, pwd.getpwnam("nobody").pw_uid, "GET", "/v1/jobs")[0]
+
+
+@ROOT_ONLY
+def test_numbers_without_an_account_are_counted_as_one_user(served, monkeypatch):
+    monkeypatch.setattr(front, "MOST_OF_A_USER", 3)
+    hold = "import socket, sys, time; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); "
+    hold += "s.sendall(b'GET /v1/mode HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n'); s.recv(9); print(1)"
+    hold += "; sys.stdout.flush(); sys.stdin.read()"
+    holders = [
+        subprocess.Popen(
+            [PYTHON, "-I", "-S", "-c", hold, served.socket_path],
+            user=NUMBER + number,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd="/",
+        )
+        for number in range(3)
+    ]
+    try:
+        for holder in holders:
+            assert b"1\n" == holder.stdout.readline()
+        status, text = as_number(served, NUMBER + 9, "GET", "/v1/jobs")
+        mine = served.ask("GET", "/v1/jobs").status
+    finally:
+        for holder in holders:
+            holder.communicate()
+
+    assert (503, "unavailable") == (status, json.loads(text)["error"]["code"])
+    assert 200 == mine
+
+
+def test_root_finds_room_where_all_others_have_taken_theirs(monkeypatch):
+    monkeypatch.setattr(front, "MOST_IN_ALL", 5)
+    doors = Front(lambda: None, Accounts())
+
+    assert [True] * 5 == [doors.enter(1000 + number) for number in range(5)]
+    assert not doors.enter(1005)
+    assert doors.enter(0)
+    doors.leave(1003)
+    assert doors.enter(1005)
+
+
+# -- lookups -------------------------------------------------------------------------------------
+
+
+def asked(scene):
+    return asyncio.run(scene())
+
+
+def users_by(look_up):
+    return Accounts(Lookups(look_up, fresh_s=300.0))
+
+
+def test_who_is_known_is_not_asked_for_again():
+    looked = []
+    users = users_by(lambda uid: looked.append(uid) or ("ann" if uid == 7 else None))
+
+    async def scene():
+        return [await users.ask(uid) for uid in (7, 8, 7, 8)]
+
+    assert [True, False, True, False] == asked(scene)
+    assert [7, 8] == looked
+    assert (7, STRANGERS, STRANGERS) == (users.pool(7), users.pool(8), users.pool(9))
+
+
+def test_one_question_is_asked_once_however_many_wait_for_it():
+    looked, gate = [], threading.Event()
+
+    def slow(uid):
+        looked.append(uid)
+        return "ann" if gate.wait(10.0) else None
+
+    async def scene():
+        users = users_by(slow)
+        waiting = [asyncio.create_task(users.ask(7)) for _ in range(20)]
+        await asyncio.sleep(0)
+        gate.set()
+        return await asyncio.gather(*waiting)
+
+    assert [True] * 20 == asked(scene)
+    assert [7] == looked
+
+
+def test_silent_databases_hold_nobody_up_and_take_a_few_threads(monkeypatch):
+    monkeypatch.setattr(account, "WITHIN_S", 0.05)
+    gate, looked = threading.Event(), []
+
+    def silent(uid):
+        looked.append(uid)
+        return "ann" if gate.wait(10.0) else None
+
+    async def scene():
+        users = users_by(silent)
+        told = await asyncio.gather(*(users.ask(uid) for uid in range(50)))
+        gate.set()
+        for _ in range(1000):
+            if users.is_fresh(looked[0]):
+                break
+            await asyncio.sleep(0.01)
+        return told, users.pool(looked[0])
+
+    told, pool = asked(scene)
+
+    assert [None] * 50 == told
+    assert 8 == len(looked)
+    assert looked[0] == pool
+
+
+def test_databases_that_fail_say_nothing():
+    def broken(_):
+        raise OSError("no database")
+
+    async def scene():
+        users = users_by(broken)
+        return [await users.ask(7), await users.ask(7), users.is_fresh(7)]
+
+    assert [None, None, False] == asked(scene)
+
+
+def test_this_machines_users_have_accounts():
+    assert find_name(os.geteuid()) is not None
+    assert find_name(2**32 - 7) is None
