@@ -56,8 +56,8 @@ class Line:
 class Keeper(Server):
     """A keeper as the daemon starts it, without a daemon."""
 
-    def __init__(self, means):
-        super().__init__(means)
+    def __init__(self, means, **options):
+        super().__init__(means, **options)
         self.lines_open = []
 
     def begin(self, grace_s=60):

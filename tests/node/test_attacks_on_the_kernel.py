@@ -1,13 +1,18 @@
 """What one user's job may try by way of what the kernel shares between processes."""
 
+import json
 import os
 import pwd
+import signal
+import subprocess
+from pathlib import Path
 
 import pytest
 from harness import until
 from keeping import NOBODY, ServiceKeeper
 
 from iodaemon.backend.linux import privacy
+from iodaemon.backend.linux.process import find_state
 
 GAMES = pwd.getpwnam("games")
 """Another user than nobody."""
@@ -78,6 +83,72 @@ def say_and_wait(keeper, name):
         f"while not os.path.exists({str(keeper.root / name)!r}) and time.monotonic() < until_s:\n"
         "    time.sleep(0.01)\n"
     )
+
+
+# -- memory, and the audit ---------------------------------------------------------------------
+
+
+def test_the_memory_of_keeper_and_shim_is_not_the_users_before_exec():
+    """On a machine that is set to dump what changes its user (fs.suid_dumpable = 1)."""
+    setting = Path("/proc/sys/fs/suid_dumpable")
+    before = setting.read_text()
+    try:
+        setting.write_text("1")
+    except OSError:
+        pytest.skip("this kernel's settings may not be changed")
+    try:
+        with Keeper("signals", has_faults=True) as keeper:
+            line = keeper.begin()
+            keeper.faults.chmod(0o777)  # the child is the user already
+            keeper.arm("job.ready", number=signal.SIGSTOP)
+            launch = keeper.launch("true")
+            line.say(("start", {"job": 1, "attempt": 1, "launch": launch}))
+            until(lambda: not keeper.armed(), "a job before its exec")
+            record = keeper.directory(1) / "shim.json"
+            pid = json.loads(record.read_text())["main_pid"]
+            until(lambda: find_state(pid) == "T", "its stop")
+            told = as_user(NOBODY, f"cat /proc/{pid}/environ /proc/{pid}/maps")
+            of_root = Path(f"/proc/{pid}/environ").read_bytes()
+            os.kill(pid, signal.SIGCONT)
+            status = keeper.status()
+    finally:
+        setting.write_text(before)
+
+    assert 2 == told.count("Permission denied"), told
+    assert of_root
+    assert 0 == status["exit"]["code"]
+
+
+def as_user(account, script):
+    """What the script says, as this user."""
+    ended = subprocess.run(
+        ["sh", "-c", f"({script}) 2>&1"],
+        capture_output=True,
+        text=True,
+        check=False,
+        user=account.pw_uid,
+        group=account.pw_gid,
+        extra_groups=[],
+        cwd="/",
+    )
+    return ended.stdout
+
+
+def test_a_job_may_trace_and_dump_itself_again(keeper):
+    code = "import ctypes; print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
+
+    printed, _ = keeper.run(f'exec python3 -I -S -c "{code}"')
+
+    assert "1\n" == printed
+
+
+def test_the_audit_knows_whose_job_it_is(keeper):
+    if not os.path.exists("/proc/self/loginuid"):
+        pytest.skip("this kernel has no audit")
+
+    printed, _ = keeper.run("cat /proc/self/loginuid")
+
+    assert str(NOBODY.pw_uid) == printed
 
 
 # -- keys ----------------------------------------------------------------------------------------

@@ -5,8 +5,6 @@ Standard library only.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 
 from iodaemon.backend.linux.directory import JobDirectories
@@ -14,6 +12,7 @@ from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer
 from iodaemon.backend.linux.means import freezer_of
 from iodaemon.backend.linux.process import Identity
 from iodaemon.backend.linux.protocol import Message, job_key
+from iodaemon.backend.linux.sending import send
 
 
 class Grip:
@@ -51,15 +50,13 @@ class Grip:
     def kill(self, key: str, number: signal.Signals) -> int:
         """SIGTERM and friends go to each process, then all run on to receive them; how many."""
         freezer, shim_pid = self._freezer_of(key), self._shim_pid(key)
-        pids = freezer.pids(key, shim_pid)
         if number is signal.SIGKILL:
+            count = len(freezer.pids(key, shim_pid))
             freezer.kill(key, shim_pid)
         else:
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
+            count = send(lambda: freezer.pids(key, shim_pid), number)
         self.thaw(key)
-        return len(pids)
+        return count
 
     def describe(self, job: int, attempt: int, claimant: Identity) -> Message:
         """What is there of the attempt, and whether it stands still."""

@@ -182,8 +182,7 @@ class Keeper:
         asked = _Asked(client, request.get("id", 0), request)
         self._heard_s = time.monotonic()
         try:
-            if "job" in request:
-                asked = asked._replace(key=job_key(int(request["job"]), int(request["attempt"])))
+            asked = asked._replace(key=protocol.key_of(request))
             reach("keeper.heard", request["verb"])
             answer = self._verb(request["verb"])(asked)
         except (KeeperError, OSError) as error:
@@ -281,7 +280,10 @@ class Keeper:
             self._reply(asked, answer)
         for asked in [asked for asked in self._kills if asked.key == key]:
             self._kills.remove(asked)
-            self._reply(asked, self._kill(asked))
+            try:
+                self._reply(asked, self._kill(asked))
+            except OSError as error:  # nothing of one request may end all jobs' keeper
+                self._reply(asked, {"error": str(error)})
 
     def _on_over(self, key: str) -> None:
         """Its shim has nothing more to do with it, or is gone."""
@@ -309,7 +311,7 @@ class Keeper:
         """What is between fork and exec hears no SIGTERM, and may not be in its cgroup yet."""
         if asked.key not in self._starting:
             return self._kill(asked)
-        if int(asked.request["signal"]) == signal.SIGKILL:
+        if protocol.signal_of(asked.request) is signal.SIGKILL:  # one that is none ends here
             self._kill(asked)
         self._kills.append(asked)
         return None
@@ -317,7 +319,7 @@ class Keeper:
     def _kill(self, asked: _Asked) -> Message:
         if self._service is not None:
             self._directories.note_told(asked.key)
-        count = self._grip.kill(asked.key, signal.Signals(int(asked.request["signal"])))
+        count = self._grip.kill(asked.key, protocol.signal_of(asked.request))
         self._thaw(asked.key)
         return {"ok": {"signalled": count}}
 

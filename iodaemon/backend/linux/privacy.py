@@ -6,11 +6,12 @@ Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from typing import Final
 
-from iodaemon.backend.linux.process import system_call
+from iodaemon.backend.linux.process import control_process, system_call
 
 _SYS_KEYCTL: Final = {
     "x86_64": 250,
@@ -23,6 +24,7 @@ _SYS_KEYCTL: Final = {
     "i686": 288,
 }
 _JOIN_SESSION_KEYRING: Final = 1  # include/uapi/linux/keyctl.h
+_PR_SET_DUMPABLE: Final = 4  # include/uapi/linux/prctl.h
 _NOTHING_TO_LEAVE: Final = frozenset({errno.ENOSYS, errno.EPERM})
 """The kernel has no keys; or a filter (seccomp), which the job will be behind as well, lets nobody
 get at them: the kernel itself never answers this call with EPERM."""
@@ -45,3 +47,31 @@ def leave_keyring() -> None:
     serial, error = system_call(number, _JOIN_SESSION_KEYRING, None)
     if serial <= 0 and error not in _NOTHING_TO_LEAVE:
         raise OSError(error, f"no keyring of its own can be had: {os.strerror(error)}")
+
+
+def hide_memory() -> None:
+    """Let nobody but root trace this process, read its memory or have it dumped, until exec.
+
+    It still holds copies of the keeper's and the shim's. The kernel does so by itself when ids
+    change, unless ``fs.suid_dumpable`` is 1 (proc(5)); exec gives the job its own memory, and its
+    user the right to it (prctl(2), PR_SET_DUMPABLE).
+
+    Raises:
+        OSError: it would be open to the job's user.
+    """
+    if error := control_process(_PR_SET_DUMPABLE, 0):
+        raise OSError(error, f"prctl(PR_SET_DUMPABLE): {os.strerror(error)}")
+
+
+def sign_in(uid: int) -> None:
+    """Have the kernel's audit say of all that the job does, also after su or sudo, whose it is.
+
+    /proc/self/loginuid (Linux 2.6.11, CONFIG_AUDIT), as pam_loginuid(8) does. Harmless where there
+    is no audit, or the keeper was started in somebody's session and may not change it.
+    """
+    with contextlib.suppress(OSError):
+        fd = os.open("/proc/self/loginuid", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, str(uid).encode())
+        finally:
+            os.close(fd)

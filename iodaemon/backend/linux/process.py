@@ -25,6 +25,7 @@ _SYS_CLONE3: Final = 435  # the same on every architecture, Linux 5.3
 _CLONE_INTO_CGROUP: Final = 0x2_0000_0000  # include/uapi/linux/sched.h, Linux 5.7
 _CLONE_ARGUMENTS: Final = struct.Struct("11Q")  # struct clone_args, the last one is the cgroup
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_PRCTL: Final = _LIBC.prctl
 _SYSCALL: Final = _LIBC.syscall
 """Looked up before any fork: a child that does it first copies pages for 0.3 ms."""
 _LIBC_LOCKED: Final = ctypes.PyDLL(None, use_errno=True)
@@ -223,6 +224,11 @@ def system_call(number: int, *arguments: int | None) -> tuple[int, int]:
     """What the kernel answers (-1: refused), and the error's number then; None is NULL."""
     answer = int(_SYSCALL(number, *arguments))
     return answer, 0 if answer >= 0 else ctypes.get_errno()
+
+
+def control_process(option: int, value: int) -> int:
+    """Set one attribute of this process (prctl(2)); the error's number, 0: it is set."""
+    return 0 if _PRCTL(option, value, 0, 0, 0) == 0 else ctypes.get_errno()
 
 
 def close_all_but(*kept: int) -> None:

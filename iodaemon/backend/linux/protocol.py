@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from typing import Any, Final
 
 from iodaemon.fault import reach
@@ -43,6 +44,8 @@ LARGEST_LINE_BYTES: Final = 8 * 1024 * 1024
 """A request above this is refused: the largest environment Linux can exec is 6 MiB."""
 
 Message = dict[str, Any]
+_OF_A_JOB: Final = ("start", "freeze", "thaw", "kill", "tidy")
+"""Verbs that are about one attempt."""
 _to_text: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -89,6 +92,26 @@ def job_key(job: int, attempt: int) -> str:
     if not (0 <= job <= _LARGEST_NUMBER and 0 <= attempt <= _LARGEST_NUMBER):
         raise ValueError(f"no job {job}.{attempt}")
     return f"{job}.{attempt}"
+
+
+def key_of(request: Message) -> str:
+    """The key of the attempt that the request is about; empty where it is about none.
+
+    Raises:
+        LookupError, TypeError, ValueError: it names none, or no such one.
+    """
+    if request["verb"] not in _OF_A_JOB:
+        return ""
+    return job_key(int(request["job"]), int(request["attempt"]))
+
+
+def signal_of(request: Message) -> signal.Signals:
+    """What is to be sent.
+
+    Raises:
+        LookupError, TypeError, ValueError: no such signal.
+    """
+    return signal.Signals(int(request["signal"]))
 
 
 def parse_job_key(name: str) -> tuple[int, int] | None:
