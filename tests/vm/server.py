@@ -11,12 +11,13 @@ from recipe import ROOT
 
 IOD = "/opt/iodaemon/bin/iod"
 DATA = "/opt/iodaemon/lib/python3*/site-packages/iodaemon/data/systemd"
-ASK = "/usr/local/lib/vm-ask"
+ASKS = (ROOT / "tests/vm/ask.py").read_text()
 SCOPE = "/sys/fs/cgroup/iodaemon.slice/iodaemon-jobs.scope"
 UNITS = ("iodaemon.service", "iodaemon-keeper.service")
 CONFIG = """\
 orphan_grace = "20 s"
 cancel_grace = "3 s"
+journal_samples = true  # what it measured can be held against what iostat says
 [topology]
 oversubscribe = 4
 """
@@ -41,7 +42,6 @@ class Service:
         sh(f"install -D -m 644 {DATA}/sysusers.conf /etc/sysusers.d/iodaemon.conf")
         sh(f"install -D -m 644 {DATA}/tmpfiles.conf /etc/tmpfiles.d/iodaemon.conf")
         sh("systemd-sysusers; systemd-tmpfiles --create")
-        self.machine.put(ASK, (ROOT / "tests/vm/ask.py").read_bytes())
         self.machine.put("/etc/iodaemon/config.toml", CONFIG.encode())
         sh("systemctl daemon-reload; systemctl enable --now iodaemon.service")
 
@@ -54,9 +54,7 @@ class Service:
     def ask(self, method, target, body=None, *, user="ann"):
         """What the daemon answers this user; a refusal as ``{"error": ...}``."""
         data = b"" if body is None else json.dumps(body).encode()
-        ended = self.machine.run(
-            *("python3", "-I", "-S", ASK, method, target), user=user, stdin=data, check=False
-        )
+        ended = self.machine.program(ASKS, method, target, user=user, stdin=data)
         try:
             return json.loads(ended.out)
         except ValueError:
@@ -82,7 +80,9 @@ class Service:
 
     def output(self, job, *, user="ann"):
         target = f"/v1/jobs/{job}/logs"
-        return self.machine.run("python3", "-I", "-S", ASK, "GET", target, user=user).out
+        ended = self.machine.program(ASKS, "GET", target, user=user)
+        assert ended.code == 0, ended
+        return ended.out
 
     def run(self, script, *, user="ann", **spec):
         """What a job prints, and how it ended."""
@@ -112,6 +112,15 @@ class Service:
         """The cgroups of jobs that stand still."""
         found = self.machine.sh(f"grep -l '^frozen 1' {SCOPE}/jobs/*/cgroup.events || true")
         return [path.split("/")[-2] for path in found.split()]
+
+    def leftovers(self):
+        """Cgroups of jobs, and their processes, that are still there after a while; should be none.
+
+        A job counts as ended when its first process has; what it left behind may take longer.
+        """
+        jobs = f"{SCOPE}/jobs"
+        gone = f'for i in {{1..50}}; do [ -z "$(ls -d {jobs}/*/ 2>/dev/null)" ] && exit 0;'
+        return self.machine.sh(f"{gone} sleep 0.2; done; head {jobs}/*/cgroup.procs")
 
     def cancel_all(self):
         """No job is left, so that the next test begins with an empty server."""
