@@ -17,6 +17,7 @@ class Machine:
     def __enter__(self): return self
     def __exit__(self, *_): pass
     def sh(self, script): return "Debian 0"
+    def run(self, *argv, check): return types.SimpleNamespace(out="it is busy")
 class Service:
     def __init__(self, machine): self.machine = machine
     def install(self): pass
@@ -73,8 +74,9 @@ def test_what_failed_is_tried_once_more_on_another_machine(suite):
 
     assert 1 == ended.returncode
     assert "1 failed, 4 passed" in ended.stdout
-    assert "failed at the first try: tests/vm/test_vm_it.py::test_it_works_on" in ended.stdout
+    assert "first failure: tests/vm/test_vm_it.py::test_it_works_on" in ended.stdout
     assert "this is why" in ended.stdout
+    assert 2 == ended.stdout.count("it is busy")
 
 
 def test_who_asks_for_one_try_gets_one(suite):

@@ -17,6 +17,16 @@ HERE = Path(__file__).parent
 PATIENCE_S = 900
 """For one test, both tries; the first one also waits for the image."""
 RECORD = Record(SUITE)
+EVIDENCE = """
+cat /proc/loadavg /proc/pressure/cpu
+for unit in iodaemon iodaemon-keeper; do
+    for task in /proc/$(systemctl show -P MainPID $unit)/task/*; do
+        echo "$unit $(cat $task/comm): waits in $(cat $task/wchan), call $(cat $task/syscall)"
+    done
+done
+journalctl --no-pager -n 40 -u 'iodaemon*'
+"""
+"""Whether what does not answer waits, and for what, or only starves."""
 
 
 def pytest_addoption(parser):
@@ -41,9 +51,10 @@ def pytest_runtest_protocol(item, nextitem):
     failed = [report for report in reports if report.failed]
     again = bool(failed) and not item.config.getoption("--once", False)
     if failed:
+        told = "\n".join([*(each.longreprtext for each in failed), evidence()])
+        RECORD.failures.append((item.nodeid, told))
         item.session._setupstate.teardown_exact(None)  # nobody goes on with this machine
     if again:
-        RECORD.first_failures.append((item.nodeid, "\n".join(each.longreprtext for each in failed)))
         item._initrequest()
         reports = runtestprotocol(item, nextitem=nextitem, log=False)
         if any(report.failed for report in reports):
@@ -55,11 +66,21 @@ def pytest_runtest_protocol(item, nextitem):
     return True
 
 
+def evidence():
+    """What the machine says of itself after a failure; its silence is told as well."""
+    if RECORD.machine is None:
+        return "no machine, no evidence"
+    try:
+        return RECORD.machine.run("bash", "-c", EVIDENCE, check=False).out
+    except (OSError, AssertionError) as error:
+        return f"no evidence: {error}"
+
+
 def pytest_terminal_summary(terminalreporter, exitstatus, config):
     if not RECORD.checks:
         return
-    for name, text in RECORD.first_failures:
-        terminalreporter.section(f"failed at the first try: {name}")
+    for name, text in RECORD.failures:
+        terminalreporter.section(f"first failure: {name}")
         terminalreporter.write_line(text)
     terminalreporter.section("virtual server")
     terminalreporter.write_line(RECORD.section(int(exitstatus)))
@@ -86,8 +107,9 @@ def machine(image):
     began_s = time.monotonic()
     with Machine(image) as machine:
         RECORD.step("boot", began_s)
-        RECORD.facts = facts(machine)
+        RECORD.facts, RECORD.machine = facts(machine), machine
         yield machine
+        RECORD.machine = None
 
 
 def facts(machine):

@@ -42,9 +42,11 @@ class Record:
         """Image, boots and installations: what, and how many seconds."""
         self.facts = []
         """Versions, as the machine itself tells them."""
+        self.machine = None
+        """The one that runs now."""
         self.checks = []
-        self.first_failures = []
-        """Of tests that were tried again: name, and what was said."""
+        self.failures = []
+        """Of each test's first try: name, what was said, and what the machine then said."""
 
     def step(self, what, began_s):
         """Took from then until now, by ``time.monotonic``."""
