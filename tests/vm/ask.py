@@ -1,4 +1,4 @@
-"""In the virtual server: one request to the daemon, by whoever runs this; begins in a moment.
+"""In the virtual server: one request to the daemon, by whoever runs this.
 
 Arguments: METHOD TARGET. Standard input: the body. Prints the body of the answer; its status is the
 exit code: 0 below 400, else 4 or 5.

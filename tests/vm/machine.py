@@ -86,18 +86,27 @@ class Machine:
         Raises:
             Failed: it did not end with 0 (unless ``check`` is False).
         """
+        ended = self._order(argv, user, stdin, limit_s)
+        if check and ended.code != 0:
+            raise Failed(
+                f"{user}: {shlex.join(map(str, argv))}: {ended.code}\n{ended.out}{ended.err}"
+            )
+        return ended
+
+    def program(self, text, *argv, user="root", stdin=b"", limit_s=120.0):
+        """Run the text of a Python program with these arguments, at once: nothing has to begin."""
+        return self._order(argv, user, stdin, limit_s, program=text)
+
+    def _order(self, argv, user, stdin, limit_s, **more):
         self._agent.settimeout(limit_s + 60)
         data = base64.b64encode(stdin).decode()
         order = {"argv": list(map(str, argv)), "user": user, "input": data, "limit_s": limit_s}
-        self._agent.sendall(json.dumps(order).encode() + b"\n")
+        self._agent.sendall(json.dumps(order | more).encode() + b"\n")
         answer = self._hear()
         out, err = (
             base64.b64decode(answer[name]).decode(errors="replace") for name in ("out", "err")
         )
-        ended = Ended(answer["code"], out, err)
-        if check and ended.code != 0:
-            raise Failed(f"{user}: {shlex.join(map(str, argv))}: {ended.code}\n{out}{err}")
-        return ended
+        return Ended(answer["code"], out, err)
 
     def sh(self, script, **options):
         """What a shell script prints, without the last newline; options as for ``run``."""

@@ -1,7 +1,8 @@
 """The virtual server's disk: Debian packages, a venv with this project's dependencies, two users.
 
 Built once and kept outside the tree, keyed by all that goes into it. Needs root and the packages
-``NEEDED``. Run as a program it builds, or finds, the image and tells how long that took.
+``NEEDED``. Run as a program it builds, or finds, the image and tells how long that took; 3 is its
+status where the packages cannot be had.
 """
 
 import hashlib
@@ -29,6 +30,8 @@ PACKAGES = (
     "linux-image-cloud-amd64",
 )
 USERS = {"ann": 1001, "bob": 1002}
+UNUSED_S = 86400
+"""An image for which nobody asked so long goes when another is built."""
 DISK_BYTES = 3 * 2**30
 """Of which about 0.6 GiB are there; the file is sparse."""
 
@@ -65,22 +68,28 @@ class Image(NamedTuple):
     disk: Path
 
 
+class Unreachable(RuntimeError):
+    """Neither Debian's packages nor Python's can be had here."""
+
+
 def find_or_build():
-    """The image of this recipe, built if there is none; those of other recipes go."""
+    """The image of this recipe, and whether it had to be built; old ones of others go."""
     folder = CACHE / f"{SUITE}-{recipe_key()}"
     image = Image(folder / "vmlinuz", folder / "disk.ext4")
     if image.disk.exists():
-        return image
+        os.utime(folder)
+        return image, False
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="building-", dir=CACHE) as place:
         build(Path(place))
         shutil.rmtree(Path(place) / "tree")
         shutil.rmtree(Path(place) / "wheels")
         for old in CACHE.glob(f"{SUITE}-*"):
-            shutil.rmtree(old)
+            if time.time() - old.stat().st_mtime > UNUSED_S:
+                shutil.rmtree(old)
         os.rename(place, folder)
         Path(place).mkdir()  # what the context is to remove
-    return image
+    return image, True
 
 
 def recipe_key():
@@ -115,11 +124,12 @@ def build(place):
 
 
 def unpack_debian(tree):
-    """Nothing is mounted that would outlive it: mmdebstrap has a mount namespace of its own."""
+    """What it mounts is mounted for itself alone, so that nothing outlives one that is killed."""
     mirror = run(
         "apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", quiet=True
     ).split()
-    run(
+    download(
+        *("unshare", "--mount", "--propagation", "private"),
         *("mmdebstrap", "--quiet", "--mode=root", "--variant=minbase"),
         "--aptopt=Apt::Install-Recommends false",
         *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("man", "locale", "doc")),
@@ -153,7 +163,7 @@ def furnish(tree):
 def fetch_wheels(wheels):
     """The dependencies, as the guest's Python takes them."""
     platforms = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
-    run(
+    download(
         *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
         *("--only-binary=:all:", "--implementation", "cp", "--python-version", PYTHON_OF[SUITE]),
         *(word for name in platforms for word in ("--platform", name)),
@@ -174,6 +184,14 @@ def install_wheels(tree, wheels):
     shutil.rmtree(inside)
 
 
+def download(*command):
+    """As ``run``, of what asks other machines."""
+    try:
+        run(*command)
+    except RuntimeError as error:
+        raise Unreachable(*error.args) from None
+
+
 def run(*command, quiet=False):
     """Its output; ends with what it said where it fails."""
     ended = subprocess.run(
@@ -188,4 +206,8 @@ def run(*command, quiet=False):
 
 if __name__ == "__main__":
     began_s = time.monotonic()
-    print(find_or_build().disk, f"{time.monotonic() - began_s:.1f} s")
+    try:
+        print(find_or_build()[0].disk, f"{time.monotonic() - began_s:.1f} s")
+    except Unreachable as error:
+        print(*error.args, file=sys.stderr)
+        sys.exit(3)

@@ -10,12 +10,15 @@ from pathlib import Path
 from recipe import ROOT
 
 IOD = "/opt/iodaemon/bin/iod"
+ASKS = (ROOT / "tests/vm/ask.py").read_text()
 ASK = "/usr/local/lib/vm-ask"
+"""The same on the server, for commands that wait there."""
 SCOPE = "/sys/fs/cgroup/iodaemon.slice/iodaemon-jobs.scope"
 UNITS = ("iodaemon.service", "iodaemon-keeper.service")
 CONFIG = """\
 orphan_grace = "20 s"
 cancel_grace = "3 s"
+journal_samples = true  # what it measured can be held against what iostat says
 [topology]
 oversubscribe = 4
 """
@@ -30,7 +33,7 @@ class Service:
     def install(self):
         """As an administrator does it, with a configuration of the tests' own."""
         self.put_program()
-        self.machine.put(ASK, (ROOT / "tests/vm/ask.py").read_bytes())
+        self.machine.put(ASK, ASKS.encode())
         self.machine.put("/etc/iodaemon/config.toml", CONFIG.encode())
         self.machine.sh(f"{IOD} install", limit_s=300)
 
@@ -53,9 +56,7 @@ class Service:
     def ask(self, method, target, body=None, *, user="ann"):
         """What the daemon answers this user; a refusal as ``{"error": ...}``."""
         data = b"" if body is None else json.dumps(body).encode()
-        ended = self.machine.run(
-            *("python3", "-I", "-S", ASK, method, target), user=user, stdin=data, check=False
-        )
+        ended = self.machine.program(ASKS, method, target, user=user, stdin=data)
         try:
             return json.loads(ended.out)
         except ValueError:
@@ -81,7 +82,9 @@ class Service:
 
     def output(self, job, *, user="ann"):
         target = f"/v1/jobs/{job}/logs"
-        return self.machine.run("python3", "-I", "-S", ASK, "GET", target, user=user).out
+        ended = self.machine.program(ASKS, "GET", target, user=user)
+        assert ended.code == 0, ended
+        return ended.out
 
     def run(self, script, *, user="ann", **spec):
         """What a job prints, and how it ended."""
@@ -111,6 +114,15 @@ class Service:
         """The cgroups of jobs that stand still."""
         found = self.machine.sh(f"grep -l '^frozen 1' {SCOPE}/jobs/*/cgroup.events || true")
         return [path.split("/")[-2] for path in found.split()]
+
+    def leftovers(self):
+        """Cgroups of jobs, and their processes, that are still there after a while; should be none.
+
+        A job counts as ended when its first process has; what it left behind may take longer.
+        """
+        jobs = f"{SCOPE}/jobs"
+        gone = f'for i in {{1..50}}; do [ -z "$(ls -d {jobs}/*/ 2>/dev/null)" ] && exit 0;'
+        return self.machine.sh(f"{gone} sleep 0.2; done; head {jobs}/*/cgroup.procs")
 
     def cancel_all(self):
         """No job is left, so that the next test begins with an empty server."""

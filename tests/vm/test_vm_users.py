@@ -33,14 +33,9 @@ def test_nobody_acts_on_anothers_job_but_root_does(service):
     told = [
         service.ask("POST", f"/v1/jobs/{job}/{verb}", body, user="ann") for verb, body in OF_A_JOB
     ]
-    logs = service.machine.run(
-        *("python3", "-I", "-S", "/usr/local/lib/vm-ask", "GET", f"/v1/jobs/{job}/logs"),
-        user="ann",
-        check=False,
-    )
+    told.append(service.ask("GET", f"/v1/jobs/{job}/logs", user="ann"))
 
-    assert ["not_permitted"] * len(OF_A_JOB) == [each["error"]["code"] for each in told]
-    assert "not_permitted" in logs.out
+    assert ["not_permitted"] * len(told) == [each["error"]["code"] for each in told]
     assert "RUNNING" == service.show(job)["state"]
     service.ask("POST", f"/v1/jobs/{job}/cancel", {"grace_s": 0}, user="root")
     assert "CANCELLED" == service.show(job)["state"]
