@@ -71,11 +71,14 @@ class KeptFile:
         except OSError as error:
             raise self._judge(error) from error
 
-    def read(self) -> bytes:
+    def read(self, most_bytes: int | None = None) -> bytes:
         """The file's text now, however many records long.
 
+        Args:
+            most_bytes: what the caller can do with; None: any length.
+
         Raises:
-            NoData: it is not there (any more).
+            NoData: it is not there (any more), or longer than that.
             PermissionError: it is, but may not be read.
         """
         try:
@@ -84,6 +87,8 @@ class KeptFile:
             text = os.pread(self._fd, _CHUNK_BYTES, 0)
             while chunk := text and os.pread(self._fd, _CHUNK_BYTES, len(text)):
                 text += chunk
+                if most_bytes is not None and len(text) > most_bytes:
+                    raise NoData(f"{self.path}: longer than {most_bytes} bytes")
         except OSError as error:
             raise self._judge(error) from error
         return text

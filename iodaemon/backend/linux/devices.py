@@ -39,6 +39,10 @@ Kind = Literal[
 
 _ROOT: Final = Path("/")
 _MEMORY: Final = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
+_OF_USERS: Final = "fuse"
+"""Any user mounts these and names the source, which may lead to a directory that hangs."""
+_MOST_LAYERS: Final = 500
+"""Directories of an overlay that are looked at: as many as Linux takes (fs/overlayfs/params.h)."""
 _UNESCAPED_COLON: Final = re.compile(r"(?<!\\):")
 
 
@@ -66,6 +70,8 @@ class _Machine(NamedTuple):
     root: Path
     mounts: tuple[Mount, ...]
     visited: frozenset[int] = frozenset()
+    touches: bool = True
+    """Paths that mounts' options name may be looked at; not those of a job's own mounts."""
 
     def through(self, mount: Mount) -> _Machine:
         return self._replace(visited=self.visited | {mount.mount_id})
@@ -143,7 +149,8 @@ def find_mount_devices(mount: Mount, mounts: tuple[Mount, ...], root: Path = _RO
         mounts: all of its namespace.
         root: ``/``, or a directory that looks like it.
     """
-    return _on_mount(_Machine(root, mounts), mount.mount_point, mount)
+    machine = _Machine(root, mounts, touches=False)
+    return _on_mount(machine, mount.mount_point, mount)
 
 
 def _resolve(path: str, root: Path) -> str:
@@ -230,11 +237,13 @@ def _disks(machine: _Machine, directories: Iterable[Path]) -> tuple[Device, ...]
 
 def _on_overlay(machine: _Machine, path: str, mount: Mount) -> PathDevice:
     """Writes go to the upper directory, reads come from any: that is the order of devices."""
-    layers = [
-        _find(machine, _resolve(directory, machine.root))
-        for directory in _overlay_directories(mount.options)
-        if _is_visible(machine.root, directory)
-    ]
+    directories = _overlay_directories(mount.options)[:_MOST_LAYERS]
+    if machine.touches:
+        visible = (each for each in directories if _is_visible(machine.root, each))
+        layers = [_find(machine, _resolve(each, machine.root)) for each in visible]
+    else:  # by name alone, as this process's own mounts have it; a container's are from outside
+        ours = machine._replace(mounts=_read_machine(machine.root).mounts)
+        layers = [_find(ours, os.path.normpath(each)) for each in directories]
     known = [layer for layer in layers if layer.filesystem]
     below = known[0].description if known else "directories that cannot be seen from here"
     devices = dict.fromkeys(device for layer in known for device in layer.devices)
@@ -271,7 +280,8 @@ def _is_visible(root: Path, directory: str) -> bool:
 
 def _on_source(machine: _Machine, path: str, mount: Mount) -> PathDevice:
     """A filesystem with an anonymous device number that names its device: btrfs, bcachefs."""
-    sources = mount.source.split(":") if mount.source.startswith("/dev/") else []
+    is_named = mount.source.startswith("/dev/") and not mount.filesystem.startswith(_OF_USERS)
+    sources = mount.source.split(":") if is_named else []
     found = (_find_source(machine, source) for source in sources)
     directories = [directory for directory in found if directory is not None]
     if mount.filesystem == "btrfs" and directories:
