@@ -42,7 +42,7 @@ class Databases:
 
 def build(library, gate):
     """The name service, whose silence this file is."""
-    if shutil.which("gcc") is None:
+    if shutil.which("gcc") is None and "gcc" not in os.environ.get("IOD_REQUIRE", ""):
         pytest.skip("no gcc here")
     words = ["gcc", "-shared", "-fPIC", "-O", f'-DGATE="{gate}"', "-o", library, SOURCE]
     subprocess.run(list(map(str, words)), check=True)

@@ -18,7 +18,9 @@ WORST_EXPOSURE = 20
 """Tenths: systemd-analyze's measure from 0 to 10. 1.8 with systemd 252."""
 
 needs_systemd = pytest.mark.skipif(
-    shutil.which("systemd-analyze") is None, reason="no systemd-analyze here"
+    shutil.which("systemd-analyze") is None
+    and "systemd-analyze" not in os.environ.get("IOD_REQUIRE", ""),
+    reason="no systemd-analyze here",
 )
 
 
