@@ -49,16 +49,16 @@ class Accounts:
     def pool(self, uid: int) -> int:
         """As whom this user is counted: all that are not known to have an account are one."""
         found, _ = self._known.get(uid, (False, 0.0))
-        return uid if found else STRANGERS
+        return uid if found or uid == 0 else STRANGERS
 
     def is_fresh(self, uid: int) -> bool:
-        """True when it need not be asked whether this user has one."""
-        return uid in self._known and time.monotonic() - self._known[uid][1] < FRESH_S
+        """True when it need not be asked whether this user has one; root always has."""
+        return uid == 0 or (uid in self._known and time.monotonic() - self._known[uid][1] < FRESH_S)
 
     async def ask(self, uid: int) -> bool | None:
         """Whether this user has an account; None: nobody answers in time."""
         if self.is_fresh(uid):
-            return self._known[uid][0]
+            return uid == 0 or self._known[uid][0]
         try:
             async with asyncio.timeout(WITHIN_S):
                 if uid not in self._asked:
