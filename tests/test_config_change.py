@@ -28,6 +28,7 @@ OTHER = {
     "retain": '"30 d"',
     "log_level": '"debug"',
     "metrics_listen": '"127.0.0.1:9750"',
+    "max_processes": "1000",
     "users.max_running": "3",
     "users.max_queued": "100",
     "users.max_slots": "8",

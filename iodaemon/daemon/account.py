@@ -44,14 +44,16 @@ class Accounts:
     def pool(self, uid: int) -> int:
         """As whom this user is counted: all that are not known to have an account are one."""
         answer = self._names.known(uid)
-        return STRANGERS if answer is None or answer.value is None else uid
+        return uid if uid == 0 or (answer is not None and answer.value is not None) else STRANGERS
 
     def is_fresh(self, uid: int) -> bool:
-        """True when it need not be asked whether this user has one."""
-        return self._names.is_fresh(uid)
+        """True when it need not be asked whether this user has one; root always has."""
+        return uid == 0 or self._names.is_fresh(uid)
 
     async def ask(self, uid: int) -> bool | None:
         """Whether this user has an account; None: nobody answers in time."""
+        if uid == 0:
+            return True
         await self._names.refresh(uid, WITHIN_S)
         answer = self._names.known(uid)
         return None if answer is None else answer.value is not None

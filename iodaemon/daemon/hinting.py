@@ -23,8 +23,6 @@ from iodaemon.errors import JournalError, NotPermitted, RequestError
 
 _MOST_ROWS: Final = 1000
 _MOST_TRACES: Final = 10_000
-_MOST_CHARACTERS: Final = 8 << 20
-"""Of the commands of one import; Darshan keeps at most 4096 of each."""
 _LONGEST_S: Final = 10 * 365 * 86400.0
 """No run takes longer; a record that says so is damaged."""
 
@@ -51,11 +49,6 @@ class ImportedRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 class _Import(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     runs: tuple[ImportedRun, ...]
-
-    @property
-    def characters(self) -> int:
-        """Of all commands."""
-        return sum(len(word) for run in self.runs for word in run.command)
 
 
 class _Forget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,11 +91,6 @@ class Hinting:
         asked: _Import = await read_body(request, _Import)
         if not 1 <= len(asked.runs) <= _MOST_TRACES:
             raise RequestError(f"{len(asked.runs)} runs in one import; send 1 to {_MOST_TRACES}")
-        if asked.characters > _MOST_CHARACTERS:
-            raise RequestError(
-                f"the commands have {asked.characters} characters, one import may have "
-                f"{_MOST_CHARACTERS}; send fewer runs at once"
-            )
         self._refuse_while_unwritable()
         now_s = self._driver.timeline.now_s
         whose = {uid: self._whose(request, uid) for uid in {run.uid for run in asked.runs}}

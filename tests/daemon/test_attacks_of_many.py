@@ -127,6 +127,15 @@ def test_who_is_known_is_not_asked_for_again():
     assert (7, STRANGERS, STRANGERS) == (users.pool(7), users.pool(8), users.pool(9))
 
 
+def test_root_is_never_asked_for():
+    users = Accounts(lambda uid: uid != 0)
+
+    async def scene():
+        return users.is_fresh(0), await users.ask(0), users.pool(0)
+
+    assert (True, True, 0) == asked(scene)
+
+
 def test_one_question_is_asked_once_however_many_wait_for_it():
     looked, gate = [], threading.Event()
 
@@ -155,7 +164,7 @@ def test_silent_databases_hold_nobody_up_and_take_a_few_threads(monkeypatch):
 
     async def scene():
         users = users_by(silent)
-        told = await asyncio.gather(*(users.ask(uid) for uid in range(50)))
+        told = await asyncio.gather(*(users.ask(uid) for uid in range(1, 51)))
         gate.set()
         for _ in range(1000):
             if users.is_fresh(looked[0]):
