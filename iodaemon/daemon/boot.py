@@ -44,6 +44,7 @@ def note_boot(state: Path, boot_id: str | None = None) -> None:
     temporary = state / f"{_FILE}.new"
     temporary.write_text(boot_id + "\n")
     owner = state.stat()
-    os.chown(temporary, owner.st_uid, owner.st_gid)
+    if owner.st_uid != os.geteuid():  # root's restore; the daemon's sandbox has no chown(2)
+        os.chown(temporary, owner.st_uid, owner.st_gid)
     temporary.rename(state / _FILE)
     sync_directory(str(state))

@@ -128,7 +128,7 @@ def test_who_is_known_is_not_asked_for_again():
 
 
 def test_root_is_never_asked_for():
-    users = Accounts(lambda uid: uid != 0)
+    users = users_by(lambda uid: "ann" if uid != 0 else None)
 
     async def scene():
         return users.is_fresh(0), await users.ask(0), users.pool(0)
