@@ -141,8 +141,11 @@ class _Connection:
             self._refuse(transport)
             return
         self._pool = ASKING
-        transport.pause_reading()
-        self._asking = asyncio.get_running_loop().create_task(self._ask(transport, uid))
+        loop = asyncio.get_running_loop()
+        # Not at once: up to Python 3.11.3 asyncio begins to read after this, paused or not, and
+        # what the client has sent already would be lost.
+        loop.call_soon(transport.pause_reading)
+        self._asking = loop.create_task(self._ask(transport, uid))
 
     async def _ask(self, transport: asyncio.Transport, uid: int) -> None:
         await self._front.accounts.ask(uid)
