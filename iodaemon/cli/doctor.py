@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -16,7 +17,11 @@ from iodaemon.errors import IodaemonError
 from iodaemon.text import printable
 
 if TYPE_CHECKING:
-    from iodaemon.api.model import JsonObject
+    from collections.abc import Sequence
+
+    from iodaemon.api.client import Client
+    from iodaemon.api.model import Job, JsonObject
+    from iodaemon.doctor.account import Running
     from iodaemon.doctor.examine import Subject
     from iodaemon.doctor.finding import Finding
 
@@ -24,6 +29,9 @@ app = new_app()
 
 _ANSWER_WITHIN_S: Final = 1.0
 """A daemon that is silent for longer is left out of it."""
+_MOST_JOBS: Final = 50
+"""Whose processes' groups are looked at."""
+_WITH_PROCESSES: Final = ("RUNNING", "SUSPENDED_IO", "SUSPENDED_USER")
 _PLACES: Final = ("state_dir", "runtime_dir", "keeper_dir")
 
 AsList = Annotated[bool, option("--json", text="The findings as a list, with their values.")]
@@ -75,9 +83,11 @@ def _subject(session: Session) -> Subject:
     client = Client(session.socket_path(), _ANSWER_WITHIN_S)
     try:
         node, settings = client.node(), client.config()
-        users = [str(job["user"]) for job in client.jobs()["jobs"]]
+        jobs = client.jobs()["jobs"]
+        users = [str(job["user"]) for job in jobs]
+        running = [] if service_uid is None else _running(client, jobs)
     except IodaemonError:
-        node, settings, users = {}, {}, None
+        node, settings, users, running = {}, {}, None, []
     places = _places(settings)
     measured, sampling = node.get("measured"), node.get("sampling")
     return Subject(
@@ -89,9 +99,22 @@ def _subject(session: Session) -> Subject:
         measured=measured if isinstance(measured, dict) else None,
         sampling=sampling if isinstance(sampling, dict) else None,
         users=users,
+        running=running,
         service_uid=service_uid,
         keeper_dir=Path(places.get("keeper_dir", config.keeper_state)),
     )
+
+
+def _running(client: Client, jobs: Sequence[Job]) -> list[Running]:
+    """The first jobs that have processes, each by its first one."""
+    from iodaemon.doctor.account import Running
+
+    found = []
+    live = (job for job in jobs if job["state"] in _WITH_PROCESSES)
+    for job in islice(live, _MOST_JOBS):
+        pids = client.job(job["id"]).get("pids", [])
+        found += [Running(job["id"], job["uid"], pid) for pid in pids[:1]]
+    return found
 
 
 def _service_uid(session: Session) -> int | None:

@@ -85,8 +85,23 @@ def parse_user(text: str) -> int:
 
 
 async def refresh_groups(uid: int) -> None:
-    """Know the user's groups as they are now, or go on with what was known."""
-    await groups_of_users().refresh(uid, _GROUPS_WITHIN_S)
+    """Know the user's groups as they are now, or go on with what was known; say what changed."""
+    lookups = groups_of_users()
+    before = lookups.known(uid)
+    await lookups.refresh(uid, _GROUPS_WITHIN_S)
+    after = lookups.known(uid)
+    if before is not None and after is not None and before.value != after.value:
+        log.info(
+            'event=groups_changed uid=%d came=%s went=%s text="jobs that run keep the groups of '
+            'their start; rights and later starts go by those of now"',
+            uid,
+            _listed(after.value - before.value),
+            _listed(before.value - after.value),
+        )
+
+
+def _listed(gids: frozenset[int]) -> str:
+    return ",".join(map(str, sorted(gids))) or "none"
 
 
 def find_gid(name: str) -> int | None:

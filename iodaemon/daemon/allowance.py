@@ -20,6 +20,9 @@ VERB_BYTES: Final = 4 * 1024
 JOB_BYTES: Final = 2 * 1024
 """What a job writes in its life, beside its own text."""
 
+NOT_COUNTED: Final = frozenset({0})
+"""Users who may have as much written as they like."""
+
 
 class Allowances:
     """What is left to each user.

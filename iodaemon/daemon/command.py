@@ -12,7 +12,7 @@ from aiohttp import web
 from iodaemon.core import event as ev
 from iodaemon.core.job import WAITING, Job, JobState
 from iodaemon.daemon.account import user_name
-from iodaemon.daemon.allowance import JOB_BYTES, VERB_BYTES, Allowances
+from iodaemon.daemon.allowance import JOB_BYTES, VERB_BYTES
 from iodaemon.daemon.authorise import Verb
 from iodaemon.daemon.environments import environment_bytes
 from iodaemon.daemon.front import body_of
@@ -37,9 +37,6 @@ MOST_KEPT_BYTES: Final = 256 * 2**20
 """Of commands and environments of one user's waiting and live jobs: ten times the longest
 submission of 100,000 usual jobs."""
 
-NOT_COUNTED: Final = frozenset({0})
-"""Users who may have as much written as they like."""
-
 
 class _Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grace_s: float | None = None
@@ -53,7 +50,6 @@ class Commands:
         self._state = lookup.state
         self._driver = lookup.driver
         self._cancel_grace_s = cancel_grace_s
-        self._allowances = Allowances(lambda: self._driver.timeline.now_s)
 
     def routes(self) -> Sequence[web.RouteDef]:
         """What is done where."""
@@ -75,7 +71,7 @@ class Commands:
             makers = [job_maker(job, actor.uid, key) for job in jobs]
             self._refuse_above_limits(actor.uid, [job.cpus for job in jobs])
             self._refuse_above_room(actor.uid, submission)
-            self._spend(actor.uid, len(body) + JOB_BYTES * len(jobs))
+            self._lookup.spend(actor.uid, len(body) + JOB_BYTES * len(jobs))
             ids = await self._driver.submit(makers, submission.environment, key)
         answer = {"ids": ids} | ({"warnings": warnings} if warnings else {})
         return json_answer(answer, status=201)
@@ -124,7 +120,7 @@ class Commands:
         actor = self._lookup.allow(request, "requeue", job)
         grace_s = await self._read_grace_s(request)
         self._refuse_requeue(job)
-        self._spend(actor.uid, VERB_BYTES)
+        self._lookup.spend(actor.uid, VERB_BYTES)
         if job.state.is_final:
             self._refuse_above_limits(job.uid, [job.spec.cpus])
         if self._driver.problem:
@@ -170,11 +166,6 @@ class Commands:
                 "that one user may have; submit them when some have ended"
             )
 
-    def _spend(self, uid: int, size_bytes: float) -> None:
-        """What one user has written down is bounded; root, and who is alone, may fill the disk."""
-        if self._lookup.is_shared and uid not in NOT_COUNTED:
-            self._allowances.spend(uid, size_bytes)
-
     def _refuse_requeue(self, job: Job) -> None:
         if job.state in WAITING:
             raise RequestError(f"job {job.id} is {job.state}: it waits already")
@@ -206,7 +197,7 @@ class Commands:
             raise RequestError(
                 f"job {job.id} is {job.state} and nobody suspended it: see 'iod show'"
             )
-        self._spend(actor.uid, VERB_BYTES)
+        self._lookup.spend(actor.uid, VERB_BYTES)
         kind = ev.SuspendRequested if verb == "suspend" else ev.ResumeRequested
         at_s = self._driver.timeline.now_s
         self._driver.post(kind(at_s=at_s, job_id=job.id, by=user_name(actor.uid)))

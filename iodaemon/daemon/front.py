@@ -35,9 +35,10 @@ ASKING: Final = -2
 """Those of whom it is being asked, for two seconds at most, are counted apart: no user's number."""
 _REFUSED_S: Final = 0.1
 """In which a connection that is one too many may ask, to be told so."""
-Kind = Literal["body", "search", "answer"]
+Kind = Literal["body", "search", "answer", "import"]
 TURNS: Final = web.AppKey("turns", dict[tuple[Kind, int], asyncio.Lock])
-"""Of each user one large body is read at a time, one output searched, one large answer sent."""
+"""Of each user one large body is read at a time, one output searched, one large answer sent, one
+import of hints written."""
 
 
 async def read_bytes(request: web.Request) -> bytes:

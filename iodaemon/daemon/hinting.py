@@ -6,16 +6,17 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from itertools import islice
 from typing import Annotated, Any, Final
 
 import msgspec
 from aiohttp import web
 
-from iodaemon.core.recollection import Remembered
-from iodaemon.core.signature import Key, find_key, keys_elsewhere
+from iodaemon.core.book import Remembered
+from iodaemon.core.signature import LONGEST, Key, find_key, keys_elsewhere
 from iodaemon.core.trace import Trace
 from iodaemon.daemon.account import parse_user, user_name
+from iodaemon.daemon.answer import Answer
+from iodaemon.daemon.front import find_turn
 from iodaemon.daemon.knowledge import Knowledge
 from iodaemon.daemon.lookup import Lookup, json_answer, parse_number, read_body
 from iodaemon.daemon.record import expected_record
@@ -23,6 +24,10 @@ from iodaemon.errors import JournalError, NotPermitted, RequestError
 
 _MOST_ROWS: Final = 1000
 _MOST_TRACES: Final = 10_000
+_TRACE_BYTES: Final = 8 * 1024
+"""What a run may take in the journal: twice the longest command of Darshan."""
+_LOOKED_AT_ONCE: Final = 200
+"""Keys; at worst 4 ms."""
 _LONGEST_S: Final = 10 * 365 * 86400.0
 """No run takes longer; a record that says so is damaged."""
 
@@ -76,15 +81,32 @@ class Hinting:
         query = request.query
         uid = await asyncio.to_thread(parse_user, query["user"]) if "user" in query else None
         limit = min(_MOST_ROWS, parse_number(query.get("limit", str(_MOST_ROWS))))
+        glob = query.get("name", "")
+        if len(glob) > LONGEST:
+            raise RequestError(f"a name of {len(glob)} characters; no key has more than {LONGEST}")
         now_s = self._driver.timeline.now_s
-        recollection = self._knowledge.recollection
-        rows = islice(recollection.remembered(now_s, _chooser(uid, query.get("name", ""))), limit)
+        async with Answer(request) as answer:
+            await answer.take_turn()  # all keys are looked at
+            rows = await self._rows(_chooser(uid, glob), now_s, limit)
         accuracy = [
             {"source": source, "predictions": each.jobs, "off": each.off}
-            for source, each in sorted(recollection.accuracy.items())
+            for source, each in sorted(self._knowledge.recollection.accuracy.items())
         ]
-        answer = {"version": 1, "now_s": now_s, "hints": list(map(_row, rows))}
-        return json_answer({**answer, "accuracy": accuracy})
+        return json_answer({"version": 1, "now_s": now_s, "hints": rows, "accuracy": accuracy})
+
+    async def _rows(
+        self, chooses: Callable[[Key], bool], now_s: float, limit: int
+    ) -> list[dict[str, Any]]:
+        """The first of the chosen ones; others are answered meanwhile."""
+        recollection, rows = self._knowledge.recollection, list[dict[str, Any]]()
+        for place, entry in enumerate(recollection.entries(), 1):
+            if len(rows) >= limit:
+                break
+            if chooses(entry.key) and (found := recollection.look_up(entry, now_s)) is not None:
+                rows.append(_row(found))
+            if place % _LOOKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return rows
 
     async def _import(self, request: web.Request) -> web.Response:
         await self._lookup.refuse_stranger(self._lookup.allow(request, "see"), "hint")
@@ -95,15 +117,18 @@ class Hinting:
         now_s = self._driver.timeline.now_s
         whose = {uid: self._whose(request, uid) for uid in {run.uid for run in asked.runs}}
         traces = list(_traces(asked.runs, whose, now_s))
-        imported = await self._knowledge.take(
-            traces, self._lookup.journal, self._driver.state.outlook
-        )
+        self._lookup.spend(self._lookup.who(request).uid, _TRACE_BYTES * len(traces))
+        async with find_turn(request, "import"):
+            imported = await self._knowledge.take(
+                traces, self._lookup.journal, self._driver.state.outlook
+            )
         return json_answer({"imported": imported, "known": len(traces) - imported}, status=201)
 
     async def _forget(self, request: web.Request) -> web.Response:
         await self._lookup.refuse_stranger(self._lookup.allow(request, "see"), "hint")
         asked: _Forget = await read_body(request, _Forget)
         uid = self._whose(request, asked.uid)
+        self._lookup.spend(self._lookup.who(request).uid, _TRACE_BYTES * len(asked.keys))
         self._refuse_while_unwritable()
         forgotten = await self._knowledge.forget(
             [_key(uid, shown) for shown in dict.fromkeys(asked.keys)],

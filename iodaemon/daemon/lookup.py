@@ -14,6 +14,7 @@ from aiohttp import web
 
 from iodaemon.core.job import Job, JobId
 from iodaemon.daemon.account import Accounts, groups_of_users, refresh_groups
+from iodaemon.daemon.allowance import NOT_COUNTED, Allowances
 from iodaemon.daemon.authorise import Actor, Rights, Verb, authorise, read_peer
 from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.front import read_bytes
@@ -50,6 +51,7 @@ class Lookup:
         self.jobs_directory = jobs_directory
         self._rights = rights
         self._accounts = accounts
+        self._allowances = Allowances(lambda: driver.timeline.now_s)
 
     @property
     def is_shared(self) -> bool:
@@ -65,6 +67,15 @@ class Lookup:
         actor = self.who(request)
         authorise(actor, verb, job, self._rights)
         return actor
+
+    def spend(self, uid: int, size_bytes: float) -> None:
+        """What one user has written down is bounded; root, and who is alone, may fill the disk.
+
+        Raises:
+            RequestError: it is more than is left to this user.
+        """
+        if self.is_shared and uid not in NOT_COUNTED:
+            self._allowances.spend(uid, size_bytes)
 
     async def refuse_stranger(self, actor: Actor, what: str) -> None:
         """Refuse who is only a number; where nobody answers who is, the keeper will.

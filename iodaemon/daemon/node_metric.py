@@ -170,7 +170,7 @@ NODE_METRICS: Final = (
         "gauge",
         ("control",),
         "1 where the jobs' cgroups have it, else 0: cpuset (a job cannot leave its socket), io "
-        "(io.stat), memory (--mem is a limit), pressure.",
+        "(io.stat), memory (--mem is a limit), pids (max_processes is one), pressure.",
         _controls,
     ),
     Metric(

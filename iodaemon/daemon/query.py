@@ -25,6 +25,8 @@ _MOST_AWAITED: Final = 10_000
 
 
 _LOOKED_AT_ONCE: Final = 5000
+_MANY: Final = 100
+"""Jobs of one request that only the journal may know: it is asked for each of them."""
 """Jobs looked at between two looks at what else there is to do: some milliseconds."""
 
 
@@ -139,7 +141,10 @@ class Queries:
     async def _wait(self, request: web.Request) -> web.StreamResponse:
         asked = await read_body(request, _Wait)
         ids = list(dict.fromkeys(asked.ids))
-        await self._lookup.get_all(ids)
+        async with Answer(request) as answer:
+            if len(ids) > _MANY:
+                await answer.take_turn()  # the journal is asked for what is over
+            await self._lookup.get_all(ids)
         timeout_s = min(max(0.0, asked.timeout_s), _LONGEST_POLL_S)
         left = [JobId(job_id) for job_id in reversed(ids)]
 
@@ -151,6 +156,8 @@ class Queries:
 
         await self._driver.watch.until(over, timeout_s)
         async with Answer(request) as answer:
+            if len(ids) > _MANY:
+                await answer.take_turn()
             jobs = await self._lookup.get_all(ids)
             return await answer.send_jobs({"finished": not left}, jobs, self._lookup.record)
 

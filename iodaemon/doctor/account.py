@@ -5,8 +5,8 @@ from __future__ import annotations
 import grp
 import os
 import time
-from collections.abc import Callable, Collection
-from typing import Final
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, NamedTuple
 
 from iodaemon.backend.linux.name_service import Lookups, find_groups, find_uid
 from iodaemon.doctor.finding import Finding, broken, lacking, ok
@@ -14,6 +14,7 @@ from iodaemon.doctor.finding import Finding, broken, lacking, ok
 WITHIN_S: Final = 3.0
 SERVICE_USER: Final = "iodaemon"
 """And the group of who may act on all jobs (systemd/sysusers.conf)."""
+_MOST_SHOWN: Final = 8
 _SLOW_S: Final = 0.5
 """A start of a job takes 5 ms without."""
 _REMEDY: Final = (
@@ -117,4 +118,54 @@ def judge_users(users: Collection[str]) -> Finding:
         values,
         cost="what runs goes on; what waits is held",
         remedy="make the account again and 'iod resume' the jobs, or 'iod cancel' them",
+    )
+
+
+class Running(NamedTuple):
+    """A job that has processes, by one of them."""
+
+    job_id: int
+    uid: int
+    pid: int
+
+
+def examine_groups(jobs: Sequence[Running]) -> Finding:
+    """Whether the jobs that run have the groups that their users have now."""
+    lookups = Lookups(find_groups, fresh_s=WITHIN_S)
+    stale = []
+    for job in jobs:
+        answer, had = lookups.get(job.uid, WITHIN_S), groups_of_process(job.pid)
+        if answer is not None and answer.value and had is not None and had != answer.value:
+            stale.append(job.job_id)
+    return judge_groups(stale, len(jobs))
+
+
+def groups_of_process(pid: int) -> frozenset[int] | None:
+    """Its groups (proc(5), /proc/PID/status: Gid, Groups); None: it is gone, or hidden."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return frozenset(map(int, (lines["Gid"].split()[1], *lines["Groups"].split())))
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def judge_groups(stale: Sequence[int], looked_at: int) -> Finding:
+    """Whether there are jobs whose users' groups have changed since they started.
+
+    Args:
+        stale: their numbers.
+        looked_at: how many jobs were looked at.
+    """
+    what = "groups of jobs"
+    values = {"jobs": looked_at, "with_other_groups": len(stale)}
+    if not stale:
+        return ok(what, f"{looked_at} looked at, all with their users' groups of today", values)
+    shown = ", ".join(map(str, stale[:_MOST_SHOWN])) + (" ..." if len(stale) > _MOST_SHOWN else "")
+    return lacking(
+        what,
+        f"other groups than their users have now: job {shown}",
+        values,
+        cost="they run on with the groups of their start",
+        remedy="let them end, or 'iod requeue' them to have today's",
     )

@@ -50,6 +50,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         measured: what the running daemon says of its means; None: none answers.
         sampling: what it says of its sampling; None: it does not.
         users: of its jobs that have not ended; None: it does not say.
+        running: those of them that have processes, or the first of many.
         service_uid: of the system's service, which is examined; None: a user's own daemon is.
         keeper_dir: of the service.
     """
@@ -62,6 +63,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     measured: Mapping[str, Any] | None = None
     sampling: Mapping[str, Any] | None = None
     users: Sequence[str] | None = None
+    running: Sequence[account.Running] = ()
     service_uid: int | None = None
     keeper_dir: Path | None = None
 
@@ -118,6 +120,7 @@ def _examine_service(subject: Subject) -> Iterator[Finding]:
         yield account.judge_users(subject.users)
     if subject.service_uid is not None:
         yield account.examine_members(account.SERVICE_USER)
+        yield account.examine_groups(subject.running)
 
 
 def _examine_freezing(home: str | None) -> Iterator[Finding]:

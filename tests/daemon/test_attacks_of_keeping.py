@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from served import Served
 
+from iodaemon.api.hints import forget_hints, import_runs
 from iodaemon.core import state as core_state
 from iodaemon.core.decision import Plan
 from iodaemon.core.job import JobId, JobState
 from iodaemon.core.state import State
-from iodaemon.daemon import allowance, command
+from iodaemon.daemon import allowance, command, lookup
 from iodaemon.daemon.allowance import BURST_BYTES, BYTES_PER_S, Allowances
 from iodaemon.daemon.authorise import Rights
 from iodaemon.daemon.environments import Environments
@@ -169,7 +170,7 @@ def tell(client, job_id, verbs):
 def test_verbs_that_write_are_counted(tmp_path, monkeypatch, verbs):
     monkeypatch.setattr(allowance, "BURST_BYTES", 40_000)
     monkeypatch.setattr(allowance, "BYTES_PER_S", 0.001)
-    monkeypatch.setattr(command, "NOT_COUNTED", frozenset())
+    monkeypatch.setattr(lookup, "NOT_COUNTED", frozenset())
     served = Served(tmp_path, rights=Rights(owner_uid=4321, is_shared=True))
     try:
         [job_id] = served.client.submit([{"command": ["compute=1000s"]}], {})
@@ -178,5 +179,22 @@ def test_verbs_that_write_are_counted(tmp_path, monkeypatch, verbs):
             tell(served.client, job_id, 20 * verbs)
         with pytest.raises(RequestError, match="try again in"):
             served.client.submit([{"command": ["job", "x" * 40_000]}], {})
+    finally:
+        served.close()
+
+
+def test_imports_of_hints_are_counted_and_come_one_after_the_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(allowance, "BURST_BYTES", 20 * 8 * 1024)
+    monkeypatch.setattr(allowance, "BYTES_PER_S", 0.001)
+    monkeypatch.setattr(lookup, "NOT_COUNTED", frozenset())
+    run = {"command": ["job"], "ended_s": 1.6e9, "run_s": 1.0, "processes": 1, "io_s": 0.5}
+    run |= {"read_bytes": 1, "written_bytes": 1, "operations": 1, "uid": None, "name": ""}
+    served = Served(tmp_path, rights=Rights(owner_uid=4321, is_shared=True))
+    try:
+        import_runs(served.client, [run | {"job": str(number)} for number in range(15)])
+        forget_hints(served.client, ["program:job"] * 5)
+        for ask in (import_runs, lambda client, _: forget_hints(client, ["program:job"])):
+            with pytest.raises(RequestError, match="try again in"):
+                ask(served.client, [run | {"job": "more"}])
     finally:
         served.close()

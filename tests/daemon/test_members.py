@@ -46,7 +46,8 @@ def may(served):
     return status if status == 200 else json.loads(text)["error"]["code"]
 
 
-def test_who_is_taken_out_of_the_group_acts_on_others_jobs_no_more(served, groups):
+def test_who_is_taken_out_of_the_group_acts_on_others_jobs_no_more(served, groups, caplog):
+    caplog.set_level("INFO", "iodaemon")
     served.running()
     groups[NOBODY] = frozenset({NOBODY, ADMINS})
     before = may(served)
@@ -54,6 +55,8 @@ def test_who_is_taken_out_of_the_group_acts_on_others_jobs_no_more(served, group
     groups[NOBODY] = frozenset({NOBODY})
 
     assert (200, "not_permitted") == (before, may(served))
+    [line] = [each for each in caplog.messages if "groups_changed" in each]
+    assert f"uid={NOBODY} came=none went={ADMINS} " in line
 
 
 def test_who_is_taken_into_the_group_need_not_log_in_again(served, groups):

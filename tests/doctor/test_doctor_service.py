@@ -14,7 +14,16 @@ import pytest
 from iodaemon.backend.linux.delegation import UNDELEGATED, find_lack, find_undelegated
 from iodaemon.backend.linux.holder import find_holder
 from iodaemon.doctor import account, examine
-from iodaemon.doctor.account import judge_lookup, judge_members, judge_users, probe_lookup
+from iodaemon.doctor.account import (
+    Running,
+    examine_groups,
+    groups_of_process,
+    judge_groups,
+    judge_lookup,
+    judge_members,
+    judge_users,
+    probe_lookup,
+)
 from iodaemon.doctor.finding import Verdict
 from iodaemon.doctor.place import Place, judge_lock, judge_place, probe_place
 
@@ -177,6 +186,23 @@ def test_users_without_an_account_are_named_by_number():
     assert OK == judge_users([]).verdict
 
 
+def test_jobs_that_run_with_groups_of_another_time_are_named():
+    mine = Running(job_id=3, uid=os.geteuid(), pid=os.getpid())
+    stranger = Running(job_id=4, uid=NOBODY, pid=os.getpid())
+    gone = Running(job_id=5, uid=NOBODY, pid=2**22 + 1)
+    none = judge_groups([], 0)
+
+    assert groups_of_process(os.getpid()) == {os.getegid(), *os.getgroups()}
+    assert (OK, {"jobs": 0, "with_other_groups": 0}) == (none.verdict, dict(none.values))
+    if os.getegid() != NOBODY:
+        found = examine_groups([stranger, gone])
+        assert (LACKING, "other groups than their users have now: job 4") == (
+            found.verdict,
+            found.measured,
+        )
+    assert 1 == examine_groups([mine]).values["jobs"]
+
+
 def test_the_administrators_are_named():
     found = judge_members("iodaemon", ("ann", "bob"))
     nobody = judge_members("iodaemon", ())
@@ -272,5 +298,6 @@ def test_a_service_is_examined_with_all_its_places(tmp_path):
         "daemon's lock": OK,
         "keeper's lock": OK,
         "account lookup": OK,
+        "groups of jobs": OK,
         "users of jobs": LACKING,
     } == {what: verdict for what, verdict in found.items() if what != "group of admins"}

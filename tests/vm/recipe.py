@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("IOD_VM_CACHE", Path.home() / ".cache" / "iodaemon-vm"))
 SUITE = os.environ.get("IOD_VM_SUITE", "bookworm")
 PYTHON_OF = {"bookworm": "3.11", "trixie": "3.13"}
-NEEDED = ("mmdebstrap", "e2fsprogs", "qemu-system-x86", "seabios")
+NEEDED = ("mmdebstrap", "e2fsprogs", "qemu-system-x86", "seabios", "gcc", "libc6-dev")
 """Debian packages on the machine that builds and boots it."""
 
 PACKAGES = (

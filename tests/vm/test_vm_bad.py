@@ -232,9 +232,11 @@ def test_a_group_changed_while_a_job_runs_is_the_next_jobs(service):
     sh("groupadd -g 4700 crew; usermod -a -G crew bob")
     try:
         printed, _ = service.run("id -G", user="bob")
+        found = doctor(service)["groups of jobs"]
         open_gates(service, running)
         service.await_state(running, "COMPLETED")
 
+        assert f"other groups than their users have now: job {running}" == found["measured"]
         assert "4700" in printed.split()
         assert "4700" not in service.output(running, user="bob").split()
     finally:
