@@ -20,7 +20,8 @@ SOCKET_PATH_BYTES_MAX: Final = 107
 Body: TypeAlias = Mapping[str, object] | Sequence[Mapping[str, object]] | None
 """One JSON object, or one a line."""
 _READ_BYTES: Final = 64 * 1024
-_STARTS_ONE: Final = "start one with 'iod daemon'"
+_INSTALLED: Final = "/etc/systemd/system/iodaemon.socket"
+"""There where ``iod install`` has set up the service for all users."""
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -78,15 +79,15 @@ def check_socket_path(socket_path: str) -> None:
 def _fail_to_connect(error: OSError, path: str) -> NoReturn:
     match error:
         case FileNotFoundError() | ConnectionRefusedError() | NotADirectoryError():
-            raise NoDaemon(f"no daemon answers on {path}: {_STARTS_ONE}") from error
+            raise NoDaemon(f"no daemon answers on {path}: {_start_one()}") from error
         case BlockingIOError():
             raise NoDaemon(f"the daemon on {path} accepts nobody: look at its log") from error
         case PermissionError():
             raise NotPermitted(
-                f"not permitted to open {path}: ask its owner for access, or {_STARTS_ONE}"
+                f"not permitted to open {path}: ask its owner for access, or {_start_one()}"
             ) from error
         case _:
-            raise NoDaemon(f"no daemon answers on {path} ({error}): {_STARTS_ONE}") from error
+            raise NoDaemon(f"no daemon answers on {path} ({error}): {_start_one()}") from error
 
 
 @contextmanager
@@ -102,7 +103,7 @@ def told_as_ours(path: str) -> Iterator[None]:
     except (ConnectionError, http.client.IncompleteRead) as error:
         raise NoDaemon(
             f"the daemon on {path} went away before its answer was complete: ask again, "
-            f"or {_STARTS_ONE}"
+            f"or {_start_one()}"
         ) from error
     except TimeoutError as error:
         raise NoDaemon(f"the daemon on {path} keeps silent: look at its log") from error
@@ -180,3 +181,10 @@ def _refusal(response: http.client.HTTPResponse, data: bytes) -> RequestError:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+def _start_one() -> str:
+    """What to do without a daemon."""
+    if os.path.exists(_INSTALLED):
+        return "ask root for 'systemctl start iodaemon', or start your own with 'iod daemon'"
+    return "start one with 'iod daemon'"

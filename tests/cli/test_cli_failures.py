@@ -10,6 +10,7 @@ import threading
 import pytest
 from fake_daemon import job
 
+from iodaemon.api import connection
 from iodaemon.cli import main
 
 
@@ -204,3 +205,15 @@ def test_a_full_backlog_is_waited_for(iod, socket_path, daemon):
         client.join()
 
     assert results == [0] * 20
+
+
+def test_where_the_service_is_installed_root_is_to_start_it(iod, tmp_path, monkeypatch):
+    (tmp_path / "iodaemon.socket").touch()
+    monkeypatch.setattr(connection, "_INSTALLED", str(tmp_path / "iodaemon.socket"))
+
+    code, line = iod.fails("queue")
+
+    assert 7 == code
+    assert line.endswith(
+        "ask root for 'systemctl start iodaemon', or start your own with 'iod daemon'"
+    )
