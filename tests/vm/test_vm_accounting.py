@@ -17,6 +17,8 @@ SIZE = 32 * MIB
 RATIO = 0.02
 ROOM = MIB // 2
 """Ours and iostat's may differ by RATIO of what was moved and ROOM: the filesystem's own blocks."""
+APART = 64 * 1024
+"""What the disk may do between iostat's look and ours: blocks of the filesystem."""
 CLEAN = """
 cd /
 swapoff -a
@@ -198,7 +200,7 @@ def test_a_jobs_bytes_are_those_of_the_disk(service, disk, work, read, written):
 
     print(said)
     assert (about(read), about(written)) == said.disk
-    assert said.disk == said.node
+    assert pytest.approx(said.disk, abs=APART) == said.node
     assert [about(read), about(written)] * 2 == list(said.job.values())
 
 
@@ -225,7 +227,7 @@ def test_what_is_written_back_later_is_still_the_jobs(service, disk):
     assert (about(SIZE), about(0)) == (early.job["written_bytes"], late.job["written_bytes"])
     assert (about(0), about(0)) == (early.job["device_written_bytes"], early.disk[1])
     assert (about(SIZE), about(SIZE)) == (late.job["device_written_bytes"], late.disk[1])
-    assert late.disk == late.node
+    assert pytest.approx(late.disk, abs=APART) == late.node
 
 
 def test_what_a_job_that_has_ended_left_to_write_is_in_its_account(service, disk):
@@ -253,7 +255,7 @@ def test_layers_are_counted_once_where_the_bytes_end(service, disk, layer):
 
     print(said)
     assert (about(SIZE), about(times * SIZE, of=times * SIZE)) == said.disk
-    assert said.disk == said.node
+    assert pytest.approx(said.disk, abs=APART) == said.node
     assert about(said.disk[0]) == said.job["device_read_bytes"]
     assert about(said.disk[1], of=times * SIZE) == said.job["device_written_bytes"]
     assert (about(SIZE), about(SIZE)) == (said.job["read_bytes"], said.job["written_bytes"])
