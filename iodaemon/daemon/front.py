@@ -127,6 +127,7 @@ class _Connection:
         self._front = front
         self._pool: int | None = None
         self._asking: asyncio.Task[None] | None = None
+        self._lost = False
         self._inner: Any = None
         self._refused: asyncio.Transport | None = None
         self._transport: asyncio.Transport | None = None
@@ -150,6 +151,8 @@ class _Connection:
 
     async def _ask(self, transport: asyncio.Transport, uid: int) -> None:
         await self._front.accounts.ask(uid)
+        if self._lost:  # just now; up to Python 3.11 ``wait_for`` may answer although cancelled
+            return
         self._front.leave(ASKING)
         self._pool = None
         transport.resume_reading()
@@ -169,6 +172,7 @@ class _Connection:
 
     def connection_lost(self, error: Exception | None) -> None:
         """It makes room for another."""
+        self._lost = True
         self._stop_waiting()
         if self._asking is not None:
             self._asking.cancel()

@@ -5,6 +5,8 @@ import json
 import os
 import pwd
 import shutil
+import socket
+import struct
 import subprocess
 import tempfile
 import threading
@@ -102,6 +104,85 @@ def test_root_finds_room_where_all_others_have_taken_theirs(monkeypatch):
     assert doors.enter(0)
     doors.leave(1003)
     assert doors.enter(1005)
+
+
+class Line:
+    """A connection of the user with this number: the server's transport, and its socket."""
+
+    def __init__(self, uid):
+        self.uid = uid
+
+    def get_extra_info(self, name):
+        assert "socket" == name
+        return self
+
+    def getsockopt(self, _level, option, _size):
+        return struct.pack("3i", 1, self.uid, self.uid) if option == socket.SO_PEERCRED else b""
+
+    def pause_reading(self):
+        pass
+
+    resume_reading = close = pause_reading
+
+
+def room(doors, pool):
+    """How many connections this pool has room for; it is full afterwards."""
+    return sum(doors.enter(pool) for _ in range(2 * front.MOST_OF_A_USER))
+
+
+@pytest.mark.parametrize("account", ["ann", None])
+@pytest.mark.parametrize("turns", range(8))
+def test_connections_that_end_as_their_user_is_known_are_not_counted(account, turns):
+    """So many turns of the event loop after the answer is there."""
+    gate = threading.Event()
+
+    async def scene():
+        users = users_by(lambda _: account if gate.wait(10.0) else None)
+        doors = Front(asyncio.Protocol, users)
+        lines = [doors() for _ in range(50)]
+        for line in lines:
+            line.connection_made(Line(7))
+        await asyncio.sleep(0.01)
+        gate.set()
+        while not users.is_fresh(7):  # noqa: ASYNC110 - its turns are counted
+            await asyncio.sleep(0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        for line in lines:
+            line.connection_lost(None)
+        await asyncio.sleep(0.05)
+        return [room(doors, pool) for pool in (front.ASKING, 7, STRANGERS)]
+
+    assert [front.MOST_OF_A_USER] * 3 == asked(scene)
+
+
+def test_a_connection_that_is_aborted_at_once_is_not_counted(tmp_path):
+    """Its reading is paused when it is closed already."""
+    gate, problems, lines = threading.Event(), [], []
+
+    async def scene():
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: problems.append(told))
+        users = users_by(lambda _: "ann" if gate.wait(10.0) else None)
+        users.is_fresh = lambda _: False
+        doors = Front(asyncio.Protocol, users)
+
+        def make():
+            lines.append(doors())
+            begin = lines[-1].connection_made
+            lines[-1].connection_made = lambda transport: (begin(transport), transport.abort())
+            return lines[-1]
+
+        async with await asyncio.get_running_loop().create_unix_server(make, tmp_path / "s"):
+            reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+            ended = await reader.read()
+            writer.close()
+        await asyncio.sleep(0.01)
+        gate.set()
+        return ended, room(doors, front.ASKING)
+
+    assert (b"", front.MOST_OF_A_USER) == asked(scene)
+    assert [] == problems
+    assert 1 == len(lines)
 
 
 # -- lookups -------------------------------------------------------------------------------------

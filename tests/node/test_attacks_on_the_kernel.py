@@ -44,6 +44,20 @@ def clear():
 
 def number():
     return call(keyctl, 0, SESSION, 0)
+
+def new_ring(name, ring):
+    return call(add_key, b"keyring", name, None, 0, ring)
+
+def link(key, ring):
+    return call(keyctl, 8, key, ring)
+
+def open_to_all(key):
+    return call(keyctl, 5, key, 0x3f3f3f3f)
+
+def owner():
+    room = ctypes.create_string_buffer(100)
+    call(keyctl, 6, SESSION, room, len(room))
+    return room.value.decode().split(";")[1]
 """
 
 
@@ -163,7 +177,7 @@ def _has_keys():
     """The keeper has a session keyring, as a unit of systemd's does (KeyringMode=private)."""
     if not os.path.exists("/proc/keys"):
         pytest.skip("this kernel has no keys")
-    privacy.leave_keyring()
+    privacy.join_keyring()
 
 
 @pytest.mark.usefixtures("_has_keys")
@@ -206,16 +220,61 @@ def test_each_job_has_a_keyring_that_is_not_the_keepers(keeper):
 
 
 @pytest.mark.usefixtures("_has_keys")
+def test_a_job_puts_keys_and_keyrings_into_its_keyring_and_keeps_them(keeper):
+    """As kinit and keyctl do."""
+    code = "key, ring = add(b'ticket', b'secret'), new_ring(b'ring', SESSION)\n"
+    code += "print(read(find(b'ticket')), link(key, ring), link(ring, -4), owner())"
+    start(keeper, 1, code, uid=NOBODY.pw_uid)
+
+    assert ["secret", "0", "0", str(NOBODY.pw_uid)] == printed_by(keeper, 1)
+
+
+LINKS = """
+def charged():
+    for row in open("/proc/key-users"):
+        uid, numbers = row.split(":")
+        if int(uid) == os.getuid():
+            return int(numbers.split()[-1].split("/")[0])
+    return 0
+
+before = charged()
+numbers = [new_ring(b'%d' % count, SESSION) for count in range(100)]
+print(sum(number > 0 for number in numbers), charged() - before)
+"""
+"""Bytes of the user's keys: proc(5)."""
+
+
+@pytest.mark.usefixtures("_has_keys")
+def test_what_jobs_link_is_charged_to_their_user_and_not_to_root(keeper):
+    start(keeper, 1, LINKS, uid=NOBODY.pw_uid)
+    made, charged = printed_by(keeper, 1)
+
+    names = sum(len(f"{count}\0") for count in range(100))
+    assert "100" == made
+    assert int(charged) >= names + 100 * 4  # each link
+
+
+MEDDLE = """
+user_keyring = -4
+print(link(number(), user_keyring), link(user_keyring, number()), open_to_all(number()), clear())
+print(add(b'one more', b'x'), owner())
+"""
+
+
+@pytest.mark.usefixtures("_has_keys")
 def test_a_user_with_as_many_keys_as_one_may_have_still_has_jobs(keeper):
+    """Their keyring is then root's, empty, and cannot be written to, kept or charged."""
     fill = "count = 0\nwhile add(b'%d' % count, b'x') > 0: count += 1\nprint(count)"
     start(keeper, 1, fill + say_and_wait(keeper, "go"), uid=NOBODY.pw_uid)
     count = _until_printed(keeper.directory(1) / "output")
 
-    start(keeper, 2, "print('ran')", uid=NOBODY.pw_uid)
-    printed = printed_by(keeper, 2)
+    start(keeper, 2, MEDDLE, uid=NOBODY.pw_uid)
+    start(keeper, 3, "print(add(b'ticket', b'secret') > 0)", uid=GAMES.pw_uid)
+    meddled, others = printed_by(keeper, 2), printed_by(keeper, 3)
     (keeper.root / "go").touch()
 
-    assert ["ran"] == printed
+    assert [*["-1"] * 5, "0"] == meddled
+    assert ["True"] == others
     assert int(count) > 0
     printed_by(keeper, 1)
 
@@ -224,16 +283,27 @@ def _until_printed(output):
     return until(lambda: output.exists() and output.read_text().split(), "what it prints")[0]
 
 
-@pytest.mark.parametrize(
-    ("answer", "error"), [((-1, 38), None), ((-1, 1), None), ((-1, 122), 122), ((0, 0), 0)]
-)
+NO_KEYS = [((-1, 38), None), ((-1, 1), None)]
+"""No such call; a filter."""
+
+
+@pytest.mark.parametrize(("answer", "error"), [*NO_KEYS, ((-1, 122), 122), ((0, 0), 0)])
 def test_a_job_that_would_keep_the_keepers_keyring_is_not_run(monkeypatch, answer, error):
+    assert error == errno_of(privacy.leave_keyring, monkeypatch, answer)
+
+
+@pytest.mark.parametrize(("answer", "error"), [*NO_KEYS, ((-1, 122), None), ((-1, 12), 12)])
+def test_a_job_whose_user_has_too_many_keys_is_run_with_the_keyring_it_has(
+    monkeypatch, answer, error
+):
+    assert error == errno_of(privacy.join_keyring, monkeypatch, answer)
+
+
+def errno_of(join, monkeypatch, answer):
+    """The error's number where the kernel answers so; None: it is none."""
     monkeypatch.setattr(privacy, "system_call", lambda *_: answer)
-    if error is None:
-        privacy.leave_keyring()
-        return
-
-    with pytest.raises(OSError, match="no keyring of its own") as told:
-        privacy.leave_keyring()
-
-    assert error == told.value.errno
+    try:
+        join()
+    except OSError as error:
+        return error.errno if "no keyring of its" in str(error) else -1
+    return None

@@ -23,7 +23,7 @@ from iodaemon.backend.linux.account import (
     take_on,
 )
 from iodaemon.backend.linux.output_file import open_output, problem_of
-from iodaemon.backend.linux.privacy import hide_memory, leave_keyring, sign_in
+from iodaemon.backend.linux.privacy import hide_memory, join_keyring, leave_keyring, sign_in
 from iodaemon.backend.linux.process import prefer_memory_nodes
 
 Launch = dict[str, Any]
@@ -149,6 +149,7 @@ def be_the_submitter(launch: Launch, account: Account | None) -> Launch:
         sign_in(account.uid)
         take_on(account)
         hide_memory()
+        join_keyring()
         launch = {**launch, "environment": completed(launch["environment"], account)}
     _change_directory(launch["cwd"])
     _open_files(launch, output)

@@ -24,6 +24,10 @@ _SYS_KEYCTL: Final = {
     "i686": 288,
 }
 _JOIN_SESSION_KEYRING: Final = 1  # include/uapi/linux/keyctl.h
+_SETPERM: Final = 5
+_LOOK: Final = 0x0B000000
+"""KEY_POS_VIEW, KEY_POS_READ and KEY_POS_SEARCH of include/linux/key.h: nobody writes to it, links
+it or changes this."""
 _PR_SET_DUMPABLE: Final = 4  # include/uapi/linux/prctl.h
 _NOTHING_TO_LEAVE: Final = frozenset({errno.ENOSYS, errno.EPERM})
 """The kernel has no keys; or a filter (seccomp), which the job will be behind as well, lets nobody
@@ -31,22 +35,46 @@ get at them: the kernel itself never answers this call with EPERM."""
 
 
 def leave_keyring() -> None:
-    """Have a session keyring that is new and empty, for this process and what it forks or execs.
+    """Have a session keyring that is new, empty, root's and only to look at, until exec and after.
 
-    Otherwise all jobs would have the keeper's, and each could read and clear what another user's
-    job puts there (keyctl(2), KEYCTL_JOIN_SESSION_KEYRING; Linux 2.6.10). Done as root: the keyring
-    is then none of the few (200) that a user may have. The job may do with it what it likes
-    because it is in it; who is not in it may not.
+    For this process, still root, and what it forks or execs. Otherwise all jobs would have the
+    keeper's, and each could read and clear what another user's job puts there (keyctl(2),
+    KEYCTL_JOIN_SESSION_KEYRING; Linux 2.6.10). What a job links into a keyring is charged to whom
+    that belongs, and it stays while anything links to it: so the job may do neither with this one.
 
     Raises:
         OSError: it would still have the keeper's; nothing may be run then.
     """
+    serial, error = _control_keys(_JOIN_SESSION_KEYRING, None)
+    if serial > 0:
+        answer, error = _control_keys(_SETPERM, serial, _LOOK)
+        if answer == 0:
+            return
+    elif error in _NOTHING_TO_LEAVE:
+        return
+    raise OSError(error, f"no keyring of its own can be had: {os.strerror(error)}")
+
+
+def join_keyring() -> None:
+    """Have a session keyring of the user's own, charged to them: the job does with it as it likes.
+
+    For this process when it is the user. Who has as many keys as a user may (200, proc(5),
+    /proc/sys/kernel/keys/maxkeys), with one for each of their jobs, keeps that of
+    ``leave_keyring``: they could add no key to another either.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    serial, error = _control_keys(_JOIN_SESSION_KEYRING, None)
+    if serial <= 0 and error not in _NOTHING_TO_LEAVE and error != errno.EDQUOT:
+        raise OSError(error, f"no keyring of its user's can be had: {os.strerror(error)}")
+
+
+def _control_keys(*arguments: int | None) -> tuple[int, int]:
     number = _SYS_KEYCTL.get(os.uname().machine)
     if number is None:
         raise OSError(errno.ENOSYS, f"keyctl is not known on {os.uname().machine}")
-    serial, error = system_call(number, _JOIN_SESSION_KEYRING, None)
-    if serial <= 0 and error not in _NOTHING_TO_LEAVE:
-        raise OSError(error, f"no keyring of its own can be had: {os.strerror(error)}")
+    return system_call(number, *arguments)
 
 
 def hide_memory() -> None:
