@@ -173,6 +173,98 @@ def test_it_complains_again_after_a_while_and_not_before(database, complaints, m
     assert [1, 1, 2] == [key for key, _ in complaints]
 
 
+def tell(database, lookups, *keys):
+    for key in keys:
+        asyncio.run(lookups.refresh(key, 20))
+        assert lookups.known(key).value == database.values.get(key)
+
+
+def known_of(lookups, *keys):
+    return [key for key in keys if lookups.known(key) is not None]
+
+
+def test_strangers_push_out_each_other_and_no_user(database, lookups, monkeypatch):
+    monkeypatch.setattr(name_service, "_MOST_KEPT", 5)
+    database.values = {1: "ann", 2: frozenset({7}), 3: 0, 99: frozenset()}  # 0 is root
+
+    tell(database, lookups, 1, 2, 3, 99, *range(100, 110))
+
+    assert [1, 2, 3, 108, 109] == known_of(lookups, 1, 2, 3, 99, *range(100, 110))
+
+
+def test_of_users_whoever_was_asked_for_longest_ago_is_forgotten(database, monkeypatch):
+    lookups = Lookups(database.look_up, fresh_s=0)
+    monkeypatch.setattr(name_service, "_MOST_KEPT", 3)
+    database.values = dict.fromkeys(range(10), "ann")
+
+    tell(database, lookups, 1, 2, 3, 1, 4)
+    assert [1, 3, 4] == known_of(lookups, 1, 2, 3, 4)
+
+    database.values[1] = None  # an account that is closed
+    tell(database, lookups, 1, 5)
+    assert [3, 4, 5] == known_of(lookups, 1, 2, 3, 4, 5)
+
+    tell(database, lookups, 11, 12)  # one place for all strangers
+    assert [4, 5, 12] == known_of(lookups, 1, 2, 3, 4, 5, 11, 12)
+
+
+def test_a_refresh_waits_for_its_turn_while_many_others_are_asked_for(database, lookups):
+    database.speaks.clear()
+    database.values = dict.fromkeys(range(100), "ann")
+
+    async def scene():
+        waiting = [asyncio.create_task(lookups.refresh(key % 100, 20)) for key in range(200)]
+        await asyncio.sleep(0.01)
+        begun = len(database.asked)
+        waiting[50].cancel()
+        database.speaks.set()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        return begun
+
+    assert MOST_AT_ONCE == asyncio.run(scene())
+    assert list(range(100)) == known_of(lookups, *range(100))
+    assert 100 == len(database.asked)
+
+
+def test_a_turn_that_is_given_to_who_does_not_want_it_any_more_is_the_next_ones(database, lookups):
+    database.speaks.clear()
+
+    async def scene():
+        keys = [*range(MOST_AT_ONCE), *range(100, 130)]
+        waiting = [asyncio.create_task(lookups.refresh(key, 20)) for key in keys]
+        await asyncio.sleep(0.01)
+        database.speaks.set()
+        while len(known_of(lookups, *range(MOST_AT_ONCE))) < MOST_AT_ONCE:
+            time.sleep(0.001)  # noqa: ASYNC251 - the loop learns of all turns at once
+        for task in waiting[MOST_AT_ONCE : 2 * MOST_AT_ONCE]:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    began_s = time.monotonic()
+    asyncio.run(scene())
+
+    assert 30 - MOST_AT_ONCE == len(known_of(lookups, *range(100, 130)))
+    assert time.monotonic() - began_s < 15
+
+
+def test_a_refresh_whose_turn_does_not_come_gives_up_and_the_hanging_are_known(
+    database, lookups, complaints
+):
+    database.speaks.clear()
+
+    async def scene():
+        first = [asyncio.create_task(lookups.refresh(key, 0.2)) for key in range(MOST_AT_ONCE)]
+        await asyncio.sleep(0)
+        await lookups.refresh(100, 0.3)
+        await asyncio.gather(*first)
+        await lookups.refresh(101, 3600)  # all that may hang do
+
+    asyncio.run(scene())
+
+    assert MOST_AT_ONCE == len(database.asked)
+    assert [0.2] == [waited_s for _, waited_s in complaints]
+
+
 def test_the_system_says_who_is_who():
     me = pwd.getpwuid(os.geteuid())
 

@@ -8,6 +8,7 @@ what was answered once is remembered. Standard library only.
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import ctypes
 import math
@@ -16,13 +17,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 MOST_AT_ONCE: Final = 8
-"""Threads that may hang at a time; what is asked beyond that is not answered now."""
+"""Threads that may hang at a time; who asks beyond that waits for one, or is not answered now."""
 COMPLAIN_EVERY_S: Final = 60.0
 _MOST_KEPT: Final = 4096
 _FIRST_GROUPS: Final = 64
@@ -40,10 +41,18 @@ class Answer(NamedTuple, Generic[Value]):
     at_s: float
 
 
+class _Question(NamedTuple, Generic[Value]):
+    """One that is under way, since when on the monotonic clock."""
+
+    answer: Future[Value]
+    began_s: float
+
+
 class Lookups(Generic[Key, Value]):
     """Answers to one question about many; no caller waits longer than they say.
 
-    Invariant: at most one thread for a key and ``MOST_AT_ONCE`` in all are under way.
+    Invariant: at most one thread for a key and ``MOST_AT_ONCE`` in all are under way. Where too
+    much is known the oldest "there is no such user" goes, then the oldest answer.
     """
 
     def __init__(
@@ -65,8 +74,10 @@ class Lookups(Generic[Key, Value]):
         self._fresh_s = fresh_s
         self._on_silence = on_silence
         self._lock = threading.Lock()
-        self._known: dict[Key, Answer[Value]] = {}
-        self._asked: dict[Key, Future[Value]] = {}
+        self._known: collections.OrderedDict[Key, Answer[Value]] = collections.OrderedDict()
+        self._nobody: dict[Key, None] = {}
+        self._asked: dict[Key, _Question[Value]] = {}
+        self._turns: collections.deque[Future[None]] = collections.deque()
         self._silent: set[Key] = set()
         self._complained_s = -math.inf
 
@@ -90,31 +101,59 @@ class Lookups(Generic[Key, Value]):
         if asked is not None and key not in self._known and not self._silent:
             with contextlib.suppress(TimeoutError, OSError):
                 asked.result(within_s)
-            self._note_silence(key, asked, within_s)
+            if not asked.done():
+                self._note_silence(key, within_s)
         return self.known(key)
 
     async def refresh(self, key: Key, within_s: float) -> None:
         """Wait for a fresh answer, without keeping the event loop; not where others wait in vain.
 
-        It is ``known`` afterwards, if it came.
+        It is ``known`` afterwards, if it came. Where too many others are asked for it waits for
+        its turn as well; not where all of those hang.
         """
         if self.is_fresh(key):
             return
+        now_s = asyncio.get_running_loop().time
+        until_s = now_s() + within_s
         asked = self._ask(key)
-        if asked is None or key in self._silent:
+        while asked is None and len(self._silent) < MOST_AT_ONCE and now_s() < until_s:
+            asked = await self._ask_in_turn(key, until_s - now_s())
+            if self.is_fresh(key):
+                return
+        if key in self._silent or (asked is None and now_s() < until_s):
             return
-        with contextlib.suppress(TimeoutError, OSError):
-            await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(asked)), within_s)
-        self._note_silence(key, asked, within_s)
+        if asked is None or not await _has_ended(asked, until_s - now_s()):
+            self._note_silence(key, within_s)
+
+    async def _ask_in_turn(self, key: Key, within_s: float) -> Future[Value] | None:
+        """As ``_ask``, once less is under way; None also: it is known by now, or time is up."""
+        turn = Future[None]()
+        with self._lock:
+            self._turns.append(turn)
+            self._give_turn()
+        try:
+            is_mine = await _has_ended(turn, within_s)
+            return self._ask(key) if is_mine and not self.is_fresh(key) else None
+        finally:  # also where it is cancelled: the next one's turn is not lost
+            with self._lock:
+                with contextlib.suppress(ValueError):
+                    self._turns.remove(turn)
+                self._give_turn()
+
+    def _give_turn(self) -> None:
+        """Wake who has waited longest, if there is room; with the lock held."""
+        if self._turns and len(self._asked) < MOST_AT_ONCE:
+            self._turns.popleft().set_result(None)
 
     def _ask(self, key: Key) -> Future[Value] | None:
         """The question under way; None: too many others are."""
         with self._lock:
             if key in self._asked:
-                return self._asked[key]
+                return self._asked[key].answer
             if len(self._asked) >= MOST_AT_ONCE:
                 return None
-            asked = self._asked[key] = Future[Value]()
+            asked = Future[Value]()
+            self._asked[key] = _Question(asked, time.monotonic())
         # A daemon thread: the process can end while it hangs.
         threading.Thread(target=self._answer, args=(key, asked), daemon=True).start()
         return asked
@@ -129,24 +168,45 @@ class Lookups(Generic[Key, Value]):
             del self._asked[key]
             self._silent.discard(key)
             if error is None:
-                self._known[key] = Answer(value, time.monotonic())
-                while len(self._known) > _MOST_KEPT:
-                    del self._known[next(iter(self._known))]
+                self._keep(key, value)
+            self._give_turn()
         if error is None:
             asked.set_result(value)
         else:
             asked.set_exception(error)
 
-    def _note_silence(self, key: Key, asked: Future[Value], waited_s: float) -> None:
+    def _keep(self, key: Key, value: Value) -> None:
+        """Remember it; what others than this thread read is never without it meanwhile."""
+        self._known[key] = Answer(value, time.monotonic())
+        self._known.move_to_end(key)
+        self._nobody.pop(key, None)
+        if value is None or value == frozenset():
+            self._nobody[key] = None
+        while len(self._known) > _MOST_KEPT:
+            oldest = next(iter(self._nobody), key)
+            if oldest == key:
+                oldest = next(iter(self._known))
+            self._nobody.pop(oldest, None)
+            del self._known[oldest]
+
+    def _note_silence(self, key: Key, waited_s: float) -> None:
+        """This one was waited for in vain: all that is asked for so long is silent."""
         with self._lock:
-            if self._asked.get(key) is not asked:
-                return
-            self._silent.add(key)
             now_s = time.monotonic()
-            if now_s - self._complained_s < COMPLAIN_EVERY_S:
+            late = {one for one, asked in self._asked.items() if now_s - asked.began_s >= waited_s}
+            self._silent |= late
+            if not late or now_s - self._complained_s < COMPLAIN_EVERY_S:
                 return
             self._complained_s = now_s
         self._on_silence(key, waited_s)
+
+
+async def _has_ended(asked: Future[Any], within_s: float) -> bool:
+    """Wait for it; unlike in ``asyncio.wait_for`` a cancel that comes with the answer is one."""
+    answer = asyncio.wrap_future(asked)
+    answer.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it is seen
+    await asyncio.wait({answer}, timeout=max(0.0, within_s))
+    return asked.done()
 
 
 def find_name(uid: int) -> str | None:
