@@ -58,9 +58,9 @@ def back_up(state: Path, target: Path, *, replace: bool) -> Copied:
     """
     path = state / "journal.db"
     counts: list[tuple[int, int]] = []
-    note = CopyNote(at_s=time.time(), boot_id=noted_boot(state), version=iodaemon.__version__)
 
     def finish(copy: sqlite3.Connection) -> None:
+        note = CopyNote(at_s=time.time(), boot_id=noted_boot(state), version=iodaemon.__version__)
         text = msgspec.json.encode(note).decode()
         database.store_meta(copy, {COPY: text})
         counts.append(database.count_jobs(copy))
