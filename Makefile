@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 .PHONY: help setup test lint demo experiments bench bench-regulation campaign vm-test format clean
 
 help:
-	@echo "make test     all gates: ruff, mypy, import contracts, every test (7 minutes)"
+	@echo "make test     all gates: ruff, mypy, import contracts, every test (12 minutes)"
 	@echo "make demo     the main job on this machine's disk, regulation off and on (at most 90 s)"
 	@echo "make experiments   every published experiment, all cores; writes sim/README.md"
 	@echo "make bench    how fast the scheduler is, beside its peers; ARGS='--quick' (5 minutes, 1)"

@@ -10,7 +10,7 @@ import pytest
 VM = Path(__file__).parents[1] / "vm"
 SERVER = """
 import types
-ACCELERATION, SUITE = "none", "testing"
+ACCELERATION, SUITE, SCRIPT = "none", "testing", "true"
 boots = []
 class Machine:
     def __init__(self, image): boots.append(self)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from harness import until
-from keeping import NOBODY, ServiceKeeper
+from keeping import NOBODY
 
 from iodaemon.backend.linux import protocol
 
@@ -21,12 +21,6 @@ pytestmark = [
     pytest.mark.node,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can become others"),
 ]
-
-
-@pytest.fixture
-def keeper():
-    with ServiceKeeper("signals") as keeper:
-        yield keeper
 
 
 @pytest.fixture

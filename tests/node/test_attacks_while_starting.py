@@ -4,7 +4,6 @@ import os
 import random
 
 import pytest
-from keeping import ServiceKeeper
 
 from iodaemon.backend.linux import protocol
 
@@ -16,12 +15,6 @@ pytestmark = [
     pytest.mark.node,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can become others"),
 ]
-
-
-@pytest.fixture
-def keeper():
-    with ServiceKeeper("signals") as keeper:
-        yield keeper
 
 
 def answers(keeper):

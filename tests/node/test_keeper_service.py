@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from harness import end, until
-from keeping import DAEMON, NOBODY, ServiceKeeper
+from keeping import DAEMON, NOBODY
 
 from iodaemon.backend.linux.keeper_command import keeper_command
 from iodaemon.backend.linux.process import find_state
@@ -21,12 +21,6 @@ pytestmark = [
     pytest.mark.node,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can become others"),
 ]
-
-
-@pytest.fixture
-def keeper():
-    with ServiceKeeper("signals") as keeper:
-        yield keeper
 
 
 def test_a_job_is_its_submitter_and_nothing_more(keeper):

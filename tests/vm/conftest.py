@@ -11,7 +11,7 @@ from _pytest.runner import runtestprotocol
 from machine import ACCELERATION, Machine
 from page import Record
 from recipe import SUITE, find_or_build
-from server import Service
+from server import SCRIPT, Service
 
 HERE = Path(__file__).parent
 PATIENCE_S = 900
@@ -143,3 +143,15 @@ def service(installed):
     installed.cancel_all()
     assert [] == installed.frozen()
     assert "" == installed.leftovers()
+
+
+@pytest.fixture
+def two_jobs(service):
+    """One of ann's that runs, one of bob's that he has suspended."""
+    running, held = service.submit(SCRIPT), service.submit(SCRIPT, user="bob")
+    service.await_state(running, "RUNNING")
+    service.await_state(held, "RUNNING")
+    service.ask("POST", f"/v1/jobs/{held}/suspend", {}, user="bob")
+    service.await_state(held, "SUSPENDED_USER")
+    assert [f"{held}.1"] == service.frozen()
+    return running, held

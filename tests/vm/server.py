@@ -15,6 +15,8 @@ ASK = "/usr/local/lib/vm-ask"
 """The same on the server, for commands that wait there."""
 SCOPE = "/sys/fs/cgroup/iodaemon.slice/iodaemon-jobs.scope"
 UNITS = ("iodaemon.service", "iodaemon-keeper.service")
+SCRIPT = "while [ ! -e /tmp/gate-$IOD_JOB_ID ]; do sleep 0.2; done; exit 7"
+"""A job that lasts until its gate is there, and ends with 7."""
 CONFIG = """\
 orphan_grace = "20 s"
 cancel_grace = "3 s"

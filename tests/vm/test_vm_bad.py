@@ -6,9 +6,8 @@ import time
 
 import pytest
 from recipe import ROOT
-from server import ASK, SCOPE
+from server import ASK, SCOPE, SCRIPT
 
-SCRIPT = "while [ ! -e /tmp/gate-$IOD_JOB_ID ]; do sleep 0.2; done; exit 7"
 GATE = "/run/nss-hangs"
 NSS = "/lib/x86_64-linux-gnu/libnss_hang.so.2"
 AS = """
@@ -71,17 +70,6 @@ def mended(service):
     yield
     service.machine.sh("chown -R iodaemon /var/lib/iodaemon/")
     bring_back(service)
-
-
-@pytest.fixture
-def two_jobs(service):
-    """One of ann's that runs, one of bob's that he has suspended."""
-    running, held = service.submit(SCRIPT), service.submit(SCRIPT, user="bob")
-    service.await_state(running, "RUNNING")
-    service.await_state(held, "RUNNING")
-    service.ask("POST", f"/v1/jobs/{held}/suspend", {}, user="bob")
-    service.await_state(held, "SUSPENDED_USER")
-    return running, held
 
 
 # -- whose the directories are --------------------------------------------------------------------

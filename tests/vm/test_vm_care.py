@@ -3,11 +3,10 @@
 import json
 
 import pytest
-from server import CONFIG
+from server import CONFIG, SCRIPT
 
 DAEMON = "iodaemon.service"
 FILE = "/etc/iodaemon/config.toml"
-SCRIPT = "while [ ! -e /tmp/gate-$IOD_JOB_ID ]; do sleep 0.2; done; exit 7"
 
 
 @pytest.fixture

@@ -2,20 +2,8 @@
 
 import pytest
 
-SCRIPT = "while [ ! -e /tmp/gate-$IOD_JOB_ID ]; do sleep 0.2; done; exit 7"
 DAEMON, KEEPER = "iodaemon.service", "iodaemon-keeper.service"
 ENDS = ("COMPLETED", "FAILED", "LOST", "CANCELLED")
-
-
-@pytest.fixture
-def two_jobs(service):
-    """One of ann's that runs, one of bob's that he has suspended."""
-    running, held = service.submit(SCRIPT), service.submit(SCRIPT, user="bob")
-    service.await_state(running, "RUNNING")
-    service.await_state(held, "RUNNING")
-    service.ask("POST", f"/v1/jobs/{held}/suspend", {}, user="bob")
-    service.await_state(held, "SUSPENDED_USER")
-    return running, held
 
 
 def finish(service, running, held):

@@ -4,24 +4,11 @@ import pytest
 from server import SCOPE
 
 DAEMON, KEEPER = "iodaemon.service", "iodaemon-keeper.service"
-SCRIPT = "while [ ! -e /tmp/gate-$IOD_JOB_ID ]; do sleep 0.2; done; exit 7"
 
 
 def open_gates(service, *jobs):
     for job in jobs:
         service.machine.sh(f"touch /tmp/gate-{job}")
-
-
-@pytest.fixture
-def two_jobs(service):
-    """One of ann's that runs, one of bob's that he has suspended."""
-    running, held = service.submit(SCRIPT), service.submit(SCRIPT, user="bob")
-    service.await_state(running, "RUNNING")
-    service.await_state(held, "RUNNING")
-    service.ask("POST", f"/v1/jobs/{held}/suspend", {}, user="bob")
-    service.await_state(held, "SUSPENDED_USER")
-    assert [f"{held}.1"] == service.frozen()
-    return running, held
 
 
 def test_systemd_finds_nothing_wrong_with_the_units(service):
