@@ -40,15 +40,20 @@ class Shadow(msgspec.Struct, frozen=True, kw_only=True):
     spare_bytes_per_s: float = math.inf
 
 
-def expected_end_s(job: Job, now_s: float) -> float:
+def expected_end_s(job: Job, now_s: float, *, stops_at_once: bool = False) -> float:
     """When a live job has ended at the latest; infinite where it has no walltime.
 
     Of a job that has not begun to run, if it did now. One that is being ended has ended when it
     will be killed, whatever its walltime was, and now if it has been. Never before ``now_s``.
+
+    Args:
+        job: which.
+        now_s: the instant.
+        stops_at_once: one that is being ended heeds it now: when it has ended at the soonest.
     """
     walltime_s = job.spec.walltime_s
     if job.state is JobState.STOPPING:
-        end_s = now_s if job.kill_at_s is None else job.kill_at_s
+        end_s = now_s if job.kill_at_s is None or stops_at_once else job.kill_at_s
     elif walltime_s is None:
         end_s = math.inf
     elif job.state is JobState.RUNNING:
@@ -79,7 +84,12 @@ def most_free(view: PlacementView) -> int:
 
 
 def find_shadow(
-    view: PlacementView, job: Job, now_s: float, budget: Budget | None = None
+    view: PlacementView,
+    job: Job,
+    now_s: float,
+    budget: Budget | None = None,
+    *,
+    stops_at_once: bool = False,
 ) -> Shadow | None:
     """The earliest room for a job, by the expected ends of those who hold slots.
 
@@ -91,13 +101,16 @@ def find_shadow(
         job: what is to fit.
         now_s: the instant.
         budget: its I/O has to fit in as well. None: it does not matter.
+        stops_at_once: count on jobs that are being ended to heed it now, not when they are killed.
 
     Returns:
         None where it never fits, as far as is known.
     """
     sizes = {p.id: len(p.slots) for p in view.platform.partitions}
     free = {partition: view.slots_free(partition) for partition in sizes}
-    ends = [(expected_end_s(other, now_s), other) for other in view.live]
+    ends = [
+        (expected_end_s(other, now_s, stops_at_once=stops_at_once), other) for other in view.live
+    ]
     ends = sorted((e for e in ends if e[0] < math.inf), key=lambda e: (e[0], e[1].id))
     used = 0.0 if budget is None else budget.used_bytes_per_s
     rate = 0.0 if budget is None else budget.rate(job)

@@ -13,8 +13,9 @@
 
 The promise is kept by every start made here: at the next decision it is the same or earlier, as
 long as running jobs keep to their walltimes, are not suspended, and do the I/O that was expected.
-A job that has used up its walltime and does not end when asked puts it off until it is killed. A
-job of whose I/O nothing is known starts beside a promise of bandwidth only if it ends in time.
+A job that has used up its walltime and does not end when asked puts it off until it is killed:
+meanwhile the room is kept where it will be once that one has ended. A job of whose I/O nothing is
+known starts beside a promise of bandwidth only if it ends in time.
 
 Source: Lifka, JSSPP 1995; Mu'alem and Feitelson, IEEE TPDS 2001, section 2.
 """
@@ -27,7 +28,7 @@ from itertools import islice
 import msgspec
 
 from iodaemon.core.decision import AdmissionPlan, Placed
-from iodaemon.core.job import Job, JobId, JobState, Reason
+from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.platform import PartitionId
 from iodaemon.core.view import NotNow, View
 from iodaemon.policy.backfill import BACKFILL, Shadow, find_shadow, most_free
@@ -141,11 +142,9 @@ class Round:
 
     def _made_head(self, job: Job, answer: PartitionId | NotNow, refusal: Reason) -> Head:
         has_headroom = self._headroom.refusal(job) is None
-        shadow = find_shadow(self._draft, job, self._now_s, self._budget)
+        shadow = self._find_shadow(job)
         is_held = isinstance(answer, NotNow)
         if shadow is not None and (is_held or shadow.at_s > self._now_s):
-            at_s = self._promised_s(job, shadow.at_s)
-            shadow = msgspec.structs.replace(shadow, at_s=at_s)
             return Head(job=job, reason=refusal, shadow=shadow, is_promised=has_headroom)
         kept: Shadow | None = None
         if not isinstance(answer, NotNow):  # it waits for the storage alone
@@ -153,15 +152,20 @@ class Round:
             kept = Shadow(partition=answer, at_s=self._now_s, spare=spare, spare_bytes_per_s=0.0)
         return Head(job=job, reason=refusal, shadow=kept, is_promised=False)
 
-    def _promised_s(self, job: Job, at_s: float) -> float:
-        """By when there is room; while a job that should have ended does not, the time as it was.
+    def _find_shadow(self, job: Job) -> Shadow | None:
+        """When and where there is room; not put off by a job that is to end and has not yet.
 
-        It can end at any moment: what starts beside must not count on the rest of its grace time.
+        It can end at any moment, so room is where it was promised: what starts beside must count
+        neither on the rest of its grace time nor on other room that comes before that is over.
         """
-        is_late = at_s <= self._now_s
-        if not (is_late or any(other.state is JobState.STOPPING for other in self._draft.live)):
-            return at_s
-        return min(at_s, self._view.reservations.get(job.id, at_s))
+        shadow = find_shadow(self._draft, job, self._now_s, self._budget)
+        before_s = self._view.reservations.get(job.id)
+        if before_s is None or (shadow is not None and shadow.at_s <= before_s):
+            return shadow
+        soonest = find_shadow(self._draft, job, self._now_s, self._budget, stops_at_once=True)
+        if soonest is not None and soonest.at_s <= max(before_s, self._now_s):
+            return msgspec.structs.replace(soonest, at_s=before_s)
+        return shadow
 
     def _beside(
         self, job: Job, shadow: Shadow, free: int, beside: int

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from queueing import queued, running
 from scene import NOW_S, Scene, platform
 
-from iodaemon.core.job import JobState, Reason
+from iodaemon.core.job import JobId, JobState, Reason
 from iodaemon.core.state import with_fields
 from iodaemon.policy.admission.easy import Rule
 from iodaemon.policy.backfill import Shadow, expected_end_s, find_shadow, latest_end_s
@@ -49,26 +49,33 @@ def test_a_job_that_is_being_ended_ends_when_it_is_killed(walltime_s, kill_at_s,
     assert expected == expected_end_s(made, 105.0)
 
 
+def overrun(scene, kill_at_s):
+    """Job 1 holds three slots of the first socket, past its walltime."""
+    why = Reason(code="Walltime", text="ran for its walltime of 60 s")
+    stop = {"state": JobState.STOPPING, "stop": JobState.TIMEOUT, "stop_reason": why, "reason": why}
+    return scene.live(1, 0, cpus=3, moved=None, walltime_s=60.0, kill_at_s=kill_at_s, **stop)
+
+
 @pytest.mark.parametrize(("kill_at_s", "promised_s"), [(NOW_S + 8.0, NOW_S + 8.0), (None, NOW_S)])
 def test_a_promise_stays_while_a_job_past_its_walltime_does_not_end(kill_at_s, promised_s):
-    why = Reason(code="Walltime", text="ran for its walltime of 60 s")
-    scene = Scene(platform(4, 1)).live(
-        1,
-        0,
-        cpus=3,
-        moved=None,
-        state=JobState.STOPPING,
-        walltime_s=60.0,
-        kill_at_s=kill_at_s,
-        stop=JobState.TIMEOUT,
-        stop_reason=why,
-        reason=why,
-    )
+    scene = overrun(Scene(platform(4, 1)), kill_at_s)
     scene.queue(queued(2, cpus=3), queued(3, cpus=1), queued(4, cpus=1), queued(5, cpus=1))
 
     plan, _ = Rule().decide(scene.view(), None)
 
     assert ({2: promised_s}, [3, 4]) == (plan.reservations, [start.job_id for start in plan.starts])
+
+
+def test_nor_does_it_move_to_room_elsewhere_that_comes_before_that_one_is_killed():
+    scene = overrun(running(Scene(platform(4, 4)), 5, cpus=2, left_s=60.0, socket=1), NOW_S + 90.0)
+    scene.queue(queued(2, cpus=4), queued(3), queued(4, walltime_s=1.0))
+    view = scene.view()
+    scene.state.reservations = {JobId(2): NOW_S}
+
+    plan, _ = Rule().decide(view, None)
+
+    assert {2: NOW_S} == plan.reservations
+    assert [(3, 1), (4, 1)] == [(placed.job_id, placed.partition) for placed in plan.starts]
 
 
 def test_who_has_overrun_ends_now():
