@@ -4,10 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: help setup test lint demo experiments bench bench-regulation campaign vm-test format clean
+.PHONY: help setup test explore lint demo experiments bench bench-regulation campaign vm-test format clean
 
 help:
 	@echo "make test     all gates: ruff, mypy, import contracts, every test (12 minutes)"
+	@echo "make explore  the property tests with other examples: SEED=N for the same again (1 minute)"
 	@echo "make demo     the main job on this machine's disk, regulation off and on (at most 90 s)"
 	@echo "make experiments   every published experiment, all cores; writes sim/README.md"
 	@echo "make bench    how fast the scheduler is, beside its peers; ARGS='--quick' (5 minutes, 1)"
@@ -36,6 +37,12 @@ lint: $(STAMP)
 test: lint
 	$(BIN)/python -m pytest -n auto -m 'not node and not vm'
 	$(BIN)/python -m pytest -m 'node and not vm'
+
+# A seed of its own each time, which it tells; the gate has the same examples every time.
+explore: SEED ?= $(shell shuf -i 1-999999 -n 1)
+explore: $(STAMP)
+	$(BIN)/python -m pytest -n auto -m 'hypothesis and not node and not vm' \
+		--hypothesis-profile=random --hypothesis-seed=$(SEED)
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py

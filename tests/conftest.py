@@ -9,8 +9,7 @@ from hypothesis import HealthCheck, settings
 from iodaemon.core.state import State
 
 # No wall time decides here: the machines that run this are shared. The same examples every time,
-# so that a change is blamed for what it breaks; others with --hypothesis-profile=random, which
-# continuous integration uses with a seed that it tells.
+# so that a change is blamed for what it breaks; `make explore` has others, of a seed that it tells.
 settings.register_profile(
     "gate", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
