@@ -265,10 +265,29 @@ SMALL = Source(trace=msgspec.convert({"part": 0.03}, type=type(Source().trace)))
 
 def test_all_256_configurations_are_run_and_ours_beside_them():
     tasks = study.Study().tasks([7])
+    runs = [(task, retries) for task in tasks for retries in task.retries]
 
-    assert 256 + 6 * 16 == len(tasks)
-    assert 256 == len({task for task in tasks if task.books == "artefact"})
+    assert 256 + 6 * 16 == len(runs)
+    assert 256 == len({run for run in runs if run[0].books == "artefact"})
     assert {7} == {task.seed for task in tasks}
+
+
+@pytest.mark.parametrize("rule", ["round_robin", "worst_fit"])
+@pytest.mark.parametrize("is_split", [False, True])
+def test_a_run_with_requeuing_is_the_one_without_where_nothing_can_be_requeued(rule, is_split):
+    small = study.Study(source=SMALL)
+    task = study.Point(1, "artefact", rule, 8.0, "1N1D", is_split, (False, True))
+    alone = small._outcome(task, retries=True)
+    first, second = (row for row in small.run(task) if row["kind"] == "run")
+
+    assert (0, 1) == (first["retries"], second["retries"])
+    assert (alone.allocated_percent, alone.requeued, alone.delayed) == (
+        second["allocated_percent"],
+        second["requeued"],
+        second["delayed"],
+    )
+    if rule == "worst_fit" or is_split:
+        assert {**first, "retries": 1} == second
 
 
 def test_a_study_gives_the_same_rows_for_a_seed_and_others_for_another():
@@ -322,6 +341,7 @@ def test_every_value_has_a_target_and_every_target_a_value(name, missing):
         ({"rules": {"weighted": {"threshold": 2}}}, r"threshold is 2"),
         ({"capacities_tb": (0.0,)}, "capacities_tb must be above 0"),
         ({"layouts": ()}, "layouts must not be empty"),
+        ({"retries": (True, False)}, "retries must be false, true"),
         ({"block_bytes": 5}, "block_bytes must be at least 1 GB"),
     ],
 )

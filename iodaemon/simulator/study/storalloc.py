@@ -11,6 +11,7 @@ from iodaemon.policy.placing import Bookkeeping
 from iodaemon.simulator.experiment import Figure, Row
 from iodaemon.simulator.storalloc import GB, SHAPES, Layout, layout
 from iodaemon.simulator.storalloc_figures import all_figures
+from iodaemon.simulator.storalloc_replay import Outcome
 from iodaemon.simulator.storalloc_rows import PERCENT, at, measured
 from iodaemon.simulator.storalloc_run import (
     OURS,
@@ -29,7 +30,7 @@ from iodaemon.simulator.storalloc_run import (
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One configuration."""
+    """One configuration, with and without requeuing as far as both are wanted."""
 
     seed: int
     books: Bookkeeping
@@ -37,7 +38,7 @@ class Point(msgspec.Struct, frozen=True):
     tb: float
     layout: Layout
     is_split: bool
-    retries: bool
+    retries: tuple[bool, ...]
 
 
 class Study(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +72,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse rules that do not exist, and platforms of nothing."""
         check_rules((*self.policies, *self.beside), self.rules)
+        if sorted(set(self.retries)) != list(self.retries):
+            raise ValueError("retries must be false, true, or false and then true")
         for key in ("policies", "capacities_tb", "layouts", "splits", "retries"):
             if not getattr(self, key):
                 raise ValueError(f"{key} must not be empty")
@@ -84,7 +87,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         return remarks_on(self.source)
 
     def tasks(self, seeds: Sequence[int]) -> Sequence[Point]:
-        """A run each."""
+        """A platform, a rule, split or not: each."""
         return [point for seed in seeds for point in self._points(seed)]
 
     def _points(self, seed: int) -> Iterator[Point]:
@@ -92,34 +95,44 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
             for name in self.layouts:
                 for rule in self.policies:
                     for is_split in self.splits:
-                        for retries in self.retries:
-                            yield Point(seed, self.books, rule, tb, name, is_split, retries)
+                        yield Point(seed, self.books, rule, tb, name, is_split, self.retries)
                 if self.beside and True in self.splits:
                     for rule in (*self.policies, *self.beside):
-                        yield Point(seed, "correct", rule, tb, name, is_split=True, retries=False)
+                        yield Point(seed, "correct", rule, tb, name, True, (False,))  # noqa: FBT003
 
     def run(self, task: Point) -> Sequence[Row]:
-        """Of the run, and of each disk."""
+        """Of each run, and of each of its disks.
+
+        Only a refused request in one part is requeued: where there is none, the run without
+        requeuing is the one with it, to the last bit, and is not run twice.
+        """
+        rows: list[Row] = []
+        outcome = self._outcome(task, retries=False)
+        for retries in task.retries:
+            if retries and outcome.refused > outcome.refused_split:
+                outcome = self._outcome(task, retries=True)
+            where: Row = {
+                "seed": task.seed,
+                "books": task.books,
+                "rule": task.rule,
+                "tb": task.tb,
+                "layout": task.layout,
+                "split": int(task.is_split),
+                "retries": int(retries),
+            }
+            rows += run_rows(where, outcome)
+        return rows
+
+    def _outcome(self, task: Point, *, retries: bool) -> Outcome:
         placing = placing_of(
             task.rule,
             self.rules,
             block_bytes=self.block_bytes if task.is_split else None,
             bookkeeping=task.books,
-            retries=task.retries,
+            retries=retries,
         )
-        outcome = outcome_of(
-            layout(task.layout, task.tb), placing, requests_of(self.source, task.seed), task.seed
-        )
-        where: Row = {
-            "seed": task.seed,
-            "books": task.books,
-            "rule": task.rule,
-            "tb": task.tb,
-            "layout": task.layout,
-            "split": int(task.is_split),
-            "retries": int(task.retries),
-        }
-        return run_rows(where, outcome)
+        requests = requests_of(self.source, task.seed)
+        return outcome_of(layout(task.layout, task.tb), placing, requests, task.seed)
 
     def measure(self, rows: Sequence[Row]) -> Mapping[str, float | None]:
         """Targets S1 to S10, as far as what they speak of was run."""
