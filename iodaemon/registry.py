@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 import msgspec
 
@@ -21,23 +21,26 @@ from iodaemon.errors import ConfigError
 
 Kind = Literal["admission", "placement", "regulation"]
 """The kinds of rules that a policy file composes."""
+AnyKind = Kind | Literal["allocation"]
+"""All kinds of rules."""
 
-_METHODS: Final[dict[Kind, str]] = {
+_METHODS: Final[dict[AnyKind, str]] = {
     "admission": "decide",
+    "allocation": "choose",
     "placement": "choose",
     "regulation": "decide",
 }
 """What a rule of each kind answers to (iodaemon.core.rule, iodaemon.core.view)."""
 
 
-def rule_names(kind: Kind) -> tuple[str, ...]:
+def rule_names(kind: AnyKind) -> tuple[str, ...]:
     """The shipped rules of this kind, sorted."""
     package = importlib.import_module(f"iodaemon.policy.{_known(kind)}")
     modules = pkgutil.iter_modules(package.__path__)
     return tuple(sorted(module.name for module in modules if not module.name.startswith("_")))
 
 
-def find_rule(kind: Kind, name: str) -> type[msgspec.Struct]:
+def find_rule(kind: AnyKind, name: str) -> type[msgspec.Struct]:
     """The rule with this name.
 
     Args:
@@ -92,9 +95,9 @@ def nearest(word: str, known: Sequence[str]) -> str:
     return f"known: {', '.join(known)}" if known else "none is known"
 
 
-def _known(kind: Kind) -> Kind:
-    if kind not in get_args(Kind):
-        raise ConfigError(f"unknown kind of rule {kind!r}; known: {', '.join(get_args(Kind))}")
+def _known(kind: AnyKind) -> AnyKind:
+    if kind not in _METHODS:
+        raise ConfigError(f"unknown kind of rule {kind!r}; known: {', '.join(_METHODS)}")
     return kind
 
 
@@ -128,7 +131,7 @@ def _imported(what: str, module_name: str) -> ModuleType:
         raise ConfigError(f"{what} fails to import: {_one_line(e)}") from e
 
 
-def _checked(kind: Kind, name: str, found: object) -> type[msgspec.Struct]:
+def _checked(kind: AnyKind, name: str, found: object) -> type[msgspec.Struct]:
     method = _METHODS[kind]
     if isinstance(found, type) and issubclass(found, msgspec.Struct):
         if kind == "regulation" and not hasattr(found, "timeslice_s"):

@@ -16,6 +16,7 @@ from iodaemon.cli.failure import ExitCode, UsageError
 from iodaemon.cli.option import OFF, Word, Words, argument, option
 from iodaemon.cli.output import Column
 from iodaemon.cli.session import Session
+from iodaemon.cli.sim_storage import simulate_storage
 from iodaemon.errors import IodaemonError, RequestError
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 app = new_app()
 experiments = new_app(help="Experiments: list, run, plot, report.")
 app.add_typer(experiments, name="sim")
+verb(experiments, "storage")(simulate_storage)
 
 _LIST_COLUMNS: Final = (
     Column("NAME"),
@@ -92,8 +94,7 @@ def list_experiments(as_json: ListJson = OFF) -> int:
         output.print_json([_about(file, took_s) for file, took_s in pairs])
     else:
         rows = [_list_row(file, took_s) for file, took_s in pairs]
-        lines = output.table(_LIST_COLUMNS, rows, width=output.terminal_columns())
-        print("\n".join(lines))
+        print("\n".join(output.table(_LIST_COLUMNS, rows, width=output.terminal_columns())))
     return 0
 
 

@@ -165,6 +165,32 @@ def jain_index(values: Sequence[float]) -> float:
     return total * total / (len(values) * squares)
 
 
+def cohens_d(values: Sequence[float], base: Sequence[float]) -> float | None:
+    """How far the means are apart: (mean - base's mean) / pooled standard deviation.
+
+    Source: Cohen, Statistical Power Analysis for the Behavioral Sciences, 1988, equation 2.5.1.
+
+    Returns:
+        None where there is no deviation, or too few values for one.
+    """
+    count = len(values) + len(base) - 2
+    if not values or not base or count < 1:
+        return None
+    means = mean(values), mean(base)
+    squares = sum((x - means[0]) ** 2 for x in values) + sum((x - means[1]) ** 2 for x in base)
+    if squares == 0.0:
+        return None
+    return (means[0] - means[1]) / math.sqrt(squares / count)
+
+
+def standard_deviation(values: Sequence[float]) -> float:
+    """Of these values as a sample; 0 for fewer than two."""
+    if len(values) < 2:
+        return 0.0
+    middle = mean(values)
+    return math.sqrt(sum((value - middle) ** 2 for value in values) / (len(values) - 1))
+
+
 def geometric_mean(values: Sequence[float]) -> float:
     """The mean of ratios, all above 0; 1 for none. Source: Carretero et al. 2020, footnote 6."""
     return math.exp(sum(math.log(value) for value in values) / len(values)) if values else 1.0

@@ -1,0 +1,222 @@
+"""Storage that is handed out: disks in nodes, requests for space, and what is allocated when.
+
+The same types serve the tiers of a real machine and simulated platforms. Space is wanted for a
+time: from a start to an end, which is infinite where nobody knows it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NewType, Protocol
+
+import msgspec
+
+from iodaemon.core.error import InvariantError
+from iodaemon.core.job import Reason
+
+DiskId = NewType("DiskId", str)
+"""Unique among all disks of a storage."""
+
+
+class Disk(msgspec.Struct, frozen=True, kw_only=True):
+    """A disk of which space is handed out.
+
+    Attributes:
+        id: its name.
+        capacity_bytes: what can be handed out at one time, above 0.
+        read_bytes_per_s: what it reads alone, above 0.
+        write_bytes_per_s: what it writes alone, above 0.
+    """
+
+    id: DiskId
+    capacity_bytes: int
+    read_bytes_per_s: float
+    write_bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        """Refuse what is no disk."""
+        if self.capacity_bytes <= 0:
+            raise ValueError(f"disk {self.id}: capacity_bytes must be above 0")
+        if not min(self.read_bytes_per_s, self.write_bytes_per_s) > 0.0:
+            raise ValueError(f"disk {self.id}: its bandwidths must be above 0")
+
+
+class StorageNode(msgspec.Struct, frozen=True, kw_only=True):
+    """Disks behind one network link.
+
+    Attributes:
+        id: its name.
+        disks: at least one, in the order in which rules visit them.
+        server: nodes of one server are registered together; rules that take turns take them over
+            the servers first.
+        network_bytes_per_s: of the link; infinite where the disks are local.
+    """
+
+    id: str
+    disks: tuple[Disk, ...]
+    server: str = ""
+    network_bytes_per_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        """Refuse a node without disks or network."""
+        if not self.disks:
+            raise ValueError(f"storage node {self.id}: it has no disk")
+        if not self.network_bytes_per_s > 0.0:
+            raise ValueError(f"storage node {self.id}: network_bytes_per_s must be above 0")
+
+
+class Storage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """All that can be handed out, in the order in which rules visit it."""
+
+    nodes: tuple[StorageNode, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse two disks of one name, and no disk at all."""
+        names = [disk.id for node in self.nodes for disk in node.disks]
+        if not names:
+            raise ValueError("a storage has at least one node")
+        if len(set(names)) < len(names):
+            raise ValueError("two disks of a storage have one name")
+
+    @cached_property
+    def disks(self) -> tuple[Disk, ...]:
+        """Of all nodes, node by node."""
+        return tuple(disk for node in self.nodes for disk in node.disks)
+
+    @cached_property
+    def servers(self) -> tuple[tuple[StorageNode, ...], ...]:
+        """The nodes of each server, in the order in which the servers are first seen."""
+        found: dict[str, list[StorageNode]] = {}
+        for node in self.nodes:
+            found.setdefault(node.server, []).append(node)
+        return tuple(map(tuple, found.values()))
+
+    @cached_property
+    def capacity_bytes(self) -> int:
+        """Of all disks together."""
+        return sum(disk.capacity_bytes for disk in self.disks)
+
+
+class StorageRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Space that is wanted for a time.
+
+    Attributes:
+        id: for people and reasons.
+        size_bytes: above 0.
+        start_s: from then on.
+        end_s: until then, after ``start_s``; infinite where it is not known.
+    """
+
+    id: str
+    size_bytes: int
+    start_s: float
+    end_s: float
+
+    @property
+    def duration_s(self) -> float:
+        """How long, s."""
+        return self.end_s - self.start_s
+
+
+class Allocation(msgspec.Struct, frozen=True, eq=False):
+    """Space of one disk that is taken, from a start to an end."""
+
+    disk: DiskId
+    size_bytes: int
+    start_s: float
+    end_s: float
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """No disk now, and why. Whoever asked falls back, waits or asks again for another time."""
+
+    reason: Reason
+
+
+class StorageView(Protocol):
+    """What a rule for allocation sees."""
+
+    @property
+    def storage(self) -> Storage:
+        """What can be handed out."""
+        ...
+
+    @property
+    def rng(self) -> random.Random:
+        """Seeded; for what is random, ties among them."""
+        ...
+
+    def overlapping(self, disk: DiskId, start_s: float, end_s: float) -> Sequence[Allocation]:
+        """What of this disk is taken at any time between; ends that touch do not count."""
+        ...
+
+
+class StorageLedger:
+    """What is allocated on every disk, by time; the one place in which it is kept.
+
+    An allocation stays until it is given back or forgotten: one that begins later than others is
+    seen by them, whatever the order in which they came.
+    """
+
+    def __init__(self, storage: Storage, rng: random.Random) -> None:
+        self._storage = storage
+        self._rng = rng
+        self._taken: dict[DiskId, dict[Allocation, None]] = {d.id: {} for d in storage.disks}
+        self._first_end_s: dict[DiskId, float] = dict.fromkeys(self._taken, math.inf)
+        self._next_end_s = math.inf
+
+    @property
+    def storage(self) -> Storage:
+        """What can be handed out."""
+        return self._storage
+
+    @property
+    def rng(self) -> random.Random:
+        """Seeded."""
+        return self._rng
+
+    def overlapping(self, disk: DiskId, start_s: float, end_s: float) -> Sequence[Allocation]:
+        """What of this disk is taken at any time between, in the order in which it was taken."""
+        taken = self._taken[disk]
+        if not taken:
+            return ()
+        return [each for each in taken if each.start_s < end_s and each.end_s > start_s]
+
+    def take(self, allocation: Allocation) -> None:
+        """Write it down; whether it fits is the rule's to know.
+
+        Raises:
+            InvariantError: it is written down already.
+        """
+        taken = self._taken[allocation.disk]
+        if allocation in taken:
+            raise InvariantError(f"an allocation on disk {allocation.disk} is taken twice")
+        taken[allocation] = None
+        if allocation.end_s < self._first_end_s[allocation.disk]:
+            self._first_end_s[allocation.disk] = allocation.end_s
+            self._next_end_s = min(self._next_end_s, allocation.end_s)
+
+    def give_back(self, allocation: Allocation) -> None:
+        """Strike it out.
+
+        Raises:
+            InvariantError: it is not there.
+        """
+        taken = self._taken[allocation.disk]
+        if allocation not in taken:
+            raise InvariantError(f"an allocation on disk {allocation.disk} is given back twice")
+        del taken[allocation]
+
+    def forget(self, before_s: float) -> None:
+        """Strike out all that has ended by then: nothing that comes begins earlier."""
+        if before_s < self._next_end_s:
+            return
+        for disk, first_s in self._first_end_s.items():
+            if first_s <= before_s:
+                left = {each: None for each in self._taken[disk] if each.end_s > before_s}
+                self._taken[disk] = left
+                self._first_end_s[disk] = min((each.end_s for each in left), default=math.inf)
+        self._next_end_s = min(self._first_end_s.values())

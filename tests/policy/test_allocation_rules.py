@@ -1,0 +1,457 @@
+"""Each rule for allocation: whom it asks, whom it takes, when it refuses."""
+
+import itertools
+import math
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shelf import FOREVER, GB, ledger, node, request, take, two_servers
+
+from iodaemon.core.error import InvariantError
+from iodaemon.core.storage import Allocation, Refusal, Storage
+from iodaemon.policy.allocation import (
+    balanced,
+    best_bandwidth,
+    round_robin,
+    weighted,
+    worst_fit,
+)
+from iodaemon.policy.allocation import random as at_random
+from iodaemon.policy.allocation.best_bandwidth import worst_gb_per_s
+from iodaemon.policy.placing import Placing, place, split
+from iodaemon.policy.space import peak_bytes
+from iodaemon.registry import find_rule, rule_names
+
+RULES = ("balanced", "best_bandwidth", "random", "round_robin", "weighted", "worst_fit")
+
+
+def rule(name):
+    return find_rule("allocation", name)()
+
+
+def asked(of, books, wanted, times):
+    memory, found = None, []
+    for _ in range(times):
+        disk, memory = of.choose(books, wanted, memory)
+        found.append(disk)
+    return found
+
+
+def test_the_rules_are_found_by_their_files():
+    assert RULES == rule_names("allocation")
+
+
+# -- round_robin -----------------------------------------------------------------------------------
+
+
+def test_turns_go_over_servers_then_nodes_then_each_nodes_disks():
+    """The order of the published tests: 24 answers over nodes of 2, 3 and 3, 4, 1 disks."""
+    found = asked(round_robin.Rule(), two_servers(), request(), 24)
+
+    expected = (
+        "a0:0 b0:0 a1:0 b1:0 a0:1 b2:0 a1:1 b0:1 a0:0 b1:1 a1:2 b2:0 "
+        "a0:1 b0:2 a1:0 b1:2 a0:0 b2:0 a1:1 b0:0 a0:1 b1:3 a1:2 b2:0"
+    )
+    assert expected.split() == found
+
+
+def test_turns_pass_over_disks_that_are_too_full():
+    books = two_servers()
+    take(books, "a0:0", 3700)
+    take(books, "b0:0", 3700)
+
+    assert ["a1:0"] == asked(round_robin.Rule(), books, request(350, end=7200.0), 1)
+
+
+def test_a_request_as_large_as_what_is_free_is_not_taken_in_turn():
+    books = ledger(node("n", 1))
+
+    assert isinstance(asked(round_robin.Rule(), books, request(4000), 1)[0], Refusal)
+    assert ["n:0"] == asked(round_robin.Rule(), books, request(3999), 1)
+
+
+def test_five_disks_are_asked_and_a_refusal_leaves_the_turns_where_they_are():
+    books = ledger(*(node(f"n{number}", 1) for number in range(6)))
+    for number in range(5):
+        take(books, f"n{number}:0", 4000, 0.0)
+
+    refused, taken = asked(round_robin.Rule(), books, request(), 2)
+
+    assert "needs 20 GB on one disk; less is free on the next 5 disks" in refused.reason.text
+    assert taken == "n5:0"
+
+
+def test_allocations_that_never_meet_count_together_on_the_safe_side():
+    books = ledger(node("n", 1))
+    take(books, "n:0", 2500, 0.0, 100.0)
+    take(books, "n:0", 1480, 100.0, 200.0)
+    wanted = request(20, end=200.0)
+
+    assert isinstance(round_robin.Rule().choose(books, wanted, None)[0], Refusal)
+    assert "n:0" == balanced.Rule().choose(books, wanted, None)[0]
+
+
+# -- worst_fit -------------------------------------------------------------------------------------
+
+
+def test_the_emptiest_disk_is_the_one_with_the_largest_part_free():
+    """The published test: with one load on every disk that of 8 TB wins by percent."""
+    books = ledger(node("a0", 2), node("a1", [4000, 8000, 4000]))
+    for each in books.storage.disks:
+        take(books, each.id, 3700)
+
+    assert {"a1:1"} == set(asked(worst_fit.Rule(), books, request(), 20))
+
+
+def test_of_equally_empty_disks_each_is_taken_now_and_then():
+    books = ledger(node("a0", 2), node("a1", 3))
+    take(books, "a0:0", 1)
+    take(books, "a0:1", 1)
+
+    assert {"a1:0", "a1:1", "a1:2"} == set(asked(worst_fit.Rule(), books, request(), 60))
+
+
+# -- random ----------------------------------------------------------------------------------------
+
+
+def test_chance_takes_nodes_alike_then_their_disks():
+    books = ledger(node("small", 1), node("large", 4))
+    counts = Counter(asked(at_random.Rule(), books, request(99_999), 4000))
+
+    assert 1800 < counts["small:0"] < 2200
+    assert all(400 < counts[f"large:{place}"] < 600 for place in range(4))
+
+
+# -- best_bandwidth --------------------------------------------------------------------------------
+
+
+def test_the_worst_case_of_a_disk_by_hand():
+    """Two overlap for 900 s at most of 3,600: (2700 x 2.93 + 900 x 2.93 / 3) / 3600 = 2.4417."""
+    others = [Allocation("d", GB, 2700.0, 9000.0), Allocation("d", GB, 0.0, 100.0)]
+
+    assert 2.442 == worst_gb_per_s(2.93, others, request(end=3600.0))
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (-50.0, 150.0, 1.0),  # there all the time
+        (25.0, 75.0, 1.5),  # within
+        (-50.0, 50.0, 1.5),  # its end
+        (50.0, 150.0, 1.5),  # its begin
+        (0.0, 100.0, 1.0),  # the same
+    ],
+)
+def test_the_five_ways_of_meeting(start, end, expected):
+    assert expected == worst_gb_per_s(2.0, [Allocation("d", 1, start, end)], request(end=100.0))
+
+
+def test_what_only_touches_does_not_meet():
+    books = ledger(node("n", 1))
+    take(books, "n:0", 4000, 0.0, 100.0)
+    take(books, "n:0", 4000, 200.0, 300.0)
+
+    assert ["n:0"] == asked(best_bandwidth.Rule(), books, request(4000, 100.0, 200.0), 1)
+
+
+def test_a_slow_network_makes_its_disks_worth_less():
+    busy = ledger(node("near", 2, network=4e9), node("far", 2))
+    take(busy, "near:0", 1, 0.0)
+    take(busy, "far:0", 1, 0.0)
+
+    # near: 4 - 3.13 = 0.87 GB/s for all its disks; far: 12.5 - 3.13, so its free disk has 2.93
+    assert {"far:1"} == set(asked(best_bandwidth.Rule(), busy, request(), 20))
+
+
+def test_a_network_that_is_all_in_use_is_shared_by_the_busy_and_the_newcomer():
+    books = ledger(node("one", 2, network=3e9), node("slow", 1, write=1.4e9))
+    take(books, "one:0", 1, 0.0)
+
+    # 3.13 of 3 in use: 3 / 2 = 1.5 GB/s for one:1, and one:0 offers (1.5 of the disk) 1.5 or less
+    assert "one:1" in asked(best_bandwidth.Rule(), books, request(), 20)
+    assert "slow:0" not in asked(best_bandwidth.Rule(), books, request(), 20)
+
+
+def test_without_room_anywhere_best_bandwidth_refuses():
+    books = ledger(node("n", 2))
+    take(books, "n:0", 3981, 0.0)
+    take(books, "n:1", 3980, 0.0)
+
+    assert {"n:1"} == set(asked(best_bandwidth.Rule(), books, request(20), 10))
+    refused = asked(best_bandwidth.Rule(), books, request(21), 1)[0]
+    assert ("Storage", True) == (refused.reason.code, "every disk" in refused.reason.text)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_request_without_known_end_is_placed(name):
+    books = ledger(node("n", 2))
+    take(books, "n:0", 100, 0.0, FOREVER)
+    take(books, "n:1", 200, 0.0, 50.0)
+
+    found, _ = rule(name).choose(books, request(10, end=FOREVER), None)
+
+    assert found in {"n:0", "n:1"}
+
+
+# -- ours ------------------------------------------------------------------------------------------
+
+
+def test_the_least_time_together_is_the_least_load():
+    books = ledger(node("n", 2))
+    take(books, "n:0", 1, 0.0, 10_000.0)
+    for number in range(3):
+        take(books, "n:1", 1, 1000.0 * number, 1000.0 * number + 10.0)
+
+    assert ["n:1"] == asked(balanced.Rule(), books, request(end=10_000.0), 1)
+    # the worst case counts three and the longest: 10 s of 10,000, so it agrees here
+    assert ["n:1"] == asked(best_bandwidth.Rule(), books, request(end=10_000.0), 1)
+
+
+def test_a_faster_disk_carries_more():
+    books = ledger(node("fast", 1), node("slow", 1, write=0.05e9, read=0.1e9))
+    for _ in range(5):
+        take(books, "fast:0", 1, 0.0)
+
+    assert ["fast:0"] == asked(balanced.Rule(), books, request(), 1)
+
+
+def test_weighted_takes_turns_until_a_disk_is_a_sixth_fuller():
+    books = ledger(node("n", 4))
+
+    assert ["n:0", "n:1", "n:2", "n:3"] == asked(weighted.Rule(), books, request(), 4)
+    take(books, "n:0", 671, 0.0)  # 43/256 of 4,000 is 671.9
+    assert ["n:0", "n:1", "n:2", "n:3"] == asked(weighted.Rule(), books, request(), 4)
+
+
+def test_weighted_draws_by_what_is_free_where_disks_are_uneven():
+    books = ledger(node("a", 1), node("b", 1))
+    take(books, "a:0", 3000, 0.0)
+
+    counts = Counter(asked(weighted.Rule(penalty=0.0), books, request(), 2000))
+
+    assert 300 < counts["a:0"] < 500  # a fifth
+
+
+def test_a_penalty_sends_the_next_one_elsewhere():
+    books = ledger(node("a", 1), node("b", 1))
+    take(books, "a:0", 2000, 0.0)
+    free, held = (weighted.Rule(penalty=penalty) for penalty in (0.0, 1.0))
+
+    def in_a_row(of):
+        found = asked(of, books, request(), 1000)
+        return sum(before == after for before, after in itertools.pairwise(found))
+
+    assert in_a_row(held) < in_a_row(free)
+
+
+def test_parameters_that_make_no_rule_are_refused():
+    with pytest.raises(ValueError, match="attempts is 0"):
+        round_robin.Rule(attempts=0)
+    with pytest.raises(ValueError, match=r"threshold is 1\.5"):
+        weighted.Rule(threshold=1.5)
+
+
+# -- properties ------------------------------------------------------------------------------------
+
+SIZES = st.integers(1, 6000)
+TIMES = st.integers(0, 50).map(float)
+
+
+@st.composite
+def requests(draw):
+    begin = draw(TIMES)
+    return request(draw(SIZES), begin, begin + draw(st.integers(1, 40)))
+
+
+def used_at_most(books, entries):
+    """The most of any disk in use at one time."""
+    return max(
+        (
+            peak_bytes([e for e in entries if e.disk == disk.id], -math.inf, math.inf)
+            / disk.capacity_bytes
+            for disk in books.storage.disks
+        ),
+        default=0.0,
+    )
+
+
+STORAGES = st.sampled_from(
+    [(node("n", 1),), (node("a", 2), node("b", 1)), (node("a", [100, 5000]), node("b", [4000]))]
+)
+
+
+@pytest.mark.parametrize("name", ["balanced", "best_bandwidth", "round_robin", "weighted"])
+@given(nodes=STORAGES, wanted=st.lists(requests(), max_size=12), block=st.integers(1, 3000))
+def test_a_rule_that_may_refuse_never_fills_a_disk_over_its_capacity(name, nodes, wanted, block):
+    books, memory, parts = ledger(*nodes), None, []
+    placing = Placing(rule=rule(name), block_bytes=block * GB)
+    for each in wanted:
+        if each.size_bytes > 40 * block * GB:
+            continue
+        placed, memory = place(placing, books, each, memory)
+        parts += placed.parts
+
+        assert sum(part.size_bytes for part in placed.parts) in (0, each.size_bytes)
+        assert bool(placed.parts) == (placed.refusal is None)
+    assert used_at_most(books, parts) <= 1.0
+
+
+@given(nodes=STORAGES, wanted=st.lists(requests(), max_size=12))
+def test_worst_fit_and_chance_never_refuse(nodes, wanted):
+    for name in ("worst_fit", "random"):
+        books = ledger(*nodes)
+        for each in wanted:
+            placed, _ = place(Placing(rule=rule(name), block_bytes=200 * GB), books, each, None)
+            assert placed.refusal is None
+
+
+def held(books):
+    return {
+        (e.disk, e.size_bytes, e.start_s, e.end_s)
+        for disk in books.storage.disks
+        for e in books.overlapping(disk.id, -math.inf, math.inf)
+    }
+
+
+@pytest.mark.parametrize("name", ["balanced", "best_bandwidth", "round_robin", "weighted"])
+@given(gb=st.integers(4001, 30_000), before=st.lists(requests(), max_size=5))
+def test_a_refused_request_leaves_no_trace(name, gb, before):
+    books = ledger(node("n", 2))
+    placing, memory = Placing(rule=rule(name), block_bytes=200 * GB), None
+    for each in before:
+        _, memory = place(placing, books, each, memory)
+    there = held(books)
+
+    placed, _ = place(placing, books, request(gb, 0.0, 100.0), memory)
+
+    if placed.refusal is not None:
+        assert there == held(books)
+
+
+@given(st.integers(1, 10**14), st.integers(1, 10**12), st.sampled_from([1, GB]))
+def test_parts_are_whole_blocks_and_a_rest(size, block, unit):
+    if size // block > 1000:
+        return
+    parts = split(size, block, unit)
+
+    assert len(parts) == -(-size // block)
+    assert all(part % unit == 0 for part in parts)
+    assert 0 <= sum(parts) - size < unit * len(parts)
+    assert size == sum(split(size, block)) == sum(split(size, None))
+
+
+def test_a_request_of_one_block_is_one_part_and_a_byte_more_is_two():
+    assert (200 * GB,) == split(200 * GB, 200 * GB, GB)
+    assert (200 * GB, GB) == split(200 * GB + 1, 200 * GB, GB)
+    assert (GB,) == split(1, None, GB)
+
+
+@given(st.lists(st.tuples(SIZES, TIMES, st.integers(1, 40)), max_size=8), TIMES, st.integers(1, 40))
+def test_the_peak_is_what_a_count_at_every_second_finds(entries, begin, length):
+    end = begin + length
+    there = [Allocation("d", size, at, at + long) for size, at, long in entries]
+    meeting = [each for each in there if each.start_s < end and each.end_s > begin]
+    seconds = (
+        sum(e.size_bytes for e in meeting if e.start_s <= second < e.end_s)
+        for second in range(int(begin), int(end))
+    )
+
+    assert max(seconds, default=0) == peak_bytes(meeting, begin, end)
+
+
+# -- the books -------------------------------------------------------------------------------------
+
+
+def test_artefact_books_have_the_last_parts_size_and_keep_what_was_refused():
+    books = ledger(node("n", 1))
+    placing = Placing(rule=best_bandwidth.Rule(), block_bytes=1000 * GB, bookkeeping="artefact")
+
+    placed, _ = place(placing, books, request(3500), None)
+    assert [1000, 1000, 1000, 500] == [part.size_bytes // GB for part in placed.parts]
+    assert [500] * 4 == [entry.size_bytes // GB for entry in placed.booked]
+    refused, _ = place(placing, books, request(4600), None)
+
+    assert refused.refusal is not None
+    whole = sum(e.size_bytes for e in books.overlapping("n:0", 0.0, 1.0))
+    assert whole == (4 * 500 + 2 * 600) * GB
+
+
+def test_a_request_in_one_part_is_put_off_in_steps_until_there_is_room():
+    books = ledger(node("n", 1))
+    take(books, "n:0", 4000, 0.0, 900.0)
+    placing = Placing(rule=best_bandwidth.Rule(), retries=True)
+
+    placed, _ = place(placing, books, request(4000, end=7200.0), None)
+
+    assert 900.0 == placed.delay_s
+    assert (900.0, 7200.0) == (placed.parts[0].start_s, placed.parts[0].end_s)
+
+
+@pytest.mark.parametrize(("end", "delay"), [(50_000.0, 3600.0), (700.0, 600.0), (300.0, 0.0)])
+def test_a_request_is_put_off_for_an_hour_at_most_and_never_to_its_end(end, delay):
+    books = ledger(node("n", 1))
+    take(books, "n:0", 4000, 0.0, 99_999.0)
+
+    placed, _ = place(
+        Placing(rule=balanced.Rule(), retries=True), books, request(4000, end=end), None
+    )
+
+    assert (True, delay) == (placed.refusal is not None, placed.delay_s)
+
+
+def test_a_split_request_is_not_put_off():
+    books = ledger(node("n", 1))
+    take(books, "n:0", 4000, 0.0, 300.0)
+    placing = Placing(rule=balanced.Rule(), retries=True, block_bytes=200 * GB)
+
+    assert place(placing, books, request(4000), None)[0].refusal is not None
+
+
+@given(st.lists(requests(), max_size=15), TIMES)
+def test_what_is_forgotten_is_what_nobody_after_it_sees(wanted, before):
+    kept, other = ledger(node("n", 1)), ledger(node("n", 1))
+    for each in wanted:
+        for books in (kept, other):
+            books.take(Allocation("n:0", each.size_bytes, each.start_s, each.end_s))
+    other.forget(before)
+
+    def seen(books):
+        return [(e.start_s, e.end_s) for e in books.overlapping("n:0", before, before + 20.0)]
+
+    assert seen(kept) == seen(other)
+
+
+def test_nothing_is_taken_or_given_back_twice():
+    books = ledger(node("n", 1))
+    entry = take(books, "n:0", 1)
+    with pytest.raises(InvariantError, match="taken twice"):
+        books.take(entry)
+    books.give_back(entry)
+    with pytest.raises(InvariantError, match="given back twice"):
+        books.give_back(entry)
+
+
+def test_a_storage_that_makes_no_sense_is_refused():
+    with pytest.raises(ValueError, match="one name"):
+        ledger(node("n", 1), node("n", 2))
+    with pytest.raises(ValueError, match="at least one node"):
+        Storage(nodes=())
+    with pytest.raises(ValueError, match="capacity_bytes must be above 0"):
+        node("n", [0])
+    with pytest.raises(ValueError, match="bandwidths"):
+        node("n", 1, write=0.0)
+    with pytest.raises(ValueError, match="it has no disk"):
+        node("n", 0)
+
+
+def test_ties_are_drawn_by_the_generator_that_is_given():
+    def drawn(seed):
+        books = ledger(node("n", 8), seed=seed)
+        return asked(best_bandwidth.Rule(), books, request(), 20)
+
+    assert drawn(5) == drawn(5)
+    assert drawn(5) != drawn(6)
+    assert isinstance(ledger(node("n", 1)).rng, random.Random)

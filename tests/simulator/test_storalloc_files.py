@@ -1,0 +1,266 @@
+"""Requests from files and from laws, and our figures beside those that were printed."""
+
+import gzip
+import math
+
+import pytest
+from storalloc_files import PRINTED, ROWS, YAML, told
+
+from iodaemon.errors import NotFound, RequestError
+from iodaemon.policy.placing import split
+from iodaemon.simulator.plain_yaml import parse_yaml
+from iodaemon.simulator.storalloc import GB
+from iodaemon.simulator.storalloc_check import compare, read_printed, setup_of
+from iodaemon.simulator.storalloc_file import csv_lines, read_requests
+from iodaemon.simulator.storalloc_run import outcome_of
+from iodaemon.simulator.storalloc_trace import (
+    FIRST_S,
+    LARGE,
+    SMALL,
+    SPAN_S,
+    Trace,
+    draw_requests,
+    ladder_gb,
+)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="requests.yml"):
+        path = tmp_path / name
+        data = text.encode()
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        return path
+
+    return write
+
+
+# -- requests --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["requests.yml", "requests.yaml.gz"])
+def test_requests_in_storallocs_yaml(write, name):
+    """The larger of both counts; who moves nothing wants nothing."""
+    found = read_requests(write(YAML, name))
+
+    assert ROWS == told(found.requests)
+    assert () == found.problems
+
+
+def test_the_same_fields_as_csv_and_our_own_csv(write):
+    text = (
+        "id,startTime,endTime,writtenBytes,readBytes\n"
+        "0,2020-01-01 01:00:00,2020-01-01 03:00:00,24068709827,12034354913\n"
+        "1,2020-01-01 02:00:00,2020-01-01 02:30:00,0,450000000000\n"
+    )
+    found = read_requests(write(text, "r.csv"))
+    own = read_requests(write("\n".join(csv_lines(found.requests)), "own.csv.gz"))
+
+    assert ROWS == told(found.requests)
+    assert found.requests == own.requests
+
+
+DARSHAN = (
+    "COBALT_JOBID,NPROCS,RUN_TIME,TOTAL_MPIIO_BYTES_READ,TOTAL_MPIIO_BYTES_WRITTEN,"
+    "TOTAL_MPIIO_F_WRITE_TIME\n"
+)
+SCHEDULER = "COBALT_JOBID,QUEUED_TIMESTAMP,START_TIMESTAMP,END_TIMESTAMP,NODES_USED\n" + "".join(
+    f"{job}.0,2020-01-01 00:00:00,2020-01-01 01:00:00,2020-01-01 02:00:00,8\n"
+    for job in (1, 2, 3, 4)
+)
+
+
+def test_the_pair_of_theta_is_joined_and_filtered_as_it_was_published(write):
+    """Much written, much read, or long in writing: one is enough. No bytes: no request."""
+    text = DARSHAN + (
+        "1,4,100,0,20e9,1\n"
+        "2,4,100,10e9,0,0\n"
+        "3,4,100,5,7,40\n"
+        "4,4,100,9e9,9e9,39\n"
+        "5,4,100,50e9,0,0\n"
+        "1,0,100,50e9,0,0\n"
+    )
+    found = read_requests(write(text, "darshan.csv"), write(SCHEDULER, "djc.csv"))
+
+    assert [("1", 20 * GB), ("2", 10 * GB), ("3", 7)] == [
+        (r.id, r.size_bytes) for r in found.requests
+    ]
+    assert [(3600.0, 7200.0)] * 3 == [each[2:] for each in told(found.requests)]
+    assert ["it has no START_TIMESTAMP", "NPROCS must be above 0"] == [
+        problem.partition("left out: ")[2].removeprefix("RUN_TIME and ")
+        for problem in found.problems
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("r.csv", "a,b\n1,2\n", "its columns are of no known kind"),
+        ("r.csv", "id,size_bytes,start_s,end_s\n", "has no request"),
+        ("r.csv", "id,size_bytes,start_s,end_s\n1,x,0,1\n", "size_bytes is 'x', no number"),
+        ("r.csv", "id,size_bytes,start_s,end_s\n1,5,9,9\n", "its end is not after its start"),
+        ("r.csv", "id,size_bytes,start_s,end_s\n1,-5,0,9\n", "-5 bytes are no size"),
+        ("r.csv", "id,size_bytes,start_s,end_s\n1,nan,0,9\n", "nan bytes are no size"),
+        ("r.yml", "jobs: 3\n", "there is no list 'jobs'"),
+        ("r.yml", "jobs:\n- id: 1\n", "job 1: left out: it has no writtenBytes"),
+        ("r.yml", YAML.replace("2020-01-01 0", "yesterday "), "no time"),
+        ("r.yml", "jobs: [1]\n", ":1: this is more YAML than is understood here: jobs: [1]"),
+        ("r.yml", "jobs\n", ":1: this is no 'key: value'"),
+        ("r.yml", "a: 1\na: 2\n", ":2: 'a' is there twice"),
+        ("r.yml", "a: 1\n  b: 2\n", ":2: it is indented more than what is above it"),
+        ("r.yml", "  a: 1\nb: 2\n", ":2: it is indented less than what is above it"),
+        ("r.yml", "a: 'x' y\n", ":1: there is more behind the quotes"),
+        ("r.yml", "", "there is no list 'jobs'"),
+        ("r.csv.gz", None, "cannot be read"),
+    ],
+)
+def test_a_file_that_is_none_is_refused_in_one_line(write, name, text, message):
+    path = write(text or "", name)
+    if text is None:
+        path.write_bytes(b"\x1f\x8bgarbage")
+
+    with pytest.raises(RequestError) as caught:
+        read_requests(path)
+
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_missing_files_and_a_missing_half_are_named(write, tmp_path):
+    with pytest.raises(NotFound, match="does not exist"):
+        read_requests(tmp_path / "none.yml")
+    darshan = write(DARSHAN + "1,4,100,20e9,0,1\n", "darshan.csv")
+    with pytest.raises(RequestError, match="name the scheduler's CSV"):
+        read_requests(darshan)
+    with pytest.raises(RequestError, match="no column START_TIMESTAMP, END_TIMESTAMP"):
+        read_requests(darshan, write("COBALT_JOBID\n1\n", "djc.csv"))
+
+
+def test_a_bad_row_costs_that_row(write):
+    text = "id,size_bytes,start_s,end_s\n1,5,0,9\n2,x,0,9\n3,7,1,9\n"
+    found = read_requests(write(text, "r.csv"))
+
+    assert ["1", "3"] == [request.id for request in found.requests]
+    assert 1 == len(found.problems)
+    assert "r.csv:3: left out: size_bytes" in found.problems[0]
+
+
+def test_plain_yaml_reads_nested_blocks():
+    text = "nodes:\n- disks:\n  - id: 0\n    use: 1.5\n  - id: 1\n  id: a b\n- \n  id: -2\nlast:\n"
+
+    assert parse_yaml(text, "x") == {
+        "nodes": [{"disks": [{"id": 0, "use": 1.5}, {"id": 1}], "id": "a b"}, {"id": -2}],
+        "last": None,
+    }
+    assert parse_yaml("- 1\n- two\n- 'it''s'\n", "x") == [1, "two", "it's"]
+
+
+# -- the substitute --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return draw_requests(Trace(), 1)
+
+
+def test_the_substitute_has_the_published_counts_and_sums(drawn):
+    whole = [-(-request.size_bytes // GB) for request in drawn]
+    large = [gb for gb in whole if gb > 200]
+
+    assert (24_001, 873, 1_629_931) == (len(drawn), len(large), sum(whole))
+    bounds = [(200, 1000), (1000, 2000), (2000, 4000), (4000, 8000), (8000, 16_000)]
+    classes = [[gb for gb in large if low < gb <= high] for low, high in bounds]
+    assert [419, 237, 166, 6, 45] == [len(each) for each in classes]
+    assert [217_475, 357_770, 368_690, 35_370, 563_140] == [sum(each) for each in classes]
+    parts = sum(len(split(request.size_bytes, 200 * GB, GB)) for request in drawn)
+    assert 31_160 == pytest.approx(parts, rel=0.01)
+
+
+def test_the_substitute_has_the_published_concurrency_and_space(drawn):
+    """2.895 at once on average, 183 at most; 386.6 GB on average, 29,178 at most."""
+    held_s = sum(request.duration_s for request in drawn)
+    space = sum(request.duration_s * request.size_bytes / GB for request in drawn)
+    changes = sorted(
+        change
+        for request in drawn
+        for change in (
+            (request.start_s, 1, request.size_bytes / GB),
+            (request.end_s, -1, -request.size_bytes / GB),
+        )
+    )
+    count = used = most = most_used = 0
+    for _, step, gb in changes:
+        count, used = count + step, used + gb
+        most, most_used = max(most, count), max(most_used, used)
+
+    assert 2.895 == pytest.approx(held_s / SPAN_S, rel=0.08)
+    assert 386.6 == pytest.approx(space / SPAN_S, rel=0.12)
+    assert 183 == pytest.approx(most, rel=0.15)
+    assert 26_000 < most_used < 30_500
+
+
+def test_the_substitute_is_the_same_for_a_seed_in_order_and_within_the_year(drawn):
+    small = Trace(part=0.05)
+    assert draw_requests(small, 1) == draw_requests(small, 1) != draw_requests(small, 2)
+    starts = [request.start_s for request in drawn]
+    assert starts == sorted(starts)
+    assert FIRST_S <= starts[0]
+    assert max(request.end_s for request in drawn) <= FIRST_S + SPAN_S + 1
+    assert all(30.0 <= request.duration_s <= 86_400.0 for request in drawn)
+    assert all(float(request.start_s).is_integer() for request in drawn)
+
+
+@pytest.mark.parametrize("kind", [SMALL, *LARGE], ids=lambda kind: f"{kind.most_gb:g}")
+def test_a_ladder_rises_within_its_class_to_its_sum(kind):
+    sizes = ladder_gb(kind)
+
+    assert kind.count == len(sizes)
+    assert kind.sum_gb == sum(map(math.ceil, sizes))
+    assert kind.least_gb <= sizes[0]
+    assert sizes[-1] <= kind.most_gb
+
+
+def test_a_part_of_the_substitute_is_as_dense():
+    small = draw_requests(Trace(part=0.1), 3)
+
+    assert len(small) == pytest.approx(2400, rel=0.02)
+    assert max(request.end_s for request in small) < FIRST_S + 0.11 * SPAN_S
+    with pytest.raises(ValueError, match="part is 0;"):
+        Trace(part=0.0)
+    with pytest.raises(ValueError, match="too short a time"):
+        Trace(part=0.001)
+
+
+# -- what was printed ------------------------------------------------------------------------------
+
+
+def agreement(write, text):
+    printed = read_printed(write(text, "printed.yml"))
+    storage, placing = setup_of(printed, "round_robin")
+    requests = read_requests(write(YAML)).requests
+    return compare(printed, outcome_of(storage, placing, requests, 1))
+
+
+def test_figures_by_hand_are_the_same_digit_for_digit(write):
+    """25 GB for 2 h on one disk; 200 beside it, 250 on the other for half an hour."""
+    found = agreement(write, PRINTED)
+
+    assert [] == [(d.figure, d.theirs, d.ours) for d in found.differences]
+    assert found.is_same
+    assert ["16 figures: the same, digit for digit"] == found.lines()
+
+
+def test_a_digit_that_differs_is_named(write):
+    found = agreement(write, PRINTED.replace("mean_nb_alloc: 1.25", "mean_nb_alloc: 1.251"))
+
+    assert not found.is_same
+    assert ["node0:0 mean_nb_alloc"] == [each.figure for each in found.differences]
+    assert 0.001 == found.mean_alloc_most
+    assert "16 figures: 1 differ" in found.lines()[0]
+
+
+@pytest.mark.parametrize("cut", ["max_nb_alloc: 2", "nodes:", "mean_nb_alloc: 0.5"])
+def test_what_storalloc_never_printed_is_refused(write, cut):
+    with pytest.raises(RequestError):
+        agreement(write, PRINTED.replace(cut, f"x_{cut}"))
