@@ -13,6 +13,7 @@ import msgspec
 
 from iodaemon.core.job import JobId, JobState, Reason
 from iodaemon.core.platform import PartitionId, SlotId
+from iodaemon.core.scratch import Share
 
 _NONE: Mapping[Any, Any] = MappingProxyType({})
 
@@ -63,11 +64,13 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         why: why it starts before others that came earlier. None: it does not.
+        shares: space of tiers that it gets.
     """
 
     job_id: JobId
     partition: PartitionId
     why: Reason | None = None
+    shares: tuple[Share, ...] = ()
 
 
 class Weighed(msgspec.Struct, frozen=True, kw_only=True):

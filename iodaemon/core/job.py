@@ -15,6 +15,7 @@ import msgspec
 
 from iodaemon.core.platform import PartitionId, SlotId
 from iodaemon.core.prediction import Prediction
+from iodaemon.core.scratch import ScratchRequest, Share
 
 JobId = NewType("JobId", int)
 """Counts up from 1 for the whole life of a journal; never used twice."""
@@ -130,6 +131,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         stderr: file for standard error; None: the same as standard output.
         environment_id: key of the stored environment (stored once, shared by many jobs).
         umask: file mode mask the job starts with.
+        scratch: space on a tier of storage that it wants for its run. None: none.
     """
 
     command: tuple[str, ...]
@@ -148,6 +150,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stderr: str | None = None
     environment_id: str = ""
     umask: int = 0o022
+    scratch: ScratchRequest | None = None
 
     @property
     def declared(self) -> Prediction | None:
@@ -245,6 +248,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         phase: the I/O phase it told of. None: it is in none, or tells of none.
         started_because: why it was started out of its turn. None: its turn had come.
         expected: what its I/O was thought to be when it started. None: nothing was known.
+        shares: the space of tiers that it holds, from its start until nothing of it is left.
     """
 
     id: JobId
@@ -279,6 +283,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     phase: Phase | None = None
     started_because: Reason | None = None
     expected: Prediction | None = None
+    shares: tuple[Share, ...] = ()
 
     @property
     def is_live(self) -> bool:

@@ -15,7 +15,8 @@ import msgspec
 from iodaemon.core.decision import AdmissionPlan, RegulationPlan
 from iodaemon.core.job import Job
 from iodaemon.core.platform import Platform
-from iodaemon.core.storage import DiskId, Refusal, StorageRequest, StorageView
+from iodaemon.core.scratch import DiskId
+from iodaemon.core.storage import Refusal, StorageRequest, StorageView
 from iodaemon.core.view import Placement, View
 
 M = TypeVar("M")

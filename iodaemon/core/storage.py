@@ -10,15 +10,13 @@ import math
 import random
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NewType, Protocol
+from typing import Protocol
 
 import msgspec
 
 from iodaemon.core.error import InvariantError
 from iodaemon.core.job import Reason
-
-DiskId = NewType("DiskId", str)
-"""Unique among all disks of a storage."""
+from iodaemon.core.scratch import DiskId
 
 
 class Disk(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from iodaemon.core.storage import Disk, DiskId, Storage, StorageLedger, StorageNode, StorageRequest
+from iodaemon.core.scratch import DiskId
+from iodaemon.core.storage import Disk, Storage, StorageLedger, StorageNode, StorageRequest
 from iodaemon.policy.placing import Placed, Placing, place
 
 GB: Final = 10**9

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from iodaemon.core.storage import Disk, DiskId, Storage, StorageNode
+from iodaemon.core.scratch import DiskId
+from iodaemon.core.storage import Disk, Storage, StorageNode
 from iodaemon.errors import RequestError
 from iodaemon.policy.placing import Placing
 from iodaemon.simulator.plain_yaml import parse_yaml

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from iodaemon.core.storage import DiskId, Storage
+from iodaemon.core.scratch import DiskId
+from iodaemon.core.storage import Storage
 
 FRAMES: Final = 200
 """Of a whole run, unless another number is wanted."""

@@ -3,10 +3,10 @@
 import math
 import random
 
+from iodaemon.core.scratch import DiskId
 from iodaemon.core.storage import (
     Allocation,
     Disk,
-    DiskId,
     Storage,
     StorageLedger,
     StorageNode,

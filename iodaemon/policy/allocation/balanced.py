@@ -20,14 +20,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from iodaemon.core.storage import (
-    Allocation,
-    DiskId,
-    Refusal,
-    StorageNode,
-    StorageRequest,
-    StorageView,
-)
+from iodaemon.core.scratch import DiskId
+from iodaemon.core.storage import Allocation, Refusal, StorageNode, StorageRequest, StorageView
 from iodaemon.policy.space import no_room, peak_bytes
 
 _Rank = tuple[float, float]

@@ -25,14 +25,8 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.core.storage import (
-    Allocation,
-    DiskId,
-    Refusal,
-    StorageNode,
-    StorageRequest,
-    StorageView,
-)
+from iodaemon.core.scratch import DiskId
+from iodaemon.core.storage import Allocation, Refusal, StorageNode, StorageRequest, StorageView
 from iodaemon.policy.space import no_room
 
 _GB: Final = 1e9

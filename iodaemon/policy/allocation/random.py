@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
-from iodaemon.core.storage import DiskId, Refusal, StorageRequest, StorageView
+from iodaemon.core.scratch import DiskId
+from iodaemon.core.storage import Refusal, StorageRequest, StorageView
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):

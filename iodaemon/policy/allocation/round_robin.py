@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import msgspec
 
-from iodaemon.core.storage import Disk, DiskId, Refusal, Storage, StorageRequest, StorageView
+from iodaemon.core.scratch import DiskId
+from iodaemon.core.storage import Disk, Refusal, Storage, StorageRequest, StorageView
 from iodaemon.policy.space import free_bytes, no_room
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import msgspec
 
-from iodaemon.core.storage import DiskId, Refusal, StorageRequest, StorageView
+from iodaemon.core.scratch import DiskId
+from iodaemon.core.storage import Refusal, StorageRequest, StorageView
 from iodaemon.policy.space import free_bytes
 
 

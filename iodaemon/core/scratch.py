@@ -1,0 +1,53 @@
+"""Space of storage tiers that a job asks for, and what it holds of them while it runs."""
+
+from __future__ import annotations
+
+from typing import Literal, NewType
+
+import msgspec
+
+TierName = NewType("TierName", str)
+DiskId = NewType("DiskId", str)
+"""Unique among all disks of a storage."""
+Fallback = Literal["slow", "wait", "fail"]
+"""What becomes of a request that no disk can hold now: the slowest tier, later, or its end."""
+
+
+class ScratchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Space that a job wants for its run.
+
+    Attributes:
+        size_bytes: above 0.
+        tier: which one. None: the admission rule chooses (``--fast``); rules that do not, take
+            the fastest.
+        fallback: if that has no room.
+        input_path: what is copied in before the command runs. None: nothing.
+        output_path: where what it leaves is copied after. None: nothing is kept.
+        input_bytes: how much is copied in; 0: nobody knows.
+        output_bytes: how much is expected to be copied out; 0: nobody knows.
+        data_bytes: what the job moves in between and does not keep; 0: nobody knows.
+    """
+
+    size_bytes: int
+    tier: TierName | None = None
+    fallback: Fallback = "wait"
+    input_path: str | None = None
+    output_path: str | None = None
+    input_bytes: int = 0
+    output_bytes: int = 0
+    data_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a request for nothing."""
+        if self.size_bytes < 1:
+            raise ValueError("scratch space must be at least one byte")
+        if min(self.input_bytes, self.output_bytes, self.data_bytes) < 0:
+            raise ValueError("input, output and data are 0 bytes or more")
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """Space on one disk that a job holds."""
+
+    tier: TierName
+    disk: DiskId
+    size_bytes: int

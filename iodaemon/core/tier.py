@@ -1,0 +1,40 @@
+"""Tiers: classes of storage of which jobs get directories of their own for as long as they run."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from iodaemon.core.scratch import TierName
+from iodaemon.core.storage import Storage
+
+
+class Tier(msgspec.Struct, frozen=True, kw_only=True):
+    """A class of storage.
+
+    Attributes:
+        name: unique.
+        storage: its disks. None: a tier without space to hand out, whose capacity nobody counts.
+        bandwidth_bytes_per_s: between the jobs and all of its disks together.
+        staging_bytes_per_s: between it and the slowest tier; infinite for that one itself.
+        split_bytes: a larger request is split over several disks. None: never.
+    """
+
+    name: TierName
+    storage: Storage | None
+    bandwidth_bytes_per_s: float
+    staging_bytes_per_s: float = math.inf
+    split_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no data can pass."""
+        if not min(self.bandwidth_bytes_per_s, self.staging_bytes_per_s) > 0.0:
+            raise ValueError(f"tier {self.name}: its bandwidths must be above 0")
+        if self.split_bytes is not None and self.split_bytes < 1:
+            raise ValueError(f"tier {self.name}: split_bytes must be at least 1")
+
+    @property
+    def capacity_bytes(self) -> float:
+        """Of all its disks; infinite where nobody counts."""
+        return math.inf if self.storage is None else float(self.storage.capacity_bytes)
