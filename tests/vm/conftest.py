@@ -24,7 +24,7 @@ for unit in iodaemon iodaemon-keeper; do
         echo "$unit $(cat $task/comm): waits in $(cat $task/wchan), call $(cat $task/syscall)"
     done
 done
-journalctl --no-pager -n 40 -u 'iodaemon*'
+journalctl --no-pager -n 40 -u 'iodaemon*' -u by-hand
 """
 """Whether what does not answer waits, and for what, or only starves."""
 
