@@ -1,5 +1,8 @@
 """What a configuration that is read again changes, setting by setting."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from iodaemon.config import (
@@ -61,6 +64,24 @@ def test_every_setting_is_tried_here(plain):
 
     assert set(OTHER) == settings - {"file", "origins", "is_system"}
     assert set(NEEDS_RESTART) <= set(OTHER)
+
+
+def test_the_page_tells_of_every_setting_when_it_counts(plain):
+    page = (Path(__file__).parents[1] / "docs/care.md").read_text()
+    rows = re.findall(r"^\| (`.+?) \| (.+?) \|$", page.partition("## Reload")[2], re.MULTILINE)
+    counts = {}
+    for names, told in rows:
+        table = ""
+        for inner in re.findall(r"`(.+?)`", names):
+            head, _, key = inner.rpartition("] ")
+            table = head.strip("[") or table
+            counts[f"{table}.{key}" if table and not key.startswith("[") else key] = told
+
+    restart = {name for name, told in counts.items() if told.startswith("needs a restart")}
+    settings = {each.path for each in describe_settings(plain) if each.key}
+    named = {name for name in settings if name in counts or f"[{name.split('.')[0]}]" in counts}
+    assert set(NEEDS_RESTART) == restart
+    assert settings - {"file", "origins", "is_system"} == named
 
 
 @pytest.mark.parametrize("setting", OTHER)

@@ -66,7 +66,7 @@ class Server:
         self._ending = asyncio.Event()
         self._runner: web.AppRunner | None = None
         self._listening: asyncio.Server | None = None
-        self._path: Path | None = None
+        self._made: tuple[Path, int] | None = None  # the socket's file and its inode
         self._accounts = Accounts()
         self._lookup = Lookup(
             driver,
@@ -113,7 +113,7 @@ class Server:
             self._listening = await loop.create_unix_server(make, str(path), backlog=_BACKLOG)
         finally:
             os.umask(old_mask)
-        self._path = path
+        self._remember_socket(path)
 
     async def close(self) -> None:
         """Answer no more; streams end, and the socket is gone."""
@@ -125,8 +125,18 @@ class Server:
         if self._runner is not None:
             await self._runner.cleanup()
         self._queries.close()
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
+        self._remove_socket()
+
+    def _remember_socket(self, path: Path) -> None:
+        self._made = (path, path.lstat().st_ino)
+
+    def _remove_socket(self) -> None:
+        """Ours alone: systemd may have put its own in place, for the daemon that comes next."""
+        if self._made is not None:
+            path, inode = self._made
+            with contextlib.suppress(FileNotFoundError):
+                if path.lstat().st_ino == inode:
+                    path.unlink()
 
     def _make_app(self) -> web.Application:
         app = web.Application(middlewares=[self._guard], client_max_size=_LARGEST_BODY_BYTES)

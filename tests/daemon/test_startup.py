@@ -119,6 +119,16 @@ def test_the_socket_of_a_killed_daemon_is_replaced(places):
         assert [] == client.jobs()["jobs"]
 
 
+def test_a_socket_that_another_has_put_in_place_of_its_own_is_left_there(places):
+    path = places[1] / "iod.sock"
+    with daemon(*places) as (_, process), socket.socket(socket.AF_UNIX) as other:
+        path.unlink()
+        other.bind(str(path))
+        stop(process)
+
+        assert path.is_socket()
+
+
 def test_both_directories_may_be_one(tmp_path):
     with daemon(tmp_path / "both", tmp_path / "both") as (client, _):
         assert [] == client.jobs()["jobs"]

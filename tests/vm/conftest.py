@@ -24,7 +24,7 @@ for unit in iodaemon iodaemon-keeper; do
         echo "$unit $(cat $task/comm): waits in $(cat $task/wchan), call $(cat $task/syscall)"
     done
 done
-journalctl --no-pager -n 40 -u 'iodaemon*'
+journalctl --no-pager -n 40 -u 'iodaemon*' -u by-hand
 """
 """Whether what does not answer waits, and for what, or only starves."""
 
@@ -52,7 +52,9 @@ def pytest_runtest_protocol(item, nextitem):
     again = bool(failed) and not item.config.getoption("--once", False)
     if failed:
         told = "\n".join([*(each.longreprtext for each in failed), evidence()])
-        RECORD.failures.append((item.nodeid, told))
+        reporter = item.config.pluginmanager.get_plugin("terminalreporter")
+        reporter.section(f"first failure: {item.nodeid}")  # now: a run may be long, or be ended
+        reporter.write_line(told)
         item.session._setupstate.teardown_exact(None)  # nobody goes on with this machine
     if again:
         item._initrequest()
@@ -79,9 +81,6 @@ def evidence():
 def pytest_terminal_summary(terminalreporter, exitstatus, config):
     if not RECORD.checks:
         return
-    for name, text in RECORD.failures:
-        terminalreporter.section(f"first failure: {name}")
-        terminalreporter.write_line(text)
     terminalreporter.section("virtual server")
     terminalreporter.write_line(RECORD.section(int(exitstatus)))
     if config.getoption("--write", False):

@@ -45,8 +45,6 @@ class Record:
         self.machine = None
         """The one that runs now."""
         self.checks = []
-        self.failures = []
-        """Of each test's first try: name, what was said, and what the machine then said."""
 
     def step(self, what, began_s):
         """Took from then until now, by ``time.monotonic``."""
