@@ -62,6 +62,7 @@ def renewed(job: Job) -> Job:
         io=IoTotals(),
         started_because=None,
         expected=None,
+        tier=None,
     )
 
 

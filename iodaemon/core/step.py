@@ -5,8 +5,17 @@ Handlers (``react``) and the controller write through it, so that every change i
 
 from __future__ import annotations
 
-from iodaemon.core.decision import ACTED, Decision, Evidence, Plan, ShadowStep, Stop, Transition
-from iodaemon.core.job import Job, JobId, JobState, Reason
+from iodaemon.core.decision import (
+    ACTED,
+    Decision,
+    Evidence,
+    Free,
+    Plan,
+    ShadowStep,
+    Stop,
+    Transition,
+)
+from iodaemon.core.job import LIVE, Job, JobId, JobState, Reason
 from iodaemon.core.life import moved, renewed
 from iodaemon.core.state import State, with_fields
 
@@ -85,6 +94,8 @@ class Step:
         self._transitions.append(
             Transition(job_id=job.id, at_s=at_s, before=before, after=to, reason=reason)
         )
+        if job.shares and before in LIVE and to not in LIVE:
+            self.decide(Free(job_id=job.id, attempt=job.attempt))
 
     def stop(self, job: Job, end: JobState, reason: Reason, grace_s: float) -> None:
         """Ask a live job to end; after the grace time it is killed, and its end is called so."""

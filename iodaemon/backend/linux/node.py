@@ -20,6 +20,7 @@ from iodaemon.backend.linux.link import KeeperLink
 from iodaemon.backend.linux.protocol import Message
 from iodaemon.backend.linux.reading import NodeReader
 from iodaemon.backend.linux.track import Track
+from iodaemon.core import decision as to_do
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Decision, Grant, Kill, Reject, Resume, Start, Stop, Suspend
 from iodaemon.core.job import Job, JobId, JobState
@@ -43,7 +44,7 @@ Launch = Mapping[str, Any]
 class LinuxNode:
     """One Linux server. Use from one event loop; counters are read in a thread of their own."""
 
-    offers = frozenset({Start, Suspend, Resume, Stop, Kill, Reject, Grant})
+    offers = frozenset({Start, Suspend, Resume, Stop, Kill, Reject, Grant, to_do.Free})
 
     def __init__(
         self,
@@ -152,6 +153,9 @@ class LinuxNode:
                 self._spawn(self._signal(decision.job_id, attempt, _SIGTERM))
             case Kill():
                 self._spawn(self._kill(decision.job_id, self._attempts.get(decision.job_id)))
+            case to_do.Free():
+                removed = outcome.removed(decision, self._timeline.now_s)
+                asyncio.get_running_loop().call_soon(self._post, removed)
             case Reject() | Grant():
                 pass
             case _:

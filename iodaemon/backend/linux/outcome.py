@@ -9,6 +9,7 @@ from typing import Final
 from iodaemon.backend.linux.process import read_boot_id
 from iodaemon.backend.linux.protocol import Message
 from iodaemon.core import event as ev
+from iodaemon.core.decision import Free
 from iodaemon.core.job import Exit, IoTotals, JobId
 from iodaemon.units import format_bytes
 
@@ -144,3 +145,8 @@ def lost(job_id: JobId, attempt: int, note: str, now_s: float, *, by_reboot: boo
         note=note,
         by_reboot=by_reboot,
     )
+
+
+def removed(free: Free, now_s: float) -> ev.ScratchRemoved:
+    """That nothing is left of an attempt in its space."""
+    return ev.ScratchRemoved(at_s=now_s, job_id=free.job_id, attempt=free.attempt)
