@@ -19,8 +19,8 @@ from iodaemon.core.decision import (
     Plan,
     Reject,
     Resume,
-    Start,
     Suspend,
+    start_of,
 )
 from iodaemon.core.error import InvariantError
 from iodaemon.core.job import SUSPENDED, Job, JobId, JobState, Reason
@@ -269,15 +269,7 @@ class Controller:
         if job.spec.scratch is not None:
             job = with_fields(job, shares=shares, tier=self.state.stock.tier_of(shares))
         step.move(job, JobState.STARTING, placed.why)
-        step.decide(
-            Start(
-                job_id=job.id,
-                attempt=job.attempt,
-                partition=placed.partition,
-                slots=job.slots,
-                shares=shares,
-            )
-        )
+        step.decide(start_of(job))
 
     def _agree_on_freezing(self, step: Step) -> None:
         """Ask the world for what the two hold bits say, where that was not asked yet."""

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from iodaemon.core.job import JobId, JobState, Reason
+from iodaemon.core.job import Job, JobId, JobState, Reason
 from iodaemon.core.platform import PartitionId, SlotId
 from iodaemon.core.scratch import Share
 
@@ -32,6 +32,23 @@ class Start(_Decision, frozen=True):
     partition: PartitionId
     slots: tuple[SlotId, ...]
     shares: tuple[Share, ...] = ()
+
+
+def start_of(job: Job) -> Start:
+    """The start of a job that has its slots and its space.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if job.partition is None:
+        raise ValueError(f"job {job.id} has no partition")
+    return Start(
+        job_id=job.id,
+        attempt=job.attempt,
+        partition=job.partition,
+        slots=job.slots,
+        shares=job.shares,
+    )
 
 
 class Suspend(_Decision, frozen=True):

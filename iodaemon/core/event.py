@@ -163,6 +163,19 @@ class ScratchKept(_Event, frozen=True):
     problem: str
 
 
+class ScratchUsed(_Event, frozen=True):
+    """How much a job that runs has in its space, told when that comes to be more than it asked for.
+
+    ``is_over`` is False once it is not any more; with ``ends`` a job that has more is ended.
+    """
+
+    job_id: JobId
+    attempt: int
+    used_bytes: int
+    is_over: bool
+    ends: bool = False
+
+
 class ScratchUnwanted(_Event, frozen=True):
     """Somebody wants what is kept in the space of a job that does not run to be removed."""
 
@@ -232,6 +245,7 @@ JobEvent = (
     | PhaseDone
     | ScratchRemoved
     | ScratchKept
+    | ScratchUsed
     | ScratchUnwanted
     | TimerFired
     | StartsBlocked

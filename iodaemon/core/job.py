@@ -250,6 +250,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         expected: what its I/O was thought to be when it started. None: nothing was known.
         shares: the space of tiers that it holds, from its start until nothing of it is left.
         tier: the tier that it was started on, which it keeps; None: it asked for none.
+        scratch_over: that it has more in its space than it asked for. None: it has not.
         scratch_kept: why what it has in its space is still there, though it ended. None: it is not.
     """
 
@@ -287,6 +288,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     expected: Prediction | None = None
     shares: tuple[Share, ...] = ()
     tier: TierName | None = None
+    scratch_over: Reason | None = None
     scratch_kept: Reason | None = None
 
     @property

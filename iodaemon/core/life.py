@@ -92,4 +92,5 @@ def _let_go(job: Job) -> Job:
         stop=None,
         stop_reason=None,
         kill_at_s=None,
+        scratch_over=None,
     )

@@ -54,7 +54,7 @@ def react(step: Step, event: ev.JobEvent) -> None:
             job = step.state.jobs.get(event.job_id)
             if job is not None and job.is_live:
                 hear(step, event, job)
-        case ev.ScratchRemoved() | ev.ScratchKept() | ev.ScratchUnwanted():
+        case ev.ScratchRemoved() | ev.ScratchKept() | ev.ScratchUsed() | ev.ScratchUnwanted():
             job = step.state.jobs.get(event.job_id)
             if job is not None and job.shares:
                 hear_of_scratch(step, event, job)

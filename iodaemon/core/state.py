@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from iodaemon.core.bandwidth import Meter
-from iodaemon.core.decision import Evidence
+from iodaemon.core.decision import Evidence, Free
 from iodaemon.core.drain import Drain
 from iodaemon.core.error import InvariantError
 from iodaemon.core.experience import Experience
@@ -156,6 +156,12 @@ class State:
             return unready
         told = self.users.limit_of(job) or self.queue_reason(job_id)
         return told or self.users.sharing.behind
+
+    @property
+    def unfreed(self) -> list[Free]:
+        """What is to be asked of the backend again after a restart: jobs that still hold space."""
+        jobs = (self.jobs[job_id] for job_id in self.stock.holders)
+        return [Free(job_id=j.id, attempt=j.attempt) for j in jobs if j.state not in LIVE]
 
     def queue_reason(self, job_id: JobId) -> Reason | None:
         """What the admission says of a job that waits; None: that others came earlier."""

@@ -9,8 +9,8 @@ from typing import Final
 from iodaemon.backend.linux.process import read_boot_id
 from iodaemon.backend.linux.protocol import Message
 from iodaemon.core import event as ev
-from iodaemon.core.decision import Free
-from iodaemon.core.job import Exit, IoTotals, JobId
+from iodaemon.core.job import Exit, IoTotals, Job, JobId, JobState
+from iodaemon.core.platform import Platform
 from iodaemon.units import format_bytes
 
 _TOLD_BY_SIGTERM: Final = 128 + signal.SIGTERM
@@ -147,6 +147,10 @@ def lost(job_id: JobId, attempt: int, note: str, now_s: float, *, by_reboot: boo
     )
 
 
-def removed(free: Free, now_s: float) -> ev.ScratchRemoved:
-    """That nothing is left of an attempt in its space."""
-    return ev.ScratchRemoved(at_s=now_s, job_id=free.job_id, attempt=free.attempt)
+def why_not_started(job: Job, platform: Platform) -> str:
+    """Why a start that was written down and never asked for is not to be; empty: it is."""
+    if job.state is JobState.STOPPING or job.partition is None:
+        return "cancelled before it was started"
+    if not platform.has_slots(job.partition, job.slots):
+        return "the CPUs it was to have are there no longer"
+    return ""
