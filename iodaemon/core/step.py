@@ -5,6 +5,7 @@ Handlers (``react``) and the controller write through it, so that every change i
 
 from __future__ import annotations
 
+from iodaemon.core.charge import slow_tier_s
 from iodaemon.core.decision import (
     ACTED,
     Decision,
@@ -15,7 +16,7 @@ from iodaemon.core.decision import (
     Stop,
     Transition,
 )
-from iodaemon.core.job import LIVE, Job, JobId, JobState, Reason
+from iodaemon.core.job import FINAL, LIVE, Job, JobId, JobState, Reason
 from iodaemon.core.life import moved, renewed
 from iodaemon.core.state import State, with_fields
 
@@ -90,7 +91,10 @@ class Step:
         """
         before = job.state
         at_s = self.now_s if happened_s is None else min(self.now_s, max(happened_s, job.since_s))
-        self.put(moved(job, to, at_s, reason))
+        after = moved(job, to, at_s, reason)
+        if job.tier is not None and to in FINAL:
+            after = with_fields(after, charged_s=slow_tier_s(after, self.state.stock.tiers))
+        self.put(after)
         self._transitions.append(
             Transition(job_id=job.id, at_s=at_s, before=before, after=to, reason=reason)
         )

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from iodaemon.core.scratch import TierName
-from iodaemon.core.storage import AllocationRule, Storage
+from iodaemon.core.storage import AllocationRule, Disk, Storage
 
 DiskKind = Literal["nvme", "ssd", "hdd", "memory"]
 
@@ -65,3 +65,8 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True):
     def capacity_bytes(self) -> float:
         """Of all its disks; infinite where nobody counts."""
         return math.inf if self.storage is None else float(self.storage.capacity_bytes)
+
+    @property
+    def disks(self) -> tuple[Disk, ...]:
+        """All of them; empty where nobody counts."""
+        return () if self.storage is None else self.storage.disks
