@@ -143,7 +143,7 @@ class StateView:
         """A fresh scratch copy to plan starts on."""
         if not self._state.stock.tiers:
             return Draft(self, self.rules.placement)
-        space = StockDraft(self._state.stock, self.rng, self.now_s)
+        space = StockDraft(self._state.stock, self.rng, self.now_s, self._state.clearing)
         self._drafts.append(space)
         return Draft(self, self.rules.placement, space)
 

@@ -224,6 +224,11 @@ class Draft:
             raise KeyError(tier)
         return self._stock.ledger(tier)
 
+    @property
+    def clearing(self) -> tuple[JobId, ...]:
+        """Jobs that have ended and whose space is about to be given back."""
+        return () if self._stock is None else self._stock.clearing
+
     def expected(self, job_id: JobId) -> Prediction:
         """What the job moves as a mean over its whole run."""
         return self._view.expected(job_id)
