@@ -10,6 +10,8 @@ import random
 from collections.abc import Sequence
 from typing import Any, Final
 
+import msgspec
+
 from iodaemon.core import event as ev
 from iodaemon.core.allotting import NO_SPACE_AT_ALL
 from iodaemon.core.decision import (
@@ -31,6 +33,7 @@ from iodaemon.core.rule import Explaining, Mode, Rules
 from iodaemon.core.state import State, with_fields
 from iodaemon.core.state_view import StateView
 from iodaemon.core.step import Step
+from iodaemon.core.stock import StockDraft
 
 WALLTIME_GRACE_S: Final = 10.0
 """From SIGTERM to SIGKILL for a job past its walltime (the CLI's default for cancel as well)."""
@@ -237,11 +240,16 @@ class Controller:
         self.state.reservations = plan.reservations
         for job_id, reason in plan.rejects.items():
             self._reject(step, job_id, reason)
+        lacking: dict[JobId, Reason] = {}
         for placed in plan.starts:
-            self._start(step, placed)
+            found = self._with_space(step, placed)
+            if isinstance(found, Reason):
+                lacking[placed.job_id] = found
+            else:
+                self._start(step, found)
         self.state.reasons = {
             job_id: reason
-            for job_id, reason in plan.reasons.items()
+            for job_id, reason in {**plan.reasons, **lacking}.items()
             if self.state.jobs[job_id].state is JobState.PENDING
         }
         self.state.reason_of_rest = plan.rest
@@ -258,6 +266,20 @@ class Controller:
             self._reject(step, job_id, reason)
         return bool(ends)
 
+    def _with_space(self, step: Step, placed: Placed) -> Placed | Reason:
+        """The start with the space that its job asked for, where the rule did not look for any."""
+        job = self.state.jobs[placed.job_id]
+        if job.spec.scratch is None or placed.tier is not None:
+            return placed
+        draft = StockDraft(self.state.stock, self._rng, step.now_s)
+        found = draft.find(job)
+        if isinstance(found, Reason):
+            return found
+        shares = draft.take(job)
+        draft.commit()
+        where = draft.tier_of(shares)
+        return msgspec.structs.replace(placed, shares=shares, tier=where)
+
     def _start(self, step: Step, placed: Placed) -> None:
         job, shares = self.state.jobs[placed.job_id], placed.shares
         slots = self.state.choose_slots(placed.partition, job.spec.cpus)
@@ -267,7 +289,7 @@ class Controller:
         job = with_fields(job, attempt=job.attempt + 1, partition=placed.partition, slots=slots)
         job = with_fields(job, started_because=placed.why, expected=expected)
         if job.spec.scratch is not None:
-            job = with_fields(job, shares=shares, tier=self.state.stock.tier_of(shares))
+            job = with_fields(job, shares=shares, tier=placed.tier)
         step.move(job, JobState.STARTING, placed.why)
         step.decide(start_of(job))
 

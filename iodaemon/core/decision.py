@@ -13,7 +13,7 @@ import msgspec
 
 from iodaemon.core.job import Job, JobId, JobState, Reason
 from iodaemon.core.platform import PartitionId, SlotId
-from iodaemon.core.scratch import Share
+from iodaemon.core.scratch import Share, TierName
 
 _NONE: Mapping[Any, Any] = MappingProxyType({})
 
@@ -101,12 +101,15 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         why: why it starts before others that came earlier. None: it does not.
         shares: space of tiers that it gets.
+        tier: where that is, or where it goes without. None: it asked for none; or the rule looked
+            at no space, and the controller does.
     """
 
     job_id: JobId
     partition: PartitionId
     why: Reason | None = None
     shares: tuple[Share, ...] = ()
+    tier: TierName | None = None
 
 
 class Weighed(msgspec.Struct, frozen=True, kw_only=True):

@@ -81,11 +81,11 @@ class Stock:
             for disk in ledger.storage.disks
         }
 
-    def tier_of(self, shares: Sequence[Share]) -> TierName | None:
-        """Where a job with these shares of a request is; without any: the slowest."""
+    def tier_of(self, shares: Sequence[Share], named: TierName | None = None) -> TierName | None:
+        """Where a job with these shares is; without any: as named, or the slowest."""
         if shares:
             return shares[0].tier
-        return self.tiers[-1].name if self.tiers else None
+        return named or (self.tiers[-1].name if self.tiers else None)
 
     def follow(self, before: Job | None, after: Job | None) -> None:
         """A record is replaced: give back what it held, take what it holds now."""
@@ -211,6 +211,10 @@ class StockDraft:
             self._memories[found[0].tier] = memory
         self.started.add(job.id)
         return found
+
+    def tier_of(self, shares: Sequence[Share], named: TierName | None = None) -> TierName | None:
+        """Where a job with these shares of its request is."""
+        return self._stock.tier_of(shares, named)
 
     def commit(self) -> None:
         """What was started here is carried out: the rules remember it."""

@@ -292,15 +292,17 @@ class Draft:
             InvariantError: there is no space for it, as ``place`` says.
         """
         shares: tuple[Share, ...] = ()
+        where: TierName | None = None
         if job.spec.scratch is not None and self._stock is not None:
             shares = self._stock.take(job, tier)
+            where = self._stock.tier_of(shares, tier)
         self._taken[partition_id] = self._taken.get(partition_id, 0) + job.spec.cpus
         self._started.append(
             msgspec.structs.replace(job, partition=partition_id)
             if not shares
             else msgspec.structs.replace(job, partition=partition_id, shares=shares)
         )
-        return Placed(job_id=job.id, partition=partition_id, why=why, shares=shares)
+        return Placed(job_id=job.id, partition=partition_id, why=why, shares=shares, tier=where)
 
     def _place(self, job: Job, aside: Mapping[PartitionId, int] | None) -> PartitionId | NotNow:
         if aside is None:

@@ -276,8 +276,9 @@ def _left(job: Job) -> str:
         return ""
     if job.scratch_kept is None:
         return "; its scratch space is being cleared"
-    kept = job.scratch_kept.text
-    return f"; its scratch space is kept: {kept}; 'iod scratch remove {job.id}' frees it"
+    names = (f"{share.disk}/.iodaemon/{job.id}-{job.attempt}-*" for share in job.shares)
+    where, why = " and ".join(names), job.scratch_kept.text
+    return f"; its scratch space {where} is kept: {why}; 'iod scratch remove {job.id}' frees it"
 
 
 def _ended(job: Job) -> str:

@@ -19,9 +19,10 @@ from iodaemon.core.allotting import (
     told_bytes,
     why_never,
 )
-from iodaemon.core.decision import AdmissionPlan, Free, Kill, Reject, Start, Stop
+from iodaemon.core.decision import AdmissionPlan, Free, Kill, Placed, Reject, Start, Stop
 from iodaemon.core.error import InvariantError
 from iodaemon.core.job import Exit, JobId, JobState
+from iodaemon.core.platform import PartitionId
 from iodaemon.core.scratch import DiskId, ScratchRequest, Share, TierName
 from iodaemon.core.state import State
 from iodaemon.core.storage import (
@@ -303,6 +304,28 @@ def test_a_rule_that_names_a_tier_gets_that_one_and_no_other():
     assert "Storage" == asked["fast"].reason.code
     assert (0, "middle", {"middle0": 40}) == (asked["slow"], rig.job().tier, sizes_of(rig.job()))
     rig.backend.take()
+
+
+@pytest.mark.parametrize(
+    ("fallback", "state"),
+    [("wait", JobState.PENDING), ("slow", JobState.STARTING), ("fail", JobState.FAILED)],
+)
+def test_a_rule_that_looks_at_no_space_starts_nobody_without_it(fallback, state):
+    class Careless:
+        def decide(self, view, memory):
+            starts = (Placed(job_id=each.id, partition=PartitionId(0)) for each in view.pending)
+            return AdmissionPlan(starts=tuple(starts)), memory
+
+    rig = machine(tier("fast", 100), tier("slow"))
+    rig.controller.use(msgspec.structs.replace(rig.controller.rules, admission=Careless()))
+    rig.step(submitted(job(1, scratch=wants(60))))
+    rig.step(submitted(job(2, scratch=wants(60, fallback=fallback))))
+    rig.backend.take()
+
+    assert {"fast0": 60} == sizes_of(rig.job(1))
+    assert state is rig.job(2).state
+    if state is JobState.PENDING:
+        assert "Storage" == rig.state.reason(JobId(2)).code
 
 
 def fcfs(*tiers, slots=4):
