@@ -102,6 +102,8 @@ def _subject(session: Session) -> Subject:
         running=running,
         service_uid=service_uid,
         keeper_dir=Path(places.get("keeper_dir", config.keeper_state)),
+        tiers=config.tier if config.backend == "linux" else {},
+        node=node or None,
     )
 
 

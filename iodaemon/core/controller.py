@@ -10,7 +10,10 @@ import random
 from collections.abc import Sequence
 from typing import Any, Final
 
+import msgspec
+
 from iodaemon.core import event as ev
+from iodaemon.core.allotting import NO_SPACE_AT_ALL
 from iodaemon.core.decision import (
     AdmissionPlan,
     Kill,
@@ -18,9 +21,10 @@ from iodaemon.core.decision import (
     Plan,
     Reject,
     Resume,
-    Start,
     Suspend,
+    start_of,
 )
+from iodaemon.core.error import InvariantError
 from iodaemon.core.job import SUSPENDED, Job, JobId, JobState, Reason
 from iodaemon.core.phase import grant, wait_ends_s
 from iodaemon.core.react import react
@@ -29,6 +33,7 @@ from iodaemon.core.rule import Explaining, Mode, Rules
 from iodaemon.core.state import State, with_fields
 from iodaemon.core.state_view import StateView
 from iodaemon.core.step import Step
+from iodaemon.core.stock import StockDraft
 
 WALLTIME_GRACE_S: Final = 10.0
 """From SIGTERM to SIGKILL for a job past its walltime (the CLI's default for cancel as well)."""
@@ -93,7 +98,8 @@ class Controller:
         rule = self.rules.admission
         if job.state is not JobState.PENDING or not isinstance(rule, Explaining):
             return ""
-        view = StateView(self.state, self.rules, self._now_s, self._rng)
+        rng = random.Random(0)  # noqa: S311 - a question must not change what is decided next
+        view = StateView(self.state, self.rules, self._now_s, rng)
         return rule.explain(view, job, self._admission_memory)
 
     def _reconfigure(self, step: Step, event: ev.Reconfigured) -> None:
@@ -220,38 +226,72 @@ class Controller:
     # -- rules -------------------------------------------------------------------------------
 
     def _admit(self, step: Step) -> None:
-        if not self.state.may_start:
-            return
-        plan, memory = self.rules.admission.decide(
-            StateView(self.state, self.rules, step.now_s, self._rng), self._admission_memory
-        )
-        self._admission_memory = memory
-        self._carry_out(step, plan)
+        """Asked again where jobs ended that would wait for space and asked to fail instead."""
+        while self.state.may_start:
+            view = StateView(self.state, self.rules, step.now_s, self._rng)
+            plan, memory = self.rules.admission.decide(view, self._admission_memory)
+            self._admission_memory = memory
+            view.commit(plan)
+            self._carry_out(step, plan)
+            if not self._end_for_want_of_space(step):
+                return
 
     def _carry_out(self, step: Step, plan: AdmissionPlan) -> None:
         self.state.reservations = plan.reservations
         for job_id, reason in plan.rejects.items():
-            step.move(self.state.jobs[job_id], JobState.FAILED, reason)
-            step.decide(Reject(job_id=job_id, reason=reason))
+            self._reject(step, job_id, reason)
+        lacking: dict[JobId, Reason] = {}
         for placed in plan.starts:
-            self._start(step, placed)
+            found = self._with_space(step, placed)
+            if isinstance(found, Reason):
+                lacking[placed.job_id] = found
+            else:
+                self._start(step, found)
         self.state.reasons = {
             job_id: reason
-            for job_id, reason in plan.reasons.items()
+            for job_id, reason in {**plan.reasons, **lacking}.items()
             if self.state.jobs[job_id].state is JobState.PENDING
         }
         self.state.reason_of_rest = plan.rest
 
-    def _start(self, step: Step, placed: Placed) -> None:
+    def _reject(self, step: Step, job_id: JobId, reason: Reason) -> None:
+        step.move(self.state.jobs[job_id], JobState.FAILED, reason)
+        step.decide(Reject(job_id=job_id, reason=reason))
+
+    def _end_for_want_of_space(self, step: Step) -> bool:
+        """Whether any job did."""
+        reasons = self.state.reasons.items()
+        ends = [(job_id, why) for job_id, why in reasons if why.code == NO_SPACE_AT_ALL]
+        for job_id, reason in ends:
+            self._reject(step, job_id, reason)
+        return bool(ends)
+
+    def _with_space(self, step: Step, placed: Placed) -> Placed | Reason:
+        """The start with the space that its job asked for, where the rule did not look for any."""
         job = self.state.jobs[placed.job_id]
+        if job.spec.scratch is None or placed.tier is not None:
+            return placed
+        draft = StockDraft(self.state.stock, self._rng, step.now_s)
+        found = draft.find(job)
+        if isinstance(found, Reason):
+            return found
+        shares = draft.take(job)
+        draft.commit()
+        where = draft.tier_of(shares)
+        return msgspec.structs.replace(placed, shares=shares, tier=where)
+
+    def _start(self, step: Step, placed: Placed) -> None:
+        job, shares = self.state.jobs[placed.job_id], placed.shares
         slots = self.state.choose_slots(placed.partition, job.spec.cpus)
+        if not self.state.stock.has_room(shares):
+            raise InvariantError(f"job {job.id} was promised space that is not free")
         expected = self.state.outlook.hint(job)
         job = with_fields(job, attempt=job.attempt + 1, partition=placed.partition, slots=slots)
         job = with_fields(job, started_because=placed.why, expected=expected)
+        if job.spec.scratch is not None:
+            job = with_fields(job, shares=shares, tier=placed.tier)
         step.move(job, JobState.STARTING, placed.why)
-        step.decide(
-            Start(job_id=job.id, attempt=job.attempt, partition=placed.partition, slots=job.slots)
-        )
+        step.decide(start_of(job))
 
     def _agree_on_freezing(self, step: Step) -> None:
         """Ask the world for what the two hold bits say, where that was not asked yet."""

@@ -11,9 +11,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from iodaemon.core.job import JobId, JobState, Reason
+from iodaemon.core.job import Job, JobId, JobState, Reason
 from iodaemon.core.platform import PartitionId, SlotId
-from iodaemon.core.scratch import Share
+from iodaemon.core.scratch import Share, TierName
 
 _NONE: Mapping[Any, Any] = MappingProxyType({})
 
@@ -23,11 +23,32 @@ class _Decision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Start(_Decision, frozen=True):
-    """Run the job's command on these slots. Answered by JobStarted, StartFailed or JobExited."""
+    """Run the job's command on these slots, with this space.
+
+    Answered by JobStarted, StartFailed or JobExited.
+    """
 
     attempt: int
     partition: PartitionId
     slots: tuple[SlotId, ...]
+    shares: tuple[Share, ...] = ()
+
+
+def start_of(job: Job) -> Start:
+    """The start of a job that has its slots and its space.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if job.partition is None:
+        raise ValueError(f"job {job.id} has no partition")
+    return Start(
+        job_id=job.id,
+        attempt=job.attempt,
+        partition=job.partition,
+        slots=job.slots,
+        shares=job.shares,
+    )
 
 
 class Suspend(_Decision, frozen=True):
@@ -56,7 +77,22 @@ class Grant(_Decision, frozen=True):
     """The job has its turn to do I/O. Nothing answers; a backend of real jobs does nothing."""
 
 
-Decision = Start | Suspend | Resume | Stop | Kill | Reject | Grant
+class Free(_Decision, frozen=True):
+    """Remove what is left of an attempt in its space. ScratchRemoved or ScratchKept answers.
+
+    Asked when the attempt has ended, which a backend may know before; once more after a restart;
+    and when somebody wants what was kept to be removed.
+
+    Attributes:
+        attempt: which.
+        is_wanted: somebody said so; without it what has to be kept is kept.
+    """
+
+    attempt: int
+    is_wanted: bool = False
+
+
+Decision = Start | Suspend | Resume | Stop | Kill | Reject | Grant | Free
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,12 +101,15 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         why: why it starts before others that came earlier. None: it does not.
         shares: space of tiers that it gets.
+        tier: where that is, or where it goes without. None: it asked for none; or the rule looked
+            at no space, and the controller does.
     """
 
     job_id: JobId
     partition: PartitionId
     why: Reason | None = None
     shares: tuple[Share, ...] = ()
+    tier: TierName | None = None
 
 
 class Weighed(msgspec.Struct, frozen=True, kw_only=True):

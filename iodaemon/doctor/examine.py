@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -15,6 +16,7 @@ from iodaemon.backend.linux.delegation import find_lack
 from iodaemon.backend.linux.fence import PRESSURE
 from iodaemon.backend.linux.protocol import LOCK_FILE
 from iodaemon.backend.linux.topology import SlotKind
+from iodaemon.config.tier import TierTable
 from iodaemon.doctor import (
     account,
     accounting,
@@ -26,6 +28,7 @@ from iodaemon.doctor import (
     limit,
     place,
     runtime,
+    tier,
     topology,
     version,
 )
@@ -53,6 +56,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         running: those of them that have processes, or the first of many.
         service_uid: of the system's service, which is examined; None: a user's own daemon is.
         keeper_dir: of the service.
+        tiers: of storage, as configured.
+        node: what the running daemon says of the machine; None: none answers.
     """
 
     state_dir: Path
@@ -66,6 +71,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     running: Sequence[account.Running] = ()
     service_uid: int | None = None
     keeper_dir: Path | None = None
+    tiers: Mapping[str, TierTable] = MappingProxyType({})
+    node: Mapping[str, Any] | None = None
 
     @property
     def places(self) -> tuple[Place, ...]:
@@ -141,6 +148,7 @@ def _examine_machine(subject: Subject) -> Iterator[Finding]:
     yield device.judge_path("disk of the state", device.probe_path(subject.state_dir))
     yield device.judge_path("disk of this place", device.probe_path(subject.directory))
     yield from device.judge_disks(device.probe_disks())
+    yield from tier.examine_tiers(subject.tiers, subject.node)
     yield device.judge_pressure(device.probe_pressure())
 
 

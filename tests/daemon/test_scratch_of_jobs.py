@@ -1,0 +1,458 @@
+"""Space of tiers over the API: refused at submission, shown with the job, kept over a restart."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from builders import job, platform, reason
+from hypothesis import given
+from hypothesis import strategies as st
+from process import daemon, fails
+
+from iodaemon.api import scratch as shapes
+from iodaemon.api.scratch import remove_scratch
+from iodaemon.backend.linux.scratch_talk import ScratchTalk
+from iodaemon.core import event as ev
+from iodaemon.core.charge import slow_tier_s
+from iodaemon.core.decision import Free, Start
+from iodaemon.core.job import IoTotals, JobId, JobState
+from iodaemon.core.scratch import DiskId, ScratchRequest, Share, TierName
+from iodaemon.core.state import State
+from iodaemon.core.storage import Disk, Storage, StorageNode
+from iodaemon.core.tier import Tier
+from iodaemon.core.why import explain
+from iodaemon.daemon.launching import launch_record
+from iodaemon.daemon.record import job_record
+from iodaemon.daemon.scratch_record import find_stage
+from iodaemon.daemon.submission import decode_submission, job_maker
+from iodaemon.errors import BackendError, RequestError
+
+GIB = 2**30
+MACHINE = platform(4)
+
+
+def tier(name, size=None, bandwidth=1e9, staging=1e9):
+    disk = Disk(
+        id=DiskId(f"/{name}"),
+        capacity_bytes=size or 1,
+        read_bytes_per_s=1e9,
+        write_bytes_per_s=1e9,
+    )
+    storage = Storage(nodes=(StorageNode(id=name, disks=(disk,)),))
+    return Tier(
+        name=TierName(name),
+        storage=None if size is None else storage,
+        bandwidth_bytes_per_s=bandwidth,
+        staging_bytes_per_s=staging,
+    )
+
+
+TIERS = (tier("fast", 100 * GIB), tier("slow", bandwidth=2e8, staging=float("inf")))
+SHARES = (Share(tier=TierName("fast"), disk=DiskId("/fast"), size_bytes=GIB),)
+
+
+def decoded(**scratch):
+    body = json.dumps({"jobs": [{"command": ["x"], "scratch": scratch}]}).encode()
+    return decode_submission(body, MACHINE, TIERS).jobs[0]
+
+
+# -- submission ------------------------------------------------------------------------------------
+
+
+def test_what_is_asked_for_arrives_as_it_was_said():
+    made = job_maker(
+        decoded(size_bytes=GIB, tier="fast", fallback="slow", input_path="/in", input_bytes=5),
+        1000,
+        "",
+    )(JobId(1), 0.0)
+
+    assert made.spec.scratch == ScratchRequest(
+        size_bytes=GIB, tier=TierName("fast"), fallback="slow", input_path="/in", input_bytes=5
+    )
+
+
+@pytest.mark.parametrize(
+    ("scratch", "line"),
+    [
+        (
+            {"size_bytes": 101 * GIB},
+            "asks for 101 GiB of tier fast, which has 100 GiB; ask for less, or of another tier",
+        ),
+        (
+            {"size_bytes": 1, "tier": "nvme"},
+            "asks for tier nvme, which is not configured; there are: fast, slow",
+        ),
+        (
+            {"size_bytes": GIB, "input_bytes": 2 * GIB},
+            "its input has 2 GiB, more than the 1 GiB of scratch space it asks for; ask for more",
+        ),
+        ({"size_bytes": 1, "input_path": "/a/../b"}, "has '..' in it"),
+        ({"size_bytes": 1, "output_path": "/" + 5000 * "a"}, "too long"),
+        ({"size_bytes": 1, "output_path": "/a\0"}, "NUL"),
+        ({"size_bytes": 1, "output_path": "a"}, "malformed submission"),
+        ({"size_bytes": 0}, "malformed submission"),
+        ({"size_bytes": 2**63}, "malformed submission"),
+        ({"size_bytes": 1, "fallback": "run"}, "malformed submission"),
+        ({"size_bytes": 1, "disk": "a"}, "malformed submission"),
+    ],
+)
+def test_what_can_never_be_met_or_means_nothing_is_refused_in_a_line(scratch, line):
+    with pytest.raises(RequestError) as caught:
+        decoded(**scratch)
+
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_where_no_tier_is_configured_space_is_refused():
+    body = b'{"jobs": [{"command": ["x"], "scratch": {"size_bytes": 1}}]}'
+
+    with pytest.raises(RequestError, match="no tier of storage is configured; go without"):
+        decode_submission(body, MACHINE)
+
+
+def test_too_large_a_request_that_may_fall_back_is_taken():
+    assert decoded(size_bytes=999 * GIB, fallback="slow").scratch.size_bytes == 999 * GIB
+
+
+# -- the launch ------------------------------------------------------------------------------------
+
+
+def launched(request, shares):
+    made = job(1, state=JobState.STARTING, scratch=request, shares=shares, tier="fast")
+    start = Start(job_id=made.id, attempt=1, partition=0, slots=made.slots, shares=shares)
+    return launch_record(made, start, MACHINE, {}, api_socket=Path("/s"), open_files=1)
+
+
+def test_the_keeper_is_told_of_the_disks_and_of_what_is_copied():
+    request = ScratchRequest(
+        size_bytes=GIB, input_path="/in", output_path="/out", output_on="always"
+    )
+    record = launched(request, SHARES)
+
+    assert [{"path": "/fast", "size": GIB}] == record["scratch"]
+    assert {"input": "/in", "output": "/out", "on": "always"} == record["staging"]
+    told = {name: record["environment"][name] for name in ("IOD_TIER", "IOD_INPUT", "IOD_OUTPUT")}
+    assert {"IOD_TIER": "fast", "IOD_INPUT": "/in", "IOD_OUTPUT": "/out"} == told
+
+
+def test_without_shares_nothing_is_made_and_nothing_is_copied():
+    record = launched(ScratchRequest(size_bytes=GIB, input_path="/in"), ())
+
+    assert not record.keys() & {"scratch", "staging"}
+    assert "/in" == record["environment"]["IOD_INPUT"]
+    assert launched(ScratchRequest(size_bytes=GIB), SHARES)["staging"] is None
+
+
+# -- the record ------------------------------------------------------------------------------------
+
+
+def shown(made, directory=Path("/none")):
+    return job_record(made, None, 10.0, directory)
+
+
+def test_the_record_has_the_keys_of_the_clients_type():
+    asked = job(1, scratch=ScratchRequest(size_bytes=GIB))
+
+    assert list(shown(asked)["scratch"]) == list(shapes.Scratch.__annotations__)
+    assert shown(job(1))["scratch"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            (
+                '{"step": "in", "bytes": 1073741824, "total_bytes": 4294967296, "files": 1, '
+                '"total_files": 9, "others": 0}'
+            ),
+            "copies its input in: 1 GiB of 4 GiB (25 %), 1 of 9 files",
+        ),
+        ('{"step": "in", "bytes": 5, "total_bytes": 5, "files": 1, "total_files": 1}', None),
+        (
+            '{"step": "out", "bytes": 0, "total_bytes": 0, "files": 0, "total_files": 0}',
+            "copies its output out: 0 B of 0 B, 0 of 0 files",
+        ),
+        ("{", None),
+        (None, None),
+    ],
+)
+def test_how_far_copying_is_stands_in_the_queue(tmp_path, text, told):
+    (tmp_path / "1.1").mkdir()
+    if text is not None:
+        (tmp_path / "1.1" / "stage.json").write_text(text)
+    request = ScratchRequest(size_bytes=GIB, input_path="/in")
+    made = job(1, state=JobState.RUNNING, scratch=request, shares=SHARES)
+    record = shown(made, tmp_path)
+
+    assert told == (record["reason"] and record["reason"]["text"])
+    assert (told is None) == (record["scratch"]["stage"] is None)
+    assert find_stage(job(1, state=JobState.COMPLETED, scratch=request), tmp_path) is None
+
+
+# -- why -------------------------------------------------------------------------------------------
+
+
+def why(made, *others):
+    state = State(MACHINE, TIERS)
+    for each in (made, *others):
+        state.add(each)
+    state.check()
+    if made.state is JobState.PENDING and not made.shares:
+        state.reasons[made.id] = reason("Storage", "needs 90 GiB of tier fast; 1 GiB are free")
+    told = explain(state, None, made, 10.0)
+    return told.is_so, told.until
+
+
+def test_who_waits_for_space_is_told_who_has_it():
+    waiting = job(9, scratch=ScratchRequest(size_bytes=90 * GIB))
+    shares = (msgspec.structs.replace(SHARES[0], size_bytes=9 * GIB),)
+    runs = job(1, state=JobState.RUNNING, shares=shares)
+    ended = job(2, state=JobState.COMPLETED, shares=SHARES)
+    kept = job(3, state=JobState.FAILED, shares=SHARES, scratch_kept=reason("ScratchKept", "no"))
+
+    assert (
+        "waits: needs 90 GiB of tier fast; 1 GiB are free",
+        (
+            "space of tier fast is given back: job 1 has 9 GiB, job 2 has 1 GiB (ended, is being "
+            "cleared), job 3 has 1 GiB (ended, kept until 'iod scratch remove 3')"
+        ),
+    ) == why(waiting, runs, ended, kept)
+
+
+def test_what_an_ended_job_has_left_is_told():
+    ended = job(2, state=JobState.COMPLETED, shares=SHARES, attempt=1)
+    kept = msgspec.structs.replace(ended, scratch_kept=reason("ScratchKept", "/fast/x: disk full"))
+
+    assert "its scratch space is being cleared" in why(ended)[0]
+    assert (
+        "its scratch space /fast/.iodaemon/2-1-* is kept: /fast/x: disk full; "
+        "'iod scratch remove 2' frees it"
+    ) in why(kept)[0]
+
+
+def test_a_requeued_job_is_told_what_its_last_attempt_holds():
+    again = job(2, shares=SHARES, attempt=1, scratch=ScratchRequest(size_bytes=GIB))
+    kept = msgspec.structs.replace(again, scratch_kept=reason("ScratchKept", "kept for ann"))
+
+    assert "waits until the scratch space of its last attempt has been cleared" in why(again)[0]
+    assert (
+        "waits to run again: kept for ann",
+        "'iod scratch remove 2', once nobody needs that any more",
+    ) == why(kept)
+
+
+def test_what_can_never_start_is_told():
+    told = why(job(2, scratch=ScratchRequest(size_bytes=999 * GIB)))
+
+    assert told[0].startswith("can never start: asks for 999 GiB of tier fast")
+
+
+# -- what is charged -------------------------------------------------------------------------------
+
+
+def ran(run_s, moved, where="fast", **request):
+    asked = ScratchRequest(size_bytes=GIB, **request)
+    io = IoTotals(read_bytes=moved, written_bytes=0)
+    return job(1, state=JobState.COMPLETED, run_s=run_s, io=io, tier=where, scratch=asked)
+
+
+def test_on_the_slowest_tier_a_job_is_charged_the_time_that_it_ran():
+    assert 50.0 == slow_tier_s(ran(50.0, 10**12, "slow"), TIERS)
+    assert 50.0 == slow_tier_s(ran(50.0, 10**12, "gone"), TIERS)
+
+
+def test_on_a_fast_tier_it_is_charged_what_its_bytes_take_on_the_slow_one():
+    # 10 GB at 1 GB/s are 10 s of its 30; at 200 MB/s they are 50.
+    assert pytest.approx(70.0) == slow_tier_s(ran(30.0, 10 * 10**9), TIERS)
+
+
+def test_staging_is_no_part_of_it():
+    staged = ran(
+        34.0,
+        18 * 10**9,
+        input_path="/i",
+        input_bytes=3 * 10**9,
+        output_path="/o",
+        output_bytes=10**9,
+    )
+    # 4 GB are staged in 4 s, which leaves 30 s; 10 of the 18 GB are its own, and 4 GB in place.
+    assert pytest.approx(30.0 + 40.0 + 20.0) == slow_tier_s(staged, TIERS)
+
+
+@given(
+    st.floats(0.0, 1e6),
+    st.none() | st.integers(0, 10**15),
+    st.integers(0, 10**12),
+    st.integers(0, 10**12),
+)
+def test_nobody_is_charged_less_than_nothing_and_more_io_is_never_cheaper(run_s, moved, came, went):
+    fields = {"input_path": "/i", "input_bytes": came, "output_path": "/o", "output_bytes": went}
+    charged = slow_tier_s(ran(run_s, moved, **fields), TIERS)
+
+    assert charged >= 0.0
+    assert charged <= slow_tier_s(ran(run_s, (moved or 0) + 10**9, **fields), TIERS)
+
+
+# -- the keeper's word -----------------------------------------------------------------------------
+
+
+class Link:
+    """A keeper that answers with one state after the other, then is silent."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.asked = []
+
+    async def ask(self, verb, **fields):
+        self.asked.append((verb, fields["known"], fields["free"]))
+        if not self.answers:
+            await asyncio.Event().wait()
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Clock:
+    now_s = 7.0
+
+
+def heard(act, *answers, ends_over=False):
+    link, posted = Link(*answers), []
+
+    async def run():
+        talk = ScratchTalk(link, Clock(), posted.append)
+        talk.ends_over = ends_over
+        act(talk)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        talk.close()
+
+    asyncio.run(run())
+    return [type(each) for each in posted], posted, link.asked
+
+
+FREE = Free(job_id=JobId(1), attempt=2)
+
+
+def test_what_is_removed_is_told_once_and_no_more_is_asked():
+    kinds, [event], asked = heard(
+        lambda talk: talk.free(FREE), {"state": "removing"}, {"state": "removed"}
+    )
+
+    assert [ev.ScratchRemoved] == kinds
+    assert (1, 2, 7.0) == (event.job_id, event.attempt, event.at_s)
+    assert [("scratch", "", False), ("scratch", "removing", False)] == asked
+
+
+def test_what_is_kept_is_told_and_waited_for():
+    kinds, events, _asked = heard(
+        lambda talk: talk.free(FREE), {"state": "kept", "because": "full"}, {"state": "removed"}
+    )
+
+    assert [ev.ScratchKept, ev.ScratchRemoved] == kinds
+    assert "full" == events[0].problem
+
+
+def test_who_wants_what_was_kept_removed_says_so_once():
+    free = msgspec.structs.replace(FREE, is_wanted=True)
+    kinds, _, asked = heard(
+        lambda talk: talk.free(free), {"state": "removing"}, {"state": "removed"}
+    )
+
+    assert [("scratch", "kept", True), ("scratch", "removing", False)] == asked
+    assert [ev.ScratchRemoved] == kinds
+
+
+def test_a_job_with_too_much_is_told_of_and_ended_where_that_is_configured():
+    over = {"state": "over", "used_bytes": 9, "because": ""}
+    _, events, asked = heard(
+        lambda talk: talk.follow(JobId(1), 2),
+        over,
+        {"state": "held", "used_bytes": 1},
+        ends_over=True,
+    )
+
+    assert [(9, True, True), (1, False, True)] == [
+        (each.used_bytes, each.is_over, each.ends) for each in events
+    ]
+    assert "held" == asked[0][1]
+
+
+def test_a_keeper_of_before_has_made_nothing():
+    no_verb = BackendError("this keeper (protocol 1) has no verb 'scratch'")
+
+    assert [ev.ScratchRemoved] == heard(lambda talk: talk.free(FREE), no_verb)[0]
+
+
+# -- a daemon --------------------------------------------------------------------------------------
+
+CONFIG = """
+backend = "simulated"
+[[tier.fast.disk]]
+path = "/fast"
+capacity = "100 GiB"
+[tier.slow]
+bandwidth = "200 MB/s"
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text(CONFIG)
+    return "--config", str(path)
+
+
+def asking(size, command, **fields):
+    return {"command": [command], "scratch": {"size_bytes": size * GIB, **fields}}
+
+
+def test_space_outlives_a_killed_daemon_and_is_given_back_afterwards(tmp_path, config):
+    places = (tmp_path / "state", tmp_path / "run")
+    with daemon(*places, *config) as (client, process):
+        [first, second] = client.submit([asking(80, "compute=1h"), asking(80, "compute=0s")], {})
+        [row] = client.node()["allocated"]
+        why = client.why(second)
+        process.kill()
+        process.wait()
+
+    assert (first, "fast", "/fast", 80 * GIB) == (
+        row["job_id"],
+        row["tier"],
+        row["disk"],
+        row["size_bytes"],
+    )
+    assert "space of tier fast is given back: job 1 has 80 GiB" in why["until"]
+
+    with daemon(*places, *config) as (client, _):
+        client.wait([first, second])
+        jobs = {each["id"]: each for each in client.jobs(all_jobs=True)["jobs"]}
+        left = client.node()["allocated"]
+        with pytest.raises(RequestError, match="job 2 has nothing in any tier's space"):
+            remove_scratch(client, second)
+        with pytest.raises(RequestError, match="asks for 101 GiB of tier fast, which has 100 GiB"):
+            client.submit([asking(101, "compute=0s")], {})
+
+    assert ("LOST", "COMPLETED") == (jobs[first]["state"], jobs[second]["state"])
+    assert [] == left
+    assert "fast" == jobs[second]["scratch"]["tier"]
+    assert jobs[second]["scratch"]["charged_s"] is not None
+
+
+def test_two_tiers_on_one_filesystem_are_refused_at_the_start(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    path = tmp_path / "config.toml"
+    lines = (f'[[tier.{name}.disk]]\npath = "{tmp_path / name}"\n' for name in "ab")
+    path.write_text("".join(lines))
+
+    code, line = fails(tmp_path / "state", tmp_path / "run", "--config", str(path), backend="linux")
+
+    assert 0 != code
+    assert (
+        f"tier b: disk {tmp_path}/b is on the same filesystem as disk {tmp_path}/a of tier a"
+    ) in line
