@@ -37,7 +37,6 @@ def remove(directory: str, line: int) -> None:
     else:
         word = {"state": "removed"}
     tell(line, word)
-    reach("scratch.swept")
 
 
 def watch(directory: str, line: int) -> None:

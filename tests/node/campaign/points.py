@@ -14,7 +14,7 @@ SCRATCH_POINTS = (
     *("stage.piece", "stage.copied", "stage.noted", "stage.in_done"),
     *("stage.out_begun", "stage.out_forked", "stage.part", "stage.synced", "stage.named"),
     *("stage.out_done", "scratch.sweeping", "scratch.closed", "scratch.unlinked"),
-    *("scratch.removed", "scratch.forgotten", "scratch.swept"),
+    *("scratch.removed", "scratch.forgotten"),
 )
 """Of such jobs alone: played by tests/node/test_scratch_deaths.py, which needs two disks."""
 
