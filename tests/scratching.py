@@ -78,10 +78,13 @@ class Scratching:
 
         return until(look, f"a stop at {point}")[0]
 
-    def start(self, text, shares=None, job=1, **launch):
-        """Start a job that runs this text; the keeper's answer."""
+    def start(self, text, shares=None, job=1, *, waits=True, **launch):
+        """Start a job that runs this text; the keeper's answer, where it is waited for."""
         shares = [share(self.disks[0])] if shares is None else shares
         fields = {**self.keeper.launch(text), "scratch": shares, **launch}
+        if not waits:
+            self.line.say(("start", {"job": job, "attempt": 1, "launch": fields}))
+            return None
         return self.line.ask("start", job=job, attempt=1, launch=fields)
 
     def run(self, text, shares=None, **launch):

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -37,12 +38,13 @@ def data(jobs):
     return place
 
 
-def begin(jobs, data):
-    """A job with all there is; the line may break meanwhile."""
+def begin(jobs, data, *, waits):
+    """A job with all there is; the line may break meanwhile, and the answer never come."""
     text = TEXT.format(source=data / "in", ran=data / "ran")
     staging = {"input": str(data / "in"), "output": str(data / "out"), "on": "success"}
     with contextlib.suppress(OSError, ValueError):  # the keeper died before it answered
-        jobs.start(text, [share(jobs.disks[0]), share(jobs.disks[1])], staging=staging)
+        shares = [share(jobs.disks[0]), share(jobs.disks[1])]
+        jobs.start(text, shares, staging=staging, waits=waits)
 
 
 def settle(jobs):
@@ -60,14 +62,19 @@ def settle(jobs):
     return until(look, "an end")
 
 
-@pytest.mark.parametrize("who", ["it", "it and the keeper"])
+@pytest.mark.parametrize("who", ["it", "the keeper", "it and the keeper"])
 @pytest.mark.parametrize("point", SCRATCH_POINTS)
 def test_a_death_at_any_step_leaves_no_directory_and_loses_no_result(jobs, data, point, who):
-    jobs.arm(point)
-    begin(jobs, data)
+    jobs.arm(point, number=signal.SIGSTOP if who == "the keeper" else signal.SIGKILL)
+    begin(jobs, data, waits="the" not in who)
+    if who == "the keeper":
+        stopped = jobs.stopped_at(point)
     until(lambda: not jobs.keeper.armed(), f"passage of {point}")
     if who != "it":
         jobs.begin_again()
+    if who == "the keeper":
+        with contextlib.suppress(ProcessLookupError):  # its shim may have let it go on
+            os.kill(stopped, signal.SIGCONT)
     report = settle(jobs)
     result = data / "out" / "result"
     is_whole = result.exists() and result.read_bytes() == OUTPUT

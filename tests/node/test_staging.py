@@ -282,17 +282,31 @@ def test_what_it_reads_and_writes_is_counted_as_the_jobs(jobs, data):
     assert status["io"]["written_bytes"] >= 2 * MIB
 
 
-def test_copying_out_that_is_killed_keeps_the_data_and_fails_the_job(jobs, data):
-    jobs.arm("stage.part", number=9)
-    status = jobs.run("echo x > $IOD_SCRATCH/x", staging=staging(data, input=None))
+def test_copying_out_that_is_killed_by_nobody_who_meant_the_job_goes_on(jobs, data):
+    """As by the kernel, when memory runs out."""
+    jobs.arm("stage.part", passage=2, number=9)
+    text = "for n in 1 2 3; do echo $n > $IOD_SCRATCH/$n; done"
+    status = jobs.run(text, staging=staging(data, input=None))
+    jobs.await_scratch("removed")
+
+    assert 0 == status["exit"]["code"]
+    assert ["1", "2", "3"] == names(data / "out")
+
+
+def test_copying_out_that_is_cancelled_keeps_the_data_and_fails_the_job(jobs, data):
+    jobs.arm("stage.part", number=19)
+    jobs.start("echo x > $IOD_SCRATCH/x", staging=staging(data, input=None))
+    jobs.stopped_at("stage.part")
+    jobs.line.ask("kill", **KEY, signal=9)
+    status = jobs.keeper.status()
     report = jobs.await_scratch("kept")
-    out = names(data / "out")
+    kept = (jobs.place() / "x").read_text()
     jobs.scratch(free=True)
 
     assert 74 == status["exit"]["code"]
     assert "stage-out: the copying was killed (signal 9)" == status["note"]
     assert str(data / "out") in report["because"]
-    assert all(name.startswith(".iod-part.") for name in out)
+    assert "x\n" == kept
 
 
 def test_a_shim_that_dies_while_output_is_copied_leaves_the_data(jobs, data):

@@ -42,6 +42,8 @@ _SHELL_SIGTERM: Final = 128 + signal.SIGTERM
 """A shell's exit code when its last command died of it."""
 ACCOUNT_WITHIN_S: Final = 10.0
 """For the databases to say who the submitter is. sssd gives up on its servers within about 10 s."""
+_MOST_TRIES: Final = 3
+"""At copying out, where what copies is killed."""
 _KNOWN: Final = b"known\n"
 """What the child says once they did; anything else is its trouble."""
 _NOT_NOW: Final = "-"
@@ -97,7 +99,7 @@ class Attempt:
         self._problem: Message | None = None
         self.news: News | None = None
         self._note = ""
-        self._out_pid = 0
+        self._out_pid = self._out_tries = 0
         self._out_status: int | None = None
         self._out_problem = ""
 
@@ -158,12 +160,15 @@ class Attempt:
         return False
 
     def begin_stage_out(self) -> bool:
-        """Begin to copy out what the job left, if that is wanted; then ``reap`` again."""
+        """Begin to copy out what the job left, if that is to be done; then ``reap``, and ask again.
+
+        Copying that was killed by nobody who meant the job goes on where it was.
+        """
         while self.hear():
             pass
-        is_success = _exit_of(self._main_status)["code"] == 0
-        if self._problem or not self._steps.wants_out(is_success=is_success):
+        if not self._is_stage_out_due():
             return False
+        self._out_tries += 1
         try:
             self._out_pid, self.news = self._steps.begin_out(self._freezer)
         except OSError as error:
@@ -171,6 +176,14 @@ class Attempt:
             return False
         reach("stage.out_forked")
         return True
+
+    def _is_stage_out_due(self) -> bool:
+        if self._out_tries == 0:
+            is_success = _exit_of(self._main_status)["code"] == 0
+            return not self._problem and self._steps.wants_out(is_success=is_success)
+        was_killed = self._out_status is not None and os.WIFSIGNALED(self._out_status)
+        is_told = self.is_told_to_end or os.path.exists(os.path.join(self._directory, TOLD_FILE))
+        return was_killed and not is_told and self._out_tries < _MOST_TRIES
 
     def _end_stage_out(self) -> Message:
         """What the status says of it: nothing, or why the directories are kept."""

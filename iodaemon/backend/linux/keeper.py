@@ -326,8 +326,7 @@ class Keeper:
         return None
 
     def _kill(self, asked: _Asked) -> Message:
-        if self._service is not None:
-            self._directories.note_told(asked.key)
+        self._directories.note_told(asked.key)
         count = self._grip.kill(asked.key, protocol.signal_of(asked.request))
         self._thaw(asked.key)
         return {"ok": {"signalled": count}}

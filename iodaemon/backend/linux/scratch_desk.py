@@ -106,7 +106,7 @@ class ScratchDesk:
 
     def is_over(self, key: str) -> None:
         """Its shim has nothing more to do with it, or is gone."""
-        entry = self._entries.get(key)
+        entry = self._find(key)
         if entry is None or not entry.is_live:
             return
         entry.is_live = False
@@ -117,13 +117,20 @@ class ScratchDesk:
 
     def ask(self, key: str, client: object, known: object, answer: Answer) -> None:
         """Answer with what there is, once its state is another than the one that is known."""
-        entry = self._entries.get(key)
+        entry = self._find(key)
         if entry is None:
             answer({"state": "removed", "because": ""})
         elif entry.report["state"] != known:
             answer(entry.report)
         else:
             entry.asked.append((client, known, answer))
+
+    def _find(self, key: str) -> _Entry | None:
+        """Also what an earlier keeper's shim had not yet written down at the take-over."""
+        if key not in self._entries and (self._directories.has_scratch(key) or self._is_alive(key)):
+            self._entries[key] = _Entry(is_live=True)
+            self.has_begun(key)
+        return self._entries.get(key)
 
     def forget_client(self, client: object) -> None:
         """It is gone and wants no answers."""

@@ -113,7 +113,7 @@ class Shim:
         if not attempt.start():
             os._exit(1)  # it could not even fork
         self._wait_for(attempt)
-        if attempt.begin_stage_out():
+        while attempt.begin_stage_out():
             self._wait_for(attempt)
         reach("shim.emptied")
         attempt.finish()
