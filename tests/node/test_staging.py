@@ -196,7 +196,7 @@ def test_a_disk_that_becomes_full_in_the_middle_ends_the_job_with_the_reason(job
     jobs.await_scratch("removed")
 
     assert 74 == status["exit"]["code"]
-    assert "its disk is full after " in status["note"]
+    assert "no space is left after " in status["note"]
     assert f" of {8 * MIB + 300_001} bytes" in status["note"]
 
 

@@ -107,7 +107,7 @@ def explain(error: OSError, total_bytes: int, done_bytes: int) -> str:
     """Why a copy did not go on, in words."""
     where = f"{error.filename!a}: " if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        limit = "its disk is full" if error.errno == errno.ENOSPC else "the limit was reached"
+        limit = "no space is left" if error.errno == errno.ENOSPC else "the limit was reached"
         return f"{where}{limit} after {done_bytes} of {total_bytes} bytes"
     return f"{where}{error.strerror or error}"
 
