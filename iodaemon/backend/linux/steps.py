@@ -42,17 +42,21 @@ class News:
         self.fd = fd
         self.problem = ""
         self._directory = directory
-        self._unread = unread
+        self._unread = b""
+        self._split(unread)
 
     def hear(self) -> bool:
         """Take in what there is; False, and closed, once nothing will come any more."""
         data = os.read(self.fd, _CHUNK_BYTES)
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        for line in lines:
-            self._take(line)
+        self._split(data)
         if not data:
             os.close(self.fd)
         return bool(data)
+
+    def _split(self, data: bytes) -> None:
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            self._take(line)
 
     def _take(self, line: bytes) -> None:
         try:
