@@ -64,6 +64,8 @@ class News:
         except ValueError:  # the command could not be run after all
             self.problem = line.decode(errors="replace").partition(" ")[2]
             return
+        if not isinstance(word, dict):
+            return
         if "failed" in word:
             self.problem = str(word["failed"])
             return
