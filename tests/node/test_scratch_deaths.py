@@ -88,6 +88,6 @@ def test_a_death_at_any_step_leaves_no_directory_and_loses_no_result(jobs, data,
         assert is_whole
     until(lambda: jobs.scratch()["state"] == "removed", "removal")
 
-    assert is_whole or not result.exists()
+    assert not result.exists() or OUTPUT == result.read_bytes()  # a step may outlive its shim
     assert [] == left(jobs.disks)
     assert not (jobs.keeper.directory(1) / "scratch.json").exists()

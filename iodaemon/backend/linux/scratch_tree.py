@@ -88,8 +88,13 @@ def remove_tree(parent: int, name: str, until_s: float) -> None:
         reach("scratch.closed")
         while True:
             removed, problem = _empty(os.dup(top), until_s)
-            with contextlib.suppress(OSError):
+            try:
                 os.rmdir(name, dir_fd=parent)
+            except FileNotFoundError:  # an earlier keeper's process was faster
+                return
+            except OSError as error:
+                problem = problem or _tell(name, error) * (error.errno not in _CHANGED_MEANWHILE)
+            else:
                 return
             if time.monotonic() > until_s:
                 raise UnfinishedError
