@@ -8,7 +8,6 @@ import subprocess
 import pytest
 
 WHY = "may not mount a file system here"
-IMAGE_BYTES = 16 << 20
 
 
 def lacks_root(why):
@@ -35,11 +34,12 @@ def small_disk(path, *, kib):
         subprocess.run(["umount", "--lazy", path], check=True)
 
 
-def make_file_system(image):
-    """A small ext4 in this new file."""
+def make_file_system(image, *words, mib=16, files=None):
+    """A small ext4 in this new file; further words of mkfs.ext4(8)."""
     made = shutil.which("mkfs.ext4", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
     if made is None:
         lacks_root("there is no mkfs.ext4; apt-get install e2fsprogs")
     with open(image, "wb") as file:
-        file.truncate(IMAGE_BYTES)
-    subprocess.run([made, "-q", image], check=True)
+        file.truncate(mib << 20)
+    count = [] if files is None else ["-N", str(files)]
+    subprocess.run([made, "-q", *count, *words, image], check=True)

@@ -10,7 +10,14 @@ from iodaemon.backend.linux.keeper import Keeper
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "node" / "campaign"))
 
-from points import DETAILS, POINTS, SERVICE_VERBS, VERBS  # noqa: E402
+from points import (  # noqa: E402
+    DETAILS,
+    POINTS,
+    SCRATCH_POINTS,
+    SCRATCH_VERBS,
+    SERVICE_VERBS,
+    VERBS,
+)
 
 
 def passages():
@@ -30,7 +37,7 @@ def test_the_table_has_every_point_of_the_source_and_no_other():
         assert has_detail == (name in DETAILS), name
         expected |= {f"{name}.{detail}" for detail in DETAILS[name]} if has_detail else {name}
 
-    assert expected == set(POINTS)
+    assert expected == {*POINTS, *SCRATCH_POINTS}
 
 
 def test_no_name_stands_for_two_places():
@@ -38,4 +45,6 @@ def test_no_name_stands_for_two_places():
 
 
 def test_the_table_has_every_verb_of_the_keeper():
-    assert {*VERBS, *SERVICE_VERBS} == {name[4:] for name in dir(Keeper) if name.startswith("_do_")}
+    assert {*VERBS, *SERVICE_VERBS, *SCRATCH_VERBS} == {
+        name[4:] for name in dir(Keeper) if name.startswith("_do_")
+    }

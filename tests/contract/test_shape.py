@@ -33,6 +33,8 @@ FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "m
 KEEPER_MODULES = (
     *("keeper", "keeper_main", "pool", "shim", "attempt", "launch", "freezer", "process"),
     *("protocol", "means", "scope", "service", "account", "fence"),
+    *("adopted", "aside", "beneath", "quota", "scratch", "scratch_desk", "scratch_tree"),
+    *("scratch_work", "steps", "stage", "stage_file", "manifest"),
 )
 HEAVY = ("aiohttp", "msgspec", "psutil", "pyudev", "sqlite3", "asyncio")
 """What the command line must not wait for."""

@@ -30,6 +30,7 @@ from iodaemon.backend.linux.protocol import (
     read_line,
     write_json,
 )
+from iodaemon.backend.linux.steps import STAGE_FAILED, News, Steps
 from iodaemon.fault import reach
 
 _RETRY_S: Final = 1.0
@@ -41,6 +42,8 @@ _SHELL_SIGTERM: Final = 128 + signal.SIGTERM
 """A shell's exit code when its last command died of it."""
 ACCOUNT_WITHIN_S: Final = 10.0
 """For the databases to say who the submitter is. sssd gives up on its servers within about 10 s."""
+_MOST_TRIES: Final = 3
+"""At copying out, where what copies is killed."""
 _KNOWN: Final = b"known\n"
 """What the child says once they did; anything else is its trouble."""
 _NOT_NOW: Final = "-"
@@ -54,6 +57,7 @@ class Attempt:
 
     Attributes:
         is_told_to_end: the jobs' unit, or the machine, is being stopped.
+        news: of a step that is under way; None: there is none. ``hear`` when there is some.
     """
 
     def __init__(
@@ -78,7 +82,10 @@ class Attempt:
         """
         self.key = key
         self._directory = directory
-        self._launch = {**launch, "output": os.path.join(directory, OUTPUT_FILE)}
+        self._steps = Steps(
+            key, directory, {**launch, "output": os.path.join(directory, OUTPUT_FILE)}
+        )
+        self._launch = self._steps.launch
         self._freezer = freezer
         self._shim = shim
         self._tell = tell
@@ -90,6 +97,11 @@ class Attempt:
         self._children_cpu_s = _children_cpu_s()
         self._started_s, self._started_monotonic_s = time.time(), time.monotonic()
         self._problem: Message | None = None
+        self.news: News | None = None
+        self._note = ""
+        self._out_pid = self._out_tries = 0
+        self._out_status: int | None = None
+        self._out_problem = ""
 
     def start(self) -> bool:
         """Make the child the job, or note why not; False: there never was a child.
@@ -107,7 +119,13 @@ class Attempt:
             os._exit(1)
         record["baseline"] = self._baseline = read_own_io()
         reach("shim.claimed")
-        self._problem = self._let_go(pipes)
+        self._problem = self._steps.make()
+        reach("shim.prepared")
+        if self._problem is None:
+            self._problem = self._let_go(pipes)
+        else:
+            for pipe in pipes:
+                os.close(pipe)  # the child goes no further
         reach("shim.let_go")
         if self._problem is None:
             self._tell({"shim": record})
@@ -127,10 +145,64 @@ class Attempt:
             if pid == self._main_pid:
                 self._main_status = status
                 reach("shim.reaped")
+            if pid == self._out_pid:
+                self._out_status = status
+
+    def hear(self) -> bool:
+        """Take in what a step says; False when it will say nothing any more."""
+        if self.news is None or self.news.hear():
+            return self.news is not None
+        if self._out_pid:
+            self._out_problem = self.news.problem
+        elif self.news.problem:
+            self._note = f"stage-in: {self.news.problem}"
+        self.news = None
+        return False
+
+    def begin_stage_out(self) -> bool:
+        """Begin to copy out what the job left, if that is to be done; then ``reap``, and ask again.
+
+        Copying that was killed by nobody who meant the job goes on where it was.
+        """
+        while self.hear():
+            pass
+        if not self._is_stage_out_due():
+            return False
+        self._out_tries += 1
+        try:
+            self._out_pid, self.news = self._steps.begin_out(self._freezer)
+        except OSError as error:
+            self._out_pid, self._out_problem = -1, error.strerror or str(error)
+            return False
+        reach("stage.out_forked")
+        return True
+
+    def _is_stage_out_due(self) -> bool:
+        if self._out_tries == 0:
+            is_success = _exit_of(self._main_status)["code"] == 0
+            return not self._problem and self._steps.wants_out(is_success=is_success)
+        was_killed = self._out_status is not None and os.WIFSIGNALED(self._out_status)
+        is_told = self.is_told_to_end or os.path.exists(os.path.join(self._directory, TOLD_FILE))
+        return was_killed and not is_told and self._out_tries < _MOST_TRIES
+
+    def _end_stage_out(self) -> Message:
+        """What the status says of it: nothing, or why the directories are kept."""
+        while self.hear():
+            pass
+        if not self._out_pid or self._out_status == 0:
+            return {}
+        ended = _exit_of(self._out_status)
+        problem = self._out_problem or f"the copying was killed (signal {ended['signal']})"
+        self._note = f"stage-out: {problem}"
+        exit_told = _exit_of(self._main_status)
+        if exit_told["code"] == 0:
+            exit_told = {"code": STAGE_FAILED, "signal": None}
+        return {"stage_out": self._steps.why_kept(problem), "exit": exit_told}
 
     def finish(self) -> None:
         """Write the status; it is on the disk on return."""
         self._hear_of_a_stop()
+        staged = self._end_stage_out()
         read, written, operations = (
             max(0, now - before) for now, before in zip(read_own_io(), self._baseline, strict=True)
         )
@@ -146,6 +218,8 @@ class Attempt:
             "ended_monotonic_s": time.monotonic(),
             "memory_end": find_memory_end(self._cgroup()),
             **({"stopped_from_outside": True} if self.is_told_to_end else {}),
+            **staged,
+            **({"note": self._note} if self._note else {}),
             **(self._problem or {}),
         }
         self._write_status(status)
@@ -202,7 +276,7 @@ class Attempt:
         if pid == 0:
             os.close(go_write)
             enter = None if is_inside else lambda: self._freezer.enter(self.key)
-            _be_the_job(self._launch, enter, go_read, trouble_write)
+            _be_the_job(self._steps, enter, go_read, trouble_write)
         os.close(go_read)
         os.close(trouble_write)
         child = identify(pid)
@@ -228,6 +302,9 @@ class Attempt:
         else:
             data = read_line(trouble_read)
         os.close(go_write)
+        self.news = self._steps.news_of(data, trouble_read)
+        if self.news is not None:
+            return None
         os.close(trouble_read)
         return _parse_trouble(data.decode(errors="replace").rstrip("\n")) if data else None
 
@@ -253,10 +330,9 @@ class Attempt:
                 return
 
 
-def _be_the_job(
-    launch: launching.Launch, enter: Callable[[], None] | None, go: int, trouble: int
-) -> NoReturn:
+def _be_the_job(steps: Steps, enter: Callable[[], None] | None, go: int, trouble: int) -> NoReturn:
     """The forked child: becomes the job and execs, or tells why not and exits."""
+    launch = steps.launch
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, do_nothing)  # the shim's is not its child's
     try:
@@ -269,7 +345,9 @@ def _be_the_job(
             os.write(trouble, _KNOWN)
             if os.read(go, 1) != b"g":
                 os._exit(launching.NOT_RUNNABLE)  # it came too late
+        books = steps.open_books()
         launch = launching.be_the_submitter(launch, account)
+        steps.copy_in(books, trouble)
         reach("job.ready")
         launching.execute(launch)
     except launching.LaunchError as error:

@@ -45,6 +45,18 @@ class JobDirectories:
         """True once it has ended and its shim has said how."""
         return os.path.exists(os.path.join(self.of(key), protocol.STATUS_FILE))
 
+    def has_scratch(self, key: str) -> bool:
+        """True while directories on tier disks were made for it, or may have been."""
+        return os.path.exists(os.path.join(self.of(key), protocol.SCRATCH_FILE))
+
+    def with_scratch(self) -> list[str]:
+        """Attempts of which that is true."""
+        return sorted(
+            name
+            for name in os.listdir(self.path)
+            if parse_job_key(name) is not None and self.has_scratch(name)
+        )
+
     def shim_record(self, key: str) -> Message | None:
         """What the shim wrote of itself; None: no shim ever took the attempt up."""
         record = read_json(os.path.join(self.of(key), protocol.SHIM_FILE))
@@ -102,7 +114,8 @@ class JobDirectories:
     def retire(self, before_s: float, most: int) -> int:
         """Remove up to so many directories of attempts that ended before; how many it were.
 
-        What has no status is not known to have ended. Nobody but the keeper makes files here.
+        What has no status is not known to have ended, and what has directories on tier disks is
+        all that is known of them. Nobody but the keeper makes files here.
         """
         removed = 0
         for name in os.listdir(self.path):
@@ -110,6 +123,8 @@ class JobDirectories:
                 break
             status = os.path.join(self.of(name), protocol.STATUS_FILE)
             if parse_job_key(name) is None or not os.path.isfile(status):
+                continue
+            if self.has_scratch(name):
                 continue
             if os.stat(status).st_mtime < before_s:
                 for file in os.listdir(self.of(name)):

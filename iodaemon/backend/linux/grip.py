@@ -58,6 +58,10 @@ class Grip:
         self.thaw(key)
         return count
 
+    def has_processes(self, key: str) -> bool:
+        """True while one is known to be left of the attempt, also without a shim."""
+        return bool(self._freezer_of(key).pids(key, self._shim_pid(key)))
+
     def describe(self, job: int, attempt: int, claimant: Identity) -> Message:
         """What is there of the attempt, and whether it stands still."""
         key = job_key(job, attempt)

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, NoReturn
 
 from iodaemon.backend.linux import protocol
+from iodaemon.backend.linux.adopted import Adopted
 from iodaemon.backend.linux.connection import Client, Clients
 from iodaemon.backend.linux.directory import JobDirectories
 from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer
@@ -31,10 +32,10 @@ from iodaemon.backend.linux.process import (
     drain,
     hear_signals,
     identify,
-    open_pidfd,
     wake_on_signals,
 )
 from iodaemon.backend.linux.protocol import Message, job_key
+from iodaemon.backend.linux.scratch_desk import ScratchDesk
 from iodaemon.backend.linux.service import Service, grant, make_cgroup, say
 from iodaemon.backend.linux.shim import Shim
 from iodaemon.fault import reach
@@ -96,7 +97,10 @@ class Keeper:
             on_word=self._on_word,
             on_over=self._on_over,
         )
-        self._adopted: set[str] = set()
+        self._adopted = Adopted(self._selector, self._directories, self._grip, self._lay_to_rest)
+        self._scratch = ScratchDesk(
+            self._directories, self._selector, self._fork_shim, self._is_left
+        )
         self._starting: dict[str, list[_Asked]] = {}
         self._kills, self._lists, self._freezes = list[_Asked](), list[_Asked](), list[_Asked]()
         self._heard_s = time.monotonic()
@@ -114,9 +118,10 @@ class Keeper:
         os.makedirs(self._directories.path, mode=0o700, exist_ok=True)
         base = self._freezer.base if isinstance(self._freezer, CgroupFreezer) else None
         protocol.write_json(self._keeper_file, {**self._me._asdict(), "base": base}, durable=False)
-        self._take_over()
+        self._adopted.take_over()
+        self._scratch.take_over(self._adopted.keys)
         reach("keeper.took_over")
-        say(f"ready, suspends by {self._freezer.detail}, took over {len(self._adopted)} jobs")
+        say(f"ready, suspends by {self._freezer.detail}, took over {len(self._adopted.keys)} jobs")
         self._listener.settimeout(0)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(wake, selectors.EVENT_READ, lambda: self._reap(wake))
@@ -128,6 +133,7 @@ class Keeper:
             for key, _ in self._next_events():
                 key.data()
             self._look_at_waiting()
+            self._scratch.look()
             self._guard_the_frozen()
         reach("keeper.leaving")
         self._pool.end()
@@ -147,12 +153,16 @@ class Keeper:
     def _patience_s(self) -> float | None:
         if self._freezes or self._lists:
             return _RECHECK_S
-        return None if self._clients and not (self._leaving or self._grip.maybe_frozen) else 0.5
+        waits = self._clients and not (self._leaving or self._grip.maybe_frozen)
+        patience_s = self._scratch.patience_s()
+        return patience_s if waits else min(0.5, patience_s or 0.5)
 
     def _is_done(self) -> bool:
         if self._service is not None:
             return False
-        if self._pool.busy or self._adopted or (self._clients and not self._leaving):
+        if self._pool.busy or self._adopted.keys or self._scratch.is_busy:
+            return False
+        if self._clients and not self._leaving:
             return False
         silent_s = time.monotonic() - self._heard_s
         return self._leaving or silent_s > self._grace_s + _IDLE_EXIT_S
@@ -176,6 +186,7 @@ class Keeper:
     def _on_client_gone(self, client: Client) -> None:
         self._freezes = [asked for asked in self._freezes if asked.client is not client]
         self._lists = [asked for asked in self._lists if asked.client is not client]
+        self._scratch.forget_client(client)
         self._heard_s = time.monotonic()
 
     def _answer(self, client: Client, request: Message) -> None:
@@ -206,19 +217,9 @@ class Keeper:
         return verb  # type: ignore[no-any-return]  # found by name
 
     def _do_hello(self, asked: _Asked) -> Message:
-        theirs, state = asked.request["version"], asked.request.get("state")
-        if theirs != protocol.VERSION:
-            say(f"refused a daemon that speaks protocol {theirs}, not {protocol.VERSION}")
-            raise KeeperError(
-                f"the keeper that runs (pid {self._me.pid}) speaks protocol {protocol.VERSION}, "
-                f"not {theirs}; it ends by itself when its jobs have"
-            )
-        if state != self._state:
-            say(f"refused a daemon of {state}")
-            raise KeeperError(
-                f"the keeper that runs (pid {self._me.pid}) keeps the jobs of {self._state}; "
-                "give this daemon another runtime_dir"
-            )
+        if discord := protocol.find_discord(asked.request, self._me.pid, self._state):
+            say(f"refused a daemon {discord[0]}")
+            raise KeeperError(discord[1])
         return {
             "ok": {
                 "version": protocol.VERSION,
@@ -240,10 +241,12 @@ class Keeper:
         make_cgroup(self._service, self._freezer, key, asked.request["launch"])
         reach("keeper.cgroup_made")
         self._starting[key] = [asked]
+        self._scratch.expect(key, launch)
         try:
             self._pool.serve(key, launch)
         except OSError:
             del self._starting[key]
+            self._scratch.is_over(key)
             raise
         return None
 
@@ -273,6 +276,8 @@ class Keeper:
     def _on_word(self, key: str, word: Message) -> None:
         """What the shim says of its job."""
         reach("keeper.reported_to")
+        if "shim" in word:
+            self._scratch.has_begun(key)
         self._has_begun(key, word if "error" in word else {"ok": {"alive": True, **word}})
 
     def _has_begun(self, key: str, answer: Message) -> None:
@@ -289,7 +294,11 @@ class Keeper:
         """Its shim has nothing more to do with it, or is gone."""
         if key in self._starting:  # it said nothing, but may have let its job go
             self._has_begun(key, {"ok": self._directories.describe(key, self._me)})
+        self._lay_to_rest(key)
+
+    def _lay_to_rest(self, key: str) -> None:
         self._grip.lay_to_rest(key)
+        self._scratch.is_over(key)
 
     def _do_freeze(self, asked: _Asked) -> Message | None:
         shim = self._directories.find_shim(asked.key)
@@ -317,8 +326,7 @@ class Keeper:
         return None
 
     def _kill(self, asked: _Asked) -> Message:
-        if self._service is not None:
-            self._directories.note_told(asked.key)
+        self._directories.note_told(asked.key)
         count = self._grip.kill(asked.key, protocol.signal_of(asked.request))
         self._thaw(asked.key)
         return {"ok": {"signalled": count}}
@@ -341,13 +349,21 @@ class Keeper:
         self._grip.lay_to_rest(asked.key)
         return {"ok": {}}
 
+    def _do_scratch(self, asked: _Asked) -> None:
+        if asked.request.get("free"):
+            self._scratch.free(asked.key)
+        known = asked.request.get("known")
+        self._scratch.ask(
+            asked.key, asked.client, known, lambda report: self._reply(asked, {"ok": report})
+        )
+
     def _do_retire(self, asked: _Asked) -> Message:
         before_s, most = float(asked.request["before_s"]), int(asked.request["most"])
         return {"ok": {"removed": self._directories.retire(before_s, most)}}
 
     def _do_leave(self, _asked: _Asked) -> Message:
         self._leaving = self._service is None
-        return {"ok": {"jobs": self._pool.busy + len(self._adopted)}}
+        return {"ok": {"jobs": self._pool.busy + len(self._adopted.keys)}}
 
     # -- jobs ------------------------------------------------------------------------------------
 
@@ -368,30 +384,11 @@ class Keeper:
             self._freezes.remove(asked)
             self._reply(asked, {"ok": {"frozen": True}} if frozen else {"error": "the job ended"})
 
-    def _take_over(self) -> None:
-        """Learn of an earlier keeper's jobs, thaw those without a shim, drop cgroups nobody needs.
-
-        The others' shims leave it to this keeper to thaw them.
-        """
-        for key in self._directories.unfinished():
-            shim = self._directories.find_shim(key)
-            pidfd = None if shim is None else open_pidfd(shim)
-            if pidfd is None:
-                self._grip.lay_to_rest(key)
-                continue
-            self._adopted.add(key)
-            self._grip.maybe_frozen.add(key)
-            self._selector.register(pidfd, selectors.EVENT_READ, self._on_exit_of(key, pidfd))
-        self._grip.drop_empty(besides=self._adopted)
-
-    def _on_exit_of(self, key: str, pidfd: int) -> Callable[[], None]:
-        def on_exit() -> None:
-            self._selector.unregister(pidfd)
-            os.close(pidfd)
-            self._adopted.discard(key)
-            self._grip.lay_to_rest(key)
-
-        return on_exit
+    def _is_left(self, key: str) -> bool:
+        """True while somebody of the attempt may be in its directories."""
+        if key in self._starting or self._directories.find_shim(key) is not None:
+            return True
+        return not self._directories.has_status(key) and self._grip.has_processes(key)
 
     def _reap(self, wake: int) -> None:
         drain(wake)

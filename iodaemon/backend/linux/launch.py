@@ -28,8 +28,9 @@ from iodaemon.backend.linux.process import prefer_memory_nodes
 
 Launch = dict[str, Any]
 """What to run: command, cwd, environment, umask, cpus, memory_nodes, stdout, stderr, output,
-open_files (soft limit), uid; fence, memory_bytes and processes, which are its cgroup's; and from
-the keeper min_uid: None where it cannot run jobs as others.
+open_files (soft limit), uid; fence, memory_bytes and processes, which are its cgroup's; scratch
+and staging, which are its shim's (``steps``); and from the keeper min_uid: None where it cannot
+run jobs as others.
 """
 
 NOT_FOUND: Final = 127
@@ -144,16 +145,25 @@ def be_the_submitter(launch: Launch, account: Account | None) -> Launch:
     output = None
     if account is not None:
         output = None if launch["stdout"] else create_output(launch["output"], account)
-        forget_protection()
-        leave_keyring()
-        sign_in(account.uid)
-        take_on(account)
-        hide_memory()
-        join_keyring()
+        be_user(account)
         launch = {**launch, "environment": completed(launch["environment"], account)}
     _change_directory(launch["cwd"])
     _open_files(launch, output)
     return launch
+
+
+def be_user(account: Account) -> None:
+    """Be this user and nobody else, with nothing of the keeper's.
+
+    Raises:
+        OSError: the kernel refuses what would make it the user alone.
+    """
+    forget_protection()
+    leave_keyring()
+    sign_in(account.uid)
+    take_on(account)
+    hide_memory()
+    join_keyring()
 
 
 def find_submitter(launch: Launch) -> Account | None:

@@ -58,7 +58,7 @@ def ended(job_id: JobId, attempt: int, status: Message, now_s: float) -> list[ev
             job_id=job_id,
             attempt=attempt,
             exit=_exit(status["exit"]["code"], status["exit"]["signal"], memory),
-            note="" if memory is None else _tell(memory),
+            note=status.get("note", "") if memory is None else _tell(memory),
             io=IoTotals(
                 read_bytes=status["io"]["read_bytes"],
                 written_bytes=status["io"]["written_bytes"],

@@ -220,7 +220,9 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def system_call(number: int, *arguments: int | None) -> tuple[int, int]:
+def system_call(
+    number: int, *arguments: int | bytes | ctypes.Array[ctypes.c_char] | None
+) -> tuple[int, int]:
     """What the kernel answers (-1: refused), and the error's number then; None is NULL."""
     answer = int(_SYSCALL(number, *arguments))
     return answer, 0 if answer >= 0 else ctypes.get_errno()

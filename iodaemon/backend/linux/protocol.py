@@ -16,6 +16,10 @@ Verbs (VERSION 1):
     list {jobs: [[job, attempt], ...]}   -> {jobs: [{job, attempt, frozen, ...as start}]}
     tidy {job, attempt}                  -> {}; the cgroup of an ended job is removed
     retire {before_s, most}              -> {removed: N}; directories of jobs that ended before
+    scratch {job, attempt, known, free}  -> {state, because, used_bytes, files, is_all} of its
+                                            directories on tier disks, once the state is another
+                                            than ``known``: held, over, removing, kept, removed;
+                                            with ``free`` what is kept is removed
     leave {}                             -> {jobs: N}; the keeper ends once no shim is alive
 """
 
@@ -32,8 +36,14 @@ VERSION: Final = 1
 SHIM_FILE: Final = "shim.json"
 STATUS_FILE: Final = "status.json"
 OUTPUT_FILE: Final = "output"
+SCRATCH_FILE: Final = "scratch.json"
+"""The directories on tier disks that were made for the attempt; gone once they are."""
+FREED_FILE: Final = "scratch.freed"
+"""Somebody said that what was kept of them is not needed any more."""
+STAGE_FILE: Final = "stage.json"
+"""How far copying in or out has come."""
 TOLD_FILE: Final = "told"
-"""A service's keeper has told the job to end; what else tells it so comes from outside."""
+"""The keeper has told the job to end; what else tells it so comes from outside."""
 KEEPER_FILE: Final = "keeper.json"
 LOCK_FILE: Final = "keeper.lock"
 """Held by the keeper (exclusively) and by a shim while it thaws without one (shared)."""
@@ -44,7 +54,7 @@ LARGEST_LINE_BYTES: Final = 8 * 1024 * 1024
 """A request above this is refused: the largest environment Linux can exec is 6 MiB."""
 
 Message = dict[str, Any]
-_OF_A_JOB: Final = ("start", "freeze", "thaw", "kill", "tidy")
+_OF_A_JOB: Final = ("start", "freeze", "thaw", "kill", "tidy", "scratch")
 """Verbs that are about one attempt."""
 _to_text: Final = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -81,6 +91,24 @@ def read_line(pipe: int) -> bytes:
     while not data.endswith(b"\n") and (chunk := os.read(pipe, _CHUNK_BYTES)):
         data += chunk
     return data
+
+
+def find_discord(hello: Message, pid: int, state: str) -> tuple[str, str] | None:
+    """Why a keeper cannot serve the daemon that greets it so, for its log and for the daemon.
+
+    Args:
+        hello: the request.
+        pid: the keeper's.
+        state: the keeper's directory.
+    """
+    theirs, theirs_state, runs = hello["version"], hello.get("state"), f"that runs (pid {pid})"
+    if theirs != VERSION:
+        speaks = f"speaks protocol {VERSION}, not {theirs}; it ends by itself when its jobs have"
+        return f"that speaks protocol {theirs}, not {VERSION}", f"the keeper {runs} {speaks}"
+    if theirs_state != state:
+        keeps = f"keeps the jobs of {state}; give this daemon another runtime_dir"
+        return f"of {theirs_state}", f"the keeper {runs} {keeps}"
+    return None
 
 
 def job_key(job: int, attempt: int) -> str:
@@ -167,6 +195,15 @@ def _write_all(fd: int, data: bytes) -> None:
 def sync_directory(path: str) -> None:
     """Make renames in the directory durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_file(path: str) -> None:
+    """Make what is in the file durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:

@@ -113,6 +113,8 @@ class Shim:
         if not attempt.start():
             os._exit(1)  # it could not even fork
         self._wait_for(attempt)
+        while attempt.begin_stage_out():
+            self._wait_for(attempt)
         reach("shim.emptied")
         attempt.finish()
         if attempt.is_told_to_end:
@@ -131,6 +133,9 @@ class Shim:
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         watched: int | None = None
+        news = None if attempt.news is None else attempt.news.fd
+        if news is not None:
+            poll.register(news, select.POLLIN)
         while attempt.reap():
             if self._line is None and self._next_keeper is None:
                 self._seek_keeper(attempt.key)
@@ -141,6 +146,9 @@ class Shim:
             ready = {fd for fd, _ in poll.poll(_RETRY_S * 1000 if watched is None else None)}
             if self._wake in ready:
                 drain(self._wake)
+            if news is not None and news in ready and not attempt.hear():
+                poll.unregister(news)
+                news = None
             if watched is not None and watched in ready:
                 poll.unregister(watched)
                 os.close(watched)

@@ -6,6 +6,18 @@ VERBS = ("hello", "start", "freeze", "thaw", "kill", "list", "tidy", "leave")
 SERVICE_VERBS = ("retire",)
 """What only the system's daemon asks, of the keeper of another unit: in no play."""
 
+SCRATCH_VERBS = ("scratch",)
+"""What is asked about jobs with directories on tier disks: in no play."""
+
+SCRATCH_POINTS = (
+    *("scratch.noted", "scratch.made", "scratch.limited", "scratch.given"),
+    *("stage.piece", "stage.copied", "stage.noted", "stage.in_done"),
+    *("stage.out_begun", "stage.out_forked", "stage.part", "stage.synced", "stage.named"),
+    *("stage.out_done", "scratch.sweeping", "scratch.closed", "scratch.unlinked"),
+    *("scratch.removed", "scratch.forgotten"),
+)
+"""Of such jobs alone: played by tests/node/test_scratch_deaths.py, which needs two disks."""
+
 DETAILS = {
     "keeper.heard": VERBS,
     "keeper.done": VERBS,
@@ -46,6 +58,7 @@ PLAYS = {
         "shim.begun",
         "shim.forked",
         "shim.claimed",
+        "shim.prepared",
         "shim.let_go",
         "shim.told",
         "shim.reaped",

@@ -1,0 +1,68 @@
+"""Shims of an earlier keeper's that are still alive: nobody's children now, watched by pidfd.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+from collections.abc import Callable
+
+from iodaemon.backend.linux.directory import JobDirectories
+from iodaemon.backend.linux.grip import Grip
+from iodaemon.backend.linux.process import open_pidfd
+
+
+class Adopted:
+    """The attempts that they serve.
+
+    Attributes:
+        keys: of these.
+    """
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        directories: JobDirectories,
+        grip: Grip,
+        on_over: Callable[[str], None],
+    ) -> None:
+        """None yet.
+
+        Args:
+            selector: the keeper's.
+            directories: of the jobs.
+            grip: the keeper's.
+            on_over: the attempt is in no shim's hands any more.
+        """
+        self._selector = selector
+        self._directories = directories
+        self._grip = grip
+        self._on_over = on_over
+        self.keys: set[str] = set()
+
+    def take_over(self) -> None:
+        """Learn of an earlier keeper's jobs, thaw those without a shim, drop cgroups nobody needs.
+
+        The others' shims leave it to this keeper to thaw them.
+        """
+        for key in self._directories.unfinished():
+            shim = self._directories.find_shim(key)
+            pidfd = None if shim is None else open_pidfd(shim)
+            if pidfd is None:
+                self._grip.lay_to_rest(key)
+                continue
+            self.keys.add(key)
+            self._grip.maybe_frozen.add(key)
+            self._selector.register(pidfd, selectors.EVENT_READ, self._on_exit_of(key, pidfd))
+        self._grip.drop_empty(besides=self.keys)
+
+    def _on_exit_of(self, key: str, pidfd: int) -> Callable[[], None]:
+        def on_exit() -> None:
+            self._selector.unregister(pidfd)
+            os.close(pidfd)
+            self.keys.discard(key)
+            self._on_over(key)
+
+        return on_exit

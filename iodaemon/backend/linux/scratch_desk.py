@@ -1,0 +1,231 @@
+"""The keeper's side of jobs' directories on tier disks: who has some, and that they go in the end.
+
+It touches no such disk itself. Standard library only.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import selectors
+import time
+from collections.abc import Callable
+from typing import Final
+
+from iodaemon.backend.linux import scratch_work
+from iodaemon.backend.linux.aside import Aside
+from iodaemon.backend.linux.directory import JobDirectories
+from iodaemon.backend.linux.protocol import (
+    FREED_FILE,
+    SCRATCH_FILE,
+    Message,
+    read_json,
+    sync_directory,
+)
+from iodaemon.backend.linux.scratch import find_need
+
+_MOST: Final = 8
+"""Removed at one time."""
+_MOST_OF_A_DISK: Final = 2
+_LOOK_S: Final = 0.1
+"""Between looks at a job whose shim is gone, and whose processes are not."""
+_FIRST_RETRY_S: Final = 5.0
+_LAST_RETRY_S: Final = 600.0
+"""Between attempts at what cannot be removed, twice as long each time."""
+
+Answer = Callable[[Message], None]
+
+
+class _Entry:
+    """What one attempt has."""
+
+    def __init__(self, *, is_live: bool) -> None:
+        self.is_live = is_live
+        self.report: Message = {"state": "held", "because": ""}
+        self.work: Aside | None = None
+        self.disks: list[str] = []
+        self.due_s = 0.0
+        self.retry_s = _FIRST_RETRY_S
+        self.asked: list[tuple[object, object, Answer]] = []
+
+
+class ScratchDesk:
+    """Watches the directories of jobs that live, removes those of jobs that have ended."""
+
+    def __init__(
+        self,
+        directories: JobDirectories,
+        selector: selectors.BaseSelector,
+        fork: Callable[[], int],
+        is_alive: Callable[[str], bool],
+    ) -> None:
+        """Nothing is known yet.
+
+        Args:
+            directories: of the jobs.
+            selector: the keeper's.
+            fork: as ``os.fork``, where shims belong.
+            is_alive: whether a process of this attempt, or its shim, is left.
+        """
+        self._directories = directories
+        self._selector = selector
+        self._fork = fork
+        self._is_alive = is_alive
+        self._entries: dict[str, _Entry] = {}
+
+    @property
+    def is_busy(self) -> bool:
+        """True while something is being removed, or is about to be."""
+        return any(
+            not entry.is_live and entry.report["state"] != "kept"
+            for entry in self._entries.values()
+        )
+
+    def take_over(self, live: set[str]) -> None:
+        """Learn of what an earlier keeper left.
+
+        Args:
+            live: attempts that have a shim.
+        """
+        for key in self._directories.with_scratch():
+            self._entries[key] = _Entry(is_live=key in live)
+            if key in live:
+                self.has_begun(key)
+
+    def expect(self, key: str, launch: Message) -> None:
+        """An attempt is about to be started; remember it if it is to have directories."""
+        if launch.get("scratch"):
+            self._entries[key] = _Entry(is_live=True)
+
+    def has_begun(self, key: str) -> None:
+        """Its directories are there: watch them."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.is_live and entry.work is None:
+            work = functools.partial(scratch_work.watch, self._directories.of(key))
+            entry.work = self._begin(key, work)
+
+    def is_over(self, key: str) -> None:
+        """Its shim has nothing more to do with it, or is gone."""
+        entry = self._find(key)
+        if entry is None or not entry.is_live:
+            return
+        entry.is_live = False
+        if entry.work is not None:
+            entry.work.close()
+            entry.work = None
+        self._look_at(key, entry)
+
+    def ask(self, key: str, client: object, known: object, answer: Answer) -> None:
+        """Answer with what there is, once its state is another than the one that is known."""
+        entry = self._find(key)
+        if entry is None:
+            answer({"state": "removed", "because": ""})
+        elif entry.report["state"] != known:
+            answer(entry.report)
+        else:
+            entry.asked.append((client, known, answer))
+
+    def _find(self, key: str) -> _Entry | None:
+        """Also what an earlier keeper's shim had not yet written down at the take-over."""
+        if key not in self._entries and (self._directories.has_scratch(key) or self._is_alive(key)):
+            self._entries[key] = _Entry(is_live=True)
+            self.has_begun(key)
+        return self._entries.get(key)
+
+    def forget_client(self, client: object) -> None:
+        """It is gone and wants no answers."""
+        for entry in self._entries.values():
+            entry.asked = [each for each in entry.asked if each[0] is not client]
+
+    def free(self, key: str) -> None:
+        """What was kept of an ended job is not needed any more.
+
+        Raises:
+            OSError: that cannot be written down.
+        """
+        entry = self._entries.get(key)
+        if entry is None:
+            return
+        directory = self._directories.of(key)
+        os.close(os.open(os.path.join(directory, FREED_FILE), os.O_WRONLY | os.O_CREAT, 0o600))
+        sync_directory(directory)
+        entry.due_s, entry.retry_s = 0.0, _FIRST_RETRY_S
+
+    def patience_s(self) -> float | None:
+        """How long there is nothing to do; None: until somebody says something."""
+        waiting = [e.due_s for e in self._entries.values() if not e.is_live and e.work is None]
+        if not waiting:
+            return None
+        return max(_LOOK_S, min(waiting) - time.monotonic())
+
+    def look(self) -> None:
+        """Begin what is due."""
+        now_s = time.monotonic()
+        for key, entry in list(self._entries.items()):
+            if not entry.is_live and entry.work is None and entry.due_s <= now_s:
+                self._look_at(key, entry)
+
+    def _look_at(self, key: str, entry: _Entry) -> None:
+        """Remove what an ended job had, if nobody is left in it, nor needs it."""
+        directory = self._directories.of(key)
+        record = read_json(os.path.join(directory, SCRATCH_FILE))
+        if record is None:
+            self._set(key, entry, {"state": "removed", "because": ""})
+        elif self._is_alive(key):
+            entry.due_s = time.monotonic() + _LOOK_S
+        elif need := find_need(directory):
+            self._keep(key, entry, need)
+        else:
+            disks = [share["path"] for share in record["shares"]]
+            busy = [path for e in self._entries.values() if e.work for path in e.disks]
+            is_busy = any(busy.count(disk) >= _MOST_OF_A_DISK for disk in disks)
+            if is_busy or sum(bool(e.disks) for e in self._entries.values() if e.work) >= _MOST:
+                entry.due_s = time.monotonic() + _LOOK_S
+                return
+            entry.work = self._begin(key, functools.partial(scratch_work.remove, directory))
+            entry.disks = disks if entry.work else []
+            entry.due_s = time.monotonic() + _LOOK_S
+            self._set(key, entry, {**entry.report, "state": "removing", "because": ""})
+
+    def _begin(self, key: str, work: Callable[[int], None]) -> Aside | None:
+        try:
+            return Aside(self._selector, self._fork, work, functools.partial(self._hear, key))
+        except OSError:
+            return None
+
+    def _hear(self, key: str, word: Message | None) -> None:
+        entry = self._entries.get(key)
+        if entry is None:
+            return
+        if entry.is_live:
+            if word is None:
+                entry.work = None  # it goes on unwatched; that is told by figures that stand still
+            elif "state" in word:
+                self._set(key, entry, {"because": "", **word})
+            return
+        if word is None:
+            entry.work = None  # it was killed, or has said what there is to say
+        elif word.get("state") == "removed":
+            self._set(key, entry, {**word, "because": ""})
+        elif word.get("state") == "kept":
+            self._keep(key, entry, str(word["because"]))
+        elif "error" in word:
+            self._keep(key, entry, str(word["error"]))
+
+    def _keep(self, key: str, entry: _Entry, because: str) -> None:
+        entry.due_s = time.monotonic() + entry.retry_s
+        entry.retry_s = min(2 * entry.retry_s, _LAST_RETRY_S)
+        self._set(key, entry, {**entry.report, "state": "kept", "because": because})
+
+    def _set(self, key: str, entry: _Entry, report: Message) -> None:
+        entry.report = report
+        if report["state"] == "removed":
+            if entry.work is not None:
+                entry.work.close()
+            del self._entries[key]
+        asked, entry.asked = entry.asked, []
+        for client, known, answer in asked:
+            if known != report["state"]:
+                answer(report)
+            else:
+                entry.asked.append((client, known, answer))

@@ -1,0 +1,231 @@
+"""What a shim does around a job's command: its directories on tier disks, and staging.
+
+Directories are made before the command may run. Input is copied in by the job's first process
+itself, before it becomes the command; what is left is copied out by a process like it, once all
+others have ended. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Callable
+from types import ModuleType
+from typing import Final, NoReturn
+
+from iodaemon.backend.linux import launch as launching
+from iodaemon.backend.linux import scratch
+from iodaemon.backend.linux.freezer import Freezer
+from iodaemon.backend.linux.manifest import Manifest, open_manifest
+from iodaemon.backend.linux.protocol import STAGE_FILE, Message, encode, write_json
+from iodaemon.fault import reach
+
+STAGE_FAILED: Final = 74
+"""EX_IOERR of sysexits.h: the exit code of a job of which a step of staging could not be done."""
+_STAGING: Final = b"staging\n"
+_CHUNK_BYTES: Final = 65536
+_HEARD: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""A step ends by these, as a command would."""
+
+
+class News:
+    """What a step says over a pipe, line by line: how far it is, and why it failed.
+
+    Attributes:
+        fd: the end to read.
+        problem: empty while nothing has failed.
+    """
+
+    def __init__(self, fd: int, directory: str, unread: bytes = b"") -> None:
+        self.fd = fd
+        self.problem = ""
+        self._directory = directory
+        self._unread = b""
+        self._split(unread)
+
+    def hear(self) -> bool:
+        """Take in what there is; False, and closed, once nothing will come any more."""
+        data = os.read(self.fd, _CHUNK_BYTES)
+        self._split(data)
+        if not data:
+            os.close(self.fd)
+        return bool(data)
+
+    def _split(self, data: bytes) -> None:
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            word = json.loads(line)
+        except ValueError:  # the command could not be run after all
+            self.problem = line.decode(errors="replace").partition(" ")[2]
+            return
+        if not isinstance(word, dict):
+            return
+        if "failed" in word:
+            self.problem = str(word["failed"])
+            return
+        with contextlib.suppress(OSError):  # nobody will miss one
+            write_json(os.path.join(self._directory, STAGE_FILE), word, durable=False)
+
+
+class Steps:
+    """Those of one attempt."""
+
+    def __init__(self, key: str, directory: str, launch: launching.Launch) -> None:
+        """Plan.
+
+        Args:
+            key: of the attempt.
+            directory: of the attempt.
+            launch: its ``scratch`` (of each directory ``path`` and ``size``) and ``staging``
+                (``input``, ``output``, ``on``: ``success`` or ``always``), if any.
+        """
+        self._key = key
+        self._directory = directory
+        self._shares = scratch.plan(key, launch.get("scratch") or [])
+        staging: Message = (launch.get("staging") or {}) if self._shares else {}
+        self._input: str | None = staging.get("input")
+        self._output: str | None = staging.get("output")
+        self._is_always = staging.get("on") == "always"
+        environment = {**launch["environment"], **scratch.environment_of(self._shares)}
+        self.launch: launching.Launch = {**launch, "environment": environment}
+
+    def make(self) -> Message | None:
+        """Make the directories; what is in the way, as a status that holds the job back."""
+        if not self._shares:
+            return None
+        output = None
+        if self._output is not None:
+            output = {"path": self._output, "on": "always" if self._is_always else "success"}
+        uid = self.launch["uid"] if launching.has_submitter(self.launch) else os.geteuid()
+        try:
+            scratch.make(self._directory, self._shares, uid, output)
+        except (OSError, scratch.ScratchError) as error:
+            text = f"scratch space cannot be had: {error}"
+            return {"never_ran": text, "exit_code": None, "of_user": True, "holds": True}
+        return None
+
+    # -- in the job's first process ---------------------------------------------------------------
+
+    def open_books(self) -> dict[str, int]:
+        """Manifests, by step, while this process may still open them, and the code as well."""
+        if self._input is None:
+            return {}
+        _load()
+        return {"in": open_manifest(self._directory, "in")}
+
+    def copy_in(self, books: dict[str, int], news: int) -> None:
+        """Copy the input in; on failure say why and exit. This process is the user by now."""
+        if self._input is None:
+            return
+        os.write(news, _STAGING)
+        self._run(news, lambda: self._copy_in(books["in"], news))
+        for fd in books.values():
+            os.close(fd)
+
+    def _copy_in(self, book: int, news: int) -> None:
+        stage = _load()
+        paths = scratch.paths_of(self._shares)
+        sizes = [share["size"] for share in self._shares]
+        targets = list(map(stage.Target, paths, sizes))
+        assert self._input is not None
+        stage.copy_in(self._input, targets, Manifest(book), _teller(news))
+        reach("stage.in_done")
+
+    # -- in the shim ------------------------------------------------------------------------------
+
+    def news_of(self, data: bytes, fd: int) -> News | None:
+        """The news that begin with these bytes; None: they are something else."""
+        if not data.startswith(_STAGING):
+            return None
+        return News(fd, self._directory, data.removeprefix(_STAGING))
+
+    def wants_out(self, *, is_success: bool) -> bool:
+        """True where what the job left is to be copied out."""
+        return self._output is not None and (is_success or self._is_always)
+
+    def begin_out(self, freezer: Freezer) -> tuple[int, News]:
+        """Fork what copies it out.
+
+        Returns:
+            Its number, and its news.
+
+        Raises:
+            OSError: it cannot be.
+        """
+        path = os.path.join(self._directory, STAGE_FILE)
+        write_json(path, {"step": "out"}, durable=True)
+        reach("stage.out_begun")
+        read, write = os.pipe2(os.O_CLOEXEC)
+        try:
+            pid, is_inside = freezer.fork(self._key)
+            if pid == 0:
+                enter = None if is_inside else lambda: freezer.enter(self._key)
+                self._be_the_step(enter, write)
+        except OSError:
+            os.close(read)
+            raise
+        finally:
+            os.close(write)
+        return pid, News(read, self._directory)
+
+    def why_kept(self, problem: str) -> str:
+        """For the status, where copying out failed."""
+        return f"what the job left was not copied to {self._output}: {problem}"
+
+    def _be_the_step(self, enter: Callable[[], None] | None, news: int) -> NoReturn:
+        """The forked child: becomes the user, copies, exits."""
+        signal.set_wakeup_fd(-1)
+        try:
+            launching.become(self.launch, enter)
+            _load()
+            books = [open_manifest(self._directory, step) for step in ("in", "out")]
+            account = launching.find_submitter(self.launch)
+            if account is not None:
+                launching.be_user(account)
+            os.chdir(self.launch["cwd"])
+            self._run(news, lambda: self._copy_out(books, news))
+            os._exit(0)
+        except (OSError, launching.LaunchError) as error:
+            os.write(news, encode({"failed": str(error)}))
+        finally:
+            os._exit(STAGE_FAILED)
+
+    def _copy_out(self, books: list[int], news: int) -> None:
+        stage = _load()
+        came, manifest = map(Manifest, books)
+        assert self._output is not None
+        paths = scratch.paths_of(self._shares)
+        stage.copy_out(paths, self._output, came, manifest, _teller(news))
+        reach("stage.out_done")
+
+    def _run(self, news: int, work: Callable[[], None]) -> None:
+        for number in _HEARD:
+            signal.signal(number, signal.SIG_DFL)
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - nothing may go on in its place
+            text = str(error) if isinstance(error, OSError | _load().StageError) else repr(error)
+            with contextlib.suppress(OSError):
+                os.write(news, encode({"failed": text}))
+            os._exit(STAGE_FAILED)
+
+
+def _load() -> ModuleType:
+    """What copies; loaded while this process may still read it, and only where it is needed."""
+    from iodaemon.backend.linux import stage
+
+    return stage
+
+
+def _teller(news: int) -> Callable[[Message], None]:
+    def tell(word: Message) -> None:
+        with contextlib.suppress(OSError):  # the shim is gone: the step goes on
+            os.write(news, encode(word))
+
+    return tell

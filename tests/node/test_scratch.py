@@ -1,0 +1,283 @@
+"""Jobs' directories on tier disks: where they are, whose, how large, and that they go."""
+
+import itertools
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from harness import end, means, until
+from keeping import NOBODY
+from scratching import (
+    both_disks,
+    disks,
+    jobs,
+    left,
+    needs_root,
+    own_jobs,
+    share,
+)
+
+__all__ = ["both_disks", "disks", "jobs", "means", "own_jobs"]
+
+pytestmark = [pytest.mark.node, needs_root]
+
+WAITS = "until [ -e {gate} ]; do sleep 0.02; done"
+
+
+@pytest.fixture
+def gate(jobs):
+    return jobs.keeper.root / "gate"
+
+
+def test_a_job_has_a_directory_of_its_own_on_the_disk_it_was_given(jobs):
+    status = jobs.run(
+        'echo "$IOD_SCRATCH"; echo x > "$IOD_SCRATCH/f"; stat -c "%U %a" $IOD_SCRATCH'
+    )
+    where, owner = jobs.output().splitlines()
+
+    assert status["exit"] == {"code": 0, "signal": None}
+    assert Path(where).parent == jobs.disks[0] / ".iodaemon"
+    assert Path(where).name.startswith("1-1-")
+    assert "nobody 700" == owner
+
+
+def test_a_request_that_is_split_has_one_path_on_each_disk(jobs):
+    shares = [share(jobs.disks[1], 2), share(jobs.disks[0], 3)]
+    jobs.run('echo "$IOD_SCRATCH"; echo "$IOD_SCRATCH_0:$IOD_SCRATCH_1"', shares)
+    all_of_them, each = jobs.output().splitlines()
+
+    assert all_of_them == each
+    parents = [Path(path).parents[1] for path in each.split(":")]
+    assert [jobs.disks[1], jobs.disks[0]] == parents
+
+
+def test_a_job_without_a_request_has_none(jobs):
+    jobs.run('echo "[$IOD_SCRATCH]"', [])
+
+    assert "[]\n" == jobs.output()
+    assert {"state": "removed", "because": ""} == jobs.scratch()
+
+
+@pytest.mark.parametrize("text", ["echo > $IOD_SCRATCH/f", "exit 3", "kill -9 $$", "/none"])
+def test_the_directory_goes_however_the_job_ends(jobs, text):
+    jobs.run(text)
+
+    assert "removed" == jobs.await_scratch("removed")["state"]
+    assert [] == left(jobs.disks)
+
+
+def test_it_goes_with_a_command_that_cannot_be_run(jobs):
+    status = jobs.run("", command=["/none/such"])
+    jobs.await_scratch("removed")
+
+    assert "no such command" in status["never_ran"]
+
+
+def test_a_job_that_is_killed_has_none_either(own_jobs):
+    own_jobs.start("mkdir -p $IOD_SCRATCH/a/b; sleep 600")
+    until(lambda: list(own_jobs.place().glob("a/b")), "a file")
+    own_jobs.line.ask("kill", job=1, attempt=1, signal=9)
+    own_jobs.await_scratch("removed")
+
+    assert [] == left(own_jobs.disks)
+
+
+def test_a_keeper_of_a_users_own_removes_what_is_closed_to_itself(own_jobs):
+    own_jobs.run("mkdir -p $IOD_SCRATCH/a/b; echo > $IOD_SCRATCH/a/b/c; chmod 0 $IOD_SCRATCH/a")
+    own_jobs.await_scratch("removed")
+
+    assert [] == left(own_jobs.disks)
+
+
+def test_it_stays_while_a_process_of_the_job_is_left(jobs, gate):
+    jobs.start(f"({WAITS.format(gate=gate)}; ls $IOD_SCRATCH) & echo > $IOD_SCRATCH/f")
+    until(lambda: (jobs.place() / "f").exists(), "a file")
+    held = jobs.scratch()["state"]
+    gate.touch()
+    jobs.keeper.status()
+
+    assert "held" == held
+    assert "f\n" == jobs.output()
+
+
+def test_who_waits_is_told_when_it_is_gone(jobs, gate):
+    jobs.start(WAITS.format(gate=gate))
+    other = jobs.keeper.line()
+    other.say(("scratch", {"job": 1, "attempt": 1, "known": "held"}))
+    gate.touch()
+
+    assert other.hear()["ok"]["state"] in ("removing", "removed")
+
+
+# -- deaths --------------------------------------------------------------------------------------
+
+
+def test_it_goes_after_a_death_of_the_keeper(jobs, gate):
+    jobs.start(WAITS.format(gate=gate))
+    end(jobs.keeper.process.pid)
+    gate.touch()
+    jobs.keeper.status()
+    before = left(jobs.disks)
+    jobs.begin_again()
+    jobs.await_scratch("removed")
+
+    assert 1 == len(before)
+
+
+def test_it_goes_after_a_death_of_the_shim_with_the_last_process_of_the_job(jobs, gate):
+    jobs.start(f"{WAITS.format(gate=gate)}; echo > $IOD_SCRATCH/late")
+    jobs.keeper.kill_shim(1)
+    until(lambda: jobs.scratch()["state"] == "held", "a report")
+    there = left(jobs.disks)
+    gate.touch()
+    jobs.await_scratch("removed")
+
+    assert 1 == len(there)
+
+
+def test_it_goes_after_a_death_of_both(jobs, gate):
+    jobs.start(WAITS.format(gate=gate))
+    end(jobs.keeper.process.pid)
+    jobs.keeper.kill_shim(1)
+    jobs.begin_again()
+    there = left(jobs.disks)
+    gate.touch()
+    jobs.await_scratch("removed")
+
+    assert 1 == len(there)
+
+
+def test_it_goes_after_a_reboot(jobs, gate):
+    shim = jobs.start(WAITS.format(gate=gate))["shim"]
+    end(jobs.keeper.process.pid)
+    end(shim["pid"])
+    end(shim["main_pid"])
+    path = jobs.keeper.directory(1) / "shim.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "boot_id": "another"}))
+    jobs.begin_again()
+    jobs.await_scratch("removed")
+
+    assert [] == left(jobs.disks)
+
+
+def test_the_keeper_of_a_daemon_that_leaves_removes_it_before_it_ends(own_jobs):
+    own_jobs.run("for i in $(seq 300); do mkdir $IOD_SCRATCH/$i; done")
+    own_jobs.line.ask("leave")
+    own_jobs.keeper.process.wait(20)
+
+    assert [] == left(own_jobs.disks)
+
+
+def test_the_directory_of_a_job_is_not_retired_before_that(jobs):
+    jobs.run("mkdir $IOD_SCRATCH/m", staging={"output": "/none/such", "on": "success"})
+    jobs.await_scratch("kept")
+    kept = jobs.line.ask("retire", before_s=2e9, most=10)
+    jobs.scratch(free=True)
+    jobs.await_scratch("removed")
+
+    assert {"removed": 0} == kept
+    assert {"removed": 1} == jobs.line.ask("retire", before_s=2e9, most=10)
+
+
+# -- disks that are not as they must be ------------------------------------------------------
+
+
+def refusal(jobs, disk):
+    return jobs.run("true", [share(disk)])["never_ran"]
+
+
+def test_a_disk_that_is_not_there_holds_the_job_back(jobs):
+    status = jobs.run("true", [share(jobs.disks[0]), share(jobs.keeper.root / "none")])
+
+    assert "is it mounted?" in status["never_ran"]
+    assert (None, True) == (status["exit_code"], status["holds"])
+
+
+def test_a_disk_that_others_may_write_to_is_refused(jobs):
+    disk = jobs.keeper.root / "open"
+    disk.mkdir()
+    disk.chmod(0o777)
+
+    assert "so that others could change what is in it" in refusal(jobs, disk)
+    assert [] == list(disk.iterdir())
+
+
+def test_what_another_made_where_ours_would_be_is_refused(jobs):
+    disk = jobs.keeper.root / "tmp"
+    disk.mkdir()
+    disk.chmod(0o1777)
+    (disk / ".iodaemon").mkdir()
+    os.chown(disk / ".iodaemon", NOBODY.pw_uid, NOBODY.pw_gid)
+
+    assert f"belongs to uid {NOBODY.pw_uid}" in refusal(jobs, disk)
+
+
+def test_a_link_where_ours_would_be_is_refused(jobs):
+    disk, other = jobs.keeper.root / "tmp", jobs.keeper.root / "other"
+    disk.mkdir()
+    other.mkdir()
+    (disk / ".iodaemon").symlink_to(other)
+
+    assert "it is no directory" in refusal(jobs, disk)
+    assert [] == list(other.iterdir())
+
+
+def fill(directory):
+    """Use up the names that its disk has."""
+    for number in itertools.count():
+        (directory / f"{number}").touch()
+
+
+def test_a_disk_without_room_for_a_directory_is_told(jobs):
+    (jobs.disks[0] / ".iodaemon").mkdir(exist_ok=True)
+    filler = jobs.disks[0] / "filler"
+    filler.mkdir()
+    try:
+        with pytest.raises(OSError, match="No space"):
+            fill(filler)
+        text = refusal(jobs, jobs.disks[0])
+    finally:
+        for path in filler.iterdir():
+            path.unlink()
+        filler.rmdir()
+
+    assert "No space left on device" in text
+
+
+def test_what_lies_on_a_disk_that_is_mounted_elsewhere_now_is_kept(jobs, gate):
+    """By its name alone it would be taken for gone, and its space be given away."""
+    jobs.start(WAITS.format(gate=gate))
+    path = jobs.disks[0] / ".iodaemon" / "id"
+    before = path.read_text()
+    path.write_text('{"id": "another"}')
+    gate.touch()
+    report = jobs.await_scratch("kept")
+    path.write_text(before)
+    jobs.scratch(free=True)
+    jobs.await_scratch("removed")
+
+    assert "another file system is there now" in report["because"]
+
+
+# -- size ------------------------------------------------------------------------------------
+
+
+def test_more_than_was_asked_for_is_seen_and_told_where_the_disk_has_no_quotas(jobs, gate):
+    jobs.start(
+        f"head -c 3000000 /dev/zero > $IOD_SCRATCH/f; {WAITS.format(gate=gate)}",
+        [share(jobs.disks[0], 2)],
+    )
+    report = jobs.await_scratch("over")
+    gate.touch()
+
+    assert 3_000_000 <= report["used_bytes"] < 3_100_000
+    assert (1, True) == (report["files"], report["is_all"])
+
+
+def test_the_store_lets_users_through_and_shows_them_nothing(jobs):
+    jobs.run("ls $(dirname $IOD_SCRATCH); cat $(dirname $IOD_SCRATCH)/id; true")
+
+    assert 2 == jobs.output().count("Permission denied")
+    assert 0o711 == stat.S_IMODE((jobs.disks[0] / ".iodaemon").stat().st_mode)

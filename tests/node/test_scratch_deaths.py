@@ -1,0 +1,93 @@
+"""Whoever dies at any step around a job's directories: nothing is left, no result is lost."""
+
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from harness import until
+from keeping import NOBODY
+from scratching import both_disks, disks, jobs, left, needs_root, share
+
+sys.path.insert(0, str(Path(__file__).parent / "campaign"))
+
+from points import SCRATCH_POINTS
+
+__all__ = ["both_disks", "disks", "jobs"]
+
+pytestmark = [pytest.mark.node, needs_root]
+
+OUTPUT = b"result" * 1000
+TEXT = (
+    "cp -r $IOD_SCRATCH_0/. $IOD_SCRATCH_1/; cat {source}/data > $IOD_SCRATCH_1/result; : >> {ran}"
+)
+
+
+@pytest.fixture
+def data(jobs):
+    """Input, and a place for output."""
+    place = jobs.keeper.root / "data"
+    (place / "in" / "sub").mkdir(parents=True)
+    (place / "in" / "data").write_bytes(OUTPUT)
+    (place / "in" / "sub" / "b").write_text("b")
+    (place / "out").mkdir()
+    for path in (place, *place.rglob("*")):
+        os.chown(path, NOBODY.pw_uid, NOBODY.pw_gid)
+    return place
+
+
+def begin(jobs, data, *, waits):
+    """A job with all there is; the line may break meanwhile, and the answer never come."""
+    text = TEXT.format(source=data / "in", ran=data / "ran")
+    staging = {"input": str(data / "in"), "output": str(data / "out"), "on": "success"}
+    with contextlib.suppress(OSError, ValueError):  # the keeper died before it answered
+        shares = [share(jobs.disks[0]), share(jobs.disks[1])]
+        jobs.start(text, shares, staging=staging, waits=waits)
+
+
+def settle(jobs):
+    """Bring a keeper back, and wait until it says what is; that."""
+
+    def look():
+        if jobs.keeper.process.poll() is not None:
+            jobs.begin_again()
+        with contextlib.suppress(OSError, ValueError):
+            jobs.line.ask("list", jobs=[[1, 1]])
+            report = jobs.scratch()
+            return report if report["state"] in ("kept", "removed") else None
+        return None
+
+    return until(look, "an end")
+
+
+@pytest.mark.parametrize("who", ["it", "the keeper", "it and the keeper"])
+@pytest.mark.parametrize("point", SCRATCH_POINTS)
+def test_a_death_at_any_step_leaves_no_directory_and_loses_no_result(jobs, data, point, who):
+    jobs.arm(point, number=signal.SIGSTOP if who == "the keeper" else signal.SIGKILL)
+    begin(jobs, data, waits="the" not in who)
+    if who == "the keeper":
+        stopped = jobs.stopped_at(point)
+    until(lambda: not jobs.keeper.armed(), f"passage of {point}")
+    if who != "it":
+        jobs.begin_again()
+    if who == "the keeper":
+        with contextlib.suppress(ProcessLookupError):  # its shim may have let it go on
+            os.kill(stopped, signal.SIGCONT)
+    report = settle(jobs)
+    result = data / "out" / "result"
+    is_whole = result.exists() and result.read_bytes() == OUTPUT
+    status = jobs.keeper.directory(1) / "status.json"
+    if report["state"] == "kept":
+        kept = jobs.place(1) / "result"
+        assert OUTPUT == kept.read_bytes()
+        jobs.scratch(free=True)
+        settle(jobs)
+    elif status.exists() and '"code":0' in status.read_text():
+        assert is_whole
+    until(lambda: jobs.scratch()["state"] == "removed", "removal")
+
+    assert not result.exists() or OUTPUT == result.read_bytes()  # a step may outlive its shim
+    assert [] == left(jobs.disks)
+    assert not (jobs.keeper.directory(1) / "scratch.json").exists()
