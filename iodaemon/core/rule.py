@@ -15,8 +15,6 @@ import msgspec
 from iodaemon.core.decision import AdmissionPlan, RegulationPlan
 from iodaemon.core.job import Job
 from iodaemon.core.platform import Platform
-from iodaemon.core.scratch import DiskId
-from iodaemon.core.storage import Refusal, StorageRequest, StorageView
 from iodaemon.core.view import Placement, View
 
 M = TypeVar("M")
@@ -49,16 +47,6 @@ class Regulation(Protocol[M]):
 
     def decide(self, view: View, memory: M | None) -> tuple[RegulationPlan, M | None]:
         """Asked once a timeslice, at the instant that carries the sample (``View.sampled_s``)."""
-        ...
-
-
-class AllocationRule(Protocol[M]):
-    """Which disk holds a request for space, or a part of one."""
-
-    def choose(
-        self, view: StorageView, request: StorageRequest, memory: M | None
-    ) -> tuple[DiskId | Refusal, M | None]:
-        """Asked once a request or part; what it answers is then written down by whoever asked."""
         ...
 
 

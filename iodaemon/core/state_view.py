@@ -11,7 +11,10 @@ from iodaemon.core.platform import DeviceId, PartitionId, Platform
 from iodaemon.core.prediction import Prediction
 from iodaemon.core.rule import Rules
 from iodaemon.core.sample import JobCounters, NodeCounters
+from iodaemon.core.scratch import TierName
 from iodaemon.core.state import State
+from iodaemon.core.storage import StorageView
+from iodaemon.core.tier import Tier
 from iodaemon.core.view import Draft
 
 
@@ -123,6 +126,15 @@ class StateView:
     def slots_free(self, partition_id: PartitionId) -> int:
         """Slots of the partition that no job holds."""
         return self._state.slots_free(partition_id)
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """None are configured yet."""
+        return ()
+
+    def ledger(self, tier: TierName) -> StorageView:
+        """There is none."""
+        raise KeyError(tier)
 
     def draft(self) -> Draft:
         """A fresh scratch copy to plan starts on."""

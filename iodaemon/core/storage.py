@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from iodaemon.core.error import InvariantError
 from iodaemon.core.job import Reason
 from iodaemon.core.scratch import DiskId
+
+M = TypeVar("M")
 
 
 class Disk(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +87,11 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return tuple(disk for node in self.nodes for disk in node.disks)
 
     @cached_property
+    def by_id(self) -> Mapping[DiskId, Disk]:
+        """Each disk by its name."""
+        return {disk.id: disk for disk in self.disks}
+
+    @cached_property
     def servers(self) -> tuple[tuple[StorageNode, ...], ...]:
         """The nodes of each server, in the order in which the servers are first seen."""
         found: dict[str, list[StorageNode]] = {}
@@ -149,6 +156,16 @@ class StorageView(Protocol):
 
     def overlapping(self, disk: DiskId, start_s: float, end_s: float) -> Sequence[Allocation]:
         """What of this disk is taken at any time between; ends that touch do not count."""
+        ...
+
+
+class AllocationRule(Protocol[M]):
+    """Which disk holds a request for space, or a part of one."""
+
+    def choose(
+        self, view: StorageView, request: StorageRequest, memory: M | None
+    ) -> tuple[DiskId | Refusal, M | None]:
+        """Asked once a request or part; what it answers is then written down by whoever asked."""
         ...
 
 

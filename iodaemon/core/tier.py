@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 
 from iodaemon.core.scratch import TierName
-from iodaemon.core.storage import Storage
+from iodaemon.core.storage import AllocationRule, Storage
 
 
 class Tier(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +20,7 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True):
         bandwidth_bytes_per_s: between the jobs and all of its disks together.
         staging_bytes_per_s: between it and the slowest tier; infinite for that one itself.
         split_bytes: a larger request is split over several disks. None: never.
+        rule: which of its disks holds what. None: the first with room.
     """
 
     name: TierName
@@ -26,6 +28,7 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth_bytes_per_s: float
     staging_bytes_per_s: float = math.inf
     split_bytes: int | None = None
+    rule: AllocationRule[Any] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no data can pass."""

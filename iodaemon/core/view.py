@@ -17,6 +17,10 @@ from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.platform import DeviceId, PartitionId, Platform
 from iodaemon.core.prediction import Prediction
 from iodaemon.core.sample import JobCounters, NodeCounters
+from iodaemon.core.scratch import Share, TierName
+from iodaemon.core.stock import StockDraft
+from iodaemon.core.storage import StorageView
+from iodaemon.core.tier import Tier
 
 
 class View(Protocol):
@@ -117,6 +121,19 @@ class View(Protocol):
         """Slots of the partition that no job holds."""
         ...
 
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """The tiers of storage, fastest first; empty where none is configured."""
+        ...
+
+    def ledger(self, tier: TierName) -> StorageView:
+        """What is taken of a tier that has disks, by whomever; nothing of it has an end.
+
+        Raises:
+            KeyError: the tier has no disks, or there is none of this name.
+        """
+        ...
+
     def draft(self) -> Draft:
         """A fresh scratch copy to plan starts on; placement answers on it."""
         ...
@@ -161,13 +178,22 @@ class Placement(Protocol):
 class Draft:
     """A view with some jobs already started on it: what a rule plans on before it answers.
 
-    ``start`` takes slots on the draft only. ``place`` asks the composed placement rule on the
-    draft, so that a rule plans with the very placement that will be carried out.
+    ``start`` takes slots and space on the draft only. ``place`` asks the composed placement rule
+    and the tiers' allocation rules on the draft, so that a rule plans with the very placement that
+    will be carried out.
+
+    Args:
+        view: what is.
+        placement: the composed rule.
+        stock: the tiers. None: there are none, and what jobs ask of them is not looked at.
     """
 
-    def __init__(self, view: PlacementView, placement: Placement) -> None:
+    def __init__(
+        self, view: PlacementView, placement: Placement, stock: StockDraft | None = None
+    ) -> None:
         self._view = view
         self._placement = placement
+        self._stock = stock
         self._taken: dict[PartitionId, int] = {}
         self._aside: Mapping[PartitionId, int] = {}
         self._started: list[Job] = []
@@ -183,6 +209,21 @@ class Draft:
         yield from self._view.live
         yield from self._started
 
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """The tiers of storage, fastest first."""
+        return () if self._stock is None else self._stock.tiers
+
+    def ledger(self, tier: TierName) -> StorageView:
+        """What is taken of a tier that has disks, in the state or on the draft.
+
+        Raises:
+            KeyError: the tier has no disks, or there is none of this name.
+        """
+        if self._stock is None:
+            raise KeyError(tier)
+        return self._stock.ledger(tier)
+
     def expected(self, job_id: JobId) -> Prediction:
         """What the job moves as a mean over its whole run."""
         return self._view.expected(job_id)
@@ -193,14 +234,70 @@ class Draft:
         return self._view.slots_free(partition_id) - taken
 
     def place(
-        self, job: Job, *, aside: Mapping[PartitionId, int] | None = None
+        self,
+        job: Job,
+        tier: TierName | None = None,
+        *,
+        aside: Mapping[PartitionId, int] | None = None,
     ) -> PartitionId | NotNow:
-        """Where the placement rule puts the job on this draft.
+        """Where the placement rule puts the job on this draft, if there is space for it as well.
+
+        Of a job that asks for scratch space and finds none the reason's code is ``Storage``, or
+        ``StorageFull`` where it asked to fail then: named in a plan's reasons that ends it.
 
         Args:
             job: which.
+            tier: it has to be on this one, whatever it asked for and would fall back to.
             aside: so many free slots of these partitions are kept from it.
         """
+        found = self._place(job, aside)
+        if isinstance(found, NotNow) or job.spec.scratch is None:
+            return found
+        space = self.find_space(job, tier)
+        return NotNow(space) if isinstance(space, Reason) else found
+
+    def find_space(
+        self, job: Job, tier: TierName | None = None, *, without: Iterable[JobId] = ()
+    ) -> tuple[Share, ...] | Reason:
+        """The space that the job would get on this draft; or why none now.
+
+        Args:
+            job: which.
+            tier: on this one alone.
+            without: as if these jobs had given back what they hold.
+        """
+        return () if self._stock is None else self._stock.find(job, tier, without)
+
+    def start(
+        self,
+        job: Job,
+        partition_id: PartitionId,
+        why: Reason | None = None,
+        tier: TierName | None = None,
+    ) -> Placed:
+        """Take the job's slots and space on the draft; the answer goes into the plan.
+
+        Args:
+            job: which; ``place`` said where.
+            partition_id: there.
+            why: of a start that is out of its turn.
+            tier: as it was placed.
+
+        Raises:
+            InvariantError: there is no space for it, as ``place`` says.
+        """
+        shares: tuple[Share, ...] = ()
+        if job.spec.scratch is not None and self._stock is not None:
+            shares = self._stock.take(job, tier)
+        self._taken[partition_id] = self._taken.get(partition_id, 0) + job.spec.cpus
+        self._started.append(
+            msgspec.structs.replace(job, partition=partition_id)
+            if not shares
+            else msgspec.structs.replace(job, partition=partition_id, shares=shares)
+        )
+        return Placed(job_id=job.id, partition=partition_id, why=why, shares=shares)
+
+    def _place(self, job: Job, aside: Mapping[PartitionId, int] | None) -> PartitionId | NotNow:
         if aside is None:
             return self._placement.choose(self, job)
         self._aside = aside
@@ -208,15 +305,3 @@ class Draft:
             return self._placement.choose(self, job)
         finally:
             self._aside = {}
-
-    def start(self, job: Job, partition_id: PartitionId, why: Reason | None = None) -> Placed:
-        """Take the job's slots on the draft; the answer goes into the plan.
-
-        Args:
-            job: which.
-            partition_id: where.
-            why: of a start that is out of its turn.
-        """
-        self._taken[partition_id] = self._taken.get(partition_id, 0) + job.spec.cpus
-        self._started.append(msgspec.structs.replace(job, partition=partition_id))
-        return Placed(job_id=job.id, partition=partition_id, why=why)

@@ -12,8 +12,14 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from iodaemon.core.rule import AllocationRule
-from iodaemon.core.storage import Allocation, Refusal, StorageLedger, StorageRequest
+from iodaemon.core.allotting import split
+from iodaemon.core.storage import (
+    Allocation,
+    AllocationRule,
+    Refusal,
+    StorageLedger,
+    StorageRequest,
+)
 
 Bookkeeping = Literal["correct", "artefact"]
 STEP_S: Final = 300.0
@@ -60,21 +66,6 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     delay_s: float = 0.0
     refusal: Refusal | None = None
     booked: tuple[Allocation, ...] = ()
-
-
-def split(size_bytes: int, block_bytes: int | None, unit_bytes: int = 1) -> tuple[int, ...]:
-    """The sizes of the parts: as many whole blocks as there are, and the rest.
-
-    Args:
-        size_bytes: above 0.
-        block_bytes: None: one part.
-        unit_bytes: each part is rounded up to a multiple of this.
-    """
-    if block_bytes is None or size_bytes <= block_bytes:
-        return (-(-size_bytes // unit_bytes) * unit_bytes,)
-    blocks, rest = divmod(size_bytes, block_bytes)
-    sizes = [block_bytes] * blocks + [rest] * (rest > 0)
-    return tuple(-(-size // unit_bytes) * unit_bytes for size in sizes)
 
 
 def place(

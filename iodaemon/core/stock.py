@@ -1,0 +1,245 @@
+"""The space of the tiers: who holds what of which disk, and what a draft would take of it."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from iodaemon.core.allotting import (
+    Sketch,
+    allot,
+    candidates,
+    free_of,
+    held,
+    no_space,
+)
+from iodaemon.core.error import InvariantError
+from iodaemon.core.job import Job, JobId, Reason
+from iodaemon.core.scratch import DiskId, Share, TierName
+from iodaemon.core.storage import Allocation, Refusal, StorageLedger, StorageRequest, StorageView
+from iodaemon.core.tier import Tier
+
+
+class Stock:
+    """Per tier with disks a ledger; what a job's record says it holds is taken in it.
+
+    Shares of disks that are no longer there are kept by their jobs, and count nowhere.
+
+    Args:
+        tiers: fastest first.
+
+    Attributes:
+        tiers: likewise.
+        memories: of the tiers' rules, by tier.
+    """
+
+    def __init__(self, tiers: Sequence[Tier] = ()) -> None:
+        self.tiers = tuple(tiers)
+        self.memories: dict[TierName, Any] = {}
+        rng = random.Random(0)  # noqa: S311 - rules are asked on sketches with their own
+        self._ledgers = {
+            tier.name: StorageLedger(tier.storage, rng)
+            for tier in self.tiers
+            if tier.storage is not None
+        }
+        self._held: dict[JobId, dict[Allocation, Share]] = {}
+        self._shares: dict[JobId, tuple[Share, ...]] = {}
+
+    def ledger(self, tier: TierName) -> StorageLedger:
+        """What is taken of a tier that has disks.
+
+        Raises:
+            KeyError: it has none, or is not there.
+        """
+        return self._ledgers[tier]
+
+    @property
+    def holders(self) -> Mapping[JobId, tuple[Share, ...]]:
+        """Which jobs hold shares; those of disks that are not there any more too."""
+        return self._shares
+
+    def taken_by(self, job_id: JobId) -> frozenset[Allocation]:
+        """What a job takes of all ledgers."""
+        return frozenset(self._held.get(job_id, ()))
+
+    def holds_on(self, disk: DiskId) -> dict[JobId, int]:
+        """Who holds how much of a disk, bytes."""
+        found: dict[JobId, int] = {}
+        for job_id, shares in self._shares.items():
+            for share in shares:
+                if share.disk == disk:
+                    found[job_id] = found.get(job_id, 0) + share.size_bytes
+        return found
+
+    def tier_of(self, shares: Sequence[Share]) -> TierName | None:
+        """Where a job with these shares of a request is; without any: the slowest."""
+        if shares:
+            return shares[0].tier
+        return self.tiers[-1].name if self.tiers else None
+
+    def follow(self, before: Job | None, after: Job | None) -> None:
+        """A record is replaced: give back what it held, take what it holds now."""
+        old = () if before is None else before.shares
+        new = () if after is None else after.shares
+        if old == new:
+            return
+        if before is not None and old:
+            for allocation, share in self._held.pop(before.id).items():
+                self._ledgers[share.tier].give_back(allocation)
+            del self._shares[before.id]
+        if after is not None and new:
+            self._take(after.id, new)
+
+    def has_room(self, shares: Iterable[Share]) -> bool:
+        """Whether these, at most one of each disk, can be taken."""
+        return all(
+            share.tier in self._ledgers
+            and self._knows(share)
+            and free_of(self._ledgers[share.tier], share.disk) >= share.size_bytes
+            for share in shares
+        )
+
+    def check(self, jobs: Mapping[JobId, Job]) -> None:
+        """Verify that what is taken is what the jobs say.
+
+        Raises:
+            InvariantError: it is not.
+        """
+        told = {job.id: job.shares for job in jobs.values() if job.shares}
+        if told != self._shares:
+            raise InvariantError("broken: the tiers' books list what the jobs hold")
+        for name, ledger in self._ledgers.items():
+            for disk in ledger.storage.disks:
+                booked = sorted(a.size_bytes for a in ledger.overlapping(disk.id, *_ALWAYS))
+                mine = [s for shares in told.values() for s in shares if s.tier == name]
+                if booked != sorted(s.size_bytes for s in mine if s.disk == disk.id):
+                    raise InvariantError(f"broken: disk {disk.id} has the shares of its jobs")
+
+    def _take(self, job_id: JobId, shares: tuple[Share, ...]) -> None:
+        self._shares[job_id] = shares
+        mine = {held(share): share for share in shares if self._knows(share)}
+        for allocation, share in mine.items():
+            self._ledgers[share.tier].take(allocation)
+        self._held[job_id] = mine
+
+    def _knows(self, share: Share) -> bool:
+        ledger = self._ledgers.get(share.tier)
+        return ledger is not None and share.disk in ledger.storage.by_id
+
+
+_ALWAYS = (-math.inf, math.inf)
+
+
+class StockDraft:
+    """The tiers as they would be with the jobs started on a draft.
+
+    ``find`` is repeatable: the same question on the same draft has the same answer.
+
+    Args:
+        stock: what is taken.
+        rng: gives this draft a seed of its own, when it is needed.
+        now_s: the instant.
+    """
+
+    def __init__(self, stock: Stock, rng: random.Random, now_s: float) -> None:
+        self._stock = stock
+        self._rng = rng
+        self._now_s = now_s
+        self._seed: int | None = None
+        self._sketches: dict[TierName, Sketch] = {}
+        self._memories: dict[TierName, Any] = {}
+        self.started: set[JobId] = set()
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """Fastest first."""
+        return self._stock.tiers
+
+    def ledger(self, tier: TierName) -> StorageView:
+        """What is taken of a tier that has disks, those started here included.
+
+        Raises:
+            KeyError: it has none, or is not there.
+        """
+        return self._sketch(tier)
+
+    def find(
+        self,
+        job: Job,
+        named: TierName | None = None,
+        without: Iterable[JobId] = (),
+    ) -> tuple[Share, ...] | Reason:
+        """The shares that the job would get; or why not now.
+
+        Args:
+            job: which.
+            named: this tier and no other. None: as it asked.
+            without: as if these had given back what they hold.
+        """
+        return self._find(job, named, frozenset(without))[0]
+
+    def take(self, job: Job, named: TierName | None = None) -> tuple[Share, ...]:
+        """The shares that the job gets, taken on the draft.
+
+        Raises:
+            InvariantError: there is no room, as ``find`` says.
+        """
+        found, memory = self._find(job, named, frozenset())
+        if isinstance(found, Reason):
+            raise InvariantError(f"job {job.id} is started where it {found.text}")
+        for share in found:
+            self._sketch(share.tier).take(share)
+        if found:
+            self._memories[found[0].tier] = memory
+        self.started.add(job.id)
+        return found
+
+    def commit(self) -> None:
+        """What was started here is carried out: the rules remember it."""
+        self._stock.memories.update(self._memories)
+
+    def _find(
+        self, job: Job, named: TierName | None, without: frozenset[JobId]
+    ) -> tuple[tuple[Share, ...] | Reason, Any]:
+        request = job.spec.scratch
+        if request is None:
+            return (), None
+        refused: Reason | None = None
+        for tier in candidates(self.tiers, request, named):
+            if tier.storage is None:
+                return (), None
+            view = self._view(job, tier, without)
+            wanted = StorageRequest(
+                id=f"job {job.id}",
+                size_bytes=request.size_bytes,
+                start_s=self._now_s,
+                end_s=math.inf,
+            )
+            memory = self._memories.get(tier.name, self._stock.memories.get(tier.name))
+            found, memory = allot(tier, view, wanted, memory)
+            if not isinstance(found, Refusal):
+                return found, memory
+            ends = request.fallback == "fail" and named is None
+            refused = refused or no_space(tier, view, request, ends=ends)
+        if refused is None and request.fallback == "slow" and named is None:
+            return (), None  # no tier is left at all: as on one without disks
+        return refused or _unknown(named or request.tier), None
+
+    def _view(self, job: Job, tier: Tier, without: frozenset[JobId]) -> Sketch:
+        if self._seed is None:
+            self._seed = self._rng.getrandbits(62)
+        gone = frozenset(a for job_id in without for a in self._stock.taken_by(job_id))
+        rng = random.Random(self._seed ^ job.id)  # noqa: S311 - for rules, not for secrets
+        return Sketch(self._sketch(tier.name), rng, gone)
+
+    def _sketch(self, tier: TierName) -> Sketch:
+        found = self._sketches.get(tier)
+        if found is None:
+            found = self._sketches[tier] = Sketch(self._stock.ledger(tier))
+        return found
+
+
+def _unknown(name: TierName | None) -> Reason:
+    return Reason(code="Storage", text=f"needs tier {name}, which is not configured")
