@@ -29,6 +29,7 @@ OTHER = {
     "log_level": '"debug"',
     "metrics_listen": '"127.0.0.1:9750"',
     "max_processes": "1000",
+    "scratch_over": '"end"',
     "users.max_running": "3",
     "users.max_queued": "100",
     "users.max_slots": "8",
@@ -60,7 +61,7 @@ def test_every_setting_is_tried_here(plain):
     settings = {each.path for each in describe_settings(plain) if each.key}
 
     assert set(OTHER) == settings - {"file", "origins", "is_system"}
-    assert set(NEEDS_RESTART) <= set(OTHER)
+    assert set(NEEDS_RESTART) <= set(OTHER) | {"tier"}
 
 
 @pytest.mark.parametrize("setting", OTHER)
@@ -81,6 +82,19 @@ def test_a_change_is_told_with_what_to_do_and_counts_or_not(plain, tmp_path, set
         assert "" == change.remedy
         assert () == setting_changes(now, other)
         assert other.file == now.origins[setting]
+
+
+def test_other_tiers_are_told_as_one_change_and_wait_for_a_restart(plain, tmp_path):
+    other = written(tmp_path / "tiers.toml", '[tier.slow]\nbandwidth = "1 GB/s"\n')
+
+    [change] = setting_changes(plain, other)
+    now = in_force(plain, other)
+
+    assert ("tier", "{}") == (change.path, change.before)
+    assert change.after.startswith('{slow = {rule = "balanced", ')
+    assert "restart" in change.remedy
+    assert {} == now.tier
+    assert [change] == list(setting_changes(now, other))
 
 
 def test_a_system_service_is_told_its_own_units(plain, tmp_path):

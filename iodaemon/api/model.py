@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NotRequired, TypeAlias, TypedDict
 
+from iodaemon.api.scratch import Scratch, ScratchOptions
+
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 """Whatever JSON can say."""
 
@@ -96,6 +98,7 @@ class JobOptions(TypedDict, total=False):
     stdout: str
     stderr: str
     umask: int
+    scratch: ScratchOptions
     hold: bool
 
 
@@ -125,6 +128,7 @@ class JobNews(TypedDict, total=False):
     operations: int | None
     expected: Expected
     expected_ratio: float | None
+    scratch: Scratch | None
 
 
 class Job(JobNews):
@@ -282,7 +286,10 @@ class HistoryAnswer(TypedDict):
 
 
 class Sum(TypedDict):
-    """What several finished jobs came to together; None where it is known of none of them."""
+    """What several finished jobs came to together; None where it is known of none of them.
+
+    ``charged_s``: as ``run_s``, but of jobs with space what their run takes on the slowest tier.
+    """
 
     jobs: int
     failed: int
@@ -294,6 +301,7 @@ class Sum(TypedDict):
     written_bytes: int | None
     unknown_io_jobs: int
     bandwidth_bytes_per_s: float | None
+    charged_s: NotRequired[float]
 
 
 class KeyedSum(Sum):

@@ -28,7 +28,7 @@ from iodaemon.backend.model.scaling import Scaling, constant_scaling, lv_scaling
 from iodaemon.backend.model.spec import DEFAULT_MODEL, LinkSpec, Model, StoreSpec
 from iodaemon.backend.model.store import NoSpace, Store
 from iodaemon.core import event as ev
-from iodaemon.core.decision import Decision, Grant, Kill, Reject, Resume, Start, Stop, Suspend
+from iodaemon.core.decision import Decision, Free, Grant, Kill, Reject, Resume, Start, Stop, Suspend
 from iodaemon.core.error import IodaemonError
 from iodaemon.core.job import Exit, IoTotals, JobId
 from iodaemon.core.platform import Device, DeviceId, Partition, PartitionId, Platform, Slot, SlotId
@@ -135,7 +135,7 @@ class SimulatedNode:
     @property
     def offers(self) -> frozenset[type]:
         """All kinds of decisions."""
-        return frozenset({Start, Suspend, Resume, Stop, Kill, Reject, Grant})
+        return frozenset({Start, Suspend, Resume, Stop, Kill, Reject, Grant, Free})
 
     @property
     def stores(self) -> Mapping[str, Store]:
@@ -158,6 +158,8 @@ class SimulatedNode:
                 self._end_by_signal(decision.job_id, SIGKILL)
             case Grant():
                 self._machine.give_turn(decision.job_id)
+            case Free():
+                self._free(decision)
             case Reject():
                 pass
             case _:
@@ -213,6 +215,11 @@ class SimulatedNode:
         launch.runs = True
         self._answer_started(start)
         self._pass_on()
+
+    def _free(self, free: Free) -> None:
+        """Simulated jobs leave nothing behind."""
+        now_s = self._timeline.now_s
+        self._answer(ev.ScratchRemoved(at_s=now_s, job_id=free.job_id, attempt=free.attempt))
 
     def _suspend(self, job_id: JobId) -> None:
         launch = self._launches.get(job_id)

@@ -49,6 +49,8 @@ _SUM_COLUMNS: Final = (
     Column("WRITTEN", is_number=True),
     Column("IO/s", is_number=True),
 )
+_CHARGED: Final = Column("CHARGED", is_number=True)
+"""Shown where somebody had space: the time that a run takes on the slowest tier."""
 Query = list[tuple[str, str]]
 
 User = Annotated[Word, option("-u", "--user", metavar="USER", text="Only this user's; or me.")]
@@ -154,7 +156,19 @@ def _limit(text: str | None, *, default: int | None) -> Query:
 def job_lines(answer: HistoryAnswer, *, header: bool) -> list[str]:
     """One line a job."""
     rows = [job_row(job) for job in answer["jobs"]]
-    return output.table(COLUMNS, rows, header=header, width=output.terminal_columns())
+    columns: tuple[Column, ...] = COLUMNS
+    if any(_charged_s(job) is not None for job in answer["jobs"]):  # some had space of a tier
+        columns = (*COLUMNS, _CHARGED)
+        for row, job in zip(rows, answer["jobs"], strict=True):
+            charged_s = _charged_s(job)
+            row.append(output.clock(job["run_s"] if charged_s is None else charged_s))
+    return output.table(columns, rows, header=header, width=output.terminal_columns())
+
+
+def _charged_s(job: Job) -> float | None:
+    """What its run is charged; None: as long as it ran."""
+    scratch = job.get("scratch")
+    return scratch["charged_s"] if scratch else None
 
 
 def job_row(job: Job) -> list[str]:
@@ -192,10 +206,16 @@ def _bytes(size_bytes: int | None, *, started: float | None) -> str:
 
 def sum_lines(answer: SumsAnswer, *, header: bool) -> list[str]:
     """One line a user or name, and the total where there are several."""
-    columns = (Column(answer["by"].upper(), width_max=20), *_SUM_COLUMNS)
+    columns: tuple[Column, ...] = (Column(answer["by"].upper(), width_max=20), *_SUM_COLUMNS)
     rows = [[line["key"], *_sum_cells(line)] for line in answer["sums"]]
+    lines: list[Sum] = [*answer["sums"]]
     if header and len(rows) > 1:
         rows.append(["(total)", *_sum_cells(answer["total"])])
+        lines.append(answer["total"])
+    if any(line.get("charged_s", line["run_s"]) != line["run_s"] for line in lines):
+        columns = (*columns, _CHARGED)
+        for row, line in zip(rows, lines, strict=True):
+            row.append(output.clock(line.get("charged_s", line["run_s"])))
     return output.table(columns, rows, header=header, width=output.terminal_columns())
 
 

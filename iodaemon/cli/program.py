@@ -35,6 +35,7 @@ VERBS: Final[Mapping[str, str]] = MappingProxyType(
         "suspend": "control",
         "resume": "control",
         "phase": "phase",
+        "scratch": "scratch",
         "history": "history",
         "events": "events",
         "mode": "mode",

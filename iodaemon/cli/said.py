@@ -18,10 +18,19 @@ from typing import Final, NamedTuple
 from iodaemon.api.model import JobOptions
 from iodaemon.cli.failure import UsageError, nearest
 from iodaemon.cli.request import Place, output_options, parse_limits
+from iodaemon.cli.scratch_option import (
+    SCRATCH_WORDS,
+    check_words,
+    results_path,
+    scratch_options,
+)
 from iodaemon.errors import ConfigError
 
 MARK: Final = "#IOD"
-VALUES: Final = ("name", "cpus", "mem", "time", "max-suspend", "output", "error")
+VALUES: Final = (
+    *("name", "cpus", "mem", "time", "max-suspend", "output", "error"),
+    *SCRATCH_WORDS,
+)
 SWITCHES: Final = ("no-suspend", "requeue", "hold")
 HINTS: Final = ("io-rate", "io-share", "io-ops")
 _WORDS: Final = (*VALUES, *HINTS, *SWITCHES, "io")
@@ -107,6 +116,7 @@ def _parse_words(words: Sequence[str]) -> Iterable[tuple[str, str]]:
 
 def _check(words: Mapping[str, str]) -> None:
     parse_limits(**_limits(words))
+    check_words(words)
 
 
 def _limits(words: Mapping[str, str]) -> dict[str, str | None]:
@@ -125,7 +135,10 @@ def options_of(said: Said, place: Place) -> tuple[JobOptions, str]:
     """
     words = said.options
     options = parse_limits(**_limits(words)) | place.options
-    options |= output_options(place.cwd, words.get("output"), words.get("error"))
+    has_results = results_path(words, place.cwd) is not None
+    out = None if has_results else words.get("output")
+    options |= output_options(place.cwd, out, words.get("error"))
+    options |= scratch_options(words, place.cwd)
     if "name" in words:
         options["name"] = words["name"]
     if "no-suspend" in words:

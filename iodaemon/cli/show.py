@@ -12,6 +12,7 @@ from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.each import tell_each
 from iodaemon.cli.expectation import expected_words, percent
 from iodaemon.cli.option import OFF, AsJson, Jobs
+from iodaemon.cli.scratch_words import scratch_pairs
 from iodaemon.cli.selector import format_ids
 
 app = new_app()
@@ -52,6 +53,7 @@ def job_lines(job: JobDetail) -> list[tuple[str, str]]:
         ("Exit", _exit(job)),
         *_times(job),
         *_phase(job),
+        *scratch_pairs(job),
         *_io(job),
         ("Output", job["stdout"] or "unknown"),
         ("Errors", job["stderr"] or "with the output"),

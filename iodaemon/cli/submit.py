@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -16,13 +16,15 @@ from iodaemon.cli.commands import Command, read_commands
 from iodaemon.cli.failure import UsageError
 from iodaemon.cli.option import OFF, AsJson, Word, Words, argument, option
 from iodaemon.cli.request import Place, check_command, find_place
-from iodaemon.cli.said import NOTHING, Said, Scripts, options_of
+from iodaemon.cli.said import HINTS, NOTHING, SWITCHES, VALUES, Said, Scripts, options_of
 from iodaemon.cli.selector import job_words
 from iodaemon.cli.session import Session
 from iodaemon.errors import RequestError
 
 app = new_app()
 
+_NAMES: Final = {"out": "output", "err": "error", "input_dir": "input"}
+"""Parameters that are not called as their options are."""
 
 CommandWords = Annotated[Words, argument("COMMAND")]
 Name = Annotated[Word, option("-J", "--name", metavar="NAME", text="Shown in the queue.")]
@@ -66,6 +68,39 @@ Out = Annotated[
 Err = Annotated[
     Word, option("-e", "--error", metavar="FILE", text="Standard error [as the output].")
 ]
+Scratch = Annotated[
+    Word,
+    option("--scratch", metavar="SIZE", text="Space of a storage tier, in $IOD_SCRATCH: 200G."),
+]
+Tier = Annotated[Word, option("--tier", metavar="NAME", text="Of this tier [the fastest].")]
+ScratchFallback = Annotated[
+    Word,
+    option(
+        "--scratch-fallback",
+        metavar="slow|wait|fail",
+        text="Where the tier has no room: run on the slowest, wait, or fail [wait].",
+    ),
+]
+Fast = Annotated[
+    Word, option("--fast", metavar="SIZE", text="As --scratch; the policy chooses the tier.")
+]
+Input = Annotated[
+    Word, option("--input", metavar="DIR", text="Copied into its space before it starts.")
+]
+OutputOn = Annotated[
+    Word,
+    option(
+        "--output-on",
+        metavar="success|always",
+        text="When its space is copied to --output DIR/ [success].",
+    ),
+]
+OutputSize = Annotated[
+    Word, option("--output-size", metavar="SIZE", text="What it is expected to leave.")
+]
+DataSize = Annotated[
+    Word, option("--data-size", metavar="SIZE", text="What it moves there meanwhile.")
+]
 Hold = Annotated[bool, option("--hold", text="Hold it until 'iod resume'.")]
 Env = Annotated[Words, option("--env", metavar="NAME=VALUE", text="Add to the environment.")]
 CleanEnv = Annotated[
@@ -97,6 +132,14 @@ def submit(
     chdir: Chdir = None,
     out: Out = None,
     err: Err = None,
+    scratch: Scratch = None,
+    tier: Tier = None,
+    scratch_fallback: ScratchFallback = None,
+    fast: Fast = None,
+    input_dir: Input = None,
+    output_on: OutputOn = None,
+    output_size: OutputSize = None,
+    data_size: DataSize = None,
     hold: Hold = OFF,
     env: Env = None,
     clean_env: CleanEnv = OFF,
@@ -114,32 +157,32 @@ def submit(
     A script may say the same: lines '#IOD time=90m io=40M,20%' before its first command. What
     options say goes before them. In a --from file such a line speaks of all commands below it.
     """
-    options = {"name": name, "cpus": cpus, "mem": mem, "time": time, "output": out, "error": err}
-    hints = {"io-rate": io_rate, "io-share": io_share, "io-ops": io_ops}
-    switches = {"no-suspend": no_suspend, "requeue": requeue, "hold": hold}
-    said = Said(
-        {**_given({**options, "max-suspend": max_suspend}), **_switched(switches)}, _given(hints)
-    )
+    said = _said(locals())
     place = find_place(os.environ, chdir=chdir, env=env or [], is_clean=clean_env)
-    options_of(said, place)  # what is wrong with them is told before what is with the command
-    specs = _specs(_commands(ctx.obj, command, from_file, place), said, place)
-    _warn_of_shared_files(specs)
-    report = _in_json if as_json else _bare if parsable else _in_words
+    specs = _specs(ctx.obj, command, from_file, said, place)
     if dry_run:
         return _show(specs, as_json=as_json)
+    report = _in_json if as_json else _bare if parsable else _in_words
     return _send(ctx.obj, specs, place.environment, report=report, wait=wait)
 
 
-def _given(words: Mapping[str, str | None]) -> dict[str, str]:
-    return {name: word for name, word in words.items() if word is not None}
+def _said(given: Mapping[str, Any]) -> Said:
+    """What the options say, by the names of the parameters that have them."""
+    words = {_NAMES.get(name, name.replace("_", "-")): value for name, value in given.items()}
+    switches = {name: "" for name in SWITCHES if words[name]}
+    return Said({**_given(words, VALUES), **switches}, _given(words, HINTS))
 
 
-def _switched(switches: Mapping[str, bool]) -> dict[str, str]:
-    return {name: "" for name, is_on in switches.items() if is_on}
+def _given(words: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
+    return {name: words[name] for name in names if words[name] is not None}
 
 
-def _specs(commands: Sequence[Command], said: Said, place: Place) -> list[JobSpec]:
+def _specs(
+    session: Session, command: list[str] | None, from_file: str | None, said: Said, place: Place
+) -> list[JobSpec]:
     """Each command with what is said of it; one line a hint that makes no sense."""
+    options_of(said, place)  # what is wrong with them is told before what is with the command
+    commands = _commands(session, command, from_file, place)
     scripts = Scripts(place)
     made: dict[tuple[int, int], tuple[JobOptions, str]] = {}
     problems: dict[str, None] = {}
@@ -154,6 +197,7 @@ def _specs(commands: Sequence[Command], said: Said, place: Place) -> list[JobSpe
         specs.append({**options, "command": words})
     for problem in problems:
         output.say(problem)
+    _warn_of_shared_files(specs)
     return specs
 
 

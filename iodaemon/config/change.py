@@ -27,6 +27,8 @@ NEEDS_RESTART: Final[Mapping[str, str]] = MappingProxyType(
         "orphan_grace": _KEEPER,
         "suspend_by": _KEEPER,
         "metrics_listen": _DAEMON,
+        "scratch_over": _DAEMON,
+        "tier": _DAEMON,
         "topology.sockets": _DAEMON,
         "topology.slot": _DAEMON,
         "topology.oversubscribe": _DAEMON,
@@ -72,8 +74,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 def setting_changes(before: Config, after: Config) -> tuple[Change, ...]:
     """The settings that differ, in the order of their declaration."""
-    old = {each.path: each.value for each in describe_settings(before) if each.key}
-    new = {each.path: each.value for each in describe_settings(after) if each.key}
+    old, new = _values_of(before), _values_of(after)
     return tuple(
         Change(
             path=path,
@@ -84,6 +85,12 @@ def setting_changes(before: Config, after: Config) -> tuple[Change, ...]:
         for path, value in new.items()
         if path not in _UNTOLD and value != old[path]
     )
+
+
+def _values_of(config: Config) -> dict[str, str]:
+    """Each setting's value as TOML, and that of all tiers together."""
+    values = {each.path: each.value for each in describe_settings(config) if each.key}
+    return {**values, "tier": toml_value(config.tier, "tier")}
 
 
 def policy_changes(before: PolicyFile, after: PolicyFile) -> tuple[Change, ...]:

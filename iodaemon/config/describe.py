@@ -85,6 +85,11 @@ def toml_value(value: object, field: str) -> str:
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, tuple | list):
         return "[" + ", ".join(toml_value(item, "") for item in value) + "]"
+    if isinstance(value, msgspec.Struct):
+        value = {name: getattr(value, name) for name in value.__struct_fields__}
+    if isinstance(value, dict):
+        inner = (f"{key_of(key)} = {toml_value(each, key)}" for key, each in value.items())
+        return f"{{{', '.join(inner)}}}"
     raise ConfigError(f"{field}: {value!r} cannot be written to a file")
 
 

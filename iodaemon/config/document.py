@@ -32,4 +32,13 @@ def config_document(config: Config) -> dict[str, Any]:
             }
             for key, value in values.items()
         ]
+    settings += [
+        {
+            **msgspec.to_builtins(setting),
+            "table": f"tier.{name}",
+            "origin": config.origins.get(f"tier.{name}", "default"),
+        }
+        for name, table in config.tier.items()
+        for setting in describe_settings(table)
+    ]
     return {"file": config.file, "settings": settings}

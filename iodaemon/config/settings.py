@@ -20,6 +20,7 @@ from msgspec import Meta
 from iodaemon.config.describe import describe_settings
 from iodaemon.config.policy import config_home_of
 from iodaemon.config.table import decode_table, read_toml
+from iodaemon.config.tier import TierTable, check_tiers
 from iodaemon.core.sharing import Sharing
 from iodaemon.errors import ConfigError
 
@@ -31,7 +32,6 @@ _LONGEST_SOCKET_BYTES: Final = 107
 """sun_path holds 108 bytes with the closing NUL (unix(7))."""
 _LARGEST_CPU: Final = 8191
 """NR_CPUS of the largest kernels built (Kconfig, x86 MAXSMP)."""
-
 _LARGEST_PORT: Final = 65535
 _ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[0-9.]+):([0-9]{1,5})")
 
@@ -148,8 +148,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             '"127.0.0.1:9750"; of the loopback interface, where every user of the machine can'
         ),
     ] = None
+    scratch_over: Annotated[
+        Literal["report", "end"],
+        Meta(
+            description="a job with more in its scratch space than it asked for: it is shown, or "
+            "ended; where a quota holds it, it cannot have more"
+        ),
+    ] = "report"
     users: Sharing = Sharing()
     topology: Topology = Topology()
+    tier: Annotated[
+        dict[str, TierTable],
+        Meta(description="[tier.NAME]: storage of which jobs get space, the fastest tier first"),
+    ] = {}
     admission: Annotated[
         dict[str, Scalar], Meta(description="replaces values of the policy's [admission]")
     ] = {}
@@ -181,6 +192,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.metrics_listen is not None:
             loopback_address(self.metrics_listen)
+        check_tiers(self.tier)
 
     @property
     def socket_path(self) -> Path:

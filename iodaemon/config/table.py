@@ -71,7 +71,8 @@ def decode_table(table: Mapping[str, object], type_: type[S], *, where: str, els
     Args:
         table: as ``tomllib`` reads it; strings with units or plain base units.
         type_: a frozen struct; a field that is a struct itself is a table in the table, one that
-            is a tuple of structs an array of tables.
+            is a tuple of structs an array of tables, one that is a dictionary of structs a table
+            of tables.
         where: file and table for messages, for example ``policies/dynamic.toml [regulation]``.
         else_: what an unknown key may be besides a misspelt one, for its message.
 
@@ -107,6 +108,11 @@ def _value(value: Any, field: msgspec.structs.FieldInfo, key: str, where: str) -
             decode_table(item, row, where=f"{where} [[{key}]] {number}")
             for number, item in enumerate(value, start=1)
         )
+    if (named := _named_struct_in(type_)) is not None and isinstance(value, Mapping):
+        return {
+            name: decode_table(inner, named, where=f"{where} [{key}.{name}]")
+            for name, inner in value.items()
+        }
     try:
         for suffix, _, parse in _QUANTITIES:
             if field.name.endswith(suffix) and value is not None:
@@ -137,6 +143,13 @@ def _row_struct_in(type_: Any) -> type[msgspec.Struct] | None:
     if get_origin(type_) is tuple and arguments[1:] == (Ellipsis,):
         return _struct_in(arguments[0])
     return None
+
+
+def _named_struct_in(type_: Any) -> type[msgspec.Struct] | None:
+    """The struct of which the type is a table of many, each under a name of its own."""
+    if get_origin(type_) is not dict:
+        return None
+    return _struct_in(get_args(type_)[1])
 
 
 def _problem(error: Exception, value: object, type_: Any) -> str:

@@ -156,16 +156,24 @@ def candidates(
 ) -> list[Tier]:
     """The tiers that may serve the request, in this order; empty where there is none.
 
+    One that names no tier gets the fastest that has disks large enough for it.
+
     Args:
         tiers: fastest first.
         request: as it was asked.
         named: the one that the admission rule wants, and no other.
     """
     name = named or request.tier
-    wanted = [tier for tier in tiers if tier.name == name] if name else list(tiers[:1])
+    wanted = [tier for tier in tiers if tier.name == name] if name else _fastest(tiers, request)
     if named is None and request.fallback == "slow" and tiers and tiers[-1] not in wanted:
         wanted.append(tiers[-1])
     return wanted
+
+
+def _fastest(tiers: Sequence[Tier], request: ScratchRequest) -> list[Tier]:
+    size = request.size_bytes
+    large = [tier for tier in tiers if tier.storage is not None and could_ever_fit(tier, size)]
+    return (large or list(tiers))[:1]
 
 
 def why_never(tiers: Sequence[Tier], request: ScratchRequest) -> str | None:

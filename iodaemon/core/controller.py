@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from iodaemon.core import event as ev
+from iodaemon.core.allotting import NO_SPACE_AT_ALL
 from iodaemon.core.decision import (
     AdmissionPlan,
     Kill,
@@ -18,9 +19,10 @@ from iodaemon.core.decision import (
     Plan,
     Reject,
     Resume,
-    Start,
     Suspend,
+    start_of,
 )
+from iodaemon.core.error import InvariantError
 from iodaemon.core.job import SUSPENDED, Job, JobId, JobState, Reason
 from iodaemon.core.phase import grant, wait_ends_s
 from iodaemon.core.react import react
@@ -93,7 +95,8 @@ class Controller:
         rule = self.rules.admission
         if job.state is not JobState.PENDING or not isinstance(rule, Explaining):
             return ""
-        view = StateView(self.state, self.rules, self._now_s, self._rng)
+        rng = random.Random(0)  # noqa: S311 - a question must not change what is decided next
+        view = StateView(self.state, self.rules, self._now_s, rng)
         return rule.explain(view, job, self._admission_memory)
 
     def _reconfigure(self, step: Step, event: ev.Reconfigured) -> None:
@@ -220,19 +223,20 @@ class Controller:
     # -- rules -------------------------------------------------------------------------------
 
     def _admit(self, step: Step) -> None:
-        if not self.state.may_start:
-            return
-        plan, memory = self.rules.admission.decide(
-            StateView(self.state, self.rules, step.now_s, self._rng), self._admission_memory
-        )
-        self._admission_memory = memory
-        self._carry_out(step, plan)
+        """Asked again where jobs ended that would wait for space and asked to fail instead."""
+        while self.state.may_start:
+            view = StateView(self.state, self.rules, step.now_s, self._rng)
+            plan, memory = self.rules.admission.decide(view, self._admission_memory)
+            self._admission_memory = memory
+            view.commit(plan)
+            self._carry_out(step, plan)
+            if not self._end_for_want_of_space(step):
+                return
 
     def _carry_out(self, step: Step, plan: AdmissionPlan) -> None:
         self.state.reservations = plan.reservations
         for job_id, reason in plan.rejects.items():
-            step.move(self.state.jobs[job_id], JobState.FAILED, reason)
-            step.decide(Reject(job_id=job_id, reason=reason))
+            self._reject(step, job_id, reason)
         for placed in plan.starts:
             self._start(step, placed)
         self.state.reasons = {
@@ -242,16 +246,30 @@ class Controller:
         }
         self.state.reason_of_rest = plan.rest
 
+    def _reject(self, step: Step, job_id: JobId, reason: Reason) -> None:
+        step.move(self.state.jobs[job_id], JobState.FAILED, reason)
+        step.decide(Reject(job_id=job_id, reason=reason))
+
+    def _end_for_want_of_space(self, step: Step) -> bool:
+        """Whether any job did."""
+        reasons = self.state.reasons.items()
+        ends = [(job_id, why) for job_id, why in reasons if why.code == NO_SPACE_AT_ALL]
+        for job_id, reason in ends:
+            self._reject(step, job_id, reason)
+        return bool(ends)
+
     def _start(self, step: Step, placed: Placed) -> None:
-        job = self.state.jobs[placed.job_id]
+        job, shares = self.state.jobs[placed.job_id], placed.shares
         slots = self.state.choose_slots(placed.partition, job.spec.cpus)
+        if not self.state.stock.has_room(shares):
+            raise InvariantError(f"job {job.id} was promised space that is not free")
         expected = self.state.outlook.hint(job)
         job = with_fields(job, attempt=job.attempt + 1, partition=placed.partition, slots=slots)
         job = with_fields(job, started_because=placed.why, expected=expected)
+        if job.spec.scratch is not None:
+            job = with_fields(job, shares=shares, tier=self.state.stock.tier_of(shares))
         step.move(job, JobState.STARTING, placed.why)
-        step.decide(
-            Start(job_id=job.id, attempt=job.attempt, partition=placed.partition, slots=job.slots)
-        )
+        step.decide(start_of(job))
 
     def _agree_on_freezing(self, step: Step) -> None:
         """Ask the world for what the two hold bits say, where that was not asked yet."""

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from iodaemon.core.job import JobId, JobState, Reason
+from iodaemon.core.job import Job, JobId, JobState, Reason
 from iodaemon.core.platform import PartitionId, SlotId
 from iodaemon.core.scratch import Share
 
@@ -23,11 +23,32 @@ class _Decision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Start(_Decision, frozen=True):
-    """Run the job's command on these slots. Answered by JobStarted, StartFailed or JobExited."""
+    """Run the job's command on these slots, with this space.
+
+    Answered by JobStarted, StartFailed or JobExited.
+    """
 
     attempt: int
     partition: PartitionId
     slots: tuple[SlotId, ...]
+    shares: tuple[Share, ...] = ()
+
+
+def start_of(job: Job) -> Start:
+    """The start of a job that has its slots and its space.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if job.partition is None:
+        raise ValueError(f"job {job.id} has no partition")
+    return Start(
+        job_id=job.id,
+        attempt=job.attempt,
+        partition=job.partition,
+        slots=job.slots,
+        shares=job.shares,
+    )
 
 
 class Suspend(_Decision, frozen=True):
@@ -56,7 +77,22 @@ class Grant(_Decision, frozen=True):
     """The job has its turn to do I/O. Nothing answers; a backend of real jobs does nothing."""
 
 
-Decision = Start | Suspend | Resume | Stop | Kill | Reject | Grant
+class Free(_Decision, frozen=True):
+    """Remove what is left of an attempt in its space. ScratchRemoved or ScratchKept answers.
+
+    Asked when the attempt has ended, which a backend may know before; once more after a restart;
+    and when somebody wants what was kept to be removed.
+
+    Attributes:
+        attempt: which.
+        is_wanted: somebody said so; without it what has to be kept is kept.
+    """
+
+    attempt: int
+    is_wanted: bool = False
+
+
+Decision = Start | Suspend | Resume | Stop | Kill | Reject | Grant | Free
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):

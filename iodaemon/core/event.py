@@ -34,7 +34,7 @@ class JobStarted(_Event, frozen=True):
 
 
 class StartFailed(_Event, frozen=True):
-    """The command does not run and never ran.
+    """The command does not run and never ran. Of its space, if any, ScratchRemoved tells.
 
     ``exit_code`` is set where trying again cannot help (127: not found, 126: not executable):
     the job has failed. None: the backend could not start it now; the job is pending again, and
@@ -145,6 +145,44 @@ class PhaseDone(_Event, frozen=True):
     job_id: JobId
 
 
+class ScratchRemoved(_Event, frozen=True):
+    """Nothing is there any more of what an attempt had in its space, or ever was: it is free."""
+
+    job_id: JobId
+    attempt: int
+
+
+class ScratchKept(_Event, frozen=True):
+    """What an attempt that has ended had in its space is still there, for the reason given.
+
+    Its space stays taken until ScratchRemoved.
+    """
+
+    job_id: JobId
+    attempt: int
+    problem: str
+
+
+class ScratchUsed(_Event, frozen=True):
+    """How much a job that runs has in its space, told when that comes to be more than it asked for.
+
+    ``is_over`` is False once it is not any more; with ``ends`` a job that has more is ended.
+    """
+
+    job_id: JobId
+    attempt: int
+    used_bytes: int
+    is_over: bool
+    ends: bool = False
+
+
+class ScratchUnwanted(_Event, frozen=True):
+    """Somebody wants what is kept in the space of a job that does not run to be removed."""
+
+    job_id: JobId
+    by: str
+
+
 class TimerFired(_Event, frozen=True):
     """The time came that the last plan named in ``wake_at_s``."""
 
@@ -205,6 +243,10 @@ JobEvent = (
     | ResumeRequested
     | PhaseAsked
     | PhaseDone
+    | ScratchRemoved
+    | ScratchKept
+    | ScratchUsed
+    | ScratchUnwanted
     | TimerFired
     | StartsBlocked
     | DrainBegun

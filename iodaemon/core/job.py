@@ -15,7 +15,7 @@ import msgspec
 
 from iodaemon.core.platform import PartitionId, SlotId
 from iodaemon.core.prediction import Prediction
-from iodaemon.core.scratch import ScratchRequest, Share
+from iodaemon.core.scratch import ScratchRequest, Share, TierName
 
 JobId = NewType("JobId", int)
 """Counts up from 1 for the whole life of a journal; never used twice."""
@@ -249,6 +249,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         started_because: why it was started out of its turn. None: its turn had come.
         expected: what its I/O was thought to be when it started. None: nothing was known.
         shares: the space of tiers that it holds, from its start until nothing of it is left.
+        tier: the tier that it was started on, which it keeps; None: it asked for none.
+        charged_s: what it is charged for its run, where it asked for space (``core.charge``).
+        scratch_over: that it has more in its space than it asked for. None: it has not.
+        scratch_kept: why what it has in its space is still there, though it ended. None: it is not.
     """
 
     id: JobId
@@ -284,6 +288,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     started_because: Reason | None = None
     expected: Prediction | None = None
     shares: tuple[Share, ...] = ()
+    tier: TierName | None = None
+    charged_s: float | None = None
+    scratch_over: Reason | None = None
+    scratch_kept: Reason | None = None
 
     @property
     def is_live(self) -> bool:

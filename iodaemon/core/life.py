@@ -62,6 +62,8 @@ def renewed(job: Job) -> Job:
         io=IoTotals(),
         started_because=None,
         expected=None,
+        tier=None,
+        charged_s=None,
     )
 
 
@@ -91,4 +93,5 @@ def _let_go(job: Job) -> Job:
         stop=None,
         stop_reason=None,
         kill_at_s=None,
+        scratch_over=None,
     )

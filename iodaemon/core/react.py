@@ -17,6 +17,7 @@ from iodaemon.core.job import (
 )
 from iodaemon.core.phase import hear
 from iodaemon.core.sample import Sample
+from iodaemon.core.scratch_life import hear_of_scratch
 from iodaemon.core.state import with_fields
 from iodaemon.core.step import Step
 
@@ -53,6 +54,10 @@ def react(step: Step, event: ev.JobEvent) -> None:
             job = step.state.jobs.get(event.job_id)
             if job is not None and job.is_live:
                 hear(step, event, job)
+        case ev.ScratchRemoved() | ev.ScratchKept() | ev.ScratchUsed() | ev.ScratchUnwanted():
+            job = step.state.jobs.get(event.job_id)
+            if job is not None and job.shares:
+                hear_of_scratch(step, event, job)
         case ev.CancelRequested() | ev.SuspendRequested() | ev.ResumeRequested():
             job = step.state.jobs.get(event.job_id)
             if job is not None and not job.state.is_final:

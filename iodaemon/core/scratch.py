@@ -23,6 +23,7 @@ class ScratchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         fallback: if that has no room.
         input_path: what is copied in before the command runs. None: nothing.
         output_path: where what it leaves is copied after. None: nothing is kept.
+        output_on: whether that is done also where the command failed.
         input_bytes: how much is copied in; 0: nobody knows.
         output_bytes: how much is expected to be copied out; 0: nobody knows.
         data_bytes: what the job moves in between and does not keep; 0: nobody knows.
@@ -33,6 +34,7 @@ class ScratchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     fallback: Fallback = "wait"
     input_path: str | None = None
     output_path: str | None = None
+    output_on: Literal["success", "always"] = "success"
     input_bytes: int = 0
     output_bytes: int = 0
     data_bytes: int = 0

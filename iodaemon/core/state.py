@@ -8,21 +8,25 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from iodaemon.core.bandwidth import Meter
-from iodaemon.core.decision import Evidence
+from iodaemon.core.decision import Evidence, Free
 from iodaemon.core.drain import Drain
 from iodaemon.core.error import InvariantError
 from iodaemon.core.experience import Experience
-from iodaemon.core.job import FINAL, LIVE, SUSPENDED, Job, JobId, JobState, Reason
+from iodaemon.core.invariant import check_job, claim
+from iodaemon.core.job import FINAL, LIVE, Job, JobId, JobState, Reason
 from iodaemon.core.outlook import Outlook
 from iodaemon.core.platform import PartitionId, Platform, SlotId
 from iodaemon.core.prediction import Prediction
 from iodaemon.core.sharing import Sharing, Users
+from iodaemon.core.stock import Stock
+from iodaemon.core.tier import Tier
+from iodaemon.core.unready import why_never, why_not_ready
 
 KEPT_FINISHED: Final = 1000
 KEPT_FINISHED_BYTES: Final = 64 * 2**20
@@ -40,6 +44,7 @@ class State:
 
     Args:
         platform: what can be handed out.
+        tiers: of storage, fastest first.
         kept_finished: so many finished jobs stay in memory.
         experience: what earlier jobs teach of later ones. None: nothing is learned.
         sharing: what each user may have, and in what order they have it. None: as they come.
@@ -48,12 +53,14 @@ class State:
     def __init__(
         self,
         platform: Platform,
+        tiers: Sequence[Tier] = (),
         *,
         kept_finished: int = KEPT_FINISHED,
         experience: Experience | None = None,
         sharing: Sharing | None = None,
     ) -> None:
         self.platform = platform
+        self.stock = Stock(tiers)
         self.jobs: dict[JobId, Job] = {}
         self.users = Users(sharing or Sharing())
         self.meter = Meter()
@@ -70,7 +77,7 @@ class State:
         self._next_id = 1
         self.delayed: dict[JobId, float] = {}
         self._pending: dict[JobId, Job] = {}
-        self._infeasible: dict[JobId, None] = {}
+        self._unready: dict[JobId, None] = {}
         self._live: dict[JobId, Job] = {}
         self._finished: deque[JobId] = deque()
         self._finished_bytes = 0
@@ -91,13 +98,14 @@ class State:
 
     @property
     def pending(self) -> Iterator[Job]:
-        """Jobs that wait for slots and fit some partition, in queue order (by id).
+        """Jobs that wait for slots and fit some partition and tier, in queue order (by id).
 
-        A job whose start just failed is not in it until its time in ``delayed``.
+        A job whose start just failed is not in it until its time in ``delayed``, one of which an
+        earlier attempt still holds space not until that is free.
         """
-        if not self.delayed and not self._infeasible:
+        if not self.delayed and not self._unready:
             return iter(self._pending.values())
-        kept_out = self._infeasible.keys() | self.delayed.keys()
+        kept_out = self._unready.keys() | self.delayed.keys()
         return (job for job in self._pending.values() if job.id not in kept_out)
 
     @property
@@ -108,9 +116,8 @@ class State:
         """
         if self.users.sharing.is_plain:
             return self.pending
-        largest = self.platform.largest_partition
         return self.users.in_turn(
-            self.jobs, lambda job: job.spec.cpus <= largest and job.id not in self.delayed
+            self.jobs, lambda job: job.id not in self._unready and job.id not in self.delayed
         )
 
     @property
@@ -139,18 +146,22 @@ class State:
             return self.waits.get(job_id) or Reason(code=TURN, text="waits for its turn to do I/O")
         if job.state is not JobState.PENDING:
             return None
-        if job.spec.cpus > self.platform.largest_partition:
-            return Reason(
-                code="Infeasible",
-                text=f"asks for {job.spec.cpus} CPUs, the largest socket has "
-                f"{self.platform.largest_partition}; cancel it and submit with fewer",
-            )
+        if (never := why_never(self.platform, self.stock.tiers, job)) is not None:
+            return never
         if self.starts_blocked:
             return Reason(code="Blocked", text=self.starts_blocked)
         if self.drain is not None:
             return self.drain.why
+        if (unready := why_not_ready(job)) is not None:
+            return unready
         told = self.users.limit_of(job) or self.queue_reason(job_id)
         return told or self.users.sharing.behind
+
+    @property
+    def unfreed(self) -> list[Free]:
+        """What is to be asked of the backend again after a restart: jobs that still hold space."""
+        jobs = (self.jobs[job_id] for job_id in self.stock.holders)
+        return [Free(job_id=j.id, attempt=j.attempt) for j in jobs if j.state not in LIVE]
 
     def queue_reason(self, job_id: JobId) -> Reason | None:
         """What the admission says of a job that waits; None: that others came earlier."""
@@ -185,6 +196,7 @@ class State:
         self._next_id = max(self._next_id, job.id + 1)
         self.jobs[job.id] = job
         self.users.note(None, job)
+        self.stock.follow(None, job)
         if job.state is JobState.PENDING:
             self._enqueue(job)
         elif job.state in LIVE:
@@ -200,6 +212,7 @@ class State:
             raise InvariantError(f"job {job_id} is {job.state}; it runs, so it was durable")
         del self.jobs[job_id]
         self.users.note(job, None)
+        self.stock.follow(job, None)
         self._leave_queue(job_id)
         self.outlook.forget(job_id)
         if job.state is JobState.STARTING:  # decided, but a start is performed once durable
@@ -214,14 +227,19 @@ class State:
             self._note_phase(job)
         if job.id in self._live:
             self._live[job.id] = job
+        if before.shares != job.shares:
+            self.stock.follow(before, job)
         if before.state is job.state:
             if job.id in self._pending:
                 self._pending[job.id] = job
+                self._note_readiness(job)
+            elif before.shares and not job.shares and job.state in FINAL:
+                self._finish(job)
             return
         self.users.note(before, job)
         if before.state is JobState.PENDING:
             self._leave_queue(job.id)
-        if before.state in FINAL:
+        if before.state in FINAL and not before.shares:
             self._finished.remove(job.id)
             self._finished_bytes -= _command_bytes(before)
         if before.state in LIVE and job.state not in LIVE:
@@ -245,6 +263,8 @@ class State:
             self._finished_bytes -= _command_bytes(self.jobs.pop(self._finished.popleft()))
 
     def _finish(self, job: Job) -> None:
+        if job.shares:  # kept until they are given back
+            return
         self._finished.append(job.id)
         self._finished_bytes += _command_bytes(job)
 
@@ -274,12 +294,18 @@ class State:
         self._pending[job.id] = job
         if not in_order:
             self._pending = {job_id: self._pending[job_id] for job_id in sorted(self._pending)}
-        if job.spec.cpus > self.platform.largest_partition:
-            self._infeasible[job.id] = None
+        self._note_readiness(job)
+
+    def _note_readiness(self, job: Job) -> None:
+        is_ready = why_not_ready(job) is None
+        if is_ready and why_never(self.platform, self.stock.tiers, job) is None:
+            self._unready.pop(job.id, None)
+        else:
+            self._unready[job.id] = None
 
     def _leave_queue(self, job_id: JobId) -> None:
         self._pending.pop(job_id, None)
-        self._infeasible.pop(job_id, None)
+        self._unready.pop(job_id, None)
         self.reasons.pop(job_id, None)
         self.delayed.pop(job_id, None)
 
@@ -319,55 +345,35 @@ class State:
             InvariantError: names the first contradiction found.
         """
         for job in self.jobs.values():
-            _check_job(job)
+            check_job(job)
         self._check_indexes()
         self._check_slots()
+        self.stock.check(self.jobs)
 
     def _check_indexes(self) -> None:
         pending = [i for i, job in self.jobs.items() if job.state is JobState.PENDING]
         live = [i for i, job in self.jobs.items() if job.state in LIVE]
-        _claim(list(self._pending) == sorted(pending), "the queue lists exactly the pending jobs")
+        claim(list(self._pending) == sorted(pending), "the queue lists exactly the pending jobs")
         listed = (*self._pending.items(), *self._live.items())
         current = all(self.jobs[i] is job for i, job in listed)
-        _claim(current, "the queue and the live index hold the last record of each job")
-        _claim(list(self._live) == sorted(live), "the live index lists exactly the live jobs")
-        _claim(all(i < self._next_id for i in self.jobs), "the next id is above all ids")
-        _claim(set(self.reasons) <= set(pending), "only pending jobs have a queue reason")
-        _claim(set(self.delayed) <= set(pending), "only pending jobs are delayed")
+        claim(current, "the queue and the live index hold the last record of each job")
+        claim(list(self._live) == sorted(live), "the live index lists exactly the live jobs")
+        claim(all(i < self._next_id for i in self.jobs), "the next id is above all ids")
+        claim(set(self.reasons) <= set(pending), "only pending jobs have a queue reason")
+        claim(set(self.delayed) <= set(pending), "only pending jobs are delayed")
         users = Users(self.users.sharing)
         for job in self.jobs.values():
             users.note(None, job)
-        _claim(users.is_same(self.users), "what each user has is what the jobs say")
+        claim(users.is_same(self.users), "what each user has is what the jobs say")
         told = {i for i, job in self.jobs.items() if job.phase is not None}
-        _claim(set(self.phases) == told, "the phase index lists the jobs that told of one")
+        claim(set(self.phases) == told, "the phase index lists the jobs that told of one")
         waiting = {i for i in told if self.jobs[i].waits_for_turn}
-        _claim(set(self.waits) <= waiting, "only jobs that wait for their turn have a reason to")
+        claim(set(self.waits) <= waiting, "only jobs that wait for their turn have a reason to")
 
     def _check_slots(self) -> None:
         held = [slot for job in self.live for slot in job.slots if slot in self._home]
         free = [slot for slots in self._free.values() for slot in slots]
-        _claim(sorted(held + free) == sorted(self._home), "each slot is free or held by one job")
-
-
-def _check_job(job: Job) -> None:
-    name = f"job {job.id} ({job.state})"
-    _claim((job.ended_s is not None) == (job.state in FINAL), f"{name}: an end has a time")
-    _claim(bool(job.slots) == (job.state in LIVE), f"{name}: live jobs hold slots, others none")
-    _claim(job.state in LIVE or not job.io_hold, f"{name}: only live jobs are held for I/O")
-    _claim(job.state in LIVE or job.phase is None, f"{name}: only live jobs have I/O phases")
-    _claim((job.io_held_since_s is not None) == job.io_hold, f"{name}: an I/O hold has a time")
-    _claim((job.stop is not None) == (job.state is JobState.STOPPING), f"{name}: stop has a cause")
-    _claim(job.state not in SUSPENDED or job.frozen, f"{name}: a suspended job stands still")
-    _claim(job.state is not JobState.RUNNING or not job.frozen, f"{name}: a running job does not")
-    waits = job.state in (JobState.HELD, *SUSPENDED, JobState.STOPPING)
-    _claim(not waits or job.reason is not None, f"{name}: has a reason")
-    times = (job.run_s, job.suspended_io_s, job.suspended_user_s)
-    _claim(min(times) >= 0.0, f"{name}: no time is negative")
-
-
-def _claim(holds: bool, what: str) -> None:  # noqa: FBT001 - reads as a sentence at the call
-    if not holds:
-        raise InvariantError(f"broken: {what}")
+        claim(sorted(held + free) == sorted(self._home), "each slot is free or held by one job")
 
 
 def with_fields(job: Job, **fields: object) -> Job:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 
 from iodaemon.core.bandwidth import Bandwidth, DeviceLoad
+from iodaemon.core.decision import AdmissionPlan
 from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.platform import DeviceId, PartitionId, Platform
 from iodaemon.core.prediction import Prediction
@@ -13,6 +14,7 @@ from iodaemon.core.rule import Rules
 from iodaemon.core.sample import JobCounters, NodeCounters
 from iodaemon.core.scratch import TierName
 from iodaemon.core.state import State
+from iodaemon.core.stock import StockDraft
 from iodaemon.core.storage import StorageView
 from iodaemon.core.tier import Tier
 from iodaemon.core.view import Draft
@@ -43,6 +45,7 @@ class StateView:
         self.rules = rules
         self.now_s = now_s
         self.rng = rng
+        self._drafts: list[StockDraft] = []
 
     @property
     def sampled_s(self) -> float | None:
@@ -129,13 +132,28 @@ class StateView:
 
     @property
     def tiers(self) -> tuple[Tier, ...]:
-        """None are configured yet."""
-        return ()
+        """The tiers of storage, fastest first."""
+        return self._state.stock.tiers
 
     def ledger(self, tier: TierName) -> StorageView:
-        """There is none."""
-        raise KeyError(tier)
+        """What is taken of a tier that has disks."""
+        return self._state.stock.ledger(tier)
 
     def draft(self) -> Draft:
         """A fresh scratch copy to plan starts on."""
-        return Draft(self, self.rules.placement)
+        if not self._state.stock.tiers:
+            return Draft(self, self.rules.placement)
+        space = StockDraft(self._state.stock, self.rng, self.now_s)
+        self._drafts.append(space)
+        return Draft(self, self.rules.placement, space)
+
+    def commit(self, plan: AdmissionPlan) -> None:
+        """The plan is carried out: the rules of the tiers remember what was asked of them for it.
+
+        It was made on one of the drafts; the last on which all its jobs with space were started.
+        """
+        starts = {placed.job_id for placed in plan.starts if placed.shares}
+        for draft in reversed(self._drafts if starts else []):
+            if starts <= draft.started:
+                draft.commit()
+                return

@@ -5,8 +5,18 @@ Handlers (``react``) and the controller write through it, so that every change i
 
 from __future__ import annotations
 
-from iodaemon.core.decision import ACTED, Decision, Evidence, Plan, ShadowStep, Stop, Transition
-from iodaemon.core.job import Job, JobId, JobState, Reason
+from iodaemon.core.charge import slow_tier_s
+from iodaemon.core.decision import (
+    ACTED,
+    Decision,
+    Evidence,
+    Free,
+    Plan,
+    ShadowStep,
+    Stop,
+    Transition,
+)
+from iodaemon.core.job import FINAL, LIVE, Job, JobId, JobState, Reason
 from iodaemon.core.life import moved, renewed
 from iodaemon.core.state import State, with_fields
 
@@ -81,10 +91,15 @@ class Step:
         """
         before = job.state
         at_s = self.now_s if happened_s is None else min(self.now_s, max(happened_s, job.since_s))
-        self.put(moved(job, to, at_s, reason))
+        after = moved(job, to, at_s, reason)
+        if job.tier is not None and to in FINAL:
+            after = with_fields(after, charged_s=slow_tier_s(after, self.state.stock.tiers))
+        self.put(after)
         self._transitions.append(
             Transition(job_id=job.id, at_s=at_s, before=before, after=to, reason=reason)
         )
+        if job.shares and before in LIVE and to not in LIVE:
+            self.decide(Free(job_id=job.id, attempt=job.attempt))
 
     def stop(self, job: Job, end: JobState, reason: Reason, grace_s: float) -> None:
         """Ask a live job to end; after the grace time it is killed, and its end is called so."""

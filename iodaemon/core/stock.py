@@ -73,6 +73,14 @@ class Stock:
                     found[job_id] = found.get(job_id, 0) + share.size_bytes
         return found
 
+    def free_bytes(self) -> dict[DiskId, int]:
+        """What is not promised of each disk of all tiers; below 0 where it was larger once."""
+        return {
+            disk.id: free_of(ledger, disk.id)
+            for ledger in self._ledgers.values()
+            for disk in ledger.storage.disks
+        }
+
     def tier_of(self, shares: Sequence[Share]) -> TierName | None:
         """Where a job with these shares of a request is; without any: the slowest."""
         if shares:

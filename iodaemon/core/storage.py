@@ -29,12 +29,14 @@ class Disk(msgspec.Struct, frozen=True, kw_only=True):
         capacity_bytes: what can be handed out at one time, above 0.
         read_bytes_per_s: what it reads alone, above 0.
         write_bytes_per_s: what it writes alone, above 0.
+        kind: what it is, for people; empty where nobody knows.
     """
 
     id: DiskId
     capacity_bytes: int
     read_bytes_per_s: float
     write_bytes_per_s: float
+    kind: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what is no disk."""

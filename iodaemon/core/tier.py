@@ -3,12 +3,36 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from iodaemon.core.scratch import TierName
-from iodaemon.core.storage import AllocationRule, Storage
+from iodaemon.core.storage import AllocationRule, Disk, Storage
+
+DiskKind = Literal["nvme", "ssd", "hdd", "memory"]
+
+
+class DiskFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is found at the path of a disk.
+
+    Attributes:
+        problem: why it is of no use, behind its path: ``does not exist; make it``. Empty: it is.
+        filesystem: the same for two paths on one filesystem.
+        total_bytes: what users can have of the filesystem, when it is empty.
+        free_bytes: what they can have of it now.
+        is_read_only: nothing can be written there.
+        kind: of the slowest disk below.
+        description: of what is below, for people.
+    """
+
+    problem: str = ""
+    filesystem: str = ""
+    total_bytes: int = 0
+    free_bytes: int = 0
+    is_read_only: bool = False
+    kind: DiskKind = "hdd"
+    description: str = ""
 
 
 class Tier(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,3 +65,8 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True):
     def capacity_bytes(self) -> float:
         """Of all its disks; infinite where nobody counts."""
         return math.inf if self.storage is None else float(self.storage.capacity_bytes)
+
+    @property
+    def disks(self) -> tuple[Disk, ...]:
+        """All of them; empty where nobody counts."""
+        return () if self.storage is None else self.storage.disks

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+from iodaemon.core.allotting import NO_SPACE, candidates, told_bytes
 from iodaemon.core.controller import WALLTIME_GRACE_S
 from iodaemon.core.explanation import Explanation, count, duration, plain, text_of
-from iodaemon.core.job import Job, Reason
+from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.state import State
+from iodaemon.core.tier import Tier
+from iodaemon.core.unready import why_never, why_not_ready
 
+_MOST: Final = 5
+"""Of those who hold space so many are named."""
 NO_ROOM: Final = "Slots"
 """The word of a placement rule for a job that finds no room."""
 
@@ -16,7 +22,7 @@ NO_ROOM: Final = "Slots"
 def why_it_waits(state: State, job: Job, now_s: float, account: str) -> Explanation:
     """Why this pending job has not started; ``account`` is what the admission says of it."""
     told = text_of(state.reason(job.id))
-    if job.spec.cpus > state.platform.largest_partition:
+    if why_never(state.platform, state.stock.tiers, job) is not None:
         return plain(
             job, f"can never start: {told}", f"the machine is changed, or 'iod cancel {job.id}'"
         )
@@ -28,6 +34,8 @@ def why_it_waits(state: State, job: Job, now_s: float, account: str) -> Explanat
         lasted = duration(now_s - state.drain.since_s)
         until = "'iod drain --off' by an administrator; it keeps its place in the queue"
         return plain(job, f"waits, as every job now: {told}, for {lasted}", until)
+    if why_not_ready(job) is not None:
+        return _kept_by_its_past(job, told)
     delayed_s = state.delayed.get(job.id)
     if delayed_s is not None:
         left = duration(delayed_s - now_s)
@@ -41,6 +49,9 @@ def why_it_waits(state: State, job: Job, now_s: float, account: str) -> Explanat
         f"{count(job.spec.cpus, 'CPU')} of one socket {'is' if job.spec.cpus == 1 else 'are'} free"
     )
     reason = state.queue_reason(job.id)
+    if reason is not None and reason.code == NO_SPACE:
+        until = space_until(state, job) + _promised(state, job, now_s)
+        return plain(job, f"waits: {account or reason.text}", until)
     if reason is not None:  # the rule's own word; whom it starts first is its to say
         is_room = reason.code == NO_ROOM
         until = room + _held_by(state) if is_room else f"that is over and {room}"
@@ -53,6 +64,46 @@ def why_it_waits(state: State, job: Job, now_s: float, account: str) -> Explanat
         what = f"waits behind {count(ahead, 'job')} {earlier}"
         return plain(job, what, f"those have started and {room}")
     return plain(job, "is the next to start", room + _held_by(state))
+
+
+def _kept_by_its_past(job: Job, told: str) -> Explanation:
+    is_so = f"waits to run again: {told}"
+    if job.scratch_kept is None:
+        return plain(job, is_so, "that is done; it goes by itself")
+    return plain(job, is_so, f"'iod scratch remove {job.id}', once nobody needs that any more")
+
+
+def space_until(state: State, job: Job) -> str:
+    """What would have to be given back for the job to find space, and who has it."""
+    request = job.spec.scratch
+    asked = [] if request is None else candidates(state.stock.tiers, request)
+    names = {tier.name for tier in asked if tier.storage is not None}
+    held: dict[JobId, int] = {}
+    for job_id, shares in state.stock.holders.items():
+        size = sum(share.size_bytes for share in shares if share.tier in names)
+        if size:
+            held[job_id] = size
+    until = f"space of {_tiers(asked)} is given back"
+    if not held:
+        return until
+    most = sorted(held, key=lambda job_id: (-held[job_id], job_id))
+    shown = ", ".join(f"job {i} has {told_bytes(held[i])}{_past(state, i)}" for i in most[:_MOST])
+    rest = len(most) - _MOST
+    return f"{until}: {shown}" + (f", {count(rest, 'other job')} the rest" if rest > 0 else "")
+
+
+def _tiers(asked: Sequence[Tier]) -> str:
+    return " or ".join(f"tier {tier.name}" for tier in asked) or "its tier"
+
+
+def _past(state: State, job_id: JobId) -> str:
+    """That it only waits to be cleared, of a job that has ended."""
+    job = state.jobs[job_id]
+    if job.is_live:
+        return ""
+    if job.scratch_kept is None:
+        return " (ended, is being cleared)"
+    return f" (ended, kept until 'iod scratch remove {job_id}')"
 
 
 def _promised(state: State, job: Job, now_s: float) -> str:

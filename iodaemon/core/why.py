@@ -58,7 +58,7 @@ def explain(
         case JobState.STOPPING:
             return _stopping(job, now_s)
         case _:
-            return plain(job, _ended(job), "")
+            return plain(job, _ended(job) + _left(job), "")
 
 
 def _wish(state: State, job: Job) -> str:
@@ -98,6 +98,8 @@ def _running_parts(state: State, job: Job, now_s: float, shadow: Shadow) -> list
     if job.reason is not None:
         word = "could not be suspended: " if job.reason.code == "SuspendFailed" else ""
         parts.append(word + job.reason.text)
+    if job.scratch_over is not None:
+        parts.append(f"it {job.scratch_over.text}")
     if job.started_because is not None:
         parts.append(f"it was started out of its turn: {job.started_because.text}")
     if job.immune_until_s is not None and job.immune_until_s > now_s:
@@ -266,6 +268,16 @@ def _stopping(job: Job, now_s: float) -> Explanation:
         is_so += f", but not all are gone: {job.reason.text}"
     until = "all are gone; one that waits for a disk goes when the disk has answered"
     return plain(job, is_so, until)
+
+
+def _left(job: Job) -> str:
+    """What an ended job still has of a tier's space."""
+    if not job.shares:
+        return ""
+    if job.scratch_kept is None:
+        return "; its scratch space is being cleared"
+    kept = job.scratch_kept.text
+    return f"; its scratch space is kept: {kept}; 'iod scratch remove {job.id}' frees it"
 
 
 def _ended(job: Job) -> str:

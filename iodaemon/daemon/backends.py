@@ -96,6 +96,7 @@ class LinuxDoor:
             means=config.suspend_by,
             starts_keeper=not config.is_system,
         )
+        self.backend.scratch.ends_over = config.scratch_over == "end"
 
     async def open(self) -> None:
         """Reach or start the keeper; say once what it has to do without."""

@@ -29,6 +29,8 @@ from iodaemon.errors import JournalError, RequestError
 from iodaemon.units import format_bytes
 
 _SUSPEND_WAIT_S: Final = 5.0
+_REMOVE_WAIT_S: Final = 10.0
+"""What removing may take before the client is told that it goes on."""
 _AFTER_GRACE_S: Final = 8.0
 """What a kill may take after the grace time before the client is told that it does."""
 
@@ -38,12 +40,16 @@ MOST_KEPT_BYTES: Final = 256 * 2**20
 submission of 100,000 usual jobs."""
 
 
+class _Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
 class _Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grace_s: float | None = None
 
 
 class Commands:
-    """Submit, cancel, requeue, suspend, resume."""
+    """Submit, cancel, requeue, suspend, resume; remove what was kept."""
 
     def __init__(self, lookup: Lookup, *, cancel_grace_s: Callable[[], float]) -> None:
         self._lookup = lookup
@@ -59,6 +65,7 @@ class Commands:
             web.post("/v1/jobs/{id}/requeue", self._requeue),
             web.post("/v1/jobs/{id}/suspend", self._suspend),
             web.post("/v1/jobs/{id}/resume", self._resume),
+            web.post("/v1/jobs/{id}/scratch/remove", self._remove_scratch),
         ]
 
     async def _submit(self, request: web.Request) -> web.Response:
@@ -81,6 +88,7 @@ class Commands:
         steps = decode_in_steps(
             body,
             self._state.platform,
+            self._state.stock.tiers,
             in_lines=content_type == LINES,
             admit=lambda cpus: self._refuse_above_limits(uid, cpus),
         )
@@ -214,6 +222,26 @@ class Commands:
 
         await self._driver.watch.until(settled, _SUSPEND_WAIT_S)
         return json_answer({"job": await self._record(request)})
+
+    async def _remove_scratch(self, request: web.Request) -> web.Response:
+        """Who may end a job may have removed what is kept of it."""
+        job = await self._lookup.job(request)
+        actor = self._lookup.allow(request, "cancel", job)
+        await read_body(request, _Nothing)
+        if not job.shares:
+            raise RequestError(f"job {job.id} has nothing in any tier's space")
+        if job.is_live:
+            raise RequestError(f"job {job.id} is {job.state}: what it uses is not removed")
+        self._lookup.spend(actor.uid, VERB_BYTES)
+        now_s, by = self._driver.timeline.now_s, user_name(actor.uid)
+        self._driver.post(ev.ScratchUnwanted(at_s=now_s, job_id=job.id, by=by))
+
+        def settled() -> bool:
+            now = self._state.jobs.get(job.id)
+            return now is None or not now.shares
+
+        removed = await self._driver.watch.until(settled, _REMOVE_WAIT_S)
+        return json_answer({"job": await self._record(request), "removed": removed})
 
     async def _record(self, request: web.Request) -> dict[str, object]:
         return self._lookup.record(await self._lookup.job(request))

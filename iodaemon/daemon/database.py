@@ -102,11 +102,11 @@ def prepare(db: sqlite3.Connection, path: Path, *, seed: int) -> None:
 
 
 def store_jobs(db: sqlite3.Connection, rows: Iterable[Sequence[Any]]) -> None:
-    """Rows of (id, uid, state, ended_s, environment_id, record), each the newest of its job."""
+    """Rows of (id, uid, state, ended_s, environment_id, record, holds), each its job's newest."""
     db.executemany(
-        "INSERT INTO job VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
+        "INSERT INTO job VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
         "state = excluded.state, ended_s = excluded.ended_s, record = excluded.record, "
-        "environment_id = excluded.environment_id",
+        "environment_id = excluded.environment_id, holds = excluded.holds",
         rows,
     )
 
@@ -114,7 +114,8 @@ def store_jobs(db: sqlite3.Connection, rows: Iterable[Sequence[Any]]) -> None:
 def job_row(job: Job) -> tuple[Any, ...]:
     """A job as ``store_jobs`` takes it."""
     record = msgspec.json.encode(job).decode()
-    return (job.id, job.uid, job.state, job.ended_s, job.spec.environment_id, record)
+    holds = int(bool(job.shares))
+    return (job.id, job.uid, job.state, job.ended_s, job.spec.environment_id, record, holds)
 
 
 def add_note(db: sqlite3.Connection, at_s: float, kind: str, record: Mapping[str, Any]) -> None:
@@ -166,8 +167,8 @@ def store_meta(db: sqlite3.Connection, values: Mapping[str, Any]) -> None:
 
 
 def prune(db: sqlite3.Connection, before_s: float, *, limit: int) -> int:
-    """Remove the oldest jobs that ended before this time; returns how many."""
-    query = "SELECT id FROM job WHERE ended_s < ? ORDER BY ended_s LIMIT ?"
+    """Remove the oldest jobs that ended before this time and hold no space; returns how many."""
+    query = "SELECT id FROM job WHERE ended_s < ? AND NOT holds ORDER BY ended_s LIMIT ?"
     ids = [job_id for (job_id,) in db.execute(query, (before_s, limit))]
     remove_jobs(db, ids)
     return len(ids)
@@ -179,6 +180,12 @@ def prune(db: sqlite3.Connection, before_s: float, *, limit: int) -> int:
 def unfinished_jobs(db: sqlite3.Connection) -> list[str]:
     """Records of the jobs that are waiting or live."""
     query = "SELECT record FROM job WHERE ended_s IS NULL ORDER BY id"
+    return [record for (record,) in db.execute(query)]
+
+
+def holding_jobs(db: sqlite3.Connection) -> list[str]:
+    """Records of the jobs that ended and still hold space."""
+    query = "SELECT record FROM job WHERE holds AND ended_s IS NOT NULL ORDER BY id"
     return [record for (record,) in db.execute(query)]
 
 

@@ -112,6 +112,8 @@ class Driver:
         self._backend = backend
         self._inbox.append(ev.TimerFired(at_s=self.timeline.now_s))  # what waits may start now
         self._turn()
+        for free in self.state.unfreed:
+            backend.perform(free)
         self._sample(self.timeline.now_s)
 
     def halt(self) -> None:
@@ -319,6 +321,9 @@ class Driver:
                     attempt=decision.attempt,
                     problem=self.problem,
                 )
+            )
+            self.post(  # nothing was made in its space
+                ev.ScratchRemoved(at_s=now_s, job_id=decision.job_id, attempt=decision.attempt)
             )
         else:
             self.backend.perform(decision)

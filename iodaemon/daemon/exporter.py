@@ -18,8 +18,9 @@ from prometheus_client.registry import Collector
 from iodaemon.daemon.job_metric import JOB_METRICS
 from iodaemon.daemon.metric import Scene, markdown_table
 from iodaemon.daemon.node_metric import NODE_METRICS
+from iodaemon.daemon.storage_metric import STORAGE_METRICS
 
-METRICS: Final = JOB_METRICS + NODE_METRICS
+METRICS: Final = JOB_METRICS + NODE_METRICS + STORAGE_METRICS
 """Every metric, in the order in which it is shown."""
 
 

@@ -74,6 +74,8 @@ class Sum(msgspec.Struct, kw_only=True):
         unknown_io_jobs: how many were started, and something of their I/O is not known.
         bandwidth_bytes_per_s: read and written by a running job, on average over the run time of
             those of which it is known; None: of none, or none of them ran.
+        charged_s: what they are charged: as ``run_s``, but of jobs with space the time that their
+            run takes on the slowest tier.
     """
 
     jobs: int = 0
@@ -86,6 +88,7 @@ class Sum(msgspec.Struct, kw_only=True):
     written_bytes: int | None = None
     unknown_io_jobs: int = 0
     bandwidth_bytes_per_s: float | None = None
+    charged_s: float = 0.0
 
 
 class Tally:
@@ -106,6 +109,7 @@ class Tally:
         total.failed += job.state not in _ENDED_WELL
         total.cancelled += job.state is JobState.CANCELLED
         total.run_s += job.run_s
+        total.charged_s += job.run_s if job.charged_s is None else job.charged_s
         total.suspended_io_s += job.suspended_io_s
         total.suspended_user_s += job.suspended_user_s
         total.read_bytes = _plus(total.read_bytes, job.io.read_bytes)

@@ -51,6 +51,7 @@ def launch_record(
             "IOD_CPUS": str(job.spec.cpus),
             "IOD_CPU_LIST": ",".join(map(str, cpus)),
             "IOD_API_SOCKET": str(api_socket),
+            **_told_of_storage(job),
         },
         "uid": job.uid,
         "umask": job.spec.umask,
@@ -62,6 +63,32 @@ def launch_record(
         "stdout": _with_id(job.spec.stdout, job),
         "stderr": _with_id(job.spec.stderr, job),
         "open_files": open_files,
+        **_storage(job, start),
+    }
+
+
+def _told_of_storage(job: Job) -> dict[str, str]:
+    """Where it runs and what it is to read and write, also where it got no space of its own."""
+    request = job.spec.scratch
+    if request is None:
+        return {}
+    told = {
+        "IOD_TIER": job.tier or "",
+        "IOD_INPUT": request.input_path or "",
+        "IOD_OUTPUT": request.output_path or "",
+    }
+    return {name: value for name, value in told.items() if value}
+
+
+def _storage(job: Job, start: Start) -> dict[str, Any]:
+    """Its space; what is copied into it before its command, and out of it afterwards."""
+    request = job.spec.scratch
+    if request is None or not start.shares:
+        return {}
+    staging = {"input": request.input_path, "output": request.output_path}
+    return {
+        "scratch": [{"path": share.disk, "size": share.size_bytes} for share in start.shares],
+        "staging": {**staging, "on": request.output_on} if any(staging.values()) else None,
     }
 
 

@@ -48,6 +48,7 @@ from iodaemon.daemon.scrape import MetricsPage
 from iodaemon.daemon.server import Server
 from iodaemon.daemon.stranger import STRANGER, find_strangers, highest_job
 from iodaemon.daemon.telltale import begin_log
+from iodaemon.daemon.tiering import live_tiers
 from iodaemon.daemon.timeline import WallTimeline
 from iodaemon.daemon.watchdog import feed_watchdog
 from iodaemon.errors import BackendError, ConfigError, IodaemonError
@@ -202,7 +203,8 @@ class _Daemon:
         simulated = config.backend == "simulated"
         platform = default_platform() if simulated else linux_platform(config)
         self._knowledge.recall(restored)
-        state = State(platform, sharing=config.users, experience=self._knowledge.recollection)
+        tiers, experience = live_tiers(config), self._knowledge.recollection
+        state = State(platform, tiers, sharing=config.users, experience=experience)
         next_id = restored.next_id if simulated else self._next_id(restored)
         state.restore([_awaken(j) for j in restored.jobs], next_id, restored.drain)
         mode = restored.mode or Mode(config.mode)

@@ -26,8 +26,9 @@ def recall(db: sqlite3.Connection, *, finished: int) -> Restored:
         JournalError: the journal is.
     """
     unfinished = database.unfinished_jobs(db)
-    records = [*unfinished, *database.finished_jobs(db, limit=finished)]
-    jobs = sorted(map(decode_job, records), key=lambda job: job.id)
+    ended = [*database.holding_jobs(db), *database.finished_jobs(db, limit=finished)]
+    found = {job.id: job for job in map(decode_job, [*unfinished, *ended])}
+    jobs = [job for _, job in sorted(found.items())]
     used = {job.spec.environment_id for job in jobs if not job.state.is_final}
     environments = {
         key: decode_environment(record)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from iodaemon.core.bandwidth import Bandwidth
 from iodaemon.core.drain import DRAIN
@@ -14,8 +14,13 @@ from iodaemon.core.prediction import UNKNOWN, Prediction
 from iodaemon.core.rule import Rules
 from iodaemon.core.state import TURN, State
 from iodaemon.daemon.account import user_name
+from iodaemon.daemon.scratch_record import Stage, find_stage, scratch_record
 from iodaemon.units import format_duration
 
+_ASKED: Final = (
+    *("walltime_s", "memory_bytes", "io_rate_bytes_per_s", "io_share", "io_operations_per_s"),
+    *("no_suspend", "max_suspend_s", "requeue"),
+)
 _TIMEOUT_CODE = 124
 _UNKNOWN_CODE = 1
 
@@ -32,6 +37,7 @@ def job_record(job: Job, state: State | None, now_s: float, jobs_directory: Path
     spec = job.spec
     stdout = output_path(job, jobs_directory, "stdout")
     stderr = output_path(job, jobs_directory, "stderr")
+    stage = find_stage(job, jobs_directory)
     return {
         "id": job.id,
         "name": spec.name or os.path.basename(spec.command[0]),
@@ -40,18 +46,11 @@ def job_record(job: Job, state: State | None, now_s: float, jobs_directory: Path
         "state": str(job.state),
         "state_shown": job.state_shown,
         "code": job.state.code,
-        "reason": _reason(job, state, now_s),
+        "reason": _reason(job, state, now_s, stage),
         "command": list(spec.command),
         "cwd": spec.cwd,
         "cpus": spec.cpus,
-        "walltime_s": spec.walltime_s,
-        "memory_bytes": spec.memory_bytes,
-        "io_rate_bytes_per_s": spec.io_rate_bytes_per_s,
-        "io_share": spec.io_share,
-        "io_operations_per_s": spec.io_operations_per_s,
-        "no_suspend": spec.no_suspend,
-        "max_suspend_s": spec.max_suspend_s,
-        "requeue": spec.requeue,
+        **{name: getattr(spec, name) for name in _ASKED},
         "socket": job.partition,
         "slots": list(job.slots),
         "attempt": job.attempt,
@@ -67,11 +66,17 @@ def job_record(job: Job, state: State | None, now_s: float, jobs_directory: Path
         "stdout": None if stdout is None else str(stdout),
         "stderr": None if stderr is None else str(stderr),
         "phase": _phase(job),
+        "scratch": scratch_record(job, stage),
     }
 
 
-def _reason(job: Job, state: State | None, now_s: float) -> dict[str, str] | None:
+def _reason(
+    job: Job, state: State | None, now_s: float, stage: Stage | None
+) -> dict[str, str] | None:
     reason = job.reason if state is None else state.reason(job.id)
+    if reason is None and stage is not None:
+        return {"code": "Staging", "text": stage.text}
+    reason = reason or job.scratch_over or job.scratch_kept
     if reason is None:
         return None
     text = reason.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,8 +10,12 @@ import msgspec
 
 from iodaemon.config import PolicyFile, rule_tables
 from iodaemon.core.platform import Partition
+from iodaemon.core.scratch import DiskId
 from iodaemon.core.state import State
+from iodaemon.core.tier import Tier
+from iodaemon.daemon.account import user_name
 from iodaemon.daemon.host import host_metrics
+from iodaemon.registry import rule_name
 
 
 def node_report(
@@ -36,6 +41,7 @@ def node_report(
             }
             for device in state.platform.devices
         ],
+        **_storage(state),
         "host": host_metrics(),
         "measured": dict(means),
         "sampling": dict(sampling),
@@ -55,6 +61,58 @@ def _socket(state: State, partition: Partition) -> dict[str, Any]:
         "jobs": [job.id for job in jobs],
         "read_bytes_per_s": sum(rate.read_bytes_per_s for rate in rates),
         "written_bytes_per_s": sum(rate.written_bytes_per_s for rate in rates),
+    }
+
+
+def _storage(state: State) -> dict[str, Any]:
+    """Tiers, their disks, and what is allocated to whom; nothing where there are no tiers."""
+    stock = state.stock
+    if not stock.tiers:
+        return {}
+    free = stock.free_bytes()
+    return {
+        "tiers": [_tier(tier, free) for tier in stock.tiers],
+        "disks": [
+            {
+                "tier": tier.name,
+                "path": disk.id,
+                "kind": disk.kind or None,
+                "capacity_bytes": disk.capacity_bytes,
+                "free_bytes": free[disk.id],
+                "read_bytes_per_s": disk.read_bytes_per_s,
+                "write_bytes_per_s": disk.write_bytes_per_s,
+                "jobs": sorted(stock.holds_on(disk.id)),
+            }
+            for tier in stock.tiers
+            for disk in tier.disks
+        ],
+        "allocated": [
+            {
+                "job_id": job_id,
+                "user": user_name(state.jobs[job_id].uid),
+                "state": str(state.jobs[job_id].state),
+                "tier": share.tier,
+                "disk": share.disk,
+                "size_bytes": share.size_bytes,
+            }
+            for job_id, shares in sorted(stock.holders.items())
+            for share in shares
+        ],
+    }
+
+
+def _tier(tier: Tier, free: Mapping[DiskId, int]) -> dict[str, Any]:
+    is_slowest = math.isinf(tier.staging_bytes_per_s)
+    has_disks = tier.storage is not None
+    return {
+        "name": tier.name,
+        "disks": len(tier.disks),
+        "rule": rule_name(tier.rule) if has_disks and tier.rule is not None else None,
+        "split_bytes": tier.split_bytes,
+        "bandwidth_bytes_per_s": tier.bandwidth_bytes_per_s,
+        "staging_bytes_per_s": None if is_slowest else tier.staging_bytes_per_s,
+        "capacity_bytes": int(tier.capacity_bytes) if has_disks else None,
+        "free_bytes": sum(free[disk.id] for disk in tier.disks) if has_disks else None,
     }
 
 

@@ -19,11 +19,13 @@ from iodaemon.daemon import hintbook
 from iodaemon.daemon.replica import copy_database, sync_folder
 from iodaemon.errors import JournalError
 
-SCHEMA: Final = 2
+SCHEMA: Final = 3
 """Raised with every change that another version could not read or would misread.
 
 1: until 2 came, tables were added without raising it; the first one had no notes and no samples.
 2: all tables; ``drain`` in meta, which an earlier daemon would not heed.
+3: jobs with space on tiers of storage, which an earlier daemon would start without it, and forget;
+   ``holds`` in job: it holds some, though it may have ended.
 """
 
 _TABLES: Final = """
@@ -107,6 +109,7 @@ def meta(db: sqlite3.Connection) -> dict[str, Any]:
 def _create(db: sqlite3.Connection, path: Path, seed: int) -> None:
     db.execute("BEGIN IMMEDIATE")
     _add_tables(db)
+    _from_2(db)
     values = {"schema": SCHEMA, "next_id": 1, "seed": seed}
     db.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
     db.execute("COMMIT")
@@ -160,5 +163,13 @@ def _from_1(db: sqlite3.Connection) -> None:
             db.execute("UPDATE job SET record = ? WHERE id = ?", (text, job_id))
 
 
-_STEPS: Final[Mapping[int, Callable[[sqlite3.Connection], None]]] = MappingProxyType({1: _from_1})
+def _from_2(db: sqlite3.Connection) -> None:
+    """Who holds space is found without a look at every record; nobody has any yet."""
+    db.execute("ALTER TABLE job ADD COLUMN holds INTEGER NOT NULL DEFAULT 0")
+    db.execute("CREATE INDEX job_holds ON job (id) WHERE holds")
+
+
+_STEPS: Final[Mapping[int, Callable[[sqlite3.Connection], None]]] = MappingProxyType(
+    {1: _from_1, 2: _from_2}
+)
 """From each schema to the next."""

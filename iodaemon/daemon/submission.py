@@ -11,7 +11,9 @@ import msgspec
 
 from iodaemon.core.job import Job, JobId, JobSpec, JobState, Reason
 from iodaemon.core.platform import Platform
+from iodaemon.core.tier import Tier
 from iodaemon.daemon.room import Room
+from iodaemon.daemon.scratch_request import SubmittedScratch, check_scratch
 from iodaemon.errors import RequestError
 from iodaemon.hint import DROPPED, SenselessHint, check_hint
 
@@ -61,6 +63,7 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     stdout: _Word | None = None
     stderr: _Word | None = None
     umask: Annotated[int, msgspec.Meta(ge=0, le=0o777)] = 0o022
+    scratch: SubmittedScratch | None = None
     hold: bool = False
 
 
@@ -77,13 +80,13 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     environment: dict[str, str] = {}
 
 
-def decode_submission(body: bytes, platform: Platform) -> Submission:
+def decode_submission(body: bytes, platform: Platform, tiers: Sequence[Tier] = ()) -> Submission:
     """The submission, if every job of it could ever run; all at once, so of a small body.
 
     Raises:
         RequestError: as ``decode_in_steps``.
     """
-    steps = decode_in_steps(body, platform)
+    steps = decode_in_steps(body, platform, tiers)
     while True:
         try:
             next(steps)
@@ -95,6 +98,7 @@ def decode_submission(body: bytes, platform: Platform) -> Submission:
 def decode_in_steps(
     body: bytes,
     platform: Platform,
+    tiers: Sequence[Tier] = (),
     *,
     in_lines: bool = False,
     admit: Callable[[Sequence[int]], None] = lambda _: None,
@@ -104,6 +108,7 @@ def decode_in_steps(
     Args:
         body: one JSON object; or one a line, first that with the environment, then the jobs.
         platform: where they would run.
+        tiers: of its storage, fastest first.
         in_lines: the latter.
         admit: refuses by what the jobs ask for, so many CPUs each, before each is looked at.
 
@@ -122,6 +127,8 @@ def decode_in_steps(
     for place, job in enumerate(submission.jobs, 1):
         which = "" if count == 1 else f"job {place} of {count}: "
         _check(job, which, platform)
+        if job.scratch is not None:
+            check_scratch(job.scratch, which, tiers)
         launch.check(job, which)
         if place % _AT_ONCE == 0:
             yield
@@ -219,7 +226,8 @@ def job_maker(
 ) -> Callable[[JobId, float], Job]:
     """Makes the job once its id and time are known."""
     fields = {f: getattr(submitted, f) for f in JobSpec.__struct_fields__ if hasattr(submitted, f)}
-    spec = JobSpec(**fields, environment_id=environment_id)
+    scratch = None if submitted.scratch is None else submitted.scratch.request
+    spec = JobSpec(**{**fields, "scratch": scratch}, environment_id=environment_id)
     state = JobState.HELD if submitted.hold else JobState.PENDING
     reason = _HELD if submitted.hold else None
 

@@ -21,6 +21,7 @@ from iodaemon.daemon.batch import Batch
 from iodaemon.daemon.decree import decree
 from iodaemon.daemon.lookup import Lookup, json_answer, read_body
 from iodaemon.daemon.notebook import Note
+from iodaemon.daemon.scratch_record import find_stage
 from iodaemon.daemon.watch import News
 from iodaemon.errors import RequestError
 
@@ -71,6 +72,9 @@ class Telling:
             shadow=controller.regulator.shadow,
             account=controller.account(job),
         )
+        stage = find_stage(job, self._lookup.jobs_directory)
+        if stage is not None:
+            told = msgspec.structs.replace(told, is_so=f"{told.is_so}; {stage.text}")
         steps = await asyncio.to_thread(self._life, job.id)
         return json_answer(
             {

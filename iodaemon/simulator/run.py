@@ -16,6 +16,7 @@ from iodaemon.core.job import Job, JobId, JobSpec, JobState
 from iodaemon.core.platform import Platform
 from iodaemon.core.rule import Mode, Rules
 from iodaemon.core.state import State
+from iodaemon.core.tier import Tier
 from iodaemon.core.timeline import Timer
 from iodaemon.simulator.timeline import EARLY, LATE, VirtualTimeline
 
@@ -68,6 +69,7 @@ def simulate(
     rules: Rules,
     jobs: Sequence[Submission],
     *,
+    tiers: Sequence[Tier] = (),
     model: Model = DEFAULT_MODEL,
     sampling: bool = True,
     seed: int = 0,
@@ -82,6 +84,8 @@ def simulate(
         platform: what can be handed out.
         rules: the policy.
         jobs: in any order of time.
+        tiers: of storage, fastest first; their space is handed out, what a job does with it is not
+            modelled.
         model: the links, stores and the disk that jobs share.
         sampling: whether there are timeslices. Without them nothing is measured and regulation
             is never asked: for experiments without regulation.
@@ -93,7 +97,15 @@ def simulate(
         events: what else happens, each at its time: what an operator does, for example.
     """
     run = _Run(
-        platform, rules, jobs, model=model, sampling=sampling, seed=seed, mode=mode, on_step=on_step
+        platform,
+        rules,
+        jobs,
+        tiers=tiers,
+        model=model,
+        sampling=sampling,
+        seed=seed,
+        mode=mode,
+        on_step=on_step,
     )
     for event in events:
         run.timeline.call_at(event.at_s, partial(run.post, event))
@@ -113,6 +125,7 @@ class _Run:
         rules: Rules,
         jobs: Sequence[Submission],
         *,
+        tiers: Sequence[Tier],
         model: Model,
         sampling: bool,
         seed: int,
@@ -120,7 +133,7 @@ class _Run:
         on_step: Callable[[State, Plan], None] | None,
     ) -> None:
         self.timeline = VirtualTimeline()
-        self._state = State(platform, kept_finished=len(jobs))
+        self._state = State(platform, tiers, kept_finished=len(jobs))
         self._controller = Controller(self._state, rules, seed=seed, mode=mode)
         self._profiles: dict[JobId, Profile] = {}
         self._node = SimulatedNode(

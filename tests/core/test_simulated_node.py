@@ -14,7 +14,7 @@ from iodaemon.backend.simulated import (
 )
 from iodaemon.core import event as ev
 from iodaemon.core.bandwidth import device_load
-from iodaemon.core.decision import Grant, Kill, Reject, Resume, Start, Stop, Suspend
+from iodaemon.core.decision import Free, Grant, Kill, Reject, Resume, Start, Stop, Suspend
 from iodaemon.core.job import Exit, IoTotals, Reason
 from iodaemon.errors import ConfigError
 from iodaemon.simulator.timeline import VirtualTimeline
@@ -210,7 +210,7 @@ def test_of_an_ended_job_nothing_is_said():
 
 
 def test_all_kinds_of_decisions_are_offered():
-    assert {Start, Suspend, Resume, Stop, Kill, Reject, Grant} == Sim().node.offers
+    assert {Start, Suspend, Resume, Stop, Kill, Reject, Grant, Free} == Sim().node.offers
 
 
 def test_nobody_is_answered_while_still_asking():

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from builders import job
 from process import daemon, fails
 
 from iodaemon.core.job import Job, JobState
 from iodaemon.core.platform import Partition, Platform, Slot
 from iodaemon.core.rule import Mode
+from iodaemon.core.scratch import Share
 from iodaemon.core.state import State
 from iodaemon.daemon.batch import Batch
 from iodaemon.daemon.journal import Journal
@@ -74,6 +76,10 @@ def content(path):
     return {table: rows(path, table) for table in tables(path)}
 
 
+def was(before):
+    return dict(before["meta"])["schema"]
+
+
 def schema_of(path):
     return dict(rows(path, "meta"))["schema"]
 
@@ -84,7 +90,8 @@ def old(request, tmp_path):
 
 
 def test_there_are_journals_to_look_at():
-    assert {"journal-1-first", "journal-1-notes", "journal-1-hints"} == set(NAMES)
+    names = {"journal-1-first", "journal-1-notes", "journal-1-hints", "journal-2-last"}
+    assert names == set(NAMES)
 
 
 def test_no_job_step_minute_note_sample_or_environment_is_lost(old):
@@ -97,7 +104,8 @@ def test_no_job_step_minute_note_sample_or_environment_is_lost(old):
     for table in set(before) - {"meta", "job"}:
         assert before[table] == after[table], table
     assert [row[:5] for row in before["job"]] == [row[:5] for row in after["job"]]
-    kept = dict(before["meta"]).items() - {("schema", 1), ("boot_id", "")}
+    assert {0} == {row[6] for row in after["job"]}, "nobody holds space"
+    kept = dict(before["meta"]).items() - {("schema", was(before)), ("boot_id", "")}
     assert kept <= dict(after["meta"]).items()
 
 
@@ -108,14 +116,14 @@ def test_every_job_is_what_it_was(old):
     restored = journal.restore()
     journal.close()
 
-    assert set(JobState) == {job.state for job in restored.jobs}
+    assert set(JobState) == {each.state for each in restored.jobs}
     assert 14 == restored.next_id
-    for job in restored.jobs:
-        was = before[job.id]
-        if job.user_hold:
-            assert job.user_hold_reason == was.reason
-            was = msgspec.structs.replace(was, user_hold_reason=was.reason)
-        assert was == job
+    for each in restored.jobs:
+        then = before[each.id]
+        if each.user_hold:
+            assert each.user_hold_reason == then.reason
+            then = msgspec.structs.replace(then, user_hold_reason=then.reason)
+        assert then == each
     assert {"PATH": "/usr/bin", "NAME": "Größe\n"} == restored.environments["e1"]
 
 
@@ -142,7 +150,7 @@ def test_what_it_lacked_can_be_written_now(old):
     journal.prune(BEGAN_S + 20.0, answers.append)
     journal.flush()
     found = journal.notes(since_s=BEGAN_S + 50, limit=9)
-    left = [job.id for job in journal.restore().jobs]
+    left = [each.id for each in journal.restore().jobs]
     journal.close()
 
     assert [None, None] == answers
@@ -155,7 +163,7 @@ def test_what_it_was_is_kept_beside_it(old):
 
     Journal.open(old).close()
 
-    kept = kept_copy(old, 1)
+    kept = kept_copy(old, was(before))
     assert before == content(kept)
     assert 0o600 == stat.S_IMODE(kept.stat().st_mode)
     assert sorted([old.name, kept.name]) == sorted(os.listdir(old.parent))
@@ -174,7 +182,7 @@ def test_killed_at_any_statement_it_is_the_old_one_or_the_new_one(tmp_path, sour
     old = made(tmp_path / "old", source)
     new = made(tmp_path / "new", source)
     Journal.open(new).close()
-    whole = {1: content(old), 2: content(new)}
+    whole = {1: content(old), SCHEMA: content(new)}
     found = []
     for statement in range(1, 60):
         place = tmp_path / str(statement)
@@ -188,26 +196,50 @@ def test_killed_at_any_statement_it_is_the_old_one_or_the_new_one(tmp_path, sour
         found.append(schema_of(place / "journal.db"))
         assert whole[found[-1]] == content(place / "journal.db")
         Journal.open(place / "journal.db").close()  # the next daemon goes on from there
-        assert whole[2] == content(place / "journal.db")
+        assert whole[SCHEMA] == content(place / "journal.db")
 
-    assert {1, 2} == set(found)
+    assert {1, SCHEMA} == set(found)
     assert found == sorted(found)
 
 
 def test_where_no_copy_can_be_kept_it_stays_as_it_was_and_a_line_says_so(old):
     before = content(old)
-    kept_copy(old, 1).mkdir()  # nothing can be put there
+    kept_copy(old, was(before)).mkdir()  # nothing can be put there
 
     with pytest.raises(JournalError) as caught:
         Journal.open(old)
 
     assert (
-        f"journal {old} has schema 1 and is not migrated: no copy of it can be kept in "
-        f"{old}.schema-1 (Is a directory); free some space there, or mend it"
+        f"journal {old} has schema {was(before)} and is not migrated: no copy of it can be kept in "
+        f"{old}.schema-{was(before)} (Is a directory); free some space there, or mend it"
     ) == str(caught.value)
-    kept_copy(old, 1).rmdir()
+    kept_copy(old, was(before)).rmdir()
     assert before == content(old)
     assert [] == list(old.parent.glob(".*"))
+
+
+def test_who_ended_and_still_holds_space_is_found_again_however_long_ago(tmp_path):
+    share = Share(tier="fast", disk="/mnt/a", size_bytes=2**30)
+    path = tmp_path / "journal.db"
+    journal = Journal.open(path)
+    answers = []
+    ended = [
+        job(number, state=JobState.COMPLETED, at_s=float(number), shares=(share,) * (number == 1))
+        for number in range(1, 5)
+    ]
+    journal.write(Batch(jobs=tuple(ended)), answers.append)
+    journal.flush()
+    journal.prune(3.5, answers.append)
+    journal.flush()
+    found = journal.restore(finished=0)
+    journal.write(Batch(jobs=(msgspec.structs.replace(ended[0], shares=()),)), answers.append)
+    journal.flush()
+    then = journal.restore(finished=0)
+    journal.close()
+
+    assert [None] * 3 == answers
+    assert [(1, (share,))] == [(each.id, each.shares) for each in found.jobs]
+    assert () == then.jobs
 
 
 def test_a_newer_one_is_refused_with_the_way_back(tmp_path):

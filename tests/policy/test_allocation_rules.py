@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shelf import FOREVER, GB, ledger, node, request, take, two_servers
 
+from iodaemon.core.allotting import split
 from iodaemon.core.error import InvariantError
 from iodaemon.core.storage import Allocation, Refusal, Storage
 from iodaemon.policy.allocation import (
@@ -21,7 +22,7 @@ from iodaemon.policy.allocation import (
 )
 from iodaemon.policy.allocation import random as at_random
 from iodaemon.policy.allocation.best_bandwidth import worst_gb_per_s
-from iodaemon.policy.placing import Placing, place, split
+from iodaemon.policy.placing import Placing, place
 from iodaemon.policy.space import peak_bytes
 from iodaemon.registry import find_rule, rule_names
 

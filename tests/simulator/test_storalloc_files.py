@@ -6,8 +6,8 @@ import math
 import pytest
 from storalloc_files import PRINTED, ROWS, YAML, told
 
+from iodaemon.core.allotting import split
 from iodaemon.errors import NotFound, RequestError
-from iodaemon.policy.placing import split
 from iodaemon.simulator.plain_yaml import parse_yaml
 from iodaemon.simulator.storalloc import GB
 from iodaemon.simulator.storalloc_check import compare, read_printed, setup_of

@@ -19,7 +19,9 @@ from iodaemon.backend.linux.fence import find_memory_end
 from iodaemon.backend.linux.link import KeeperLink
 from iodaemon.backend.linux.protocol import Message
 from iodaemon.backend.linux.reading import NodeReader
+from iodaemon.backend.linux.scratch_talk import ScratchTalk
 from iodaemon.backend.linux.track import Track
+from iodaemon.core import decision as to_do
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Decision, Grant, Kill, Reject, Resume, Start, Stop, Suspend
 from iodaemon.core.job import Job, JobId, JobState
@@ -43,7 +45,7 @@ Launch = Mapping[str, Any]
 class LinuxNode:
     """One Linux server. Use from one event loop; counters are read in a thread of their own."""
 
-    offers = frozenset({Start, Suspend, Resume, Stop, Kill, Reject, Grant})
+    offers = frozenset({Start, Suspend, Resume, Stop, Kill, Reject, Grant, to_do.Free})
 
     def __init__(
         self,
@@ -95,6 +97,7 @@ class LinuxNode:
             on_connected=lambda: self._spawn(self._agree_with_keeper()),
             on_trouble=self._block,
         )
+        self.scratch = ScratchTalk(self.link, timeline, post)
 
     @property
     def platform(self) -> Platform:
@@ -118,6 +121,7 @@ class LinuxNode:
         await asyncio.wait(
             [asyncio.ensure_future(asyncio.gather(*thaws, return_exceptions=True))], timeout=5.0
         )
+        self.scratch.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -152,6 +156,8 @@ class LinuxNode:
                 self._spawn(self._signal(decision.job_id, attempt, _SIGTERM))
             case Kill():
                 self._spawn(self._kill(decision.job_id, self._attempts.get(decision.job_id)))
+            case to_do.Free():
+                self.scratch.free(decision)
             case Reject() | Grant():
                 pass
             case _:
@@ -185,6 +191,8 @@ class LinuxNode:
             self._fail_start(decision.job_id, decision.attempt, str(error))
             return
         self._take_in(decision.job_id, decision.attempt, there)
+        if decision.shares and decision.job_id in self._tracks:
+            self.scratch.follow(decision.job_id, decision.attempt)
 
     def _take_in(self, job_id: JobId, attempt: int, there: Message) -> None:
         """Act on what the keeper says of an attempt that was started, now or earlier."""
@@ -331,6 +339,8 @@ class LinuxNode:
             else:
                 self._take_in(job.id, job.attempt, there)
                 self._report_freezing(there)
+                if job.shares and job.id in self._tracks:
+                    self.scratch.follow(job.id, job.attempt)
                 if job.state is JobState.STOPPING and job.id in self._tracks:
                     self.perform(Stop(job_id=job.id))  # it may not have been asked yet
 
@@ -340,19 +350,12 @@ class LinuxNode:
             note = "the machine was restarted while it was starting"
             self._lose(job.id, job.attempt, note, by_reboot=True)
             return
-        problem = ""
-        if job.state is JobState.STOPPING or job.partition is None:
-            problem = "cancelled before it was started"
-        elif not self._platform.has_slots(job.partition, job.slots):
-            problem = "the CPUs it was to have are there no longer"
+        problem = outcome.why_not_started(job, self._platform)
         if problem:
             now_s, attempt = self._timeline.now_s, job.attempt
             self._post(ev.StartFailed(at_s=now_s, job_id=job.id, attempt=attempt, problem=problem))
             return
-        assert job.partition is not None
-        self.perform(
-            Start(job_id=job.id, attempt=job.attempt, partition=job.partition, slots=job.slots)
-        )
+        self.perform(to_do.start_of(job))
 
     def _report_freezing(self, there: Message) -> None:
         track = self._tracks.get(JobId(there["job"]))

@@ -9,7 +9,8 @@ from typing import Final
 from iodaemon.backend.linux.process import read_boot_id
 from iodaemon.backend.linux.protocol import Message
 from iodaemon.core import event as ev
-from iodaemon.core.job import Exit, IoTotals, JobId
+from iodaemon.core.job import Exit, IoTotals, Job, JobId, JobState
+from iodaemon.core.platform import Platform
 from iodaemon.units import format_bytes
 
 _TOLD_BY_SIGTERM: Final = 128 + signal.SIGTERM
@@ -144,3 +145,12 @@ def lost(job_id: JobId, attempt: int, note: str, now_s: float, *, by_reboot: boo
         note=note,
         by_reboot=by_reboot,
     )
+
+
+def why_not_started(job: Job, platform: Platform) -> str:
+    """Why a start that was written down and never asked for is not to be; empty: it is."""
+    if job.state is JobState.STOPPING or job.partition is None:
+        return "cancelled before it was started"
+    if not platform.has_slots(job.partition, job.slots):
+        return "the CPUs it was to have are there no longer"
+    return ""

@@ -1,0 +1,78 @@
+"""The shapes of what is said of a job's space on tiers of storage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypedDict, cast
+
+if TYPE_CHECKING:
+    from iodaemon.api.client import Client
+    from iodaemon.api.model import Job, Reason
+
+
+class ScratchOptions(TypedDict, total=False):
+    """The space that a job wants, and what is copied into it and out of it."""
+
+    size_bytes: int
+    tier: str | None
+    fallback: str
+    input_path: str | None
+    output_path: str | None
+    output_on: str
+    input_bytes: int
+    output_bytes: int
+    data_bytes: int
+
+
+class Share(TypedDict):
+    """Space on one disk that a job holds."""
+
+    tier: str
+    disk: str
+    size_bytes: int
+
+
+class Stage(TypedDict):
+    """How far copying a job's data ``in`` or ``out`` has come."""
+
+    step: str
+    bytes: int
+    total_bytes: int
+    files: int
+    total_files: int
+
+
+class Scratch(TypedDict):
+    """The space of a job: what it asked for, the tier that it is on, and its shares of disks.
+
+    ``kept`` says why what an ended job has there is not removed, ``over`` that it has more than it
+    asked for. ``charged_s``: what its run is charged.
+    """
+
+    size_bytes: int
+    asked_tier: str | None
+    fallback: str
+    input_path: str | None
+    output_path: str | None
+    output_on: str
+    input_bytes: int
+    output_bytes: int
+    data_bytes: int
+    tier: str | None
+    shares: list[Share]
+    kept: Reason | None
+    over: Reason | None
+    stage: Stage | None
+    charged_s: float | None
+
+
+class RemoveAnswer(TypedDict):
+    """The job, and whether nothing is left in its space."""
+
+    job: Job
+    removed: bool
+
+
+def remove_scratch(client: Client, job_id: int) -> RemoveAnswer:
+    """Have what was kept of an ended job removed; answers when it is gone, or after a while."""
+    answer = client.ask("POST", f"/v1/jobs/{job_id}/scratch/remove", {}, {"job", "removed"})
+    return cast("RemoveAnswer", answer)

@@ -1,0 +1,136 @@
+"""The space that ``iod submit`` asks for, and what is copied into it and out of it.
+
+    --scratch 200G [--tier fast] [--scratch-fallback slow|wait|fail]
+    --fast 100G --input DIR --output DIR [--output-size S] [--data-size S]
+
+``--fast`` leaves the choice of the tier to the admission rule. The size of what is copied in is
+measured here and now, with the submitter's own rights. ``--output`` is the file of the job's words
+for a job without space. With ``--fast`` it is the directory that its results are copied to; so it
+is with ``--scratch`` where it is a directory already, or ends with a slash.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+from iodaemon.api.model import JobOptions
+from iodaemon.api.scratch import ScratchOptions
+from iodaemon.cli.failure import UsageError, nearest
+from iodaemon.errors import ConfigError, RequestError
+
+SCRATCH_WORDS: Final = (
+    *("scratch", "fast", "tier", "scratch-fallback", "input", "output-on"),
+    *("output-size", "data-size"),
+)
+_FALLBACKS: Final = ("slow", "wait", "fail")
+_WHEN: Final = ("success", "always")
+_NOTHING_DONE: Final = "nothing was submitted"
+
+
+def check_words(words: Mapping[str, str]) -> None:
+    """Refuse what means nothing; nothing is looked at on any disk.
+
+    Raises:
+        UsageError: names the option.
+    """
+    for name in ("scratch", "fast", "output-size", "data-size"):
+        if name in words:
+            _size(f"--{name}", words[name])
+    for name, choices in (("scratch-fallback", _FALLBACKS), ("output-on", _WHEN)):
+        if name in words and words[name] not in choices:
+            hint = ", ".join(choices)
+            raise UsageError(f"--{name}: no {words[name]!r}{nearest(words[name], choices, hint)}")
+    if "scratch" in words and "fast" in words:
+        raise UsageError("--scratch and --fast both ask for space: write one of them")
+    if "fast" in words and "tier" in words:
+        raise UsageError("--fast leaves the tier to iodaemon: write --scratch with --tier")
+
+
+def scratch_options(words: Mapping[str, str], cwd: str) -> JobOptions:
+    """What was said of space, in base units; nothing where nothing was.
+
+    Args:
+        words: by option, without dashes.
+        cwd: where the job starts; paths are relative to it.
+
+    Raises:
+        UsageError: a part of it means nothing, or has no space to go with.
+        RequestError: the input is not there, or may not be read.
+    """
+    said = [name for name in SCRATCH_WORDS if name in words]
+    if not said:
+        return JobOptions()
+    check_words(words)
+    size = words.get("scratch", words.get("fast"))
+    if size is None:
+        raise UsageError(f"--{said[0]} needs space to go with: write --scratch SIZE or --fast SIZE")
+    asked = ScratchOptions(size_bytes=_size("--scratch", size))
+    if "tier" in words:
+        asked["tier"] = words["tier"]
+    if "scratch-fallback" in words:
+        asked["fallback"] = words["scratch-fallback"]
+    if "input" in words:
+        asked["input_path"] = path = _path("--input", words["input"], cwd)
+        asked["input_bytes"] = measure(path)
+    if (results := results_path(words, cwd)) is not None:
+        asked["output_path"] = results
+    elif "output-on" in words:
+        raise UsageError("--output-on needs a directory of results: write --output DIR/")
+    if "output-on" in words:
+        asked["output_on"] = words["output-on"]
+    if "output-size" in words:
+        asked["output_bytes"] = _size("--output-size", words["output-size"])
+    if "data-size" in words:
+        asked["data_bytes"] = _size("--data-size", words["data-size"])
+    return JobOptions(scratch=asked)
+
+
+def results_path(words: Mapping[str, str], cwd: str) -> str | None:
+    """The directory that results are copied to; None: there is none, ``--output`` is a file."""
+    text = words.get("output")
+    if not text or not ("fast" in words or "scratch" in words):
+        return None
+    path = _path("--output", text, cwd)
+    is_directory = "fast" in words or text.endswith("/") or os.path.isdir(path)
+    return path if is_directory else None
+
+
+def measure(path: str) -> int:
+    """How many bytes the files of a directory have; links count as links.
+
+    Raises:
+        RequestError: it is no directory, or something in it may not be read.
+    """
+    total, waiting = 0, [path]
+    try:
+        while waiting:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    elif entry.is_file(follow_symlinks=False):
+                        total += entry.stat(follow_symlinks=False).st_size
+    except OSError as error:
+        where = error.filename or path
+        raise RequestError(f"--input: {where}: {error.strerror}; {_NOTHING_DONE}") from error
+    return total
+
+
+def _path(option: str, text: str, cwd: str) -> str:
+    if not text:
+        raise UsageError(f"{option}: an empty path; name a directory")
+    return os.path.normpath(os.path.join(cwd, text))
+
+
+def _size(option: str, text: str) -> int:
+    from iodaemon.units import parse_bytes
+
+    try:
+        size = parse_bytes(text)
+    except ConfigError as error:
+        raise UsageError(f"{option}: {error}") from error
+    if size < 1:
+        raise UsageError(f"{option}: {text!r} must be more than nothing; leave {option} away")
+    return size

@@ -1,0 +1,61 @@
+"""The space of a job, in words."""
+
+from __future__ import annotations
+
+from iodaemon.api.model import Job
+from iodaemon.api.scratch import Scratch
+from iodaemon.text import printable
+
+
+def scratch_pairs(job: Job) -> list[tuple[str, str]]:
+    """A label and a value for all there is to say of it; nothing of a job that asked for none."""
+    scratch = job.get("scratch")
+    if not scratch:
+        return []
+    from iodaemon.units import format_duration
+
+    pairs = [("Scratch", _asked(scratch)), ("Scratch is", _has(job, scratch))]
+    if scratch["input_path"]:
+        pairs.append(("Copied in", printable(scratch["input_path"])))
+    if scratch["output_path"]:
+        always = ", also if it fails" if scratch["output_on"] == "always" else ""
+        pairs.append(("Copied out", f"to {printable(scratch['output_path'])}{always}"))
+    if scratch["stage"]:
+        pairs.append(("Copying", _progress(scratch)))
+    for label, reason in (("Too much", scratch["over"]), ("Kept", scratch["kept"])):
+        if reason:
+            pairs.append((label, printable(reason["text"])))
+    if scratch["charged_s"] is not None:
+        charged = format_duration(scratch["charged_s"])
+        pairs.append(("Charged", f"{charged}, what its run takes on the slowest tier"))
+    return pairs
+
+
+def _asked(scratch: Scratch) -> str:
+    from iodaemon.units import format_bytes
+
+    tier = f"tier {scratch['asked_tier']}" if scratch["asked_tier"] else "any tier"
+    otherwise = {"slow": "else on the slowest", "fail": "else it fails"}
+    fallback = otherwise.get(scratch["fallback"], "else it waits")
+    return f"{format_bytes(scratch['size_bytes'])} of {tier}, {fallback}"
+
+
+def _has(job: Job, scratch: Scratch) -> str:
+    from iodaemon.units import format_bytes
+
+    shares = [f"{format_bytes(s['size_bytes'])} on {s['disk']}" for s in scratch["shares"]]
+    if scratch["tier"] is None:
+        return "not allocated yet"
+    where = f"tier {scratch['tier']}"
+    if shares:
+        return f"{where}: {', '.join(shares)}"
+    return f"{where}, no space of its own" if job["ended_s"] is None else f"{where}, given back"
+
+
+def _progress(scratch: Scratch) -> str:
+    from iodaemon.units import format_bytes
+
+    stage = scratch["stage"]
+    assert stage is not None
+    done, total = format_bytes(stage["bytes"]), format_bytes(stage["total_bytes"])
+    return f"{stage['step']}: {done} of {total}, {stage['files']} of {stage['total_files']} files"

@@ -1,0 +1,229 @@
+"""Tiers of storage as the configuration declares them, and what must hold before they are used."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Final, cast
+
+import msgspec
+from msgspec import Meta
+
+from iodaemon.core.scratch import DiskId, TierName
+from iodaemon.core.storage import AllocationRule, Disk, Storage, StorageNode
+from iodaemon.core.tier import DiskFacts, DiskKind, Tier
+from iodaemon.errors import ConfigError
+from iodaemon.registry import find_rule
+from iodaemon.units import format_bytes
+
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+RATES: Final[Mapping[DiskKind, tuple[float, float]]] = MappingProxyType(
+    {
+        "memory": (5e9, 5e9),
+        "nvme": (3e9, 2e9),
+        "ssd": (500e6, 450e6),
+        "hdd": (150e6, 150e6),
+    }
+)
+"""Read and write, bytes/s, of a usual one of its kind: what is assumed until it is configured."""
+SIMULATED_BYTES: Final = 2**40
+"""What a disk of the simulated backend has that does not say."""
+
+
+class DiskTable(msgspec.Struct, frozen=True, kw_only=True):
+    """One ``[[tier.NAME.disk]]``."""
+
+    path: Annotated[str, Meta(description="a directory on a filesystem of its own")]
+    capacity_bytes: Annotated[
+        int | None,
+        Meta(description="what jobs may have of it; none: what the filesystem has"),
+    ] = None
+    read_bytes_per_s: Annotated[
+        float | None, Meta(description="what it reads alone; none: as usual for its kind")
+    ] = None
+    write_bytes_per_s: Annotated[
+        float | None, Meta(description="what it writes alone; none: as usual for its kind")
+    ] = None
+    kind: Annotated[
+        DiskKind | None,
+        Meta(description="nvme, ssd, hdd or memory; none: as detected"),
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Refuse a place that depends on where the daemon was started, and disks of nothing."""
+        if not self.path.startswith("/"):
+            raise ValueError(f"path is {self.path!r}; write an absolute path")
+        for name in ("capacity_bytes", "read_bytes_per_s", "write_bytes_per_s"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} is {value:g}; it must be above 0")
+
+
+class TierTable(msgspec.Struct, frozen=True, kw_only=True):
+    """One ``[tier.NAME]``."""
+
+    rule: Annotated[
+        str, Meta(description="which of its disks holds a job's space: the name of a rule")
+    ] = "balanced"
+    split_bytes: Annotated[
+        int | None,
+        Meta(description="a larger request is split into parts of so much; none: never"),
+    ] = None
+    bandwidth_bytes_per_s: Annotated[
+        float | None,
+        Meta(description="between jobs and all its disks; none: what the disks write together"),
+    ] = None
+    staging_bytes_per_s: Annotated[
+        float | None,
+        Meta(description="between it and the slowest tier; none: the lesser of their bandwidths"),
+    ] = None
+    disk: tuple[DiskTable, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse rates and parts of nothing, and a disk that is named twice."""
+        for name in ("split_bytes", "bandwidth_bytes_per_s", "staging_bytes_per_s"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} is {value:g}; it must be above 0")
+
+
+def check_tiers(tables: Mapping[str, TierTable]) -> None:
+    """What can be said without a look at the machine.
+
+    Raises:
+        ValueError: names that cannot be, a tier without disks that is not the last, and the like.
+    """
+    seen: dict[str, str] = {}
+    for number, (name, table) in enumerate(tables.items(), start=1):
+        if _NAME.fullmatch(name) is None:
+            raise ValueError(f"[tier.{name}]: write a name of small letters, digits, - and _")
+        if not table.disk and number < len(tables):
+            raise ValueError(
+                f"[tier.{name}] has no disk; only the last, the slowest, may be without"
+            )
+        if not table.disk and table.bandwidth_bytes_per_s is None:
+            raise ValueError(f"[tier.{name}] has no disk, so it has to say its bandwidth")
+        for disk in table.disk:
+            path = os.path.normpath(disk.path)
+            if path in seen:
+                raise ValueError(
+                    f"[tier.{name}] has disk {path}, which is in [tier.{seen[path]}] already"
+                )
+            seen[path] = name
+
+
+def find_problems(
+    tables: Mapping[str, TierTable], facts: Mapping[str, DiskFacts]
+) -> Iterator[tuple[str, str]]:
+    """What is wrong with the disks: the disk's path, and a line with what to do.
+
+    Args:
+        tables: as configured.
+        facts: what was found at each path.
+    """
+    first: dict[str, str] = {}
+    for name, table in tables.items():
+        for disk in table.disk:
+            found, where = facts[disk.path], f"tier {name}: disk {disk.path}"
+            if found.problem:
+                yield disk.path, f"{where} {found.problem}"
+                continue
+            if found.is_read_only:
+                yield disk.path, f"{where} is on a read-only filesystem; mount it writable"
+            other = first.setdefault(found.filesystem, f"disk {disk.path} of tier {name}")
+            if not other.startswith(f"disk {disk.path} of"):
+                yield (
+                    disk.path,
+                    (
+                        f"{where} is on the same filesystem as {other}, whose space would be "
+                        "promised twice; give each disk a filesystem of its own"
+                    ),
+                )
+            if disk.capacity_bytes is not None and disk.capacity_bytes > found.total_bytes:
+                has = format_bytes(found.total_bytes)
+                wants = format_bytes(disk.capacity_bytes)
+                yield (
+                    disk.path,
+                    (
+                        f"{where} is to have {wants}, and its filesystem has {has}; "
+                        "write no more than that, or leave capacity out"
+                    ),
+                )
+
+
+def build_tiers(
+    tables: dict[str, TierTable], facts: Mapping[str, DiskFacts] | None
+) -> tuple[Tier, ...]:
+    """The tiers, fastest first.
+
+    Args:
+        tables: as configured.
+        facts: what was found at each path; None: nothing is there, it is all pretended.
+
+    Raises:
+        ConfigError: a disk cannot be used, or a rule is not to be found.
+    """
+    if facts is not None:
+        for _, problem in find_problems(tables, facts):
+            raise ConfigError(problem)
+    storages = {name: _storage(name, table, facts) for name, table in tables.items()}
+    bandwidths = {name: _bandwidth(table, storages[name]) for name, table in tables.items()}
+    slowest = next(reversed(tables), None)
+    return tuple(
+        Tier(
+            name=TierName(name),
+            storage=storages[name],
+            bandwidth_bytes_per_s=bandwidths[name],
+            staging_bytes_per_s=_staging(table, bandwidths, name, slowest),
+            split_bytes=table.split_bytes,
+            rule=_rule(name, table),
+        )
+        for name, table in tables.items()
+    )
+
+
+def _rule(name: str, table: TierTable) -> AllocationRule[Any]:
+    try:
+        return cast("AllocationRule[Any]", find_rule("allocation", table.rule)())
+    except (ConfigError, TypeError) as error:
+        raise ConfigError(f"[tier.{name}]: rule: {error}") from error
+
+
+def _storage(name: str, table: TierTable, facts: Mapping[str, DiskFacts] | None) -> Storage | None:
+    if not table.disk:
+        return None
+    disks = tuple(_disk(disk, None if facts is None else facts[disk.path]) for disk in table.disk)
+    return Storage(nodes=(StorageNode(id=name, disks=disks),))
+
+
+def _disk(table: DiskTable, found: DiskFacts | None) -> Disk:
+    kind: DiskKind = table.kind or (found.kind if found is not None else "ssd")
+    total = SIMULATED_BYTES if found is None else found.total_bytes
+    read, write = RATES[kind]
+    return Disk(
+        id=DiskId(os.path.normpath(table.path)),
+        capacity_bytes=total if table.capacity_bytes is None else table.capacity_bytes,
+        read_bytes_per_s=table.read_bytes_per_s or read,
+        write_bytes_per_s=table.write_bytes_per_s or write,
+        kind=kind,
+    )
+
+
+def _bandwidth(table: TierTable, storage: Storage | None) -> float:
+    if table.bandwidth_bytes_per_s is not None:
+        return table.bandwidth_bytes_per_s
+    assert storage is not None, "a tier without disks says its bandwidth"
+    return sum(disk.write_bytes_per_s for disk in storage.disks)
+
+
+def _staging(
+    table: TierTable, bandwidths: Mapping[str, float], name: str, slowest: str | None
+) -> float:
+    if table.staging_bytes_per_s is not None:
+        return table.staging_bytes_per_s
+    if slowest is None or name == slowest:
+        return math.inf
+    return min(bandwidths[name], bandwidths[slowest])

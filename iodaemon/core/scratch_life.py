@@ -1,0 +1,55 @@
+"""What the world tells of the space that jobs hold, and what people want of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from iodaemon.core import event as ev
+from iodaemon.core.allotting import told_bytes
+from iodaemon.core.decision import Free
+from iodaemon.core.job import Job, JobState, Reason
+from iodaemon.core.state import with_fields
+from iodaemon.core.step import Step
+
+END_GRACE_S: Final = 10.0
+"""From SIGTERM to SIGKILL for a job that has more in its space than it asked for."""
+
+
+def hear_of_scratch(
+    step: Step,
+    event: ev.ScratchRemoved | ev.ScratchKept | ev.ScratchUsed | ev.ScratchUnwanted,
+    job: Job,
+) -> None:
+    """Apply it to a job that holds space; what is told of another attempt changes nothing.
+
+    Of a job that runs nothing is removed, whoever says so.
+    """
+    if isinstance(event, ev.ScratchUnwanted):
+        if not job.is_live:
+            step.decide(Free(job_id=job.id, attempt=job.attempt, is_wanted=True))
+    elif event.attempt != job.attempt:
+        return
+    elif isinstance(event, ev.ScratchUsed):
+        if job.is_live:
+            _hear_of_use(step, event, job)
+    elif not job.is_live:
+        if isinstance(event, ev.ScratchRemoved):
+            step.put(with_fields(job, shares=(), scratch_kept=None))
+        else:
+            kept = Reason(code="ScratchKept", text=event.problem)
+            step.put(with_fields(job, scratch_kept=kept))
+
+
+def _hear_of_use(step: Step, event: ev.ScratchUsed, job: Job) -> None:
+    if not event.is_over:
+        if job.scratch_over is not None:
+            step.put(with_fields(job, scratch_over=None))
+        return
+    asked = sum(share.size_bytes for share in job.shares)
+    used, limit = told_bytes(event.used_bytes), told_bytes(asked)
+    reason = Reason(
+        code="ScratchOver", text=f"has {used} in its scratch space and asked for {limit}"
+    )
+    step.put(with_fields(job, scratch_over=reason))
+    if event.ends and job.state is not JobState.STOPPING:
+        step.stop(step.state.jobs[job.id], JobState.CANCELLED, reason, END_GRACE_S)

@@ -1,0 +1,78 @@
+"""The space of a job, and how far its data is copied, as the API shows them (docs/api.md)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from iodaemon.core.allotting import told_bytes
+from iodaemon.core.job import Job, JobState
+
+STAGE_FILE: Final = "stage.json"
+"""In the job's directory; written by the step that copies, at most once a second."""
+_WORDS: Final = {"in": "copies its input in", "out": "copies its output out"}
+_COPYING: Final = frozenset({JobState.STARTING, JobState.RUNNING})
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a step that copies has come.
+
+    Attributes:
+        step: ``in`` before the command, ``out`` after it.
+        bytes: copied and verified so far.
+        total_bytes: of all that is to be.
+        files: likewise.
+        total_files: likewise.
+    """
+
+    step: str
+    bytes: int = 0
+    total_bytes: int = 0
+    files: int = 0
+    total_files: int = 0
+
+    @property
+    def text(self) -> str:
+        """For people: what it does, and how much of it is done."""
+        part = f" ({100 * self.bytes // self.total_bytes} %)" if self.total_bytes else ""
+        done, total = told_bytes(self.bytes), told_bytes(self.total_bytes)
+        files = f"{self.files} of {self.total_files} files"
+        return f"{_WORDS.get(self.step, self.step)}: {done} of {total}{part}, {files}"
+
+
+def find_stage(job: Job, jobs_directory: Path) -> Stage | None:
+    """What is being copied for the job now; None: nothing is, or nobody can tell."""
+    request = job.spec.scratch
+    if request is None or not job.shares or job.state not in _COPYING:
+        return None
+    if request.input_path is None and request.output_path is None:
+        return None
+    path = jobs_directory / f"{job.id}.{job.attempt}" / STAGE_FILE
+    try:
+        stage = msgspec.json.decode(path.read_bytes(), type=Stage)
+    except (OSError, msgspec.DecodeError):
+        return None
+    is_done = stage.step == "in" and (stage.bytes, stage.files) >= (
+        stage.total_bytes,
+        stage.total_files,
+    )
+    return None if is_done else stage
+
+
+def scratch_record(job: Job, stage: Stage | None) -> dict[str, Any] | None:
+    """What the job asked for and what it has of it; None: it asked for none."""
+    request = job.spec.scratch
+    if request is None:
+        return None
+    wanted = {name: getattr(request, name) for name in request.__struct_fields__}
+    return {
+        **{("asked_tier" if name == "tier" else name): each for name, each in wanted.items()},
+        "tier": job.tier,
+        "shares": msgspec.to_builtins(job.shares),
+        "kept": msgspec.to_builtins(job.scratch_kept),
+        "over": msgspec.to_builtins(job.scratch_over),
+        "stage": msgspec.to_builtins(stage),
+        "charged_s": job.charged_s,
+    }
