@@ -135,6 +135,11 @@ class StateView:
         """The tiers of storage, fastest first."""
         return self._state.stock.tiers
 
+    @property
+    def leaving(self) -> Iterator[Job]:
+        """Jobs that are over and whose space is being removed, ordered by id."""
+        return self._state.leaving
+
     def ledger(self, tier: TierName) -> StorageView:
         """What is taken of a tier that has disks."""
         return self._state.stock.ledger(tier)

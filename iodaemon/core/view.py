@@ -126,6 +126,11 @@ class View(Protocol):
         """The tiers of storage, fastest first; empty where none is configured."""
         ...
 
+    @property
+    def leaving(self) -> Iterable[Job]:
+        """Jobs that are over and whose space is being removed, ordered by id."""
+        ...
+
     def ledger(self, tier: TierName) -> StorageView:
         """What is taken of a tier that has disks, by whomever; nothing of it has an end.
 

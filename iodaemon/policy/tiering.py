@@ -6,6 +6,7 @@ import math
 from bisect import insort
 from collections.abc import Iterable
 from functools import partial
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -164,7 +165,7 @@ class Tiering:
             ends = self._ends.get(stops_at_once)
             if ends is None:
                 end_of = partial(self._end_s, stops_at_once=stops_at_once)
-                ends = self._ends[stops_at_once] = ends_of(self._draft.live, end_of)
+                ends = self._ends[stops_at_once] = ends_of(self._holders(), end_of)
             found = self._prospects[stops_at_once] = Prospect(self._draft, self._now_s, ends)
         return found
 
@@ -242,8 +243,15 @@ class Tiering:
         """How the job would start if it were the next; None: never."""
         return plan_for(self.prospect(), self._wishes.of(job))
 
+    def _holders(self) -> Iterable[Job]:
+        """Those that hold slots or space; who is over and being removed has the space alone."""
+        leaving = (msgspec.structs.replace(job, partition=None) for job in self._view.leaving)
+        return chain(self._draft.live, leaving)
+
     def _end_s(self, job: Job, *, stops_at_once: bool) -> float:
         """When a job that holds something is expected to have ended."""
+        if not job.is_live and job.partition is None:
+            return self._now_s
         longer_s = self._extra_s(job) if self._by_estimate else 0.0
         return expected_end_s(job, self._now_s, stops_at_once=stops_at_once, extra_s=longer_s)
 

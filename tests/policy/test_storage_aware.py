@@ -6,9 +6,12 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from queueing import run
+from scene import platform
 
-from iodaemon.core.allotting import NO_SPACE_AT_ALL
-from iodaemon.core.job import JobId
+from iodaemon.backend.simulated import Compute, Profile
+from iodaemon.core.allotting import NO_SPACE_AT_ALL, why_never
+from iodaemon.core.job import JobId, JobSpec
 from iodaemon.core.scratch import DiskId, TierName
 from iodaemon.core.storage import Disk, Storage, StorageNode
 from iodaemon.core.tier import Tier
@@ -466,3 +469,40 @@ def test_all_jobs_end_also_where_the_reckoning_is_wrong(drawn, tiers, ways, part
         check_space(here)
 
     assert len(here.lives) == sum(1 + each.again for each in jobs)
+
+
+# -- under the controller --------------------------------------------------------------------------
+
+
+def submission(each, ways, number):
+    name, fallback = ways[number % len(ways)]
+    request = msgspec.structs.replace(each.asks(name), fallback=fallback)
+    spec = JobSpec(
+        command=("simulated",), cpus=each.nodes, walltime_s=each.walltime_s, scratch=request
+    )
+    return each.arrive_s, spec, Profile(steps=(Compute(each.walltime_s / 2.0),))
+
+
+def test_under_the_controller_a_job_waits_for_the_fast_tier_until_it_is_free_again():
+    """The first ends at 50 s; its space is removed in the same instant, but after its end."""
+    jobs = [job(data=80), job(data=50), job(data=30)]
+    work = [submission(each, [(None, "wait")], 0) for each in jobs]
+
+    result = run(Rule(), platform(4), work, lambda state, _: state.check(), tiers=TWO)
+
+    assert [FAST, FAST, SLOW] == [each.tier for each in result.jobs]
+    assert [0.0, 50.0, 0.0] == [each.started_s for each in result.jobs]
+
+
+@given(JOBS, TIERS, WAYS, st.lists(st.integers(1, 4), min_size=1, max_size=3))
+@settings(max_examples=60, deadline=None)
+def test_under_the_controller_every_job_that_can_run_ends(drawn, tiers, ways, sockets):
+    jobs = [
+        submission(msgspec.structs.replace(each, nodes=min(each.nodes, max(sockets))), ways, number)
+        for number, each in enumerate(arriving(drawn))
+    ]
+
+    result = run(Rule(), platform(*sockets), jobs, lambda state, _: state.check(), tiers=tiers)
+
+    never = {each.id for each in result.jobs if why_never(tiers, each.spec.scratch) is not None}
+    assert {each.id for each in result.jobs} == {each.id for each in result.finished} | never
