@@ -144,18 +144,27 @@ class SasJob(msgspec.Struct, frozen=True, kw_only=True):
         return self.checkpoint_bytes * self.checkpoints
 
     def asks(
-        self, tier: TierName | None, told: tuple[float, float, float] = (1.0, 1.0, 1.0)
+        self,
+        tier: TierName | None,
+        told: tuple[float, float, float] = (1.0, 1.0, 1.0),
+        *,
+        space_follows: bool = False,
     ) -> ScratchRequest:
         """What its user says of it.
 
         Args:
             tier: that is named. None: the scheduler's choice.
             told: input, output and data in parts of what is true.
+            space_follows: the space that is asked for is that of what is said, not the true one.
         """
         volumes = (self.input_bytes, self.output_bytes, self.data_bytes)
         given = [round(part * size) for part, size in zip(told, volumes, strict=True)]
+        space_bytes = self.space_bytes
+        if space_follows:
+            kept = self.space_bytes - max(self.input_bytes, self.output_bytes)
+            space_bytes = max(1, max(given[0], given[1]) + round(told[2] * kept))
         return ScratchRequest(
-            size_bytes=self.space_bytes,
+            size_bytes=space_bytes,
             tier=tier,
             input_bytes=given[0],
             output_bytes=given[1],

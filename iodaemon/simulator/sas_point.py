@@ -32,6 +32,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
         k: bandwidth of the staging in parts of that of the slow tier.
         theta: with ``sas``: relative standard deviation of what is said of a job.
         draw: repetition, of what is drawn beside the workload.
+        space: what is asked for with ``theta``: what is needed, or what follows from what is said.
     """
 
     seed: int
@@ -41,6 +42,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     k: float = 5.0
     theta: float = 0.0
     draw: int = 0
+    space: Literal["needed", "said"] = "needed"
 
 
 def site_of(site: Site, point: Point) -> Site:
@@ -53,7 +55,9 @@ def run_point(load: Load, site: Site, point: Point, rule: storage_aware.Rule) ->
     here = site_of(site, point)
     jobs = draw_workload(load, here, point.seed)
     lives = World(here, rule, jobs, asking_of(load, here, point)).run()
-    return {"kind": "run", **msgspec.structs.asdict(point), **measures(here, lives)}
+    where = msgspec.structs.asdict(point)
+    del where["space"]  # of a whole study, and a name of another thing in a search
+    return {"kind": "run", **where, **measures(here, lives)}
 
 
 def asking_of(load: Load, site: Site, point: Point) -> Asking:
@@ -78,7 +82,7 @@ def asking_of(load: Load, site: Site, point: Point) -> Asking:
 
     def told(job: SasJob, number: int) -> ScratchRequest:
         first, second, third = (max(0.0, 1.0 + point.theta * e) for e in errors[number])
-        return job.asks(None, (first, second, third))
+        return job.asks(None, (first, second, third), space_follows=point.space == "said")
 
     return told
 

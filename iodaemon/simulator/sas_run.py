@@ -49,6 +49,7 @@ class Lived(msgspec.Struct, frozen=True, kw_only=True):
         nodes_s: until when it held the nodes.
         end_s: when it and its staging were over.
         tier: on which it was.
+        space_bytes: what it held of it, as far as that is counted.
     """
 
     job: SasJob
@@ -57,6 +58,7 @@ class Lived(msgspec.Struct, frozen=True, kw_only=True):
     nodes_s: float
     end_s: float
     tier: TierName
+    space_bytes: int
 
 
 class _Link:
@@ -381,6 +383,7 @@ class World:
                 nodes_s=nodes_s,
                 end_s=self.now_s,
                 tier=run.tier,
+                space_bytes=sum(share.size_bytes for share in job.shares),
             )
         )
         if run.job.again:
@@ -394,4 +397,4 @@ def estimate_s(job: SasJob, tier: Tier, slowest: Tier) -> float:
 
 def hold_bytes_s(life: Lived) -> float:
     """Space of the fast tier times time that the job held."""
-    return life.job.space_bytes * (life.end_s - life.start_s) if life.tier == FAST else 0.0
+    return life.space_bytes * (life.end_s - life.start_s) if life.tier == FAST else 0.0

@@ -40,6 +40,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         p_steps: p goes from 0 to 1 in so many.
         p_draws: repetitions of every p.
         ends: when jobs are expected to end.
+        space: what jobs ask for: what they need, or what follows from what is said of them.
     """
 
     load: Load = Load()
@@ -50,6 +51,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     p_steps: int = 20
     p_draws: int = 10
     ends: Literal["estimate", "walltime"] = "estimate"
+    space: Literal["needed", "said"] = "needed"
 
     def __post_init__(self) -> None:
         """Refuse a study without runs."""
@@ -60,7 +62,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         """Every run."""
         found: list[Point] = []
         for seed in seeds:
-            here = Point(seed=seed, gb=self.gb, k=self.site.stage_ratio)
+            here = Point(seed=seed, gb=self.gb, k=self.site.stage_ratio, space=self.space)
             replace = msgspec.structs.replace
             found += [
                 replace(here, theta=theta, draw=draw)

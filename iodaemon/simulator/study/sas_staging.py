@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Final, Literal
 
 import msgspec
@@ -107,7 +108,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
                 for gb, ratio in zip(by_gb, ratios, strict=True):
                     found[f"A7-{name}-k{k:g}-{gb:g}"] = ratio
         found["A7-mostly"] = sum(better) / len(better)
-        found |= _slow(runs)
+        found |= _slow(runs) | _worse(sweep)
         return found | {f"B-{gb:g}": enough_k(those(sweep, gb=gb)) for gb in levels(sweep, "gb")}
 
     def summary(self, rows: Sequence[Row]) -> Sequence[Row]:
@@ -155,3 +156,13 @@ def _slow(runs: Sequence[Row]) -> _Values:
             by_k = list(along(those(runs, gb=gb, way=SAS), "k", column).values())
             ratios.append(by_k[0] / by_k[-1])
     return {"A7-slower": min(ratios)}
+
+
+def _worse(sweep: Sequence[Row]) -> _Values:
+    """SAS with the next larger capacity in parts of the smaller, the most, by the least k's."""
+    found: _Values = {}
+    for name, k in zip(("slowest", "next"), levels(sweep, "k"), strict=False):
+        by_gb = list(along(those(sweep, k=k), "gb", MAKESPAN).values())
+        ratios = [large / small for small, large in pairwise(by_gb)]
+        found[f"A7-sweep-{name}"] = max(ratios, default=None)
+    return found
