@@ -285,11 +285,17 @@ class HistoryAnswer(TypedDict):
     jobs: list[Job]
 
 
-class Sum(TypedDict):
-    """What several finished jobs came to together; None where it is known of none of them.
+class SumNews(TypedDict, total=False):
+    """What an older daemon does not say of several jobs.
 
     ``charged_s``: as ``run_s``, but of jobs with space what their run takes on the slowest tier.
     """
+
+    charged_s: float
+
+
+class Sum(SumNews):
+    """What several finished jobs came to together; None where it is known of none of them."""
 
     jobs: int
     failed: int
@@ -301,7 +307,6 @@ class Sum(TypedDict):
     written_bytes: int | None
     unknown_io_jobs: int
     bandwidth_bytes_per_s: float | None
-    charged_s: NotRequired[float]
 
 
 class KeyedSum(Sum):

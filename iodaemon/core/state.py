@@ -164,10 +164,10 @@ class State:
         return [Free(job_id=j.id, attempt=j.attempt) for j in jobs if j.state not in LIVE]
 
     @property
-    def leaving(self) -> Iterator[Job]:
-        """Jobs that are over and whose space is being removed, not kept; ordered by id."""
-        jobs = (self.jobs[job_id] for job_id in sorted(self.stock.holders))
-        return (j for j in jobs if j.state not in LIVE and j.scratch_kept is None)
+    def clearing(self) -> tuple[JobId, ...]:
+        """Jobs that do not run, and whose space is about to be given back."""
+        jobs = (self.jobs[job_id] for job_id in self.stock.holders)
+        return tuple(j.id for j in jobs if j.state not in LIVE and j.scratch_kept is None)
 
     def queue_reason(self, job_id: JobId) -> Reason | None:
         """What the admission says of a job that waits; None: that others came earlier."""

@@ -135,11 +135,6 @@ class StateView:
         """The tiers of storage, fastest first."""
         return self._state.stock.tiers
 
-    @property
-    def leaving(self) -> Iterator[Job]:
-        """Jobs that are over and whose space is being removed, ordered by id."""
-        return self._state.leaving
-
     def ledger(self, tier: TierName) -> StorageView:
         """What is taken of a tier that has disks."""
         return self._state.stock.ledger(tier)
@@ -148,7 +143,7 @@ class StateView:
         """A fresh scratch copy to plan starts on."""
         if not self._state.stock.tiers:
             return Draft(self, self.rules.placement)
-        space = StockDraft(self._state.stock, self.rng, self.now_s)
+        space = StockDraft(self._state.stock, self.rng, self.now_s, self._state.clearing)
         self._drafts.append(space)
         return Draft(self, self.rules.placement, space)
 

@@ -149,9 +149,17 @@ class StockDraft:
         stock: what is taken.
         rng: gives this draft a seed of its own, when it is needed.
         now_s: the instant.
+        clearing: jobs that have ended and whose space is about to be given back.
     """
 
-    def __init__(self, stock: Stock, rng: random.Random, now_s: float) -> None:
+    def __init__(
+        self,
+        stock: Stock,
+        rng: random.Random,
+        now_s: float,
+        clearing: tuple[JobId, ...] = (),
+    ) -> None:
+        self.clearing = clearing
         self._stock = stock
         self._rng = rng
         self._now_s = now_s

@@ -126,11 +126,6 @@ class View(Protocol):
         """The tiers of storage, fastest first; empty where none is configured."""
         ...
 
-    @property
-    def leaving(self) -> Iterable[Job]:
-        """Jobs that are over and whose space is being removed, ordered by id."""
-        ...
-
     def ledger(self, tier: TierName) -> StorageView:
         """What is taken of a tier that has disks, by whomever; nothing of it has an end.
 
@@ -228,6 +223,11 @@ class Draft:
         if self._stock is None:
             raise KeyError(tier)
         return self._stock.ledger(tier)
+
+    @property
+    def clearing(self) -> tuple[JobId, ...]:
+        """Jobs that have ended and whose space is about to be given back."""
+        return () if self._stock is None else self._stock.clearing
 
     def expected(self, job_id: JobId) -> Prediction:
         """What the job moves as a mean over its whole run."""

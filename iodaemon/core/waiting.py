@@ -44,6 +44,11 @@ def why_it_waits(state: State, job: Job, now_s: float, account: str) -> Explanat
     limit = state.users.limit_of(job)
     if limit is not None:
         return _kept_by_limit(state, job, limit)
+    return _in_the_queue(state, job, now_s, account)
+
+
+def _in_the_queue(state: State, job: Job, now_s: float, account: str) -> Explanation:
+    """It may start as soon as the admission lets it."""
     ahead = _ahead(state, job)
     room = (
         f"{count(job.spec.cpus, 'CPU')} of one socket {'is' if job.spec.cpus == 1 else 'are'} free"

@@ -27,12 +27,14 @@ from itertools import islice
 
 import msgspec
 
+from iodaemon.core.allotting import NO_SPACE, candidates
 from iodaemon.core.decision import AdmissionPlan, Placed
 from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.platform import PartitionId
 from iodaemon.core.view import NotNow, View
 from iodaemon.policy.backfill import BACKFILL, Shadow, find_shadow, most_free
 from iodaemon.policy.bandwidth import IO_BUDGET, Budget, Headroom
+from iodaemon.policy.spacing import space_from_s
 from iodaemon.policy.wording import told_cpus, told_passed, told_span
 
 
@@ -121,6 +123,16 @@ class Round:
             return False
         return self._budget.rate(head.job) > 0.0 and self._budget.is_open(job)
 
+    def _may_take_its_space(self, job: Job) -> bool:
+        """Whether the job may hold space that the head is promised."""
+        wants = job.spec.scratch
+        waits = None if self.head is None else self.head.job.spec.scratch
+        if wants is None or waits is None:
+            return False
+        tiers = self._draft.tiers
+        theirs = {tier.name for tier in candidates(tiers, waits) if tier.storage is not None}
+        return any(tier.name in theirs for tier in candidates(tiers, wants))
+
     def _free_beside(self, shadow: Shadow) -> int:
         """Slots free on one partition for a job that runs past the promise."""
         draft = self._draft
@@ -141,6 +153,8 @@ class Round:
         return self._headroom.refusal(job) or self._budget.refusal(job)
 
     def _made_head(self, job: Job, answer: PartitionId | NotNow, refusal: Reason) -> Head:
+        if refusal.code == NO_SPACE:
+            return self._made_head_of_space(job, refusal)
         has_headroom = self._headroom.refusal(job) is None
         shadow = self._find_shadow(job)
         is_held = isinstance(answer, NotNow)
@@ -152,7 +166,38 @@ class Round:
             kept = Shadow(partition=answer, at_s=self._now_s, spare=spare, spare_bytes_per_s=0.0)
         return Head(job=job, reason=refusal, shadow=kept, is_promised=False)
 
+    def _made_head_of_space(self, job: Job, refusal: Reason) -> Head:
+        """It has slots, and waits for space of a tier: slots are kept for when there will be some.
+
+        That is when enough of those who hold space of it have ended. Where nobody can tell, they
+        are kept from now on, and only who takes none of them may start beside.
+        """
+        at_s = space_from_s(self._draft, job, self._now_s)
+        partition, most = max(
+            ((p.id, self._draft.slots_free(p.id)) for p in self._draft.platform.partitions),
+            key=lambda each: (each[1], -each[0]),
+        )
+        budget = self._budget
+        left = budget.limit_bytes_per_s - budget.used_bytes_per_s - budget.rate(job)
+        kept = Shadow(
+            partition=partition,
+            at_s=self._now_s if at_s is None else at_s,
+            spare=max(0, most - job.spec.cpus),
+            spare_bytes_per_s=max(0.0, left),
+        )
+        return Head(job=job, reason=refusal, shadow=kept, is_promised=at_s is not None)
+
     def _find_shadow(self, job: Job) -> Shadow | None:
+        """When and where there is room, for its space as well; None: nobody can tell."""
+        shadow = self._find_slots(job)
+        if shadow is None or job.spec.scratch is None:
+            return shadow
+        at_s = space_from_s(self._draft, job, self._now_s)
+        if at_s is None:
+            return None
+        return msgspec.structs.replace(shadow, at_s=max(shadow.at_s, at_s))
+
+    def _find_slots(self, job: Job) -> Shadow | None:
         """When and where there is room; not put off by a job that is to end and has not yet.
 
         It can end at any moment, so room is where it was promised: what starts beside must count
@@ -176,6 +221,8 @@ class Round:
         if job.spec.cpus > (free if is_in_time else beside):
             return None
         if self._io_refusal(job) is not None:
+            return None
+        if not is_in_time and self._may_take_its_space(job):
             return None
         if walltime_s is not None and is_in_time:
             answer = self._draft.place(job)
@@ -238,6 +285,8 @@ def account(view: View, job: Job, made: Round) -> str:
 def _waits(head: Head, now_s: float) -> str:
     """What the head waits for, and until when."""
     what = f"which waits for {told_cpus(head.job.spec.cpus)}"
+    if head.reason.code == NO_SPACE:
+        what = "which waits for space of a storage tier"
     if head.reason.code.startswith("Io"):
         what = "which waits for the storage"
     if head.shadow is None or not head.is_promised:

@@ -245,8 +245,9 @@ class Tiering:
 
     def _holders(self) -> Iterable[Job]:
         """Those that hold slots or space; who is over and being removed has the space alone."""
-        leaving = (msgspec.structs.replace(job, partition=None) for job in self._view.leaving)
-        return chain(self._draft.live, leaving)
+        over = (self._view.job(job_id) for job_id in sorted(self._draft.clearing))
+        alone = (msgspec.structs.replace(job, partition=None) for job in over)
+        return chain(self._draft.live, alone)
 
     def _end_s(self, job: Job, *, stops_at_once: bool) -> float:
         """When a job that holds something is expected to have ended."""

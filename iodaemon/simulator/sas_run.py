@@ -201,8 +201,6 @@ class World:
         """Nobody."""
         return iter(())
 
-    leaving = suspended
-
     def job(self, job_id: JobId) -> Job:
         """That waits or is live."""
         return self._waiting.get(job_id) or self._live[job_id]

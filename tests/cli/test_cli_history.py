@@ -160,6 +160,14 @@ def test_bytes_that_are_not_all_known_carry_a_plus(iod, daemon):
     ]
 
 
+def test_what_is_charged_is_shown_where_it_is_another_time_than_the_run(iod, daemon):
+    sums(daemon, {"key": "ann", "run_s": 65.0, "charged_s": 130.0}, run_s=65.0, charged_s=130.0)
+    lines = iod("history", "--by", "user").out.splitlines()
+
+    assert "CHARGED" == lines[0].split()[-1]
+    assert "2:10" == lines[1].split()[-1]
+
+
 def test_one_row_needs_no_total(iod, daemon):
     sums(daemon, {"key": "ann"})
 

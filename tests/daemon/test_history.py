@@ -190,6 +190,7 @@ def test_a_hand_made_set_adds_up():
         "written_bytes": GIB,
         "unknown_io_jobs": 1,
         "bandwidth_bytes_per_s": 4 * GIB / 40.0,
+        "charged_s": 100.0,
     }
     assert [1, 1, GIB, None, 1, float(GIB)] == [
         rows["root"][key]
@@ -202,6 +203,13 @@ def test_a_hand_made_set_adds_up():
         total[key] for key in ("jobs", "failed", "read_bytes", "bandwidth_bytes_per_s")
     ]
     assert "key" not in total
+
+
+def test_a_job_with_space_is_charged_what_its_run_takes_on_the_slowest_tier():
+    rows, total = added_up([ended(1, run_s=10.0), ended(2, run_s=10.0, charged_s=25.0)])
+
+    assert (20.0, 35.0) == (total["run_s"], total["charged_s"])
+    assert 35.0 == rows[str(UID)]["charged_s"]
 
 
 def test_who_moved_most_comes_first_and_a_program_stands_for_a_name():
