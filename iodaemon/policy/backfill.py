@@ -40,7 +40,9 @@ class Shadow(msgspec.Struct, frozen=True, kw_only=True):
     spare_bytes_per_s: float = math.inf
 
 
-def expected_end_s(job: Job, now_s: float, *, stops_at_once: bool = False) -> float:
+def expected_end_s(
+    job: Job, now_s: float, *, stops_at_once: bool = False, extra_s: float = 0.0
+) -> float:
     """When a live job has ended at the latest; infinite where it has no walltime.
 
     Of a job that has not begun to run, if it did now. One that is being ended has ended when it
@@ -50,8 +52,11 @@ def expected_end_s(job: Job, now_s: float, *, stops_at_once: bool = False) -> fl
         job: which.
         now_s: the instant.
         stops_at_once: one that is being ended heeds it now: when it has ended at the soonest.
+        extra_s: by how much it lasts longer than its walltime says.
     """
     walltime_s = job.spec.walltime_s
+    if walltime_s is not None:
+        walltime_s += extra_s
     if job.state is JobState.STOPPING:
         end_s = now_s if job.kill_at_s is None or stops_at_once else job.kill_at_s
     elif walltime_s is None:

@@ -164,8 +164,23 @@ def _x(series: Series, places: Mapping[Any, float]) -> list[float]:
 
 def _looks(figure: Figure) -> Iterable[tuple[Series, str, Any, Any]]:
     """Each computed series with its colour, marker and line style."""
-    ours = [series for series in figure.series if not series.is_published]
+    ours = [series for series in figure.series if not (series.is_published or series.is_fit)]
     return zip(ours, cycle(COLOURS), cycle(MARKERS), cycle(STYLES))
+
+
+def _draw_fits(axes: Any, figure: Figure, places: Mapping[Any, float]) -> None:
+    """Smooth lines, each in the colour of what it belongs to."""
+    colours = {series.label: colour for series, colour, *_ in _looks(figure)}
+    colour = COLOURS[0]
+    for series in figure.series:
+        colour = colours.get(series.label, colour)
+        if not series.is_fit:
+            continue
+        x = _x(series, places)
+        axes.plot(x, series.y, color=colour, linewidth=1.2, zorder=2.5, label=series.label)
+        if series.low or series.high:
+            low, high = series.low or series.y, series.high or series.y
+            axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0.0, zorder=1.8)
 
 
 def _draw_published(
@@ -230,6 +245,7 @@ def _draw_lines(axes: Any, figure: Figure, places: Mapping[Any, float]) -> None:
         if is_line and (series.low or series.high):
             low, high = series.low or series.y, series.high or series.y
             axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0.0, zorder=2.0)
+    _draw_fits(axes, figure, places)
     _draw_published(axes, figure, places)
 
 

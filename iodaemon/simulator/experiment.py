@@ -114,6 +114,8 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
         low: lower ends of ranges over seeds, as many; empty: none.
         high: upper ends.
         is_published: points that the paper prints as numbers: drawn as markers of their own.
+        is_fit: of lines and points: a smooth line without markers, in the colour of the series
+            before it; its range is shaded.
     """
 
     label: str
@@ -122,6 +124,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     is_published: bool = False
+    is_fit: bool = False
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):

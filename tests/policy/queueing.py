@@ -105,6 +105,8 @@ class Promises:
                 assert step.at_s <= self.latest_s.get(step.job_id, step.at_s)
 
 
-def run(admission, machine, jobs, on_step=None, *, model=NO_DISK, sampling=False):
+def run(admission, machine, jobs, on_step=None, *, model=NO_DISK, sampling=False, tiers=()):
     rules = Rules(name="t", admission=admission, placement=LeastIo(), regulation=Unregulated())
-    return simulate(machine, rules, jobs, model=model, sampling=sampling, on_step=on_step)
+    return simulate(
+        machine, rules, jobs, model=model, sampling=sampling, on_step=on_step, tiers=tiers
+    )
