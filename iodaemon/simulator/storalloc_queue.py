@@ -17,8 +17,9 @@ from typing import Final
 
 import msgspec
 
+from iodaemon.core.allotting import split
 from iodaemon.core.storage import Storage, StorageRequest
-from iodaemon.policy.placing import Placing, split
+from iodaemon.policy.placing import Placing
 from iodaemon.simulator.storalloc import GB
 from iodaemon.simulator.storalloc_feedback import Life, LiveStorage, Way
 
