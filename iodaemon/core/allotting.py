@@ -98,7 +98,8 @@ def allot(
 ) -> tuple[tuple[Share, ...] | Refusal, Any]:
     """Shares of the tier's disks for the request, one for each disk; or why not.
 
-    A rule may choose a disk without looking at what is free of it; that is done here.
+    A rule may choose a disk without looking at what is free of it, or refuse though one has room:
+    then it is the first that has. So on disks with room for all parts nobody is refused.
 
     Args:
         tier: with disks.
@@ -117,10 +118,10 @@ def allot(
             found = _first_with_room(sketch, part)
         else:
             found, memory = tier.rule.choose(sketch, part, memory)
+        if isinstance(found, Refusal) or free_of(sketch, found) < size:
+            found = _first_with_room(sketch, part)
         if isinstance(found, Refusal):
             return found, memory
-        if free_of(sketch, found) < size:
-            return Refusal(reason=_lacks(f"disk {found} has no room for it")), memory
         sketch.take(Share(tier=tier.name, disk=found, size_bytes=size))
         sizes[found] = sizes.get(found, 0) + size
     shares = (Share(tier=tier.name, disk=disk, size_bytes=size) for disk, size in sizes.items())
@@ -176,9 +177,19 @@ def _fastest(tiers: Sequence[Tier], request: ScratchRequest) -> list[Tier]:
     return (large or list(tiers))[:1]
 
 
-def why_never(tiers: Sequence[Tier], request: ScratchRequest) -> str | None:
-    """Why the request can never be met on these tiers, and what to do; None: it can."""
+def why_never(
+    tiers: Sequence[Tier], request: ScratchRequest, *, any_tier: bool = False
+) -> str | None:
+    """Why the request can never be met on these tiers, and what to do; None: it can.
+
+    Args:
+        tiers: fastest first.
+        request: as it was asked.
+        any_tier: the admission rule chooses among all for who names none.
+    """
     asked = candidates(tiers, request)
+    if any_tier and request.tier is None:
+        asked = [*asked, *(tier for tier in tiers if tier not in asked)]
     if any(could_ever_fit(tier, request.size_bytes) for tier in asked):
         return None
     if not asked:

@@ -24,7 +24,6 @@ from iodaemon.core.decision import (
     Suspend,
     start_of,
 )
-from iodaemon.core.error import InvariantError
 from iodaemon.core.job import SUSPENDED, Job, JobId, JobState, Reason
 from iodaemon.core.phase import grant, wait_ends_s
 from iodaemon.core.react import react
@@ -45,6 +44,7 @@ class Controller:
     def __init__(self, state: State, rules: Rules, *, seed: int = 0, mode: Mode = Mode.ON) -> None:
         self.state = state
         self.rules = rules
+        self.state.let_choose(any_tier=rules.chooses_tier)
         self._rng = random.Random(seed)  # noqa: S311 - for policies, not for secrets
         self.regulator = Regulator(self._rng, mode)
         self._admission_memory: Any = None
@@ -89,6 +89,7 @@ class Controller:
     def use(self, rules: Rules) -> None:
         """Go on under other rules; what the old ones remembered is forgotten."""
         self.rules = rules
+        self.state.let_choose(any_tier=rules.chooses_tier)
         self._knows_all = False
         self._admission_memory = None
         self.regulator.forget()
@@ -113,6 +114,7 @@ class Controller:
         if event.rules is None:
             return
         before, self.rules = self.rules, event.rules
+        self.state.let_choose(any_tier=event.rules.chooses_tier)
         self._knows_all = False  # walltimes and suspensions may end at other times
         if (before.admission, before.placement) != (self.rules.admission, self.rules.placement):
             self._admission_memory = None
@@ -267,24 +269,27 @@ class Controller:
         return bool(ends)
 
     def _with_space(self, step: Step, placed: Placed) -> Placed | Reason:
-        """The start with the space that its job asked for, where the rule did not look for any."""
+        """The start with the space that its job asked for, or why there is none.
+
+        It is found here where the rule did not look for any, or where what it found has gone to an
+        earlier start for which it had not.
+        """
         job = self.state.jobs[placed.job_id]
-        if job.spec.scratch is None or placed.tier is not None:
+        is_found = placed.tier is not None and self.state.stock.has_room(placed.shares)
+        if job.spec.scratch is None or is_found:
             return placed
         draft = StockDraft(self.state.stock, self._rng, step.now_s)
-        found = draft.find(job)
+        found = draft.find(job, placed.tier)
         if isinstance(found, Reason):
             return found
-        shares = draft.take(job)
+        shares = draft.take(job, placed.tier)
         draft.commit()
-        where = draft.tier_of(shares)
+        where = draft.tier_of(shares, placed.tier)
         return msgspec.structs.replace(placed, shares=shares, tier=where)
 
     def _start(self, step: Step, placed: Placed) -> None:
         job, shares = self.state.jobs[placed.job_id], placed.shares
         slots = self.state.choose_slots(placed.partition, job.spec.cpus)
-        if not self.state.stock.has_room(shares):
-            raise InvariantError(f"job {job.id} was promised space that is not free")
         expected = self.state.outlook.hint(job)
         job = with_fields(job, attempt=job.attempt + 1, partition=placed.partition, slots=slots)
         job = with_fields(job, started_because=placed.why, expected=expected)

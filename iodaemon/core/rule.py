@@ -25,7 +25,12 @@ is first at an exclusive resource; the job with the smallest is served next. Wha
 
 
 class Admission(Protocol[M]):
-    """Which queued jobs start now."""
+    """Which queued jobs start now.
+
+    A rule with ``chooses_tier: ClassVar[bool] = True`` puts a job that names no tier on any, also
+    on one without disks; under any other such a job has to fit on the fastest, or on a slower one
+    with disks.
+    """
 
     def decide(self, view: View, memory: M | None) -> tuple[AdmissionPlan, M | None]:
         """Asked at every instant at which something happened, after regulation."""
@@ -121,6 +126,11 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         """How long the regulation may hold this job in a row; None: as long as it likes."""
         own_s = job.spec.max_suspend_s
         return self.max_suspend_s if own_s is None else own_s
+
+    @property
+    def chooses_tier(self) -> bool:
+        """The admission puts a job that names no tier on any."""
+        return getattr(self.admission, "chooses_tier", False)
 
     def cautions(self, platform: Platform) -> tuple[str, ...]:
         """What the rules lack on this platform, one line each, for people."""

@@ -146,7 +146,7 @@ class State:
             return self.waits.get(job_id) or Reason(code=TURN, text="waits for its turn to do I/O")
         if job.state is not JobState.PENDING:
             return None
-        if (never := why_never(self.platform, self.stock.tiers, job)) is not None:
+        if (never := why_never(self.platform, self.stock, job)) is not None:
             return never
         if self.starts_blocked:
             return Reason(code="Blocked", text=self.starts_blocked)
@@ -194,6 +194,13 @@ class State:
             self.add(job)
         self.forget_finished()
         self._next_id = max(self._next_id, next_id)
+
+    def let_choose(self, *, any_tier: bool) -> None:
+        """From now on the admission rule chooses the tier of who names none, or it does not."""
+        if any_tier is not self.stock.any_tier:
+            self.stock.any_tier = any_tier
+            for job in self._pending.values():
+                self._note_readiness(job)
 
     def add(self, job: Job) -> None:
         """Take in a job that is new here."""
@@ -304,7 +311,7 @@ class State:
 
     def _note_readiness(self, job: Job) -> None:
         is_ready = why_not_ready(job) is None
-        if is_ready and why_never(self.platform, self.stock.tiers, job) is None:
+        if is_ready and why_never(self.platform, self.stock, job) is None:
             self._unready.pop(job.id, None)
         else:
             self._unready[job.id] = None

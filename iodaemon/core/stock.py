@@ -33,11 +33,13 @@ class Stock:
     Attributes:
         tiers: likewise.
         memories: of the tiers' rules, by tier.
+        any_tier: the admission rule chooses among all tiers for who names none.
     """
 
     def __init__(self, tiers: Sequence[Tier] = ()) -> None:
         self.tiers = tuple(tiers)
         self.memories: dict[TierName, Any] = {}
+        self.any_tier = False
         rng = random.Random(0)  # noqa: S311 - rules are asked on sketches with their own
         self._ledgers = {
             tier.name: StorageLedger(tier.storage, rng)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from iodaemon.core import allotting
 from iodaemon.core.job import Job, Reason
 from iodaemon.core.platform import Platform
-from iodaemon.core.tier import Tier
+from iodaemon.core.stock import Stock
 
 INFEASIBLE: Final = "Infeasible"
 """The word for a job that nothing here can ever hold."""
@@ -16,7 +15,7 @@ OLD_SCRATCH: Final = "OldScratch"
 """The word for a job of which an earlier attempt still holds space."""
 
 
-def why_never(platform: Platform, tiers: Sequence[Tier], job: Job) -> Reason | None:
+def why_never(platform: Platform, stock: Stock, job: Job) -> Reason | None:
     """Why this machine can never hold the job; None: it can."""
     largest = platform.largest_partition
     if job.spec.cpus > largest:
@@ -26,9 +25,9 @@ def why_never(platform: Platform, tiers: Sequence[Tier], job: Job) -> Reason | N
         )
         return Reason(code=INFEASIBLE, text=text)
     request = job.spec.scratch
-    if request is None or (request.fallback == "slow" and not tiers):
+    if request is None or (request.fallback == "slow" and not stock.tiers):
         return None
-    text_of_space = allotting.why_never(tiers, request)
+    text_of_space = allotting.why_never(stock.tiers, request, any_tier=stock.any_tier)
     return None if text_of_space is None else Reason(code=INFEASIBLE, text=text_of_space)
 
 

@@ -22,7 +22,7 @@ NO_ROOM: Final = "Slots"
 def why_it_waits(state: State, job: Job, now_s: float, account: str) -> Explanation:
     """Why this pending job has not started; ``account`` is what the admission says of it."""
     told = text_of(state.reason(job.id))
-    if why_never(state.platform, state.stock.tiers, job) is not None:
+    if why_never(state.platform, state.stock, job) is not None:
         return plain(
             job, f"can never start: {told}", f"the machine is changed, or 'iod cancel {job.id}'"
         )

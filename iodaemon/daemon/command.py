@@ -89,6 +89,7 @@ class Commands:
             body,
             self._state.platform,
             self._state.stock.tiers,
+            any_tier=self._state.stock.any_tier,
             in_lines=content_type == LINES,
             admit=lambda cpus: self._refuse_above_limits(uid, cpus),
         )

@@ -38,13 +38,16 @@ class SubmittedScratch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return ScratchRequest(**{**fields, "tier": tier})
 
 
-def check_scratch(asked: SubmittedScratch, which: str, tiers: Sequence[Tier]) -> None:
+def check_scratch(
+    asked: SubmittedScratch, which: str, tiers: Sequence[Tier], *, any_tier: bool = False
+) -> None:
     """Refuse what could never be met, and paths that could never be opened.
 
     Args:
         asked: by a job.
         which: begins the line, where there are several.
         tiers: of this node.
+        any_tier: the admission rule chooses among all for who names none.
 
     Raises:
         RequestError: says what is wrong and what to do.
@@ -61,6 +64,6 @@ def check_scratch(asked: SubmittedScratch, which: str, tiers: Sequence[Tier]) ->
             f"{which}its input has {has}, more than the {gets} of scratch space it asks for; "
             "ask for more"
         )
-    never = why_never(tiers, asked.request)
+    never = why_never(tiers, asked.request, any_tier=any_tier)
     if never is not None:
         raise RequestError(f"{which}{never}")

@@ -100,6 +100,7 @@ def decode_in_steps(
     platform: Platform,
     tiers: Sequence[Tier] = (),
     *,
+    any_tier: bool = False,
     in_lines: bool = False,
     admit: Callable[[Sequence[int]], None] = lambda _: None,
 ) -> Generator[None, None, Submission]:
@@ -109,6 +110,7 @@ def decode_in_steps(
         body: one JSON object; or one a line, first that with the environment, then the jobs.
         platform: where they would run.
         tiers: of its storage, fastest first.
+        any_tier: the admission rule chooses among all for who names none.
         in_lines: the latter.
         admit: refuses by what the jobs ask for, so many CPUs each, before each is looked at.
 
@@ -128,7 +130,7 @@ def decode_in_steps(
         which = "" if count == 1 else f"job {place} of {count}: "
         _check(job, which, platform)
         if job.scratch is not None:
-            check_scratch(job.scratch, which, tiers)
+            check_scratch(job.scratch, which, tiers, any_tier=any_tier)
         launch.check(job, which)
         if place % _AT_ONCE == 0:
             yield

@@ -328,6 +328,33 @@ def test_a_rule_that_looks_at_no_space_starts_nobody_without_it(fallback, state)
         assert "Storage" == rig.state.reason(JobId(2)).code
 
 
+class Mixing:
+    """Looks at space for the last that waits, and starts all: the last one last."""
+
+    def decide(self, view, memory):
+        *others, last = view.pending
+        starts = [Placed(job_id=each.id, partition=PartitionId(0)) for each in others]
+        draft = view.draft()
+        starts.append(draft.start(last, draft.place(last)))
+        return AdmissionPlan(starts=tuple(starts)), memory
+
+
+@pytest.mark.parametrize("disks", [(100,), (100, 70)])
+def test_space_that_went_to_an_earlier_start_of_the_same_plan_is_not_given_twice(disks):
+    rig = machine(tier("fast", *disks), tier("slow"))
+    rig.controller.use(msgspec.structs.replace(rig.controller.rules, admission=Mixing()))
+    rig.step(*(submitted(job(number, scratch=wants(60))) for number in (1, 2)))
+    rig.backend.take()
+
+    assert 60 in sizes_of(rig.job(1)).values()
+    if len(disks) == 2:
+        assert 60 in sizes_of(rig.job(2)).values()
+    else:
+        assert (JobState.PENDING, "Storage") == (rig.job(2).state, rig.state.reason(2).code)
+        assert "needs 60 GiB of tier fast on one disk" in rig.state.reason(2).text
+    rig.state.check()
+
+
 def fcfs(*tiers, slots=4):
     """A machine on which jobs start in order, with the reasons that the placement gives."""
     rig = machine(*tiers, slots=slots)
@@ -400,21 +427,40 @@ def _end(rig, number, at_s):
         rig.step(removed(at_s, number, attempt))
 
 
-@given(SIZES, st.none() | st.integers(1, 20), st.integers(1, 200), st.integers(0, 9))
-def test_what_could_ever_fit_does_on_an_empty_tier_whatever_the_order(sizes, block, size, seed):
-    made = tier("fast", *sizes, rule=None, block=block)
+@given(
+    SIZES,
+    st.none() | st.integers(1, 20),
+    st.integers(1, 200),
+    st.sampled_from((None, *RULES)),
+    st.integers(0, 9),
+)
+def test_what_could_ever_fit_does_on_an_empty_tier_under_every_rule(sizes, block, size, rule, seed):
+    made = tier("fast", *sizes, rule=rule, block=block)
     ledger = StorageLedger(made.storage, random.Random(seed))
     wanted = StorageRequest(id="a", size_bytes=size * GIB, start_s=0.0, end_s=math.inf)
     found, _ = allot(made, ledger, wanted, None)
-    scattered, _ = allot(
-        msgspec.structs.replace(made, rule=find_rule("allocation", "worst_fit")()),
-        ledger,
-        wanted,
-        None,
-    )
 
     assert could_ever_fit(made, size * GIB) == (not isinstance(found, Refusal))
-    assert could_ever_fit(made, size * GIB) or isinstance(scattered, Refusal)
+
+
+@given(
+    SIZES,
+    st.lists(st.integers(0, 100), min_size=4, max_size=4),
+    st.integers(1, 60),
+    st.sampled_from(RULES),
+)
+def test_no_rule_refuses_what_one_disk_has_room_for(sizes, taken, size, rule):
+    made = tier("fast", *sizes, rule=rule)
+    sketch = Sketch(StorageLedger(made.storage, random.Random(1)))
+    for disk, part in zip(made.storage.disks, taken, strict=False):
+        held = part * disk.capacity_bytes // 100
+        if held:
+            sketch.take(Share(tier=made.name, disk=disk.id, size_bytes=held))
+    wanted = StorageRequest(id="a", size_bytes=size * GIB, start_s=0.0, end_s=math.inf)
+    has_room = any(free_of(sketch, d.id) >= size * GIB for d in made.storage.disks)
+    found, _ = allot(made, sketch, wanted, None)
+
+    assert has_room == (not isinstance(found, Refusal))
 
 
 @given(SIZES, st.none() | st.integers(1, 20), st.integers(1, 200), st.sampled_from(RULES))

@@ -4,17 +4,22 @@ import math
 
 import msgspec
 import pytest
+from builders import Rig, submitted
+from builders import job as waiting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from queueing import run
 from scene import platform
 
 from iodaemon.backend.simulated import Compute, Profile
+from iodaemon.core import event as ev
 from iodaemon.core.allotting import NO_SPACE_AT_ALL, why_never
-from iodaemon.core.job import JobId, JobSpec
-from iodaemon.core.scratch import DiskId, TierName
+from iodaemon.core.job import JobId, JobSpec, JobState
+from iodaemon.core.scratch import DiskId, ScratchRequest, TierName
+from iodaemon.core.state import State
 from iodaemon.core.storage import Disk, Storage, StorageNode
 from iodaemon.core.tier import Tier
+from iodaemon.policy.admission.fcfs import Rule as Fcfs
 from iodaemon.policy.admission.storage_aware import Rule
 from iodaemon.policy.staging import Wishes, extra_s, have_room
 from iodaemon.registry import find_rule
@@ -494,6 +499,30 @@ def test_under_the_controller_a_job_waits_for_the_fast_tier_until_it_is_free_aga
     assert [0.0, 50.0, 0.0] == [each.started_s for each in result.jobs]
 
 
+def test_what_is_too_large_for_the_fast_tier_runs_on_the_slow_one():
+    work = [submission(job(space=500), [(None, "wait")], 0)]
+
+    [alone] = run(Rule(), platform(4), work, lambda state, _: state.check(), tiers=TWO).jobs
+    [never] = run(Fcfs(), platform(4), work, lambda state, _: state.check(), tiers=TWO).jobs
+
+    assert (SLOW, 0.0) == (alone.tier, alone.started_s)
+    assert never.started_s is None
+
+
+def test_who_chooses_the_tier_may_change_while_a_job_waits():
+    rig = Rig(State(platform(1), TWO))
+    easy = rig.controller.rules
+    choosing = msgspec.structs.replace(easy, admission=Rule())
+    large = waiting(1, scratch=ScratchRequest(size_bytes=500))
+    rig.step(submitted(large))
+    reason = rig.state.reason(large.id)
+    rig.step(ev.Reconfigured(at_s=1.0, by="root", changes=(), rules=choosing))
+
+    assert "Infeasible" == reason.code
+    assert (JobState.STARTING, SLOW) == (rig.job().state, rig.job().tier)
+    rig.backend.take()
+
+
 @given(JOBS, TIERS, WAYS, st.lists(st.integers(1, 4), min_size=1, max_size=3))
 @settings(max_examples=60, deadline=None)
 def test_under_the_controller_every_job_that_can_run_ends(drawn, tiers, ways, sockets):
@@ -504,5 +533,5 @@ def test_under_the_controller_every_job_that_can_run_ends(drawn, tiers, ways, so
 
     result = run(Rule(), platform(*sockets), jobs, lambda state, _: state.check(), tiers=tiers)
 
-    never = {each.id for each in result.jobs if why_never(tiers, each.spec.scratch) is not None}
+    never = {each.id for each in result.jobs if why_never(tiers, each.spec.scratch, any_tier=True)}
     assert {each.id for each in result.jobs} == {each.id for each in result.finished} | never

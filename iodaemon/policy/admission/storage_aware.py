@@ -29,7 +29,7 @@ without walltime; heeds ``io_headroom``; looks no further than ``depth`` jobs be
 from __future__ import annotations
 
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -49,6 +49,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         ends: how long jobs that run are expected to: as their tier lets them, or their walltime.
     """
 
+    chooses_tier: ClassVar[bool] = True
     depth: int = 1000
     ends: Literal["estimate", "walltime"] = "estimate"
 
