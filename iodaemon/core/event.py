@@ -7,6 +7,7 @@ import msgspec
 from iodaemon.core.job import Exit, IoTotals, Job, JobId
 from iodaemon.core.rule import Mode, Rules
 from iodaemon.core.sample import Sample
+from iodaemon.core.scratch import Staged
 from iodaemon.core.sharing import Sharing
 
 
@@ -51,7 +52,7 @@ class StartFailed(_Event, frozen=True):
 class JobExited(_Event, frozen=True):
     """All processes of the job are gone. ``exit`` empty: its exit could not be learned.
 
-    ``by_reboot``: they went with the machine.
+    ``by_reboot``: they went with the machine. ``staged``: None where nothing is known of that.
     """
 
     job_id: JobId
@@ -60,6 +61,7 @@ class JobExited(_Event, frozen=True):
     io: IoTotals
     note: str = ""
     by_reboot: bool = False
+    staged: Staged | None = None
 
 
 class JobSuspended(_Event, frozen=True):

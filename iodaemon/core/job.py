@@ -15,7 +15,7 @@ import msgspec
 
 from iodaemon.core.platform import PartitionId, SlotId
 from iodaemon.core.prediction import Prediction
-from iodaemon.core.scratch import ScratchRequest, Share, TierName
+from iodaemon.core.scratch import ScratchRequest, Share, Staged, TierName
 
 JobId = NewType("JobId", int)
 """Counts up from 1 for the whole life of a journal; never used twice."""
@@ -250,6 +250,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         expected: what its I/O was thought to be when it started. None: nothing was known.
         shares: the space of tiers that it holds, from its start until nothing of it is left.
         tier: the tier that it was started on, which it keeps; None: it asked for none.
+        staged: what was copied in and out for it. None: nothing, or nobody knows.
         charged_s: what it is charged for its run, where it asked for space (``core.charge``).
         scratch_over: that it has more in its space than it asked for. None: it has not.
         scratch_kept: why what it has in its space is still there, though it ended. None: it is not.
@@ -289,6 +290,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     expected: Prediction | None = None
     shares: tuple[Share, ...] = ()
     tier: TierName | None = None
+    staged: Staged | None = None
     charged_s: float | None = None
     scratch_over: Reason | None = None
     scratch_kept: Reason | None = None

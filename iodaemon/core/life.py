@@ -63,6 +63,7 @@ def renewed(job: Job) -> Job:
         started_because=None,
         expected=None,
         tier=None,
+        staged=None,
         charged_s=None,
     )
 

@@ -93,7 +93,7 @@ def _on_life(step: Step, event: ev.JobStarted | ev.StartFailed | ev.JobExited, j
 
 
 def _on_exited(step: Step, event: ev.JobExited, job: Job) -> None:
-    job = with_fields(job, exit=event.exit, io=event.io)
+    job = with_fields(job, exit=event.exit, io=event.io, staged=event.staged)
     again = job.stop_reason if job.stop is JobState.PENDING else None
     if event.by_reboot and job.spec.requeue and job.stop is None:
         again = Reason(code="Requeued", text=f"{event.note}; it asked to be run again then")

@@ -47,6 +47,18 @@ class ScratchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             raise ValueError("input, output and data are 0 bytes or more")
 
 
+class Staged(msgspec.Struct, frozen=True, kw_only=True):
+    """What was copied for a job, in and out, by its own word.
+
+    Attributes:
+        copied_bytes: of files.
+        moved_bytes: what was read and written for that, of the job's I/O as the kernel counts it.
+    """
+
+    copied_bytes: int
+    moved_bytes: int
+
+
 class Share(msgspec.Struct, frozen=True, kw_only=True):
     """Space on one disk that a job holds."""
 

@@ -18,7 +18,7 @@ from iodaemon.core import event as ev
 from iodaemon.core.charge import slow_tier_s
 from iodaemon.core.decision import Free, Start
 from iodaemon.core.job import IoTotals, JobId, JobState
-from iodaemon.core.scratch import DiskId, ScratchRequest, Share, TierName
+from iodaemon.core.scratch import DiskId, ScratchRequest, Share, Staged, TierName
 from iodaemon.core.state import State
 from iodaemon.core.storage import Disk, Storage, StorageNode
 from iodaemon.core.tier import Tier
@@ -280,6 +280,14 @@ def test_staging_is_no_part_of_it():
     )
     # 4 GB are staged in 4 s, which leaves 30 s; 10 of the 18 GB are its own, and 4 GB in place.
     assert pytest.approx(30.0 + 40.0 + 20.0) == slow_tier_s(staged, TIERS)
+
+
+def test_what_was_really_copied_counts_and_not_what_was_named():
+    named = {"input_path": "/i", "input_bytes": 9 * 10**9, "output_path": "/o"}
+    copied = Staged(copied_bytes=4 * 10**9, moved_bytes=5 * 10**9)  # 3 of 8 GB were in memory
+    job = msgspec.structs.replace(ran(34.0, 15 * 10**9, **named), staged=copied)
+
+    assert pytest.approx(30.0 + 40.0 + 20.0) == slow_tier_s(job, TIERS)
 
 
 @given(

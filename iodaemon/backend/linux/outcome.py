@@ -11,6 +11,7 @@ from iodaemon.backend.linux.protocol import Message
 from iodaemon.core import event as ev
 from iodaemon.core.job import Exit, IoTotals, Job, JobId, JobState
 from iodaemon.core.platform import Platform
+from iodaemon.core.scratch import Staged
 from iodaemon.units import format_bytes
 
 _TOLD_BY_SIGTERM: Final = 128 + signal.SIGTERM
@@ -64,8 +65,15 @@ def ended(job_id: JobId, attempt: int, status: Message, now_s: float) -> list[ev
                 written_bytes=status["io"]["written_bytes"],
                 operations=status["io"].get("operations"),
             ),
+            staged=_staged(status.get("staged")),
         ),
     ]
+
+
+def _staged(word: Message | None) -> Staged | None:
+    if word is None:
+        return None
+    return Staged(copied_bytes=word["bytes"], moved_bytes=word["moved_bytes"])
 
 
 def _exit(code: int | None, number: int | None, memory: Message | None) -> Exit:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import resource
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,8 @@ _TELL_S: Final = 1.0
 _BATCH_FILES: Final = 256
 _BATCH_BYTES: Final = 1 << 30
 """Made durable, read back and given their names together."""
+_BLOCK_BYTES: Final = 512
+"""Of ``ru_inblock`` and ``ru_oublock``, whatever the disk's are."""
 _PART: Final = ".iod-part."
 """What is not yet a file of the output; the next try of the same job removes it."""
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
@@ -51,6 +54,7 @@ class Progress:
         self._step = step
         self._tell = tell
         self._next_s = 0.0
+        self._moved_before = _moved_bytes()
         self.total_bytes = self.total_files = self.bytes = self.files = self.others = 0
 
     def add(self, size_bytes: int = 0, files: int = 0) -> None:
@@ -64,7 +68,15 @@ class Progress:
         """Tell now."""
         self._next_s = time.monotonic() + _TELL_S
         names = ("bytes", "total_bytes", "files", "total_files", "others")
-        self._tell({"step": self._step, **{name: getattr(self, name) for name in names}})
+        counts = {name: getattr(self, name) for name in names}
+        moved = _moved_bytes() - self._moved_before
+        self._tell({"step": self._step, **counts, "moved_bytes": moved})
+
+
+def _moved_bytes() -> int:
+    """What this process has read from disks and written, as /proc/PID/io has it (getrusage(2))."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return (used.ru_inblock + used.ru_oublock) * _BLOCK_BYTES
 
 
 def walk(top: str) -> Iterator[tuple[str, os.stat_result]]:

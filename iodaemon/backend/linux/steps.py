@@ -38,9 +38,20 @@ class News:
         problem: empty while nothing has failed.
     """
 
-    def __init__(self, fd: int, directory: str, unread: bytes = b"") -> None:
+    def __init__(
+        self, fd: int, directory: str, told: dict[str, Message], unread: bytes = b""
+    ) -> None:
+        """Nothing is said yet.
+
+        Args:
+            fd: as above.
+            directory: of the attempt.
+            told: gets the last word of each step.
+            unread: what it has said already.
+        """
         self.fd = fd
         self.problem = ""
+        self._told = told
         self._directory = directory
         self._unread = b""
         self._split(unread)
@@ -69,6 +80,7 @@ class News:
         if "failed" in word:
             self.problem = str(word["failed"])
             return
+        self._told[str(word.get("step"))] = word
         with contextlib.suppress(OSError):  # nobody will miss one
             write_json(os.path.join(self._directory, STAGE_FILE), word, durable=False)
 
@@ -87,6 +99,7 @@ class Steps:
         """
         self._key = key
         self._directory = directory
+        self._told: dict[str, Message] = {}
         self._shares = scratch.plan(key, launch.get("scratch") or [])
         staging: Message = (launch.get("staging") or {}) if self._shares else {}
         self._input: str | None = staging.get("input")
@@ -143,7 +156,7 @@ class Steps:
         """The news that begin with these bytes; None: they are something else."""
         if not data.startswith(_STAGING):
             return None
-        return News(fd, self._directory, data.removeprefix(_STAGING))
+        return News(fd, self._directory, self._told, data.removeprefix(_STAGING))
 
     def wants_out(self, *, is_success: bool) -> bool:
         """True where what the job left is to be copied out."""
@@ -172,7 +185,15 @@ class Steps:
             raise
         finally:
             os.close(write)
-        return pid, News(read, self._directory)
+        return pid, News(read, self._directory, self._told)
+
+    def told(self) -> Message:
+        """For the status: what was copied, and what that read and wrote; empty: nothing was."""
+        if not self._told:
+            return {}
+        words = ("bytes", "moved_bytes")
+        sums = {name: sum(word.get(name, 0) for word in self._told.values()) for name in words}
+        return {"staged": sums}
 
     def why_kept(self, problem: str) -> str:
         """For the status, where copying out failed."""
