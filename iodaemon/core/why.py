@@ -276,9 +276,11 @@ def _left(job: Job) -> str:
         return ""
     if job.scratch_kept is None:
         return "; its scratch space is being cleared"
-    names = (f"{share.disk}/.iodaemon/{job.id}-{job.attempt}-*" for share in job.shares)
-    where, why = " and ".join(names), job.scratch_kept.text
-    return f"; its scratch space {where} is kept: {why}; 'iod scratch remove {job.id}' frees it"
+    why, where = job.scratch_kept.text, ""
+    if not all(share.disk in why for share in job.shares):
+        names = (f"{share.disk}/.iodaemon/{job.id}-{job.attempt}-*" for share in job.shares)
+        where = f" {' and '.join(names)}"
+    return f"; its scratch space{where} is kept: {why}; 'iod scratch remove {job.id}' frees it"
 
 
 def _ended(job: Job) -> str:

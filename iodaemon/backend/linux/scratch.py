@@ -136,7 +136,7 @@ def remove(directory: str, until_s: float) -> None:
 
 
 def find_need(directory: str) -> str:
-    """Why what an ended job left there may not be removed yet; empty: it may.
+    """Why what an ended job left may not be removed yet, and where it lies; empty: it may.
 
     What was to be copied out, and could not be, is kept until somebody says that it may go.
 
@@ -145,15 +145,17 @@ def find_need(directory: str) -> str:
     """
     record = read_json(os.path.join(directory, SCRATCH_FILE))
     output = None if record is None else record["output"]
-    if output is None or os.path.exists(os.path.join(directory, FREED_FILE)):
+    if record is None or output is None or os.path.exists(os.path.join(directory, FREED_FILE)):
         return ""
     status = read_json(os.path.join(directory, STATUS_FILE))
+    need = ""
     if status is not None:
-        return str(status.get("stage_out", ""))
-    stage = read_json(os.path.join(directory, STAGE_FILE)) or {}
-    if output["on"] == "always" or stage.get("step") == "out":
-        return f"its shim was killed before all was copied to {output['path']}"
-    return ""
+        need = str(status.get("stage_out", ""))
+    else:
+        stage = read_json(os.path.join(directory, STAGE_FILE)) or {}
+        if output["on"] == "always" or stage.get("step") == "out":
+            need = f"its shim was killed before all was copied to {output['path']}"
+    return need and f"{need}; it lies in {' and '.join(paths_of(record['shares']))}"
 
 
 def measure(share: Message, until_s: float) -> Usage:

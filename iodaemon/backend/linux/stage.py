@@ -56,6 +56,7 @@ class Progress:
         self._next_s = 0.0
         self._moved_before = _moved_bytes()
         self.total_bytes = self.total_files = self.bytes = self.files = self.others = 0
+        self.left_bytes = 0
 
     def add(self, size_bytes: int = 0, files: int = 0) -> None:
         """So much more is there."""
@@ -64,10 +65,15 @@ class Progress:
         if time.monotonic() >= self._next_s:
             self.report()
 
+    def leave(self, size_bytes: int) -> None:
+        """A file is dealt with, and need not be copied."""
+        self.left_bytes += size_bytes
+        self.add(size_bytes, 1)
+
     def report(self) -> None:
         """Tell now."""
         self._next_s = time.monotonic() + _TELL_S
-        names = ("bytes", "total_bytes", "files", "total_files", "others")
+        names = ("bytes", "total_bytes", "files", "total_files", "others", "left_bytes")
         counts = {name: getattr(self, name) for name in names}
         moved = _moved_bytes() - self._moved_before
         self._tell({"step": self._step, **counts, "moved_bytes": moved})
@@ -183,7 +189,7 @@ def _copy_out(
                     _make_directory(path)
                     made.append((path, found))
                 elif _is_as_it_came(came.copied.get(name), found, number):
-                    progress.add(found.st_size, 1)
+                    progress.leave(found.st_size)
                 elif stat.S_ISREG(found.st_mode):
                     if names.setdefault(name, source) != source:
                         raise StageError(f"two of the job's directories have a file {name!a}")

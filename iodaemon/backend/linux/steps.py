@@ -191,9 +191,11 @@ class Steps:
         """For the status: what was copied, and what that read and wrote; empty: nothing was."""
         if not self._told:
             return {}
-        words = ("bytes", "moved_bytes")
-        sums = {name: sum(word.get(name, 0) for word in self._told.values()) for name in words}
-        return {"staged": sums}
+        words = ("bytes", "left_bytes", "moved_bytes")
+        bytes_, left, moved = (
+            sum(word.get(name, 0) for word in self._told.values()) for name in words
+        )
+        return {"staged": {"bytes": bytes_ - left, "moved_bytes": moved}}
 
     def why_kept(self, problem: str) -> str:
         """For the status, where copying out failed."""

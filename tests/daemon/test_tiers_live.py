@@ -1,0 +1,315 @@
+"""Space of tiers on two real disks, from ``iod submit`` to the last file that is removed."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from harness import find_state, marked, until
+from mounting import mount
+from scratching import MIB, both_disks, disks, left, needs_root
+from tiering import SLOW, Tiered, make_tiered, tables
+
+__all__ = ["both_disks", "disks", "make_tiered"]
+
+pytestmark = [pytest.mark.node, needs_root]
+
+VICTIMS = ("kill", "kill_keeper", "kill_both")
+
+
+def strike(server, victim):
+    """Kill, and have a daemon again."""
+    getattr(server, victim)()
+    server.revive()
+
+
+def stopped_at(server, point):
+    """Who was stopped there, once it stands still."""
+    until(lambda: not server.armed(), f"passage of {point}")
+    return until(
+        lambda: [pid for pid in marked(server.mark) if find_state(pid) == "T"], f"a stop at {point}"
+    )[0]
+
+
+# -- placing ---------------------------------------------------------------------------------------
+
+
+def test_space_is_placed_split_shown_waited_for_and_given_back(make_tiered, disks):
+    server = make_tiered()
+    small = server.held("small", "--scratch", "3M")
+    server.paths("small")
+    large = server.held("large", "--scratch", "14M")
+    paths = {name: server.paths(name) for name in ("small", "large")}
+    late = server.held("late", "--scratch", "9M")
+    server.await_state(late, "PENDING")
+
+    assert {small: 3 * MIB, large: 14 * MIB} == server.taken()
+    assert 1 == len(paths["small"])
+    assert {str(disk) for disk in disks} == {str(Path(p).parents[1]) for p in paths["large"]}
+    for path in (*paths["small"], *paths["large"]):
+        assert (0o700, os.getuid()) == (os.stat(path).st_mode & 0o777, os.stat(path).st_uid)
+    node = server.says("node")
+    for word in ("fast", *map(str, disks), f"{small}", f"{large}"):
+        assert word in node
+    why = server.says("why", str(late))
+    assert "needs 9 MiB of tier fast" in why
+    assert f"job {large} has 14 MiB" in why
+    assert "of tier fast" in server.says("queue")
+    server.open_gate("small", "large")
+    server.paths("late")
+    server.open_gate("late")
+
+    assert [("COMPLETED", 0)] * 3 == server.outcome(small, large, late)
+    server.await_nothing()
+    assert "given back" in server.says("show", str(large))
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_space_outlives_whoever_is_killed_and_goes_with_its_job(make_tiered, victim):
+    server = make_tiered()
+    job = server.held("a", "--scratch", "12M")
+    paths = server.paths("a")
+    Path(paths[0], "file").write_bytes(b"x" * 1000)
+    strike(server, victim)
+    server.goes_on("a")
+
+    assert {job: 12 * MIB} == server.taken()
+    assert all(map(os.path.isdir, paths))
+    server.open_gate("a")
+    assert [("COMPLETED", 0)] == server.outcome(job)
+    server.await_nothing()
+
+
+def test_space_goes_with_its_job_also_where_that_loses_its_shim(make_tiered):
+    server = make_tiered()
+    job = server.held("a", "--scratch", "12M")
+    paths = server.paths("a")
+    server.kill_shim(job)
+    server.goes_on("a")
+
+    assert all(map(os.path.isdir, paths))
+    server.open_gate("a")
+    assert "done a" in until(lambda: [x for x in server.lines() if x == "done a"], "its end")
+    server.end_of(job)
+    server.await_nothing()
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_what_ended_while_nobody_looked_is_cleared(make_tiered, victim):
+    """Of a job that ends with nobody there the next daemon clears the space."""
+    server = make_tiered()
+    job = server.held("a", "--scratch", "12M")
+    server.paths("a")
+    getattr(server, victim)()
+    server.open_gate("a")
+    until(lambda: "done a" in server.lines(), "the end of its command")
+    server.revive()
+    server.end_of(job)
+
+    server.await_nothing()
+
+
+# -- what can never be -----------------------------------------------------------------------------
+
+
+def test_more_than_every_disk_is_refused_or_runs_on_the_slow_tier(make_tiered, disks):
+    server = make_tiered()
+    code, told = server.iod("submit", "--scratch", "64M", "--", "true")
+    job = server.sent(
+        "--scratch", "64M", "--scratch-fallback", "slow", text='echo "<$IOD_SCRATCH>"'
+    )
+
+    assert (1, 1) == (code, told.count("\n"))
+    assert "asks for 64 MiB of tier fast" in told
+    assert [("COMPLETED", 0)] == server.outcome(job)
+    assert "<>" in server.output(job)
+    assert [] == left(disks)
+
+
+def test_under_a_policy_that_chooses_it_runs_on_the_slow_tier(make_tiered):
+    server = make_tiered(policy="storage-aware")
+    job = server.sent("--fast", "64M", text='echo "<$IOD_SCRATCH> $IOD_TIER"')
+
+    assert [("COMPLETED", 0)] == server.outcome(job)
+    assert "<> slow" in server.output(job)
+
+
+def refused(disks, text):
+    """The line with which a daemon of this configuration does not start."""
+    server = Tiered(disks, text)
+    try:
+        ended = subprocess.run(
+            server.command(), env=server.environment, capture_output=True, text=True, timeout=60
+        )
+    finally:
+        shutil.rmtree(server.root)
+    assert ended.returncode
+    [line] = [line for line in ended.stderr.splitlines() if line.startswith("iod: ")]
+    return line
+
+
+def test_a_disk_that_cannot_be_used_keeps_the_daemon_from_starting(disks):
+    first, second = map(str, disks)
+    inner = Path(first, "inner")
+    inner.mkdir()
+    try:
+        lines = [
+            refused(disks, tables([first, f"{second}/none"])),
+            refused(disks, tables([first, inner])),
+            refused(disks, tables([first]) + f"[[tier.slow.disk]]\npath = '{inner}'\n"),
+            refused(disks, tables([first]).replace(SLOW, "capacity = '1 TB'\n" + SLOW)),
+        ]
+        mount("-o", "remount,ro", second)
+        lines.append(refused(disks, tables([first, second])))
+    finally:
+        subprocess.run(["mount", "-o", "remount,rw", second], check=True)
+        inner.rmdir()
+
+    assert ["does not exist", "filesystem", "filesystem", "capacity", "read-only"] == [
+        next((w for w in ("does not exist", "read-only", "capacity", "filesystem") if w in x), x)
+        for x in lines
+    ]
+
+
+# -- how large -------------------------------------------------------------------------------------
+
+TOO_MUCH = 'head -c 5000000 /dev/zero > "$IOD_SCRATCH/f"; while [ ! -e gate ]; do sleep 0.05; done'
+
+
+def test_who_has_more_than_it_asked_for_is_shown_with_it(make_tiered):
+    server = make_tiered()
+    job = server.sent("--scratch", "2M", text=TOO_MUCH)
+    until(lambda: server.job(job)["scratch"]["over"], "the word that it is too much")
+
+    assert "has 4.8 MiB in its scratch space and asked for 2 MiB" in server.says("why", str(job))
+    assert "Too much" in server.says("show", str(job))
+    (server.place / "gate").touch()
+    assert [("COMPLETED", 0)] == server.outcome(job)
+    server.await_nothing()
+
+
+def test_who_has_more_than_it_asked_for_is_ended_where_that_is_configured(make_tiered):
+    server = make_tiered(scratch_over="end")
+    job = server.sent("--scratch", "2M", text=TOO_MUCH)
+    ended = server.end_of(job)
+
+    assert "CANCELLED" == ended["state"]
+    assert "has 4.8 MiB in its scratch space and asked for 2 MiB" in ended["reason"]["text"]
+    server.await_nothing()
+
+
+# -- staging ---------------------------------------------------------------------------------------
+
+RESULT = 'cat "$IOD_SCRATCH"/a "$IOD_SCRATCH"/b > "$IOD_SCRATCH/result"; echo ran >> ledger'
+FILES = {"a": b"a" * 2_000_000, "b": b"b" * 1_000_000}
+
+
+def staged(server, *words, text=RESULT):
+    source = server.input(**FILES)
+    return server.sent(
+        "--fast", "12M", "--input", source, "--output", str(server.root / "out"), *words, text=text
+    )
+
+
+def came_out(server):
+    return {path.name: path.read_bytes() for path in (server.root / "out").iterdir()}
+
+
+def test_data_is_copied_in_and_out_and_charged_by_what_was_copied(make_tiered, disks):
+    server = make_tiered(text=tables(disks, slow=SLOW.replace("50 MB/s", "1 MB/s")))
+    job = staged(server)
+
+    assert [("COMPLETED", 0)] == server.outcome(job)
+    assert {"result": FILES["a"] + FILES["b"]} == came_out(server)
+    status = server.directory(job) / "status.json"
+    word = json.loads(status.read_text())["staged"]
+    assert 6_000_000 == word["bytes"]
+    ended = server.job(job)
+    own = ended["read_bytes"] + ended["written_bytes"] - word["moved_bytes"]
+    assert 6_000_000 <= word["moved_bytes"]
+    assert 3_000_000 <= own < 7_000_000
+    fast = server.client.node()["tiers"][0]["bandwidth_bytes_per_s"]
+    rest_s = max(0.0, ended["run_s"] - 6e6 / 100e6)
+    charged_s = rest_s + 6e6 / 1e6 + own * (1 / 1e6 - 1 / fast)
+    assert pytest.approx(charged_s) == ended["scratch"]["charged_s"]
+    server.await_nothing()
+
+
+@pytest.mark.parametrize("point", ["stage.copied", "stage.part"])
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_copying_goes_on_while_daemon_and_keeper_are_killed(make_tiered, disks, victim, point):
+    server = make_tiered(text=tables(disks))
+    server.arm(point, number=signal.SIGSTOP)
+    job = staged(server)
+    step = stopped_at(server, point)
+    said = server.says("why", str(job)), server.says("queue")
+    strike(server, victim)
+    with contextlib.suppress(ProcessLookupError):  # a keeper that takes over lets all go on
+        os.kill(step, signal.SIGCONT)
+
+    assert ["copies its " in each for each in said] == [True, True]
+    assert [("COMPLETED", 0)] == server.outcome(job)
+    assert ["ran"] == server.lines()
+    assert {"result": FILES["a"] + FILES["b"]} == came_out(server)
+    server.await_nothing()
+
+
+def test_a_result_whose_shim_is_killed_is_kept_until_it_is_removed(make_tiered, disks):
+    server = make_tiered(text=tables(disks))
+    server.arm("stage.part", number=signal.SIGSTOP)
+    job = staged(server)
+    step = stopped_at(server, "stage.part")
+    server.kill_shim(job)
+    os.kill(step, signal.SIGCONT)
+    server.end_of(job)
+    kept = until(lambda: server.job(job)["scratch"]["kept"], "the word that it is kept")
+    [name] = left(disks)
+    [place] = [disk / ".iodaemon" / name for disk in disks if (disk / ".iodaemon" / name).exists()]
+
+    assert str(place) in kept["text"]
+    assert FILES["a"] + FILES["b"] == (place / "result").read_bytes()
+    assert str(place) in server.says("why", str(job))
+    assert {job: 12 * MIB} == server.taken()
+    server.says("scratch", "remove", str(job))
+    server.await_nothing()
+
+
+def fails_at_copying_in(server, job, words):
+    ended = server.end_of(job)
+
+    assert ("FAILED", 74) == (ended["state"], ended["exit_code"])
+    for word in ("stage-in: ", *words):
+        assert word in ended["reason"]["text"]
+    assert [] == server.lines()
+    assert not (server.root / "out").exists()
+    server.await_nothing()
+
+
+def test_a_source_that_vanishes_or_changes_ends_the_job_with_a_reason(make_tiered, disks):
+    server = make_tiered(text=tables(disks))
+    source = server.root / "in"
+    server.arm("stage.copied", number=signal.SIGSTOP)
+    job = staged(server)
+    step = stopped_at(server, "stage.copied")
+    (source / "b").unlink()
+    os.kill(step, signal.SIGCONT)
+
+    fails_at_copying_in(server, job, ["vanished", str(source / "b")])
+
+
+def test_a_disk_that_is_full_in_mid_staging_ends_the_job_with_a_reason(make_tiered, disks):
+    server = make_tiered(text=tables(disks))
+    fillers = [disk / "of-somebody-else" for disk in disks]
+    try:
+        for filler in fillers:
+            room = os.statvfs(filler.parent)
+            filler.write_bytes(bytes(room.f_bfree * room.f_frsize - 2_500_000))
+        job = staged(server)
+        fails_at_copying_in(server, job, ["no space is left after 2000000 of 3000000 bytes"])
+    finally:
+        for filler in fillers:
+            filler.unlink()
