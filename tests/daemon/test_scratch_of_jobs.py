@@ -224,13 +224,17 @@ def test_who_waits_for_space_is_told_who_has_it():
 
 def test_what_an_ended_job_has_left_is_told():
     ended = job(2, state=JobState.COMPLETED, shares=SHARES, attempt=1)
-    kept = msgspec.structs.replace(ended, scratch_kept=reason("ScratchKept", "/fast/x: disk full"))
+    kept = msgspec.structs.replace(ended, scratch_kept=reason("ScratchKept", "disk full"))
+    placed = msgspec.structs.replace(
+        ended, scratch_kept=reason("ScratchKept", "it lies in /fast/x")
+    )
 
     assert "its scratch space is being cleared" in why(ended)[0]
     assert (
-        "its scratch space /fast/.iodaemon/2-1-* is kept: /fast/x: disk full; "
+        "its scratch space /fast/.iodaemon/2-1-* is kept: disk full; "
         "'iod scratch remove 2' frees it"
     ) in why(kept)[0]
+    assert "its scratch space is kept: it lies in /fast/x; 'iod" in why(placed)[0]
 
 
 def test_a_requeued_job_is_told_what_its_last_attempt_holds():
