@@ -7,7 +7,7 @@ SERVICE_VERBS = ("retire",)
 """What only the system's daemon asks, of the keeper of another unit: in no play."""
 
 SCRATCH_VERBS = ("scratch",)
-"""What is asked about jobs with directories on tier disks: in no play."""
+"""What is asked about jobs with directories on tier disks: tests/daemon/test_tiers_deaths.py."""
 
 SCRATCH_POINTS = (
     *("scratch.noted", "scratch.made", "scratch.limited", "scratch.given"),
@@ -16,7 +16,8 @@ SCRATCH_POINTS = (
     *("stage.out_done", "scratch.sweeping", "scratch.closed", "scratch.unlinked"),
     *("scratch.removed", "scratch.forgotten"),
 )
-"""Of such jobs alone: played by tests/node/test_scratch_deaths.py, which needs two disks."""
+"""Of such jobs alone: played by test_scratch_deaths.py and, with a daemon, test_tiers_deaths.py,
+which need two disks."""
 
 DETAILS = {
     "keeper.heard": VERBS,

@@ -1,0 +1,81 @@
+"""Whoever dies at any step around a job's space, daemon included: nothing is left or lost."""
+
+import contextlib
+import sys
+from pathlib import Path
+
+import pytest
+from harness import FINAL, until
+from scratching import both_disks, disks, left, needs_root
+from tiering import make_tiered, tables
+
+from iodaemon.errors import IodaemonError
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "node" / "campaign"))
+
+from points import SCRATCH_POINTS, SCRATCH_VERBS
+
+__all__ = ["both_disks", "disks", "make_tiered"]
+
+pytestmark = [pytest.mark.node, needs_root]
+
+WORDS = (
+    *(f"link.{word}" for word in ("asking", "asked", "told")),
+    *(f"keeper.{word}" for word in ("heard", "done", "answered")),
+)
+ASKING = tuple(f"{word}.{verb}" for word in WORDS for verb in SCRATCH_VERBS)
+FILES = {"a": b"a" * 200_000, "b": b"b" * 100_000}
+RESULT = FILES["a"] + FILES["b"]
+TEXT = 'echo ran >> ledger; cd "$IOD_SCRATCH" && cat a b > result'
+
+
+def settled(server, holds, what):
+    """Wait for it, with another daemon whenever one has died."""
+
+    def look():
+        if not server.is_running():
+            server.start(wait=False)
+        with contextlib.suppress(IodaemonError):
+            return holds()
+        return None
+
+    return until(look, what)
+
+
+def begin(server):
+    """Submit; the answer may never come."""
+    source, target = server.input(**FILES), str(server.root / "out")
+    server.iod(
+        *("submit", "--fast", "1M", "--input", source, "--output", target),
+        *("--", "/bin/sh", "-c", TEXT),
+    )
+
+
+def kept_of(server, job):
+    """The job, once it is said whether its space is cleared or kept."""
+    found = server.job(job)
+    scratch = found["scratch"]
+    return found if scratch["kept"] or not scratch["shares"] else None
+
+
+@pytest.mark.parametrize("point", [*SCRATCH_POINTS, *ASKING])
+def test_a_death_at_any_step_leaves_nothing_and_loses_no_result(make_tiered, disks, point):
+    server = make_tiered(text=tables(disks))
+    server.arm(point)
+    begin(server)
+    settled(server, lambda: not server.armed(), f"passage of {point}")
+    settled(server, lambda: server.job(1)["state"] in FINAL, "the end of the job")
+    ended = settled(server, lambda: kept_of(server, 1), "word of its space")
+    result = server.root / "out" / "result"
+    if ended["scratch"]["kept"]:
+        [name] = left(disks)
+        [place] = [d / ".iodaemon" / name for d in disks if (d / ".iodaemon" / name).exists()]
+        assert RESULT == (place / "result").read_bytes()
+        server.says("scratch", "remove", "1")
+    elif ended["state"] == "COMPLETED":
+        assert RESULT == result.read_bytes()
+    settled(server, lambda: not left(disks) and not server.taken(), f"removal of {left(disks)}")
+
+    assert not result.exists() or RESULT == result.read_bytes()
+    assert server.lines() in ([], ["ran"])
+    assert [] == list((server.root / "out").glob(".iod-part.*"))
