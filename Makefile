@@ -64,9 +64,9 @@ bench-regulation: $(STAMP)
 campaign: $(STAMP)
 	@$(BIN)/python tests/node/campaign/campaign.py $(ARGS)
 
-# Needs root and mmdebstrap, e2fsprogs, qemu-system-x86, seabios. ARGS="-k units -s"
+# Needs root and mmdebstrap, e2fsprogs, qemu-system-x86, seabios, gcc. ABOUT="units users", ARGS="-s"
 vm-test: $(STAMP)
-	$(BIN)/python -m pytest -m vm tests/vm $(ARGS)
+	$(BIN)/python -m pytest -m vm $(if $(ABOUT),$(ABOUT:%=tests/vm/test_vm_%.py),tests/vm) $(ARGS)
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -30,7 +30,11 @@ class Line:
             raise
         self._file = self._socket.makefile("rb")
         self._next = 0
-        self.hello = self.ask("hello", version=protocol.VERSION, state=os.path.realpath(state))
+        try:
+            self.hello = self.ask("hello", version=protocol.VERSION, state=os.path.realpath(state))
+        except ConnectionError:
+            self.close()
+            raise
 
     def say(self, *verbs):
         """Send all of these at once."""
@@ -41,7 +45,10 @@ class Line:
         self._socket.sendall(lines)
 
     def hear(self):
-        return json.loads(self._file.readline())
+        line = self._file.readline()
+        if not line:
+            raise ConnectionResetError("the keeper hung up")
+        return json.loads(line)
 
     def ask(self, verb, **fields):
         self.say((verb, fields))
@@ -75,8 +82,8 @@ class Keeper(Server):
         def connect():
             try:
                 self.lines_open.append(Line(self.path, self.state))
-            except (FileNotFoundError, ConnectionRefusedError):
-                return None
+            except (FileNotFoundError, ConnectionError):
+                return None  # or one answered that was just killed, whose socket a shim still had
             return self.lines_open[-1]
 
         return until(connect, "a keeper that answers")

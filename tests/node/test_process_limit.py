@@ -3,8 +3,7 @@
 import pytest
 
 from iodaemon.backend.linux.fence import confine
-from iodaemon.backend.linux.process_limit import _SHARE, limit_processes
-from iodaemon.backend.linux.scope import _PROPERTIES
+from iodaemon.backend.linux.process_limit import limit_processes, most_of_all
 from iodaemon.config import load_config
 from iodaemon.errors import ConfigError
 
@@ -53,12 +52,15 @@ def test_a_job_is_limited_where_its_cgroup_can_be(tmp_path, controls, launch, ex
     assert expected == (tmp_path / "pids.max").read_text()
 
 
-def test_all_jobs_together_may_have_more_than_one_and_less_than_all():
-    [share] = [int(text.removeprefix("TasksMax=")[:-1]) for text in _PROPERTIES if "Tasks" in text]
-    ample = 1 << 40
+def test_all_jobs_together_may_have_more_than_one_and_less_than_all(tmp_path):
+    root = machine(tmp_path, pid_max="32768", threads_max="513445")
 
-    assert 100 / _SHARE < share < 100
-    assert limit_processes(ample) < ample * share // 100
+    assert 26214 == most_of_all(root)
+    assert limit_processes(1 << 40, root) < 26214 < 32768
+
+
+def test_a_machine_that_does_not_say_limits_them_not_at_all(tmp_path):
+    assert most_of_all(str(tmp_path)) is None
 
 
 @pytest.mark.parametrize(

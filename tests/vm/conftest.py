@@ -24,6 +24,7 @@ for unit in iodaemon iodaemon-keeper; do
         echo "$unit $(cat $task/comm): waits in $(cat $task/wchan), call $(cat $task/syscall)"
     done
 done
+dmesg | grep -v audit | tail -n 60
 journalctl --no-pager -n 40 -u 'iodaemon*' -u by-hand
 """
 """Whether what does not answer waits, and for what, or only starves."""

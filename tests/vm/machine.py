@@ -19,8 +19,8 @@ from typing import NamedTuple
 SOCKETS = 4
 MEMORY_MIB = int(os.environ.get("IOD_VM_NODE_MIB", "512"))
 """Of each NUMA node."""
-SPARE_BYTES = 256 << 20
-"""Of the second disk, /dev/vda; it is empty."""
+SPARE_BYTES = 1 << 30
+"""Of the second disk, /dev/vda; it is empty. As swap it is filled faster than it is written."""
 ACCELERATION = os.environ.get("IOD_VM_ACCEL", "tcg,thread=multi,tb-size=256")
 """Where /dev/kvm is that of a virtual machine, a stock kernel may hang in it: not by default."""
 BOOT_WITHIN_S = 180.0

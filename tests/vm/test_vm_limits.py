@@ -78,6 +78,16 @@ def test_a_job_that_forks_without_end_leaves_processes_to_others(service, bomb):
     assert "RUNNING" == service.show(bomb)["state"]
 
 
+def test_the_limit_of_all_jobs_is_the_same_after_a_reload_of_systemd(service):
+    """systemd 252 notes a share of 80 % down as 8.0 %, and reads that again."""
+    service.run("true")  # now the scope is there
+    before = number(service, f"{SCOPE}/pids.max")
+
+    service.machine.sh("systemctl daemon-reload")
+
+    assert before == number(service, f"{SCOPE}/pids.max")
+
+
 def test_the_node_says_that_processes_are_limited(service):
     measured = service.ask("GET", "/v1/node")["measured"]
 

@@ -40,7 +40,8 @@ print(json.dumps({
 open(f"/tmp/held-{os.environ['IOD_JOB_ID']}", "w").close()
 import time; time.sleep(600)
 """
-SWAP = "swapoff -a; wipefs -aqf /dev/vda; mkswap -q /dev/vda; swapon /dev/vda"
+EMPTY = "sync; echo 3 >/proc/sys/vm/drop_caches"
+SWAP = f"{EMPTY}; swapoff -a; wipefs -aqf /dev/vda; mkswap -q /dev/vda; swapon /dev/vda"
 
 
 def hold(service, mib, seconds, **spec):
@@ -51,7 +52,10 @@ def hold(service, mib, seconds, **spec):
 
 
 def await_held(service, job):
-    service.machine.until(f"[ -e /tmp/held-{job} ]", what="its memory", limit_s=300)
+    service.await_state(job, "RUNNING", "OUT_OF_MEMORY")
+    done = f"[ -e /tmp/held-{job} ] || [ ! -d {service.cgroup(job)} ]"
+    service.machine.until(done, what="its memory", limit_s=300)
+    assert "RUNNING" == service.show(job)["state"]
 
 
 def mib_by_node(service, job):
@@ -128,6 +132,7 @@ def test_fenced_by_cpus_alone_it_spills_to_another_node(service):
     try:
         service.machine.sh("systemctl restart iodaemon", limit_s=200)
         service.await_ready()
+        service.machine.sh(EMPTY)
         job = hold(service, 560, 600)
         await_held(service, job)
         socket, pages = service.show(job)["socket"], mib_by_node(service, job)

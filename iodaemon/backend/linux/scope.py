@@ -16,21 +16,17 @@ from typing import Final
 
 from iodaemon.backend.linux.delegation import UNDELEGATED, find_undelegated
 from iodaemon.backend.linux.freezer import CgroupFreezer
+from iodaemon.backend.linux.process_limit import most_of_all
 
 UNIT: Final = "iodaemon-jobs.scope"
 SLICE: Final = "iodaemon.slice"
 """Where an administrator can limit all jobs together."""
 _OPEN_WITHIN_S: Final = 30.0
 _LOOK_S: Final = 0.01
-MOST_TASKS: Final = "80%"
-"""Of the machine's processes, for all jobs together: the rest is the system's, so that root can
-still log in. systemd's own default, 15 %, is less than one job may have (``process_limit``), which
-would then leave nothing to the others."""
 _PROPERTIES: Final = (
     "Delegate=yes",
     "Before=iodaemon.service",  # stopped after it: at a shutdown the daemon sees no job die
     "TimeoutStopSec=30s",
-    f"TasksMax={MOST_TASKS}",
 )
 
 
@@ -67,7 +63,7 @@ def is_populated(base: str) -> bool:
 
 
 def _start(base: str) -> None:
-    words = [word for text in _PROPERTIES for word in ("-p", text)]
+    words = [word for text in (*_PROPERTIES, _tasks_max()) for word in ("-p", text)]
     command = ["systemd-run", "--scope", "--collect", "--quiet", f"--unit={UNIT}"]
     command += [f"--slice={SLICE}", "--description=Jobs of iodaemon", *words, "sleep", "infinity"]
     starter = subprocess.Popen(
@@ -87,6 +83,15 @@ def _start(base: str) -> None:
     assert starter.stderr is not None
     starter.stderr.close()
     starter.returncode = 0  # it stays, as a child that the keeper's pool collects in the end
+
+
+def _tasks_max() -> str:
+    """More than systemd's own default, 15 % of the machine: one job may have more than that.
+
+    A number: of ``80%`` systemd 252 notes ``8.0%`` down, which counts from a daemon-reload on.
+    """
+    most = most_of_all()
+    return f"TasksMax={'infinity' if most is None else most}"
 
 
 def _pids(cgroup: str) -> list[int]:
