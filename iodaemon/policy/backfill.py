@@ -88,6 +88,14 @@ def most_free(view: PlacementView) -> int:
     return most
 
 
+def _ends_in_order(
+    jobs: Iterable[Job], now_s: float, *, stops_at_once: bool
+) -> list[tuple[float, Job]]:
+    """When each of these is expected to have ended, those that never do left out; by that time."""
+    ends = ((expected_end_s(job, now_s, stops_at_once=stops_at_once), job) for job in jobs)
+    return sorted((end for end in ends if end[0] < math.inf), key=lambda end: (end[0], end[1].id))
+
+
 def find_shadow(
     view: PlacementView,
     job: Job,
@@ -113,10 +121,7 @@ def find_shadow(
     """
     sizes = {p.id: len(p.slots) for p in view.platform.partitions}
     free = {partition: view.slots_free(partition) for partition in sizes}
-    ends = [
-        (expected_end_s(other, now_s, stops_at_once=stops_at_once), other) for other in view.live
-    ]
-    ends = sorted((e for e in ends if e[0] < math.inf), key=lambda e: (e[0], e[1].id))
+    ends = _ends_in_order(view.live, now_s, stops_at_once=stops_at_once)
     used = 0.0 if budget is None else budget.used_bytes_per_s
     rate = 0.0 if budget is None else budget.rate(job)
     at_s, ended = now_s, 0

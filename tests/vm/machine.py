@@ -103,6 +103,8 @@ class Machine:
         order = {"argv": list(map(str, argv)), "user": user, "input": data, "limit_s": limit_s}
         self._agent.sendall(json.dumps(order | more).encode() + b"\n")
         answer = self._hear()
+        if "code" not in answer:
+            raise Failed(f"{user}: {shlex.join(map(str, argv))}: the agent died and began anew")
         out, err = (
             base64.b64decode(answer[name]).decode(errors="replace") for name in ("out", "err")
         )
