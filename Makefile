@@ -14,7 +14,7 @@ help:
 	@echo "make bench    how fast the scheduler is, beside its peers; ARGS='--quick' (5 minutes, 1)"
 	@echo "make bench-regulation   real jobs with and without regulation on three beds (about an hour; root)"
 	@echo "make campaign   kills at every step and at random beside thousands of operations (7 minutes)"
-	@echo "make vm-test   units, users and sockets on a virtual server with four sockets (an hour; root, qemu, mmdebstrap, gcc)"
+	@echo "make vm-test   units, users and sockets on a virtual server with four sockets (40 minutes; root, qemu, mmdebstrap, gcc)"
 	@echo "make setup    the virtual environment in .venv"
 	@echo "make format   format the code"
 	@echo "make clean    remove .venv and caches"
