@@ -185,10 +185,8 @@ def _has_result(directory: str, record: Message, until_s: float) -> bool:
     if shim.get("boot_id") != read_boot_id():
         return False
     came = read_manifest(directory, "in")
-    if came is not None:
-        stage = read_json(os.path.join(directory, STAGE_FILE)) or {}
-        if len(came.copied) < stage.get("total_files", 1):
-            return False  # its command has never begun
+    if came is not None and not came.is_whole:
+        return False  # its command has never begun
     for place, share in enumerate(record["shares"]):
 
         def is_known(name: str, found: os.stat_result, place: int = place) -> bool:

@@ -230,7 +230,8 @@ class Steps:
         came, manifest = map(Manifest, books)
         assert self._output is not None
         paths = scratch.paths_of(self._shares)
-        stage.copy_out(paths, self._output, came, manifest, lambda word: _try_to_tell(news, word))
+        output = stage.Output(self._output, self._shares[0]["name"])
+        stage.copy_out(paths, output, came, manifest, lambda word: _try_to_tell(news, word))
         reach("stage.out_done")
 
     def _run(self, news: int, work: Callable[[], None]) -> None:
