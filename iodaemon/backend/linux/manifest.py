@@ -6,6 +6,7 @@ Standard library only.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import stat
@@ -142,6 +143,37 @@ def read_manifest(directory: str, step: str) -> Manifest | None:
         return None
     try:
         return Manifest(fd)
+    finally:
+        os.close(fd)
+
+
+def try_lock(book: int) -> bool:
+    """Whether this process alone may go on with the step now; until the descriptor is closed."""
+    try:
+        fcntl.flock(book, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def is_unfinished(directory: str, step: str) -> bool:
+    """Whether the step was begun, and not all of it done."""
+    try:
+        with open(os.path.join(directory, _name(step)), "rb") as file:
+            file.seek(-min(len(_WHOLE) + 1, os.fstat(file.fileno()).st_size), os.SEEK_END)
+            return file.read() != _WHOLE + b"\n"
+    except FileNotFoundError:
+        return False
+
+
+def is_at_work(directory: str, step: str) -> bool:
+    """Whether a process goes on with the step now."""
+    try:
+        fd = os.open(os.path.join(directory, _name(step)), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return not try_lock(fd)
     finally:
         os.close(fd)
 
