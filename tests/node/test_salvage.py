@@ -164,6 +164,20 @@ def test_while_a_step_outlives_its_shim_nothing_else_copies_or_removes(jobs, dat
     assert ["link", "sub", "x"] == names(data / "out")
 
 
+def test_halves_of_a_step_that_outlived_its_shim_go_with_the_space(jobs, data):
+    jobs.arm("stage.part", number=19)
+    jobs.start("echo x > $IOD_SCRATCH/x", staging=staging(data))
+    step = jobs.stopped_at("stage.part")
+    jobs.keeper.kill_shim(1)
+    jobs.await_scratch("kept")
+    os.kill(step, signal.SIGKILL)
+    until(lambda: find_state(step) is None, "end of the step")
+    jobs.scratch(free=True)
+    jobs.await_scratch("removed")
+
+    assert ["link", "sub"] == names(data / "out")
+
+
 def test_a_process_that_hides_from_a_dead_shim_keeps_its_directory(jobs):
     """Without cgroups, in a session of its own, with no parent that is known."""
     text = "(setsid sh -c 'echo x > $IOD_SCRATCH/x; exec sleep 60' &); sleep 60"

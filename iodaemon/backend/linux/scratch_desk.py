@@ -150,13 +150,13 @@ class ScratchDesk:
         """
         if (entry := self._entries.get(key)) is not None:
             self._note_freed(key)
-            entry.wants_copy = False
+            entry.wants_copy = entry.is_swept = False
             self._hurry(entry)
 
     def copy(self, key: str) -> None:
         """What was kept of an ended job is to be copied out once more; then it goes."""
         entry = self._entries.get(key)
-        if entry is not None and not entry.is_live and not entry.is_copying:
+        if entry is not None and entry.report["state"] == "kept":
             entry.wants_copy = True
             self._hurry(entry)
             entry.report = {**entry.report, "state": "copying", "because": ""}

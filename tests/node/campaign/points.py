@@ -17,8 +17,8 @@ SCRATCH_POINTS = (
     *("stage.out_done", "scratch.sweeping", "scratch.closed", "scratch.unlinked"),
     *("scratch.removed", "scratch.forgotten"),
 )
-"""Of such jobs alone, and where their shim may die: played by test_scratch_deaths.py and, with a daemon, test_tiers_deaths.py,
-which need two disks."""
+"""Of such jobs alone, and where their shim may die: played by test_scratch_deaths.py and, with a
+daemon, by test_tiers_deaths.py, which need two disks."""
 
 DETAILS = {
     "keeper.heard": VERBS,
