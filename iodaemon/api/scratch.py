@@ -72,6 +72,19 @@ class RemoveAnswer(TypedDict):
     removed: bool
 
 
+class CopyAnswer(TypedDict):
+    """The job, and whether what it left has been copied out, and nothing is in its space."""
+
+    job: Job
+    copied: bool
+
+
+def copy_scratch(client: Client, job_id: int) -> CopyAnswer:
+    """Have copied out what was kept of an ended job; answers when it is, or after a while."""
+    answer = client.ask("POST", f"/v1/jobs/{job_id}/scratch/copy", {}, {"job", "copied"})
+    return cast("CopyAnswer", answer)
+
+
 def remove_scratch(client: Client, job_id: int) -> RemoveAnswer:
     """Have what was kept of an ended job removed; answers when it is gone, or after a while."""
     answer = client.ask("POST", f"/v1/jobs/{job_id}/scratch/remove", {}, {"job", "removed"})

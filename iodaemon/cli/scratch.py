@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from iodaemon.cli import output
@@ -10,10 +12,44 @@ from iodaemon.cli.failure import ExitCode
 from iodaemon.cli.option import OFF, AsJson, Jobs
 from iodaemon.cli.selector import find_ids, parse_selectors
 from iodaemon.cli.session import Session
+from iodaemon.text import printable
+
+if TYPE_CHECKING:
+    from iodaemon.api.client import Client
 
 app = new_app()
-scratch = new_app(help="What ended jobs have left in their space of storage tiers: remove.")
+scratch = new_app(help="What ended jobs have left in their space of storage tiers: copy, remove.")
 app.add_typer(scratch, name="scratch")
+
+
+@verb(scratch, "copy")
+def copy(
+    ctx: typer.Context,
+    jobs: Jobs = None,
+    as_json: AsJson = OFF,
+) -> int:
+    """Copy to its output directory what was kept of jobs that have ended, then remove it.
+
+    JOB is 7, 3-9, 1,4, last or all. What an earlier try has copied is not copied again.
+    """
+    from iodaemon.api.scratch import copy_scratch
+
+    client, ids = _find(ctx, jobs)
+    answers = [copy_scratch(client, job_id) for job_id in ids]
+    if as_json:
+        output.print_json(answers)
+    is_refused = False
+    for answer in answers:
+        job, scratch_of = answer["job"], answer["job"]["scratch"]
+        kept = scratch_of["kept"] if scratch_of else None
+        if answer["copied"]:
+            continue
+        if kept and kept["code"] != "ScratchCopying":
+            is_refused = True
+            output.say(f"job {job['id']}: not copied: {printable(kept['text'])}")
+        else:
+            output.say(f"job {job['id']}: still being copied; 'iod why {job['id']}' tells")
+    return ExitCode.REFUSED if is_refused else 0
 
 
 @verb(scratch, "remove")
@@ -29,12 +65,8 @@ def remove(
     """
     from iodaemon.api.scratch import remove_scratch
 
-    session: Session = ctx.obj
-    client = session.client()
-    answers = [
-        remove_scratch(client, job_id)
-        for job_id in find_ids(client, parse_selectors(jobs or []), finished=True)
-    ]
+    client, ids = _find(ctx, jobs)
+    answers = [remove_scratch(client, job_id) for job_id in ids]
     if as_json:
         output.print_json(answers)
     for answer in answers:
@@ -42,3 +74,9 @@ def remove(
             job = answer["job"]
             output.say(f"job {job['id']}: not removed yet{output.reason_words(job)}")
     return 0 if all(answer["removed"] for answer in answers) else ExitCode.REFUSED
+
+
+def _find(ctx: typer.Context, jobs: list[str] | None) -> tuple[Client, list[int]]:
+    session: Session = ctx.obj
+    client = session.client()
+    return client, list(find_ids(client, parse_selectors(jobs or []), finished=True))

@@ -86,10 +86,12 @@ class Free(_Decision, frozen=True):
     Attributes:
         attempt: which.
         is_wanted: somebody said so; without it what has to be kept is kept.
+        copies: somebody wants it copied to where it was to be, and removed after that.
     """
 
     attempt: int
     is_wanted: bool = False
+    copies: bool = False
 
 
 Decision = Start | Suspend | Resume | Stop | Kill | Reject | Grant | Free

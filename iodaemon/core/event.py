@@ -181,10 +181,14 @@ class ScratchUsed(_Event, frozen=True):
 
 
 class ScratchUnwanted(_Event, frozen=True):
-    """Somebody wants what is kept in the space of a job that does not run to be removed."""
+    """Somebody wants what is kept in the space of a job that does not run to be removed.
+
+    ``copies``: once it has been copied to where it was to be.
+    """
 
     job_id: JobId
     by: str
+    copies: bool = False
 
 
 class TimerFired(_Event, frozen=True):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, NewType
+from typing import Final, Literal, NewType
 
 import msgspec
 
 TierName = NewType("TierName", str)
 DiskId = NewType("DiskId", str)
 """Unique among all disks of a storage."""
+COPYING: Final = "ScratchCopying"
+"""The word for what is kept of an ended job while it is copied out once more."""
 Fallback = Literal["slow", "wait", "fail"]
 """What becomes of a request that no disk can hold now: the slowest tier, later, or its end."""
 

@@ -8,6 +8,7 @@ from iodaemon.core import event as ev
 from iodaemon.core.allotting import told_bytes
 from iodaemon.core.decision import Free
 from iodaemon.core.job import Exit, Job, JobState, Reason
+from iodaemon.core.scratch import COPYING
 from iodaemon.core.state import with_fields
 from iodaemon.core.step import Step
 
@@ -38,9 +39,7 @@ def hear_of_scratch(
     """
     if isinstance(event, ev.ScratchUnwanted):
         if not job.is_live:
-            if job.scratch_kept is not None:
-                step.put(with_fields(job, scratch_kept=None))
-            step.decide(Free(job_id=job.id, attempt=job.attempt, is_wanted=True))
+            _begin_clearing(step, event, job)
     elif event.attempt != job.attempt:
         return
     elif isinstance(event, ev.ScratchUsed):
@@ -52,6 +51,15 @@ def hear_of_scratch(
         else:
             kept = Reason(code="ScratchKept", text=event.problem)
             step.put(with_fields(job, scratch_kept=kept))
+
+
+def _begin_clearing(step: Step, event: ev.ScratchUnwanted, job: Job) -> None:
+    copying = Reason(code=COPYING, text="it is being copied out") if event.copies else None
+    if job.scratch_kept != copying:
+        step.put(with_fields(job, scratch_kept=copying))
+    copies = event.copies
+    free = Free(job_id=job.id, attempt=job.attempt, is_wanted=not copies, copies=copies)
+    step.decide(free)
 
 
 def _hear_of_use(step: Step, event: ev.ScratchUsed, job: Job) -> None:

@@ -75,7 +75,10 @@ def _kept_by_its_past(job: Job, told: str) -> Explanation:
     is_so = f"waits to run again: {told}"
     if job.scratch_kept is None:
         return plain(job, is_so, "that is done; it goes by itself")
-    return plain(job, is_so, f"'iod scratch remove {job.id}', once nobody needs that any more")
+    removes = f"'iod scratch remove {job.id}'"
+    if job.spec.scratch is not None and job.spec.scratch.output_path is not None:
+        return plain(job, is_so, f"'iod scratch copy {job.id}', or {removes} once nobody needs it")
+    return plain(job, is_so, f"{removes}, once nobody needs that any more")
 
 
 def space_until(state: State, job: Job) -> str:

@@ -13,6 +13,7 @@ from iodaemon.core.explanation import Explanation, duration, plain, text_of
 from iodaemon.core.job import Job, JobState, Phase
 from iodaemon.core.phase import wait_ends_s
 from iodaemon.core.rule import Rules, TakingTurns
+from iodaemon.core.scratch import COPYING
 from iodaemon.core.shadow import Shadow
 from iodaemon.core.state import TURN, State
 from iodaemon.core.waiting import why_it_waits
@@ -276,11 +277,19 @@ def _left(job: Job) -> str:
         return ""
     if job.scratch_kept is None:
         return "; its scratch space is being cleared"
+    if job.scratch_kept.code == COPYING:
+        return f"; what it left is being copied to {_output_of(job)}"
     why, where = job.scratch_kept.text, ""
     if not all(share.disk in why for share in job.shares):
         names = (f"{share.disk}/.iodaemon/{job.id}-{job.attempt}-*" for share in job.shares)
         where = f" {' and '.join(names)}"
-    return f"; its scratch space{where} is kept: {why}; 'iod scratch remove {job.id}' frees it"
+    copied = f"'iod scratch copy {job.id}' copies it out now, " if _output_of(job) else ""
+    frees = f"its user may copy it ('cp -r'); {copied}'iod scratch remove {job.id}' frees it"
+    return f"; its scratch space{where} is kept: {why}; {frees}"
+
+
+def _output_of(job: Job) -> str | None:
+    return None if job.spec.scratch is None else job.spec.scratch.output_path
 
 
 def _ended(job: Job) -> str:

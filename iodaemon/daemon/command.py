@@ -11,6 +11,7 @@ from aiohttp import web
 
 from iodaemon.core import event as ev
 from iodaemon.core.job import WAITING, Job, JobState
+from iodaemon.core.scratch import COPYING
 from iodaemon.daemon.account import user_name
 from iodaemon.daemon.allowance import JOB_BYTES, VERB_BYTES
 from iodaemon.daemon.authorise import Verb
@@ -66,6 +67,7 @@ class Commands:
             web.post("/v1/jobs/{id}/suspend", self._suspend),
             web.post("/v1/jobs/{id}/resume", self._resume),
             web.post("/v1/jobs/{id}/scratch/remove", self._remove_scratch),
+            web.post("/v1/jobs/{id}/scratch/copy", self._copy_scratch),
         ]
 
     async def _submit(self, request: web.Request) -> web.Response:
@@ -226,6 +228,13 @@ class Commands:
 
     async def _remove_scratch(self, request: web.Request) -> web.Response:
         """Who may end a job may have removed what is kept of it."""
+        return await self._clear_scratch(request, copies=False)
+
+    async def _copy_scratch(self, request: web.Request) -> web.Response:
+        """Likewise copied to where it was to be, as the job's user."""
+        return await self._clear_scratch(request, copies=True)
+
+    async def _clear_scratch(self, request: web.Request, *, copies: bool) -> web.Response:
         job = await self._lookup.job(request)
         actor = self._lookup.allow(request, "cancel", job)
         await read_body(request, _Nothing)
@@ -233,9 +242,12 @@ class Commands:
             raise RequestError(f"job {job.id} has nothing in any tier's space")
         if job.is_live:
             raise RequestError(f"job {job.id} is {job.state}: what it uses is not removed")
+        if copies and (job.spec.scratch is None or job.spec.scratch.output_path is None):
+            line = f"job {job.id} has no output directory: copy what it left by hand"
+            raise RequestError(f"{line} ('iod why {job.id}' says where it lies)")
         self._lookup.spend(actor.uid, VERB_BYTES)
         now_s, by = self._driver.timeline.now_s, user_name(actor.uid)
-        self._driver.post(ev.ScratchUnwanted(at_s=now_s, job_id=job.id, by=by))
+        self._driver.post(ev.ScratchUnwanted(at_s=now_s, job_id=job.id, by=by, copies=copies))
 
         def is_gone() -> bool:
             now = self._state.jobs.get(job.id)
@@ -246,12 +258,14 @@ class Commands:
         def settled() -> bool:
             """Gone, or kept once more."""
             nonlocal is_tried
-            is_kept = not is_gone() and self._state.jobs[job.id].scratch_kept is not None
+            why = None if is_gone() else self._state.jobs[job.id].scratch_kept
+            is_kept = why is not None and why.code != COPYING
             is_tried |= was_kept and not is_kept
             return is_gone() or (is_tried and is_kept)
 
         await self._driver.watch.until(settled, _REMOVE_WAIT_S)
-        return json_answer({"job": await self._record(request), "removed": is_gone()})
+        told = {"copied" if copies else "removed": is_gone()}
+        return json_answer({"job": await self._record(request), **told})
 
     async def _record(self, request: web.Request) -> dict[str, object]:
         return self._lookup.record(await self._lookup.job(request))

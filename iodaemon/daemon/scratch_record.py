@@ -21,7 +21,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         step: ``in`` before the command, ``out`` after it.
-        bytes: copied and verified so far.
+        bytes: copied so far; it is verified in batches, and at the end.
         total_bytes: of all that is to be.
         files: likewise.
         total_files: likewise.

@@ -221,6 +221,11 @@ def test_what_is_kept_takes_space_until_somebody_has_it_removed():
 
     assert "its output could not be copied" == rig.job().scratch_kept.text
 
+    rig.step(ev.ScratchUnwanted(at_s=5.5, job_id=JobId(1), by="ann", copies=True))
+
+    assert [Free(job_id=JobId(1), attempt=1, copies=True)] == rig.backend.take()
+    assert "ScratchCopying" == rig.job().scratch_kept.code
+
     rig.step(removed(6.0))
 
     assert rig.job().scratch_kept is None

@@ -231,10 +231,28 @@ def test_what_an_ended_job_has_left_is_told():
 
     assert "its scratch space is being cleared" in why(ended)[0]
     assert (
-        "its scratch space /fast/.iodaemon/2-1-* is kept: disk full; "
-        "'iod scratch remove 2' frees it"
+        "its scratch space /fast/.iodaemon/2-1-* is kept: disk full; its user may copy it "
+        "('cp -r'); 'iod scratch remove 2' frees it"
     ) in why(kept)[0]
-    assert "its scratch space is kept: it lies in /fast/x; 'iod" in why(placed)[0]
+    assert "its scratch space is kept: it lies in /fast/x; its user" in why(placed)[0]
+
+
+def test_what_could_not_be_copied_out_can_be_once_more_and_that_is_told():
+    asked = ScratchRequest(size_bytes=GIB, output_path="/home/ann/results")
+    kept = job(
+        2,
+        state=JobState.FAILED,
+        shares=SHARES,
+        attempt=1,
+        scratch=asked,
+        scratch_kept=reason("ScratchKept", "it lies in /fast/x"),
+    )
+    copying = msgspec.structs.replace(kept, scratch_kept=reason("ScratchCopying", "so"))
+    again = job(2, shares=SHARES, attempt=1, scratch=asked, scratch_kept=kept.scratch_kept)
+
+    assert "'iod scratch copy 2' copies it out now, 'iod scratch remove 2' frees it" in why(kept)[0]
+    assert "being copied to /home/ann/results" in why(copying)[0]
+    assert "'iod scratch copy 2', or 'iod scratch remove 2' once nobody needs it" == why(again)[1]
 
 
 def test_a_requeued_job_is_told_what_its_last_attempt_holds():
@@ -319,7 +337,8 @@ class Link:
         self.asked = []
 
     async def ask(self, verb, **fields):
-        self.asked.append((verb, fields["known"], fields["free"]))
+        wish = "copy" if fields.get("copy") else fields["free"]
+        self.asked.append((verb, fields["known"], wish))
         if not self.answers:
             await asyncio.Event().wait()
         answer = self.answers.pop(0)
@@ -377,6 +396,16 @@ def test_who_wants_what_was_kept_removed_says_so_once():
 
     assert [("scratch", "kept", True), ("scratch", "removing", False)] == asked
     assert [ev.ScratchRemoved] == kinds
+
+
+def test_who_wants_what_was_kept_copied_out_says_so_once():
+    free = msgspec.structs.replace(FREE, copies=True)
+    kinds, _, asked = heard(
+        lambda talk: talk.free(free), {"state": "copying"}, {"state": "kept", "because": "full"}
+    )
+
+    assert [("scratch", "kept", "copy"), ("scratch", "copying", False)] == asked[:2]
+    assert [ev.ScratchKept] == kinds
 
 
 def test_a_job_with_too_much_is_told_of_and_ended_where_that_is_configured():

@@ -352,6 +352,8 @@ class Keeper:
     def _do_scratch(self, asked: _Asked) -> None:
         if asked.request.get("free"):
             self._scratch.free(asked.key)
+        if asked.request.get("copy"):
+            self._scratch.copy(asked.key)
         known = asked.request.get("known")
         self._scratch.ask(
             asked.key, asked.client, known, lambda report: self._reply(asked, {"ok": report})

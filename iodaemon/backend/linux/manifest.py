@@ -1,4 +1,4 @@
-"""What a step of staging has copied, one line a file, so that it can go on where it ended.
+"""What a step of staging has copied, one line each, so that it can go on where it ended.
 
 Standard library only.
 """
@@ -6,23 +6,31 @@ Standard library only.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+import stat
 from typing import Final, NamedTuple
 
+FILE: Final = "file"
+LINK: Final = "link"
+DIRECTORY: Final = "directory"
 _CHUNK_BYTES: Final = 1 << 20
+_WHOLE: Final = b"true"
+"""The last line of a step that has done all."""
 
 
 class Copied(NamedTuple):
-    """One file that is at its place.
+    """One file, link or directory that is at its place.
 
     Attributes:
         name: below the top.
         size_bytes: of source and copy.
-        mtime_ns: of source and copy.
-        digest: SHA-256 of what was read.
+        mtime_ns: of the copy, and of a file's source.
+        digest: SHA-256 of what was read of a file.
         ctime_ns: of the copy when it was done, by the kernel's clock: any change changes it.
-        place: which of several targets has it.
+        place: which of several targets has it; directories are in all.
+        kind: which of the three.
     """
 
     name: str
@@ -31,10 +39,16 @@ class Copied(NamedTuple):
     digest: str
     ctime_ns: int
     place: int
+    kind: str = FILE
 
 
 class Manifest:
-    """The file, open; only appended to. A line that a death cut short counts for nothing."""
+    """The file, open; only appended to. A line that a death cut short counts for nothing.
+
+    Attributes:
+        copied: by name.
+        is_whole: the step has done all.
+    """
 
     def __init__(self, fd: int) -> None:
         """Read what is there.
@@ -44,6 +58,7 @@ class Manifest:
         """
         self._fd = fd
         self.copied: dict[str, Copied] = {}
+        self.is_whole = False
         self._is_cut = False
         os.lseek(fd, 0, os.SEEK_SET)
         data = b""
@@ -59,17 +74,29 @@ class Manifest:
         Raises:
             OSError: the disk that it is on is full.
         """
-        lines = [json.dumps(each) for each in copied]
-        text = "\n" * self._is_cut + "".join(f"{line}\n" for line in lines)
-        data = text.encode()
+        self._write(b"".join(json.dumps(each).encode() + b"\n" for each in copied))
+        self.copied.update({each.name: each for each in copied})
+        self.is_whole = False
+
+    def complete(self) -> None:
+        """Note that all is copied; it is on the disk on return.
+
+        Raises:
+            OSError: the disk that it is on is full.
+        """
+        self._write(_WHOLE + b"\n")
+        os.fsync(self._fd)
+        self.is_whole = True
+
+    def _write(self, data: bytes) -> None:
+        data = b"\n" * self._is_cut + data
         self._is_cut = True
         while data:
             data = data[os.write(self._fd, data) :]
         self._is_cut = False
-        self.copied.update({each.name: each for each in copied})
 
     def has(self, name: str, found: os.stat_result, place: int) -> bool:
-        """Whether a file is as it was when it was copied.
+        """Whether a file or link is as it was when it was copied; of a directory: that it was.
 
         Args:
             name: below the top.
@@ -77,13 +104,24 @@ class Manifest:
             place: which of several targets has it.
         """
         known = self.copied.get(name)
-        is_now = (found.st_size, found.st_ctime_ns, place)
-        return known is not None and (known.size_bytes, known.ctime_ns, known.place) == is_now
+        if known is None or known.kind != kind_of(found):
+            return False
+        # The kernel's clock may stand still between the copying and a change, not both times.
+        was = (known.size_bytes, known.mtime_ns, known.ctime_ns, known.place)
+        is_now = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, place)
+        return known.kind == DIRECTORY or was == is_now
 
     def _take(self, line: bytes) -> None:
+        self.is_whole = line == _WHOLE
         with contextlib.suppress(ValueError, TypeError):
             copied = Copied(*json.loads(line))
             self.copied[copied.name] = copied
+
+
+def kind_of(found: os.stat_result) -> str:
+    """One of the three; empty for what is not copied: sockets, pipes, devices."""
+    kinds = {stat.S_IFREG: FILE, stat.S_IFLNK: LINK, stat.S_IFDIR: DIRECTORY}
+    return kinds.get(stat.S_IFMT(found.st_mode), "")
 
 
 def open_manifest(directory: str, step: str) -> int:
@@ -105,6 +143,37 @@ def read_manifest(directory: str, step: str) -> Manifest | None:
         return None
     try:
         return Manifest(fd)
+    finally:
+        os.close(fd)
+
+
+def try_lock(book: int) -> bool:
+    """Whether this process alone may go on with the step now; until the descriptor is closed."""
+    try:
+        fcntl.flock(book, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def is_unfinished(directory: str, step: str) -> bool:
+    """Whether the step was begun, and not all of it done."""
+    try:
+        with open(os.path.join(directory, _name(step)), "rb") as file:
+            file.seek(-min(len(_WHOLE) + 1, os.fstat(file.fileno()).st_size), os.SEEK_END)
+            return file.read() != _WHOLE + b"\n"
+    except FileNotFoundError:
+        return False
+
+
+def is_at_work(directory: str, step: str) -> bool:
+    """Whether a process goes on with the step now."""
+    try:
+        fd = os.open(os.path.join(directory, _name(step)), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return not try_lock(fd)
     finally:
         os.close(fd)
 

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from iodaemon.backend.linux import quota
 from iodaemon.backend.linux.beneath import open_directory
-from iodaemon.backend.linux.manifest import read_manifest
+from iodaemon.backend.linux.lingering import find_lingering
+from iodaemon.backend.linux.manifest import is_at_work, read_manifest
 from iodaemon.backend.linux.process import read_boot_id
 from iodaemon.backend.linux.protocol import (
     FREED_FILE,
@@ -124,6 +125,8 @@ def remove(directory: str, until_s: float) -> None:
     record = read_json(path)
     if record is not None and _has_result(directory, record, until_s):
         raise KeptError(_untold(record))
+    if record is not None and not os.path.exists(os.path.join(directory, STATUS_FILE)):
+        _refuse_company(directory, record)
     problems = []
     for share in () if record is None else record["shares"]:
         try:
@@ -139,6 +142,20 @@ def remove(directory: str, until_s: float) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     reach("scratch.forgotten")
+
+
+def _refuse_company(directory: str, record: Message) -> None:
+    """Of a job whose shim was killed somebody may be left whom nobody sees.
+
+    Raises:
+        KeptError: somebody is.
+    """
+    if is_at_work(directory, "out"):
+        raise KeptError(f"what copies it to {record['output']['path']} is still at it")
+    paths = paths_of(record["shares"])
+    if (pid := find_lingering(paths)) is not None:
+        whose = f"process {pid} still uses {' and '.join(paths)}"
+        raise KeptError(f"its shim was killed, and {whose}; it goes when that has ended")
 
 
 def find_need(directory: str) -> str:
@@ -161,15 +178,16 @@ def find_need(directory: str) -> str:
         stage = read_json(os.path.join(directory, STAGE_FILE)) or {}
         if output["on"] == "always" or stage.get("step") == "out":
             return _untold(record)
-    return need and f"{need}; {_whereabouts(record)}"
+    return need and f"{need}; {whereabouts(record)}"
 
 
 def _untold(record: Message) -> str:
-    path, where = record["output"]["path"], _whereabouts(record)
+    path, where = record["output"]["path"], whereabouts(record)
     return f"its shim was killed before all was copied to {path}; {where}"
 
 
-def _whereabouts(record: Message) -> str:
+def whereabouts(record: Message) -> str:
+    """For people."""
     return f"it lies in {' and '.join(paths_of(record['shares']))}"
 
 
@@ -185,10 +203,8 @@ def _has_result(directory: str, record: Message, until_s: float) -> bool:
     if shim.get("boot_id") != read_boot_id():
         return False
     came = read_manifest(directory, "in")
-    if came is not None:
-        stage = read_json(os.path.join(directory, STAGE_FILE)) or {}
-        if len(came.copied) < stage.get("total_files", 1):
-            return False  # its command has never begun
+    if came is not None and not came.is_whole:
+        return False  # its command has never begun
     for place, share in enumerate(record["shares"]):
 
         def is_known(name: str, found: os.stat_result, place: int = place) -> bool:

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from iodaemon.backend.linux import scratch_work
+from iodaemon.backend.linux import salvage, scratch_work
 from iodaemon.backend.linux.aside import Aside
 from iodaemon.backend.linux.directory import JobDirectories
+from iodaemon.backend.linux.manifest import is_unfinished
 from iodaemon.backend.linux.protocol import (
     FREED_FILE,
     SCRATCH_FILE,
@@ -27,6 +28,8 @@ from iodaemon.backend.linux.scratch import find_need
 _MOST: Final = 8
 """Removed at one time."""
 _MOST_OF_A_DISK: Final = 2
+_MOST_COPIES: Final = 4
+"""Copied out at one time, of jobs that have ended."""
 _LOOK_S: Final = 0.1
 """Between looks at a job whose shim is gone, and whose processes are not."""
 _FIRST_RETRY_S: Final = 5.0
@@ -46,6 +49,8 @@ class _Entry:
         self.disks: list[str] = []
         self.due_s = 0.0
         self.retry_s = _FIRST_RETRY_S
+        self.wants_copy = self.is_swept = False
+        self.is_copying = False
         self.asked: list[tuple[object, object, Answer]] = []
 
 
@@ -143,13 +148,29 @@ class ScratchDesk:
         Raises:
             OSError: that cannot be written down.
         """
+        if (entry := self._entries.get(key)) is not None:
+            self._note_freed(key)
+            entry.wants_copy = entry.is_swept = False
+            self._hurry(entry)
+
+    def copy(self, key: str) -> None:
+        """What was kept of an ended job is to be copied out once more; then it goes."""
         entry = self._entries.get(key)
-        if entry is None:
-            return
+        if entry is not None and entry.report["state"] == "kept":
+            entry.wants_copy = True
+            self._hurry(entry)
+            entry.report = {**entry.report, "state": "copying", "because": ""}
+
+    def _hurry(self, entry: _Entry) -> None:
+        entry.due_s, entry.retry_s = 0.0, _FIRST_RETRY_S
+        if entry.work is not None and not entry.disks:  # nothing is being removed yet
+            entry.work.close()
+            entry.work, entry.is_copying = None, False
+
+    def _note_freed(self, key: str) -> None:
         directory = self._directories.of(key)
         os.close(os.open(os.path.join(directory, FREED_FILE), os.O_WRONLY | os.O_CREAT, 0o600))
         sync_directory(directory)
-        entry.due_s, entry.retry_s = 0.0, _FIRST_RETRY_S
 
     def patience_s(self) -> float | None:
         """How long there is nothing to do; None: until somebody says something."""
@@ -173,8 +194,12 @@ class ScratchDesk:
             self._set(key, entry, {"state": "removed", "because": ""})
         elif self._is_alive(key):
             entry.due_s = time.monotonic() + _LOOK_S
+        elif entry.wants_copy and record["output"] is not None:
+            self._copy(key, entry)
         elif need := find_need(directory):
             self._keep(key, entry, need)
+        elif self._sweep(key, entry):
+            entry.due_s = time.monotonic() + _LOOK_S
         else:
             disks = [share["path"] for share in record["shares"]]
             busy = [path for e in self._entries.values() if e.work for path in e.disks]
@@ -186,6 +211,23 @@ class ScratchDesk:
             entry.disks = disks if entry.work else []
             entry.due_s = time.monotonic() + _LOOK_S
             self._set(key, entry, {**entry.report, "state": "removing", "because": ""})
+
+    def _copy(self, key: str, entry: _Entry) -> None:
+        entry.due_s = time.monotonic() + _LOOK_S
+        if sum(each.is_copying for each in self._entries.values()) < _MOST_COPIES:
+            work = functools.partial(salvage.copy, self._directories.of(key))
+            entry.work = self._begin(key, work)
+            entry.is_copying = entry.work is not None
+            entry.is_swept = False
+
+    def _sweep(self, key: str, entry: _Entry) -> bool:
+        """Once of each: what was killed while it copied out left halves in the output."""
+        directory = self._directories.of(key)
+        if entry.is_swept or entry.work is not None or not is_unfinished(directory, "out"):
+            return False
+        entry.is_swept = True
+        entry.work = self._begin(key, functools.partial(salvage.sweep, directory))
+        return True
 
     def _begin(self, key: str, work: Callable[[int], None]) -> Aside | None:
         try:
@@ -204,7 +246,13 @@ class ScratchDesk:
                 self._set(key, entry, {"because": "", **word})
             return
         if word is None:
-            entry.work = None  # it was killed, or has said what there is to say
+            entry.work, entry.disks = None, []  # it was killed, or has said what there is to say
+            if entry.is_copying:
+                self._end_copy(key, entry, "what copied it out was killed")
+        elif word.get("state") == "copied":
+            self._end_copy(key, entry, "")
+        elif entry.is_copying:
+            self._end_copy(key, entry, str(word.get("because") or word.get("error")))
         elif word.get("state") == "removed":
             self._set(key, entry, {**word, "because": ""})
         elif word.get("state") == "kept":
@@ -212,10 +260,19 @@ class ScratchDesk:
         elif "error" in word:
             self._keep(key, entry, str(word["error"]))
 
+    def _end_copy(self, key: str, entry: _Entry, because: str) -> None:
+        entry.wants_copy = entry.is_copying = False
+        if because:
+            self._keep(key, entry, because)
+        else:
+            self._note_freed(key)
+            entry.due_s = 0.0
+
     def _keep(self, key: str, entry: _Entry, because: str) -> None:
         entry.due_s = time.monotonic() + entry.retry_s
         entry.retry_s = min(2 * entry.retry_s, _LAST_RETRY_S)
         self._set(key, entry, {**entry.report, "state": "kept", "because": because})
+        self._sweep(key, entry)
 
     def _set(self, key: str, entry: _Entry, report: Message) -> None:
         entry.report = report

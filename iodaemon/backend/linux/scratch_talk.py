@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from iodaemon.backend.linux.link import KeeperLink
@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 30.0
 """Until a keeper that could not answer is asked again."""
+Wish = Mapping[str, bool]
+"""``free`` what was kept, or ``copy`` it out first."""
+_NONE: Final[Wish] = {"free": False}
 _NO_SUCH_VERB: Final = "has no verb"
 
 
@@ -45,12 +48,13 @@ class ScratchTalk:
 
     def follow(self, job_id: JobId, attempt: int) -> None:
         """Tell of the directories of an attempt that has been started."""
-        self._begin(job_id, attempt, known="held", is_wanted=False)
+        self._begin(job_id, attempt, known="held", wish=_NONE)
 
     def free(self, free: Free) -> None:
-        """Tell when they are gone; with ``is_wanted`` those go as well that had to be kept."""
-        known = "kept" if free.is_wanted else ""
-        self._begin(free.job_id, free.attempt, known=known, is_wanted=free.is_wanted)
+        """Tell when they are gone; if that is wanted those go as well that had to be kept."""
+        known = "kept" if free.is_wanted or free.copies else ""
+        wish = {"free": free.is_wanted, **({"copy": True} if free.copies else {})}
+        self._begin(free.job_id, free.attempt, known=known, wish=wish)
 
     def close(self) -> None:
         """Ask no more."""
@@ -58,10 +62,10 @@ class ScratchTalk:
             task.cancel()
         self._tasks.clear()
 
-    def _begin(self, job_id: JobId, attempt: int, *, known: str, is_wanted: bool) -> None:
+    def _begin(self, job_id: JobId, attempt: int, *, known: str, wish: Wish) -> None:
         if (before := self._tasks.pop(job_id, None)) is not None:
             before.cancel()
-        talk = self._talk(job_id, attempt, known, is_wanted=is_wanted)
+        talk = self._talk(job_id, attempt, known, wish)
         task = self._tasks[job_id] = asyncio.get_running_loop().create_task(talk)
         task.add_done_callback(lambda done: self._done(job_id, done))
 
@@ -73,9 +77,9 @@ class ScratchTalk:
             context = {"message": "scratch task failed", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
 
-    async def _talk(self, job_id: JobId, attempt: int, known: str, *, is_wanted: bool) -> None:
+    async def _talk(self, job_id: JobId, attempt: int, known: str, wish: Wish) -> None:
         while True:
-            asked = {"job": job_id, "attempt": attempt, "known": known, "free": is_wanted}
+            asked = {"job": job_id, "attempt": attempt, "known": known, **wish}
             try:
                 report = await self._link.ask("scratch", **asked)
             except BackendError as error:
@@ -84,7 +88,7 @@ class ScratchTalk:
                     await asyncio.sleep(_AGAIN_S)
                     continue
                 report = {"state": "removed"}  # it never made any
-            is_wanted, known = False, str(report["state"])
+            wish, known = _NONE, str(report["state"])
             if (event := self._event(job_id, attempt, report)) is not None:
                 self._post(event)
             if known == "removed":

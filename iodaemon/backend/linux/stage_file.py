@@ -65,7 +65,7 @@ def _copy(read: int, write: int, source: str, on_bytes: Callable[[int], None]) -
     if stat.S_ISREG(before.st_mode):
         digest, size_bytes = _pour(read, write, on_bytes)
     after = os.fstat(read)
-    if _version(before) != _version(after) or size_bytes != after.st_size:
+    if version(before) != version(after) or size_bytes != after.st_size:
         raise StageError(f"{source!a} changed while it was copied")
     os.ftruncate(write, size_bytes)
     os.fchmod(write, before.st_mode & 0o777)
@@ -128,7 +128,8 @@ def _pour(read: int, write: int, on_bytes: Callable[[int], None]) -> tuple[str, 
     return digest.hexdigest(), size_bytes
 
 
-def _version(found: os.stat_result) -> tuple[int, int, int]:
+def version(found: os.stat_result) -> tuple[int, int, int]:
+    """What is another where a file has changed."""
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 

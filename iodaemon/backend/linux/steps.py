@@ -19,7 +19,7 @@ from typing import Final, NoReturn
 from iodaemon.backend.linux import launch as launching
 from iodaemon.backend.linux import scratch
 from iodaemon.backend.linux.freezer import Freezer
-from iodaemon.backend.linux.manifest import Manifest, open_manifest
+from iodaemon.backend.linux.manifest import Manifest, open_manifest, try_lock
 from iodaemon.backend.linux.protocol import STAGE_FILE, Message, encode, write_json
 from iodaemon.fault import reach
 
@@ -28,7 +28,21 @@ STAGE_FAILED: Final = 74
 _STAGING: Final = b"staging\n"
 _CHUNK_BYTES: Final = 65536
 _HEARD: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""A step ends by these, as a command would."""
+"""A step ends by these, as a command would; its halves go first."""
+
+
+class _ToldError(BaseException):
+    """The step was told to end; what it has only half done goes first."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    for each in _HEARD:
+        signal.signal(each, signal.SIG_IGN)
+    raise _ToldError(number)
 
 
 class News:
@@ -115,7 +129,11 @@ class Steps:
             return None
         output = None
         if self._output is not None:
-            output = {"path": self._output, "on": "always" if self._is_always else "success"}
+            output = {
+                "path": self._output,
+                "on": "always" if self._is_always else "success",
+                **{name: self.launch.get(name) for name in ("min_uid", "umask")},
+            }
         uid = self.launch["uid"] if launching.has_submitter(self.launch) else os.geteuid()
         try:
             scratch.make(self._directory, self._shares, uid, output)
@@ -227,17 +245,25 @@ class Steps:
 
     def _copy_out(self, books: list[int], news: int) -> None:
         stage = _load()
+        if not try_lock(books[1]):
+            raise stage.StageError("it is being copied just now")
         came, manifest = map(Manifest, books)
         assert self._output is not None
         paths = scratch.paths_of(self._shares)
-        stage.copy_out(paths, self._output, came, manifest, lambda word: _try_to_tell(news, word))
+        output = stage.Output(self._output, self._shares[0]["name"])
+        stage.copy_out(paths, output, came, manifest, lambda word: _try_to_tell(news, word))
         reach("stage.out_done")
 
     def _run(self, news: int, work: Callable[[], None]) -> None:
-        for number in _HEARD:
-            signal.signal(number, signal.SIG_DFL)
         try:
+            for number in _HEARD:
+                signal.signal(number, _end)
             work()
+            for number in _HEARD:
+                signal.signal(number, signal.SIG_DFL)
+        except _ToldError as told:
+            signal.signal(told.number, signal.SIG_DFL)
+            os.kill(os.getpid(), told.number)
         except BaseException as error:  # noqa: BLE001 - nothing may go on in its place
             text = str(error) if isinstance(error, OSError | _load().StageError) else repr(error)
             with contextlib.suppress(OSError):

@@ -1,0 +1,69 @@
+"""How far a step of staging is, and what of it an earlier try has done. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from iodaemon.backend.linux.manifest import Copied
+from iodaemon.backend.linux.stage_file import hash_file
+
+_TELL_S: Final = 1.0
+_BLOCK_BYTES: Final = 512
+"""Of ``ru_inblock`` and ``ru_oublock``, whatever the disk's are."""
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+class Progress:
+    """Counts, and tells about it at most once a second."""
+
+    def __init__(self, step: str, tell: Tell) -> None:
+        self._step = step
+        self._tell = tell
+        self._next_s = 0.0
+        self._moved_before = _moved_bytes()
+        self.total_bytes = self.total_files = self.bytes = self.files = self.others = 0
+        self.left_bytes = 0
+
+    def add(self, size_bytes: int = 0, files: int = 0) -> None:
+        """So much more is there."""
+        self.bytes += size_bytes
+        self.files += files
+        if time.monotonic() >= self._next_s:
+            self.report()
+
+    def leave(self, size_bytes: int) -> None:
+        """A file is dealt with, and need not be copied."""
+        self.left_bytes += size_bytes
+        self.add(size_bytes, 1)
+
+    def report(self) -> None:
+        """Tell now."""
+        self._next_s = time.monotonic() + _TELL_S
+        names = ("bytes", "total_bytes", "files", "total_files", "others", "left_bytes")
+        counts = {name: getattr(self, name) for name in names}
+        moved = _moved_bytes() - self._moved_before
+        self._tell({"step": self._step, **counts, "moved_bytes": moved})
+
+
+def _moved_bytes() -> int:
+    """What this process has read from disks and written, as /proc/PID/io has it (getrusage(2))."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return (used.ru_inblock + used.ru_oublock) * _BLOCK_BYTES
+
+
+def is_there(known: Copied, path: str, source: os.stat_result) -> bool:
+    """True where an earlier try copied this very version, and the copy is still what it was."""
+    if (known.size_bytes, known.mtime_ns) != (source.st_size, source.st_mtime_ns):
+        return False
+    try:
+        copy = os.stat(path, follow_symlinks=False)
+        if (copy.st_size, copy.st_mtime_ns) != (known.size_bytes, known.mtime_ns):
+            return False
+        return hash_file(path, from_disk=False) == known.digest
+    except OSError:
+        return False
