@@ -414,7 +414,8 @@ def foreign(path):
 
 def damage_record(path):
     db = sqlite3.connect(path)
-    db.execute("INSERT INTO job VALUES (1, 0, 'PENDING', NULL, '', '{')")
+    columns = "id, uid, state, environment_id, record"
+    db.execute(f"INSERT INTO job ({columns}) VALUES (1, 0, 'PENDING', '', '{{')")
     db.commit()
     db.close()
 
