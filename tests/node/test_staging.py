@@ -255,6 +255,21 @@ def test_a_job_can_be_cancelled_while_its_input_is_copied(jobs, data):
     assert "" == jobs.output()
 
 
+def test_input_that_was_cut_off_is_never_copied_out_as_a_result(jobs, data):
+    """Not over the input itself either, where that is the output as well."""
+    (data / "in" / "a").write_bytes(os.urandom(3 * MIB))
+    before = digest(data / "in" / "a")
+    jobs.arm("stage.piece", number=19)
+    jobs.start("true", staging=staging(data, on="always", output=str(data / "in")))
+    jobs.stopped_at("stage.piece")
+    jobs.line.ask("kill", **KEY, signal=15)
+    status = jobs.keeper.status()
+    jobs.await_scratch("removed")
+
+    assert {"code": None, "signal": 15} == status["exit"]
+    assert before == digest(data / "in" / "a")
+
+
 def test_copying_stands_still_with_the_job_and_goes_on_with_it(own_jobs):
     place = own_jobs.keeper.root / "data"
     place.mkdir()

@@ -80,7 +80,9 @@ class News:
         if "failed" in word:
             self.problem = str(word["failed"])
             return
-        self._told[str(word.get("step"))] = word
+        self._told["came" if "came" in word else str(word.get("step"))] = word
+        if "came" in word:
+            return
         with contextlib.suppress(OSError):  # nobody will miss one
             write_json(os.path.join(self._directory, STAGE_FILE), word, durable=False)
 
@@ -148,6 +150,7 @@ class Steps:
         targets = list(map(stage.Target, paths, sizes))
         assert self._input is not None
         stage.copy_in(self._input, targets, Manifest(book), _teller(news))
+        _teller(news)({"came": True})
         reach("stage.in_done")
 
     # -- in the shim ------------------------------------------------------------------------------
@@ -159,8 +162,9 @@ class Steps:
         return News(fd, self._directory, self._told, data.removeprefix(_STAGING))
 
     def wants_out(self, *, is_success: bool) -> bool:
-        """True where what the job left is to be copied out."""
-        return self._output is not None and (is_success or self._is_always)
+        """True where what the job left is to be copied out: never what came only in part."""
+        has_come = self._input is None or "came" in self._told
+        return self._output is not None and has_come and (is_success or self._is_always)
 
     def begin_out(self, freezer: Freezer) -> tuple[int, News]:
         """Fork what copies it out.
