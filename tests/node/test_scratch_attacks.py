@@ -2,8 +2,11 @@
 
 import contextlib
 import fcntl
+import json
 import os
+import selectors
 import signal
+import socket
 import stat
 import struct
 import subprocess
@@ -18,6 +21,8 @@ from mounting import make_file_system, mount
 from scratching import both_disks, disks, jobs, left, needs_root, share
 
 from iodaemon.backend.linux import beneath
+from iodaemon.backend.linux.directory import JobDirectories
+from iodaemon.backend.linux.scratch_desk import ScratchDesk
 from iodaemon.backend.linux.scratch_tree import (
     KeptError,
     UnfinishedError,
@@ -253,19 +258,29 @@ def test_directories_that_become_links_while_they_are_removed_lead_nowhere(store
     assert "before" == (precious / "file").read_text()
 
 
-def test_who_fills_a_directory_that_is_being_removed_takes_no_longer_than_a_turn(store):
+def test_who_fills_a_directory_from_within_fills_it_no_more_once_it_is_entered(store):
     with other(FILLS, store / "tree", NOBODY.pw_uid) as process:
-        began_s = time.monotonic()
-        with contextlib.suppress(UnfinishedError, KeptError):
-            remove(store, 1.0)
-        took_s = time.monotonic() - began_s
-        mode = (store / "tree").stat().st_mode if (store / "tree").exists() else 0o40700
+        remove(store)
+        is_at_it = process.poll() is None
         process.kill()
-    remove(store)
 
-    assert took_s < 3.0
-    assert 0o700 == stat.S_IMODE(mode)
+    assert is_at_it
     assert [] == list(store.iterdir())
+
+
+def test_a_directory_that_could_not_be_removed_is_closed_to_who_is_in_it(store):
+    point = store / "tree" / "sub" / "point"
+    point.mkdir(parents=True)
+    os.chown(point.parent, NOBODY.pw_uid, NOBODY.pw_gid)
+    mount("-t", "tmpfs", "none", str(point))
+    try:
+        with pytest.raises(KeptError):
+            remove(store)
+        found = point.parent.stat()
+    finally:
+        subprocess.run(["umount", point], check=True)
+
+    assert (0, 0o40700) == (found.st_uid, found.st_mode)
 
 
 def test_a_file_of_several_names_is_measured_once(store):
@@ -364,6 +379,68 @@ def test_a_hundred_thousand_files_hold_up_no_other_job(jobs, large_disk):
     assert len(waits) > 10
     assert sorted(waits)[len(waits) // 2] < 0.05
     assert max(waits) < 2.0
+
+
+class Hanging:
+    """Removals that never end; how often a job is looked at."""
+
+    def __init__(self, place):
+        self.looks = []
+        for number in range(6):
+            (place / f"{number}.1").mkdir()
+            shares = [{"path": "/disk", "size": 1, "name": "x", "project": 1, "store": "y"}]
+            record = {"uid": 65534, "output": None, "shares": shares}
+            (place / f"{number}.1" / "scratch.json").write_text(json.dumps(record))
+        self._selector = selectors.DefaultSelector()
+        directories = JobDirectories(str(place))
+        self.desk = ScratchDesk(directories, self._selector, self._fork, self._is_alive)
+        self.desk.take_over(set())
+
+    def _is_alive(self, key):
+        self.looks.append(key)
+
+    def _fork(self):
+        pid = os.fork()
+        while pid == 0:
+            signal.pause()
+        return pid
+
+    def end_one(self):
+        """The one that was begun first ends without a word, as when its turn is over."""
+        next(iter(self._selector.get_map().values())).fileobj.shutdown(socket.SHUT_RD)
+        self._selector.select()[0][0].data()
+
+    def close(self):
+        while self._selector.get_map():
+            self.end_one()
+        self._selector.close()
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                os.wait()
+
+
+@pytest.fixture
+def hanging(tmp_path):
+    found = Hanging(tmp_path)
+    yield found
+    found.close()
+
+
+def test_who_had_a_turn_at_a_disk_waits_until_all_others_had_one(hanging):
+    for _ in range(7):
+        hanging.desk.look()
+        hanging.end_one()
+        time.sleep(0.1)
+
+    assert [f"{number}.1" for number in (2, 3, 4, 5, 0, 1)] == hanging.looks[6:]
+
+
+def test_jobs_that_wait_for_their_turn_at_a_disk_are_not_looked_at(hanging):
+    hanging.desk.look()
+    time.sleep(0.1)
+    hanging.desk.look()
+
+    assert 6 == len(hanging.looks)
 
 
 def test_the_keeper_is_no_slower_while_a_disk_does_not_answer(jobs):

@@ -45,6 +45,7 @@ class _Entry:
         self.work: Aside | None = None
         self.disks: list[str] = []
         self.due_s = 0.0
+        self.turn_s = 0.0
         self.retry_s = _FIRST_RETRY_S
         self.asked: list[tuple[object, object, Answer]] = []
 
@@ -113,7 +114,7 @@ class ScratchDesk:
         if entry.work is not None:
             entry.work.close()
             entry.work = None
-        self._look_at(key, entry)
+        entry.due_s = 0.0
 
     def ask(self, key: str, client: object, known: object, answer: Answer) -> None:
         """Answer with what there is, once its state is another than the one that is known."""
@@ -159,33 +160,41 @@ class ScratchDesk:
         return max(_LOOK_S, min(waiting) - time.monotonic())
 
     def look(self) -> None:
-        """Begin what is due."""
+        """Begin what is due, first who has had no turn for longest."""
         now_s = time.monotonic()
-        for key, entry in list(self._entries.items()):
-            if not entry.is_live and entry.work is None and entry.due_s <= now_s:
-                self._look_at(key, entry)
+        ended = [each for each in self._entries.items() if not each[1].is_live]
+        at_work = [entry.disks for _, entry in ended if entry.work is not None]
+        due = [each for each in ended if each[1].work is None and each[1].due_s <= now_s]
+        for key, entry in sorted(due, key=lambda each: each[1].turn_s):
+            if _is_full(at_work, entry.disks):
+                entry.due_s = now_s + _LOOK_S
+            else:
+                self._look_at(key, entry, at_work)
 
-    def _look_at(self, key: str, entry: _Entry) -> None:
+    def _look_at(self, key: str, entry: _Entry, at_work: list[list[str]]) -> None:
         """Remove what an ended job had, if nobody is left in it, nor needs it."""
         directory = self._directories.of(key)
         record = read_json(os.path.join(directory, SCRATCH_FILE))
         if record is None:
             self._set(key, entry, {"state": "removed", "because": ""})
-        elif self._is_alive(key):
+            return
+        entry.disks = [share["path"] for share in record["shares"]]
+        if self._is_alive(key):
             entry.due_s = time.monotonic() + _LOOK_S
         elif need := find_need(directory):
             self._keep(key, entry, need)
         else:
-            disks = [share["path"] for share in record["shares"]]
-            busy = [path for e in self._entries.values() if e.work for path in e.disks]
-            is_busy = any(busy.count(disk) >= _MOST_OF_A_DISK for disk in disks)
-            if is_busy or sum(bool(e.disks) for e in self._entries.values() if e.work) >= _MOST:
-                entry.due_s = time.monotonic() + _LOOK_S
-                return
-            entry.work = self._begin(key, functools.partial(scratch_work.remove, directory))
-            entry.disks = disks if entry.work else []
             entry.due_s = time.monotonic() + _LOOK_S
-            self._set(key, entry, {**entry.report, "state": "removing", "because": ""})
+            if not _is_full(at_work, entry.disks):
+                self._remove(key, entry, at_work)
+
+    def _remove(self, key: str, entry: _Entry, at_work: list[list[str]]) -> None:
+        work = functools.partial(scratch_work.remove, self._directories.of(key))
+        entry.turn_s = time.monotonic()
+        entry.work = self._begin(key, work)
+        if entry.work is not None:
+            at_work.append(entry.disks)
+        self._set(key, entry, {**entry.report, "state": "removing", "because": ""})
 
     def _begin(self, key: str, work: Callable[[int], None]) -> Aside | None:
         try:
@@ -229,3 +238,9 @@ class ScratchDesk:
                 answer(report)
             else:
                 entry.asked.append((client, known, answer))
+
+
+def _is_full(at_work: list[list[str]], disks: list[str]) -> bool:
+    """Whether no more may begin now on these disks."""
+    busy = [disk for each in at_work for disk in each]
+    return len(at_work) >= _MOST or any(busy.count(disk) >= _MOST_OF_A_DISK for disk in disks)

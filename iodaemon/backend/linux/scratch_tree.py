@@ -66,7 +66,7 @@ class _Level:
 def remove_tree(parent: int, name: str, until_s: float) -> None:
     """Remove the directory of this name and all below it; harmless where there is none.
 
-    First nobody may enter it any more. Who is in it already may go on, and is outrun or outlasted.
+    First nobody may enter it any more. Who is in it already may go on in what was not entered yet.
 
     Args:
         parent: an open directory of the caller's own.
@@ -144,9 +144,9 @@ def _enter(parent: int, name: str) -> _Level:
             raise
         _allow(parent, name)
         fd = open_directory(parent, name)
-    if os.geteuid() != 0:  # one's own directory may be closed to oneself
-        with contextlib.suppress(OSError):
-            os.fchmod(fd, 0o700)
+    with contextlib.suppress(OSError):  # also who is in it makes nothing there any more
+        os.fchmod(fd, 0o700)
+        os.fchown(fd, os.geteuid(), -1)
     return _Level(fd, name)
 
 
