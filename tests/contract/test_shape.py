@@ -35,6 +35,7 @@ KEEPER_MODULES = (
     *("protocol", "means", "scope", "service", "account", "fence"),
     *("adopted", "aside", "beneath", "quota", "scratch", "scratch_desk", "scratch_tree"),
     *("scratch_work", "steps", "stage", "stage_file", "manifest"),
+    *("traced", "trouble"),
 )
 HEAVY = ("aiohttp", "msgspec", "psutil", "pyudev", "sqlite3", "asyncio")
 """What the command line must not wait for."""

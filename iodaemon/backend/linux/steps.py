@@ -107,8 +107,9 @@ class Steps:
         self._input: str | None = staging.get("input")
         self._output: str | None = staging.get("output")
         self._is_always = staging.get("on") == "always"
-        environment = {**launch["environment"], **scratch.environment_of(self._shares)}
-        self.launch: launching.Launch = {**launch, "environment": environment}
+        self.launch: launching.Launch = launch
+        if told := scratch.environment_of(self._shares):
+            self.launch = {**launch, "environment": {**launch["environment"], **told}}
 
     def make(self) -> Message | None:
         """Make the directories; what is in the way, as a status that holds the job back."""
