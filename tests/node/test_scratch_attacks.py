@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from harness import until
-from keeping import NOBODY
+from keeping import NOBODY, ServiceKeeper
 from mounting import make_file_system, mount
 from scratching import both_disks, disks, jobs, left, needs_root, share
 
@@ -381,6 +382,21 @@ def test_a_hundred_thousand_files_hold_up_no_other_job(jobs, large_disk):
     assert max(waits) < 2.0
 
 
+class WithFewFiles(ServiceKeeper):
+    """May have no more open files than this, but for itself."""
+
+    def prefix(self, command):
+        return ["prlimit", "--nofile=48:4096", *command]
+
+
+def test_a_keeper_may_open_as_many_files_as_its_hard_limit_says():
+    with WithFewFiles("signals") as keeper:
+        keeper.begin()
+        limits = resource.prlimit(keeper.process.pid, resource.RLIMIT_NOFILE)
+
+    assert (4096, 4096) == limits
+
+
 class Hanging:
     """Removals that never end; how often a job is looked at."""
 
@@ -461,6 +477,20 @@ def test_the_keeper_is_no_slower_while_a_disk_does_not_answer(jobs):
     assert "removing" == report["state"]
     assert second["alive"]
     assert 0 == ended["exit"]["code"]
+
+
+def test_a_job_whose_record_cannot_be_read_is_kept_and_others_go_on(hanging, tmp_path):
+    """As where the keeper can open no more files."""
+    record = tmp_path / "0.1" / "scratch.json"
+    record.unlink()
+    record.mkdir()
+    hanging.desk.look()
+    told = []
+    hanging.desk.ask("0.1", None, None, told.append)
+
+    assert "kept" == told[0]["state"]
+    assert "cannot be read" in told[0]["because"]
+    assert 5 == len(hanging.looks)
 
 
 def stopped_children(pid):

@@ -169,7 +169,13 @@ class ScratchDesk:
             if _is_full(at_work, entry.disks):
                 entry.due_s = now_s + _LOOK_S
             else:
-                self._look_at(key, entry, at_work)
+                self._try(key, entry, at_work)
+
+    def _try(self, key: str, entry: _Entry, at_work: list[list[str]]) -> None:
+        try:
+            self._look_at(key, entry, at_work)
+        except OSError as error:  # nothing of one job may end all jobs' keeper
+            self._keep(key, entry, f"its directory cannot be read ({error.strerror}); tried again")
 
     def _look_at(self, key: str, entry: _Entry, at_work: list[list[str]]) -> None:
         """Remove what an ended job had, if nobody is left in it, nor needs it."""
