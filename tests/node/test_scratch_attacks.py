@@ -1,6 +1,7 @@
 """What a user may lay into a directory that root will remove: nothing outside is touched."""
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -161,7 +162,7 @@ def test_what_is_mounted_within_is_not_entered_and_the_rest_goes(store, precious
 
     assert ["point"] == rest
     assert "before" == inside
-    assert 2 == usage.files
+    assert (2, False) == (usage.files, usage.is_all)
     assert [] == list(store.iterdir())
 
 
@@ -184,7 +185,7 @@ def test_directories_that_nobody_may_read_go_as_well(store):
     usage = measure(store)
     remove(store)
 
-    assert 2 == usage.files
+    assert (2, True) == (usage.files, usage.is_all)
     assert [] == list(store.iterdir())
 
 
@@ -206,7 +207,23 @@ def test_a_tree_deeper_than_paths_and_descriptors_go_is_removed(store, depth):
     remove(store)
 
     assert [] == list(store.iterdir())
-    assert not usage.is_all
+    assert (depth + 1, True) == (usage.files, usage.is_all)
+
+
+def test_a_deep_tree_that_cannot_be_moved_is_removed_all_the_same(store, monkeypatch):
+    """As below a directory that is encrypted with a key that is gone: ENOKEY."""
+    subprocess.run([sys.executable, "-c", DEEP, store / "tree", "40"], check=True)
+    moves = []
+
+    def refuse(*names, **_):
+        moves.append(names)
+        raise OSError(errno.ENOKEY, os.strerror(errno.ENOKEY))
+
+    monkeypatch.setattr(os, "rename", refuse)
+    remove(store)
+
+    assert [] == list(store.iterdir())
+    assert moves
 
 
 def test_what_is_immutable_is_kept_and_named(store):
@@ -322,6 +339,31 @@ def test_a_mount_in_a_jobs_directory_is_told_and_the_directory_goes_once_it_is_g
     assert "something is mounted at 'm' in it; unmount that" in report["because"]
     assert str(point.parent) in report["because"]
     assert "before" == (precious / "file").read_text()
+
+
+def test_a_directory_that_is_hidden_by_a_mount_counts_as_over(jobs, precious):
+    jobs.start("sleep 600")
+    mount("--bind", str(precious), str(jobs.place()))
+    try:
+        report = jobs.await_scratch("over")
+    finally:
+        subprocess.run(["umount", jobs.place()], check=True)
+        jobs.line.ask("kill", job=1, attempt=1, signal=9)
+
+    assert not report["is_all"]
+
+
+def test_a_mounted_file_is_not_measured(store, precious):
+    (store / "tree" / "file").touch()
+    (precious / "file").write_bytes(b"x" * 1_000_000)
+    mount("--bind", str(precious / "file"), str(store / "tree" / "file"))
+    try:
+        usage = measure(store)
+    finally:
+        subprocess.run(["umount", store / "tree" / "file"], check=True)
+
+    assert not usage.is_all
+    assert usage.size_bytes < 1_000_000
 
 
 def test_a_user_who_is_still_inside_when_the_job_has_ended_is_shut_out(jobs):

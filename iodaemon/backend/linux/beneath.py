@@ -18,6 +18,7 @@ _SYS_OPENAT2: Final = 437  # the same on every architecture, Linux 5.6
 _HOW: Final = struct.Struct("QQQ")  # struct open_how: flags, mode, resolve
 _RESOLVE: Final = 0x01 | 0x02 | 0x04 | 0x08
 """RESOLVE_NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS and _BENEATH of include/uapi/linux/openat2.h."""
+_NODE: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NOT_THERE: Final = frozenset({errno.ENOSYS, errno.EPERM})
 """An older kernel, or a filter (seccomp) that does not know the call."""
@@ -32,15 +33,28 @@ def open_directory(parent: int, name: str) -> int:
     Raises:
         OSError: EXDEV: something is mounted there; ELOOP, ENOTDIR: it is no directory.
     """
+    return _open(parent, name, _FLAGS)
+
+
+def open_node(parent: int, name: str) -> int:
+    """Likewise whatever has this name, itself, for ``fstat``.
+
+    Raises:
+        OSError: EXDEV: something is mounted there.
+    """
+    return _open(parent, name, _NODE)
+
+
+def _open(parent: int, name: str, flags: int) -> int:
     if "/" in name or name in ("", ".", ".."):
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), name)
-    how = _HOW.pack(_FLAGS, 0, _RESOLVE)
+    how = _HOW.pack(flags, 0, _RESOLVE)
     fd, error = system_call(_SYS_OPENAT2, parent, os.fsencode(name), how, len(how))
     if fd >= 0:
         return fd
     if error not in _NOT_THERE:
         raise OSError(error, os.strerror(error), name)
-    fd = os.open(name, _FLAGS, dir_fd=parent)
+    fd = os.open(name, flags, dir_fd=parent)
     if mount_of(fd) != mount_of(parent):
         os.close(fd)
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), name)

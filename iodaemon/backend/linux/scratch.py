@@ -279,4 +279,4 @@ def _explain(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-__all__ = ["KeptError", "ScratchError", "UnfinishedError"]
+__all__ = ["KeptError", "ScratchError", "UnfinishedError", "Usage"]
