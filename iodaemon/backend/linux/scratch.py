@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import stat
 from typing import Any, Final
@@ -41,6 +42,8 @@ from iodaemon.fault import reach
 STORE: Final = ".iodaemon"
 _ID: Final = "id"
 """A file in it by which a file system is known again, whatever is mounted where."""
+_ID_BYTES: Final = 4096
+"""More than that has."""
 _OPEN: Final = 0o022
 """Others may change what is in it."""
 
@@ -50,6 +53,10 @@ Shares = list[dict[str, Any]]
 
 class ScratchError(Exception):
     """No directory can be had on a disk; one line that says why and what to do."""
+
+
+class _ElsewhereError(KeptError):
+    """The file system that it is on is not there, but another one that is ours."""
 
 
 def plan(key: str, asked: Shares) -> Shares:
@@ -112,18 +119,23 @@ def make(directory: str, shares: Shares, uid: int, output: Message | None) -> No
 def remove(directory: str, until_s: float) -> None:
     """Remove all that the job's directory says was made, and then that it says so.
 
+    Of a disk that was replaced it is forgotten, once somebody said that it may go.
+
     Raises:
         KeptError: not all can be removed.
         UnfinishedError: the time is up.
     """
     path = os.path.join(directory, SCRATCH_FILE)
     record = read_json(path)
+    is_freed = os.path.exists(os.path.join(directory, FREED_FILE))
     problems = []
     for share in () if record is None else record["shares"]:
         try:
             with contextlib.closing(_Store(share["path"])) as store:
                 store.remove(share, until_s)
         except (ScratchError, KeptError) as error:
+            if is_freed and isinstance(error, _ElsewhereError):
+                continue
             problems.append(f"{paths_of([share])[0]}: {error}")
         except OSError as error:
             problems.append(f"{paths_of([share])[0]}: {_explain(error)}")
@@ -198,7 +210,7 @@ class _Store:
         finally:
             os.close(fd)
         try:
-            _check(self.fd, f"{disk}/{STORE}", {os.geteuid()}, allow_sticky=False)
+            _check_store(self.fd, f"{disk}/{STORE}")
             if is_new:
                 os.fchmod(self.fd, 0o711)
         except BaseException:
@@ -213,15 +225,26 @@ class _Store:
         """What this very file system is known by; made where it has none."""
         path = f"/proc/self/fd/{self.fd}/{_ID}"
         try:
-            if not os.path.exists(path) and claim(path, {"id": os.urandom(16).hex()}):
+            if not os.path.lexists(path) and claim(path, {"id": os.urandom(16).hex()}):
                 sync_file(path)
                 sync_directory(f"/proc/self/fd/{self.fd}")
-            found = read_json(path)
-        except OSError as error:
-            raise ScratchError(f"{self._disk}: {error.strerror}") from error
-        if found is None:
-            raise ScratchError(f"{self._disk}/{STORE}/{_ID} is damaged; remove it")
-        return str(found["id"])
+            found = self._read_id()
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise ScratchError(f"{self._disk}/{STORE}/{_ID} is damaged; remove it") from error
+        return found
+
+    def _read_id(self) -> str:
+        """Nothing but a file of ours: no link is followed, no pipe waited for."""
+        fd = os.open(
+            _ID, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.fd
+        )
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+                raise ValueError("it is no file of ours")
+            return str(json.loads(os.read(fd, _ID_BYTES))["id"])
+        finally:
+            os.close(fd)
 
     def make(self, share: Message, uid: int) -> None:
         """The user's only at the end: until then nobody is in it."""
@@ -240,7 +263,10 @@ class _Store:
     def remove(self, share: Message, until_s: float) -> None:
         """Remove it, should it be there, and its limit."""
         if self.identify() != share["store"]:
-            raise KeptError("another file system is there now; mount the one that it is on")
+            raise _ElsewhereError(
+                "another file system is there now; mount the one that it is on, or 'iod scratch "
+                "remove' the job to have it forgotten"
+            )
         try:
             fd = open_directory(self.fd, share["name"])
         except FileNotFoundError:
@@ -269,6 +295,13 @@ def _check(fd: int, path: str, owners: set[int], *, allow_sticky: bool) -> None:
             f"{path} belongs to uid {found.st_uid}, mode {mode:04o}, so that others could change "
             f"what is in it: 'chown {me} {path}; chmod go-w {path}'"
         )
+
+
+def _check_store(fd: int, path: str) -> None:
+    """What another made may hold anything: to give it to us is not enough."""
+    if os.fstat(fd).st_uid != os.geteuid():
+        raise ScratchError(f"{path} was made by somebody else; move it away")
+    _check(fd, path, {os.geteuid()}, allow_sticky=False)
 
 
 def _explain(error: OSError) -> str:

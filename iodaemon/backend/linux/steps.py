@@ -119,6 +119,9 @@ class Steps:
         if self._output is not None:
             output = {"path": self._output, "on": "always" if self._is_always else "success"}
         uid = self.launch["uid"] if launching.has_submitter(self.launch) else os.geteuid()
+        if type(uid) is not int or uid < (self.launch.get("min_uid") or 0):
+            text = f"no scratch space is given to uid {uid!a}"
+            return {"never_ran": text, "exit_code": None, "of_user": True, "holds": True}
         try:
             scratch.make(self._directory, self._shares, uid, output)
         except (OSError, scratch.ScratchError) as error:
@@ -136,7 +139,14 @@ class Steps:
         return {"in": open_manifest(self._directory, "in")}
 
     def copy_in(self, books: dict[str, int], news: int) -> None:
-        """Copy the input in; on failure say why and exit. This process is the user by now."""
+        """Copy the input in; on failure say why and exit. This process is the user by now.
+
+        The directories, which root made, get the user's group: on some disks (grpid) all in them
+        has it.
+        """
+        for path in scratch.paths_of(self._shares):
+            with contextlib.suppress(OSError):
+                os.chown(path, -1, os.getegid())
         if self._input is None:
             return
         os.write(news, _STAGING)
