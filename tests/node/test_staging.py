@@ -308,6 +308,18 @@ def test_copying_out_that_is_killed_by_nobody_who_meant_the_job_goes_on(jobs, da
     assert ["1", "2", "3"] == names(data / "out")
 
 
+def test_a_result_is_copied_out_though_the_working_directory_is_gone(jobs, data):
+    (data / "work").mkdir()
+    os.chown(data / "work", NOBODY.pw_uid, NOBODY.pw_gid)
+    text = f"echo x > $IOD_SCRATCH/x; rmdir {data / 'work'}"
+    status = jobs.run(text, cwd=str(data / "work"), staging=staging(data, input=None))
+    jobs.await_scratch("kept", "removed")
+    jobs.scratch(free=True)
+
+    assert 0 == status["exit"]["code"]
+    assert ["x"] == names(data / "out")
+
+
 def test_copying_out_that_is_cancelled_keeps_the_data_and_fails_the_job(jobs, data):
     jobs.arm("stage.part", number=19)
     jobs.start("echo x > $IOD_SCRATCH/x", staging=staging(data, input=None))

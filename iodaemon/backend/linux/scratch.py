@@ -170,8 +170,10 @@ def find_need(directory: str) -> str:
     return need and f"{need}; it lies in {' and '.join(paths_of(record['shares']))}"
 
 
-def measure(share: Message, until_s: float) -> Usage:
-    """What is in the directory now.
+def measure(share: Message, until_s: float) -> tuple[Usage, int]:
+    """What is in the directory now; and what the quota counts, with deleted files that are open.
+
+    The latter need not be the job's: who owns a file elsewhere may give it to any project.
 
     Raises:
         OSError, ScratchError: it cannot be entered.
@@ -179,7 +181,7 @@ def measure(share: Message, until_s: float) -> Usage:
     with contextlib.closing(_Store(share["path"])) as store:
         usage = measure_tree(store.fd, share["name"], until_s)
         counted = quota.used_bytes(store.fd, share["project"]) or 0
-    return usage._replace(size_bytes=max(usage.size_bytes, counted))
+    return usage, counted
 
 
 class _Store:

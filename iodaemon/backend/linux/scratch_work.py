@@ -56,21 +56,24 @@ def watch(directory: str, line: int) -> None:
 def _measure(record: Message, last: dict[str, scratch.Usage], until_s: float) -> Message:
     """What all directories hold; where one cannot be entered now, it holds what it held last.
 
-    One on which something is mounted counts as over: what it hides is not to be known.
+    One on which something is mounted counts as over: what it hides is not to be known. What the
+    quota counts is told, and makes nobody over: others may add to it.
     """
-    is_over = False
+    is_over, used_bytes = False, 0
     for share in record["shares"]:
         before = last.get(share["name"], scratch.Usage(0, 0, is_all=True))
+        counted = 0
         try:
-            usage = scratch.measure(share, until_s)
+            usage, counted = scratch.measure(share, until_s)
         except (OSError, scratch.ScratchError) as error:
             usage = before._replace(is_all=False)
             is_over |= isinstance(error, OSError) and error.errno == errno.EXDEV
         last[share["name"]] = usage
+        used_bytes += max(usage.size_bytes, counted)
         is_over |= usage.size_bytes > share["size"]
     return {
         "state": "over" if is_over else "held",
-        "used_bytes": sum(usage.size_bytes for usage in last.values()),
+        "used_bytes": used_bytes,
         "files": sum(usage.files for usage in last.values()),
         "is_all": all(usage.is_all for usage in last.values()),
     }

@@ -226,13 +226,21 @@ class Steps:
             account = launching.find_submitter(self.launch)
             if account is not None:
                 launching.be_user(account)
-            os.chdir(self.launch["cwd"])
+            self._go_home()
             self._run(news, lambda: self._copy_out(books, news))
             os._exit(0)
         except (OSError, launching.LaunchError) as error:
             os.write(news, encode({"failed": str(error)}))
         finally:
             os._exit(STAGE_FAILED)
+
+    def _go_home(self) -> None:
+        """Where the command ran; whether that is still there matters to a relative path alone."""
+        try:
+            os.chdir(self.launch["cwd"])
+        except OSError:
+            if not os.path.isabs(self._output or ""):
+                raise
 
     def _copy_out(self, books: list[int], news: int) -> None:
         stage = _load()
