@@ -1,6 +1,7 @@
 """What a user may lay into a directory that root will remove: nothing outside is touched."""
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import json
@@ -140,6 +141,27 @@ def test_another_name_of_a_file_elsewhere_keeps_the_file(store, precious):
     remove(store)
 
     assert "before" == (precious / "file").read_text()
+
+
+@pytest.mark.parametrize("kind", ["directory", "file"])
+def test_what_a_user_mounted_by_fuse_is_unmounted_and_never_asked(store, kind):
+    """Nobody answers for it."""
+    point = store / "tree" / "point"
+    point.mkdir() if kind == "directory" else point.touch()
+    mode = "40000" if kind == "directory" else "100000"
+    with open("/dev/fuse", "r+b", buffering=0) as device:
+        text = f"fd={device.fileno()},rootmode={mode},user_id={NOBODY.pw_uid},group_id=0"
+        libc = ctypes.CDLL(None)
+        done = libc.mount(b"it", bytes(point), b"fuse", 6, f"{text},allow_other".encode())
+        try:
+            usage = measure(store)
+            remove(store)
+        finally:
+            libc.umount2(bytes(point), 2)
+
+    assert 0 == done
+    assert not usage.is_all
+    assert [] == list(store.iterdir())
 
 
 @pytest.mark.usefixtures("_any_kernel")

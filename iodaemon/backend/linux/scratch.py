@@ -16,7 +16,7 @@ import stat
 from typing import Any, Final
 
 from iodaemon.backend.linux import quota
-from iodaemon.backend.linux.beneath import open_directory
+from iodaemon.backend.linux.beneath import open_directory, unmount_fuse
 from iodaemon.backend.linux.protocol import (
     FREED_FILE,
     SCRATCH_FILE,
@@ -269,6 +269,7 @@ class _Store:
                 "another file system is there now; mount the one that it is on, or 'iod scratch "
                 "remove' the job to have it forgotten"
             )
+        unmount_fuse(self.fd, share["name"])
         try:
             fd = open_directory(self.fd, share["name"])
         except FileNotFoundError:

@@ -12,7 +12,7 @@ import os
 import time
 from typing import Final, NamedTuple
 
-from iodaemon.backend.linux.beneath import open_directory, open_node
+from iodaemon.backend.linux.beneath import open_directory, open_node, unmount_fuse
 from iodaemon.fault import reach
 
 _DEEPEST: Final = 32
@@ -25,6 +25,7 @@ _MOST_DEEP: Final = 10_000
 _BLOCK_BYTES: Final = 512  # of st_blocks, stat(2)
 _MOST_LINKS: Final = 100_000
 """Files of several names that are remembered while measuring; further ones count by each name."""
+_MOUNTED: Final = frozenset({errno.EBUSY, errno.EXDEV})
 _CHANGED_MEANWHILE: Final = frozenset({errno.ENOENT, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR})
 """What somebody at work there causes: the next round finds it as it is then."""
 
@@ -133,7 +134,9 @@ def _empty(top: int, until_s: float) -> tuple[int, str]:
                 else:
                     stack.append(_enter(level.fd, entry.name))
             except OSError as error:
-                if error.errno not in _CHANGED_MEANWHILE and not problem:
+                if entry and error.errno in _MOUNTED and unmount_fuse(level.fd, entry.name):
+                    removed += 1  # the next round finds what was below it
+                elif error.errno not in _CHANGED_MEANWHILE and not problem:
                     problem = _tell(entry.name if entry else level.name, error)
     finally:
         while stack:
@@ -178,7 +181,7 @@ def _move_up(parent: int, name: str, top: int) -> bool:
 
 
 def _tell(name: str, error: OSError) -> str:
-    if error.errno in (errno.EBUSY, errno.EXDEV):
+    if error.errno in _MOUNTED:
         return f"something is mounted at {name!a} in it; unmount that"
     if error.errno in (errno.EPERM, errno.EACCES):
         return f"{name!a} in it cannot be removed ({error.strerror}); is it immutable?"
