@@ -589,3 +589,17 @@ def test_killing_and_stopping_frees_nothing_before_the_end():
 
     assert [Start, Stop, Kill] == [type(each) for each in rig.backend.take()]
     assert rig.job().shares
+
+
+@pytest.mark.parametrize("parts", [1001, 2**63 // (4 << 20)])
+def test_a_request_of_more_parts_than_are_looked_at_is_refused_without_listing_them(parts):
+    size = parts * (4 << 20)
+    one = msgspec.structs.replace(tier("fast", 5), split_bytes=4 << 20)
+    ledger = StorageLedger(one.storage, random.Random(0))
+    request = StorageRequest(id="job 1", size_bytes=size, start_s=0.0, end_s=math.inf)
+    found, _ = allot(one, ledger, request, None)
+    asked = ScratchRequest(size_bytes=size, fallback="slow")
+
+    assert isinstance(found, Refusal)
+    assert why_never([one], asked) is not None
+    assert why_never([one, tier("slow")], asked) is None

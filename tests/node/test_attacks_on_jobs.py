@@ -5,6 +5,7 @@ import os
 import random
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from harness import until
 from keeping import NOBODY
 
 from iodaemon.backend.linux import protocol
+from iodaemon.backend.linux.process import children_of
 
 OTHER = 4_321
 """A uid without an account: the attacker."""
@@ -379,3 +381,35 @@ def test_a_job_is_not_left_starting_by_a_pipe(keeper, home):
 
     until(lambda: (keeper.directory(2) / "status.json").exists(), "the second job's end")
     assert 5 == json.loads((keeper.directory(2) / "status.json").read_text())["exit"]["code"]
+
+
+# -- ends ----------------------------------------------------------------------------------------
+
+SEIZES = """
+import ctypes, sys, time
+number = int(sys.argv[1])
+print(ctypes.CDLL(None).ptrace(0x4206, number, 0, 0), flush=True)  # PTRACE_SEIZE
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("text", ["exec sleep 600", "sleep 600 & wait"])
+def test_a_job_ends_though_its_tracer_takes_no_notice(keeper, text):
+    """Its end is the tracer's to hear of first, and a tracer outside of the job may sleep."""
+    line = keeper.begin()
+    launch = keeper.launch(text)
+    main = line.ask("start", job=1, attempt=1, launch=launch)["shim"]["main_pid"]
+    traced = until(lambda: main if "exec" in text else (children_of(main) or [0])[0], "a process")
+    who = ["setpriv", f"--reuid={NOBODY.pw_uid}", f"--regid={NOBODY.pw_gid}", "--clear-groups"]
+    until(lambda: b"sleep" in Path(f"/proc/{traced}/cmdline").read_bytes(), "exec")
+    command = [*who, sys.executable, "-c", SEIZES, str(traced)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as tracer:
+        try:
+            seized = tracer.stdout.readline()
+            line.ask("kill", job=1, attempt=1, signal=9)
+            status = keeper.status()
+        finally:
+            tracer.kill()
+
+    assert b"0\n" == seized
+    assert {"code": None, "signal": 9} == status["exit"]

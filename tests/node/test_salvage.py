@@ -82,6 +82,40 @@ def test_what_a_job_without_its_shim_has_made_can_be_copied_out(jobs, data):
     assert ["link", "sub", "x"] == names(data / "out")
 
 
+def test_what_a_job_without_input_has_made_is_kept_though_copying_it_out_fails(jobs, data):
+    text = "echo x > $IOD_SCRATCH/x; sleep 600"
+    jobs.start(text, staging=staging(data, input=None))
+    until(lambda: left(jobs.disks) and (jobs.place() / "x").exists(), "the command")
+    jobs.keeper.kill_shim(1)
+    jobs.line.ask("kill", **KEY, signal=9)
+    jobs.await_scratch("kept")
+    os.chown(data / "out", 0, 0)
+    copied(jobs)
+    jobs.begin_again()
+    again = jobs.await_scratch("kept", "removed")
+    os.chown(data / "out", NOBODY.pw_uid, NOBODY.pw_gid)
+    last = copied(jobs)
+
+    assert "kept" == again["state"]
+    assert "removed" == last["state"]
+    assert "x" in names(data / "out")
+
+
+@pytest.mark.parametrize("on", ["always", "success"])
+def test_input_that_was_cut_off_with_its_shim_is_no_result(jobs, data, on):
+    """Not to be kept, either: copied out later it would replace what it is half of."""
+    (data / "in" / "a").write_bytes(os.urandom(3 << 20))
+    jobs.arm("stage.piece", number=19)
+    jobs.start("true", staging=staging(data, on=on, output=str(data / "in")))
+    step = jobs.stopped_at("stage.piece")
+    jobs.keeper.kill_shim(1)
+    os.kill(step, signal.SIGKILL)
+    last = jobs.await_scratch("kept", "removed")
+
+    assert "removed" == last["state"]
+    assert 3 << 20 == (data / "in" / "a").stat().st_size
+
+
 def test_a_job_that_ended_well_has_nothing_to_copy(jobs, data):
     jobs.run("true", staging=staging(data))
 

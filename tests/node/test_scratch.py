@@ -214,7 +214,44 @@ def test_what_another_made_where_ours_would_be_is_refused(jobs):
     (disk / ".iodaemon").mkdir()
     os.chown(disk / ".iodaemon", NOBODY.pw_uid, NOBODY.pw_gid)
 
-    assert f"belongs to uid {NOBODY.pw_uid}" in refusal(jobs, disk)
+    assert "was made by somebody else; move it away" in refusal(jobs, disk)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/etc/passwd")])
+def test_an_id_that_is_no_file_is_neither_waited_for_nor_followed(jobs, make):
+    disk = jobs.keeper.root / "disk"
+    (disk / ".iodaemon").mkdir(parents=True)
+    make(disk / ".iodaemon" / "id")
+
+    assert "id is damaged; remove it" in refusal(jobs, disk)
+
+
+def test_no_directory_is_made_for_a_uid_that_has_no_jobs(jobs):
+    """Asked for by a daemon that was taken over."""
+    before = left(jobs.disks)
+    status = jobs.run("true", uid=1)
+
+    assert "no scratch space is given to uid 1" in status["never_ran"]
+    assert before == left(jobs.disks)
+
+
+def test_the_directory_is_the_users_and_their_groups(jobs):
+    jobs.run("stat -c '%u %g' $IOD_SCRATCH")
+
+    assert f"{NOBODY.pw_uid} {NOBODY.pw_gid}\n" == jobs.output()
+
+
+def test_what_lay_on_a_disk_that_was_replaced_is_forgotten_once_somebody_says_so(jobs, gate):
+    jobs.start(WAITS.format(gate=gate))
+    path, place = jobs.disks[0] / ".iodaemon" / "id", jobs.place()
+    before = path.read_text()
+    path.write_text('{"id": "another"}')
+    gate.touch()
+    jobs.await_scratch("kept")
+    jobs.scratch(free=True)
+    jobs.await_scratch("removed")
+    path.write_text(before)
+    place.rmdir()
 
 
 def test_a_link_where_ours_would_be_is_refused(jobs):

@@ -1,9 +1,15 @@
 """What a user may lay into a directory that root will remove: nothing outside is touched."""
 
 import contextlib
+import ctypes
+import errno
 import fcntl
+import json
 import os
+import resource
+import selectors
 import signal
+import socket
 import stat
 import struct
 import subprocess
@@ -13,11 +19,13 @@ from pathlib import Path
 
 import pytest
 from harness import until
-from keeping import NOBODY
+from keeping import NOBODY, ServiceKeeper
 from mounting import make_file_system, mount
 from scratching import both_disks, disks, jobs, left, needs_root, share
 
 from iodaemon.backend.linux import beneath
+from iodaemon.backend.linux.directory import JobDirectories
+from iodaemon.backend.linux.scratch_desk import ScratchDesk
 from iodaemon.backend.linux.scratch_tree import (
     KeptError,
     UnfinishedError,
@@ -135,6 +143,27 @@ def test_another_name_of_a_file_elsewhere_keeps_the_file(store, precious):
     assert "before" == (precious / "file").read_text()
 
 
+@pytest.mark.parametrize("kind", ["directory", "file"])
+def test_what_a_user_mounted_by_fuse_is_unmounted_and_never_asked(store, kind):
+    """Nobody answers for it."""
+    point = store / "tree" / "point"
+    point.mkdir() if kind == "directory" else point.touch()
+    mode = "40000" if kind == "directory" else "100000"
+    with open("/dev/fuse", "r+b", buffering=0) as device:
+        text = f"fd={device.fileno()},rootmode={mode},user_id={NOBODY.pw_uid},group_id=0"
+        libc = ctypes.CDLL(None)
+        done = libc.mount(b"it", bytes(point), b"fuse", 6, f"{text},allow_other".encode())
+        try:
+            usage = measure(store)
+            remove(store)
+        finally:
+            libc.umount2(bytes(point), 2)
+
+    assert 0 == done
+    assert not usage.is_all
+    assert [] == list(store.iterdir())
+
+
 @pytest.mark.usefixtures("_any_kernel")
 @pytest.mark.parametrize("kind", ["bind", "tmpfs"])
 def test_what_is_mounted_within_is_not_entered_and_the_rest_goes(store, precious, kind):
@@ -155,7 +184,7 @@ def test_what_is_mounted_within_is_not_entered_and_the_rest_goes(store, precious
 
     assert ["point"] == rest
     assert "before" == inside
-    assert 2 == usage.files
+    assert (2, False) == (usage.files, usage.is_all)
     assert [] == list(store.iterdir())
 
 
@@ -178,7 +207,7 @@ def test_directories_that_nobody_may_read_go_as_well(store):
     usage = measure(store)
     remove(store)
 
-    assert 2 == usage.files
+    assert (2, True) == (usage.files, usage.is_all)
     assert [] == list(store.iterdir())
 
 
@@ -200,7 +229,23 @@ def test_a_tree_deeper_than_paths_and_descriptors_go_is_removed(store, depth):
     remove(store)
 
     assert [] == list(store.iterdir())
-    assert not usage.is_all
+    assert (depth + 1, True) == (usage.files, usage.is_all)
+
+
+def test_a_deep_tree_that_cannot_be_moved_is_removed_all_the_same(store, monkeypatch):
+    """As below a directory that is encrypted with a key that is gone: ENOKEY."""
+    subprocess.run([sys.executable, "-c", DEEP, store / "tree", "40"], check=True)
+    moves = []
+
+    def refuse(*names, **_):
+        moves.append(names)
+        raise OSError(errno.ENOKEY, os.strerror(errno.ENOKEY))
+
+    monkeypatch.setattr(os, "rename", refuse)
+    remove(store)
+
+    assert [] == list(store.iterdir())
+    assert moves
 
 
 def test_what_is_immutable_is_kept_and_named(store):
@@ -253,19 +298,29 @@ def test_directories_that_become_links_while_they_are_removed_lead_nowhere(store
     assert "before" == (precious / "file").read_text()
 
 
-def test_who_fills_a_directory_that_is_being_removed_takes_no_longer_than_a_turn(store):
+def test_who_fills_a_directory_from_within_fills_it_no_more_once_it_is_entered(store):
     with other(FILLS, store / "tree", NOBODY.pw_uid) as process:
-        began_s = time.monotonic()
-        with contextlib.suppress(UnfinishedError, KeptError):
-            remove(store, 1.0)
-        took_s = time.monotonic() - began_s
-        mode = (store / "tree").stat().st_mode if (store / "tree").exists() else 0o40700
+        remove(store)
+        is_at_it = process.poll() is None
         process.kill()
-    remove(store)
 
-    assert took_s < 3.0
-    assert 0o700 == stat.S_IMODE(mode)
+    assert is_at_it
     assert [] == list(store.iterdir())
+
+
+def test_a_directory_that_could_not_be_removed_is_closed_to_who_is_in_it(store):
+    point = store / "tree" / "sub" / "point"
+    point.mkdir(parents=True)
+    os.chown(point.parent, NOBODY.pw_uid, NOBODY.pw_gid)
+    mount("-t", "tmpfs", "none", str(point))
+    try:
+        with pytest.raises(KeptError):
+            remove(store)
+        found = point.parent.stat()
+    finally:
+        subprocess.run(["umount", point], check=True)
+
+    assert (0, 0o40700) == (found.st_uid, found.st_mode)
 
 
 def test_a_file_of_several_names_is_measured_once(store):
@@ -306,6 +361,31 @@ def test_a_mount_in_a_jobs_directory_is_told_and_the_directory_goes_once_it_is_g
     assert "something is mounted at 'm' in it; unmount that" in report["because"]
     assert str(point.parent) in report["because"]
     assert "before" == (precious / "file").read_text()
+
+
+def test_a_directory_that_is_hidden_by_a_mount_counts_as_over(jobs, precious):
+    jobs.start("sleep 600")
+    mount("--bind", str(precious), str(jobs.place()))
+    try:
+        report = jobs.await_scratch("over")
+    finally:
+        subprocess.run(["umount", jobs.place()], check=True)
+        jobs.line.ask("kill", job=1, attempt=1, signal=9)
+
+    assert not report["is_all"]
+
+
+def test_a_mounted_file_is_not_measured(store, precious):
+    (store / "tree" / "file").touch()
+    (precious / "file").write_bytes(b"x" * 1_000_000)
+    mount("--bind", str(precious / "file"), str(store / "tree" / "file"))
+    try:
+        usage = measure(store)
+    finally:
+        subprocess.run(["umount", store / "tree" / "file"], check=True)
+
+    assert not usage.is_all
+    assert usage.size_bytes < 1_000_000
 
 
 def test_a_user_who_is_still_inside_when_the_job_has_ended_is_shut_out(jobs):
@@ -366,6 +446,83 @@ def test_a_hundred_thousand_files_hold_up_no_other_job(jobs, large_disk):
     assert max(waits) < 2.0
 
 
+class WithFewFiles(ServiceKeeper):
+    """May have no more open files than this, but for itself."""
+
+    def prefix(self, command):
+        return ["prlimit", "--nofile=48:4096", *command]
+
+
+def test_a_keeper_may_open_as_many_files_as_its_hard_limit_says():
+    with WithFewFiles("signals") as keeper:
+        keeper.begin()
+        limits = resource.prlimit(keeper.process.pid, resource.RLIMIT_NOFILE)
+
+    assert (4096, 4096) == limits
+
+
+class Hanging:
+    """Removals that never end; how often a job is looked at."""
+
+    def __init__(self, place):
+        self.looks = []
+        for number in range(6):
+            (place / f"{number}.1").mkdir()
+            shares = [{"path": "/disk", "size": 1, "name": "x", "project": 1, "store": "y"}]
+            record = {"uid": 65534, "output": None, "shares": shares}
+            (place / f"{number}.1" / "scratch.json").write_text(json.dumps(record))
+        self._selector = selectors.DefaultSelector()
+        directories = JobDirectories(str(place))
+        self.desk = ScratchDesk(directories, self._selector, self._fork, self._is_alive)
+        self.desk.take_over(set())
+
+    def _is_alive(self, key):
+        self.looks.append(key)
+
+    def _fork(self):
+        pid = os.fork()
+        while pid == 0:
+            signal.pause()
+        return pid
+
+    def end_one(self):
+        """The one that was begun first ends without a word, as when its turn is over."""
+        next(iter(self._selector.get_map().values())).fileobj.shutdown(socket.SHUT_RD)
+        self._selector.select()[0][0].data()
+
+    def close(self):
+        while self._selector.get_map():
+            self.end_one()
+        self._selector.close()
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                os.wait()
+
+
+@pytest.fixture
+def hanging(tmp_path):
+    found = Hanging(tmp_path)
+    yield found
+    found.close()
+
+
+def test_who_had_a_turn_at_a_disk_waits_until_all_others_had_one(hanging):
+    for _ in range(7):
+        hanging.desk.look()
+        hanging.end_one()
+        time.sleep(0.1)
+
+    assert [f"{number}.1" for number in (2, 3, 4, 5, 0, 1)] == hanging.looks[6:]
+
+
+def test_jobs_that_wait_for_their_turn_at_a_disk_are_not_looked_at(hanging):
+    hanging.desk.look()
+    time.sleep(0.1)
+    hanging.desk.look()
+
+    assert 6 == len(hanging.looks)
+
+
 def test_the_keeper_is_no_slower_while_a_disk_does_not_answer(jobs):
     """What works on the disk is stopped, as by a device that hangs."""
     gate = jobs.keeper.root / "gate"
@@ -384,6 +541,20 @@ def test_the_keeper_is_no_slower_while_a_disk_does_not_answer(jobs):
     assert "removing" == report["state"]
     assert second["alive"]
     assert 0 == ended["exit"]["code"]
+
+
+def test_a_job_whose_record_cannot_be_read_is_kept_and_others_go_on(hanging, tmp_path):
+    """As where the keeper can open no more files."""
+    record = tmp_path / "0.1" / "scratch.json"
+    record.unlink()
+    record.mkdir()
+    hanging.desk.look()
+    told = []
+    hanging.desk.ask("0.1", None, None, told.append)
+
+    assert "kept" == told[0]["state"]
+    assert "cannot be read" in told[0]["because"]
+    assert 5 == len(hanging.looks)
 
 
 def stopped_children(pid):

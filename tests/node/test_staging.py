@@ -255,6 +255,21 @@ def test_a_job_can_be_cancelled_while_its_input_is_copied(jobs, data):
     assert "" == jobs.output()
 
 
+def test_input_that_was_cut_off_is_never_copied_out_as_a_result(jobs, data):
+    """Not over the input itself either, where that is the output as well."""
+    (data / "in" / "a").write_bytes(os.urandom(3 * MIB))
+    before = digest(data / "in" / "a")
+    jobs.arm("stage.piece", number=19)
+    jobs.start("true", staging=staging(data, on="always", output=str(data / "in")))
+    jobs.stopped_at("stage.piece")
+    jobs.line.ask("kill", **KEY, signal=15)
+    status = jobs.keeper.status()
+    jobs.await_scratch("removed")
+
+    assert {"code": None, "signal": 15} == status["exit"]
+    assert before == digest(data / "in" / "a")
+
+
 def test_copying_stands_still_with_the_job_and_goes_on_with_it(own_jobs):
     place = own_jobs.keeper.root / "data"
     place.mkdir()
@@ -291,6 +306,18 @@ def test_copying_out_that_is_killed_by_nobody_who_meant_the_job_goes_on(jobs, da
 
     assert 0 == status["exit"]["code"]
     assert ["1", "2", "3"] == names(data / "out")
+
+
+def test_a_result_is_copied_out_though_the_working_directory_is_gone(jobs, data):
+    (data / "work").mkdir()
+    os.chown(data / "work", NOBODY.pw_uid, NOBODY.pw_gid)
+    text = f"echo x > $IOD_SCRATCH/x; rmdir {data / 'work'}"
+    status = jobs.run(text, cwd=str(data / "work"), staging=staging(data, input=None))
+    jobs.await_scratch("kept", "removed")
+    jobs.scratch(free=True)
+
+    assert 0 == status["exit"]["code"]
+    assert ["x"] == names(data / "out")
 
 
 def test_copying_out_that_is_cancelled_keeps_the_data_and_fails_the_job(jobs, data):

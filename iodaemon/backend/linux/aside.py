@@ -51,12 +51,12 @@ class Aside:
             pid = fork()
             if pid == 0:
                 _become(theirs.fileno(), work)
+            self._pidfd = os.pidfd_open(pid)  # nobody has waited for it yet
         except OSError:
-            self._line.close()
+            self._line.close()  # a process that is there already ends by that
             raise
         finally:
             theirs.close()
-        self._pidfd = os.pidfd_open(pid)  # nobody has waited for it yet
         self._line.settimeout(0)
         selector.register(self._line, selectors.EVENT_READ, self._hear)
 
@@ -71,6 +71,8 @@ class Aside:
         os.close(self._pidfd)
 
     def _hear(self) -> None:
+        if self._line.fileno() < 0:  # closed by what was heard of another in the same round
+            return
         try:
             data = self._line.recv(65536)
         except BlockingIOError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import resource
 import select
 import signal
 import time
@@ -19,7 +18,14 @@ from typing import Final, NoReturn
 from iodaemon.backend.linux import launch as launching
 from iodaemon.backend.linux.fence import find_memory_end
 from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer
-from iodaemon.backend.linux.process import Identity, do_nothing, identify, read_own_io
+from iodaemon.backend.linux.process import (
+    Identity,
+    children_cpu_s,
+    do_nothing,
+    exit_of,
+    identify,
+    read_own_io,
+)
 from iodaemon.backend.linux.protocol import (
     OUTPUT_FILE,
     SHIM_FILE,
@@ -31,6 +37,8 @@ from iodaemon.backend.linux.protocol import (
     write_json,
 )
 from iodaemon.backend.linux.steps import STAGE_FAILED, News, Steps
+from iodaemon.backend.linux.traced import find_ends
+from iodaemon.backend.linux.trouble import NOBODY, NOT_NOW, parse_trouble, tell_trouble
 from iodaemon.fault import reach
 
 _RETRY_S: Final = 1.0
@@ -46,9 +54,6 @@ _MOST_TRIES: Final = 3
 """At copying out, where what copies is killed."""
 _KNOWN: Final = b"known\n"
 """What the child says once they did; anything else is its trouble."""
-_NOT_NOW: Final = "-"
-_NOBODY: Final = "nobody"
-"""In place of the exit code of a command that was not run."""
 _DISK_TROUBLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 
 
@@ -58,6 +63,7 @@ class Attempt:
     Attributes:
         is_told_to_end: the jobs' unit, or the machine, is being stopped.
         news: of a step that is under way; None: there is none. ``hear`` when there is some.
+        has_left: what has ended, and will never be waited for: the process is of no more use.
     """
 
     def __init__(
@@ -90,11 +96,12 @@ class Attempt:
         self._shim = shim
         self._tell = tell
         self.is_told_to_end = False
+        self.has_left = False
         self._main_pid = 0
         self._main_status: int | None = None
         self._largest_rss_kib = 0
         self._baseline = (0, 0, 0)
-        self._children_cpu_s = _children_cpu_s()
+        self._children_cpu_s = children_cpu_s()
         self._started_s, self._started_monotonic_s = time.time(), time.monotonic()
         self._problem: Message | None = None
         self.news: News | None = None
@@ -142,11 +149,26 @@ class Attempt:
             if pid == 0:
                 return True
             self._largest_rss_kib = max(self._largest_rss_kib, usage.ru_maxrss)
-            if pid == self._main_pid:
-                self._main_status = status
-                reach("shim.reaped")
-            if pid == self._out_pid:
-                self._out_status = status
+            self._take_end(pid, status)
+
+    def _take_end(self, pid: int, status: int) -> None:
+        if pid == self._main_pid:
+            self._main_status = status
+            reach("shim.reaped")
+        if pid == self._out_pid:
+            self._out_status = status
+
+    def leave(self) -> bool:
+        """True where all that is left has ended, and only who traces it has not taken that in."""
+        ends = find_ends(os.getpid())
+        for pid, status in ends.items():
+            self._take_end(pid, status)
+        self.has_left |= bool(ends)
+        return bool(ends)
+
+    def open_main(self) -> int | None:
+        """A descriptor that is readable once the job's first process has ended; None: it has."""
+        return None if self._main_status is not None else os.pidfd_open(self._main_pid)
 
     def hear(self) -> bool:
         """Take in what a step says; False when it will say nothing any more."""
@@ -179,7 +201,7 @@ class Attempt:
 
     def _is_stage_out_due(self) -> bool:
         if self._out_tries == 0:
-            is_success = _exit_of(self._main_status)["code"] == 0
+            is_success = exit_of(self._main_status)["code"] == 0
             return not self._problem and self._steps.wants_out(is_success=is_success)
         was_killed = self._out_status is not None and os.WIFSIGNALED(self._out_status)
         is_told = self.is_told_to_end or os.path.exists(os.path.join(self._directory, TOLD_FILE))
@@ -191,10 +213,10 @@ class Attempt:
             pass
         if not self._out_pid or self._out_status == 0:
             return {}
-        ended = _exit_of(self._out_status)
+        ended = exit_of(self._out_status)
         problem = self._out_problem or f"the copying was killed (signal {ended['signal']})"
         self._note = f"stage-out: {problem}"
-        exit_told = _exit_of(self._main_status)
+        exit_told = exit_of(self._main_status)
         if exit_told["code"] == 0:
             exit_told = {"code": STAGE_FAILED, "signal": None}
         return {"stage_out": self._steps.why_kept(problem), "exit": exit_told}
@@ -207,9 +229,9 @@ class Attempt:
             max(0, now - before) for now, before in zip(read_own_io(), self._baseline, strict=True)
         )
         status: Message = {
-            "exit": _exit_of(self._main_status),
+            "exit": exit_of(self._main_status),
             "io": {"read_bytes": read, "written_bytes": written, "operations": operations},
-            "cpu_s": max(0.0, _children_cpu_s() - self._children_cpu_s),
+            "cpu_s": max(0.0, children_cpu_s() - self._children_cpu_s),
             "largest_rss_bytes": self._largest_rss_kib * 1024,
             "boot_id": self._shim.boot_id,
             "started_s": self._started_s,
@@ -233,7 +255,7 @@ class Attempt:
 
         systemd sends one to all processes of what it stops, job or shim first as it comes.
         """
-        ended = _exit_of(self._main_status)
+        ended = exit_of(self._main_status)
         is_terminated = ended["signal"] == signal.SIGTERM or ended["code"] == _SHELL_SIGTERM
         is_service = self._launch.get("min_uid") is not None
         if not (is_service and is_terminated):
@@ -308,7 +330,7 @@ class Attempt:
         if self.news is not None:
             return None
         os.close(trouble_read)
-        return _parse_trouble(data.decode(errors="replace").rstrip("\n")) if data else None
+        return parse_trouble(data.decode(errors="replace").rstrip("\n")) if data else None
 
     def _unanswered(self) -> Message:
         """Nobody said who the submitter is: the start is tried again, and holds up no other's."""
@@ -353,11 +375,11 @@ def _be_the_job(steps: Steps, enter: Callable[[], None] | None, go: int, trouble
         reach("job.ready")
         launching.execute(launch)
     except launching.LaunchError as error:
-        code = _NOBODY if error.exit_code is None else str(error.exit_code)
-        _tell_trouble(trouble, code, error.problem)
+        code = NOBODY if error.exit_code is None else str(error.exit_code)
+        tell_trouble(trouble, code, error.problem)
         os._exit(error.exit_code or launching.NOT_RUNNABLE)
     except OSError as error:
-        _tell_trouble(trouble, _NOT_NOW, str(error))
+        tell_trouble(trouble, NOT_NOW, str(error))
         os._exit(launching.NOT_RUNNABLE)
     finally:
         os._exit(launching.NOT_RUNNABLE)
@@ -366,30 +388,3 @@ def _be_the_job(steps: Steps, enter: Callable[[], None] | None, go: int, trouble
 def _say_go(pipe: int) -> None:
     with contextlib.suppress(BrokenPipeError):
         os.write(pipe, b"g")
-
-
-def _parse_trouble(text: str) -> Message:
-    code, _, problem = text.partition(" ")
-    never_ran: Message = {"never_ran": problem, "exit_code": None}
-    if code == _NOBODY:
-        return {**never_ran, "of_user": True, "holds": True}
-    return never_ran if code == _NOT_NOW else {**never_ran, "exit_code": int(code)}
-
-
-def _tell_trouble(pipe: int, exit_code: str, text: str) -> None:
-    """A path need not be text, and what is wrong with it is said all the same."""
-    os.write(pipe, f"{exit_code} {text}\n".encode(errors="backslashreplace"))
-
-
-def _children_cpu_s() -> float:
-    """CPU time of all children that were waited for, of every job so far."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
-def _exit_of(status: int | None) -> Message:
-    if status is None:
-        return {"code": None, "signal": None}
-    if os.WIFSIGNALED(status):
-        return {"code": None, "signal": os.WTERMSIG(status)}
-    return {"code": os.WEXITSTATUS(status), "signal": None}

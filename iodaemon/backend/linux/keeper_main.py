@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import stat
 import sys
 from typing import Final
@@ -22,9 +23,13 @@ from iodaemon.backend.linux.protocol import read_json
 from iodaemon.backend.linux.scope import open_scope
 from iodaemon.backend.linux.service import Service, say
 
+_MOST_FILES: Final = 65536
+"""So many does ``process`` close. A job has two of the keeper's, one that asked for space more."""
+
 
 def main() -> int:
     """Keep until there is nothing left to keep; as a service, until a signal says so."""
+    _raise_limit()
     state, path, grace_s, means, *identity = sys.argv[1:]
     daemon_uid, daemon_gid, min_uid = map(int, identity) if identity else (None, None, None)
     places = (state, os.path.dirname(path)) if identity else ()
@@ -57,6 +62,13 @@ def main() -> int:
 
 HOPELESS: Final = 78
 """EX_CONFIG of sysexits.h: systemd does not try again (RestartPreventExitStatus=)."""
+
+
+def _raise_limit() -> None:
+    """As many open files as there may be; a job gets a soft limit of its own."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
 def _open_freezer(state: str, hierarchy: str | None, means: str) -> Freezer:

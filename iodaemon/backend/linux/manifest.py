@@ -158,12 +158,22 @@ def try_lock(book: int) -> bool:
 
 def is_unfinished(directory: str, step: str) -> bool:
     """Whether the step was begun, and not all of it done."""
+    return _read_end(directory, step) not in (None, _WHOLE + b"\n")
+
+
+def is_whole(directory: str, step: str) -> bool:
+    """Whether all of the step is done; it is on the disk then."""
+    return _read_end(directory, step) == _WHOLE + b"\n"
+
+
+def _read_end(directory: str, step: str) -> bytes | None:
+    """Where the line would be that says so; None: the step was not begun."""
     try:
         with open(os.path.join(directory, _name(step)), "rb") as file:
             file.seek(-min(len(_WHOLE) + 1, os.fstat(file.fileno()).st_size), os.SEEK_END)
-            return file.read() != _WHOLE + b"\n"
+            return file.read()
     except FileNotFoundError:
-        return False
+        return None
 
 
 def is_at_work(directory: str, step: str) -> bool:

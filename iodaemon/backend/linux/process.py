@@ -10,6 +10,7 @@ import ctypes
 import errno
 import functools
 import os
+import resource
 import signal
 import struct
 from collections.abc import Iterator
@@ -301,3 +302,18 @@ def read_own_io() -> tuple[int, int, int]:
     values = {key: int(value) for key, value in zip(words[::2], words[1::2], strict=True)}
     written = values[b"write_bytes:"] - values[b"cancelled_write_bytes:"]
     return values[b"read_bytes:"], written, values[b"syscr:"] + values[b"syscw:"]
+
+
+def children_cpu_s() -> float:
+    """CPU time of all children that were waited for so far."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def exit_of(status: int | None) -> dict[str, int | None]:
+    """``code`` and ``signal`` of what wait(2) says; None: nobody knows how it ended."""
+    if status is None:
+        return {"code": None, "signal": None}
+    if os.WIFSIGNALED(status):
+        return {"code": None, "signal": os.WTERMSIG(status)}
+    return {"code": os.WEXITSTATUS(status), "signal": None}

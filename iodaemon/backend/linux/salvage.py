@@ -68,10 +68,12 @@ def _become_the_user(directory: str, record: Message) -> list[Manifest]:
     """Be who submitted the job, with the manifests that only root may open.
 
     Raises:
-        SalvageError: another process copies it out.
+        SalvageError: another process copies it out, or there never was a result.
         LaunchError, OSError: that user cannot be had.
     """
     output = record["output"]
+    if not scratch.has_come(directory, output):
+        raise SalvageError("its input had not all come")
     books = [open_manifest(directory, step) for step in ("in", "out")]
     if not try_lock(books[1]):
         raise SalvageError("it is being copied just now")

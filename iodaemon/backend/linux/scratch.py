@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import stat
 from typing import Any, Final
 
 from iodaemon.backend.linux import quota
-from iodaemon.backend.linux.beneath import open_directory
+from iodaemon.backend.linux.beneath import open_directory, unmount_fuse
 from iodaemon.backend.linux.lingering import find_lingering
-from iodaemon.backend.linux.manifest import is_at_work, read_manifest
+from iodaemon.backend.linux.manifest import is_at_work, is_whole, read_manifest
 from iodaemon.backend.linux.process import read_boot_id
 from iodaemon.backend.linux.protocol import (
     FREED_FILE,
@@ -46,6 +47,8 @@ from iodaemon.fault import reach
 STORE: Final = ".iodaemon"
 _ID: Final = "id"
 """A file in it by which a file system is known again, whatever is mounted where."""
+_ID_BYTES: Final = 4096
+"""More than that has."""
 _OPEN: Final = 0o022
 """Others may change what is in it."""
 
@@ -55,6 +58,10 @@ Shares = list[dict[str, Any]]
 
 class ScratchError(Exception):
     """No directory can be had on a disk; one line that says why and what to do."""
+
+
+class _ElsewhereError(KeptError):
+    """The file system that it is on is not there, but another one that is ours."""
 
 
 def plan(key: str, asked: Shares) -> Shares:
@@ -96,6 +103,7 @@ def make(directory: str, shares: Shares, uid: int, output: Message | None) -> No
         shares: of ``plan``.
         uid: whose it will be.
         output: what is to be copied out at the end, which decides what may be removed; None: none.
+            ``has_input``: not unless all of that had come.
 
     Raises:
         ScratchError: a disk is not as it must be, or full; what was made is still written down.
@@ -117,6 +125,8 @@ def make(directory: str, shares: Shares, uid: int, output: Message | None) -> No
 def remove(directory: str, until_s: float) -> None:
     """Remove all that the job's directory says was made, and then that it says so.
 
+    Of a disk that was replaced it is forgotten, once somebody said that it may go.
+
     Raises:
         KeptError: not all can be removed.
         UnfinishedError: the time is up.
@@ -127,12 +137,15 @@ def remove(directory: str, until_s: float) -> None:
         raise KeptError(_untold(record))
     if record is not None and not os.path.exists(os.path.join(directory, STATUS_FILE)):
         _refuse_company(directory, record)
+    is_freed = os.path.exists(os.path.join(directory, FREED_FILE))
     problems = []
     for share in () if record is None else record["shares"]:
         try:
             with contextlib.closing(_Store(share["path"])) as store:
                 store.remove(share, until_s)
         except (ScratchError, KeptError) as error:
+            if is_freed and isinstance(error, _ElsewhereError):
+                continue
             problems.append(f"{paths_of([share])[0]}: {error}")
         except OSError as error:
             problems.append(f"{paths_of([share])[0]}: {_explain(error)}")
@@ -176,9 +189,20 @@ def find_need(directory: str) -> str:
         need = str(status.get("stage_out", ""))
     else:
         stage = read_json(os.path.join(directory, STAGE_FILE)) or {}
-        if output["on"] == "always" or stage.get("step") == "out":
+        is_wanted = output["on"] == "always" or stage.get("step") == "out"
+        if is_wanted and has_come(directory, output):
             return _untold(record)
     return need and f"{need}; {whereabouts(record)}"
+
+
+def has_come(directory: str, output: Message) -> bool:
+    """Whether the command may have begun: what was cut off while it came is nobody's result.
+
+    Args:
+        directory: the job's.
+        output: of its record.
+    """
+    return not output.get("has_input") or is_whole(directory, "in")
 
 
 def _untold(record: Message) -> str:
@@ -197,14 +221,13 @@ def _has_result(directory: str, record: Message, until_s: float) -> bool:
     Nobody knows how it ended. A job that the machine took down with it has not ended well.
     """
     files = (FREED_FILE, STATUS_FILE)
-    if record["output"] is None or any(os.path.exists(os.path.join(directory, f)) for f in files):
+    output = record["output"]
+    if output is None or any(os.path.exists(os.path.join(directory, f)) for f in files):
         return False
     shim = read_json(os.path.join(directory, SHIM_FILE)) or {}
-    if shim.get("boot_id") != read_boot_id():
+    if shim.get("boot_id") != read_boot_id() or not has_come(directory, output):
         return False
     came = read_manifest(directory, "in")
-    if came is not None and not came.is_whole:
-        return False  # its command has never begun
     for place, share in enumerate(record["shares"]):
 
         def is_known(name: str, found: os.stat_result, place: int = place) -> bool:
@@ -216,8 +239,10 @@ def _has_result(directory: str, record: Message, until_s: float) -> bool:
     return False
 
 
-def measure(share: Message, until_s: float) -> Usage:
-    """What is in the directory now.
+def measure(share: Message, until_s: float) -> tuple[Usage, int]:
+    """What is in the directory now; and what the quota counts, with deleted files that are open.
+
+    The latter need not be the job's: who owns a file elsewhere may give it to any project.
 
     Raises:
         OSError, ScratchError: it cannot be entered.
@@ -225,7 +250,7 @@ def measure(share: Message, until_s: float) -> Usage:
     with contextlib.closing(_Store(share["path"])) as store:
         usage = measure_tree(store.fd, share["name"], until_s)
         counted = quota.used_bytes(store.fd, share["project"]) or 0
-    return usage._replace(size_bytes=max(usage.size_bytes, counted))
+    return usage, counted
 
 
 class _Store:
@@ -256,7 +281,7 @@ class _Store:
         finally:
             os.close(fd)
         try:
-            _check(self.fd, f"{disk}/{STORE}", {os.geteuid()}, allow_sticky=False)
+            _check_store(self.fd, f"{disk}/{STORE}")
             if is_new:
                 os.fchmod(self.fd, 0o711)
         except BaseException:
@@ -271,15 +296,26 @@ class _Store:
         """What this very file system is known by; made where it has none."""
         path = f"/proc/self/fd/{self.fd}/{_ID}"
         try:
-            if not os.path.exists(path) and claim(path, {"id": os.urandom(16).hex()}):
+            if not os.path.lexists(path) and claim(path, {"id": os.urandom(16).hex()}):
                 sync_file(path)
                 sync_directory(f"/proc/self/fd/{self.fd}")
-            found = read_json(path)
-        except OSError as error:
-            raise ScratchError(f"{self._disk}: {error.strerror}") from error
-        if found is None:
-            raise ScratchError(f"{self._disk}/{STORE}/{_ID} is damaged; remove it")
-        return str(found["id"])
+            found = self._read_id()
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise ScratchError(f"{self._disk}/{STORE}/{_ID} is damaged; remove it") from error
+        return found
+
+    def _read_id(self) -> str:
+        """Nothing but a file of ours: no link is followed, no pipe waited for."""
+        fd = os.open(
+            _ID, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.fd
+        )
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+                raise ValueError("it is no file of ours")
+            return str(json.loads(os.read(fd, _ID_BYTES))["id"])
+        finally:
+            os.close(fd)
 
     def make(self, share: Message, uid: int) -> None:
         """The user's only at the end: until then nobody is in it."""
@@ -298,7 +334,11 @@ class _Store:
     def remove(self, share: Message, until_s: float) -> None:
         """Remove it, should it be there, and its limit."""
         if self.identify() != share["store"]:
-            raise KeptError("another file system is there now; mount the one that it is on")
+            raise _ElsewhereError(
+                "another file system is there now; mount the one that it is on, or 'iod scratch "
+                "remove' the job to have it forgotten"
+            )
+        unmount_fuse(self.fd, share["name"])
         try:
             fd = open_directory(self.fd, share["name"])
         except FileNotFoundError:
@@ -329,6 +369,13 @@ def _check(fd: int, path: str, owners: set[int], *, allow_sticky: bool) -> None:
         )
 
 
+def _check_store(fd: int, path: str) -> None:
+    """What another made may hold anything: to give it to us is not enough."""
+    if os.fstat(fd).st_uid != os.geteuid():
+        raise ScratchError(f"{path} was made by somebody else; move it away")
+    _check(fd, path, {os.geteuid()}, allow_sticky=False)
+
+
 def _explain(error: OSError) -> str:
     if error.errno in (errno.EXDEV, errno.EBUSY):
         return "something else is mounted there; unmount it"
@@ -337,4 +384,4 @@ def _explain(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-__all__ = ["KeptError", "ScratchError", "UnfinishedError"]
+__all__ = ["KeptError", "ScratchError", "UnfinishedError", "Usage"]

@@ -5,6 +5,7 @@ It touches no such disk itself. Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import selectors
@@ -29,7 +30,7 @@ _MOST: Final = 8
 """Removed at one time."""
 _MOST_OF_A_DISK: Final = 2
 _MOST_COPIES: Final = 4
-"""Copied out at one time, of jobs that have ended."""
+"""Copied out at one time, of jobs that have ended, or swept of what a copying has left."""
 _LOOK_S: Final = 0.1
 """Between looks at a job whose shim is gone, and whose processes are not."""
 _FIRST_RETRY_S: Final = 5.0
@@ -48,9 +49,10 @@ class _Entry:
         self.work: Aside | None = None
         self.disks: list[str] = []
         self.due_s = 0.0
+        self.turn_s = 0.0
         self.retry_s = _FIRST_RETRY_S
         self.wants_copy = self.is_swept = False
-        self.is_copying = False
+        self.is_removing = self.is_copying = False
         self.asked: list[tuple[object, object, Answer]] = []
 
 
@@ -118,7 +120,7 @@ class ScratchDesk:
         if entry.work is not None:
             entry.work.close()
             entry.work = None
-        self._look_at(key, entry)
+        entry.due_s = 0.0
 
     def ask(self, key: str, client: object, known: object, answer: Answer) -> None:
         """Answer with what there is, once its state is another than the one that is known."""
@@ -163,7 +165,7 @@ class ScratchDesk:
 
     def _hurry(self, entry: _Entry) -> None:
         entry.due_s, entry.retry_s = 0.0, _FIRST_RETRY_S
-        if entry.work is not None and not entry.disks:  # nothing is being removed yet
+        if entry.work is not None and not entry.is_removing:
             entry.work.close()
             entry.work, entry.is_copying = None, False
 
@@ -180,19 +182,32 @@ class ScratchDesk:
         return max(_LOOK_S, min(waiting) - time.monotonic())
 
     def look(self) -> None:
-        """Begin what is due."""
+        """Begin what is due, first who has had no turn for longest."""
         now_s = time.monotonic()
-        for key, entry in list(self._entries.items()):
-            if not entry.is_live and entry.work is None and entry.due_s <= now_s:
-                self._look_at(key, entry)
+        ended = [each for each in self._entries.items() if not each[1].is_live]
+        at_work = [entry.disks for _, entry in ended if entry.is_removing]
+        due = [each for each in ended if each[1].work is None and each[1].due_s <= now_s]
+        for key, entry in sorted(due, key=lambda each: each[1].turn_s):
+            if _is_full(at_work, entry.disks):
+                entry.due_s = now_s + _LOOK_S
+            else:
+                self._try(key, entry, at_work)
 
-    def _look_at(self, key: str, entry: _Entry) -> None:
+    def _try(self, key: str, entry: _Entry, at_work: list[list[str]]) -> None:
+        try:
+            self._look_at(key, entry, at_work)
+        except OSError as error:  # nothing of one job may end all jobs' keeper
+            self._keep(key, entry, f"its directory cannot be read ({error.strerror}); tried again")
+
+    def _look_at(self, key: str, entry: _Entry, at_work: list[list[str]]) -> None:
         """Remove what an ended job had, if nobody is left in it, nor needs it."""
         directory = self._directories.of(key)
         record = read_json(os.path.join(directory, SCRATCH_FILE))
         if record is None:
             self._set(key, entry, {"state": "removed", "because": ""})
-        elif self._is_alive(key):
+            return
+        entry.disks = [share["path"] for share in record["shares"]]
+        if self._is_alive(key):
             entry.due_s = time.monotonic() + _LOOK_S
         elif entry.wants_copy and record["output"] is not None:
             self._copy(key, entry)
@@ -201,33 +216,49 @@ class ScratchDesk:
         elif self._sweep(key, entry):
             entry.due_s = time.monotonic() + _LOOK_S
         else:
-            disks = [share["path"] for share in record["shares"]]
-            busy = [path for e in self._entries.values() if e.work for path in e.disks]
-            is_busy = any(busy.count(disk) >= _MOST_OF_A_DISK for disk in disks)
-            if is_busy or sum(bool(e.disks) for e in self._entries.values() if e.work) >= _MOST:
-                entry.due_s = time.monotonic() + _LOOK_S
-                return
-            entry.work = self._begin(key, functools.partial(scratch_work.remove, directory))
-            entry.disks = disks if entry.work else []
             entry.due_s = time.monotonic() + _LOOK_S
-            self._set(key, entry, {**entry.report, "state": "removing", "because": ""})
+            if not _is_full(at_work, entry.disks):
+                self._remove(key, entry, at_work)
+
+    def _remove(self, key: str, entry: _Entry, at_work: list[list[str]]) -> None:
+        work = functools.partial(scratch_work.remove, self._directories.of(key))
+        entry.turn_s = time.monotonic()
+        entry.work = self._begin(key, work)
+        entry.is_removing = entry.work is not None
+        if entry.is_removing:
+            at_work.append(entry.disks)
+        self._set(key, entry, {**entry.report, "state": "removing", "because": ""})
 
     def _copy(self, key: str, entry: _Entry) -> None:
         entry.due_s = time.monotonic() + _LOOK_S
-        if sum(each.is_copying for each in self._entries.values()) < _MOST_COPIES:
+        if self._has_room():
             work = functools.partial(salvage.copy, self._directories.of(key))
             entry.work = self._begin(key, work)
             entry.is_copying = entry.work is not None
             entry.is_swept = False
 
     def _sweep(self, key: str, entry: _Entry) -> bool:
-        """Once of each: what was killed while it copied out left halves in the output."""
+        """Once of each: what was killed while it copied out left halves in the output.
+
+        Returns:
+            True where that is to be waited for.
+
+        Raises:
+            OSError: nobody can tell.
+        """
         directory = self._directories.of(key)
         if entry.is_swept or entry.work is not None or not is_unfinished(directory, "out"):
             return False
-        entry.is_swept = True
-        entry.work = self._begin(key, functools.partial(salvage.sweep, directory))
+        if self._has_room():
+            entry.work = self._begin(key, functools.partial(salvage.sweep, directory))
+            entry.is_swept = entry.work is not None
         return True
+
+    def _has_room(self) -> bool:
+        """Whether one more may copy or sweep."""
+        others = (each for each in self._entries.values() if not each.is_live)
+        busy = sum(each.work is not None and not each.is_removing for each in others)
+        return busy < _MOST_COPIES
 
     def _begin(self, key: str, work: Callable[[int], None]) -> Aside | None:
         try:
@@ -246,7 +277,8 @@ class ScratchDesk:
                 self._set(key, entry, {"because": "", **word})
             return
         if word is None:
-            entry.work, entry.disks = None, []  # it was killed, or has said what there is to say
+            entry.work = None  # it was killed, or has said what there is to say
+            entry.is_removing = False
             if entry.is_copying:
                 self._end_copy(key, entry, "what copied it out was killed")
         elif word.get("state") == "copied":
@@ -262,17 +294,22 @@ class ScratchDesk:
 
     def _end_copy(self, key: str, entry: _Entry, because: str) -> None:
         entry.wants_copy = entry.is_copying = False
+        try:
+            if not because:
+                self._note_freed(key)
+        except OSError as error:
+            because = f"it was copied, and that cannot be written down ({error.strerror})"
         if because:
             self._keep(key, entry, because)
         else:
-            self._note_freed(key)
             entry.due_s = 0.0
 
     def _keep(self, key: str, entry: _Entry, because: str) -> None:
         entry.due_s = time.monotonic() + entry.retry_s
         entry.retry_s = min(2 * entry.retry_s, _LAST_RETRY_S)
         self._set(key, entry, {**entry.report, "state": "kept", "because": because})
-        self._sweep(key, entry)
+        with contextlib.suppress(OSError):  # the next look sees to it
+            self._sweep(key, entry)
 
     def _set(self, key: str, entry: _Entry, report: Message) -> None:
         entry.report = report
@@ -286,3 +323,9 @@ class ScratchDesk:
                 answer(report)
             else:
                 entry.asked.append((client, known, answer))
+
+
+def _is_full(at_work: list[list[str]], disks: list[str]) -> bool:
+    """Whether no more may begin now on these disks."""
+    busy = [disk for each in at_work for disk in each]
+    return len(at_work) >= _MOST or any(busy.count(disk) >= _MOST_OF_A_DISK for disk in disks)

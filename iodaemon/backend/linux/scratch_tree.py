@@ -1,7 +1,7 @@
 """Removing and measuring a tree that belongs to somebody else, who may be at work in it.
 
 What is removed is what has a name below an open directory, never what a path leads to; files are
-not even looked at. 13 us of CPU a file to remove, 5 us to measure. Standard library only.
+not even looked at. 13 us of CPU a file to remove, 7 us to measure. Standard library only.
 """
 
 from __future__ import annotations
@@ -13,14 +13,20 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from iodaemon.backend.linux.beneath import open_directory
+from iodaemon.backend.linux.beneath import open_directory, open_node, unmount_fuse
 from iodaemon.fault import reach
 
 _DEEPEST: Final = 32
-"""Directories that are open at one time; what lies deeper is moved up to the top first."""
+"""Directories that are open at one time while removing; what lies deeper is moved up to the top
+first, where that can be."""
+_DEEPEST_MEASURED: Final = 256
+"""Likewise while measuring; what lies deeper is entered again from the top."""
+_MOST_DEEP: Final = 10_000
+"""Directories that are remembered for that."""
 _BLOCK_BYTES: Final = 512  # of st_blocks, stat(2)
 _MOST_LINKS: Final = 100_000
 """Files of several names that are remembered while measuring; further ones count by each name."""
+_MOUNTED: Final = frozenset({errno.EBUSY, errno.EXDEV})
 _CHANGED_MEANWHILE: Final = frozenset({errno.ENOENT, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR})
 """What somebody at work there causes: the next round finds it as it is then."""
 
@@ -39,7 +45,8 @@ class Usage(NamedTuple):
     Attributes:
         size_bytes: of its blocks, directories included; a file of several names counts once.
         files: names in it.
-        is_all: False where the time did not suffice, or it is too deep: it takes more then.
+        is_all: False where the time did not suffice, or something cannot be looked into, such as
+            what is mounted there, and what that hides: it takes more then.
     """
 
     size_bytes: int
@@ -67,7 +74,7 @@ class _Level:
 def remove_tree(parent: int, name: str, until_s: float) -> None:
     """Remove the directory of this name and all below it; harmless where there is none.
 
-    First nobody may enter it any more. Who is in it already may go on, and is outrun or outlasted.
+    First nobody may enter it any more. Who is in it already may go on in what was not entered yet.
 
     Args:
         parent: an open directory of the caller's own.
@@ -123,13 +130,14 @@ def _empty(top: int, until_s: float) -> tuple[int, str]:
                     os.unlink(entry.name, dir_fd=level.fd)
                     removed += 1
                     reach("scratch.unlinked")
-                elif len(stack) < _DEEPEST:
-                    stack.append(_enter(level.fd, entry.name))
-                else:
-                    _move_up(level.fd, entry.name, stack[0].fd)
+                elif len(stack) >= _DEEPEST and _move_up(level.fd, entry.name, stack[0].fd):
                     removed += 1
+                else:
+                    stack.append(_enter(level.fd, entry.name))
             except OSError as error:
-                if error.errno not in _CHANGED_MEANWHILE and not problem:
+                if entry and error.errno in _MOUNTED and unmount_fuse(level.fd, entry.name):
+                    removed += 1  # the next round finds what was below it
+                elif error.errno not in _CHANGED_MEANWHILE and not problem:
                     problem = _tell(entry.name if entry else level.name, error)
     finally:
         while stack:
@@ -145,9 +153,9 @@ def _enter(parent: int, name: str) -> _Level:
             raise
         _allow(parent, name)
         fd = open_directory(parent, name)
-    if os.geteuid() != 0:  # one's own directory may be closed to oneself
-        with contextlib.suppress(OSError):
-            os.fchmod(fd, 0o700)
+    with contextlib.suppress(OSError):  # also who is in it makes nothing there any more
+        os.fchmod(fd, 0o700)
+        os.fchown(fd, os.geteuid(), -1)
     return _Level(fd, name)
 
 
@@ -160,13 +168,21 @@ def _allow(parent: int, name: str) -> None:
         os.close(fd)
 
 
-def _move_up(parent: int, name: str, top: int) -> None:
-    """A name of ours in the top directory; the next round, or this one, finds it there."""
-    os.rename(name, f"deep-{os.urandom(8).hex()}", src_dir_fd=parent, dst_dir_fd=top)
+def _move_up(parent: int, name: str, top: int) -> bool:
+    """A name of ours in the top directory; the next round, or this one, finds it there.
+
+    Returns:
+        False where it must stay, as below a directory that is encrypted with a key that is gone.
+    """
+    try:
+        os.rename(name, f"deep-{os.urandom(8).hex()}", src_dir_fd=parent, dst_dir_fd=top)
+    except OSError:
+        return False
+    return True
 
 
 def _tell(name: str, error: OSError) -> str:
-    if error.errno in (errno.EBUSY, errno.EXDEV):
+    if error.errno in _MOUNTED:
         return f"something is mounted at {name!a} in it; unmount that"
     if error.errno in (errno.EPERM, errno.EACCES):
         return f"{name!a} in it cannot be removed ({error.strerror}); is it immutable?"
@@ -176,34 +192,18 @@ def _tell(name: str, error: OSError) -> str:
 def measure_tree(parent: int, name: str, until_s: float) -> Usage:
     """What the directory of this name and all below it takes.
 
+    Nothing that is mounted in it is entered or asked: a FUSE need never answer.
+
     Raises:
         OSError: it cannot be entered.
     """
-    size_bytes, files, is_all = 0, 0, True
-    seen: set[int] = set()
-    stack = [_Level(open_directory(parent, name), "")]
+    top = open_directory(parent, name)
     try:
-        size_bytes += os.fstat(stack[0].fd).st_blocks * _BLOCK_BYTES
-        while stack:
-            entry = next(stack[-1].entries, None)
-            if entry is None:
-                stack.pop().close()
-                continue
-            files += 1
-            is_directory = entry.is_dir(follow_symlinks=False)
-            if time.monotonic() > until_s:
-                return Usage(size_bytes, files, is_all=False)
-            if is_directory and len(stack) >= _DEEPEST:
-                is_all = False
-                continue
-            with contextlib.suppress(OSError):  # gone, or something is mounted there
-                if is_directory:
-                    stack.append(_Level(open_directory(stack[-1].fd, entry.name), entry.name))
-                size_bytes += _blocks_of(entry, stack[-1].fd if is_directory else None, seen)
+        measuring = _Measuring(top, until_s)
+        measuring.run()
     finally:
-        while stack:
-            stack.pop().close()
-    return Usage(size_bytes, files, is_all)
+        os.close(top)
+    return Usage(measuring.size_bytes, measuring.files, measuring.is_all)
 
 
 def has_unknown(
@@ -228,7 +228,7 @@ def has_unknown(
                 stack.pop().close()
             elif not entry.is_dir(follow_symlinks=False):
                 path = "/".join([*(level.name for level in stack[1:]), entry.name])
-                found = entry.stat(follow_symlinks=False)
+                found = _look_at(stack[-1].fd, entry.name)
                 if time.monotonic() > until_s or not is_known(path, found):
                     return True
             elif len(stack) < _DEEPEST:
@@ -246,11 +246,83 @@ def has_unknown(
             stack.pop().close()
 
 
-def _blocks_of(entry: os.DirEntry[str], fd: int | None, seen: set[int]) -> int:
-    found = entry.stat(follow_symlinks=False) if fd is None else os.fstat(fd)
-    if fd is None and found.st_nlink > 1:
-        if found.st_ino in seen:
-            return 0
-        if len(seen) < _MOST_LINKS:
-            seen.add(found.st_ino)
-    return found.st_blocks * _BLOCK_BYTES
+def _look_at(parent: int, name: str) -> os.stat_result:
+    """Never what is mounted there."""
+    fd = open_node(parent, name)
+    try:
+        return os.fstat(fd)
+    finally:
+        os.close(fd)
+
+
+class _Measuring:
+    """One look at a tree."""
+
+    def __init__(self, top: int, until_s: float) -> None:
+        self.size_bytes, self.files, self.is_all = 0, 0, True
+        self._top = top
+        self._until_s = until_s
+        self._seen: set[int] = set()
+        self._deep: list[tuple[str, ...]] = []
+
+    def run(self) -> None:
+        self._walk(os.dup(self._top), ())
+        while self._deep and time.monotonic() < self._until_s:
+            names = self._deep.pop()
+            try:
+                self._walk(self._enter(names), names)
+            except OSError as error:
+                self.is_all &= error.errno in _CHANGED_MEANWHILE
+        self.is_all &= not self._deep
+
+    def _enter(self, names: tuple[str, ...]) -> int:
+        fd = os.dup(self._top)
+        for name in names:
+            above = fd
+            try:
+                fd = open_directory(above, name)
+            finally:
+                os.close(above)
+        return fd
+
+    def _walk(self, fd: int, names: tuple[str, ...]) -> None:
+        """All below an open directory, which is closed; ``names`` lead to it."""
+        stack = [_Level(fd, "")]
+        try:
+            self.size_bytes += os.fstat(fd).st_blocks * _BLOCK_BYTES
+            while stack:
+                entry = next(stack[-1].entries, None)
+                if entry is None:
+                    stack.pop().close()
+                    continue
+                if time.monotonic() > self._until_s:
+                    self.is_all = False
+                    return
+                self.files += 1
+                try:
+                    self._take(entry, stack, names)
+                except OSError as error:  # gone, or something is mounted there
+                    self.is_all &= error.errno in _CHANGED_MEANWHILE
+        finally:
+            while stack:
+                stack.pop().close()
+
+    def _take(self, entry: os.DirEntry[str], stack: list[_Level], names: tuple[str, ...]) -> None:
+        if not entry.is_dir(follow_symlinks=False):
+            self._take_file(stack[-1].fd, entry.name)
+        elif len(stack) < _DEEPEST_MEASURED:
+            fd = open_directory(stack[-1].fd, entry.name)
+            self.size_bytes += os.fstat(fd).st_blocks * _BLOCK_BYTES
+            stack.append(_Level(fd, entry.name))
+        elif len(self._deep) < _MOST_DEEP:
+            self._deep.append((*names, *(level.name for level in stack[1:]), entry.name))
+        else:
+            self.is_all = False
+
+    def _take_file(self, parent: int, name: str) -> None:
+        found = _look_at(parent, name)
+        if found.st_nlink > 1 and found.st_ino in self._seen:
+            return
+        if found.st_nlink > 1 and len(self._seen) < _MOST_LINKS:
+            self._seen.add(found.st_ino)
+        self.size_bytes += found.st_blocks * _BLOCK_BYTES

@@ -6,6 +6,7 @@ and nobody else. Standard library only.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import time
@@ -13,7 +14,7 @@ from typing import Final
 
 from iodaemon.backend.linux import scratch
 from iodaemon.backend.linux.aside import tell
-from iodaemon.backend.linux.protocol import SCRATCH_FILE, read_json
+from iodaemon.backend.linux.protocol import SCRATCH_FILE, Message, read_json
 from iodaemon.fault import reach
 
 TURN_S: Final = 20.0
@@ -44,23 +45,37 @@ def remove(directory: str, line: int) -> None:
 def watch(directory: str, line: int) -> None:
     """Say soon, and every few seconds, what a job's directories hold, until the keeper hangs up."""
     wait_s = _FIRST_LOOK_S
+    last: dict[str, scratch.Usage] = {}
     while not select.select([line], [], [], wait_s)[0]:
         record = read_json(os.path.join(directory, SCRATCH_FILE))
         if record is None:
             continue
         began_s = time.monotonic()
-        used_bytes, files, is_all, is_over = 0, 0, True, False
-        for share in record["shares"]:
-            try:
-                usage = scratch.measure(share, began_s + _LONGEST_LOOK_S)
-            except (OSError, scratch.ScratchError):
-                is_all = False
-                continue
-            used_bytes += usage.size_bytes
-            files += usage.files
-            is_all &= usage.is_all
-            is_over |= usage.size_bytes > share["size"]
-        state = "over" if is_over else "held"
-        usage_told = {"used_bytes": used_bytes, "files": files, "is_all": is_all}
-        tell(line, {"state": state, **usage_told})
+        tell(line, _measure(record, last, began_s + _LONGEST_LOOK_S))
         wait_s = max(_LOOK_S, _REST * (time.monotonic() - began_s))
+
+
+def _measure(record: Message, last: dict[str, scratch.Usage], until_s: float) -> Message:
+    """What all directories hold; where one cannot be entered now, it holds what it held last.
+
+    One on which something is mounted counts as over: what it hides is not to be known. What the
+    quota counts is told, and makes nobody over: others may add to it.
+    """
+    is_over, used_bytes = False, 0
+    for share in record["shares"]:
+        before = last.get(share["name"], scratch.Usage(0, 0, is_all=True))
+        counted = 0
+        try:
+            usage, counted = scratch.measure(share, until_s)
+        except (OSError, scratch.ScratchError) as error:
+            usage = before._replace(is_all=False)
+            is_over |= isinstance(error, OSError) and error.errno == errno.EXDEV
+        last[share["name"]] = usage
+        used_bytes += max(usage.size_bytes, counted)
+        is_over |= usage.size_bytes > share["size"]
+    return {
+        "state": "over" if is_over else "held",
+        "used_bytes": used_bytes,
+        "files": sum(usage.files for usage in last.values()),
+        "is_all": all(usage.is_all for usage in last.values()),
+    }

@@ -40,7 +40,10 @@ from iodaemon.fault import reach
 MOST_JOBS: Final = 100
 """A shim that has served so many ends: what it may have gathered goes with it."""
 _RETRY_S: Final = 1.0
-"""Between attempts to find the next keeper."""
+"""Between attempts to find the next keeper; between looks at what is left once the job's first
+process has ended."""
+_LOOK_S: Final = 30.0
+"""Between looks at a job of which nothing is heard: who traces a thread may keep its end back."""
 
 
 class Shim:
@@ -117,7 +120,7 @@ class Shim:
             self._wait_for(attempt)
         reach("shim.emptied")
         attempt.finish()
-        if attempt.is_told_to_end:
+        if attempt.is_told_to_end or attempt.has_left:
             os._exit(0)
         self._attempt = None
 
@@ -131,11 +134,12 @@ class Shim:
     def _wait_for(self, attempt: Attempt) -> None:
         """Reap until no child is left: with a subreaper that means no descendant either."""
         poll = select.poll()
-        poll.register(self._wake, select.POLLIN)
         watched: int | None = None
         news = None if attempt.news is None else attempt.news.fd
-        if news is not None:
-            poll.register(news, select.POLLIN)
+        main = attempt.open_main()
+        for fd in (self._wake, news, main):
+            if fd is not None:
+                poll.register(fd, select.POLLIN)
         while attempt.reap():
             if self._line is None and self._next_keeper is None:
                 self._seek_keeper(attempt.key)
@@ -143,16 +147,25 @@ class Shim:
             if watched is None and keeper is not None:
                 poll.register(keeper, select.POLLIN)
                 watched = keeper
-            ready = {fd for fd, _ in poll.poll(_RETRY_S * 1000 if watched is None else None)}
+            wait_s = _RETRY_S if watched is None or main is None else _LOOK_S
+            ready = {fd for fd, _ in poll.poll(wait_s * 1000)}
+            if not ready and attempt.leave():
+                break
             if self._wake in ready:
                 drain(self._wake)
             if news is not None and news in ready and not attempt.hear():
                 poll.unregister(news)
                 news = None
+            if main is not None and main in ready:
+                poll.unregister(main)
+                os.close(main)
+                main = None
             if watched is not None and watched in ready:
                 poll.unregister(watched)
                 os.close(watched)
                 self._line = self._next_keeper = watched = None
+        if main is not None:
+            os.close(main)
 
     def _seek_keeper(self, key: str) -> None:
         """Watch the next keeper; while there is none, nobody would thaw the job but its shim."""

@@ -19,7 +19,7 @@ from typing import Final, NoReturn
 from iodaemon.backend.linux import launch as launching
 from iodaemon.backend.linux import scratch
 from iodaemon.backend.linux.freezer import Freezer
-from iodaemon.backend.linux.manifest import Manifest, open_manifest, try_lock
+from iodaemon.backend.linux.manifest import Manifest, is_whole, open_manifest, try_lock
 from iodaemon.backend.linux.protocol import STAGE_FILE, Message, encode, write_json
 from iodaemon.fault import reach
 
@@ -120,8 +120,9 @@ class Steps:
         self._input: str | None = staging.get("input")
         self._output: str | None = staging.get("output")
         self._is_always = staging.get("on") == "always"
-        environment = {**launch["environment"], **scratch.environment_of(self._shares)}
-        self.launch: launching.Launch = {**launch, "environment": environment}
+        self.launch: launching.Launch = launch
+        if told := scratch.environment_of(self._shares):
+            self.launch = {**launch, "environment": {**launch["environment"], **told}}
 
     def make(self) -> Message | None:
         """Make the directories; what is in the way, as a status that holds the job back."""
@@ -132,9 +133,13 @@ class Steps:
             output = {
                 "path": self._output,
                 "on": "always" if self._is_always else "success",
+                "has_input": self._input is not None,
                 **{name: self.launch.get(name) for name in ("min_uid", "umask")},
             }
         uid = self.launch["uid"] if launching.has_submitter(self.launch) else os.geteuid()
+        if type(uid) is not int or uid < (self.launch.get("min_uid") or 0):
+            text = f"no scratch space is given to uid {uid!a}"
+            return {"never_ran": text, "exit_code": None, "of_user": True, "holds": True}
         try:
             scratch.make(self._directory, self._shares, uid, output)
         except (OSError, scratch.ScratchError) as error:
@@ -154,8 +159,13 @@ class Steps:
     def copy_in(self, books: dict[str, int], news: int) -> None:
         """Copy the input in; on failure say why and exit. This process is the user by now.
 
-        Without its shim it goes no further: nobody would copy out what the command makes.
+        Without its shim it goes no further: nobody would copy out what the command makes. The
+        directories, which root made, get the user's group: on some disks (grpid) all in them
+        has it.
         """
+        for path in scratch.paths_of(self._shares):
+            with contextlib.suppress(OSError):
+                os.chown(path, -1, os.getegid())
         if self._input is None:
             return
         os.write(news, _STAGING)
@@ -183,8 +193,9 @@ class Steps:
         return News(fd, self._directory, self._told, data.removeprefix(_STAGING))
 
     def wants_out(self, *, is_success: bool) -> bool:
-        """True where what the job left is to be copied out."""
-        return self._output is not None and (is_success or self._is_always)
+        """True where what the job left is to be copied out: never what came only in part."""
+        has_come = self._input is None or is_whole(self._directory, "in")
+        return self._output is not None and has_come and (is_success or self._is_always)
 
     def begin_out(self, freezer: Freezer) -> tuple[int, News]:
         """Fork what copies it out.
@@ -235,13 +246,21 @@ class Steps:
             account = launching.find_submitter(self.launch)
             if account is not None:
                 launching.be_user(account)
-            os.chdir(self.launch["cwd"])
+            self._go_home()
             self._run(news, lambda: self._copy_out(books, news))
             os._exit(0)
         except (OSError, launching.LaunchError) as error:
             os.write(news, encode({"failed": str(error)}))
         finally:
             os._exit(STAGE_FAILED)
+
+    def _go_home(self) -> None:
+        """Where the command ran; whether that is still there matters to a relative path alone."""
+        try:
+            os.chdir(self.launch["cwd"])
+        except OSError:
+            if not os.path.isabs(self._output or ""):
+                raise
 
     def _copy_out(self, books: list[int], news: int) -> None:
         stage = _load()
