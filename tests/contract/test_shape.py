@@ -35,7 +35,8 @@ KEEPER_MODULES = (
     *("protocol", "means", "scope", "service", "account", "fence"),
     *("adopted", "aside", "beneath", "quota", "scratch", "scratch_desk", "scratch_tree"),
     *("scratch_work", "steps", "stage", "stage_file", "manifest"),
-    *("stage_walk", "stage_batch", "stage_out", "stage_progress", "salvage", "lingering"),
+    *("stage_walk", "stage_batch", "stage_out", "stage_place", "stage_progress"),
+    *("salvage", "lingering"),
     *("traced", "trouble"),
 )
 HEAVY = ("aiohttp", "msgspec", "psutil", "pyudev", "sqlite3", "asyncio")

@@ -281,9 +281,9 @@ def test_what_is_read_back_as_something_else_fails_the_step(place, monkeypatch, 
     (place / "disk" / "new").write_text("new")
     seen = []
 
-    def spoiled(path, *, from_disk):
+    def spoiled(path, *, from_disk, at):
         seen.append(from_disk)
-        return stage_file.hash_file(path, from_disk=from_disk)[::-1]
+        return stage_file.hash_file(path, from_disk=from_disk, at=at)[::-1]
 
     monkeypatch.setattr(stage_batch, "hash_file", spoiled)
     with pytest.raises(StageError, match="read back is not what was written"):

@@ -154,6 +154,37 @@ def test_an_output_that_is_not_the_users_is_not_written_and_the_data_is_kept(job
     assert report["because"] == again["because"]
 
 
+def test_an_output_that_another_laid_where_everybody_may_is_not_written(jobs, data):
+    (data / "out").chmod(0o1777)
+    (data / "out" / "mine").mkdir()
+    (data / "out" / "mine").chmod(0o777)
+    os.chown(data / "out" / "mine", 1, 1)
+    output = str(data / "out" / "mine")
+    status = jobs.run("echo x > $IOD_SCRATCH/x", staging=staging(data, input=None, output=output))
+    report = jobs.await_scratch("kept")
+    jobs.scratch(free=True)
+    jobs.await_scratch("removed")
+
+    assert 74 == status["exit"]["code"]
+    assert "somebody else put it" in report["because"]
+    assert [] == names(data / "out" / "mine")
+
+
+def test_a_file_that_grows_while_it_is_copied_takes_no_more_space_than_it_had(jobs, data):
+    (data / "in" / "a").write_bytes(os.urandom(MIB))
+    jobs.arm("stage.piece", number=19)
+    jobs.start("true", staging=staging(data))
+    step = jobs.stopped_at("stage.piece")
+    with (data / "in" / "a").open("ab") as file:
+        file.write(os.urandom(2 * MIB))
+    jobs.arm("stage.piece", number=19)
+    os.kill(step, 18)
+    status = jobs.keeper.status()
+
+    assert jobs.keeper.armed()  # there was no second piece
+    assert f"stage-in: '{data / 'in' / 'a'}' changed while it was copied" == status["note"]
+
+
 def test_input_larger_than_the_space_is_refused_before_anything_is_copied(jobs, data):
     (data / "in" / "large").write_bytes(b"x" * 5 * MIB)
     status = jobs.run("true", staging=staging(data))

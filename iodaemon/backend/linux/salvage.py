@@ -53,7 +53,7 @@ def sweep(directory: str, _line: int) -> None:
     try:
         _become_the_user(directory, record)
         stage.sweep(*_ends(record))
-    except (OSError, launching.LaunchError, SalvageError):
+    except (OSError, launching.LaunchError, stage.StageError, SalvageError):
         return  # the directory is gone, or somebody is at work there
 
 

@@ -16,6 +16,7 @@ from iodaemon.backend.linux.manifest import DIRECTORY, FILE, LINK, Copied, Manif
 from iodaemon.backend.linux.stage_batch import Batch, sync
 from iodaemon.backend.linux.stage_file import StageError, copy_file, explain, remove_file
 from iodaemon.backend.linux.stage_out import Outlet, Output, sweep
+from iodaemon.backend.linux.stage_place import Place
 from iodaemon.backend.linux.stage_progress import Progress, Tell, is_there
 from iodaemon.backend.linux.stage_walk import Census, refuse_change, walk
 from iodaemon.fault import reach
@@ -154,13 +155,16 @@ def _copy_out(
     for source in sources:
         _refuse_within(output.path, source)
     _count(progress, [dict(walk(source)) for source in sources])
-    os.makedirs(output.path, exist_ok=True)
-    with Batch([output.path], manifest) as batch:
-        outlet = Outlet(output, came, manifest, progress, batch)
+    with (
+        Place(output.path, makes=True) as place,
+        Batch([place.fd], manifest, place.locate) as batch,
+    ):
+        books = {"came": came, "manifest": manifest}
+        outlet = Outlet(place, output.mark, **books, progress=progress, batch=batch)
         for number, source in enumerate(sources):
             outlet.take(source, number)
         outlet.finish()
-    sync(output.path)
+        sync(place.fd)
     manifest.complete()
 
 

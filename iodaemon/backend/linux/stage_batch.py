@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Self
 
 from iodaemon.backend.linux.manifest import FILE, Copied, Manifest
@@ -17,6 +18,10 @@ MOST_BYTES: Final = 1 << 30
 PART: Final = ".iod-part."
 """Begins the name of what is not yet a file of the output."""
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
+
+
+Locate = Callable[[str], tuple[int | None, str]]
+"""Where a path is: a directory that is open until the next one is asked for, and a name in it."""
 
 
 class _Piece(NamedTuple):
@@ -31,13 +36,20 @@ class Batch:
     In the job's own directories they have their names at once, in the output only at the end.
     """
 
-    def __init__(self, tops: Sequence[str], manifest: Manifest) -> None:
+    def __init__(
+        self,
+        tops: Sequence[str | int],
+        manifest: Manifest,
+        locate: Locate = lambda path: (None, path),
+    ) -> None:
         """Nothing is copied yet.
 
         Args:
-            tops: directories on all file systems that are copied to.
+            tops: directories on all file systems that are copied to, some of them open.
             manifest: is told what is whole.
+            locate: where others may be at work in them.
         """
+        self._locate = locate
         self._tops = tops
         self._manifest = manifest
         self._pieces: list[_Piece] = []
@@ -49,7 +61,9 @@ class Batch:
 
     def __exit__(self, *_: object) -> None:
         for part in self._unnamed:
-            remove_file(part)
+            with contextlib.suppress(OSError, StageError):  # a directory is gone, or another's
+                at, name = self._locate(part)
+                remove_file(name, at=at)
 
     def begin(self, part: str) -> None:
         """A file of this name is about to be made, which is to go unless it gets another."""
@@ -82,7 +96,8 @@ class Batch:
         if self._unnamed:
             reach("stage.synced")
         for part, path, copied in self._pieces:
-            if copied.kind == FILE and hash_file(part, from_disk=True) != copied.digest:
+            at, name = self._locate(part)
+            if copied.kind == FILE and hash_file(name, from_disk=True, at=at) != copied.digest:
                 raise StageError(f"{path!a}: what was read back is not what was written")
         self._give_names()
         self._manifest.add(*(piece.copied for piece in self._pieces))
@@ -93,7 +108,8 @@ class Batch:
     def _give_names(self) -> None:
         for part, path, _ in self._pieces:
             if part in self._unnamed:
-                os.rename(part, path)
+                at, name = self._locate(path)
+                os.rename(os.path.basename(part), name, src_dir_fd=at, dst_dir_fd=at)
                 self._unnamed.discard(part)
                 reach("stage.named")
 
@@ -109,9 +125,10 @@ def part_of(path: str, mark: str) -> str:
     return os.path.join(os.path.dirname(path), f"{PART}{mark}.{name}")
 
 
-def sync(path: str) -> None:
+def sync(top: str | int) -> None:
     """Make all of its file system durable, and hear of what could not be (syncfs(2), Linux 5.8)."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    path, at = (top, None) if isinstance(top, str) else (".", top)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at)
     try:
         if _LIBC.syncfs(fd) != 0:
             error = ctypes.get_errno()

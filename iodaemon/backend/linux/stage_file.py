@@ -24,7 +24,9 @@ class StageError(Exception):
     """A step of staging cannot be done; one line that says why."""
 
 
-def copy_file(source: str, target: str, on_bytes: Callable[[int], None]) -> str:
+def copy_file(
+    source: str, target: str, on_bytes: Callable[[int], None], *, at: int | None = None
+) -> str:
     """Copy content, mode and time of one file; the SHA-256 of what was read.
 
     What is nothing but zeros becomes a hole. A target that is there is replaced, and none is left
@@ -34,6 +36,7 @@ def copy_file(source: str, target: str, on_bytes: Callable[[int], None]) -> str:
         source: a file; no link is followed.
         target: where its directory is there.
         on_bytes: told of each piece.
+        at: an open directory that the target is below; None: its path is whole.
 
     Raises:
         StageError: the source went or changed meanwhile.
@@ -44,12 +47,12 @@ def copy_file(source: str, target: str, on_bytes: Callable[[int], None]) -> str:
     except OSError as error:
         raise _gone(source, error) from error
     try:
-        remove_file(target)
-        write = os.open(target, _WRITE, 0o600)
+        remove_file(target, at=at)
+        write = os.open(target, _WRITE, 0o600, dir_fd=at)
         try:
             return _copy(read, write, source, on_bytes)
         except BaseException as error:
-            os.unlink(target)
+            os.unlink(target, dir_fd=at)
             if isinstance(error, OSError) and error.filename is None:
                 error.filename = target
             raise
@@ -63,7 +66,7 @@ def _copy(read: int, write: int, source: str, on_bytes: Callable[[int], None]) -
     before = os.fstat(read)
     digest, size_bytes = ("", -1)
     if stat.S_ISREG(before.st_mode):
-        digest, size_bytes = _pour(read, write, on_bytes)
+        digest, size_bytes = _pour(read, write, before.st_size, on_bytes)
     after = os.fstat(read)
     if version(before) != version(after) or size_bytes != after.st_size:
         raise StageError(f"{source!a} changed while it was copied")
@@ -73,17 +76,18 @@ def _copy(read: int, write: int, source: str, on_bytes: Callable[[int], None]) -
     return digest
 
 
-def hash_file(path: str, *, from_disk: bool) -> str:
+def hash_file(path: str, *, from_disk: bool, at: int | None = None) -> str:
     """The SHA-256 of a file.
 
     Args:
         path: of it.
         from_disk: what memory has of it is forgotten first; it is on the disk already.
+        at: an open directory that it is below; None: its path is whole.
 
     Raises:
         OSError: it cannot be read.
     """
-    fd = os.open(path, _READ)
+    fd = os.open(path, _READ, dir_fd=at)
     try:
         if from_disk:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -95,10 +99,10 @@ def hash_file(path: str, *, from_disk: bool) -> str:
         os.close(fd)
 
 
-def remove_file(path: str) -> None:
+def remove_file(path: str, *, at: int | None = None) -> None:
     """Remove it, should it be there."""
     try:
-        os.unlink(path)
+        os.unlink(path, dir_fd=at)
     except FileNotFoundError:
         return
 
@@ -112,11 +116,16 @@ def explain(error: OSError, total_bytes: int, done_bytes: int) -> str:
     return f"{where}{error.strerror or error}"
 
 
-def _pour(read: int, write: int, on_bytes: Callable[[int], None]) -> tuple[str, int]:
+def _pour(
+    read: int, write: int, most_bytes: int, on_bytes: Callable[[int], None]
+) -> tuple[str, int]:
+    """Stops where there is more: a file that grows would fill more space than there is for it."""
     digest, size_bytes = hashlib.sha256(), 0
     while chunk := os.read(read, _CHUNK_BYTES):
         digest.update(chunk)
         size_bytes += len(chunk)
+        if size_bytes > most_bytes:
+            break
         if chunk == _NOTHING[: len(chunk)]:
             os.lseek(write, len(chunk), os.SEEK_CUR)
         else:

@@ -5,6 +5,7 @@ As the job's user. Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from typing import NamedTuple
 from iodaemon.backend.linux.manifest import DIRECTORY, FILE, LINK, Copied, Manifest, kind_of
 from iodaemon.backend.linux.stage_batch import Batch, part_of
 from iodaemon.backend.linux.stage_file import StageError, copy_file, remove_file
+from iodaemon.backend.linux.stage_place import Place, named
 from iodaemon.backend.linux.stage_progress import Progress, is_there
 from iodaemon.backend.linux.stage_walk import Census, walk
 from iodaemon.fault import reach
@@ -33,15 +35,23 @@ class Outlet:
     """Takes what is found in the job's directories, one after the other."""
 
     def __init__(
-        self, output: Output, came: Manifest, manifest: Manifest, progress: Progress, batch: Batch
+        self,
+        place: Place,
+        mark: str,
+        *,
+        came: Manifest,
+        manifest: Manifest,
+        progress: Progress,
+        batch: Batch,
     ) -> None:
         """Nothing is taken yet; see ``stage.copy_out``."""
-        self._output = output
+        self._place = place
+        self._mark = mark
         self._came = came
         self._manifest = manifest
         self._progress = progress
         self._batch = batch
-        self._tree = _Tree(output.path, manifest)
+        self._tree = _Tree(place, manifest)
         self._taken: dict[str, str] = {}
 
     def take(self, source: str, number: int) -> None:
@@ -66,7 +76,8 @@ class Outlet:
                     raise StageError(f"two of the job's directories have a file {name!a}")
                 self._tree.make(os.path.dirname(name))
                 copy = self._copy_file if kind == FILE else self._copy_link
-                copy(os.path.join(source, name), name, found, number)
+                with named(os.path.join(self._place.path, name)):
+                    copy(os.path.join(source, name), name, found, number)
 
     def finish(self) -> None:
         """What is copied has its names, and the directories that were made are as they were."""
@@ -74,27 +85,30 @@ class Outlet:
         self._tree.finish()
 
     def _copy_file(self, source: str, name: str, found: os.stat_result, number: int) -> None:
-        path = os.path.join(self._output.path, name)
+        path = os.path.join(self._place.path, name)
+        at, base = self._place.locate(path)
         known = self._manifest.copied.get(name)
-        if known is not None and is_there(known, path, found):
+        if known is not None and is_there(known, base, found, at=at):
             self._progress.add(found.st_size, 1)
             return
-        part = part_of(path, self._output.mark)
+        part = part_of(path, self._mark)
         self._batch.begin(part)
-        digest = copy_file(source, part, self._progress.add)
+        digest = copy_file(source, os.path.basename(part), self._progress.add, at=at)
         reach("stage.part")
         copied = Copied(name, found.st_size, found.st_mtime_ns, digest, 0, number)
         self._batch.add(part, path, copied)
         self._progress.add(files=1)
 
     def _copy_link(self, source: str, name: str, found: os.stat_result, number: int) -> None:
-        path, text = os.path.join(self._output.path, name), os.readlink(source)
-        if os.path.islink(path) and os.readlink(path) == text:
-            return
-        part = part_of(path, self._output.mark)
+        path, text = os.path.join(self._place.path, name), os.readlink(source)
+        at, base = self._place.locate(path)
+        with contextlib.suppress(OSError):  # none is there
+            if os.readlink(base, dir_fd=at) == text:
+                return
+        part = part_of(path, self._mark)
         self._batch.begin(part)
-        remove_file(part)
-        os.symlink(text, part)
+        remove_file(os.path.basename(part), at=at)
+        os.symlink(text, os.path.basename(part), dir_fd=at)
         copied = Copied(name, found.st_size, found.st_mtime_ns, "", 0, number, LINK)
         self._batch.add(part, path, copied)
 
@@ -102,8 +116,8 @@ class Outlet:
 class _Tree:
     """Directories of the output: made when something comes into them, else left as they are."""
 
-    def __init__(self, top: str, manifest: Manifest) -> None:
-        self._top = top
+    def __init__(self, place: Place, manifest: Manifest) -> None:
+        self._place = place
         self._manifest = manifest
         self._known: Census = {}
         self._there = {""}
@@ -126,41 +140,53 @@ class _Tree:
 
     def finish(self) -> None:
         """Modes and times of those that were made, the deepest first."""
+        self._place.leave()
         for name in reversed(self._made):
-            path, found = os.path.join(self._top, name), self._known[name]
-            group = os.stat(path).st_mode & stat.S_ISGID  # of the directory above, for new ones
-            os.chmod(path, found.st_mode & 0o777 | group)
-            os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+            found, fd = self._known[name], self._place.enter(name)
+            group = os.fstat(fd).st_mode & stat.S_ISGID  # of the directory above, for new ones
+            with named(os.path.join(self._place.path, name)):
+                os.chmod(f"/proc/self/fd/{fd}", found.st_mode & 0o777 | group)
+                os.utime(f"/proc/self/fd/{fd}", ns=(found.st_atime_ns, found.st_mtime_ns))
 
     def _is_made(self, name: str) -> bool:
         """Make it; False: somebody else's is there. One of an earlier try is noted as ours."""
-        path = os.path.join(self._top, name)
+        path = os.path.join(self._place.path, name)
+        at, base = self._place.locate(path)
         known = self._manifest.copied.get(name)
         is_ours = known is not None and known.kind == DIRECTORY
-        if not is_ours and not os.path.lexists(path):
+        if not is_ours and not _is_there(at, base):
             self._manifest.add(Copied(name, 0, 0, "", 0, 0, DIRECTORY))
             is_ours = True
-        try:
+        with named(path), contextlib.suppress(FileExistsError):
             if is_ours:
-                os.mkdir(path, 0o700)
-        except FileExistsError:
-            pass
-        if not stat.S_ISDIR(os.stat(path, follow_symlinks=False).st_mode):
-            raise StageError(f"{path!a} is there and is no directory; move it away")
+                os.mkdir(base, 0o700, dir_fd=at)
+        if is_ours:
+            self._place.hold(name)
+        else:
+            self._place.enter(name)
         return is_ours
+
+
+def _is_there(at: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=at, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def sweep(sources: list[str], output: Output) -> None:
     """Remove what a try that was killed has left beside the names in the output.
 
     Raises:
+        StageError: the output is none.
         OSError: it cannot be looked for.
     """
-    for source in sources:
-        for name, found in walk(source):
-            if kind_of(found) in (FILE, LINK):
-                path = os.path.join(output.path, name)
-                try:
-                    remove_file(part_of(path, output.mark))
-                except NotADirectoryError:
-                    continue
+    with Place(output.path) as place:
+        for source in sources:
+            for name, found in walk(source):
+                if kind_of(found) in (FILE, LINK):
+                    part = part_of(os.path.join(output.path, name), output.mark)
+                    with contextlib.suppress(FileNotFoundError, StageError):
+                        at, base = place.locate(part)
+                        remove_file(base, at=at)

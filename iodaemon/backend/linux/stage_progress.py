@@ -56,14 +56,14 @@ def _moved_bytes() -> int:
     return (used.ru_inblock + used.ru_oublock) * _BLOCK_BYTES
 
 
-def is_there(known: Copied, path: str, source: os.stat_result) -> bool:
+def is_there(known: Copied, path: str, source: os.stat_result, *, at: int | None = None) -> bool:
     """True where an earlier try copied this very version, and the copy is still what it was."""
     if (known.size_bytes, known.mtime_ns) != (source.st_size, source.st_mtime_ns):
         return False
     try:
-        copy = os.stat(path, follow_symlinks=False)
+        copy = os.stat(path, dir_fd=at, follow_symlinks=False)
         if (copy.st_size, copy.st_mtime_ns) != (known.size_bytes, known.mtime_ns):
             return False
-        return hash_file(path, from_disk=False) == known.digest
+        return hash_file(path, from_disk=False, at=at) == known.digest
     except OSError:
         return False
