@@ -333,6 +333,8 @@ class _Store:
 
     def remove(self, share: Message, until_s: float) -> None:
         """Remove it, should it be there, and its limit."""
+        if not os.path.lexists(f"/proc/self/fd/{self.fd}/{_ID}"):
+            raise KeptError("no disk that jobs have used is there now; mount the one that it is on")
         if self.identify() != share["store"]:
             raise _ElsewhereError(
                 "another file system is there now; mount the one that it is on, or 'iod scratch "
