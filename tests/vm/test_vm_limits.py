@@ -88,6 +88,29 @@ def test_the_limit_of_all_jobs_is_the_same_after_a_reload_of_systemd(service):
     assert before == number(service, f"{SCOPE}/pids.max")
 
 
+@pytest.fixture
+def _little_output(service):
+    """A job may print 1 MiB."""
+    for text in (f'output_max = "1 MiB"\n{CONFIG}', CONFIG):
+        service.machine.put("/etc/iodaemon/config.toml", text.encode())
+        service.machine.sh("systemctl reload iodaemon.service", limit_s=200)
+        if text is not CONFIG:
+            yield
+
+
+@pytest.mark.usefixtures("_little_output")
+def test_a_job_that_prints_too_much_is_ended_and_others_go_on(service):
+    beside = service.submit("head -c 100000 /dev/zero; sleep 600", user="bob")
+    service.await_state(beside, "RUNNING")
+
+    job = service.submit("head -c 8000000 /dev/zero; sleep 600")
+    ended = service.await_state(job, "FAILED", "COMPLETED")
+
+    assert ("FAILED", "OutputMax") == (ended["state"], ended["reason"]["code"])
+    assert "more than the 1.0 MiB of output_max" in ended["reason"]["text"]
+    assert "RUNNING" == service.show(beside)["state"]
+
+
 def test_the_node_says_that_processes_are_limited(service):
     measured = service.ask("GET", "/v1/node")["measured"]
 
