@@ -31,6 +31,14 @@ def test_the_daemon_is_nobody_with_two_powers(service):
     assert ("1", "2") == (status["NoNewPrivs"], status["Seccomp"])
 
 
+def test_no_system_call_of_the_daemon_changes_another_process(service):
+    said = service.machine.sh("systemctl show -P SystemCallFilter iodaemon.service").split()
+
+    assert "read" in said  # what may be called, by name
+    wrong = {"process_vm_writev", "process_vm_readv", "process_madvise", "ptrace", "pidfd_getfd"}
+    assert set() == wrong & set(said)
+
+
 @pytest.mark.parametrize(
     ("how", "units"),
     [

@@ -20,6 +20,8 @@ from iodaemon.backend.linux.protocol import Message
 
 _LOCK_WITHIN_S: Final = 1.0
 """An ending keeper, or a shim that thaws its job, lets go of the lock sooner than this."""
+_FREE_WITHIN_S: Final = 1.0
+"""A shim that was just forked lets go of a killed keeper's listening socket sooner than this."""
 _RETRY_S: Final = 0.01
 
 
@@ -141,16 +143,11 @@ def listen(path: str, gid: int | None = None) -> socket.socket:
     Raises:
         OSError: EADDRINUSE when somebody answers there all the same.
     """
-    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with probe:
-        try:
-            probe.connect(path)
-        except FileNotFoundError:
-            pass
-        except ConnectionRefusedError:
-            os.unlink(path)
-        else:
+    until_s = time.monotonic() + _FREE_WITHIN_S
+    while _is_answered(path):
+        if time.monotonic() > until_s:
             raise OSError(errno.EADDRINUSE, "a keeper runs already", path)
+        time.sleep(_RETRY_S)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     old_mask = os.umask(0o177)
     try:
@@ -162,3 +159,19 @@ def listen(path: str, gid: int | None = None) -> socket.socket:
         os.chmod(path, 0o660)
     listener.listen(16)
     return listener
+
+
+def _is_answered(path: str) -> bool:
+    """True while somebody listens there; what nobody listens at is removed."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(0)
+        try:
+            probe.connect(path)
+        except BlockingIOError:  # more wait there than are taken
+            return True
+        except FileNotFoundError:
+            return False
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return False
+    return True

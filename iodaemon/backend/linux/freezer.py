@@ -36,6 +36,8 @@ _MOST_SCANS: Final = 20
 _STOP_WITHIN_S: Final = 0.02
 """What a tree may take to stop before the answer is 'not yet'; the keeper waits meanwhile."""
 _LOOK_S: Final = 0.0005
+_LEAVE_WITHIN_S: Final = 0.5
+"""A process that has just ended is in its cgroup a moment longer than its parent waits for it."""
 
 
 class Freezer(Protocol):
@@ -219,9 +221,10 @@ class CgroupFreezer:
         with contextlib.suppress(OSError):
             if self._hosts_keeper:
                 _write(os.path.join(self._home, "cgroup.procs"), "0")
+        until_s = time.monotonic() + _LEAVE_WITHIN_S
         for name in ("keeper", "shims", "jobs", ""):
             with contextlib.suppress(OSError):
-                os.rmdir(os.path.join(self.base, name))
+                _remove_directory(os.path.join(self.base, name), until_s)
 
     def _event(self, key: str, name: str) -> bool:
         try:
@@ -340,6 +343,23 @@ def _state_of(pid: int) -> str | None:
 
 def _are_still(states: States) -> bool:
     return all(state in _STILL for state in states.values())
+
+
+def _remove_directory(path: str, until_s: float) -> None:
+    """Remove a cgroup, once who has just ended in it is gone.
+
+    Raises:
+        OSError: it is not empty, then either.
+    """
+    while True:
+        try:
+            os.rmdir(path)
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > until_s:
+                raise
+            time.sleep(_LOOK_S)
+        else:
+            return
 
 
 def _signal_all(pids: Iterable[int], number: signal.Signals) -> None:
