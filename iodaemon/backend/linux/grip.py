@@ -84,14 +84,16 @@ class Grip:
     def kill(self, key: str, number: signal.Signals) -> int:
         """SIGTERM and friends go to each process, then all run on to receive them; how many."""
         freezer, shim_pid = self._freezer_of(key), self._shim_pid(key)
-        if number is signal.SIGKILL:
-            count = len(freezer.pids(key, shim_pid))
-            freezer.kill(key, shim_pid)
-        else:
-            count = send(lambda: freezer.pids(key, shim_pid), number)
-        if shim_pid == 0 and freezer.name == "cgroup":
-            count += send(lambda: self._left_behind(key, freezer), number)
-        self.thaw(key)
+        try:
+            if number is signal.SIGKILL:
+                count = len(freezer.pids(key, shim_pid))
+                freezer.kill(key, shim_pid)
+            else:
+                count = send(lambda: freezer.pids(key, shim_pid), number)
+            if shim_pid == 0 and freezer.name == "cgroup":
+                count += send(lambda: self._left_behind(key, freezer), number)
+        finally:
+            self.thaw(key)
         return count
 
     def describe(self, job: int, attempt: int, claimant: Identity) -> Message:

@@ -7,6 +7,7 @@ belongs to the tree: a number that was used again is told nothing. Standard libr
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -90,16 +91,21 @@ def kill_below(
     Raises:
         PermissionError: one of them is another user's.
     """
-    looks = 0
+    looks, refused = 0, None
     for _ in range(_MOST_SCANS):
-        if shim_pid:
+        with contextlib.suppress(PermissionError):
             stop_below(shim_pid, inside)
         pids = members()
         alive = [pid for pid in pids if find_living_state(pid) not in ENDED]
         looks = 0 if alive else looks + 1
         if looks == 2:
             return
-        tell(alive, signal.SIGKILL, {shim_pid, *pids}, session)
+        try:
+            tell(alive, signal.SIGKILL, {shim_pid, *pids}, session)
+        except PermissionError as error:
+            refused = error
+    if refused is not None:
+        raise refused
 
 
 def tell(
@@ -114,9 +120,17 @@ def tell(
         session: whoever is in it is told as well.
 
     Raises:
-        PermissionError: one of them is another user's.
+        PermissionError: one of them is another user's, and all others are told; not of SIGCONT.
     """
-    return sum(_tell(pid, number, parents, session) for pid in pids)
+    count, refused = 0, None
+    for pid in pids:
+        try:
+            count += _tell(pid, number, parents, session)
+        except PermissionError as error:
+            refused = error
+    if refused is not None and number is not signal.SIGCONT:
+        raise refused
+    return count
 
 
 def _tell(pid: int, number: signal.Signals, parents: Container[int], session: int | None) -> bool:
