@@ -44,10 +44,10 @@ def members(top):
 
 def test_all_below_stand_still_and_go_on(top):
     pids = members(top)()
-    stopped = stop_below(top)
+    stopped = until(lambda: stop_below(top), "a stop")
     seen = look_below(top)
     tell(pids[::-1], signal.SIGCONT, {top, *pids})
-    until(lambda: [find_state(pid) for pid in pids] == ["S"] * SIZE, "all on their way")
+    until(lambda: "T" not in map(find_state, pids), "all on their way")
 
     assert dict.fromkeys(pids, "T") == stopped == seen
     assert look_below(top) is None
@@ -55,10 +55,10 @@ def test_all_below_stand_still_and_go_on(top):
 
 def test_who_is_held_otherwise_is_passed_and_left_alone(top):
     first, *others = members(top)()
-    stopped = stop_below(top, lambda: {first})
+    stopped = until(lambda: stop_below(top, lambda: {first}), "a stop")
 
     assert dict.fromkeys(others, "T") == stopped
-    assert "S" == find_state(first)
+    assert find_state(first) in ("S", "R")
 
 
 def test_all_below_are_ended(top):
@@ -77,7 +77,8 @@ def test_another_process_under_a_members_number_is_told_nothing(top, number):
         state = find_state(stranger.pid)
         stranger.kill()
 
-    assert (0, "S") == (told, state)
+    assert 0 == told
+    assert state in ("S", "R")
 
 
 def test_what_a_dead_shim_left_is_told_by_its_session(top):
@@ -92,12 +93,15 @@ def test_a_process_whose_first_thread_has_ended_is_alive():
         process.stdout.readline()
         until(lambda: find_state(process.pid) == "Z", "the end of its first thread")
         alive = find_living_state(process.pid)
-        stopped = stop_below(os.getpid(), lambda: set(members(os.getpid())()) - {process.pid})
+        stopped = until(
+            lambda: stop_below(os.getpid(), lambda: set(members(os.getpid())()) - {process.pid}),
+            "a stop",
+        )
         is_stopped = find_living_state(process.pid)
         process.kill()
         until(lambda: find_living_state(process.pid) == "X", "its end")
 
-    assert "S" == alive
+    assert alive in ("S", "R")
     assert "T" == is_stopped
     assert {process.pid: "T"} == stopped
     assert find_living_state(process.pid) is None
