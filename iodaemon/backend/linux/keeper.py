@@ -362,11 +362,10 @@ class Keeper:
         for asked in lists:
             self._answer(asked.client, asked.request)
         for asked in list(self._freezes):
-            frozen = self._grip.look_again(asked.key)
-            if frozen is False:
-                continue
-            self._freezes.remove(asked)
-            self._reply(asked, {"ok": {"frozen": True}} if frozen else {"error": "the job ended"})
+            answer = self._grip.look_again(asked.key)
+            if answer is not None:
+                self._freezes.remove(asked)
+                self._reply(asked, answer)
 
     def _take_over(self) -> None:
         """Learn of an earlier keeper's jobs, thaw those without a shim, drop cgroups nobody needs.
