@@ -7,7 +7,7 @@ import socket
 import subprocess
 
 import pytest
-from harness import Server, end, until
+from harness import Server, cgroup_trees, end, marked, until
 
 from iodaemon.backend.linux import protocol
 from iodaemon.backend.linux.keeper_command import keeper_command
@@ -130,7 +130,7 @@ class Keeper(Server):
 
 
 class ServiceKeeper(Keeper):
-    """As systemd starts it, but without a scope: jobs are held by signals."""
+    """As systemd starts it, but without a scope: by signals, or by a cgroup tree of its own."""
 
     min_uid = 1000
 
@@ -140,7 +140,8 @@ class ServiceKeeper(Keeper):
         self.root.chmod(0o711)
         self.path = self.runtime / "keeper.sock"
         identity = (DAEMON.pw_uid, DAEMON.pw_gid, self.min_uid)
-        command = keeper_command(self.state, self.path, grace_s, "signals", *identity)
+        means = "signals" if self.means == "signals" else "auto"
+        command = keeper_command(self.state, self.path, grace_s, means, *identity)
         self.log.touch()
         with open(self.state / "keeper.log", "ab") as log:
             self.process = subprocess.Popen(
@@ -168,6 +169,10 @@ class ServiceKeeper(Keeper):
             end(self.process.pid)
             self.process.wait()
         self.path.unlink(missing_ok=True)
+        for tree in cgroup_trees(self.state):  # it could not take it away any more
+            until(lambda: not marked(self.mark) and not self.job_cgroups(), "end of all processes")
+            for path in (*tree.glob("*/"), tree):
+                path.rmdir()
         super(Keeper, self)._leave_nothing()
 
 

@@ -32,6 +32,7 @@ OTHER = {
     "log_level": '"debug"',
     "metrics_listen": '"127.0.0.1:9750"',
     "max_processes": "1000",
+    "output_max": '"1 GiB"',
     "users.max_running": "3",
     "users.max_queued": "100",
     "users.max_slots": "8",

@@ -63,9 +63,9 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     fence: Annotated[
         Literal["socket", "cpus", "none"],
         Meta(
-            description="what a job cannot leave, where its cgroup can have a cpuset: its socket "
-            "with CPUs and memory, the socket's CPUs only (a job that needs more memory than its "
-            "socket has gets another one's), or nothing"
+            description="what a job stays in, where its cgroup can have a cpuset (and but by a "
+            "scope of its user's own systemd): its socket with CPUs and memory, the socket's CPUs "
+            "only (a job that needs more memory than it has gets another one's), or nothing"
         ),
     ] = "socket"
 
@@ -125,6 +125,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "be limited, and never more than a quarter of the machine's; its next fork fails"
         ),
     ] = 32768
+    output_max_bytes: Annotated[
+        int | None,
+        Meta(
+            description="room that a job's own output may take, where it names no file (-o); a job "
+            'that takes more is ended; "none": any'
+        ),
+    ] = 10 << 30
     mode: Annotated[
         Literal["on", "shadow", "off"],
         Meta(
@@ -172,6 +179,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} is {path!r}; write an absolute path")
         if self.max_processes is not None and self.max_processes < 1:
             raise ValueError(f'max_processes is {self.max_processes}; write 1 or more, or "none"')
+        if self.output_max_bytes == 0:
+            raise ValueError('output_max_bytes is 0; write for example "1 GiB", or "none"')
         longest = max((f"{self.runtime_dir}/{name}" for name in _SOCKET_NAMES), key=len)
         length = len(os.fsencode(longest))
         if length > _LONGEST_SOCKET_BYTES:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from iodaemon.backend.linux.process import read_boot_id
@@ -32,7 +31,7 @@ def note_boot(state: Path, boot_id: str | None = None) -> None:
     """Remember this boot, durably; writes nothing when it is noted already.
 
     Args:
-        state: the daemon's directory; what is written there gets its owner.
+        state: the daemon's directory.
         boot_id: another boot, in which the journal was written. None: the present one.
 
     Raises:
@@ -43,8 +42,5 @@ def note_boot(state: Path, boot_id: str | None = None) -> None:
         return
     temporary = state / f"{_FILE}.new"
     temporary.write_text(boot_id + "\n")
-    owner = state.stat()
-    if owner.st_uid != os.geteuid():  # root's restore; the daemon's sandbox has no chown(2)
-        os.chown(temporary, owner.st_uid, owner.st_gid)
     temporary.rename(state / _FILE)
     sync_directory(str(state))

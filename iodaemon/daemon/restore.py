@@ -11,12 +11,13 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from iodaemon.backend.linux.owner import as_owner_of, as_root_again
 from iodaemon.backend.linux.process import read_boot_id
 from iodaemon.config import Config
 from iodaemon.daemon import database, schema
@@ -70,14 +71,17 @@ def restore(config: Config, source: Path) -> Restored:
     """
     state = Path(config.state_dir)
     path = config.journal_path
+    if path.exists() and source.exists() and source.samefile(path):
+        raise RequestError(f"{source} is the journal itself; name a copy of it")
     with _alone(state, is_system=config.is_system):
         new = path.with_name(f"{path.name}.new")
-        if path.exists() and source.exists() and source.samefile(path):
-            raise RequestError(f"{source} is the journal itself; name a copy of it")
-        with opened(source) as copy:
+        with as_root_again(), opened(source) as copy:
             check_integrity(copy, source)
             schema.check(copy, source)
-            copy_database(copy, new, replace=True)
+            copy.execute("BEGIN")
+            copy.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            with as_owner_of(state):
+                copy_database(copy, new, replace=True)
         try:
             return _put(config, source, new)
         finally:
@@ -93,9 +97,11 @@ def _put(config: Config, source: Path, new: Path) -> Restored:
         schema.raise_schema(db)
         note = _copy_note(db)
         merged = merge(db, before)
-        database.raise_next_id(db, highest_job(jobs_directory) + 1)
         unfinished = [decode_job(record) for record in database.unfinished_jobs(db)]
-        strangers = tuple(find_strangers(jobs_directory, unfinished))
+        with as_root_again():  # the keeper's directory is root's
+            strangers = tuple(find_strangers(jobs_directory, unfinished))
+            highest = highest_job(jobs_directory)
+        database.raise_next_id(db, highest + 1)
         _forget_the_copy(db, note, keeps_anchor=before is not None)
         database.add_note(db, time.time(), "restored", _told(source, note, merged))
         jobs, _ = database.count_jobs(db)
@@ -118,18 +124,20 @@ def _put(config: Config, source: Path, new: Path) -> Restored:
 
 @contextmanager
 def _alone(state: Path, *, is_system: bool) -> Iterator[None]:
-    """Keep every daemon out, as a daemon does."""
-    try:
-        owner = state.stat()
-        lock = os.open(state / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except FileNotFoundError as error:
-        raise NotFound(
-            f"there is no {state}; install the service, or start the daemon once, and stop it"
-        ) from error
-    except PermissionError as error:
-        raise NotPermitted(f"{state} may not be written: run this as its owner or root") from error
-    try:
-        os.fchown(lock, owner.st_uid, owner.st_gid)
+    """Keep every daemon out, as a daemon does; inside, its user works there and not root."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(as_owner_of(state))
+            lock = os.open(state / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError as error:
+            raise NotFound(
+                f"there is no {state}; install the service, or start the daemon once, and stop it"
+            ) from error
+        except PermissionError as error:
+            raise NotPermitted(
+                f"{state} may not be written: run this as its owner or root"
+            ) from error
+        stack.callback(os.close, lock)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -142,8 +150,6 @@ def _alone(state: Path, *, is_system: bool) -> Iterator[None]:
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
         yield
-    finally:
-        os.close(lock)
 
 
 def _fold(path: Path) -> str:
@@ -186,14 +192,11 @@ def _told(source: Path, note: CopyNote | None, merged: Merged) -> dict[str, obje
     text = f"from {source}{made}"
     for words, ids in merged.told:
         text += f"; {words}: {', '.join(map(str, ids))}"
-    return {"at_s": time.time(), "by": user_name(os.geteuid()), "text": text}
+    return {"at_s": time.time(), "by": user_name(os.getuid()), "text": text}
 
 
 def _exchange(path: Path, new: Path) -> Path | None:
     """The new journal gets the old one's name at once; the old one keeps a dated one."""
-    owner = path.parent.stat()
-    os.chown(new, owner.st_uid, owner.st_gid)
-    os.chmod(new, 0o600)
     replaced = _aside(path)
     put_in_place(new, path, replace=True)
     return replaced

@@ -69,7 +69,9 @@ def existing_directory(path: str) -> str:
 
 @contextmanager
 def scratch_directory(near: str) -> Iterator[str]:
-    """A directory in this one, or in the nearest above it that exists.
+    """A directory in this one, or in the nearest above it that exists; its path while it is open.
+
+    That path leads to it whatever is put at its name by who owns the directory around it.
 
     Raises:
         OSError: it cannot be made.
@@ -79,7 +81,13 @@ def scratch_directory(near: str) -> Iterator[str]:
     path = os.path.join(base, _new_name())
     try:
         os.mkdir(path, 0o700)
-        yield path
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if os.fstat(directory).st_uid != os.geteuid():
+                raise PermissionError(errno.EPERM, "somebody else's directory is there now", path)
+            yield f"/proc/{os.getpid()}/fd/{directory}"
+        finally:
+            os.close(directory)
     finally:
         shutil.rmtree(path, ignore_errors=True)
 

@@ -16,6 +16,11 @@ SYSTEM = sorted((UNITS / "system").iterdir())
 PROGRAM = "/opt/iodaemon/bin/iod"
 WORST_EXPOSURE = 20
 """Tenths: systemd-analyze's measure from 0 to 10. 1.8 with systemd 252."""
+CHANGING_OTHERS = (
+    *("process_vm_writev", "process_vm_readv", "process_madvise"),
+    *("ptrace", "pidfd_getfd", "kcmp"),
+)
+"""System calls for which CAP_SYS_PTRACE is enough, on any process."""
 
 needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None
@@ -71,6 +76,15 @@ def test_the_daemon_has_two_of_roots_powers_and_no_more():
     assert f"\nAmbientCapabilities={powers}\n" in text("iodaemon.service")
     assert f"\nCapabilityBoundingSet={powers}\n" in text("iodaemon.service")
     assert "\nUser=iodaemon\n" in text("iodaemon.service")
+
+
+def test_the_daemon_cannot_use_its_power_over_other_processes_to_change_them():
+    filters = re.findall(r"^SystemCallFilter=(.*)$", text("iodaemon.service"), re.MULTILINE)
+
+    assert "@system-service" == filters[0]  # a list of what may be called; the others take away
+    assert all(words.startswith("~") for words in filters[1:])
+    taken = " ".join(filters[1:]).replace("~", "").split()
+    assert set(CHANGING_OTHERS) <= set(taken)
 
 
 def test_nothing_that_jobs_would_inherit_is_taken_from_the_keeper():

@@ -9,6 +9,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -127,17 +128,41 @@ def test_what_cannot_be_copied_is_told_in_a_line(server, tmp_path):
     assert [] == os.listdir(tmp_path)
 
 
+@pytest.fixture
+def services(tmp_path):
+    """Another user's state directory, which that one can reach, and a command about it."""
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o755)
+        state = Path(place) / "state"
+        state.mkdir(mode=0o700)
+        Journal.open(state / "journal.db").close()
+        for path in (state, state / "journal.db"):
+            os.chown(path, 4242, 4242)
+        config = tmp_path / "config.toml"
+        config.write_text(f'state_dir = "{state}"\nkeeper_dir = "{tmp_path}/keeper"\n')
+        yield state, [sys.executable, "-m", "iodaemon.cli", "--config", str(config)]
+
+
 @as_root
-def test_root_leaves_what_is_the_services_to_the_service(tmp_path):
+@pytest.mark.parametrize("name", ["daemon.lock", "journal.db.new", "boot_id.new"])
+def test_root_is_led_nowhere_by_links_in_the_services_directory(services, tmp_path, name):
+    state, words = services
+    precious = tmp_path / "precious"
+    precious.write_text("root's")
+    subprocess.run([*words, "backup", str(tmp_path / "copy.db")], check=True)
+    (state / name).symlink_to(precious)
+
+    subprocess.run([*words, "restore", str(tmp_path / "copy.db")], check=False)
+    subprocess.run([*words, "doctor"], check=False, stdout=subprocess.DEVNULL)
+
+    assert "root's" == precious.read_text()
+    assert 0 == precious.stat().st_uid
+
+
+@as_root
+def test_root_leaves_what_is_the_services_to_the_service(services, tmp_path):
     """The journal's side files get its owner, or the daemon could not open it any more."""
-    state = tmp_path / "state"
-    state.mkdir(mode=0o700)
-    Journal.open(state / "journal.db").close()
-    for path in (state, state / "journal.db"):
-        os.chown(path, 4242, 4242)
-    config = tmp_path / "config.toml"
-    config.write_text(f'state_dir = "{state}"\nkeeper_dir = "{tmp_path}/keeper"\n')
-    words = [sys.executable, "-m", "iodaemon.cli", "--config", str(config)]
+    state, words = services
     copy = tmp_path / "copy.db"
 
     with contextlib.closing(sqlite3.connect(state / "journal.db")) as db:  # a log is there

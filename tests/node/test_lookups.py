@@ -273,3 +273,17 @@ def test_the_system_says_who_is_who():
     assert frozenset(os.getgrouplist(me.pw_name, me.pw_gid)) == find_groups(me.pw_uid)
     assert (None, None) == (find_name(3_999_999_999), find_uid("no-such-user"))
     assert frozenset() == find_groups(3_999_999_999)
+
+
+def test_where_no_thread_can_be_had_it_is_asked_again_later(lookups, database, monkeypatch):
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as machine:
+        machine.setattr(threading.Thread, "start", refuse)
+        refused = [lookups.get(key, within_s=0) for key in range(MOST_AT_ONCE + 1)]
+        asyncio.run(lookups.refresh(99, within_s=20))
+    database.values = {7: "ann"}
+
+    assert {None} == set(refused)
+    assert "ann" == lookups.get(7, within_s=20).value

@@ -11,6 +11,7 @@ import asyncio
 import collections
 import contextlib
 import ctypes
+import errno
 import math
 import pwd
 import threading
@@ -154,26 +155,34 @@ class Lookups(Generic[Key, Value]):
                 return None
             asked = Future[Value]()
             self._asked[key] = _Question(asked, time.monotonic())
-        # A daemon thread: the process can end while it hangs.
-        threading.Thread(target=self._answer, args=(key, asked), daemon=True).start()
+        try:
+            # A daemon thread: the process can end while it hangs.
+            threading.Thread(target=self._answer, args=(key, asked), daemon=True).start()
+        except RuntimeError as error:  # no more threads can be had now
+            self._fail(key, asked, OSError(errno.EAGAIN, str(error)))
         return asked
 
     def _answer(self, key: Key, asked: Future[Value]) -> None:
-        error: OSError | None = None
         try:
             value = self._look_up(key)
-        except OSError as problem:
-            error = problem
+        except OSError as error:
+            self._fail(key, asked, error)
+            return
         with self._lock:
-            del self._asked[key]
-            self._silent.discard(key)
-            if error is None:
-                self._keep(key, value)
-            self._give_turn()
-        if error is None:
-            asked.set_result(value)
-        else:
-            asked.set_exception(error)
+            self._keep(key, value)
+            self._end(key)
+        asked.set_result(value)
+
+    def _fail(self, key: Key, asked: Future[Value], error: OSError) -> None:
+        with self._lock:
+            self._end(key)
+        asked.set_exception(error)
+
+    def _end(self, key: Key) -> None:
+        """The question is no longer under way; with the lock held."""
+        del self._asked[key]
+        self._silent.discard(key)
+        self._give_turn()
 
     def _keep(self, key: Key, value: Value) -> None:
         """Remember it; what others than this thread read is never without it meanwhile."""
