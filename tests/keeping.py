@@ -1,5 +1,6 @@
 """A keeper without a daemon, spoken to over its socket, for tests."""
 
+import contextlib
 import json
 import os
 import pwd
@@ -129,6 +130,13 @@ class Keeper(Server):
         super()._leave_nothing()
 
 
+def is_removed(cgroup):
+    """Whether it is gone by now; who has just ended keeps it for a moment."""
+    with contextlib.suppress(OSError):
+        cgroup.rmdir()
+    return not cgroup.exists()
+
+
 class ServiceKeeper(Keeper):
     """As systemd starts it, but without a scope: by signals, or by a cgroup tree of its own."""
 
@@ -170,9 +178,9 @@ class ServiceKeeper(Keeper):
             self.process.wait()
         self.path.unlink(missing_ok=True)
         for tree in cgroup_trees(self.state):  # it could not take it away any more
-            until(lambda: not marked(self.mark) and not self.job_cgroups(), "end of all processes")
-            for path in (*tree.glob("*/"), tree):
-                path.rmdir()
+            until(lambda: not marked(self.mark), "end of all processes")
+            for path in (*tree.glob("jobs/*/"), *tree.glob("*/"), tree):
+                until(lambda path=path: is_removed(path), f"removal of {path}")
         super(Keeper, self)._leave_nothing()
 
 
