@@ -9,6 +9,7 @@ import msgspec
 
 from iodaemon.backend.linux.devices import find_device
 from iodaemon.doctor.finding import Finding, lacking, ok
+from iodaemon.doctor.scratch import existing_directory
 
 _WHAT = "disk of the output"
 
@@ -37,7 +38,8 @@ def probe_output_disk(state_dir: Path, keeper_dir: Path) -> Reading:
     journal, output = find_device(state_dir), find_device(keeper_dir)
     # Subvolumes of one btrfs have device numbers of their own and share the room.
     is_same = bool(output.devices) and output.description == journal.description
-    shared = is_same or _device_number(state_dir) == _device_number(keeper_dir)
+    numbers = {os.stat(existing_directory(str(each))).st_dev for each in (state_dir, keeper_dir)}
+    shared = is_same or len(numbers) == 1
     return Reading(keeper_dir=keeper_dir, shared=shared, description=output.description)
 
 
@@ -53,12 +55,3 @@ def judge_output_disk(reading: Reading) -> Finding:
         cost="jobs may fill it, each with output_max at most; then nothing is accepted any more",
         remedy="set keeper_dir to a directory on another filesystem, or give users quotas here",
     )
-
-
-def _device_number(path: Path) -> int:
-    for each in (path, *path.parents):
-        try:
-            return os.stat(each).st_dev
-        except OSError:
-            continue
-    return -1

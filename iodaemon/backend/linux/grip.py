@@ -71,12 +71,19 @@ class Grip:
         """Let everything run on."""
         self.maybe_frozen.discard(key)
         freezer, shim_pid = self._freezer_of(key), self._shim_pid(key)
-        if shim_pid == 0 and freezer.name == "cgroup":
-            send(lambda: self._left_behind(key, freezer), signal.SIGCONT)
+        self._tell_left_behind(key, freezer, shim_pid, signal.SIGCONT)
         freezer.thaw(key, shim_pid)
 
+    def _tell_left_behind(
+        self, key: str, freezer: Freezer, shim_pid: int, number: signal.Signals
+    ) -> int:
+        """Where the shim is dead, what it left outside of the job's cgroup; to how many."""
+        if shim_pid or freezer.name != "cgroup":
+            return 0
+        return send(lambda: self._left_behind(key, freezer), number)
+
     def _left_behind(self, key: str, freezer: Freezer) -> list[int]:
-        """What a dead shim has left outside of the job's cgroup, as far as it is known."""
+        """As far as it is known: those of the session of the job's first process."""
         main = self._directories.find_main(key)
         inside = freezer.pids(key, 0)
         return [] if main is None else [pid for pid in survivors_of(main) if pid not in inside]
@@ -90,8 +97,7 @@ class Grip:
                 freezer.kill(key, shim_pid)
             else:
                 count = send(lambda: freezer.pids(key, shim_pid), number)
-            if shim_pid == 0 and freezer.name == "cgroup":
-                count += send(lambda: self._left_behind(key, freezer), number)
+            count += self._tell_left_behind(key, freezer, shim_pid, number)
         finally:
             self.thaw(key)
         return count

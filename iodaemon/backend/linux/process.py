@@ -100,8 +100,10 @@ def find_living_state(pid: int) -> str | None:
     Its first thread may have ended (Z) long before the others do.
     """
     fields = _stat_fields(pid)
-    if fields is None or not int(fields[6]) & _PF_EXITING:
-        return None if fields is None else fields[0]
+    if fields is None:
+        return None
+    if not int(fields[6]) & _PF_EXITING:
+        return fields[0]
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             other = _stat_fields(f"{pid}/task/{thread}")
