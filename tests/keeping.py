@@ -1,5 +1,6 @@
 """A keeper without a daemon, spoken to over its socket, for tests."""
 
+import contextlib
 import json
 import os
 import pwd
@@ -7,7 +8,7 @@ import socket
 import subprocess
 
 import pytest
-from harness import Server, end, until
+from harness import Server, cgroup_trees, end, marked, until
 
 from iodaemon.backend.linux import protocol
 from iodaemon.backend.linux.keeper_command import keeper_command
@@ -129,8 +130,15 @@ class Keeper(Server):
         super()._leave_nothing()
 
 
+def is_removed(cgroup):
+    """Whether it is gone by now; who has just ended keeps it for a moment."""
+    with contextlib.suppress(OSError):
+        cgroup.rmdir()
+    return not cgroup.exists()
+
+
 class ServiceKeeper(Keeper):
-    """As systemd starts it, but without a scope: jobs are held by signals."""
+    """As systemd starts it, but without a scope: by signals, or by a cgroup tree of its own."""
 
     min_uid = 1000
 
@@ -140,7 +148,8 @@ class ServiceKeeper(Keeper):
         self.root.chmod(0o711)
         self.path = self.runtime / "keeper.sock"
         identity = (DAEMON.pw_uid, DAEMON.pw_gid, self.min_uid)
-        command = keeper_command(self.state, self.path, grace_s, "signals", *identity)
+        means = "signals" if self.means == "signals" else "auto"
+        command = keeper_command(self.state, self.path, grace_s, means, *identity)
         self.log.touch()
         with open(self.state / "keeper.log", "ab") as log:
             self.process = subprocess.Popen(
@@ -168,6 +177,10 @@ class ServiceKeeper(Keeper):
             end(self.process.pid)
             self.process.wait()
         self.path.unlink(missing_ok=True)
+        for tree in cgroup_trees(self.state):  # it could not take it away any more
+            until(lambda: not marked(self.mark), "end of all processes")
+            for path in (*tree.glob("jobs/*/"), *tree.glob("*/"), tree):
+                until(lambda path=path: is_removed(path), f"removal of {path}")
         super(Keeper, self)._leave_nothing()
 
 

@@ -3,6 +3,7 @@
 from iodaemon.config.change import Change, in_force, policy_changes, setting_changes
 from iodaemon.config.describe import Setting, config_toml, describe_settings, toml_value
 from iodaemon.config.document import config_document
+from iodaemon.config.place import default_file
 from iodaemon.config.policy import (
     PolicyFile,
     check_offers,
@@ -15,7 +16,6 @@ from iodaemon.config.settings import (
     Config,
     Settings,
     Topology,
-    default_file,
     default_settings,
     load_config,
 )

@@ -18,15 +18,12 @@ import msgspec
 from msgspec import Meta
 
 from iodaemon.config.describe import describe_settings
-from iodaemon.config.policy import config_home_of
+from iodaemon.config.place import SYSTEM_KEEPER_DIR, default_file, default_place
 from iodaemon.config.table import decode_table, read_toml
 from iodaemon.config.tier import TierTable, check_tiers
 from iodaemon.core.sharing import Sharing
 from iodaemon.errors import ConfigError
 
-SYSTEM_CONFIG: Final = Path("/etc/iodaemon/config.toml")
-SYSTEM_KEEPER_DIR: Final = "/var/lib/iodaemon-keeper"
-"""Beside the daemon's directory, not in it: the daemon could put another one in its place."""
 _SOCKET_NAMES: Final = ("iod.sock", "keeper.sock")
 _LONGEST_SOCKET_BYTES: Final = 107
 """sun_path holds 108 bytes with the closing NUL (unix(7))."""
@@ -63,9 +60,9 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     fence: Annotated[
         Literal["socket", "cpus", "none"],
         Meta(
-            description="what a job cannot leave, where its cgroup can have a cpuset: its socket "
-            "with CPUs and memory, the socket's CPUs only (a job that needs more memory than its "
-            "socket has gets another one's), or nothing"
+            description="what a job stays in, where its cgroup can have a cpuset (and but by a "
+            "scope of its user's own systemd): its socket with CPUs and memory, the socket's CPUs "
+            "only (a job that needs more memory than it has gets another one's), or nothing"
         ),
     ] = "socket"
 
@@ -125,6 +122,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "be limited, and never more than a quarter of the machine's; its next fork fails"
         ),
     ] = 32768
+    output_max_bytes: Annotated[
+        int | None,
+        Meta(
+            description="room that a job's own output may take, where it names no file (-o); a job "
+            'that takes more is ended; "none": any'
+        ),
+    ] = 10 << 30
     mode: Annotated[
         Literal["on", "shadow", "off"],
         Meta(
@@ -183,6 +187,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} is {path!r}; write an absolute path")
         if self.max_processes is not None and self.max_processes < 1:
             raise ValueError(f'max_processes is {self.max_processes}; write 1 or more, or "none"')
+        if self.output_max_bytes == 0:
+            raise ValueError('output_max_bytes is 0; write for example "1 GiB", or "none"')
         longest = max((f"{self.runtime_dir}/{name}" for name in _SOCKET_NAMES), key=len)
         length = len(os.fsencode(longest))
         if length > _LONGEST_SOCKET_BYTES:
@@ -282,35 +288,6 @@ def load_config(
         file=str(file) if table else None,
         origins=_origins(settings, table, given, str(file)),
     )
-
-
-def default_file(environ: Mapping[str, str], uid: int) -> Path | None:
-    """Where the configuration is looked for; None where there is no home directory."""
-    if uid == 0:
-        return SYSTEM_CONFIG
-    home = config_home_of(environ)
-    return None if home is None else home / "iodaemon" / "config.toml"
-
-
-def default_place(key: str, environ: Mapping[str, str], uid: int) -> str:
-    """The default of ``state_dir`` or ``runtime_dir``.
-
-    Without ``$XDG_RUNTIME_DIR`` the runtime directory is below /tmp, where anybody may have made it
-    before: who creates or trusts it must check that it is the user's own, with mode 0700.
-
-    Raises:
-        ConfigError: it depends on HOME, which is not set.
-    """
-    if uid == 0:
-        return {"state_dir": "/var/lib/iodaemon", "runtime_dir": "/run/iodaemon"}[key]
-    variable = {"state_dir": "XDG_STATE_HOME", "runtime_dir": "XDG_RUNTIME_DIR"}[key]
-    if environ.get(variable, "").startswith("/"):
-        return f"{environ[variable].rstrip('/')}/iodaemon"
-    if key == "runtime_dir":
-        return f"/tmp/iodaemon-{uid}"  # noqa: S108 - see above
-    if not environ.get("HOME"):
-        raise ConfigError("state_dir has no default while HOME is not set; set state_dir")
-    return f"{environ['HOME'].rstrip('/')}/.local/state/iodaemon"
 
 
 def default_settings(environ: Mapping[str, str], uid: int) -> Settings:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from iodaemon.core.job import Reason
 from iodaemon.core.scratch import DiskId, ScratchRequest, Share, TierName
+from iodaemon.core.size import told_bytes
 from iodaemon.core.storage import (
     Allocation,
     Refusal,
@@ -29,7 +30,6 @@ NO_SPACE_AT_ALL: Final = "StorageFull"
 """Likewise, of a job that asked to fail then."""
 MOST_PARTS: Final = 1000
 """Of one request: each is placed beside all earlier ones, 0.1 s of CPU for so many."""
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 class Sketch:
@@ -207,14 +207,6 @@ def why_never(
     size = told_bytes(request.size_bytes)
     most = _most(asked[0], request.size_bytes)
     return f"asks for {size} of tier {most}; ask for less, or of another tier"
-
-
-def told_bytes(size_bytes: float) -> str:
-    """A size in powers of 1024, with at most one decimal: ``200 GiB``."""
-    size, unit = float(size_bytes), 0
-    while size >= 1024.0 and unit < len(_UNITS) - 1:
-        size, unit = size / 1024.0, unit + 1
-    return f"{size:.1f}".removesuffix(".0") + f" {_UNITS[unit]}"
 
 
 def no_space(tier: Tier, view: StorageView, request: ScratchRequest, *, ends: bool) -> Reason:

@@ -25,6 +25,7 @@ from iodaemon.core.decision import (
     start_of,
 )
 from iodaemon.core.job import SUSPENDED, Job, JobId, JobState, Reason
+from iodaemon.core.output_cap import end_overfull
 from iodaemon.core.phase import grant, wait_ends_s
 from iodaemon.core.react import react
 from iodaemon.core.regulator import Regulator
@@ -35,18 +36,36 @@ from iodaemon.core.step import Step
 from iodaemon.core.stock import StockDraft
 
 WALLTIME_GRACE_S: Final = 10.0
-"""From SIGTERM to SIGKILL for a job past its walltime (the CLI's default for cancel as well)."""
+"""From SIGTERM to SIGKILL for a job past a limit (the CLI's default for cancel as well)."""
 
 
 class Controller:
     """Applies events to the state, asks the rules, commits and returns what they decide."""
 
-    def __init__(self, state: State, rules: Rules, *, seed: int = 0, mode: Mode = Mode.ON) -> None:
+    def __init__(
+        self,
+        state: State,
+        rules: Rules,
+        *,
+        seed: int = 0,
+        mode: Mode = Mode.ON,
+        output_max_bytes: int | None = None,
+    ) -> None:
+        """Control this state.
+
+        Args:
+            state: as it is now.
+            rules: that decide.
+            seed: of what they may draw.
+            mode: of regulation.
+            output_max_bytes: room that a job's own output may take. None: any.
+        """
         self.state = state
         self.rules = rules
         self.state.let_choose(any_tier=rules.chooses_tier)
         self._rng = random.Random(seed)  # noqa: S311 - for policies, not for secrets
         self.regulator = Regulator(self._rng, mode)
+        self._output_max_bytes = output_max_bytes
         self._admission_memory: Any = None
         self._now_s = 0.0
         self._deadlines: dict[JobId, float] = {}
@@ -77,6 +96,7 @@ class Controller:
                     react(step, event)
         self._now_s = step.now_s
         self._enforce_limits(step)
+        self._enforce_output(step, events)
         self._end_delays(step)
         self._regulate(step, events)
         if self.state.phases and not self.regulator.gives_turns(self.rules):
@@ -111,6 +131,8 @@ class Controller:
         """
         if event.sharing is not None:
             self.state.users.sharing = event.sharing
+        if event.output_max_bytes is not msgspec.UNSET:
+            self._output_max_bytes = event.output_max_bytes
         if event.rules is None:
             return
         before, self.rules = self.rules, event.rules
@@ -149,6 +171,12 @@ class Controller:
             elif (until_s := wait_ends_s(self.rules, job)) is not None and until_s <= step.now_s:
                 grant(step, job)
                 self._release_and_protect(step, self.state.jobs[job.id])
+
+    def _enforce_output(self, step: Step, events: Sequence[ev.Event]) -> None:
+        most_bytes = self._output_max_bytes
+        for event in events:
+            if isinstance(event, ev.SampleTaken) and most_bytes is not None:
+                end_overfull(step, event.sample, most_bytes, WALLTIME_GRACE_S)
 
     def _end_delays(self, step: Step) -> None:
         for job_id, until_s in list(self.state.delayed.items()):

@@ -224,14 +224,15 @@ class ModeChanged(_Event, frozen=True):
 class Reconfigured(_Event, frozen=True):
     """Somebody had the configuration read again, and it says something else now.
 
-    ``rules`` and ``sharing`` are those in force from now on; None: as they were. ``changes`` tells
-    people what else is, one setting each.
+    ``rules``, ``sharing`` and ``output_max_bytes`` are those in force from now on; None, or unset:
+    as they were. ``changes`` tells people what else is, one setting each.
     """
 
     by: str
     changes: tuple[str, ...]
     rules: Rules | None = None
     sharing: Sharing | None = None
+    output_max_bytes: int | msgspec.UnsetType | None = msgspec.UNSET
 
 
 JobEvent = (

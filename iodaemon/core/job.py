@@ -91,7 +91,10 @@ TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = MappingProxyType(
         _S.RUNNING: SUSPENDED | {_S.STOPPING, _S.PENDING} | ENDS,
         _S.SUSPENDED_IO: frozenset({_S.RUNNING, _S.SUSPENDED_USER, _S.STOPPING, _S.PENDING}) | ENDS,
         _S.SUSPENDED_USER: frozenset({_S.RUNNING, _S.SUSPENDED_IO, _S.STOPPING, _S.PENDING}) | ENDS,
-        _S.STOPPING: frozenset({_S.CANCELLED, _S.TIMEOUT, _S.LOST, _S.OUT_OF_MEMORY, _S.PENDING}),
+        # FAILED: it took more than it may, and was ended for that.
+        _S.STOPPING: frozenset(
+            {_S.CANCELLED, _S.TIMEOUT, _S.FAILED, _S.LOST, _S.OUT_OF_MEMORY, _S.PENDING}
+        ),
         # Only for a requeue: it runs again from its beginning, as a new attempt.
         **{state: frozenset({_S.PENDING}) for state in FINAL},
     }

@@ -33,6 +33,8 @@ class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
         io_stall_s: time at least one process waited for I/O (cgroup io.pressure, some).
         memory_stall_s: the same for memory (cgroup memory.pressure, some).
         devices: leaf disks that its open files lie on, sorted; None where that is not known.
+        output_bytes: room that the file of its own output takes, holes not counted (stat(2)
+            st_blocks); a gauge. None: it has no such file.
     """
 
     read_bytes: int | None = None
@@ -45,6 +47,7 @@ class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
     io_stall_s: float | None = None
     memory_stall_s: float | None = None
     devices: tuple[DeviceId, ...] | None = None
+    output_bytes: int | None = None
 
     @property
     def moved_bytes(self) -> int | None:

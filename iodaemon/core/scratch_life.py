@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from iodaemon.core import event as ev
-from iodaemon.core.allotting import told_bytes
 from iodaemon.core.decision import Free
 from iodaemon.core.job import Exit, Job, JobState, Reason
 from iodaemon.core.scratch import COPYING
+from iodaemon.core.size import told_bytes
 from iodaemon.core.state import with_fields
 from iodaemon.core.step import Step
 

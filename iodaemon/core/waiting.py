@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from iodaemon.core.allotting import NO_SPACE, candidates, told_bytes
+from iodaemon.core.allotting import NO_SPACE, candidates
 from iodaemon.core.controller import WALLTIME_GRACE_S
 from iodaemon.core.explanation import Explanation, count, duration, plain, text_of
 from iodaemon.core.job import Job, JobId, Reason
+from iodaemon.core.size import told_bytes
 from iodaemon.core.state import State
 from iodaemon.core.tier import Tier
 from iodaemon.core.unready import why_never, why_not_ready

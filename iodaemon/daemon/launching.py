@@ -33,7 +33,7 @@ def launch_record(
         environment: as submitted; ``IOD_*`` is added.
         api_socket: so that ``iod`` inside the job finds its daemon.
         open_files: soft limit of open files, as the daemon found it.
-        fence: what the job cannot leave, where its cgroup can be fenced.
+        fence: what the job stays in, where its cgroup can be fenced.
         processes: how many it may have at once, where its cgroup can be limited.
     """
     partition = platform.partition(start.partition)
@@ -93,7 +93,7 @@ def _storage(job: Job, start: Start) -> dict[str, Any]:
 
 
 def fence_of(partition: Partition, fence: Fence) -> dict[str, list[int]] | None:
-    """What a job there cannot leave: all of its socket, of which it gets some CPUs to run on."""
+    """What a job there stays in: all of its socket, of which it gets some CPUs to run on."""
     if fence == "none":
         return None
     return {

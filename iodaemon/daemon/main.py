@@ -209,7 +209,10 @@ class _Daemon:
         state.restore([_awaken(j) for j in restored.jobs], next_id, restored.drain)
         mode = restored.mode or Mode(config.mode)
         rules = self._force.policy.rules
-        controller = Controller(state, rules, seed=restored.seed, mode=mode)
+        output_max = config.output_max_bytes
+        controller = Controller(
+            state, rules, seed=restored.seed, mode=mode, output_max_bytes=output_max
+        )
         driver = Driver(
             controller,
             journal,

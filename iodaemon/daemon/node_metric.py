@@ -169,7 +169,8 @@ NODE_METRICS: Final = (
         "job_control",
         "gauge",
         ("control",),
-        "1 where the jobs' cgroups have it, else 0: cpuset (a job cannot leave its socket), io "
+        "1 where the jobs' cgroups have it, else 0: cpuset (a job stays on its socket, but by a "
+        "scope of its user's own systemd), io "
         "(io.stat), memory (--mem is a limit), pids (max_processes is one), pressure.",
         _controls,
     ),

@@ -161,7 +161,10 @@ def shell_code(job: Job) -> int | None:
         return None
     if job.state is JobState.TIMEOUT:
         return _TIMEOUT_CODE
-    return _UNKNOWN_CODE if job.exit is None else job.exit.shell_code
+    code = _UNKNOWN_CODE if job.exit is None else job.exit.shell_code
+    if job.state is JobState.FAILED and code == 0:  # it was ended, and was content with that
+        return _UNKNOWN_CODE
+    return code
 
 
 def asked_path(job: Job, stream: str) -> Path | None:

@@ -130,6 +130,7 @@ class Reloading:
                 changes=texts,
                 rules=policy.rules if policy.rules != self._driver.controller.rules else None,
                 sharing=config.users if config.users != before.users else None,
+                output_max_bytes=config.output_max_bytes,
             )
             if config.mode == before.mode:
                 await decree(self._driver, Batch(), event)

@@ -78,7 +78,7 @@ def restore(config: Config, source: Path) -> Restored:
         with as_root_again(), opened(source) as copy:
             check_integrity(copy, source)
             schema.check(copy, source)
-            copy.execute("BEGIN")
+            copy.execute("BEGIN")  # it is open and read from here on, whoever may reach its path
             copy.execute("SELECT count(*) FROM sqlite_master").fetchone()
             with as_owner_of(state):
                 copy_database(copy, new, replace=True)

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from iodaemon.core.allotting import told_bytes
 from iodaemon.core.job import Job, JobState
+from iodaemon.core.size import told_bytes
 
 STAGE_FILE: Final = "stage.json"
 """In the job's directory; written by the step that copies, at most once a second."""

@@ -7,8 +7,9 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from iodaemon.core.allotting import told_bytes, why_never
+from iodaemon.core.allotting import why_never
 from iodaemon.core.scratch import Fallback, ScratchRequest, TierName
+from iodaemon.core.size import told_bytes
 from iodaemon.core.tier import Tier
 from iodaemon.errors import RequestError
 

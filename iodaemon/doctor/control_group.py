@@ -22,7 +22,7 @@ from iodaemon.sampler import mountinfo
 
 GIVES: Final = {
     "io": "bytes that reach the disk, job by job (io.stat)",
-    "cpuset": "a fence of CPUs that a job cannot leave",
+    "cpuset": "a fence of CPUs that a job stays in",
     "memory": "the memory of a job, and its limit",
     "pids": "a limit of a job's processes",
 }

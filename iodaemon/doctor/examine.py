@@ -26,6 +26,7 @@ from iodaemon.doctor import (
     freezing,
     journal_disk,
     limit,
+    output_disk,
     place,
     runtime,
     tier,
@@ -118,6 +119,9 @@ def examine(subject: Subject) -> Iterator[Finding]:
 def _examine_service(subject: Subject) -> Iterator[Finding]:
     """Whose everything is, and whether that can be said at all."""
     yield from place.judge_places(subject.places)
+    if subject.service_uid is not None and subject.keeper_dir is not None:
+        both = output_disk.probe_output_disk(subject.state_dir, subject.keeper_dir)
+        yield output_disk.judge_output_disk(both)
     answers = subject.measured is not None
     yield place.judge_lock("daemon's lock", subject.state_dir / _OWN_FILES[0], answers=answers)
     keeper = (subject.keeper_dir or subject.state_dir) / LOCK_FILE

@@ -11,11 +11,12 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.core.allotting import NO_SPACE, NO_SPACE_AT_ALL, told_bytes
+from iodaemon.core.allotting import NO_SPACE, NO_SPACE_AT_ALL
 from iodaemon.core.decision import AdmissionPlan, Placed
 from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.platform import PartitionId
 from iodaemon.core.scratch import TierName
+from iodaemon.core.size import told_bytes
 from iodaemon.core.view import NotNow, View
 from iodaemon.policy.backfill import BACKFILL, expected_end_s, most_free
 from iodaemon.policy.bandwidth import Headroom

@@ -15,7 +15,7 @@ from iodaemon.api.model import FINAL_STATES, STATE_CODES
 from iodaemon.cli import main, session
 from iodaemon.cli.failure import ExitCode
 from iodaemon.cli.program import ALIASES, VERBS
-from iodaemon.config.settings import default_file, default_place
+from iodaemon.config.place import default_file, default_place
 from iodaemon.core.job import FINAL, JobState
 
 

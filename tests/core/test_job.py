@@ -14,7 +14,7 @@ LIFE = {
     "R": "SI SU SG PD CD F LO OM",
     "SI": "R SU SG PD CD F LO OM",
     "SU": "R SI SG PD CD F LO OM",
-    "SG": "PD CA TO LO OM",
+    "SG": "PD CA TO F LO OM",
     "CD": "PD",
     "F": "PD",
     "CA": "PD",

@@ -192,6 +192,7 @@ def test_the_present_suspension_counts_from_its_beginning(state):
         (JobState.CANCELLED, None, 1),
         (JobState.CANCELLED, Exit(signal=15), 143),
         (JobState.FAILED, None, 1),
+        (JobState.FAILED, Exit(code=0), 1),  # it was asked to end, for what it took, and did
         (JobState.RUNNING, None, None),
     ],
 )

@@ -295,6 +295,7 @@ def test_a_service_is_examined_with_all_its_places(tmp_path):
         "state directory": OK,
         "keeper's directory": BROKEN,
         "sockets' directory": OK,
+        "disk of the output": LACKING,
         "daemon's lock": OK,
         "keeper's lock": OK,
         "account lookup": OK,

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import until
-from keeping import NOBODY
+from harness import cgroup_trees, until
+from keeping import NOBODY, ServiceKeeper
 
 from iodaemon.backend.linux import protocol
-from iodaemon.backend.linux.process import children_of
+from iodaemon.backend.linux.process import children_of, find_state
 
 OTHER = 4_321
 """A uid without an account: the attacker."""
@@ -249,17 +249,48 @@ def test_a_job_reaches_neither_shim_nor_keeper_nor_their_memory(keeper):
     assert 0 == status["exit"]["code"]
 
 
-def test_a_job_moves_into_no_cgroup(keeper):
+@pytest.fixture
+def either(means):
+    """The keeper as the service has it, by signals and by cgroups."""
+    if means == "cgroup" and Path("/run/systemd/system").exists():
+        pytest.skip("its jobs would be in the scope that systemd has for the service's own")
+    with ServiceKeeper(means) as keeper:
+        yield keeper
+
+
+def test_a_job_moves_into_no_cgroup_and_freezes_and_kills_none(either):
+    line = either.begin()
+    beside = either.launch("exec sleep 600", uid=NOBODY.pw_uid)
+    line.ask("start", job=2, attempt=1, launch=beside)
+    trees = " ".join(map(str, cgroup_trees(either.state)))
+    assert bool(trees) == (either.means == "cgroup")
     script = (
-        "for f in $(find /sys/fs/cgroup -name cgroup.procs 2>/dev/null | head -200); do "
-        "(echo $$ > $f) 2>/dev/null && echo $f; done; "
-        "for f in $(find /sys/fs/cgroup -name cgroup.freeze -o -name cgroup.kill 2>/dev/null | "
-        "head -200); do (echo 1 > $f) 2>/dev/null && echo $f; done; echo done"
+        "before=$(grep ^0:: /proc/self/cgroup); "
+        f"all=$(find {trees or '/nowhere'} 2>/dev/null; find /sys/fs/cgroup 2>/dev/null | "
+        "grep -E '/(cgroup.(procs|threads|freeze|kill)|tasks)$' | head -200); "
+        "for f in $all; do case $f in *.procs|*.threads|*/tasks) word=$$;; *) word=1;; esac; "
+        "[ -d $f ] && mkdir $f/mine 2>/dev/null && echo made $f/mine; "
+        "[ -f $f ] && (echo $word > $f) 2>/dev/null && echo wrote $f; done; "
+        '[ "$before" = "$(grep ^0:: /proc/self/cgroup)" ] && echo "$before"; '
+        "echo $all | wc -w; echo done"
     )
 
-    printed, _ = keeper.run(script)
+    printed, status = either.run(script)
+    *found, where, tried, done = printed.splitlines()
 
-    assert "done\n" == printed
+    assert ([], "done", 0) == (found, done, status["exit"]["code"])
+    if either.means == "cgroup":
+        assert where.endswith("/jobs/1.1")
+        assert int(tried) > 20
+        [main] = (int(word) for word in _procs(either, 2).split())
+        assert find_state(main) == "S"
+    line.ask("kill", job=2, attempt=1, signal=9)
+    assert 9 == either.status(2)["exit"]["signal"]
+
+
+def _procs(keeper, job):
+    [tree] = cgroup_trees(keeper.state)
+    return (tree / "jobs" / f"{job}.1" / "cgroup.procs").read_text()
 
 
 def test_a_job_reads_no_output_but_its_own(keeper):

@@ -7,6 +7,7 @@ import pytest
 from iodaemon.backend.linux import reading
 from iodaemon.backend.linux.allowance import Allowance
 from iodaemon.backend.linux.leaves import Leaves
+from iodaemon.backend.linux.output_room import OutputRoom
 from iodaemon.backend.linux.reading import _JobReader
 from iodaemon.core.job import JobId
 from iodaemon.core.platform import DeviceId
@@ -29,10 +30,10 @@ class Machine:
         (directory / "cgroup.procs").write_text("11\n")
         self.moves(0)
         self.runs(0)
-        self.job_id = JobId(1)
+        self.job_id, self.attempt = JobId(1), 1
         self.baseline = (0, 0, 0)
         self.shim = type("Shim", (), {"pid": 10})
-        self.reader = _JobReader(root, self, Leaves(root), Allowance())
+        self.reader = _JobReader(root, self, Leaves(root), Allowance(), OutputRoom("", self))
 
     def moves(self, read_bytes):
         for pid, count in ((10, 0), (11, read_bytes)):

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from server import CONFIG, SCOPE
+from server import CONFIG, SCOPE, UNITS
 
 BOMB = """
 import os, sys, time
@@ -88,6 +88,29 @@ def test_the_limit_of_all_jobs_is_the_same_after_a_reload_of_systemd(service):
     assert before == number(service, f"{SCOPE}/pids.max")
 
 
+@pytest.fixture
+def _little_output(service):
+    """A job may print 1 MiB."""
+    for text in (f'output_max = "1 MiB"\n{CONFIG}', CONFIG):
+        service.machine.put("/etc/iodaemon/config.toml", text.encode())
+        service.machine.sh("systemctl reload iodaemon.service", limit_s=200)
+        if text is not CONFIG:
+            yield
+
+
+@pytest.mark.usefixtures("_little_output")
+def test_a_job_that_prints_too_much_is_ended_and_others_go_on(service):
+    beside = service.submit("head -c 100000 /dev/zero; sleep 600", user="bob")
+    service.await_state(beside, "RUNNING")
+
+    job = service.submit("head -c 8000000 /dev/zero; sleep 600")
+    ended = service.await_state(job, "FAILED", "COMPLETED")
+
+    assert ("FAILED", "OutputMax") == (ended["state"], ended["reason"]["code"])
+    assert "more than the 1.0 MiB of output_max" in ended["reason"]["text"]
+    assert "RUNNING" == service.show(beside)["state"]
+
+
 def test_the_node_says_that_processes_are_limited(service):
     measured = service.ask("GET", "/v1/node")["measured"]
 
@@ -109,25 +132,39 @@ def test_keys_of_a_job_are_no_other_jobs(service, other):
     assert ["-1", "ENOKEY"] == printed.split()
 
 
-def test_what_systemd_runs_as_root_loads_nothing_from_the_daemons_directory(service):
+@pytest.fixture
+def _trapped(service):
+    """Modules in the daemon's directory that tell who loads them; both units end with a Python.
+
+    With the system's, not the service's own: that of a venv never looks at home for modules.
+    """
+    sh = service.machine.sh
     place = "/var/lib/iodaemon/.local"
-    script = (
+    noted = '/usr/bin/python3 -c \'open("/var/tmp/ran", "a").write("x")\''
+    sh(
         "for v in 8 9 10 11 12 13 14; do d={place}/lib/python3.$v/site-packages; mkdir -p $d; "
         'echo \'open("/var/tmp/loaded", "a").write("x")\' >$d/usercustomize.py; done; '
-        "chown -R iodaemon: {place}; rm -f /var/tmp/loaded"
-    ).replace("{place}", place)
-    service.machine.sh(script)
-    try:
-        service.machine.sh("systemctl restart iodaemon.service", limit_s=200)
-        service.await_ready()
-        found = service.machine.sh("ls /var/tmp/loaded 2>&1 || true")
-        name = "systemctl show -P Environment iodaemon.service iodaemon-keeper.service"
-        environment = service.machine.sh(name)
-    finally:
-        service.machine.sh(f"rm -rf {place} /var/tmp/loaded")
+        "chown -R iodaemon: {place}; rm -f /var/tmp/loaded /var/tmp/ran".replace("{place}", place)
+    )
+    drop_ins = [f"/run/systemd/system/{unit}.d/python.conf" for unit in UNITS]
+    for path in drop_ins:
+        service.machine.put(path, f"[Service]\nExecStopPost=+{noted}\n".encode())
+    sh("systemctl daemon-reload")
+    yield
+    sh(f"rm -rf {place} {' '.join(drop_ins)} /var/tmp/loaded /var/tmp/ran; systemctl daemon-reload")
 
-    assert "No such file" in found, found
-    assert 2 == environment.count("PYTHONNOUSERSITE=1")
+
+@pytest.mark.usefixtures("_trapped")
+def test_what_systemd_runs_as_root_loads_nothing_from_the_daemons_directory(service):
+    sh = service.machine.sh
+
+    sh(f"systemctl restart {' '.join(UNITS)}", limit_s=200)
+    service.await_ready()
+
+    assert "xx" == sh("cat /var/tmp/ran")  # one for each unit
+    assert "absent" == sh("[ -e /var/tmp/loaded ] && echo loaded || echo absent")
+    sh("HOME=/var/lib/iodaemon /usr/bin/python3 -c pass")
+    assert "x" == sh("cat /var/tmp/loaded")  # so it is loaded where nothing forbids it
 
 
 def test_the_audit_knows_who_submitted_a_job(service):

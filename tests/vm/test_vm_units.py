@@ -1,7 +1,9 @@
 """The units: what they may; neither a restart nor a kill costs a job or leaves it frozen."""
 
+import json
+
 import pytest
-from server import SCOPE
+from server import ASK, SCOPE
 
 DAEMON, KEEPER = "iodaemon.service", "iodaemon-keeper.service"
 
@@ -86,10 +88,38 @@ def test_nothing_stands_still_once_all_is_stopped(service, two_jobs):
     assert 7 == service.await_state(held, "FAILED", "LOST")["exit_code"]
 
 
-def test_a_client_that_comes_while_the_daemon_is_away_waits_for_it(service):
-    service.machine.sh("systemctl kill -s KILL iodaemon.service")
+@pytest.fixture
+def away(service):
+    """The daemon is stopped, and another one begins only once this has been called."""
+    sh = service.machine.sh
+    drop_in = "/run/systemd/system/iodaemon.service.d/away.conf"
+    wait = "while [ ! -e /run/vm-may-begin ]; do sleep 0.2; done"
+    service.machine.put(drop_in, f'[Service]\nExecStartPre=+/bin/sh -c "{wait}"\n'.encode())
+    sh("rm -f /run/vm-may-begin; systemctl daemon-reload; systemctl stop iodaemon", limit_s=200)
+    yield lambda: sh("touch /run/vm-may-begin")
+    sh("touch /run/vm-may-begin; systemctl start iodaemon.service", limit_s=200)
+    service.await_ready()
+    sh(f"rm -f {drop_in} /run/vm-may-begin /var/tmp/answer; systemctl daemon-reload")
 
-    assert "jobs" in service.ask("GET", "/v1/jobs")
+
+def test_a_client_that_comes_while_the_daemon_is_away_waits_for_it(service, away):
+    sh, until = service.machine.sh, service.machine.until
+    assert "inactive" == sh("systemctl is-active iodaemon.service || true")
+    assert 0 == service.main_pid(DAEMON)
+
+    command = f"/usr/bin/python3 -I -S {ASK} GET /v1/jobs"
+    sh(f"systemd-run -q --collect --unit=client -p StandardOutput=file:/var/tmp/answer {command}")
+    until(
+        "[ $(systemctl show -P SubState iodaemon.service) = start-pre ]",
+        what="a start for who has connected",
+    )
+    assert ("active", 0) == (sh("systemctl is-active client"), service.main_pid(DAEMON))
+    assert "" == sh("cat /var/tmp/answer")
+    away()
+    until("! systemctl is-active -q client", what="the client's end", limit_s=120)
+
+    assert "jobs" in json.loads(sh("cat /var/tmp/answer"))
+    assert 0 != service.main_pid(DAEMON)
 
 
 def test_who_stops_the_scope_stops_the_jobs_and_not_the_service(service, two_jobs):

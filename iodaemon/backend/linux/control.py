@@ -30,7 +30,8 @@ CONTROLS: Final = (
     Control(
         "cpuset",
         "socket fence",
-        "cpuset of the job's cgroup: it cannot leave what [topology] fence says",
+        "cpuset of the job's cgroup: it stays in what [topology] fence says, but by a scope of its "
+        "user's own systemd",
         "none: a job is put on its socket, and may leave it",
         "a job can move to other sockets' CPUs and memory (taskset, numactl)",
     ),

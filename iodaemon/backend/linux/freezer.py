@@ -1,43 +1,30 @@
 """Standing still, running on, dying: for all processes of one job at once.
 
 ``CgroupFreezer`` uses cgroup v2 ``cgroup.freeze`` and ``cgroup.kill``, which need no controller
-(Documentation/admin-guide/cgroup-v2.rst; Linux 5.2 and 5.14). ``SignalFreezer`` is for machines
-without a writable cgroup: SIGSTOP root first, SIGCONT leaf first over the shim's tree; the other
-orders make a job-control shell believe that its child ended. Standard library only.
+(Documentation/admin-guide/cgroup-v2.rst; Linux 5.2 and 5.14), and signals for what has left the
+cgroup (``outside``). ``SignalFreezer`` is for machines without a writable cgroup: signals for all
+(``stopping``). Standard library only.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import signal
 import time
-from collections.abc import Iterable
 from typing import Final, Protocol
 
 from iodaemon.backend.linux.directory import JobDirectories
 from iodaemon.backend.linux.fence import hand_down
-from iodaemon.backend.linux.process import (
-    children_of,
-    descendants_of,
-    find_state,
-    fork_into,
-    is_stop_pending,
-    survivors_of,
-)
+from iodaemon.backend.linux.outside import find_outside, has_left, let_go, read_members
+from iodaemon.backend.linux.process import descendants_of, fork_into, survivors_of
+from iodaemon.backend.linux.stopping import ENDED, kill_below, look_below, stop_below, tell
 
-States = dict[int, str | None]
-"""The one-letter state of each process, parents first; None: gone."""
-
-_STILL: Final = frozenset({"T", "t", "Z", "X"})
-_MOST_SCANS: Final = 20
-"""Rescans of a tree that keeps forking while it is being killed."""
-_STOP_WITHIN_S: Final = 0.02
-"""What a tree may take to stop before the answer is 'not yet'; the keeper waits meanwhile."""
-_LOOK_S: Final = 0.0005
 _LEAVE_WITHIN_S: Final = 0.5
 """A process that has just ended is in its cgroup a moment longer than its parent waits for it."""
+_LOOK_S: Final = 0.0005
 
 
 class Freezer(Protocol):
@@ -68,8 +55,16 @@ class Freezer(Protocol):
         """Ask for a standstill; True when all processes stand still by now."""
         ...
 
+    def insist(self, key: str, shim_pid: int) -> bool:
+        """After ``freeze``: hold also what it did not reach; True when all stand still by now."""
+        ...
+
     def is_still(self, key: str, shim_pid: int) -> bool:
         """True when a standstill was asked for and is complete."""
+        ...
+
+    def count_outside(self, key: str) -> int:
+        """How many processes had left the job's cgroup when it was last brought to a standstill."""
         ...
 
     def thaw(self, key: str, shim_pid: int) -> None:
@@ -109,6 +104,7 @@ class CgroupFreezer:
         self.controls: tuple[str, ...] = ()
         self._home = os.path.dirname(base)
         self._hosts_keeper = hosts_keeper
+        self._outside: dict[str, int] = {}
 
     def open(self) -> None:
         """Make the tree, prove that it freezes, and move the keeper (the caller) into it.
@@ -170,37 +166,67 @@ class CgroupFreezer:
     def freeze(self, key: str, shim_pid: int) -> bool:
         """As Freezer says; asynchronous in the kernel, a task in D state freezes on return."""
         _write(os.path.join(self.path(key), "cgroup.freeze"), "1")
-        return self.is_still(key, shim_pid)
+        return self.insist(key, shim_pid)
 
-    def is_still(self, key: str, shim_pid: int) -> bool:  # noqa: ARG002 - Freezer's signature
-        """What ``cgroup.events`` says (``frozen 1``)."""
-        return self._event(key, "frozen")
+    def insist(self, key: str, shim_pid: int) -> bool:
+        """As Freezer says; what is outside is stopped when all inside stand still."""
+        if not self._event(key, "frozen"):
+            return False
+        if not has_left(self.path(key), shim_pid):
+            self._outside[key] = 0
+            return True
+        self._outside.pop(key, None)  # some may be stopped, and not yet all
+        stopped = stop_below(shim_pid, lambda: self._inside(key))
+        if stopped is None:
+            return False
+        self._outside[key] = sum(state not in ENDED for state in stopped.values())
+        return True
 
-    def thaw(self, key: str, shim_pid: int) -> None:  # noqa: ARG002 - Freezer's signature
-        """As Freezer says; harmless for a cgroup that is gone."""
+    def is_still(self, key: str, shim_pid: int) -> bool:
+        """What ``cgroup.events`` says (``frozen 1``), and the states of what is outside."""
+        if not self._event(key, "frozen"):
+            return False
+        if not has_left(self.path(key), shim_pid):
+            return True
+        return look_below(shim_pid, lambda: self._inside(key)) is not None
+
+    def count_outside(self, key: str) -> int:
+        """As Freezer says."""
+        return self._outside.get(key, 0)
+
+    def thaw(self, key: str, shim_pid: int) -> None:
+        """As Freezer says; harmless for a cgroup that is gone.
+
+        What is outside goes first: a parent inside does not notice then that it was stopped.
+        Where nothing was, when all stood still, nothing was stopped.
+        """
+        if self._outside.pop(key, None) != 0 and shim_pid:
+            let_go(self.path(key), shim_pid)
         with contextlib.suppress(FileNotFoundError, OSError):
             _write(os.path.join(self.path(key), "cgroup.freeze"), "0")
 
-    def pids(self, key: str, shim_pid: int) -> list[int]:  # noqa: ARG002 - Freezer's signature
-        """``cgroup.procs``, in the order of entry."""
-        try:
-            with open(os.path.join(self.path(key), "cgroup.procs"), "rb") as file:
-                return [int(word) for word in file.read().split()]
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENODEV):
-                return []
-            raise
+    def pids(self, key: str, shim_pid: int) -> list[int]:
+        """``cgroup.procs``, in the order of entry, then those outside; of a dead shim (0) none."""
+        outside = find_outside(self.path(key), shim_pid) if shim_pid else []
+        return list(dict.fromkeys([*read_members(self.path(key)), *outside]))
 
-    def kill(self, key: str, shim_pid: int) -> None:  # noqa: ARG002 - Freezer's signature
-        """``cgroup.kill``; reaches frozen processes as well."""
+    def kill(self, key: str, shim_pid: int) -> None:
+        """``cgroup.kill``; reaches frozen processes as well. Then those outside."""
         try:
             _write(os.path.join(self.path(key), "cgroup.kill"), "1")
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENODEV):
                 raise
+        if shim_pid:
+            members = functools.partial(find_outside, self.path(key), shim_pid)
+            kill_below(shim_pid, members, lambda: self._inside(key))
+
+    def _inside(self, key: str) -> set[int]:
+        return set(read_members(self.path(key)))
 
     def remove(self, key: str) -> None:
         """Remove the directory unless processes are left in it."""
+        self._outside.pop(key, None)
         with contextlib.suppress(FileNotFoundError):
             try:
                 os.rmdir(self.path(key))
@@ -264,31 +290,26 @@ class SignalFreezer:
         """Nowhere to go."""
 
     def freeze(self, key: str, shim_pid: int) -> bool:  # noqa: ARG002 - Freezer's signature
-        """SIGSTOP root first, again for what was forked meanwhile, until nothing is new.
+        """SIGSTOP to all that there is; more may be forked meanwhile."""
+        return stop_below(shim_pid) is not None
 
-        A child is stopped only once its parent stands still: a parent that is just on its way
-        there still sees in wait4(2) that its child was stopped.
-        """
-        until_s = time.monotonic() + _STOP_WITHIN_S
-        before: States = {}
-        while not _are_still(states := _scan(shim_pid, stop=True)) or states != before:
-            if time.monotonic() > until_s:
-                return False
-            before = states
-            time.sleep(_LOOK_S)
-        return True
+    def insist(self, key: str, shim_pid: int) -> bool:
+        """The same again."""
+        return self.freeze(key, shim_pid)
 
     def is_still(self, key: str, shim_pid: int) -> bool:  # noqa: ARG002 - Freezer's signature
-        """True when there are processes and each of them is stopped.
+        """True when there are processes and each of them is stopped."""
+        return bool(look_below(shim_pid))
 
-        One look may miss what was handed on to the shim meanwhile.
-        """
-        states = _scan(shim_pid, stop=False)
-        return bool(states) and _are_still(states) and states == _scan(shim_pid, stop=False)
+    def count_outside(self, key: str) -> int:  # noqa: ARG002 - Freezer's signature
+        """There is no cgroup to leave."""
+        return 0
 
     def thaw(self, key: str, shim_pid: int) -> None:
         """SIGCONT leaf first."""
-        _signal_all(reversed(self.pids(key, shim_pid)), signal.SIGCONT)
+        pids = self.pids(key, shim_pid)
+        session = None if shim_pid else self._session(key)
+        tell(pids[::-1], signal.SIGCONT, {shim_pid, *pids}, session)
 
     def pids(self, key: str, shim_pid: int) -> list[int]:
         """The tree below the shim; of a dead one (0) what it left."""
@@ -298,51 +319,20 @@ class SignalFreezer:
         return [] if main is None else survivors_of(main)
 
     def kill(self, key: str, shim_pid: int) -> None:
-        """SIGKILL, again for what was forked meanwhile; what stands still cannot fork."""
-        for _ in range(_MOST_SCANS):
-            self.freeze(key, shim_pid)
-            alive = [
-                pid for pid in self.pids(key, shim_pid) if find_state(pid) not in ("Z", "X", None)
-            ]
-            if not alive:
-                return
-            _signal_all(alive, signal.SIGKILL)
+        """SIGKILL, again for what was forked meanwhile."""
+        session = None if shim_pid else self._session(key)
+        kill_below(shim_pid, lambda: self.pids(key, shim_pid), session=session)
+
+    def _session(self, key: str) -> int | None:
+        """The session of a job whose shim is dead."""
+        main = self._directories.find_main(key)
+        return None if main is None else main.pid
 
     def remove(self, key: str) -> None:
         """Nothing to remove."""
 
     def leave(self) -> None:
         """Nothing to remove."""
-
-
-def _scan(shim_pid: int, *, stop: bool) -> States:
-    """The states of all below the shim; with ``stop``, SIGSTOP to all whose parents stand still.
-
-    A process in uninterruptible sleep (D) is in no wait4, and stops before it returns from there.
-    """
-    found: States = {}
-    level = children_of(shim_pid)
-    while level:
-        states = {pid: _state_of(pid) for pid in level}
-        found.update(states)
-        if stop:
-            moving = [pid for pid, state in states.items() if state not in (None, *_STILL)]
-            _signal_all(moving, signal.SIGSTOP)
-        passed = [pid for pid in level if not stop or states[pid] in ("D", *_STILL)]
-        level = [child for pid in passed for child in children_of(pid)]
-    return found
-
-
-def _state_of(pid: int) -> str | None:
-    """Its state; one that has been told to stop and waits in vfork(2) for a stopped child: T."""
-    state = find_state(pid)
-    if state == "D" and is_stop_pending(pid):
-        return "T" if any(find_state(child) == "T" for child in children_of(pid)) else "D"
-    return state
-
-
-def _are_still(states: States) -> bool:
-    return all(state in _STILL for state in states.values())
 
 
 def _remove_directory(path: str, until_s: float) -> None:
@@ -360,12 +350,6 @@ def _remove_directory(path: str, until_s: float) -> None:
             time.sleep(_LOOK_S)
         else:
             return
-
-
-def _signal_all(pids: Iterable[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
 
 
 def _write(path: str, text: str) -> None:

@@ -6,13 +6,15 @@ Standard library only.
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
 from iodaemon.backend.linux.directory import JobDirectories
 from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer
 from iodaemon.backend.linux.means import freezer_of
-from iodaemon.backend.linux.process import Identity
+from iodaemon.backend.linux.process import Identity, survivors_of
 from iodaemon.backend.linux.protocol import Message, job_key
 from iodaemon.backend.linux.sending import send
+from iodaemon.backend.linux.service import say
 
 
 class Grip:
@@ -27,35 +29,77 @@ class Grip:
         self._directories = directories
         self.freezer = freezer
         self.maybe_frozen: set[str] = set()
+        self._told: set[str] = set()
 
     def freeze(self, key: str, shim: Identity) -> bool:
-        """Ask for a standstill; True when it is complete by now."""
-        self.maybe_frozen.add(key)
-        return self._freezer_of(key).freeze(key, shim.pid)
+        """Ask for a standstill; True when it is complete by now.
 
-    def look_again(self, key: str) -> bool | None:
-        """Whether the standstill that was asked for is complete; None: the job has ended."""
+        Raises:
+            OSError: it cannot be had, and all runs on.
+        """
+        self.maybe_frozen.add(key)
+        freezer = self._freezer_of(key)
+        return self._hold(key, freezer, lambda: freezer.freeze(key, shim.pid))
+
+    def look_again(self, key: str) -> Message | None:
+        """What to answer who asked for the standstill; None: it is not complete yet."""
         freezer, shim_pid = self._freezer_of(key), self._shim_pid(key)
         if shim_pid == 0:
-            return None
-        if freezer.name == "signals":  # they miss what was forked meanwhile, a cgroup does not
-            return freezer.freeze(key, shim_pid)
-        return freezer.is_still(key, shim_pid)
+            return {"error": "the job ended"}
+        try:
+            is_still = self._hold(key, freezer, lambda: freezer.insist(key, shim_pid))
+        except OSError as error:
+            return {"error": str(error)}
+        return {"ok": {"frozen": True}} if is_still else None
+
+    def _hold(self, key: str, freezer: Freezer, hold: Callable[[], bool]) -> bool:
+        try:
+            is_still = hold()
+        except OSError:  # one that left is another user's by now
+            self.thaw(key)
+            raise
+        count = freezer.count_outside(key) if is_still else 0
+        if count and key not in self._told:
+            self._told.add(key)
+            say(
+                f"job {key}: {count} of its processes left its cgroup; they are held by signals, "
+                "and no limit of the job's is theirs"
+            )
+        return is_still
 
     def thaw(self, key: str) -> None:
         """Let everything run on."""
         self.maybe_frozen.discard(key)
-        self._freezer_of(key).thaw(key, self._shim_pid(key))
+        freezer, shim_pid = self._freezer_of(key), self._shim_pid(key)
+        self._tell_left_behind(key, freezer, shim_pid, signal.SIGCONT)
+        freezer.thaw(key, shim_pid)
+
+    def _tell_left_behind(
+        self, key: str, freezer: Freezer, shim_pid: int, number: signal.Signals
+    ) -> int:
+        """Where the shim is dead, what it left outside of the job's cgroup; to how many."""
+        if shim_pid or freezer.name != "cgroup":
+            return 0
+        return send(lambda: self._left_behind(key, freezer), number)
+
+    def _left_behind(self, key: str, freezer: Freezer) -> list[int]:
+        """As far as it is known: those of the session of the job's first process."""
+        main = self._directories.find_main(key)
+        inside = freezer.pids(key, 0)
+        return [] if main is None else [pid for pid in survivors_of(main) if pid not in inside]
 
     def kill(self, key: str, number: signal.Signals) -> int:
         """SIGTERM and friends go to each process, then all run on to receive them; how many."""
         freezer, shim_pid = self._freezer_of(key), self._shim_pid(key)
-        if number is signal.SIGKILL:
-            count = len(freezer.pids(key, shim_pid))
-            freezer.kill(key, shim_pid)
-        else:
-            count = send(lambda: freezer.pids(key, shim_pid), number)
-        self.thaw(key)
+        try:
+            if number is signal.SIGKILL:
+                count = len(freezer.pids(key, shim_pid))
+                freezer.kill(key, shim_pid)
+            else:
+                count = send(lambda: freezer.pids(key, shim_pid), number)
+            count += self._tell_left_behind(key, freezer, shim_pid, number)
+        finally:
+            self.thaw(key)
         return count
 
     def has_processes(self, key: str) -> bool:
@@ -75,6 +119,7 @@ class Grip:
         if not self._directories.has_status(key):
             self.thaw(key)
         self.maybe_frozen.discard(key)
+        self._told.discard(key)
         freezer = self._freezer_of(key)
         if isinstance(freezer, CgroupFreezer):
             freezer.remove(key)

@@ -380,11 +380,10 @@ class Keeper:
         for asked in lists:
             self._answer(asked.client, asked.request)
         for asked in list(self._freezes):
-            frozen = self._grip.look_again(asked.key)
-            if frozen is False:
-                continue
-            self._freezes.remove(asked)
-            self._reply(asked, {"ok": {"frozen": True}} if frozen else {"error": "the job ended"})
+            answer = self._grip.look_again(asked.key)
+            if answer is not None:
+                self._freezes.remove(asked)
+                self._reply(asked, answer)
 
     def _is_left(self, key: str) -> bool:
         """True while somebody of the attempt may be in its directories."""

@@ -80,7 +80,7 @@ class LinuxNode:
         self._tracks: dict[JobId, Track] = {}
         self._attempts: dict[JobId, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self.reader = NodeReader(Path("/"), platform.devices)
+        self.reader = NodeReader(Path("/"), platform.devices, str(state / "jobs"))
         self._ends = Ends(
             str(state / "jobs"),
             on_status=self._on_status,

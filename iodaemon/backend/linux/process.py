@@ -33,6 +33,8 @@ _LIBC_LOCKED: Final = ctypes.PyDLL(None, use_errno=True)
 """Keeps the interpreter's lock during a call, so that a forked child has it as well."""
 _HIGHEST_FD: Final = 65536
 """Above every descriptor of a keeper, which holds a few dozen."""
+_PF_EXITING: Final = 0x4
+"""include/linux/sched.h; in the flags of /proc/PID/stat (field 9), also of a zombie."""
 _SMALL_BYTES: Final = 4096
 """More than any of the records of /proc that are read here in one go."""
 
@@ -66,8 +68,12 @@ def _read_record(path: str) -> bytes:
         os.close(fd)
 
 
-def _stat_fields(pid: int) -> list[str] | None:
-    """Fields of /proc/PID/stat from the state (field 3) on; None when the process is gone."""
+def _stat_fields(pid: int | str) -> list[str] | None:
+    """Fields of /proc/PID/stat from the state (field 3) on; None when the process is gone.
+
+    Args:
+        pid: its number; of one of its threads ``PID/task/TID``.
+    """
     try:
         text = _read_record(f"/proc/{pid}/stat").decode(errors="replace")
     except OSError as error:
@@ -87,6 +93,37 @@ def find_state(pid: int) -> str | None:
     """The one-letter state (R, S, D, T, Z ...); None when the process is gone."""
     fields = _stat_fields(pid)
     return None if fields is None else fields[0]
+
+
+def find_living_state(pid: int) -> str | None:
+    """As ``find_state``; X from the moment on when all its threads are ending or have ended.
+
+    Its first thread may have ended (Z) long before the others do.
+    """
+    fields = _stat_fields(pid)
+    if fields is None:
+        return None
+    if not int(fields[6]) & _PF_EXITING:
+        return fields[0]
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            other = _stat_fields(f"{pid}/task/{thread}")
+            if other is not None and not int(other[6]) & _PF_EXITING:
+                return other[0]
+    return "X"
+
+
+class Kin(NamedTuple):
+    """To whom a process belongs: the numbers of its parent and of its session."""
+
+    parent: int
+    session: int
+
+
+def find_kin(pid: int) -> Kin | None:
+    """To whom the process belongs; None when it is gone."""
+    fields = _stat_fields(pid)
+    return None if fields is None else Kin(int(fields[1]), int(fields[3]))
 
 
 def is_stop_pending(pid: int) -> bool:

@@ -20,6 +20,7 @@ from iodaemon.backend.linux.cgroup_reader import CgroupReader
 from iodaemon.backend.linux.job_files import JobFiles
 from iodaemon.backend.linux.job_io import IoBaseline, JobIo, sum_resident_bytes
 from iodaemon.backend.linux.leaves import Leaves
+from iodaemon.backend.linux.output_room import OutputRoom
 from iodaemon.backend.linux.track import Track
 from iodaemon.core.job import IoTotals, JobId
 from iodaemon.core.platform import Device, DeviceId
@@ -41,7 +42,16 @@ class _JobReader:
     made dirty. Only the time for which a job stands in one and the same wait is seen late.
     """
 
-    def __init__(self, root: Path, track: Track, leaves: Leaves, allowance: Allowance) -> None:
+    def __init__(
+        self,
+        root: Path,
+        track: Track,
+        leaves: Leaves,
+        allowance: Allowance,
+        output: OutputRoom,
+    ) -> None:
+        self._output = output
+        self._output_bytes: int | None = None
         self._cgroup = None if track.cgroup is None else CgroupReader(Path(track.cgroup))
         self._root = root
         self._leaves = leaves
@@ -74,11 +84,16 @@ class _JobReader:
             last = self._counters
         else:
             last = self._io.read()
+            self._output_bytes = self._output.taken_bytes()
         # What it made dirty is written back without it, also while it stands still.
         read, written = self._moved()
-        if (devices, read, written) != _apart(last):
+        if (devices, read, written, self._output_bytes) != _apart(last):
             last = msgspec.structs.replace(
-                last, devices=devices, device_read_bytes=read, device_written_bytes=written
+                last,
+                devices=devices,
+                device_read_bytes=read,
+                device_written_bytes=written,
+                output_bytes=self._output_bytes,
             )
         self._counters = last
         return last
@@ -124,7 +139,8 @@ class _JobReader:
 
 def _apart(counters: JobCounters) -> tuple[object, ...]:
     """What is found out apart from the job's processes."""
-    return counters.devices, counters.device_read_bytes, counters.device_written_bytes
+    moved = (counters.device_read_bytes, counters.device_written_bytes)
+    return counters.devices, *moved, counters.output_bytes
 
 
 class NodeReader:
@@ -134,8 +150,16 @@ class NodeReader:
     that a descriptor is never closed while the thread reads it.
     """
 
-    def __init__(self, root: Path, devices: Sequence[Device]) -> None:
+    def __init__(self, root: Path, devices: Sequence[Device], jobs: str = "") -> None:
+        """Read this machine.
+
+        Args:
+            root: where /proc and /sys are.
+            devices: leaf disks to read.
+            jobs: the jobs' directories, with their output; empty: none is looked at.
+        """
         self._root = root
+        self._jobs = jobs
         self._tracks: dict[JobId, Track] = {}
         self._readers: dict[JobId, tuple[Track, _JobReader]] = {}
         self._known: dict[JobId, JobCounters] = {}
@@ -200,7 +224,8 @@ class NodeReader:
                 del self._readers[job_id]
         for job_id, track in tracks.items():
             if job_id not in self._readers:
-                reader = _JobReader(self._root, track, self._leaves, self._allowance)
+                output = OutputRoom(self._jobs, track)
+                reader = _JobReader(self._root, track, self._leaves, self._allowance, output)
                 self._readers[job_id] = (track, reader)
 
     def _read_node(self) -> NodeCounters:

@@ -7,6 +7,7 @@ import contextlib
 import os
 from typing import Final
 
+from iodaemon.backend.linux.outside import read_members
 from iodaemon.backend.linux.pidfd import find_exit
 from iodaemon.backend.linux.process import (
     Identity,
@@ -47,11 +48,14 @@ class Track:
         return Identity(shim["main_pid"], shim["main_start_ticks"], shim["boot_id"])
 
     def pids(self) -> list[int]:
-        """The job's processes, parents before children."""
+        """The job's processes, parents before children.
+
+        Those that left its cgroup are among them only where nobody is left in it.
+        """
         if self.cgroup is not None:
-            with contextlib.suppress(OSError), open(f"{self.cgroup}/cgroup.procs") as file:
-                return [int(word) for word in file.read().split()]
-            return []
+            with contextlib.suppress(OSError):
+                if inside := read_members(self.cgroup):
+                    return inside
         if not self.is_bereaved:
             return list(descendants_of(self.shim.pid))
         return [] if self.main is None else survivors_of(self.main)

@@ -1,0 +1,43 @@
+"""Where files are that nobody names: configuration, state and sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from iodaemon.config.policy import config_home_of
+from iodaemon.errors import ConfigError
+
+SYSTEM_CONFIG: Final = Path("/etc/iodaemon/config.toml")
+SYSTEM_KEEPER_DIR: Final = "/var/lib/iodaemon-keeper"
+"""Beside the daemon's directory, not in it: the daemon could put another one in its place."""
+
+
+def default_file(environ: Mapping[str, str], uid: int) -> Path | None:
+    """Where the configuration is looked for; None where there is no home directory."""
+    if uid == 0:
+        return SYSTEM_CONFIG
+    home = config_home_of(environ)
+    return None if home is None else home / "iodaemon" / "config.toml"
+
+
+def default_place(key: str, environ: Mapping[str, str], uid: int) -> str:
+    """The default of ``state_dir`` or ``runtime_dir``.
+
+    Without ``$XDG_RUNTIME_DIR`` the runtime directory is below /tmp, where anybody may have made it
+    before: who creates or trusts it must check that it is the user's own, with mode 0700.
+
+    Raises:
+        ConfigError: it depends on HOME, which is not set.
+    """
+    if uid == 0:
+        return {"state_dir": "/var/lib/iodaemon", "runtime_dir": "/run/iodaemon"}[key]
+    variable = {"state_dir": "XDG_STATE_HOME", "runtime_dir": "XDG_RUNTIME_DIR"}[key]
+    if environ.get(variable, "").startswith("/"):
+        return f"{environ[variable].rstrip('/')}/iodaemon"
+    if key == "runtime_dir":
+        return f"/tmp/iodaemon-{uid}"  # noqa: S108 - see above
+    if not environ.get("HOME"):
+        raise ConfigError("state_dir has no default while HOME is not set; set state_dir")
+    return f"{environ['HOME'].rstrip('/')}/.local/state/iodaemon"

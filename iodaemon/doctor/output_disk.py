@@ -1,0 +1,57 @@
+"""Whether what jobs print can fill the filesystem that the journal is written to."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from iodaemon.backend.linux.devices import find_device
+from iodaemon.doctor.finding import Finding, lacking, ok
+from iodaemon.doctor.scratch import existing_directory
+
+_WHAT = "disk of the output"
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """Where both lie.
+
+    Attributes:
+        keeper_dir: the jobs' directories, with their output.
+        shared: with the journal.
+        description: of what the output lies on, for people.
+    """
+
+    keeper_dir: Path
+    shared: bool
+    description: str
+
+
+def probe_output_disk(state_dir: Path, keeper_dir: Path) -> Reading:
+    """Look at both, or at what is above them while they do not exist.
+
+    Args:
+        state_dir: where the journal is.
+        keeper_dir: where the jobs' directories are.
+    """
+    journal, output = find_device(state_dir), find_device(keeper_dir)
+    # Subvolumes of one btrfs have device numbers of their own and share the room.
+    is_same = bool(output.devices) and output.description == journal.description
+    numbers = {os.stat(existing_directory(str(each))).st_dev for each in (state_dir, keeper_dir)}
+    shared = is_same or len(numbers) == 1
+    return Reading(keeper_dir=keeper_dir, shared=shared, description=output.description)
+
+
+def judge_output_disk(reading: Reading) -> Finding:
+    """Two filesystems are better."""
+    shown, values = f"{reading.keeper_dir} is {reading.description}", {"shared": reading.shared}
+    if not reading.shared:
+        return ok(_WHAT, shown, values)
+    return lacking(
+        _WHAT,
+        f"{shown}, which is the journal's filesystem",
+        values,
+        cost="jobs may fill it, each with output_max at most; then nothing is accepted any more",
+        remedy="set keeper_dir to a directory on another filesystem, or give users quotas here",
+    )
