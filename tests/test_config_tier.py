@@ -1,12 +1,14 @@
 """Tiers as the configuration declares them, and their disks as they are found."""
 
+import json
 import math
 import os
 
 import pytest
 
 from iodaemon.backend.linux.devices import PathDevice
-from iodaemon.backend.linux.tier_disk import find_kind, probe_disk
+from iodaemon.backend.linux.process import identify
+from iodaemon.backend.linux.tier_disk import find_kind, find_witness, probe_disk
 from iodaemon.config import load_config
 from iodaemon.config.tier import SIMULATED_BYTES, build_tiers
 from iodaemon.core.platform import Device, DeviceId
@@ -174,6 +176,35 @@ def test_what_is_no_directory_of_its_own_is_told(tmp_path):
     assert "does not exist; make it, or mount what belongs there" == probe_disk("/no/disk").problem
     assert "is no directory; name one" == probe_disk(str(file)).problem
     assert f"leads over a symbolic link; write {tmp_path}" == probe_disk(str(link)).problem
+
+
+def test_a_disk_is_looked_at_as_another_process_sees_it(tmp_path):
+    disk, file, link = tmp_path / "disk", tmp_path / "file", tmp_path / "link"
+    disk.mkdir()
+    file.touch()
+    link.symlink_to("../" * 20 + str(disk))
+    (tmp_path / "round").symlink_to("round")
+    me = os.getpid()
+    here, there = probe_disk(str(disk)), probe_disk(str(disk), seen_by=me)
+
+    for fact in ("problem", "filesystem", "total_bytes", "is_read_only", "kind"):
+        assert getattr(here, fact) == getattr(there, fact)
+    assert f"leads over a symbolic link; write {disk}" == probe_disk(str(link), seen_by=me).problem
+    assert "is no directory; name one" == probe_disk(str(file), seen_by=me).problem
+    assert "Too many levels" in probe_disk(str(tmp_path / "round"), seen_by=me).problem
+    assert "does not exist" in probe_disk(str(tmp_path / "none"), seen_by=me).problem
+
+
+def test_a_sandbox_is_looked_out_of_through_the_keeper_that_lives(tmp_path):
+    before = find_witness(tmp_path)
+    keeper = identify(os.getpid())._asdict()
+    (tmp_path / "keeper.json").write_text(json.dumps(keeper | {"start_ticks": 1}))
+    dead = find_witness(tmp_path)
+    (tmp_path / "keeper.json").write_text(json.dumps(keeper))
+
+    assert before in (1, None)
+    assert before == dead
+    assert os.getpid() == find_witness(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,10 @@
 """Daemons with storage tiers on two small disks, for tests: asked by the command line."""
 
-import contextlib
 import subprocess
 import sys
 
 import pytest
-from harness import Server, until
+from harness import Server, find_state, marked, until
 from scratching import left
 
 SLOW = '[tier.slow]\nbandwidth = "50 MB/s"\n'
@@ -32,7 +31,6 @@ class Tiered(Server):
         self.disks = disks
         with open(self.config, "a") as file:
             file.write(text)
-        (self.root / "in").mkdir()
 
     def iod(self, *words):
         """Call the command line: exit code, and what it told."""
@@ -80,10 +78,27 @@ class Tiered(Server):
             found[row["job_id"]] = found.get(row["job_id"], 0) + row["size_bytes"]
         return found
 
+    def stopped_at(self, point):
+        """Who was stopped there, once it stands still."""
+        until(lambda: not self.armed(), f"passage of {point}")
+
+        def look():
+            return [pid for pid in marked(self.mark) if find_state(pid) == "T"]
+
+        return until(look, f"a stop at {point}")[0]
+
     def revive(self):
         """Another daemon where none is left."""
         if not self.is_running():
             self.restart()
+
+    def settle(self):
+        """Nothing is left of a test but daemon, keeper and idle shims, and none of them is ill."""
+        self.disarm()
+        self.revive()
+        self.end_all()
+        self.await_nothing()
+        assert not any("Traceback" in path.read_text() for path in self.logs())
 
     def await_nothing(self):
         """Nothing is on the disks any more, and nothing is taken of them."""
@@ -92,18 +107,38 @@ class Tiered(Server):
 
     def input(self, **files):
         """Files to be copied in; where."""
+        (self.place / "in").mkdir(exist_ok=True)
         for name, content in files.items():
-            (self.root / "in" / name).write_bytes(content)
-        return str(self.root / "in")
+            (self.place / "in" / name).write_bytes(content)
+        return str(self.place / "in")
+
+
+@pytest.fixture(scope="module")
+def _lasting_tiered():
+    """Servers by their configuration; one that does not survive a test is not among them."""
+    servers = {}
+    yield servers
+    for server in servers.values():
+        server.__exit__(None, None, None)
 
 
 @pytest.fixture
-def make_tiered(disks):
-    """Makes servers with tiers on the two disks; each is left behind clean."""
-    with contextlib.ExitStack() as servers:
+def make_tiered(_lasting_tiered, disks):
+    """Gives servers with tiers on the two disks, which tests of a module share."""
+    used = []
 
-        def make(*, text=None, **settings):
-            text = tables(disks, split="4 MiB") if text is None else text
-            return servers.enter_context(Tiered(disks, text, **settings)).start()
+    def make(*, text=None, **settings):
+        text = tables(disks, split="4 MiB") if text is None else text
+        key = (text, repr(settings))
+        if key not in _lasting_tiered:
+            _lasting_tiered[key] = Tiered(disks, text, **settings).__enter__().start()
+        used.append(key)
+        return _lasting_tiered[key].new_page()
 
-        yield make
+    yield make
+    for key in used:
+        try:
+            _lasting_tiered[key].settle()
+        except BaseException as error:
+            _lasting_tiered.pop(key).__exit__(type(error), error, None)
+            raise

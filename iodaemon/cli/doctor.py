@@ -33,6 +33,8 @@ _MOST_JOBS: Final = 50
 """Whose processes' groups are looked at."""
 _WITH_PROCESSES: Final = ("RUNNING", "SUSPENDED_IO", "SUSPENDED_USER")
 _PLACES: Final = ("state_dir", "runtime_dir", "keeper_dir")
+_NOT_SET: Final = "none"
+"""In TOML, which has no word for it (``config.table``)."""
 
 AsList = Annotated[bool, option("--json", text="The findings as a list, with their values.")]
 
@@ -101,7 +103,7 @@ def _subject(session: Session) -> Subject:
         users=users,
         running=running,
         service_uid=service_uid,
-        keeper_dir=Path(places.get("keeper_dir", config.keeper_state)),
+        keeper_dir=Path(places.get("keeper_dir", places.get("state_dir", config.keeper_state))),
         tiers=config.tier if config.backend == "linux" else {},
         node=node or None,
     )
@@ -137,4 +139,4 @@ def _places(settings: JsonObject) -> dict[str, str]:
     for row in rows if isinstance(rows, list) else []:
         if isinstance(row, dict) and row.get("key") in _PLACES:
             found |= tomllib.loads(f"{row['key']} = {row['value']}")
-    return found
+    return {key: value for key, value in found.items() if value != _NOT_SET}

@@ -17,7 +17,7 @@ from iodaemon.core.job import (
 )
 from iodaemon.core.phase import hear
 from iodaemon.core.sample import Sample
-from iodaemon.core.scratch_life import hear_of_scratch
+from iodaemon.core.scratch_life import hear_of_end, hear_of_scratch
 from iodaemon.core.state import with_fields
 from iodaemon.core.step import Step
 
@@ -93,14 +93,15 @@ def _on_life(step: Step, event: ev.JobStarted | ev.StartFailed | ev.JobExited, j
 
 
 def _on_exited(step: Step, event: ev.JobExited, job: Job) -> None:
-    job = with_fields(job, exit=event.exit, io=event.io, staged=event.staged)
+    end, note = hear_of_end(event, job)
+    job = with_fields(job, exit=end, io=event.io, staged=event.staged)
     again = job.stop_reason if job.stop is JobState.PENDING else None
     if event.by_reboot and job.spec.requeue and job.stop is None:
         again = Reason(code="Requeued", text=f"{event.note}; it asked to be run again then")
     if again is not None:
         step.requeue(job, again, happened_s=event.at_s)
     else:
-        step.move(job, _end_state(job), _end_reason(job, event.note), happened_s=event.at_s)
+        step.move(job, _end_state(job), _end_reason(job, note), happened_s=event.at_s)
         step.state.outlook.learn(step.state.jobs[job.id])
 
 

@@ -237,12 +237,21 @@ class Commands:
         now_s, by = self._driver.timeline.now_s, user_name(actor.uid)
         self._driver.post(ev.ScratchUnwanted(at_s=now_s, job_id=job.id, by=by))
 
-        def settled() -> bool:
+        def is_gone() -> bool:
             now = self._state.jobs.get(job.id)
             return now is None or not now.shares
 
-        removed = await self._driver.watch.until(settled, _REMOVE_WAIT_S)
-        return json_answer({"job": await self._record(request), "removed": removed})
+        was_kept, is_tried = job.scratch_kept is not None, False
+
+        def settled() -> bool:
+            """Gone, or kept once more."""
+            nonlocal is_tried
+            is_kept = not is_gone() and self._state.jobs[job.id].scratch_kept is not None
+            is_tried |= was_kept and not is_kept
+            return is_gone() or (is_tried and is_kept)
+
+        await self._driver.watch.until(settled, _REMOVE_WAIT_S)
+        return json_answer({"job": await self._record(request), "removed": is_gone()})
 
     async def _record(self, request: web.Request) -> dict[str, object]:
         return self._lookup.record(await self._lookup.job(request))

@@ -21,10 +21,12 @@ def live_tiers(config: Config) -> tuple[Tier, ...]:
         return ()
     if config.backend == "simulated":
         return build_tiers(config.tier, None)
-    from iodaemon.backend.linux.tier_disk import probe_disk
+    from iodaemon.backend.linux.tier_disk import find_witness, probe_disk
 
+    witness = find_witness(config.keeper_state) if config.is_system else None
+    sees = not config.is_system or witness is not None
     facts = {
-        disk.path: probe_disk(disk.path, by_mount=not config.is_system)
+        disk.path: probe_disk(disk.path, by_mount=sees, seen_by=witness)
         for table in config.tier.values()
         for disk in table.disk
     }

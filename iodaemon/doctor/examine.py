@@ -148,7 +148,9 @@ def _examine_machine(subject: Subject) -> Iterator[Finding]:
     yield device.judge_path("disk of the state", device.probe_path(subject.state_dir))
     yield device.judge_path("disk of this place", device.probe_path(subject.directory))
     yield from device.judge_disks(device.probe_disks())
-    yield from tier.examine_tiers(subject.tiers, subject.node)
+    yield from tier.examine_tiers(
+        subject.tiers, subject.node, is_shared=subject.service_uid is not None
+    )
     yield device.judge_pressure(device.probe_pressure())
 
 

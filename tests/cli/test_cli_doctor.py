@@ -17,7 +17,8 @@ def told(daemon, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     places = {"state_dir": tmp_path / "its state", "runtime_dir": tmp_path / "its-run"}
     rows = [{"key": key, "value": json.dumps(str(path))} for key, path in places.items()]
-    tell(daemon, "/v1/config", {"settings": [*rows, {"key": "slot", "value": '"core"'}]})
+    rows += [{"key": "keeper_dir", "value": '"none"'}, {"key": "slot", "value": '"core"'}]
+    tell(daemon, "/v1/config", {"settings": rows})
     means = "signals: /x is not writable (Permission denied)"
     tell(daemon, "/v1/node", {"backend": "linux", "measured": {"suspend": means}})
     return places
@@ -29,6 +30,7 @@ def test_the_places_of_the_daemon_that_runs_are_examined(iod, told):
 
     assert findings["disk of the state"]["values"]["path"] == str(told["state_dir"])
     assert findings["runtime directory"]["measured"].startswith(f"{told['runtime_dir']}/keeper.")
+    assert findings["keeper's lock"]["measured"].startswith(f"{told['state_dir']}/keeper.lock")
     assert [] == [path for path in told.values() if path.exists()]
 
 

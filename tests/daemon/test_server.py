@@ -5,14 +5,13 @@ import json
 import os
 import socket
 import stat
-import subprocess
-import sys
 import threading
 import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from calling import call_as
 from process import TREE
 from served import Served, open_files
 
@@ -754,34 +753,10 @@ def test_only_its_owner_may_open_the_socket(shared):
     assert (0o600, os.geteuid()) == (stat.S_IMODE(status.st_mode), status.st_uid)
 
 
-AS_NOBODY = """
-import contextlib, importlib, io, os, pkgutil, sys
-import iodaemon.cli
-for module in pkgutil.iter_modules(iodaemon.cli.__path__, "iodaemon.cli."):
-    if not module.name.endswith("__main__"):
-        importlib.import_module(module.name)
-words = sys.argv[1:]
-with contextlib.redirect_stderr(io.StringIO()):
-    iodaemon.cli.main(["--api", "/nowhere/iod.sock", *words])
-os.setgroups([])
-os.setgid(65534)
-os.setuid(65534)
-sys.exit(iodaemon.cli.main(["--api", os.environ["SOCKET"], *words]))
-"""
-"""Everything is imported before, because this Python need not be readable for everybody."""
-
-
 def as_nobody(socket_path, *words):
     """What ``iod`` says to uid 65534."""
-    return subprocess.run(
-        [sys.executable, "-c", AS_NOBODY, *words],
-        env={"PATH": os.environ["PATH"], "SOCKET": socket_path, **TREE},
-        cwd="/",
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    env = {"PATH": os.environ["PATH"], **TREE}
+    return call_as(65534, 65534, socket_path, *words, env=env)
 
 
 @pytest.fixture

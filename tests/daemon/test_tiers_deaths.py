@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 from harness import FINAL, until
-from scratching import both_disks, disks, left, needs_root
-from tiering import make_tiered, tables
+from scratching import MIB, both_disks, disks, left, needs_root
+from tiering import _lasting_tiered, make_tiered, tables
 
+from iodaemon.api.scratch import remove_scratch
 from iodaemon.errors import IodaemonError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "node" / "campaign"))
 
 from points import SCRATCH_POINTS, SCRATCH_VERBS
 
-__all__ = ["both_disks", "disks", "make_tiered"]
+__all__ = ["_lasting_tiered", "both_disks", "disks", "make_tiered"]
 
 pytestmark = [pytest.mark.node, needs_root]
 
@@ -43,12 +44,17 @@ def settled(server, holds, what):
 
 
 def begin(server):
-    """Submit; the answer may never come."""
-    source, target = server.input(**FILES), str(server.root / "out")
-    server.iod(
-        *("submit", "--fast", "1M", "--input", source, "--output", target),
-        *("--", "/bin/sh", "-c", TEXT),
-    )
+    """Submit, and say which number it gets; the answer may never come."""
+    jobs = server.client.jobs(all_jobs=True)["jobs"]
+    scratch = {
+        "size_bytes": MIB,
+        "input_path": server.input(**FILES),
+        "input_bytes": len(RESULT),
+        "output_path": str(server.place / "out"),
+    }
+    with contextlib.suppress(IodaemonError):
+        server.script(TEXT, scratch=scratch)
+    return 1 + max((job["id"] for job in jobs), default=0)
 
 
 def kept_of(server, job):
@@ -62,20 +68,20 @@ def kept_of(server, job):
 def test_a_death_at_any_step_leaves_nothing_and_loses_no_result(make_tiered, disks, point):
     server = make_tiered(text=tables(disks))
     server.arm(point)
-    begin(server)
+    job = begin(server)
     settled(server, lambda: not server.armed(), f"passage of {point}")
-    settled(server, lambda: server.job(1)["state"] in FINAL, "the end of the job")
-    ended = settled(server, lambda: kept_of(server, 1), "word of its space")
-    result = server.root / "out" / "result"
+    settled(server, lambda: server.job(job)["state"] in FINAL, "the end of the job")
+    ended = settled(server, lambda: kept_of(server, job), "word of its space")
+    result = server.place / "out" / "result"
     if ended["scratch"]["kept"]:
         [name] = left(disks)
         [place] = [d / ".iodaemon" / name for d in disks if (d / ".iodaemon" / name).exists()]
         assert RESULT == (place / "result").read_bytes()
-        server.says("scratch", "remove", "1")
+        assert remove_scratch(server.client, job)["removed"]
     elif ended["state"] == "COMPLETED":
         assert RESULT == result.read_bytes()
     settled(server, lambda: not left(disks) and not server.taken(), f"removal of {left(disks)}")
 
     assert not result.exists() or RESULT == result.read_bytes()
     assert server.lines() in ([], ["ran"])
-    assert [] == list((server.root / "out").glob(".iod-part.*"))
+    assert [] == list((server.place / "out").glob(".iod-part.*"))

@@ -9,12 +9,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from harness import find_state, marked, until
+from harness import until
 from mounting import mount
 from scratching import MIB, both_disks, disks, left, needs_root
-from tiering import SLOW, Tiered, make_tiered, tables
+from tiering import SLOW, Tiered, _lasting_tiered, make_tiered, tables
 
-__all__ = ["both_disks", "disks", "make_tiered"]
+__all__ = ["_lasting_tiered", "both_disks", "disks", "make_tiered"]
 
 pytestmark = [pytest.mark.node, needs_root]
 
@@ -25,14 +25,6 @@ def strike(server, victim):
     """Kill, and have a daemon again."""
     getattr(server, victim)()
     server.revive()
-
-
-def stopped_at(server, point):
-    """Who was stopped there, once it stands still."""
-    until(lambda: not server.armed(), f"passage of {point}")
-    return until(
-        lambda: [pid for pid in marked(server.mark) if find_state(pid) == "T"], f"a stop at {point}"
-    )[0]
 
 
 # -- placing ---------------------------------------------------------------------------------------
@@ -211,12 +203,12 @@ FILES = {"a": b"a" * 2_000_000, "b": b"b" * 1_000_000}
 def staged(server, *words, text=RESULT):
     source = server.input(**FILES)
     return server.sent(
-        "--fast", "12M", "--input", source, "--output", str(server.root / "out"), *words, text=text
+        "--fast", "12M", "--input", source, "--output", str(server.place / "out"), *words, text=text
     )
 
 
 def came_out(server):
-    return {path.name: path.read_bytes() for path in (server.root / "out").iterdir()}
+    return {path.name: path.read_bytes() for path in (server.place / "out").iterdir()}
 
 
 def test_data_is_copied_in_and_out_and_charged_by_what_was_copied(make_tiered, disks):
@@ -245,7 +237,7 @@ def test_copying_goes_on_while_daemon_and_keeper_are_killed(make_tiered, disks, 
     server = make_tiered(text=tables(disks))
     server.arm(point, number=signal.SIGSTOP)
     job = staged(server)
-    step = stopped_at(server, point)
+    step = server.stopped_at(point)
     said = server.says("why", str(job)), server.says("queue")
     strike(server, victim)
     with contextlib.suppress(ProcessLookupError):  # a keeper that takes over lets all go on
@@ -262,14 +254,15 @@ def test_a_result_whose_shim_is_killed_is_kept_until_it_is_removed(make_tiered, 
     server = make_tiered(text=tables(disks))
     server.arm("stage.part", number=signal.SIGSTOP)
     job = staged(server)
-    step = stopped_at(server, "stage.part")
+    step = server.stopped_at("stage.part")
     server.kill_shim(job)
     os.kill(step, signal.SIGCONT)
-    server.end_of(job)
+    ended = server.end_of(job)
     kept = until(lambda: server.job(job)["scratch"]["kept"], "the word that it is kept")
     [name] = left(disks)
     [place] = [disk / ".iodaemon" / name for disk in disks if (disk / ".iodaemon" / name).exists()]
 
+    assert (ended["state"], ended["exit_code"]) in (("FAILED", 74), ("LOST", None))
     assert str(place) in kept["text"]
     assert FILES["a"] + FILES["b"] == (place / "result").read_bytes()
     assert str(place) in server.says("why", str(job))
@@ -285,20 +278,38 @@ def fails_at_copying_in(server, job, words):
     for word in ("stage-in: ", *words):
         assert word in ended["reason"]["text"]
     assert [] == server.lines()
-    assert not (server.root / "out").exists()
+    assert not (server.place / "out").exists()
     server.await_nothing()
 
 
-def test_a_source_that_vanishes_or_changes_ends_the_job_with_a_reason(make_tiered, disks):
+def write_over(path):
+    with path.open("r+b") as file:
+        file.write(b"other")
+
+
+@pytest.mark.parametrize(
+    ("point", "name", "spoil", "word"),
+    [
+        ("stage.copied", "b", Path.unlink, "vanished"),
+        ("stage.piece", "a", write_over, "changed while it was copied"),
+        ("stage.piece", "a", lambda path: os.truncate(path, 5), "changed while it was copied"),
+    ],
+    ids=["vanishes", "changes", "shrinks"],
+)
+def test_a_source_that_is_not_what_it_was_ends_the_job_with_a_reason(
+    make_tiered, disks, point, name, spoil, word
+):
     server = make_tiered(text=tables(disks))
-    source = server.root / "in"
-    server.arm("stage.copied", number=signal.SIGSTOP)
+    source = server.place / "in"
+    server.arm(point, number=signal.SIGSTOP)
     job = staged(server)
-    step = stopped_at(server, "stage.copied")
-    (source / "b").unlink()
+    step = server.stopped_at(point)
+    spoil(source / name)
+    before = {path.name: path.read_bytes() for path in source.iterdir()}
     os.kill(step, signal.SIGCONT)
 
-    fails_at_copying_in(server, job, ["vanished", str(source / "b")])
+    fails_at_copying_in(server, job, [word, str(source / name)])
+    assert before == {path.name: path.read_bytes() for path in source.iterdir()}
 
 
 def test_a_disk_that_is_full_in_mid_staging_ends_the_job_with_a_reason(make_tiered, disks):

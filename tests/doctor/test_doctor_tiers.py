@@ -1,11 +1,13 @@
 """What the examination finds of the disks of storage tiers."""
 
+import os
+
 import pytest
 
 from iodaemon.config.tier import DiskTable, TierTable
 from iodaemon.core.tier import DiskFacts
 from iodaemon.doctor.finding import Verdict
-from iodaemon.doctor.tier import examine_tiers, judge_disks
+from iodaemon.doctor.tier import examine_tiers, find_obstacle, judge_disks
 
 GIB = 2**30
 TABLES = {
@@ -31,6 +33,13 @@ def test_a_disk_with_room_for_what_it_promises_is_ok():
 def test_what_jobs_have_written_is_no_foreign_file():
     assert Verdict.OK is judged(free_bytes=2 * GIB, allocated=8 * GIB).verdict
     assert Verdict.LACKING is judged(free_bytes=2 * GIB, allocated=7 * GIB).verdict
+
+
+def test_what_a_filesystem_has_for_itself_is_no_foreign_file():
+    empty = {"total_bytes": 10 * GIB, "free_bytes": 10 * GIB - GIB // 20}
+
+    assert Verdict.OK is judged(**empty).verdict
+    assert Verdict.LACKING is judged(**(empty | {"free_bytes": 9 * GIB})).verdict
 
 
 def test_a_disk_on_the_filesystem_of_root_is_told_for_something_may_not_be_mounted():
@@ -62,8 +71,34 @@ def test_this_machine_is_looked_at(tmp_path):
     tables = {"fast": TierTable(disk=(DiskTable(path=str(tmp_path)),))}
     rows = [{"disk": str(tmp_path), "size_bytes": 5}, {"disk": "/other", "size_bytes": 7}]
 
-    [finding] = examine_tiers(tables, {"allocated": rows})
+    [finding] = examine_tiers(tables, {"allocated": rows}, is_shared=False)
 
     assert 5 == finding.values["promised_bytes"]
     assert finding.values["capacity_bytes"] > 0
-    assert [] == list(examine_tiers({}, None))
+    assert [] == list(examine_tiers({}, None, is_shared=True))
+
+
+def test_a_disk_that_jobs_cannot_use_is_broken_though_the_daemon_starts(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    disk.chmod(0o777)
+    tables = {"fast": TierTable(disk=(DiskTable(path=str(disk)),))}
+    [finding] = examine_tiers(tables, None, is_shared=False)
+    disk.chmod(0o1777)
+    sticky = find_obstacle(str(disk), is_shared=False)
+
+    assert Verdict.BROKEN is finding.verdict
+    assert f"{disk} belongs to uid {os.geteuid()}, mode 0777" in finding.measured
+    assert f"chmod go-w {disk}" in finding.remedy
+    assert sticky is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="what is not root's is told first")
+def test_a_disk_that_users_cannot_reach_is_told(tmp_path):
+    tmp_path.chmod(0o700)
+    (tmp_path / "disk").mkdir()
+    shown, remedy = find_obstacle(str(tmp_path / "disk"), is_shared=True)
+
+    assert shown.endswith(f"disk: users may not pass through {tmp_path}")
+    assert f"chmod o+x {tmp_path}" == remedy
+    assert find_obstacle(str(tmp_path / "disk"), is_shared=False) is None

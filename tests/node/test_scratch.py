@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import stat
 from pathlib import Path
@@ -18,6 +19,8 @@ from scratching import (
     own_jobs,
     share,
 )
+
+from iodaemon.backend.linux.scratch_tree import has_unknown
 
 __all__ = ["both_disks", "disks", "jobs", "means", "own_jobs"]
 
@@ -281,3 +284,22 @@ def test_the_store_lets_users_through_and_shows_them_nothing(jobs):
 
     assert 2 == jobs.output().count("Permission denied")
     assert 0o711 == stat.S_IMODE((jobs.disks[0] / ".iodaemon").stat().st_mode)
+
+
+def test_what_is_not_known_below_a_directory_is_found(tmp_path):
+    top = tmp_path / "top"
+    (top / "sub" / "empty").mkdir(parents=True)
+    (top / "sub" / "file").touch()
+    parent = os.open(tmp_path, os.O_RDONLY)
+
+    def finds(known, until_s=math.inf, name="top"):
+        return has_unknown(parent, name, lambda path, _: path in known, until_s)
+
+    try:
+        told = finds(["sub/file"]), finds([]), finds(["sub/file"], -1.0), finds([], name="none")
+        (top / "link").symlink_to("sub")
+        told += (finds(["sub/file"]),)
+    finally:
+        os.close(parent)
+
+    assert (False, True, True, False, True) == told

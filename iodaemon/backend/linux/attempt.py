@@ -276,6 +276,7 @@ class Attempt:
             return None
         if pid == 0:
             os.close(go_write)
+            os.close(trouble_read)  # so that it notices when its shim is gone
             enter = None if is_inside else lambda: self._freezer.enter(self.key)
             _be_the_job(self._steps, enter, go_read, trouble_write)
         os.close(go_read)

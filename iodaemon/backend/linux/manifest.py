@@ -68,6 +68,18 @@ class Manifest:
         self._is_cut = False
         self.copied.update({each.name: each for each in copied})
 
+    def has(self, name: str, found: os.stat_result, place: int) -> bool:
+        """Whether a file is as it was when it was copied.
+
+        Args:
+            name: below the top.
+            found: what it is now.
+            place: which of several targets has it.
+        """
+        known = self.copied.get(name)
+        is_now = (found.st_size, found.st_ctime_ns, place)
+        return known is not None and (known.size_bytes, known.ctime_ns, known.place) == is_now
+
     def _take(self, line: bytes) -> None:
         with contextlib.suppress(ValueError, TypeError):
             copied = Copied(*json.loads(line))
@@ -76,6 +88,26 @@ class Manifest:
 
 def open_manifest(directory: str, step: str) -> int:
     """The file of a step in the job's own directory, for a process that will not be able to."""
-    path = os.path.join(directory, f"stage-{step}.manifest")
+    path = os.path.join(directory, _name(step))
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(path, flags, 0o600)
+
+
+def read_manifest(directory: str, step: str) -> Manifest | None:
+    """What a step has copied, to be looked at; None: there was no such step.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        fd = os.open(os.path.join(directory, _name(step)), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        return Manifest(fd)
+    finally:
+        os.close(fd)
+
+
+def _name(step: str) -> str:
+    return f"stage-{step}.manifest"

@@ -139,6 +139,7 @@ def orphaned(
         exit=_exit(end.code, end.signal, memory),
         io=totals,
         note=f"its shim was killed; {known}",
+        is_bereaved=True,
     )
 
 

@@ -16,9 +16,12 @@ from typing import Any, Final
 
 from iodaemon.backend.linux import quota
 from iodaemon.backend.linux.beneath import open_directory
+from iodaemon.backend.linux.manifest import read_manifest
+from iodaemon.backend.linux.process import read_boot_id
 from iodaemon.backend.linux.protocol import (
     FREED_FILE,
     SCRATCH_FILE,
+    SHIM_FILE,
     STAGE_FILE,
     STATUS_FILE,
     Message,
@@ -33,6 +36,7 @@ from iodaemon.backend.linux.scratch_tree import (
     KeptError,
     UnfinishedError,
     Usage,
+    has_unknown,
     measure_tree,
     remove_tree,
 )
@@ -118,6 +122,8 @@ def remove(directory: str, until_s: float) -> None:
     """
     path = os.path.join(directory, SCRATCH_FILE)
     record = read_json(path)
+    if record is not None and _has_result(directory, record, until_s):
+        raise KeptError(_untold(record))
     problems = []
     for share in () if record is None else record["shares"]:
         try:
@@ -154,8 +160,44 @@ def find_need(directory: str) -> str:
     else:
         stage = read_json(os.path.join(directory, STAGE_FILE)) or {}
         if output["on"] == "always" or stage.get("step") == "out":
-            need = f"its shim was killed before all was copied to {output['path']}"
-    return need and f"{need}; it lies in {' and '.join(paths_of(record['shares']))}"
+            return _untold(record)
+    return need and f"{need}; {_whereabouts(record)}"
+
+
+def _untold(record: Message) -> str:
+    path, where = record["output"]["path"], _whereabouts(record)
+    return f"its shim was killed before all was copied to {path}; {where}"
+
+
+def _whereabouts(record: Message) -> str:
+    return f"it lies in {' and '.join(paths_of(record['shares']))}"
+
+
+def _has_result(directory: str, record: Message, until_s: float) -> bool:
+    """Whether there is anything that a killed shim was to copy out if its job ended well.
+
+    Nobody knows how it ended. A job that the machine took down with it has not ended well.
+    """
+    files = (FREED_FILE, STATUS_FILE)
+    if record["output"] is None or any(os.path.exists(os.path.join(directory, f)) for f in files):
+        return False
+    shim = read_json(os.path.join(directory, SHIM_FILE)) or {}
+    if shim.get("boot_id") != read_boot_id():
+        return False
+    came = read_manifest(directory, "in")
+    if came is not None:
+        stage = read_json(os.path.join(directory, STAGE_FILE)) or {}
+        if len(came.copied) < stage.get("total_files", 1):
+            return False  # its command has never begun
+    for place, share in enumerate(record["shares"]):
+
+        def is_known(name: str, found: os.stat_result, place: int = place) -> bool:
+            return came is not None and came.has(name, found, place)
+
+        with contextlib.suppress(ScratchError), contextlib.closing(_Store(share["path"])) as store:
+            if has_unknown(store.fd, share["name"], is_known, until_s):
+                return True
+    return False
 
 
 def measure(share: Message, until_s: float) -> Usage:

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import time
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from iodaemon.backend.linux.beneath import open_directory
@@ -203,6 +204,46 @@ def measure_tree(parent: int, name: str, until_s: float) -> Usage:
         while stack:
             stack.pop().close()
     return Usage(size_bytes, files, is_all)
+
+
+def has_unknown(
+    parent: int, name: str, is_known: Callable[[str, os.stat_result], bool], until_s: float
+) -> bool:
+    """Whether anything but directories and what is known lies below the directory of this name.
+
+    What cannot be looked at is not known.
+
+    Args:
+        parent: an open directory of the caller's own.
+        name: in it.
+        is_known: takes a name below the directory, and what it is.
+        until_s: on the monotonic clock.
+    """
+    stack: list[_Level] = []
+    try:
+        stack.append(_Level(open_directory(parent, name), ""))
+        while stack:
+            entry = next(stack[-1].entries, None)
+            if entry is None:
+                stack.pop().close()
+            elif not entry.is_dir(follow_symlinks=False):
+                path = "/".join([*(level.name for level in stack[1:]), entry.name])
+                found = entry.stat(follow_symlinks=False)
+                if time.monotonic() > until_s or not is_known(path, found):
+                    return True
+            elif len(stack) < _DEEPEST:
+                stack.append(_Level(open_directory(stack[-1].fd, entry.name), entry.name))
+            else:
+                return True
+    except FileNotFoundError:
+        return bool(stack)
+    except OSError:
+        return True
+    else:
+        return False
+    finally:
+        while stack:
+            stack.pop().close()
 
 
 def _blocks_of(entry: os.DirEntry[str], fd: int | None, seen: set[int]) -> int:

@@ -18,6 +18,8 @@ from iodaemon.fault import reach
 
 TURN_S: Final = 20.0
 """Of one job at removing; then it is others' turn."""
+_FIRST_LOOK_S: Final = 1.0
+"""Until a job is measured for the first time."""
 _LOOK_S: Final = 5.0
 """From one measuring of a job to the next, at least."""
 _REST: Final = 50
@@ -40,8 +42,8 @@ def remove(directory: str, line: int) -> None:
 
 
 def watch(directory: str, line: int) -> None:
-    """Say every few seconds what a job's directories hold, until the keeper hangs up."""
-    wait_s = _LOOK_S
+    """Say soon, and every few seconds, what a job's directories hold, until the keeper hangs up."""
+    wait_s = _FIRST_LOOK_S
     while not select.select([line], [], [], wait_s)[0]:
         record = read_json(os.path.join(directory, SCRATCH_FILE))
         if record is None:

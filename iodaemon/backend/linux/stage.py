@@ -188,7 +188,7 @@ def _copy_out(
                 if stat.S_ISDIR(found.st_mode):
                     _make_directory(path)
                     made.append((path, found))
-                elif _is_as_it_came(came.copied.get(name), found, number):
+                elif came.has(name, found, number):
                     progress.leave(found.st_size)
                 elif stat.S_ISREG(found.st_mode):
                     if names.setdefault(name, source) != source:
@@ -291,14 +291,6 @@ def _is_there(known: Copied, path: str, source: os.stat_result) -> bool:
         return hash_file(path, from_disk=False) == known.digest
     except OSError:
         return False
-
-
-def _is_as_it_came(known: Copied | None, found: os.stat_result, place: int) -> bool:
-    return known is not None and (known.size_bytes, known.ctime_ns, known.place) == (
-        found.st_size,
-        found.st_ctime_ns,
-        place,
-    )
 
 
 def _copied(name: str, target: str, digest: str, place: int) -> Copied:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 from collections.abc import Callable
 from types import ModuleType
@@ -133,11 +134,16 @@ class Steps:
         return {"in": open_manifest(self._directory, "in")}
 
     def copy_in(self, books: dict[str, int], news: int) -> None:
-        """Copy the input in; on failure say why and exit. This process is the user by now."""
+        """Copy the input in; on failure say why and exit. This process is the user by now.
+
+        Without its shim it goes no further: nobody would copy out what the command makes.
+        """
         if self._input is None:
             return
         os.write(news, _STAGING)
         self._run(news, lambda: self._copy_in(books["in"], news))
+        if not _is_heard(news):
+            os._exit(STAGE_FAILED)
         for fd in books.values():
             os.close(fd)
 
@@ -147,7 +153,7 @@ class Steps:
         sizes = [share["size"] for share in self._shares]
         targets = list(map(stage.Target, paths, sizes))
         assert self._input is not None
-        stage.copy_in(self._input, targets, Manifest(book), _teller(news))
+        stage.copy_in(self._input, targets, Manifest(book), lambda word: _tell(news, word))
         reach("stage.in_done")
 
     # -- in the shim ------------------------------------------------------------------------------
@@ -224,7 +230,7 @@ class Steps:
         came, manifest = map(Manifest, books)
         assert self._output is not None
         paths = scratch.paths_of(self._shares)
-        stage.copy_out(paths, self._output, came, manifest, _teller(news))
+        stage.copy_out(paths, self._output, came, manifest, lambda word: _try_to_tell(news, word))
         reach("stage.out_done")
 
     def _run(self, news: int, work: Callable[[], None]) -> None:
@@ -246,9 +252,17 @@ def _load() -> ModuleType:
     return stage
 
 
-def _teller(news: int) -> Callable[[Message], None]:
-    def tell(word: Message) -> None:
-        with contextlib.suppress(OSError):  # the shim is gone: the step goes on
-            os.write(news, encode(word))
+def _tell(news: int, word: Message) -> None:
+    os.write(news, encode(word))
 
-    return tell
+
+def _try_to_tell(news: int, word: Message) -> None:
+    with contextlib.suppress(OSError):  # the shim is gone: the step goes on
+        _tell(news, word)
+
+
+def _is_heard(news: int) -> bool:
+    """Whether somebody is left who reads what is said there: else poll(2) says POLLERR."""
+    poll = select.poll()
+    poll.register(news, 0)
+    return not poll.poll(0)

@@ -3,16 +3,24 @@
 statvfs(3) for the sizes; the layers below by ``devices``; the kind of each leaf disk by udev's
 database, else by sysfs. What udev says of rotation goes first: virtual disks and some bridges
 call themselves rotational in sysfs whatever they are (ID_ATA_ROTATION_RATE_RPM is 0 for an SSD).
+
+The service's sandbox hides places (ProtectHome=, PrivateTmp=) and shows all others read-only. So
+it looks at a disk through the keeper, who makes the directories there: /proc/PID/root and
+/proc/PID/mountinfo, proc(5), which CAP_SYS_PTRACE opens (fs/proc/base.c, proc_pid_get_link).
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import stat
 from pathlib import Path
 from typing import Final
 
-from iodaemon.backend.linux.devices import PathDevice, find_device
+from iodaemon.backend.linux.devices import PathDevice, find_device, find_mount_devices
+from iodaemon.backend.linux.process import Identity, is_alive
+from iodaemon.backend.linux.protocol import KEEPER_FILE, read_json
 from iodaemon.core.platform import Device
 from iodaemon.core.tier import DiskFacts, DiskKind
 from iodaemon.errors import NoData
@@ -20,20 +28,25 @@ from iodaemon.sampler import mountinfo
 
 _SPEED: Final[tuple[DiskKind, ...]] = ("hdd", "ssd", "nvme", "memory")
 """Slowest first."""
+_INIT: Final = 1
+_MOST_LINKS: Final = 40
+"""On the way to a file; the kernel follows no more (include/linux/namei.h, MAXSYMLINKS)."""
 
 
-def probe_disk(path: str, *, by_mount: bool = True) -> DiskFacts:
+def probe_disk(path: str, *, by_mount: bool = True, seen_by: int | None = None) -> DiskFacts:
     """Look at the path.
 
     Args:
         path: absolute.
-        by_mount: whether the mount as this process sees it says if it can be written. A service
-            in a sandbox sees everything read-only, and goes by the filesystem alone.
+        by_mount: whether the mount says if it can be written. As a sandbox has them all are
+            read-only, and the filesystem alone counts.
+        seen_by: the process that sees it; None: this one.
     """
+    root = "" if seen_by is None else f"/proc/{seen_by}/root"
     try:
-        status = os.stat(path)
-        real = os.path.realpath(path)
-        sizes = os.statvfs(path)
+        real = _resolve(root, path)
+        status = os.stat(root + real)
+        sizes = os.statvfs(root + real)
     except FileNotFoundError:
         return DiskFacts(problem="does not exist; make it, or mount what belongs there")
     except OSError as error:
@@ -42,7 +55,7 @@ def probe_disk(path: str, *, by_mount: bool = True) -> DiskFacts:
         return DiskFacts(problem="is no directory; name one")
     if real != os.path.normpath(path):
         return DiskFacts(problem=f"leads over a symbolic link; write {real}")
-    below = find_device(path)
+    below = find_device(real) if seen_by is None else _find_device_of(seen_by, real)
     is_read_only = bool(sizes.f_flag & os.ST_RDONLY) if by_mount else _is_frozen(real)
     return DiskFacts(
         filesystem=str(status.st_dev),
@@ -52,6 +65,70 @@ def probe_disk(path: str, *, by_mount: bool = True) -> DiskFacts:
         kind=find_kind(below),
         description=below.description,
     )
+
+
+def find_witness(keeper_state: Path) -> int | None:
+    """A process outside the sandbox, to look through: the keeper, else the machine's first.
+
+    Args:
+        keeper_state: the keeper's directory.
+
+    Returns:
+        Its number; None: neither may be looked through.
+    """
+    pids = [_INIT]
+    with contextlib.suppress(OSError):
+        record = read_json(str(keeper_state / KEEPER_FILE))
+        if record is not None:
+            keeper = Identity(record["pid"], record["start_ticks"], record["boot_id"])
+            pids = [keeper.pid, *pids] if is_alive(keeper) else pids
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.stat(f"/proc/{pid}/root/")
+            return pid
+    return None
+
+
+def _resolve(root: str, path: str) -> str:
+    """The path without symbolic links, which lead to places below that root.
+
+    Raises:
+        OSError: there are too many.
+    """
+    parts, done, links = path.split("/")[::-1], [""], 0
+    while parts:
+        part = parts.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            done = done[:-1] or [""]
+            continue
+        here = "/".join([*done, part])
+        try:
+            target = os.readlink(root + here)
+        except OSError:  # no link, or not there: who looks at it next says so
+            done.append(part)
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        done = [""] if target.startswith("/") else done
+        parts += target.split("/")[::-1]
+    return "/".join(done) or "/"
+
+
+def _find_device_of(pid: int, path: str) -> PathDevice:
+    """As ``find_device``, by the mounts as that process has them."""
+    unknown = PathDevice(path=path, kind="other", description="unknown: not on a visible mount")
+    sampler = mountinfo.Sampler(Path("/"), pid=pid)
+    try:
+        mounts = sampler.read()
+    except NoData:
+        return unknown
+    finally:
+        sampler.close()
+    mount = mountinfo.find_mount(mounts, path)
+    return unknown if mount is None else find_mount_devices(mount, mounts)
 
 
 def find_kind(below: PathDevice) -> DiskKind:

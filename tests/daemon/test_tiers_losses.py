@@ -1,0 +1,152 @@
+"""What is lost with a shim, a disk or the machine: never a result, never what is not the job's."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from harness import end, marked, until
+from mounting import mount
+from scratching import MIB, both_disks, disks, left, needs_root
+from tiering import _lasting_tiered, make_tiered, tables
+
+__all__ = ["_lasting_tiered", "both_disks", "disks", "make_tiered"]
+
+pytestmark = [pytest.mark.node, needs_root]
+
+FILES = {"a": b"a" * 2_000_000, "b": b"b" * 1_000_000}
+RESULT = 'echo ran >> ledger; cp "$IOD_SCRATCH/a" "$IOD_SCRATCH/result"'
+
+
+def staged(server, text=RESULT):
+    source = server.input(**FILES)
+    words = ("--fast", "8M", "--input", source, "--output", str(server.place / "out"))
+    return server.sent(*words, text=text)
+
+
+def kept_of(server, job):
+    """Why its space is kept, once that is said."""
+    return until(lambda: server.job(job)["scratch"]["kept"], "the word that it is kept")["text"]
+
+
+def place_of(disks):
+    """The only directory that is there."""
+    [name] = left(disks)
+    [place] = [disk / ".iodaemon" / name for disk in disks if (disk / ".iodaemon" / name).exists()]
+    return place
+
+
+# -- the shim --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["stage.piece", "stage.copied", "stage.in_done"])
+def test_without_its_shim_no_job_begins_that_nobody_would_copy_out(make_tiered, disks, point):
+    server = make_tiered(text=tables(disks))
+    server.arm(point, number=signal.SIGSTOP)
+    job = staged(server)
+    step = server.stopped_at(point)
+    server.kill_shim(job)
+    os.kill(step, signal.SIGCONT)
+    ended = server.end_of(job)
+
+    assert ended["state"] in ("FAILED", "LOST")
+    assert "its shim was killed" in ended["reason"]["text"]
+    assert [] == server.lines()
+    server.await_nothing()
+    assert FILES == {path.name: path.read_bytes() for path in (server.place / "in").iterdir()}
+    assert not (server.place / "out").exists()
+
+
+def test_what_a_job_without_its_shim_has_made_is_kept(make_tiered, disks):
+    server = make_tiered(text=tables(disks))
+    job = staged(server, text=f"{RESULT}; until [ -e gate ]; do sleep 0.02; done")
+    until(server.lines, "its command")
+    server.kill_shim(job)
+    (server.place / "gate").touch()
+    ended = server.end_of(job)
+    said = kept_of(server, job)
+    place = place_of(disks)
+
+    assert (ended["state"], ended["exit_code"]) in (("FAILED", 74), ("LOST", None))
+    assert f"its shim was killed before all was copied to {server.place}/out" in said
+    assert str(place) in said
+    assert FILES["a"] == (place / "result").read_bytes()
+    assert {job: 8 * MIB} == server.taken()
+    server.says("scratch", "remove", str(job))
+    server.await_nothing()
+
+
+# -- a disk ----------------------------------------------------------------------------------------
+
+
+def test_space_on_a_disk_that_is_unmounted_is_taken_until_it_is_back(make_tiered, disks):
+    server = make_tiered(text=tables(disks, split="4 MiB"))
+    job = server.held("a", "--scratch", "8M")
+    paths = [Path(path) for path in server.paths("a")]
+    [gone] = [path for path in paths if path.is_relative_to(disks[0])]
+    image = disks[0].with_suffix(".img")
+    subprocess.run(["umount", "--lazy", disks[0]], check=True)
+    try:
+        gone.mkdir(parents=True)
+        (gone / "precious").write_text("of somebody else")
+        server.open_gate("a")
+        ended = server.outcome(job)
+        said = kept_of(server, job)
+        code, told = server.iod("scratch", "remove", str(job))
+        taken, why = server.taken(), server.says("why", str(job))
+        precious = (gone / "precious").read_text()
+    finally:
+        subprocess.run(["rm", "-rf", disks[0] / ".iodaemon"], check=True)
+        mount("-o", "loop", str(image), str(disks[0]))
+    there = gone.is_dir()
+    server.says("scratch", "remove", str(job))
+
+    assert [("COMPLETED", 0)] == ended
+    assert f"{gone}: " in said
+    assert "mount" in said
+    assert said in why
+    assert (1, 1) == (code, told.count("\n"))
+    assert {job: 8 * MIB} == taken
+    assert "of somebody else" == precious
+    assert there
+    server.await_nothing()
+
+
+# -- the machine -----------------------------------------------------------------------------------
+
+
+def lose_power(server):
+    """End everything at once, shims before their jobs, and boot again."""
+    for pid in sorted(marked(server.mark)):
+        end(pid)
+    until(lambda: not marked(server.mark), "end of everything")
+    for path in server.state.glob("jobs/*/shim.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "boot_id": "another"}))
+    (server.state / "boot_id").write_text("another\n")
+
+
+def test_after_a_reboot_space_of_lost_jobs_is_cleared_and_results_are_there(make_tiered, disks):
+    server = make_tiered(text=tables(disks))
+    (server.place / "out").touch()
+    failed = staged(server)
+    kept_of(server, failed)
+    result = place_of(disks) / "result"
+    lost = server.held("lost", "--scratch", "4M", "--output", f"{server.place}/results/")
+    [path] = server.paths("lost")
+    Path(path, "half").write_bytes(b"x" * 1000)
+    before = server.taken()
+    server.kill()
+    lose_power(server)
+    server.restart()
+    ended = server.end_of(lost)
+    until(lambda: server.taken() == {failed: 8 * MIB}, f"clearing ({server.taken()})")
+
+    assert {failed: 8 * MIB, lost: 4 * MIB} == before
+    assert "LOST" == ended["state"]
+    assert [result.parent.name] == left(disks)
+    assert FILES["a"] == result.read_bytes()
+    assert str(result.parent) in server.says("why", str(failed))
+    server.says("scratch", "remove", str(failed))
+    server.await_nothing()
