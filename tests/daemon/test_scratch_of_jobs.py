@@ -123,7 +123,13 @@ def test_too_large_a_request_that_may_fall_back_is_taken():
 def launched(request, shares):
     made = job(1, state=JobState.STARTING, scratch=request, shares=shares, tier="fast")
     start = Start(job_id=made.id, attempt=1, partition=0, slots=made.slots, shares=shares)
-    return launch_record(made, start, MACHINE, {}, api_socket=Path("/s"), open_files=1)
+    disk = msgspec.structs.replace(TIERS[0].disks[0], filesystem="2049")
+    fast = msgspec.structs.replace(
+        TIERS[0], storage=Storage(nodes=(StorageNode(id="fast", disks=(disk,)),))
+    )
+    return launch_record(
+        made, start, MACHINE, {}, api_socket=Path("/s"), open_files=1, tiers=(fast, TIERS[1])
+    )
 
 
 def test_the_keeper_is_told_of_the_disks_and_of_what_is_copied():
@@ -132,7 +138,7 @@ def test_the_keeper_is_told_of_the_disks_and_of_what_is_copied():
     )
     record = launched(request, SHARES)
 
-    assert [{"path": "/fast", "size": GIB}] == record["scratch"]
+    assert [{"path": "/fast", "size": GIB, "filesystem": "2049"}] == record["scratch"]
     assert {"input": "/in", "output": "/out", "on": "always"} == record["staging"]
     told = {name: record["environment"][name] for name in ("IOD_TIER", "IOD_INPUT", "IOD_OUTPUT")}
     assert {"IOD_TIER": "fast", "IOD_INPUT": "/in", "IOD_OUTPUT": "/out"} == told
@@ -459,7 +465,7 @@ def test_two_tiers_on_one_filesystem_are_refused_at_the_start(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     path = tmp_path / "config.toml"
-    lines = (f'[[tier.{name}.disk]]\npath = "{tmp_path / name}"\n' for name in "ab")
+    lines = (f'[[tier.{name}.disk]]\npath = "{tmp_path / name}"\non_root = true\n' for name in "ab")
     path.write_text("".join(lines))
 
     code, line = fails(tmp_path / "state", tmp_path / "run", "--config", str(path), backend="linux")

@@ -61,7 +61,8 @@ def plan(key: str, asked: Shares) -> Shares:
 
     Args:
         key: of the attempt.
-        asked: of the launch (``scratch``): ``path`` and ``size`` of each.
+        asked: of the launch (``scratch``): ``path`` and ``size`` of each, and ``filesystem``, its
+            number as the daemon found it; empty: any will do.
     """
     job, attempt = parse_job_key(key) or (0, 0)
     return [
@@ -70,6 +71,7 @@ def plan(key: str, asked: Shares) -> Shares:
             "size": int(share["size"]),
             "name": f"{job}-{attempt}-{os.urandom(8).hex()}",
             "project": quota.new_project(),
+            "filesystem": str(share.get("filesystem", "")),
         }
         for share in asked
     ]
@@ -100,7 +102,7 @@ def make(directory: str, shares: Shares, uid: int, output: Message | None) -> No
         ScratchError: a disk is not as it must be, or full; what was made is still written down.
     """
     for share in shares:
-        with contextlib.closing(_Store(share["path"], is_new=True)) as store:
+        with contextlib.closing(_Store(share["path"], new_on=share["filesystem"])) as store:
             share["store"] = store.identify()
     path = os.path.join(directory, SCRATCH_FILE)
     write_json(path, {"uid": uid, "shares": shares, "output": output}, durable=True)
@@ -215,11 +217,16 @@ def measure(share: Message, until_s: float) -> Usage:
 class _Store:
     """``.iodaemon`` of one disk, open.
 
+    Args:
+        disk: its directory.
+        new_on: make it, should it not be there, on the file system of this number; empty: on any.
+            None: it is there.
+
     Raises:
         ScratchError: it is not there, or somebody else could change it.
     """
 
-    def __init__(self, disk: str, *, is_new: bool = False) -> None:
+    def __init__(self, disk: str, *, new_on: str | None = None) -> None:
         self._disk = disk
         try:
             fd = os.open(disk, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -229,7 +236,8 @@ class _Store:
             ) from error
         try:
             _check(fd, disk, {0, os.geteuid()}, allow_sticky=True)
-            if is_new:
+            if new_on is not None:
+                _check_filesystem(fd, disk, new_on)
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(STORE, 0o711, dir_fd=fd)
             self.fd = open_directory(fd, STORE)
@@ -241,7 +249,7 @@ class _Store:
             os.close(fd)
         try:
             _check(self.fd, f"{disk}/{STORE}", {os.geteuid()}, allow_sticky=False)
-            if is_new:
+            if new_on is not None:
                 os.fchmod(self.fd, 0o711)
         except BaseException:
             self.close()
@@ -310,6 +318,15 @@ def _check(fd: int, path: str, owners: set[int], *, allow_sticky: bool) -> None:
         raise ScratchError(
             f"{path} belongs to uid {found.st_uid}, mode {mode:04o}, so that others could change "
             f"what is in it: 'chown {me} {path}; chmod go-w {path}'"
+        )
+
+
+def _check_filesystem(fd: int, disk: str, number: str) -> None:
+    """Refuse what lies below a disk that is not mounted: its space is not what was handed out."""
+    if number and number != str(os.fstat(fd).st_dev):
+        raise ScratchError(
+            f"another file system is at {disk} than when the daemon was started; mount what "
+            "belongs there, or restart the daemon if that is meant"
         )
 
 
