@@ -28,6 +28,7 @@ from iodaemon.daemon.record import job_record
 from iodaemon.daemon.scratch_record import find_stage
 from iodaemon.daemon.submission import decode_submission, job_maker
 from iodaemon.errors import BackendError, RequestError
+from iodaemon.policy.staging import extra_s
 
 GIB = 2**30
 MACHINE = platform(4)
@@ -265,7 +266,7 @@ def test_what_can_never_start_is_told():
 
 def ran(run_s, moved, where="fast", **request):
     asked = ScratchRequest(size_bytes=GIB, **request)
-    io = IoTotals(read_bytes=moved, written_bytes=0)
+    io = IoTotals(read_bytes=0, written_bytes=moved)
     return job(1, state=JobState.COMPLETED, run_s=run_s, io=io, tier=where, scratch=asked)
 
 
@@ -279,25 +280,95 @@ def test_on_a_fast_tier_it_is_charged_what_its_bytes_take_on_the_slow_one():
     assert pytest.approx(70.0) == slow_tier_s(ran(30.0, 10 * 10**9), TIERS)
 
 
-def test_staging_is_no_part_of_it():
-    staged = ran(
-        34.0,
-        18 * 10**9,
-        input_path="/i",
-        input_bytes=3 * 10**9,
-        output_path="/o",
-        output_bytes=10**9,
-    )
-    # 4 GB are staged in 4 s, which leaves 30 s; 10 of the 18 GB are its own, and 4 GB in place.
-    assert pytest.approx(30.0 + 40.0 + 20.0) == slow_tier_s(staged, TIERS)
+SLOW_BANDWIDTH, FAST_BANDWIDTH, STAGING = 2e8, 1e9, 1e9
+"""Of TIERS, bytes/s."""
+SIZES = st.integers(0, 10**12)
+
+
+class Run(msgspec.Struct, frozen=True):
+    """A job that computes, reads its input once, and writes its output and other data once.
+
+    Attributes:
+        compute_s: without I/O.
+        came: bytes of its input.
+        data: bytes that it writes and does not keep.
+        went: bytes of its output.
+        in_memory: bytes of the input that it finds in memory, for they were just copied.
+    """
+
+    compute_s: float
+    came: int
+    data: int
+    went: int
+    in_memory: int
+
+    @property
+    def on_slow_s(self):
+        """How long it takes there."""
+        return self.compute_s + (self.came + self.data + self.went) / SLOW_BANDWIDTH
+
+    def on_fast(self, **told):
+        """As it ends on the fast tier: what is copied is read once and written once."""
+        own_read, own_written = self.came - self.in_memory, self.data + self.went
+        copied = self.came + self.went
+        run_s = copied / STAGING + self.compute_s + (own_read + own_written) / FAST_BANDWIDTH
+        request = ScratchRequest(
+            size_bytes=GIB,
+            input_path="/i",
+            output_path="/o",
+            input_bytes=self.came,
+            output_bytes=self.went,
+            data_bytes=self.data,
+        )
+        io = IoTotals(read_bytes=copied + own_read, written_bytes=copied + own_written)
+        fields = {"run_s": run_s, "io": io, "tier": "fast", "scratch": request, **told}
+        return job(1, state=JobState.COMPLETED, **fields)
+
+
+RUNS = st.builds(
+    lambda compute_s, came, data, went, share: Run(compute_s, came, data, went, int(came * share)),
+    st.floats(0.0, 1e5),
+    SIZES,
+    SIZES,
+    SIZES,
+    st.floats(0.0, 1.0),
+)
+
+
+@given(RUNS)
+def test_who_ran_fast_is_charged_what_the_very_job_takes_on_the_slow_tier(run):
+    staged = Staged(came_bytes=run.came, went_bytes=run.went, moved_bytes=2 * (run.came + run.went))
+
+    assert pytest.approx(run.on_slow_s) == slow_tier_s(run.on_fast(staged=staged), TIERS)
+    assert pytest.approx(run.on_slow_s) == slow_tier_s(run.on_fast(), TIERS)
+
+
+@given(RUNS)
+def test_a_job_whose_io_nobody_counted_is_charged_by_what_it_said(run):
+    unread = msgspec.structs.replace(run, in_memory=run.came)
+
+    charged = slow_tier_s(unread.on_fast(io=IoTotals()), TIERS)
+
+    assert pytest.approx(run.on_slow_s) == charged
+
+
+@given(RUNS)
+def test_the_charge_is_what_the_rule_that_chose_reckoned_with(run):
+    """Equation 2 of ``storage_aware`` says by how much it is shorter on the fast tier."""
+    all_read = msgspec.structs.replace(run, in_memory=0)
+    ended = all_read.on_fast()
+    on_slow_s = ended.run_s - extra_s(ended.spec.scratch, *TIERS)
+
+    assert pytest.approx(on_slow_s) == slow_tier_s(ended, TIERS)
 
 
 def test_what_was_really_copied_counts_and_not_what_was_named():
     named = {"input_path": "/i", "input_bytes": 9 * 10**9, "output_path": "/o"}
-    copied = Staged(copied_bytes=4 * 10**9, moved_bytes=5 * 10**9)  # 3 of 8 GB were in memory
-    job = msgspec.structs.replace(ran(34.0, 15 * 10**9, **named), staged=copied)
+    copied = Staged(came_bytes=3 * 10**9, went_bytes=10**9, moved_bytes=5 * 10**9)
+    ended = msgspec.structs.replace(ran(34.0, 14 * 10**9, **named), staged=copied)
 
-    assert pytest.approx(30.0 + 40.0 + 20.0) == slow_tier_s(job, TIERS)
+    # 4 GB were staged in 4 s; 9 GB are its own, and it read none of the 3 from the disk.
+    assert pytest.approx(30.0 + 9 * 4.0 + 15.0) == slow_tier_s(ended, TIERS)
 
 
 @given(
@@ -306,7 +377,9 @@ def test_what_was_really_copied_counts_and_not_what_was_named():
     st.integers(0, 10**12),
     st.integers(0, 10**12),
 )
-def test_nobody_is_charged_less_than_nothing_and_more_io_is_never_cheaper(run_s, moved, came, went):
+def test_nobody_is_charged_less_than_nothing_and_writing_more_is_never_cheaper(
+    run_s, moved, came, went
+):
     fields = {"input_path": "/i", "input_bytes": came, "output_path": "/o", "output_bytes": went}
     charged = slow_tier_s(ran(run_s, moved, **fields), TIERS)
 
