@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from iodaemon.api.model import FINAL_STATES, Job
 from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.failure import ExitCode
@@ -31,14 +32,25 @@ def remove(
 
     session: Session = ctx.obj
     client = session.client()
+    selection = parse_selectors(jobs or [])
+    found = find_ids(client, selection, finished=True)
     answers = [
         remove_scratch(client, job_id)
-        for job_id in find_ids(client, parse_selectors(jobs or []), finished=True)
+        for job_id in found
+        if job_id in selection.ids or _has_kept(client.job(job_id))
     ]
     if as_json:
         output.print_json(answers)
+    elif not answers:
+        output.say("nothing is kept of these jobs")
     for answer in answers:
         if not answer["removed"]:
             job = answer["job"]
             output.say(f"job {job['id']}: not removed yet{output.reason_words(job)}")
     return 0 if all(answer["removed"] for answer in answers) else ExitCode.REFUSED
+
+
+def _has_kept(job: Job) -> bool:
+    """Whether there is anything to remove; ``all``, ``last`` and ranges pass over the others."""
+    scratch = job.get("scratch")
+    return bool(scratch and scratch["shares"]) and job["state"] in FINAL_STATES

@@ -14,6 +14,7 @@ from process import daemon, fails
 from iodaemon.api import scratch as shapes
 from iodaemon.api.scratch import remove_scratch
 from iodaemon.backend.linux.scratch_talk import ScratchTalk
+from iodaemon.cli.scratch_words import scratch_pairs
 from iodaemon.core import event as ev
 from iodaemon.core.charge import slow_tier_s
 from iodaemon.core.decision import Free, Start
@@ -25,6 +26,7 @@ from iodaemon.core.tier import Tier
 from iodaemon.core.why import explain
 from iodaemon.daemon.launching import launch_record
 from iodaemon.daemon.record import job_record
+from iodaemon.daemon.report import node_report
 from iodaemon.daemon.scratch_record import find_stage
 from iodaemon.daemon.submission import decode_submission, job_maker
 from iodaemon.errors import BackendError, RequestError
@@ -116,6 +118,44 @@ def test_where_no_tier_is_configured_space_is_refused():
 
 def test_too_large_a_request_that_may_fall_back_is_taken():
     assert decoded(size_bytes=999 * GIB, fallback="slow").scratch.size_bytes == 999 * GIB
+
+
+def test_a_tier_that_is_not_there_is_refused_whatever_was_to_be_done_then():
+    with pytest.raises(RequestError, match="asks for tier gone, which is not configured"):
+        decoded(size_bytes=GIB, tier="gone", fallback="slow")
+
+
+def told_of(tier, shares, tiers=TIERS):
+    request = ScratchRequest(size_bytes=GIB, input_path="/in", output_path="/out")
+    ended = job(1, state=JobState.COMPLETED, scratch=request, shares=shares, tier=tier)
+    state = State(MACHINE, tiers)
+    state.restore([ended], JobId(9))
+    return dict(scratch_pairs(job_record(ended, state, 9.0, Path("/x"))))
+
+
+def test_of_a_job_without_space_nothing_was_copied_and_nothing_given_back():
+    told = told_of("slow", ())
+
+    assert "tier slow, no space of its own" == told["Scratch is"]
+    assert "/in, in place: nothing is copied" == told["Input"]
+    assert "/out, in place: nothing is copied" == told["Output"]
+    assert not told.keys() & {"Copied in", "Copied out"}
+    assert "tier fast, given back" == told_of("fast", ())["Scratch is"]
+    assert "to /out" == told_of("fast", ())["Copied out"]
+
+
+@pytest.mark.parametrize(
+    ("limited", "word"),
+    [(True, "cannot be written (project quota)"), (False, "not held back"), (None, "on /fast")],
+)
+def test_whether_a_size_is_enforced_is_told(limited, word):
+    disk = msgspec.structs.replace(TIERS[0].disks[0], is_limited=limited)
+    storage = Storage(nodes=(StorageNode(id="fast", disks=(disk,)),))
+    fast = msgspec.structs.replace(TIERS[0], storage=storage)
+    node = node_report(State(MACHINE, (fast, TIERS[1])), "simulated", {}, {})
+
+    assert word in told_of("fast", SHARES, (fast, TIERS[1]))["Scratch is"]
+    assert {True: "quota", False: "measured", None: None}[limited] == node["disks"][0]["limit"]
 
 
 # -- the launch ------------------------------------------------------------------------------------
