@@ -40,8 +40,7 @@ def launch_record(
         tiers: of the node's storage, with the disks that were found at the start.
     """
     partition = platform.partition(start.partition)
-    held = (slot for slot in partition.slots if slot.id in start.slots)
-    cpus = sorted({cpu for slot in held for cpu in slot.cpus})
+    cpus = _cpus_of(partition, start)
     return {
         "command": list(job.spec.command),
         "cwd": job.spec.cwd,
@@ -68,6 +67,12 @@ def launch_record(
         "open_files": open_files,
         **_storage(job, start, tiers),
     }
+
+
+def _cpus_of(partition: Partition, start: Start) -> list[int]:
+    """Those of the slots that it holds."""
+    held = (slot for slot in partition.slots if slot.id in start.slots)
+    return sorted({cpu for slot in held for cpu in slot.cpus})
 
 
 def _told_of_storage(job: Job) -> dict[str, str]:
