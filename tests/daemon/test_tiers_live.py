@@ -124,10 +124,19 @@ def test_more_than_every_disk_is_refused_or_runs_on_the_slow_tier(make_tiered, d
 
 def test_under_a_policy_that_chooses_it_runs_on_the_slow_tier(make_tiered):
     server = make_tiered(policy="storage-aware")
-    job = server.sent("--fast", "64M", text='echo "<$IOD_SCRATCH> $IOD_TIER"')
+    job = server.sent("--fast", "64M", "--data-size", "1G", text='echo "<$IOD_SCRATCH> $IOD_TIER"')
 
     assert [("COMPLETED", 0)] == server.outcome(job)
     assert "<> slow" in server.output(job)
+
+
+def test_a_job_that_could_never_gain_by_a_fast_tier_is_told_so_at_submission(make_tiered, disks):
+    by_default = tables(disks).replace('staging = "100 MB/s"\n', "")
+    server = make_tiered(text=by_default, policy="storage-aware")
+    code, told = server.iod("submit", "--wait", "--fast", "2M", "--output-size", "1M", "--", "true")
+
+    assert (0, 1) == (code, told.count("it always runs on tier slow under this policy: copying"))
+    assert "slow" == server.job(1)["scratch"]["tier"]
 
 
 def refused(disks, text):
