@@ -43,7 +43,7 @@ from iodaemon.backend.linux.scratch_tree import (
 from iodaemon.fault import reach
 
 STORE: Final = ".iodaemon"
-_ID: Final = "id"
+STORE_ID: Final = "id"
 """A file in it by which a file system is known again, whatever is mounted where."""
 _OPEN: Final = 0o022
 """Others may change what is in it."""
@@ -261,7 +261,7 @@ class _Store:
 
     def identify(self) -> str:
         """What this very file system is known by; made where it has none."""
-        path = f"/proc/self/fd/{self.fd}/{_ID}"
+        path = f"/proc/self/fd/{self.fd}/{STORE_ID}"
         try:
             if not os.path.exists(path) and claim(path, {"id": os.urandom(16).hex()}):
                 sync_file(path)
@@ -270,7 +270,7 @@ class _Store:
         except OSError as error:
             raise ScratchError(f"{self._disk}: {error.strerror}") from error
         if found is None:
-            raise ScratchError(f"{self._disk}/{STORE}/{_ID} is damaged; remove it")
+            raise ScratchError(f"{self._disk}/{STORE}/{STORE_ID} is damaged; remove it")
         return str(found["id"])
 
     def make(self, share: Message, uid: int) -> None:
