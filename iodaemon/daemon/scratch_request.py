@@ -80,22 +80,27 @@ def find_vain(asked: Sequence[SubmittedScratch | None], tiers: Sequence[Tier]) -
     Returns:
         One line for each reason, with the first job that has it.
     """
-    lines: dict[str, str] = {}
-    known: dict[tuple[int, int, int], str | None] = {}
+    lines: dict[bool, str] = {}
     for place, each in enumerate(asked, 1):
         if each is None or each.tier is not None:
             continue
-        moved = (each.input_bytes, each.output_bytes, each.data_bytes)
-        if moved not in known:
-            known[moved] = _why_vain(each.request, tiers)
-        if (why := known[moved]) is not None:
-            lines.setdefault(why, why if len(asked) == 1 else f"job {place}: {why}")
+        is_silent = not (each.input_bytes or each.output_bytes or each.data_bytes)
+        if is_silent in lines:
+            continue
+        if (why := _why_vain(each, tiers)) is not None:
+            lines[is_silent] = why if len(asked) == 1 else f"job {place}: {why}"
     return tuple(lines.values())
 
 
-def _why_vain(request: ScratchRequest, tiers: Sequence[Tier]) -> str | None:
+def _why_vain(asked: SubmittedScratch, tiers: Sequence[Tier]) -> str | None:
     if len(tiers) < 2:
         return None
+    request = ScratchRequest(
+        size_bytes=asked.size_bytes,
+        input_bytes=asked.input_bytes,
+        output_bytes=asked.output_bytes,
+        data_bytes=asked.data_bytes,
+    )
     *faster, slowest = tiers
     if any(extra_s(request, tier, slowest) < 0.0 for tier in faster):
         return None
