@@ -94,6 +94,13 @@ def test_of_a_pretended_machine_nothing_is_looked_at(tmp_path):
             "tier fast: disk /b/ is on a read-only filesystem; mount it writable",
         ),
         (
+            {"is_on_root": True},
+            (
+                "tier fast: disk /b/ is on the filesystem of /; mount what belongs there, "
+                "or write on_root = true for it"
+            ),
+        ),
+        (
             {"filesystem": "1"},
             (
                 "tier fast: disk /b/ is on the same filesystem as disk /a of tier fast, whose "
@@ -107,6 +114,19 @@ def test_a_disk_that_cannot_be_used_is_refused_in_a_line(tmp_path, of_b, line):
         build_tiers(tables(tmp_path, TWO), facts(**of_b))
 
     assert line == str(caught.value)
+
+
+def test_a_disk_may_be_on_the_filesystem_of_root_where_that_is_meant(tmp_path):
+    meant = TWO.replace('kind = "nvme"', 'kind = "nvme"\non_root = true')
+    fast, _ = build_tiers(tables(tmp_path, meant), facts(is_on_root=True))
+
+    assert ["1", "2"] == [disk.filesystem for disk in fast.disks]
+
+
+def test_the_filesystem_of_root_is_known():
+    assert probe_disk("/").is_on_root
+    assert probe_disk("/", seen_by=os.getpid()).is_on_root
+    assert not probe_disk("/proc").is_on_root
 
 
 def test_more_capacity_than_there_is_is_refused_in_a_line(tmp_path):
@@ -187,7 +207,7 @@ def test_a_disk_is_looked_at_as_another_process_sees_it(tmp_path):
     me = os.getpid()
     here, there = probe_disk(str(disk)), probe_disk(str(disk), seen_by=me)
 
-    for fact in ("problem", "filesystem", "total_bytes", "is_read_only", "kind"):
+    for fact in ("problem", "filesystem", "total_bytes", "is_read_only", "kind", "is_limited"):
         assert getattr(here, fact) == getattr(there, fact)
     assert f"leads over a symbolic link; write {disk}" == probe_disk(str(link), seen_by=me).problem
     assert "is no directory; name one" == probe_disk(str(file), seen_by=me).problem

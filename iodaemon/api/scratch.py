@@ -45,7 +45,9 @@ class Scratch(TypedDict):
     """The space of a job: what it asked for, the tier that it is on, and its shares of disks.
 
     ``kept`` says why what an ended job has there is not removed, ``over`` that it has more than it
-    asked for. ``charged_s``: what its run is charged.
+    asked for. ``charged_s``: what its run is charged. ``had_space``: whether it has or had
+    directories of its own, null where it is not known; ``limited``: whether the kernel keeps them
+    to what was asked for.
     """
 
     size_bytes: int
@@ -58,7 +60,9 @@ class Scratch(TypedDict):
     output_bytes: int
     data_bytes: int
     tier: str | None
+    had_space: bool | None
     shares: list[Share]
+    limited: bool | None
     kept: Reason | None
     over: Reason | None
     stage: Stage | None

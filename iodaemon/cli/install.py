@@ -180,7 +180,7 @@ def _system_layout(program: Program, config: Settings) -> Layout:
 
     text = config_toml(default_settings(os.environ, 0))
     layout = system_layout(program.path, shipped("systemd"), text)
-    return _with_elsewhere(layout, config.state_dir, config.keeper_dir)
+    return _with_places(layout, config)
 
 
 def _user_layout(program: Program, config: Settings) -> Layout:
@@ -196,7 +196,15 @@ def _user_layout(program: Program, config: Settings) -> Layout:
         runtime_dir=settings.runtime_dir,
         state_dir=settings.state_dir,
     )
-    return _with_elsewhere(layout, config.state_dir, config.keeper_dir)
+    return _with_places(layout, config)
+
+
+def _with_places(layout: Layout, config: Settings) -> Layout:
+    """The same, with what the configuration says of places."""
+    from iodaemon.install.layout import with_stores
+
+    disks = [disk.path for table in config.tier.values() for disk in table.disk]
+    return with_stores(_with_elsewhere(layout, config.state_dir, config.keeper_dir), disks)
 
 
 def _with_elsewhere(layout: Layout, *configured: str | None) -> Layout:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from iodaemon.api.model import FINAL_STATES, Job
 from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.failure import ExitCode
@@ -38,6 +39,8 @@ def copy(
     answers = [copy_scratch(client, job_id) for job_id in ids]
     if as_json:
         output.print_json(answers)
+    elif not answers:
+        output.say("nothing is kept of these jobs")
     is_refused = False
     for answer in answers:
         job, scratch_of = answer["job"], answer["job"]["scratch"]
@@ -69,6 +72,8 @@ def remove(
     answers = [remove_scratch(client, job_id) for job_id in ids]
     if as_json:
         output.print_json(answers)
+    elif not answers:
+        output.say("nothing is kept of these jobs")
     for answer in answers:
         if not answer["removed"]:
             job = answer["job"]
@@ -77,6 +82,15 @@ def remove(
 
 
 def _find(ctx: typer.Context, jobs: list[str] | None) -> tuple[Client, list[int]]:
+    """The jobs that are named, and those of ``all``, ``last`` and ranges that have anything."""
     session: Session = ctx.obj
     client = session.client()
-    return client, list(find_ids(client, parse_selectors(jobs or []), finished=True))
+    selection = parse_selectors(jobs or [])
+    found = find_ids(client, selection, finished=True)
+    named = [job_id for job_id in found if job_id in selection.ids or _has_kept(client.job(job_id))]
+    return client, named
+
+
+def _has_kept(job: Job) -> bool:
+    scratch = job.get("scratch")
+    return bool(scratch and scratch["shares"]) and job["state"] in FINAL_STATES

@@ -94,7 +94,18 @@ def results_path(words: Mapping[str, str], cwd: str) -> str | None:
         return None
     path = _path("--output", text, cwd)
     is_directory = "fast" in words or text.endswith("/") or os.path.isdir(path)
+    if is_directory:
+        _check_output(path)
     return path if is_directory else None
+
+
+def _check_output(path: str) -> None:
+    """Refuse where a directory could never be made: a file is there, or on the way."""
+    place = path
+    while not os.path.lexists(place) and place != "/":
+        place = os.path.dirname(place)
+    if os.path.lexists(place) and not os.path.isdir(place):
+        raise RequestError(f"--output: {place} is no directory; {_NOTHING_DONE}")
 
 
 def measure(path: str) -> int:
@@ -121,7 +132,10 @@ def measure(path: str) -> int:
 def _path(option: str, text: str, cwd: str) -> str:
     if not text:
         raise UsageError(f"{option}: an empty path; name a directory")
-    return os.path.normpath(os.path.join(cwd, text))
+    path = os.path.join(cwd, text)
+    if ".." in path.split("/"):  # above what a link leads to, not above the link
+        return os.path.realpath(path)
+    return os.path.normpath(path)
 
 
 def _size(option: str, text: str) -> int:

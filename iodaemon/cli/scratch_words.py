@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from iodaemon.api.model import Job
 from iodaemon.api.scratch import Scratch
 from iodaemon.text import printable
+
+_LIMITED: Final = "; more than that cannot be written (project quota)"
+_MEASURED: Final = "; more than that is seen, not held back (no project quota)"
 
 
 def scratch_pairs(job: Job) -> list[tuple[str, str]]:
@@ -15,11 +20,7 @@ def scratch_pairs(job: Job) -> list[tuple[str, str]]:
     from iodaemon.units import format_duration
 
     pairs = [("Scratch", _asked(scratch)), ("Scratch is", _has(job, scratch))]
-    if scratch["input_path"]:
-        pairs.append(("Copied in", printable(scratch["input_path"])))
-    if scratch["output_path"]:
-        always = ", also if it fails" if scratch["output_on"] == "always" else ""
-        pairs.append(("Copied out", f"to {printable(scratch['output_path'])}{always}"))
+    pairs += _copied(scratch)
     if scratch["stage"]:
         pairs.append(("Copying", _progress(scratch)))
     for label, reason in (("Too much", scratch["over"]), ("Kept", scratch["kept"])):
@@ -28,6 +29,22 @@ def scratch_pairs(job: Job) -> list[tuple[str, str]]:
     if scratch["charged_s"] is not None:
         charged = format_duration(scratch["charged_s"])
         pairs.append(("Charged", f"{charged}, what its run takes on the slowest tier"))
+    return pairs
+
+
+def _copied(scratch: Scratch) -> list[tuple[str, str]]:
+    """What comes in and goes out; without space nothing is copied."""
+    has_none = scratch.get("had_space") is False
+    in_place = ", in place: nothing is copied" if has_none else ""
+    pairs = []
+    if scratch["input_path"]:
+        label = "Input" if has_none else "Copied in"
+        pairs.append((label, printable(scratch["input_path"]) + in_place))
+    if scratch["output_path"]:
+        path = printable(scratch["output_path"])
+        always = ", also if it fails" if scratch["output_on"] == "always" else ""
+        out = ("Output", path + in_place) if has_none else ("Copied out", f"to {path}{always}")
+        pairs.append(out)
     return pairs
 
 
@@ -48,8 +65,12 @@ def _has(job: Job, scratch: Scratch) -> str:
         return "not allocated yet"
     where = f"tier {scratch['tier']}"
     if shares:
-        return f"{where}: {', '.join(shares)}"
-    return f"{where}, no space of its own" if job["ended_s"] is None else f"{where}, given back"
+        limited = scratch.get("limited")
+        how = "" if limited is None else _LIMITED if limited else _MEASURED
+        return f"{where}: {', '.join(shares)}{how}"
+    if scratch.get("had_space") is False:
+        return f"{where}, no space of its own"
+    return where if job["ended_s"] is None else f"{where}, given back"
 
 
 def _progress(scratch: Scratch) -> str:

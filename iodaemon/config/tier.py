@@ -51,6 +51,9 @@ class DiskTable(msgspec.Struct, frozen=True, kw_only=True):
         DiskKind | None,
         Meta(description="nvme, ssd, hdd or memory; none: as detected"),
     ] = None
+    on_root: Annotated[
+        bool, Meta(description="it is meant to be on the filesystem of /; else it is refused there")
+    ] = False
 
     def __post_init__(self) -> None:
         """Refuse a place that depends on where the daemon was started, and disks of nothing."""
@@ -133,6 +136,14 @@ def find_problems(
                 continue
             if found.is_read_only:
                 yield disk.path, f"{where} is on a read-only filesystem; mount it writable"
+            if found.is_on_root and not disk.on_root:
+                yield (
+                    disk.path,
+                    (
+                        f"{where} is on the filesystem of /; mount what belongs there, "
+                        "or write on_root = true for it"
+                    ),
+                )
             other = first.setdefault(found.filesystem, f"disk {disk.path} of tier {name}")
             if not other.startswith(f"disk {disk.path} of"):
                 yield (
@@ -209,6 +220,8 @@ def _disk(table: DiskTable, found: DiskFacts | None) -> Disk:
         read_bytes_per_s=table.read_bytes_per_s or read,
         write_bytes_per_s=table.write_bytes_per_s or write,
         kind=kind,
+        filesystem="" if found is None else found.filesystem,
+        is_limited=None if found is None else found.is_limited,
     )
 
 

@@ -194,16 +194,16 @@ def why_never(
         request: as it was asked.
         any_tier: the admission rule chooses among all for who names none.
     """
+    if request.tier is not None and all(tier.name != request.tier for tier in tiers):
+        names = ", ".join(tier.name for tier in tiers) or "none"
+        return f"asks for tier {request.tier}, which is not configured; there are: {names}"
     asked = candidates(tiers, request)
     if any_tier and request.tier is None:
         asked = [*asked, *(tier for tier in tiers if tier not in asked)]
     if any(could_ever_fit(tier, request.size_bytes) for tier in asked):
         return None
     if not asked:
-        names = ", ".join(tier.name for tier in tiers) or "none"
-        if request.tier is None:
-            return "asks for scratch space, and no tier of storage is configured; go without"
-        return f"asks for tier {request.tier}, which is not configured; there are: {names}"
+        return "asks for scratch space, and no tier of storage is configured; go without"
     size = told_bytes(request.size_bytes)
     most = _most(asked[0], request.size_bytes)
     return f"asks for {size} of tier {most}; ask for less, or of another tier"

@@ -53,12 +53,19 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
     """What was copied for a job, in and out, by its own word.
 
     Attributes:
-        copied_bytes: of files.
+        came_bytes: of files that were copied in.
+        went_bytes: of files that were copied out.
         moved_bytes: what was read and written for that, of the job's I/O as the kernel counts it.
     """
 
-    copied_bytes: int
+    came_bytes: int
+    went_bytes: int
     moved_bytes: int
+
+    @property
+    def read_bytes(self) -> int:
+        """The part of it that was read; what is copied is written once."""
+        return max(0, self.moved_bytes - self.came_bytes - self.went_bytes)
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,6 +30,8 @@ class Disk(msgspec.Struct, frozen=True, kw_only=True):
         read_bytes_per_s: what it reads alone, above 0.
         write_bytes_per_s: what it writes alone, above 0.
         kind: what it is, for people; empty where nobody knows.
+        filesystem: which one it was when it was looked at; empty where nobody did.
+        is_limited: the kernel keeps a directory there to its size. None: nobody can tell.
     """
 
     id: DiskId
@@ -37,6 +39,8 @@ class Disk(msgspec.Struct, frozen=True, kw_only=True):
     read_bytes_per_s: float
     write_bytes_per_s: float
     kind: str = ""
+    filesystem: str = ""
+    is_limited: bool | None = None
 
     def __post_init__(self) -> None:
         """Refuse what is no disk."""

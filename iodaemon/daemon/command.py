@@ -18,17 +18,21 @@ from iodaemon.daemon.authorise import Verb
 from iodaemon.daemon.environments import environment_bytes
 from iodaemon.daemon.front import body_of
 from iodaemon.daemon.lookup import Lookup, json_answer, read_body
+from iodaemon.daemon.scratch_request import find_vain
 from iodaemon.daemon.submission import (
     LINES,
     Submission,
+    SubmittedJob,
     decode_in_steps,
     environment_key,
     heed_hints,
     job_maker,
 )
 from iodaemon.errors import JournalError, RequestError
+from iodaemon.registry import rule_name
 from iodaemon.units import format_bytes
 
+_CHOOSES: Final = "storage_aware"
 _SUSPEND_WAIT_S: Final = 5.0
 _REMOVE_WAIT_S: Final = 10.0
 """What removing may take before the client is told that it goes on."""
@@ -77,6 +81,7 @@ class Commands:
             submission = await self._decode(body, request.content_type, actor.uid)
             key = environment_key(submission.environment)
             jobs, warnings = heed_hints(submission)
+            warnings += self._find_vain(jobs)
             makers = [job_maker(job, actor.uid, key) for job in jobs]
             self._refuse_above_limits(actor.uid, [job.cpus for job in jobs])
             self._refuse_above_room(actor.uid, submission)
@@ -84,6 +89,12 @@ class Commands:
             ids = await self._driver.submit(makers, submission.environment, key)
         answer = {"ids": ids} | ({"warnings": warnings} if warnings else {})
         return json_answer(answer, status=201)
+
+    def _find_vain(self, jobs: Sequence[SubmittedJob]) -> tuple[str, ...]:
+        """Who will have no fast tier, whatever is free: known of the shipped rule that chooses."""
+        if rule_name(self._driver.controller.rules.admission) != _CHOOSES:
+            return ()
+        return find_vain([job.scratch for job in jobs], self._state.stock.tiers)
 
     async def _decode(self, body: bytes, content_type: str, uid: int) -> Submission:
         """The submission, decoded between other requests; what is above a limit not at all."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from iodaemon.core.decision import Start
 from iodaemon.core.job import Job
 from iodaemon.core.platform import Partition, Platform
+from iodaemon.core.tier import Tier
 
 Fence = Literal["socket", "cpus", "none"]
 
@@ -23,6 +24,7 @@ def launch_record(
     open_files: int,
     fence: Fence = "socket",
     processes: int | None = None,
+    tiers: Sequence[Tier] = (),
 ) -> dict[str, Any]:
     """The launch of ``backend.linux.launch``.
 
@@ -35,10 +37,10 @@ def launch_record(
         open_files: soft limit of open files, as the daemon found it.
         fence: what the job stays in, where its cgroup can be fenced.
         processes: how many it may have at once, where its cgroup can be limited.
+        tiers: of the node's storage, with the disks that were found at the start.
     """
     partition = platform.partition(start.partition)
-    held = (slot for slot in partition.slots if slot.id in start.slots)
-    cpus = sorted({cpu for slot in held for cpu in slot.cpus})
+    cpus = _cpus_of(partition, start)
     return {
         "command": list(job.spec.command),
         "cwd": job.spec.cwd,
@@ -63,8 +65,14 @@ def launch_record(
         "stdout": _with_id(job.spec.stdout, job),
         "stderr": _with_id(job.spec.stderr, job),
         "open_files": open_files,
-        **_storage(job, start),
+        **_storage(job, start, tiers),
     }
+
+
+def _cpus_of(partition: Partition, start: Start) -> list[int]:
+    """Those of the slots that it holds."""
+    held = (slot for slot in partition.slots if slot.id in start.slots)
+    return sorted({cpu for slot in held for cpu in slot.cpus})
 
 
 def _told_of_storage(job: Job) -> dict[str, str]:
@@ -80,14 +88,22 @@ def _told_of_storage(job: Job) -> dict[str, str]:
     return {name: value for name, value in told.items() if value}
 
 
-def _storage(job: Job, start: Start) -> dict[str, Any]:
+def _storage(job: Job, start: Start, tiers: Sequence[Tier]) -> dict[str, Any]:
     """Its space; what is copied into it before its command, and out of it afterwards."""
     request = job.spec.scratch
     if request is None or not start.shares:
         return {}
     staging = {"input": request.input_path, "output": request.output_path}
+    filesystems = {disk.id: disk.filesystem for tier in tiers for disk in tier.disks}
     return {
-        "scratch": [{"path": share.disk, "size": share.size_bytes} for share in start.shares],
+        "scratch": [
+            {
+                "path": share.disk,
+                "size": share.size_bytes,
+                "filesystem": filesystems.get(share.disk, ""),
+            }
+            for share in start.shares
+        ],
         "staging": {**staging, "on": request.output_on} if any(staging.values()) else None,
     }
 

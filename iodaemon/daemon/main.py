@@ -251,6 +251,7 @@ class _Daemon:
                 open_files=open_files,
                 fence=self._force.config.topology.fence,
                 processes=self._force.config.max_processes,
+                tiers=driver.state.stock.tiers,
             )
 
         return launch_of

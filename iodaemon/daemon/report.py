@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import msgspec
 
@@ -16,6 +17,11 @@ from iodaemon.core.tier import Tier
 from iodaemon.daemon.account import user_name
 from iodaemon.daemon.host import host_metrics
 from iodaemon.registry import rule_name
+
+_LIMITS: Final[Mapping[bool | None, str | None]] = MappingProxyType(
+    {True: "quota", False: "measured", None: None}
+)
+"""What keeps jobs to the size that they asked for."""
 
 
 def node_report(
@@ -81,6 +87,7 @@ def _storage(state: State) -> dict[str, Any]:
                 "free_bytes": free[disk.id],
                 "read_bytes_per_s": disk.read_bytes_per_s,
                 "write_bytes_per_s": disk.write_bytes_per_s,
+                "limit": _LIMITS[disk.is_limited],
                 "jobs": sorted(stock.holds_on(disk.id)),
             }
             for tier in stock.tiers

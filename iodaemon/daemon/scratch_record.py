@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ import msgspec
 
 from iodaemon.core.job import Job, JobState
 from iodaemon.core.size import told_bytes
+from iodaemon.core.tier import Tier
 
 STAGE_FILE: Final = "stage.json"
 """In the job's directory; written by the step that copies, at most once a second."""
@@ -61,8 +63,16 @@ def find_stage(job: Job, jobs_directory: Path) -> Stage | None:
     return None if is_done else stage
 
 
-def scratch_record(job: Job, stage: Stage | None) -> dict[str, Any] | None:
-    """What the job asked for and what it has of it; None: it asked for none."""
+def scratch_record(
+    job: Job, stage: Stage | None, tiers: Sequence[Tier] = ()
+) -> dict[str, Any] | None:
+    """What the job asked for and what it has of it; None: it asked for none.
+
+    Args:
+        job: the job.
+        stage: what is being copied.
+        tiers: of the node; empty for a job that only the journal still knows.
+    """
     request = job.spec.scratch
     if request is None:
         return None
@@ -70,9 +80,28 @@ def scratch_record(job: Job, stage: Stage | None) -> dict[str, Any] | None:
     return {
         **{("asked_tier" if name == "tier" else name): each for name, each in wanted.items()},
         "tier": job.tier,
+        "had_space": _had_space(job, tiers),
         "shares": msgspec.to_builtins(job.shares),
+        "limited": _is_limited(job, tiers),
         "kept": msgspec.to_builtins(job.scratch_kept),
         "over": msgspec.to_builtins(job.scratch_over),
         "stage": msgspec.to_builtins(stage),
         "charged_s": job.charged_s,
     }
+
+
+def _had_space(job: Job, tiers: Sequence[Tier]) -> bool | None:
+    """Whether its attempt has or had directories of its own; None: it has none yet, or unknown."""
+    if job.shares:
+        return True
+    tier = next((tier for tier in tiers if tier.name == job.tier), None)
+    return None if tier is None else tier.storage is not None
+
+
+def _is_limited(job: Job, tiers: Sequence[Tier]) -> bool | None:
+    """Whether the kernel keeps it to what it asked for, everywhere; None: nobody knows."""
+    known = {disk.id: disk.is_limited for tier in tiers for disk in tier.disks}
+    found = [known.get(share.disk) for share in job.shares]
+    if not found or None in found:
+        return None
+    return all(found)

@@ -12,6 +12,7 @@ from iodaemon.core.scratch import Fallback, ScratchRequest, TierName
 from iodaemon.core.size import told_bytes
 from iodaemon.core.tier import Tier
 from iodaemon.errors import RequestError
+from iodaemon.policy.staging import extra_s
 
 _Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Path = Annotated[str, msgspec.Meta(pattern="^/")]
@@ -68,3 +69,46 @@ def check_scratch(
     never = why_never(tiers, asked.request, any_tier=any_tier)
     if never is not None:
         raise RequestError(f"{which}{never}")
+
+
+def find_vain(asked: Sequence[SubmittedScratch | None], tiers: Sequence[Tier]) -> tuple[str, ...]:
+    """Who asks for a fast tier, of a rule that chooses by ``extra_s``, and never will have one.
+
+    Args:
+        asked: by each job; None: by one that wants no space.
+        tiers: of this node, fastest first.
+
+    Returns:
+        One line for each reason, with the first job that has it.
+    """
+    lines: dict[bool, str] = {}
+    for place, each in enumerate(asked, 1):
+        if each is None or each.tier is not None:
+            continue
+        is_silent = not (each.input_bytes or each.output_bytes or each.data_bytes)
+        if is_silent in lines:
+            continue
+        if (why := _why_vain(each, tiers)) is not None:
+            lines[is_silent] = why if len(asked) == 1 else f"job {place}: {why}"
+    return tuple(lines.values())
+
+
+def _why_vain(asked: SubmittedScratch, tiers: Sequence[Tier]) -> str | None:
+    if len(tiers) < 2:
+        return None
+    request = ScratchRequest(
+        size_bytes=asked.size_bytes,
+        input_bytes=asked.input_bytes,
+        output_bytes=asked.output_bytes,
+        data_bytes=asked.data_bytes,
+    )
+    *faster, slowest = tiers
+    if any(extra_s(request, tier, slowest) < 0.0 for tier in faster):
+        return None
+    always = f"it always runs on tier {slowest.name} under this policy: "
+    if not (request.input_bytes or request.output_bytes or request.data_bytes):
+        return f"{always}it says nothing of what it moves; give --data-size"
+    return (
+        f"{always}copying in and out takes no less than its I/O is shorter elsewhere; "
+        "give --data-size, or, as an administrator, the tier a faster 'staging'"
+    )

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from iodaemon.backend.linux.tier_disk import probe_disk
-from iodaemon.config.tier import TierTable, find_problems
+from iodaemon.config.tier import DiskTable, TierTable, find_problems
 from iodaemon.core.tier import DiskFacts
 from iodaemon.doctor.finding import Finding, broken, lacking, ok
 from iodaemon.units import format_bytes
@@ -28,7 +28,6 @@ def judge_disks(
     tables: Mapping[str, TierTable],
     facts: Mapping[str, DiskFacts],
     *,
-    root_filesystem: str,
     allocated: Mapping[str, int],
     obstacles: Mapping[str, tuple[str, str]] = MappingProxyType({}),
 ) -> Iterator[Finding]:
@@ -37,7 +36,6 @@ def judge_disks(
     Args:
         tables: as configured.
         facts: what was found at each path.
-        root_filesystem: that of ``/``.
         allocated: what the running daemon has promised of each, bytes.
         obstacles: what keeps jobs from using it though the daemon starts, and what to do.
     """
@@ -57,37 +55,23 @@ def judge_disks(
                 yield broken(f"tier {name}", shown, {"path": disk.path}, cost=cost, remedy=remedy)
                 continue
             promised = allocated.get(os.path.normpath(disk.path), 0)
-            found, capacity = facts[disk.path], disk.capacity_bytes
-            yield _judge(name, disk.path, found, capacity, promised, root_filesystem)
+            yield _judge(name, disk, facts[disk.path], promised)
 
 
-def _judge(
-    tier: str,
-    path: str,
-    found: DiskFacts,
-    capacity: int | None,
-    promised: int,
-    root_filesystem: str,
-) -> Finding:
-    limit = found.total_bytes if capacity is None else capacity
+def _judge(tier: str, disk: DiskTable, found: DiskFacts, promised: int) -> Finding:
+    limit = found.total_bytes if disk.capacity_bytes is None else disk.capacity_bytes
     shown = (
-        f"{path}: {found.kind}, {found.description}; {format_bytes(limit)} for jobs, "
+        f"{disk.path}: {found.kind}, {found.description}; {format_bytes(limit)} for jobs, "
         f"{format_bytes(found.free_bytes)} free"
-    )
+    ) + (", on the filesystem of /" if found.is_on_root else "")
     values: dict[str, Any] = {
-        "path": path,
+        "path": disk.path,
         "kind": found.kind,
         "capacity_bytes": limit,
         "free_bytes": found.free_bytes,
         "promised_bytes": promised,
     }
     what = f"tier {tier}"
-    if found.filesystem == root_filesystem:
-        cost = "jobs' data fills the machine's own disk"
-        remedy = "mount what belongs there, or lower its capacity"
-        return lacking(
-            what, f"{shown}; it is on the filesystem of /", values, cost=cost, remedy=remedy
-        )
     if found.free_bytes < limit - promised - _OWN_RATIO * found.total_bytes:
         cost = "jobs are promised space that others' files take"
         remedy = f"remove them, or set capacity to what is left of {format_bytes(limit)}"
@@ -131,11 +115,8 @@ def examine_tiers(
     allocated: dict[str, int] = {}
     for row in (node or {}).get("allocated", ()):
         allocated[row["disk"]] = allocated.get(row["disk"], 0) + row["size_bytes"]
-    root = str(os.stat("/").st_dev)
     facts, obstacles = probe_disks(tables), {}
     for path in (path for path, found in facts.items() if not found.problem):
         if (obstacle := find_obstacle(path, is_shared=is_shared)) is not None:
             obstacles[path] = obstacle
-    yield from judge_disks(
-        tables, facts, root_filesystem=root, allocated=allocated, obstacles=obstacles
-    )
+    yield from judge_disks(tables, facts, allocated=allocated, obstacles=obstacles)

@@ -9,10 +9,12 @@ import pwd
 import re
 import stat
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from iodaemon.backend.linux.protocol import SCRATCH_FILE, parse_job_key, read_json
+from iodaemon.backend.linux.scratch import paths_of
 from iodaemon.errors import RequestError
 from iodaemon.install.layout import SCOPE, SERVICE_USER, Layout
 from iodaemon.install.plan import Found
@@ -89,6 +91,7 @@ def look(host: Host, layout: Layout, program: str) -> Found:
         program=program,
         jobs=tuple(sorted({*(jobs.standing if jobs else ()), *left})),
         waiting=jobs.waiting if jobs else (),
+        kept=tuple(sorted(_kept_on_tiers(host, layout))),
     )
 
 
@@ -107,6 +110,16 @@ def read_item(host: Host, path: str) -> Item:
         return NOTHING
     except UnicodeDecodeError:
         return Item("other")
+
+
+def _kept_on_tiers(host: Host, layout: Layout) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Of each job that has anything there, where: the keeper notes it until it is removed."""
+    for data in layout.data:
+        for path in glob.glob(host.at(f"{data}/jobs/*/{SCRATCH_FILE}")):
+            key = parse_job_key(os.path.basename(os.path.dirname(path)))
+            if key is not None:
+                record = read_json(path) or {}
+                yield key[0], tuple(paths_of(record.get("shares", [])))
 
 
 def _missing_folders(host: Host, paths: Iterable[str]) -> tuple[str, ...]:

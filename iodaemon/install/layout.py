@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from iodaemon.backend.linux.store import STORE
 from iodaemon.errors import RequestError
 from iodaemon.install.step import Item
 
@@ -37,6 +38,7 @@ class Layout(NamedTuple):
         runtime: directories that are of no use once nothing runs.
         data: what is kept unless asked otherwise.
         elsewhere: data that the configuration has put into places of its own: never removed.
+        stores: where jobs have their directories on the disks of storage tiers.
     """
 
     is_system: bool
@@ -50,6 +52,7 @@ class Layout(NamedTuple):
     runtime: tuple[str, ...]
     data: tuple[str, ...]
     elsewhere: tuple[str, ...] = ()
+    stores: tuple[str, ...] = ()
 
     @property
     def sysusers(self) -> str:
@@ -130,6 +133,11 @@ def user_layout(
         runtime=(runtime_dir,),
         data=(state_dir,),
     )
+
+
+def with_stores(layout: Layout, disks: Iterable[str]) -> Layout:
+    """The same, with these disks of storage tiers."""
+    return layout._replace(stores=tuple(os.path.join(os.path.normpath(d), STORE) for d in disks))
 
 
 def _unit(path: Path, program: str) -> Item:

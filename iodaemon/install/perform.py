@@ -10,13 +10,16 @@ import subprocess
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from iodaemon.backend.linux.store import STORE_ID
 from iodaemon.errors import RequestError
 from iodaemon.install.host import Host
 from iodaemon.install.step import (
     Delete,
     DeleteFolder,
+    DeleteStore,
     DeleteTree,
     EndJobs,
+    Leave,
     Put,
     Run,
     Save,
@@ -72,6 +75,10 @@ def _do(step: Step, host: Host, end_jobs: Callable[[tuple[int, ...]], None]) -> 
             with contextlib.suppress(OSError):  # not empty: somebody else's
                 return _found(os.rmdir, host.at(path))
             return False
+        case DeleteStore(path):
+            return _delete_store(host.at(path))
+        case Leave(_, paths):
+            return any(os.path.lexists(host.at(path)) for path in paths)
         case Run():
             return _run(step)
         case EndJobs(ids):
@@ -87,6 +94,14 @@ def _found(remove: Callable[[str], object], path: str) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def _delete_store(path: str) -> bool:
+    """True when it was there, and no job had anything in it."""
+    if os.path.islink(path) or not os.path.isdir(path) or {*os.listdir(path)} - {STORE_ID}:
+        return False
+    _found(os.unlink, os.path.join(path, STORE_ID))
+    return _found(os.rmdir, path)
 
 
 def _put(path: str, step: Put) -> None:

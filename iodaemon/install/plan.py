@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -21,9 +21,11 @@ from iodaemon.install.step import (
     NOTHING,
     Delete,
     DeleteFolder,
+    DeleteStore,
     DeleteTree,
     EndJobs,
     Item,
+    Leave,
     Put,
     Run,
     Save,
@@ -31,6 +33,9 @@ from iodaemon.install.step import (
     Tell,
     name_jobs,
 )
+
+_MOST_SHOWN: Final = 8
+"""Paths, and jobs, in one line."""
 
 
 class Found(NamedTuple):
@@ -46,6 +51,8 @@ class Found(NamedTuple):
         program: names the program as it is now, with all that it consists of.
         jobs: those that run or stand suspended, ascending.
         waiting: those in the queue, ascending.
+        kept: of jobs, ascending, where they have what on the disks of storage tiers, as far as the
+            directories that purging removes say so.
     """
 
     items: Mapping[str, Item]
@@ -57,6 +64,7 @@ class Found(NamedTuple):
     program: str
     jobs: tuple[int, ...] = ()
     waiting: tuple[int, ...] = ()
+    kept: tuple[tuple[int, tuple[str, ...]], ...] = ()
 
 
 def plan_install(layout: Layout, found: Found) -> list[Step]:
@@ -104,13 +112,16 @@ def plan_removal(layout: Layout, found: Found, *, purge: bool, force: bool) -> l
         force: end the jobs that are in the way.
 
     Raises:
-        RequestError: jobs are in the way, or there is nothing to remove.
+        RequestError: jobs or what they have on storage tiers is in the way, or there is nothing
+            to remove.
     """
     standing = tuple(sorted({*found.jobs, *(found.waiting if purge else ())}))
     if not found.record.installed and not (purge and found.record != Record()):
         raise RequestError(_nothing_there(layout, found))
     if standing and not force:
         raise RequestError(_in_the_way(found, purge=purge))
+    if purge and found.kept and not force:
+        raise RequestError(_kept_on_tiers(found))
     steps: list[Step] = [EndJobs(standing)] if standing else []
     if found.record.installed:
         steps += _stopped(layout)
@@ -233,6 +244,20 @@ def _in_the_way(found: Found, *, purge: bool) -> str:
     return f"{what}: {wait}, or end them with --force"
 
 
+def _kept_on_tiers(found: Found) -> str:
+    ids = tuple(job for job, _ in found.kept)
+    has = "has" if len(ids) == 1 else "have"
+    paths = [path for _, where in found.kept for path in where]
+    shown = ", ".join(paths[:_MOST_SHOWN]) + (", ..." if len(paths) > _MOST_SHOWN else "")
+    first = "then" if found.record.installed else "install again, then"
+    listed = ",".join(map(str, ids[:_MOST_SHOWN])) if len(ids) <= _MOST_SHOWN else "all"
+    return (
+        f"{name_jobs(ids)} {has} data on storage tiers, and --purge forgets where: {shown or '?'}; "
+        f"copy what is needed, {first} 'iod scratch remove {listed}', or leave it there with "
+        "--force"
+    )
+
+
 def _stopped(layout: Layout) -> list[Step]:
     stop: list[Step] = [Run((*layout.systemctl, "disable", "--now", *layout.units))]
     if layout.is_system:
@@ -257,7 +282,9 @@ def _kept(layout: Layout, found: Found) -> list[Step]:
 
 
 def _purged(layout: Layout, found: Found) -> list[Step]:
-    steps: list[Step] = [DeleteTree(path) for path in layout.data]
+    steps: list[Step] = [Leave(job, where) for job, where in found.kept]
+    steps += [DeleteStore(path) for path in layout.stores]
+    steps += [DeleteTree(path) for path in layout.data]
     steps += [Delete(layout.config[0]), Delete(layout.record)]
     steps += [DeleteFolder(path) for path in _folders(layout, found)]
     if layout.is_system and found.record.user and found.has_user:

@@ -66,6 +66,19 @@ class DeleteFolder(NamedTuple):
     path: str
 
 
+class DeleteStore(NamedTuple):
+    """Remove a directory of jobs' directories, if nothing of a job is in it."""
+
+    path: str
+
+
+class Leave(NamedTuple):
+    """Nothing is done; told is what a job still has on storage tiers."""
+
+    job: int
+    paths: tuple[str, ...]
+
+
 class Run(NamedTuple):
     """Run a program and wait for its end.
 
@@ -94,7 +107,9 @@ class Tell(NamedTuple):
     text: str
 
 
-Step: TypeAlias = Put | Save | Delete | DeleteTree | DeleteFolder | Run | EndJobs | Tell
+Step: TypeAlias = (
+    Put | Save | Delete | DeleteTree | DeleteFolder | DeleteStore | Leave | Run | EndJobs | Tell
+)
 
 
 def line_of(step: Step) -> str:
@@ -109,8 +124,10 @@ def line_of(step: Step) -> str:
             return f"remove {path}"
         case DeleteTree(path):
             return f"remove {path} with all that is in it"
-        case DeleteFolder(path):
+        case DeleteFolder(path) | DeleteStore(path):
             return f"remove {path} if it is empty"
+        case Leave(job, paths):
+            return f"leave what job {job} has there: {', '.join(paths)}"
         case Run(words):
             return f"run {shlex.join(words)}"
         case EndJobs(ids):

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from iodaemon.backend.linux import scratch
 from iodaemon.cli import install as verb
 from iodaemon.config import config_toml, default_settings
 from iodaemon.errors import RequestError
 from iodaemon.install.host import Host, Jobs, look
-from iodaemon.install.layout import UNITS, system_layout, user_layout
+from iodaemon.install.layout import UNITS, system_layout, user_layout, with_stores
 from iodaemon.install.perform import perform
 from iodaemon.install.plan import plan_install, plan_removal
 from iodaemon.install.program import check_program
@@ -386,6 +387,84 @@ def test_a_state_directory_elsewhere_is_never_removed(computer):
 
     assert computer.at("/srv/data").exists()
     assert "left /srv/data: it is not install's own place" == computer.told[-1]
+
+
+def keep(computer, job, *disks, where="/var/lib/iodaemon-keeper"):
+    """What a job has on disks of tiers, as the keeper makes it and notes it."""
+    directory = computer.at(f"{where}/jobs/{job}.1")
+    directory.mkdir(parents=True)
+    for disk in disks:
+        computer.at(disk).mkdir(exist_ok=True)
+    shares = scratch.plan(f"{job}.1", [{"path": computer.at(disk), "size": 5} for disk in disks])
+    for share in shares:
+        share["name"] = f"{job}-1-ab"
+    scratch.make(str(directory), shares, os.geteuid(), None)
+    noted = directory / "scratch.json"
+    noted.write_text(noted.read_text().replace(str(computer.root), ""))
+    computer.layout = with_stores(computer.layout, disks)
+
+
+def test_what_is_kept_on_tiers_is_in_the_way_of_purging_alone(computer):
+    computer.install()
+    keep(computer, 3, "/fast0", "/fast1")
+    keep(computer, 12, "/fast0")
+    before = computer.files()
+
+    with pytest.raises(RequestError) as refused:
+        computer.remove(purge=True)
+
+    assert (
+        "jobs 3 and 12 have data on storage tiers, and --purge forgets where: "
+        "/fast0/.iodaemon/3-1-ab, /fast1/.iodaemon/3-1-ab, /fast0/.iodaemon/12-1-ab; copy what is "
+        "needed, then 'iod scratch remove 3,12', or leave it there with --force"
+    ) == str(refused.value)
+    assert before == computer.files()
+    computer.remove()
+    with pytest.raises(RequestError, match=r"install again, then 'iod scratch remove 3,12'"):
+        computer.remove(purge=True)
+    assert computer.at("/var/lib/iodaemon-keeper/jobs/3.1/scratch.json").exists()
+
+
+def test_what_is_kept_on_tiers_is_left_and_told_where_purging_is_forced(computer):
+    computer.install()
+    keep(computer, 3, "/fast0")
+    keep(computer, 4, "/fast0")
+    computer.at("/fast0/.iodaemon/4-1-ab").rmdir()  # it is gone by then
+
+    computer.remove(purge=True, force=True)
+
+    assert computer.at("/fast0/.iodaemon/3-1-ab").is_dir()
+    assert computer.at("/fast0/.iodaemon/id").exists()
+    assert ["left what job 3 has there: /fast0/.iodaemon/3-1-ab"] == [
+        line for line in computer.told if "has there" in line
+    ]
+
+
+def test_a_note_that_nobody_can_read_is_in_the_way_as_well(computer):
+    computer.install()
+    keep(computer, 3, "/fast0")
+    computer.at("/var/lib/iodaemon-keeper/jobs/3.1/scratch.json").write_text("{")
+
+    with pytest.raises(
+        RequestError, match=r"job 3 has data on storage tiers, .* forgets where: \?"
+    ):
+        computer.remove(purge=True)
+
+
+def test_places_on_disks_are_purged_when_nothing_is_in_them(computer):
+    before = computer.files()
+    computer.install()
+    keep(computer, 3, "/fast0")
+    keep(computer, 4, "/fast1", where="/srv/data")  # of a place of its own, which stays
+    computer.layout = with_stores(computer.layout, ["/fast0", "/fast1", "/none"])
+    shutil.rmtree(computer.at("/var/lib/iodaemon-keeper/jobs/3.1"))
+    computer.at("/fast0/.iodaemon/3-1-ab").rmdir()
+
+    computer.remove(purge=True)
+
+    assert "removed /fast0/.iodaemon" in computer.told
+    assert {"fast0"} == {path for path in {*computer.files()} - {*before} if "fast0" in path}
+    assert computer.at("/fast1/.iodaemon/id").exists()
 
 
 def test_what_was_never_installed_is_not_removed(computer):

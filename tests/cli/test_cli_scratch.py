@@ -99,3 +99,25 @@ def test_submit_sends_it(iod, daemon):
     assert 0 == result.code
     [sent] = [body for verb, path, body in daemon.seen if (verb, path) == ("POST", "/v1/jobs")]
     assert {"size_bytes": 2 * GIB, "tier": "fast"} == sent["jobs"][0]["scratch"]
+
+
+@pytest.mark.parametrize("output", ["in/a", "in/a/deep", "dangling"])
+def test_an_output_where_a_file_is_in_the_way_is_refused(tmp_path, output):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a").touch()
+    (tmp_path / "dangling").symlink_to("nowhere")
+
+    with pytest.raises(RequestError, match=r"--output: .* is no directory; nothing was submitted"):
+        options(tmp_path, fast="1G", output=output)
+
+
+def test_what_is_above_a_link_is_above_where_it_leads(tmp_path):
+    (tmp_path / "far" / "deep").mkdir(parents=True)
+    (tmp_path / "far" / "data").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "link").symlink_to("far/deep")
+    asked = options(tmp_path, fast="1G", input="link/../data", output="link/../out")
+
+    assert f"{tmp_path}/far/data" == asked["input_path"]
+    assert f"{tmp_path}/far/out" == asked["output_path"]
+    assert f"{tmp_path}/link" == options(tmp_path, fast="1G", input="./link/")["input_path"]

@@ -14,6 +14,7 @@ from process import daemon, fails
 from iodaemon.api import scratch as shapes
 from iodaemon.api.scratch import remove_scratch
 from iodaemon.backend.linux.scratch_talk import ScratchTalk
+from iodaemon.cli.scratch_words import scratch_pairs
 from iodaemon.core import event as ev
 from iodaemon.core.charge import slow_tier_s
 from iodaemon.core.decision import Free, Start
@@ -25,9 +26,12 @@ from iodaemon.core.tier import Tier
 from iodaemon.core.why import explain
 from iodaemon.daemon.launching import launch_record
 from iodaemon.daemon.record import job_record
+from iodaemon.daemon.report import node_report
 from iodaemon.daemon.scratch_record import find_stage
+from iodaemon.daemon.scratch_request import find_vain
 from iodaemon.daemon.submission import decode_submission, job_maker
 from iodaemon.errors import BackendError, RequestError
+from iodaemon.policy.staging import extra_s
 
 GIB = 2**30
 MACHINE = platform(4)
@@ -50,6 +54,8 @@ def tier(name, size=None, bandwidth=1e9, staging=1e9):
 
 
 TIERS = (tier("fast", 100 * GIB), tier("slow", bandwidth=2e8, staging=float("inf")))
+NO_FASTER = tier("fast", 100 * GIB, staging=2e8), TIERS[1]
+"""As it is by default: what is staged passes the slower of the two."""
 SHARES = (Share(tier=TierName("fast"), disk=DiskId("/fast"), size_bytes=GIB),)
 
 
@@ -71,6 +77,44 @@ def test_what_is_asked_for_arrives_as_it_was_said():
     assert made.spec.scratch == ScratchRequest(
         size_bytes=GIB, tier=TierName("fast"), fallback="slow", input_path="/in", input_bytes=5
     )
+
+
+def vain(*scratch, tiers=NO_FASTER):
+    asked = [decoded(size_bytes=GIB, **each).scratch for each in scratch]
+    return find_vain(asked, tiers)
+
+
+@pytest.mark.parametrize("tiers", [NO_FASTER, (NO_FASTER[0], *NO_FASTER)])
+def test_who_could_never_gain_by_a_faster_tier_is_told(tiers):
+    [staged] = vain({"input_bytes": GIB, "output_bytes": 5}, tiers=tiers)
+    [silent] = vain({}, tiers=tiers)
+
+    assert (
+        "it always runs on tier slow under this policy: copying in and out takes no less than its "
+        "I/O is shorter elsewhere; give --data-size, or, as an administrator, the tier a faster "
+        "'staging'"
+    ) == staged
+    assert (
+        "it always runs on tier slow under this policy: it says nothing of what it moves; "
+        "give --data-size"
+    ) == silent
+
+
+@pytest.mark.parametrize(
+    "tiers", [TIERS, (TIERS[0], NO_FASTER[0], TIERS[1]), (NO_FASTER[0], *TIERS)]
+)
+def test_who_could_gain_by_any_tier_is_told_nothing(tiers):
+    assert () == vain({"input_bytes": 5}, {"data_bytes": 5}, tiers=tiers)
+    assert () == vain({"data_bytes": 5}, {"input_bytes": 1, "data_bytes": GIB})
+    assert () == vain({"tier": "fast"}, {"input_bytes": 5, "tier": "slow"})
+    assert () == find_vain([None], tiers)
+    assert () == vain({}, tiers=()) == vain({}, tiers=TIERS[1:])
+
+
+def test_of_many_jobs_that_cannot_gain_the_first_is_named():
+    lines = vain({"data_bytes": 5}, {}, {}, {"input_bytes": 5}, {"input_bytes": 6})
+
+    assert ["job 2: it", "job 4: it"] == [line[:9] for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -117,13 +161,57 @@ def test_too_large_a_request_that_may_fall_back_is_taken():
     assert decoded(size_bytes=999 * GIB, fallback="slow").scratch.size_bytes == 999 * GIB
 
 
+def test_a_tier_that_is_not_there_is_refused_whatever_was_to_be_done_then():
+    with pytest.raises(RequestError, match="asks for tier gone, which is not configured"):
+        decoded(size_bytes=GIB, tier="gone", fallback="slow")
+
+
+def told_of(tier, shares, tiers=TIERS):
+    request = ScratchRequest(size_bytes=GIB, input_path="/in", output_path="/out")
+    ended = job(1, state=JobState.COMPLETED, scratch=request, shares=shares, tier=tier)
+    state = State(MACHINE, tiers)
+    state.restore([ended], JobId(9))
+    return dict(scratch_pairs(job_record(ended, state, 9.0, Path("/x"))))
+
+
+def test_of_a_job_without_space_nothing_was_copied_and_nothing_given_back():
+    told = told_of("slow", ())
+
+    assert "tier slow, no space of its own" == told["Scratch is"]
+    assert "/in, in place: nothing is copied" == told["Input"]
+    assert "/out, in place: nothing is copied" == told["Output"]
+    assert not told.keys() & {"Copied in", "Copied out"}
+    assert "tier fast, given back" == told_of("fast", ())["Scratch is"]
+    assert "to /out" == told_of("fast", ())["Copied out"]
+
+
+@pytest.mark.parametrize(
+    ("limited", "word"),
+    [(True, "cannot be written (project quota)"), (False, "not held back"), (None, "on /fast")],
+)
+def test_whether_a_size_is_enforced_is_told(limited, word):
+    disk = msgspec.structs.replace(TIERS[0].disks[0], is_limited=limited)
+    storage = Storage(nodes=(StorageNode(id="fast", disks=(disk,)),))
+    fast = msgspec.structs.replace(TIERS[0], storage=storage)
+    node = node_report(State(MACHINE, (fast, TIERS[1])), "simulated", {}, {})
+
+    assert word in told_of("fast", SHARES, (fast, TIERS[1]))["Scratch is"]
+    assert {True: "quota", False: "measured", None: None}[limited] == node["disks"][0]["limit"]
+
+
 # -- the launch ------------------------------------------------------------------------------------
 
 
 def launched(request, shares):
     made = job(1, state=JobState.STARTING, scratch=request, shares=shares, tier="fast")
     start = Start(job_id=made.id, attempt=1, partition=0, slots=made.slots, shares=shares)
-    return launch_record(made, start, MACHINE, {}, api_socket=Path("/s"), open_files=1)
+    disk = msgspec.structs.replace(TIERS[0].disks[0], filesystem="2049")
+    fast = msgspec.structs.replace(
+        TIERS[0], storage=Storage(nodes=(StorageNode(id="fast", disks=(disk,)),))
+    )
+    return launch_record(
+        made, start, MACHINE, {}, api_socket=Path("/s"), open_files=1, tiers=(fast, TIERS[1])
+    )
 
 
 def test_the_keeper_is_told_of_the_disks_and_of_what_is_copied():
@@ -132,7 +220,7 @@ def test_the_keeper_is_told_of_the_disks_and_of_what_is_copied():
     )
     record = launched(request, SHARES)
 
-    assert [{"path": "/fast", "size": GIB}] == record["scratch"]
+    assert [{"path": "/fast", "size": GIB, "filesystem": "2049"}] == record["scratch"]
     assert {"input": "/in", "output": "/out", "on": "always"} == record["staging"]
     told = {name: record["environment"][name] for name in ("IOD_TIER", "IOD_INPUT", "IOD_OUTPUT")}
     assert {"IOD_TIER": "fast", "IOD_INPUT": "/in", "IOD_OUTPUT": "/out"} == told
@@ -277,7 +365,7 @@ def test_what_can_never_start_is_told():
 
 def ran(run_s, moved, where="fast", **request):
     asked = ScratchRequest(size_bytes=GIB, **request)
-    io = IoTotals(read_bytes=moved, written_bytes=0)
+    io = IoTotals(read_bytes=0, written_bytes=moved)
     return job(1, state=JobState.COMPLETED, run_s=run_s, io=io, tier=where, scratch=asked)
 
 
@@ -291,25 +379,95 @@ def test_on_a_fast_tier_it_is_charged_what_its_bytes_take_on_the_slow_one():
     assert pytest.approx(70.0) == slow_tier_s(ran(30.0, 10 * 10**9), TIERS)
 
 
-def test_staging_is_no_part_of_it():
-    staged = ran(
-        34.0,
-        18 * 10**9,
-        input_path="/i",
-        input_bytes=3 * 10**9,
-        output_path="/o",
-        output_bytes=10**9,
-    )
-    # 4 GB are staged in 4 s, which leaves 30 s; 10 of the 18 GB are its own, and 4 GB in place.
-    assert pytest.approx(30.0 + 40.0 + 20.0) == slow_tier_s(staged, TIERS)
+SLOW_BANDWIDTH, FAST_BANDWIDTH, STAGING = 2e8, 1e9, 1e9
+"""Of TIERS, bytes/s."""
+SIZES = st.integers(0, 10**12)
+
+
+class Run(msgspec.Struct, frozen=True):
+    """A job that computes, reads its input once, and writes its output and other data once.
+
+    Attributes:
+        compute_s: without I/O.
+        came: bytes of its input.
+        data: bytes that it writes and does not keep.
+        went: bytes of its output.
+        in_memory: bytes of the input that it finds in memory, for they were just copied.
+    """
+
+    compute_s: float
+    came: int
+    data: int
+    went: int
+    in_memory: int
+
+    @property
+    def on_slow_s(self):
+        """How long it takes there."""
+        return self.compute_s + (self.came + self.data + self.went) / SLOW_BANDWIDTH
+
+    def on_fast(self, **told):
+        """As it ends on the fast tier: what is copied is read once and written once."""
+        own_read, own_written = self.came - self.in_memory, self.data + self.went
+        copied = self.came + self.went
+        run_s = copied / STAGING + self.compute_s + (own_read + own_written) / FAST_BANDWIDTH
+        request = ScratchRequest(
+            size_bytes=GIB,
+            input_path="/i",
+            output_path="/o",
+            input_bytes=self.came,
+            output_bytes=self.went,
+            data_bytes=self.data,
+        )
+        io = IoTotals(read_bytes=copied + own_read, written_bytes=copied + own_written)
+        fields = {"run_s": run_s, "io": io, "tier": "fast", "scratch": request, **told}
+        return job(1, state=JobState.COMPLETED, **fields)
+
+
+RUNS = st.builds(
+    lambda compute_s, came, data, went, share: Run(compute_s, came, data, went, int(came * share)),
+    st.floats(0.0, 1e5),
+    SIZES,
+    SIZES,
+    SIZES,
+    st.floats(0.0, 1.0),
+)
+
+
+@given(RUNS)
+def test_who_ran_fast_is_charged_what_the_very_job_takes_on_the_slow_tier(run):
+    staged = Staged(came_bytes=run.came, went_bytes=run.went, moved_bytes=2 * (run.came + run.went))
+
+    assert pytest.approx(run.on_slow_s) == slow_tier_s(run.on_fast(staged=staged), TIERS)
+    assert pytest.approx(run.on_slow_s) == slow_tier_s(run.on_fast(), TIERS)
+
+
+@given(RUNS)
+def test_a_job_whose_io_nobody_counted_is_charged_by_what_it_said(run):
+    unread = msgspec.structs.replace(run, in_memory=run.came)
+
+    charged = slow_tier_s(unread.on_fast(io=IoTotals()), TIERS)
+
+    assert pytest.approx(run.on_slow_s) == charged
+
+
+@given(RUNS)
+def test_the_charge_is_what_the_rule_that_chose_reckoned_with(run):
+    """Equation 2 of ``storage_aware`` says by how much it is shorter on the fast tier."""
+    all_read = msgspec.structs.replace(run, in_memory=0)
+    ended = all_read.on_fast()
+    on_slow_s = ended.run_s - extra_s(ended.spec.scratch, *TIERS)
+
+    assert pytest.approx(on_slow_s) == slow_tier_s(ended, TIERS)
 
 
 def test_what_was_really_copied_counts_and_not_what_was_named():
     named = {"input_path": "/i", "input_bytes": 9 * 10**9, "output_path": "/o"}
-    copied = Staged(copied_bytes=4 * 10**9, moved_bytes=5 * 10**9)  # 3 of 8 GB were in memory
-    job = msgspec.structs.replace(ran(34.0, 15 * 10**9, **named), staged=copied)
+    copied = Staged(came_bytes=3 * 10**9, went_bytes=10**9, moved_bytes=5 * 10**9)
+    ended = msgspec.structs.replace(ran(34.0, 14 * 10**9, **named), staged=copied)
 
-    assert pytest.approx(30.0 + 40.0 + 20.0) == slow_tier_s(job, TIERS)
+    # 4 GB were staged in 4 s; 9 GB are its own, and it read none of the 3 from the disk.
+    assert pytest.approx(30.0 + 9 * 4.0 + 15.0) == slow_tier_s(ended, TIERS)
 
 
 @given(
@@ -318,7 +476,9 @@ def test_what_was_really_copied_counts_and_not_what_was_named():
     st.integers(0, 10**12),
     st.integers(0, 10**12),
 )
-def test_nobody_is_charged_less_than_nothing_and_more_io_is_never_cheaper(run_s, moved, came, went):
+def test_nobody_is_charged_less_than_nothing_and_writing_more_is_never_cheaper(
+    run_s, moved, came, went
+):
     fields = {"input_path": "/i", "input_bytes": came, "output_path": "/o", "output_bytes": went}
     charged = slow_tier_s(ran(run_s, moved, **fields), TIERS)
 
@@ -488,7 +648,7 @@ def test_two_tiers_on_one_filesystem_are_refused_at_the_start(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     path = tmp_path / "config.toml"
-    lines = (f'[[tier.{name}.disk]]\npath = "{tmp_path / name}"\n' for name in "ab")
+    lines = (f'[[tier.{name}.disk]]\npath = "{tmp_path / name}"\non_root = true\n' for name in "ab")
     path.write_text("".join(lines))
 
     code, line = fails(tmp_path / "state", tmp_path / "run", "--config", str(path), backend="linux")

@@ -16,10 +16,10 @@ TABLES = {
 }
 
 
-def judged(allocated=0, **changes):
+def judged(allocated=0, tables=TABLES, **changes):
     made = {"filesystem": "7", "total_bytes": 20 * GIB, "free_bytes": 15 * GIB, "kind": "ssd"}
     facts = {"/a": DiskFacts(**(made | {"description": "ext4 on disk sda"} | changes))}
-    [finding] = judge_disks(TABLES, facts, root_filesystem="1", allocated={"/a": allocated})
+    [finding] = judge_disks(tables, facts, allocated={"/a": allocated})
     return finding
 
 
@@ -42,11 +42,12 @@ def test_what_a_filesystem_has_for_itself_is_no_foreign_file():
     assert Verdict.LACKING is judged(**(empty | {"free_bytes": 9 * GIB})).verdict
 
 
-def test_a_disk_on_the_filesystem_of_root_is_told_for_something_may_not_be_mounted():
-    finding = judged(filesystem="1")
+def test_a_disk_that_is_meant_to_be_on_the_filesystem_of_root_is_ok():
+    table = TierTable(disk=(DiskTable(path="/a", capacity_bytes=10 * GIB, on_root=True),))
+    finding = judged(is_on_root=True, tables={"fast": table})
 
-    assert Verdict.LACKING is finding.verdict
-    assert "it is on the filesystem of /" in finding.measured
+    assert Verdict.OK is finding.verdict
+    assert finding.measured.endswith("15 GiB free, on the filesystem of /")
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,7 @@ def test_a_disk_on_the_filesystem_of_root_is_told_for_something_may_not_be_mount
     [
         ({"problem": "does not exist; make it"}, "tier fast: disk /a does not exist"),
         ({"is_read_only": True}, "tier fast: disk /a is on a read-only filesystem"),
+        ({"is_on_root": True}, "tier fast: disk /a is on the filesystem of /"),
         (
             {"total_bytes": 5 * GIB},
             "tier fast: disk /a is to have 10 GiB, and its filesystem has 5 GiB",
@@ -68,7 +70,7 @@ def test_what_keeps_a_daemon_from_starting_is_broken(changes, shown):
 
 
 def test_this_machine_is_looked_at(tmp_path):
-    tables = {"fast": TierTable(disk=(DiskTable(path=str(tmp_path)),))}
+    tables = {"fast": TierTable(disk=(DiskTable(path=str(tmp_path), on_root=True),))}
     rows = [{"disk": str(tmp_path), "size_bytes": 5}, {"disk": "/other", "size_bytes": 7}]
 
     [finding] = examine_tiers(tables, {"allocated": rows}, is_shared=False)
@@ -82,7 +84,7 @@ def test_a_disk_that_jobs_cannot_use_is_broken_though_the_daemon_starts(tmp_path
     disk = tmp_path / "disk"
     disk.mkdir()
     disk.chmod(0o777)
-    tables = {"fast": TierTable(disk=(DiskTable(path=str(disk)),))}
+    tables = {"fast": TierTable(disk=(DiskTable(path=str(disk), on_root=True),))}
     [finding] = examine_tiers(tables, None, is_shared=False)
     disk.chmod(0o1777)
     sticky = find_obstacle(str(disk), is_shared=False)

@@ -73,7 +73,11 @@ def ended(job_id: JobId, attempt: int, status: Message, now_s: float) -> list[ev
 def _staged(word: Message | None) -> Staged | None:
     if word is None:
         return None
-    return Staged(copied_bytes=word["bytes"], moved_bytes=word["moved_bytes"])
+    return Staged(
+        came_bytes=word["came_bytes"],
+        went_bytes=word["went_bytes"],
+        moved_bytes=word["moved_bytes"],
+    )
 
 
 def _exit(code: int | None, number: int | None, memory: Message | None) -> Exit:

@@ -49,7 +49,7 @@ def limit(directory: int, project: int, size_bytes: int) -> bool:
         False where its disk has no project quotas, or does not enforce them; nothing is changed.
     """
     try:
-        if not _is_enforced(directory) or _used_bytes(directory, project):
+        if not is_enforced(directory) or _used_bytes(directory, project):
             return False
         _set_limit(directory, project, -(-size_bytes // _BLOCK_BYTES))
         _adopt(directory, project)
@@ -61,7 +61,7 @@ def limit(directory: int, project: int, size_bytes: int) -> bool:
 def unlimit(directory: int, project: int) -> None:
     """Forget the limit; harmless where there is none."""
     try:
-        if _is_enforced(directory):
+        if is_enforced(directory):
             _set_limit(directory, project, 0)
     except OSError:
         return
@@ -83,12 +83,17 @@ def used_bytes(directory: int, project: int) -> int | None:
         project: its number.
     """
     try:
-        return _used_bytes(directory, project) if _is_enforced(directory) else None
+        return _used_bytes(directory, project) if is_enforced(directory) else None
     except OSError:
         return None
 
 
-def _is_enforced(directory: int) -> bool:
+def is_enforced(directory: int) -> bool:
+    """Whether the disk of an open directory keeps project quotas.
+
+    Raises:
+        OSError: it has none, or the kernel does not say.
+    """
     data = bytearray(_STATE_BYTES)
     _STATE_FORMAT.pack_into(data, 0, 1, 0, 0, 0)  # FS_QSTATV_VERSION1
     _ask(directory, _STATE, 0, data)

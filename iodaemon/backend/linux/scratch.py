@@ -9,14 +9,10 @@ is touched only as ``scratch_tree`` does. Standard library only.
 from __future__ import annotations
 
 import contextlib
-import errno
-import json
 import os
-import stat
-from typing import Any, Final
+from typing import Any
 
 from iodaemon.backend.linux import quota
-from iodaemon.backend.linux.beneath import open_directory, unmount_fuse
 from iodaemon.backend.linux.lingering import find_lingering
 from iodaemon.backend.linux.manifest import is_at_work, is_whole, read_manifest
 from iodaemon.backend.linux.process import read_boot_id
@@ -27,11 +23,8 @@ from iodaemon.backend.linux.protocol import (
     STAGE_FILE,
     STATUS_FILE,
     Message,
-    claim,
     parse_job_key,
     read_json,
-    sync_directory,
-    sync_file,
     write_json,
 )
 from iodaemon.backend.linux.scratch_tree import (
@@ -40,28 +33,12 @@ from iodaemon.backend.linux.scratch_tree import (
     Usage,
     has_unknown,
     measure_tree,
-    remove_tree,
 )
+from iodaemon.backend.linux.store import STORE, ElsewhereError, ScratchError, Store, explain
 from iodaemon.fault import reach
-
-STORE: Final = ".iodaemon"
-_ID: Final = "id"
-"""A file in it by which a file system is known again, whatever is mounted where."""
-_ID_BYTES: Final = 4096
-"""More than that has."""
-_OPEN: Final = 0o022
-"""Others may change what is in it."""
 
 Shares = list[dict[str, Any]]
 """Each with ``path`` of the disk, ``size`` in bytes, ``name`` of the directory, ``project``."""
-
-
-class ScratchError(Exception):
-    """No directory can be had on a disk; one line that says why and what to do."""
-
-
-class _ElsewhereError(KeptError):
-    """The file system that it is on is not there, but another one that is ours."""
 
 
 def plan(key: str, asked: Shares) -> Shares:
@@ -69,7 +46,8 @@ def plan(key: str, asked: Shares) -> Shares:
 
     Args:
         key: of the attempt.
-        asked: of the launch (``scratch``): ``path`` and ``size`` of each.
+        asked: of the launch (``scratch``): ``path`` and ``size`` of each, and ``filesystem``, its
+            number as the daemon found it; empty: any will do.
     """
     job, attempt = parse_job_key(key) or (0, 0)
     return [
@@ -78,6 +56,7 @@ def plan(key: str, asked: Shares) -> Shares:
             "size": int(share["size"]),
             "name": f"{job}-{attempt}-{os.urandom(8).hex()}",
             "project": quota.new_project(),
+            "filesystem": str(share.get("filesystem", "")),
         }
         for share in asked
     ]
@@ -109,13 +88,13 @@ def make(directory: str, shares: Shares, uid: int, output: Message | None) -> No
         ScratchError: a disk is not as it must be, or full; what was made is still written down.
     """
     for share in shares:
-        with contextlib.closing(_Store(share["path"], is_new=True)) as store:
+        with contextlib.closing(Store(share["path"], new_on=share["filesystem"])) as store:
             share["store"] = store.identify()
     path = os.path.join(directory, SCRATCH_FILE)
     write_json(path, {"uid": uid, "shares": shares, "output": output}, durable=True)
     reach("scratch.noted")
     for share in shares:
-        with contextlib.closing(_Store(share["path"])) as store:
+        with contextlib.closing(Store(share["path"])) as store:
             try:
                 store.make(share, uid)
             except OSError as error:
@@ -141,14 +120,14 @@ def remove(directory: str, until_s: float) -> None:
     problems = []
     for share in () if record is None else record["shares"]:
         try:
-            with contextlib.closing(_Store(share["path"])) as store:
+            with contextlib.closing(Store(share["path"])) as store:
                 store.remove(share, until_s)
         except (ScratchError, KeptError) as error:
-            if is_freed and isinstance(error, _ElsewhereError):
+            if is_freed and isinstance(error, ElsewhereError):
                 continue
             problems.append(f"{paths_of([share])[0]}: {error}")
         except OSError as error:
-            problems.append(f"{paths_of([share])[0]}: {_explain(error)}")
+            problems.append(f"{paths_of([share])[0]}: {explain(error)}")
     if problems:
         raise KeptError("; ".join(problems))
     reach("scratch.removed")
@@ -233,7 +212,7 @@ def _has_result(directory: str, record: Message, until_s: float) -> bool:
         def is_known(name: str, found: os.stat_result, place: int = place) -> bool:
             return came is not None and came.has(name, found, place)
 
-        with contextlib.suppress(ScratchError), contextlib.closing(_Store(share["path"])) as store:
+        with contextlib.suppress(ScratchError), contextlib.closing(Store(share["path"])) as store:
             if has_unknown(store.fd, share["name"], is_known, until_s):
                 return True
     return False
@@ -247,143 +226,10 @@ def measure(share: Message, until_s: float) -> tuple[Usage, int]:
     Raises:
         OSError, ScratchError: it cannot be entered.
     """
-    with contextlib.closing(_Store(share["path"])) as store:
+    with contextlib.closing(Store(share["path"])) as store:
         usage = measure_tree(store.fd, share["name"], until_s)
         counted = quota.used_bytes(store.fd, share["project"]) or 0
     return usage, counted
-
-
-class _Store:
-    """``.iodaemon`` of one disk, open.
-
-    Raises:
-        ScratchError: it is not there, or somebody else could change it.
-    """
-
-    def __init__(self, disk: str, *, is_new: bool = False) -> None:
-        self._disk = disk
-        try:
-            fd = os.open(disk, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            raise ScratchError(
-                f"the disk's directory {disk} cannot be opened ({error.strerror}); is it mounted?"
-            ) from error
-        try:
-            _check(fd, disk, {0, os.geteuid()}, allow_sticky=True)
-            if is_new:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(STORE, 0o711, dir_fd=fd)
-            self.fd = open_directory(fd, STORE)
-        except FileNotFoundError as error:
-            raise ScratchError(f"there is no {STORE} in {disk}; is the disk mounted?") from error
-        except OSError as error:
-            raise ScratchError(f"{disk}/{STORE}: {_explain(error)}") from error
-        finally:
-            os.close(fd)
-        try:
-            _check_store(self.fd, f"{disk}/{STORE}")
-            if is_new:
-                os.fchmod(self.fd, 0o711)
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Give the descriptor back."""
-        os.close(self.fd)
-
-    def identify(self) -> str:
-        """What this very file system is known by; made where it has none."""
-        path = f"/proc/self/fd/{self.fd}/{_ID}"
-        try:
-            if not os.path.lexists(path) and claim(path, {"id": os.urandom(16).hex()}):
-                sync_file(path)
-                sync_directory(f"/proc/self/fd/{self.fd}")
-            found = self._read_id()
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise ScratchError(f"{self._disk}/{STORE}/{_ID} is damaged; remove it") from error
-        return found
-
-    def _read_id(self) -> str:
-        """Nothing but a file of ours: no link is followed, no pipe waited for."""
-        fd = os.open(
-            _ID, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.fd
-        )
-        try:
-            found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-                raise ValueError("it is no file of ours")
-            return str(json.loads(os.read(fd, _ID_BYTES))["id"])
-        finally:
-            os.close(fd)
-
-    def make(self, share: Message, uid: int) -> None:
-        """The user's only at the end: until then nobody is in it."""
-        os.mkdir(share["name"], 0o700, dir_fd=self.fd)
-        reach("scratch.made")
-        fd = open_directory(self.fd, share["name"])
-        try:
-            os.fchmod(fd, 0o700)
-            quota.limit(fd, share["project"], share["size"])
-            reach("scratch.limited")
-            os.fchown(fd, uid, -1)
-        finally:
-            os.close(fd)
-        reach("scratch.given")
-
-    def remove(self, share: Message, until_s: float) -> None:
-        """Remove it, should it be there, and its limit."""
-        if not os.path.lexists(f"/proc/self/fd/{self.fd}/{_ID}"):
-            raise KeptError("no disk that jobs have used is there now; mount the one that it is on")
-        if self.identify() != share["store"]:
-            raise _ElsewhereError(
-                "another file system is there now; mount the one that it is on, or 'iod scratch "
-                "remove' the job to have it forgotten"
-            )
-        unmount_fuse(self.fd, share["name"])
-        try:
-            fd = open_directory(self.fd, share["name"])
-        except FileNotFoundError:
-            pass
-        else:
-            quota.disown(fd)
-            os.close(fd)
-            remove_tree(self.fd, share["name"], until_s)
-        quota.unlimit(self.fd, share["project"])
-
-
-def _check(fd: int, path: str, owners: set[int], *, allow_sticky: bool) -> None:
-    """Refuse a directory in which others could lay something in the way.
-
-    Args:
-        fd: of it.
-        path: for people.
-        owners: whose it may be.
-        allow_sticky: as ``/tmp`` is: what one has there, others cannot move away.
-    """
-    found = os.fstat(fd)
-    is_safe = not found.st_mode & _OPEN or (allow_sticky and found.st_mode & stat.S_ISVTX)
-    if found.st_uid not in owners or not is_safe:
-        mode, me = stat.S_IMODE(found.st_mode), os.geteuid()
-        raise ScratchError(
-            f"{path} belongs to uid {found.st_uid}, mode {mode:04o}, so that others could change "
-            f"what is in it: 'chown {me} {path}; chmod go-w {path}'"
-        )
-
-
-def _check_store(fd: int, path: str) -> None:
-    """What another made may hold anything: to give it to us is not enough."""
-    if os.fstat(fd).st_uid != os.geteuid():
-        raise ScratchError(f"{path} was made by somebody else; move it away")
-    _check(fd, path, {os.geteuid()}, allow_sticky=False)
-
-
-def _explain(error: OSError) -> str:
-    if error.errno in (errno.EXDEV, errno.EBUSY):
-        return "something else is mounted there; unmount it"
-    if error.errno in (errno.ELOOP, errno.ENOTDIR):
-        return "it is no directory; move it away"
-    return error.strerror or str(error)
 
 
 __all__ = ["KeptError", "ScratchError", "UnfinishedError", "Usage"]

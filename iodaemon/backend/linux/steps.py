@@ -226,11 +226,12 @@ class Steps:
         """For the status: what was copied, and what that read and wrote; empty: nothing was."""
         if not self._told:
             return {}
-        words = ("bytes", "left_bytes", "moved_bytes")
-        bytes_, left, moved = (
-            sum(word.get(name, 0) for word in self._told.values()) for name in words
+        came, went = (
+            word.get("bytes", 0) - word.get("left_bytes", 0)
+            for word in (self._told.get(step, {}) for step in ("in", "out"))
         )
-        return {"staged": {"bytes": bytes_ - left, "moved_bytes": moved}}
+        moved = sum(word.get("moved_bytes", 0) for word in self._told.values())
+        return {"staged": {"came_bytes": came, "went_bytes": went, "moved_bytes": moved}}
 
     def why_kept(self, problem: str) -> str:
         """For the status, where copying out failed."""

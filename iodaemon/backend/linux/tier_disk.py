@@ -18,6 +18,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from iodaemon.backend.linux import quota
 from iodaemon.backend.linux.devices import PathDevice, find_device, find_mount_devices
 from iodaemon.backend.linux.process import Identity, is_alive
 from iodaemon.backend.linux.protocol import KEEPER_FILE, read_json
@@ -28,6 +29,8 @@ from iodaemon.sampler import mountinfo
 
 _SPEED: Final[tuple[DiskKind, ...]] = ("hdd", "ssd", "nvme", "memory")
 """Slowest first."""
+_BY_MOUNT: Final = "prjquota"
+"""Among the options of an ext4 or xfs that enforces project quotas."""
 _INIT: Final = 1
 _MOST_LINKS: Final = 40
 """On the way to a file; the kernel follows no more (include/linux/namei.h, MAXSYMLINKS)."""
@@ -62,6 +65,8 @@ def probe_disk(path: str, *, by_mount: bool = True, seen_by: int | None = None) 
         total_bytes=(sizes.f_blocks - sizes.f_bfree + sizes.f_bavail) * sizes.f_frsize,
         free_bytes=sizes.f_bavail * sizes.f_frsize,
         is_read_only=is_read_only,
+        is_on_root=status.st_dev == os.stat(root + "/").st_dev,
+        is_limited=_is_limited(root, real, seen_by),
         kind=find_kind(below),
         description=below.description,
     )
@@ -119,16 +124,43 @@ def _resolve(root: str, path: str) -> str:
 
 def _find_device_of(pid: int, path: str) -> PathDevice:
     """As ``find_device``, by the mounts as that process has them."""
-    unknown = PathDevice(path=path, kind="other", description="unknown: not on a visible mount")
+    mounts = _read_mounts(pid)
+    mount = mountinfo.find_mount(mounts, path)
+    if mount is None:
+        description = "unknown: not on a visible mount"
+        return PathDevice(path=path, kind="other", description=description)
+    return find_mount_devices(mount, mounts)
+
+
+def _read_mounts(pid: int | None) -> tuple[mountinfo.Mount, ...]:
+    """As that process has them, None: as this one; empty where they cannot be read."""
     sampler = mountinfo.Sampler(Path("/"), pid=pid)
     try:
-        mounts = sampler.read()
+        return tuple(sampler.read())
     except NoData:
-        return unknown
+        return ()
     finally:
         sampler.close()
-    mount = mountinfo.find_mount(mounts, path)
-    return unknown if mount is None else find_mount_devices(mount, mounts)
+
+
+def _is_limited(root: str, path: str, seen_by: int | None) -> bool | None:
+    """Whether project quotas hold there: by the kernel's word, else by how it is mounted.
+
+    The service's sandbox lets nobody ask the kernel (quotactl_fd(2) is among its @privileged).
+    """
+    try:
+        fd = os.open(root + path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return quota.is_enforced(fd)
+    except PermissionError:
+        mount = mountinfo.find_mount(_read_mounts(seen_by), path)
+        return None if mount is None else _BY_MOUNT in mount.options
+    except OSError:  # no quotas, or a kernel before 5.14
+        return False
+    finally:
+        os.close(fd)
 
 
 def find_kind(below: PathDevice) -> DiskKind:

@@ -1,0 +1,56 @@
+"""What becomes of tiers whose disks are not what they were, and of what a policy chooses."""
+
+import contextlib
+import subprocess
+
+import pytest
+from mounting import mount
+from scratching import both_disks, disks, needs_root
+from tiering import _lasting_tiered, make_tiered, tables
+
+__all__ = ["_lasting_tiered", "both_disks", "disks", "make_tiered"]
+
+pytestmark = [pytest.mark.node, needs_root]
+
+
+@contextlib.contextmanager
+def unmounted(disk, aside):
+    """Its path is an empty directory of the disk below meanwhile."""
+    aside.mkdir()
+    mount("--bind", str(disk), str(aside))
+    try:
+        subprocess.run(["umount", disk], check=True)
+        try:
+            yield
+        finally:
+            mount("--bind", str(aside), str(disk))
+    finally:
+        subprocess.run(["umount", aside], check=True)
+        aside.rmdir()
+
+
+def test_a_disk_that_is_unmounted_under_the_daemon_gives_no_space(make_tiered, disks, tmp_path):
+    server = make_tiered(text=tables(disks[:1]))
+    with unmounted(disks[0], tmp_path / "aside"):
+        job = server.sent("--scratch", "2M", text='echo x > "$IOD_SCRATCH/f"')
+        server.await_state(job, "HELD")
+        reason = server.job(job)["reason"]["text"]
+        below = list(disks[0].iterdir())
+    server.says("resume", str(job))
+
+    assert f"another file system is at {disks[0]} than when the daemon was started" in reason
+    assert [] == below
+    assert [("COMPLETED", 0)] == server.outcome(job)
+    server.await_nothing()
+
+
+def test_of_all_jobs_those_without_space_are_passed_over(make_tiered, disks):
+    server = make_tiered(text=tables(disks[:1]))
+    plain = server.sent(text="true")
+    asked = server.sent("--scratch", "2M", text="true")
+    server.outcome(plain, asked)
+    server.await_nothing()
+
+    assert "nothing is kept" in server.says("scratch", "remove", "all")
+    assert "nothing is kept" in server.says("scratch", "remove", f"{plain}-{asked}")
+    assert 0 != server.iod("scratch", "remove", str(plain))[0]
