@@ -77,7 +77,7 @@ def test_a_death_at_any_step_leaves_nothing_and_loses_no_result(make_tiered, dis
         [name] = left(disks)
         [place] = [d / ".iodaemon" / name for d in disks if (d / ".iodaemon" / name).exists()]
         assert RESULT == (place / "result").read_bytes()
-        assert remove_scratch(server.client, job)["removed"]
+        remove_scratch(server.client, job)  # not at once where what copies it is still at it
     elif ended["state"] == "COMPLETED" or server.lines():  # also of one that is LOST
         assert RESULT == result.read_bytes()
     settled(server, lambda: not left(disks) and not server.taken(), f"removal of {left(disks)}")

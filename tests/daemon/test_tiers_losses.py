@@ -102,6 +102,8 @@ def test_space_on_a_disk_that_is_unmounted_is_taken_until_it_is_back(make_tiered
         mount("-o", "loop", str(image), str(disks[0]))
     there = gone.is_dir()
     server.says("scratch", "remove", str(job))
+    server.kill()  # the file system may have another number now, which is refused until a restart
+    server.restart()
 
     assert [("COMPLETED", 0)] == ended
     assert f"{gone}: " in said
@@ -129,8 +131,7 @@ def lose_power(server):
 
 def test_after_a_reboot_space_of_lost_jobs_is_cleared_and_results_are_there(make_tiered, disks):
     server = make_tiered(text=tables(disks))
-    (server.place / "out").touch()
-    failed = staged(server)
+    failed = staged(server, text=f"{RESULT}; touch {server.place}/out")
     kept_of(server, failed)
     result = place_of(disks) / "result"
     lost = server.held("lost", "--scratch", "4M", "--output", f"{server.place}/results/")
