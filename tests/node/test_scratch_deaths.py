@@ -1,19 +1,22 @@
 """Whoever dies at any step around a job's directories: nothing is left, no result is lost."""
 
 import contextlib
+import ctypes
 import os
 import signal
 import sys
 from pathlib import Path
 
 import pytest
-from harness import until
+from harness import find_state, until
 from keeping import NOBODY
 from scratching import both_disks, disks, jobs, left, needs_root, share
 
 sys.path.insert(0, str(Path(__file__).parent / "campaign"))
 
 from points import SCRATCH_POINTS
+
+from iodaemon.backend.linux.process import become_subreaper
 
 __all__ = ["both_disks", "disks", "jobs"]
 
@@ -93,3 +96,64 @@ def test_a_death_at_any_step_leaves_no_directory_and_loses_no_result(jobs, data,
     assert not result.exists() or OUTPUT == result.read_bytes()  # a step may outlive its shim
     assert [] == left(jobs.disks)
     assert not (jobs.keeper.directory(1) / "scratch.json").exists()
+
+
+PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
+
+
+@pytest.fixture
+def zombies():
+    """Who loses its parent and ends stays a zombie, until this process waits for it."""
+    prctl = ctypes.CDLL(None).prctl
+    before = ctypes.c_int()
+    prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    become_subreaper()
+    yield
+    prctl(PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
+
+
+def test_what_is_removed_is_not_held_again_when_a_late_process_of_the_job_is_seen(jobs, zombies):
+    """Its first process has no session of its own until after the removal, and is then seen."""
+    jobs.arm("job.forked", number=signal.SIGSTOP)
+    jobs.arm("scratch.made")
+    jobs.start("true", waits=False)
+    first = jobs.stopped_at("job.forked")
+    jobs.line.hear()
+    jobs.await_scratch("removed")
+    os.kill(first, signal.SIGCONT)
+    until(lambda: find_state(first) == "Z", "its end")
+    while_it_is_there = jobs.scratch()
+    os.waitpid(first, 0)
+
+    assert "removed" == while_it_is_there["state"]
+    assert "removed" == jobs.scratch()["state"]
+
+
+@pytest.mark.parametrize("when", ["while it runs", "after its end"])
+def test_the_end_of_a_shim_that_began_after_the_take_over_is_heard(jobs, when):
+    gate = jobs.keeper.root / "gate"
+    jobs.arm("shim.begun", number=signal.SIGSTOP)
+    jobs.start(f"until [ -e {gate} ]; do sleep 0.02; done", waits=False)
+    shim = jobs.stopped_at("shim.begun")
+    jobs.begin_again()
+    os.kill(shim, signal.SIGCONT)
+    until(lambda: left(jobs.disks), "a directory")
+    state = jobs.scratch()["state"] if when == "while it runs" else "held"
+    gate.touch()
+    jobs.keeper.status()
+
+    assert "held" == state
+    assert "removed" == jobs.await_scratch("removed")["state"]
+    assert [] == left(jobs.disks)
+
+
+def test_who_asks_about_a_job_without_directories_makes_the_keeper_watch_nothing(jobs):
+    gate = jobs.keeper.root / "gate"
+    jobs.start(f"until [ -e {gate} ]; do sleep 0.02; done", [])
+    report = jobs.scratch()
+    count = jobs.line.ask("leave")["jobs"]  # a service's keeper tells, and stays
+    gate.touch()
+    jobs.keeper.status()
+
+    assert "removed" == report["state"]
+    assert 1 == count
