@@ -1,14 +1,14 @@
 """Whoever dies at any step around a job's directories: nothing is left, no result is lost."""
 
 import contextlib
-import ctypes
 import os
+import selectors
 import signal
 import sys
 from pathlib import Path
 
 import pytest
-from harness import find_state, until
+from harness import until
 from keeping import NOBODY
 from scratching import both_disks, disks, jobs, left, needs_root, share
 
@@ -16,7 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent / "campaign"))
 
 from points import SCRATCH_POINTS
 
-from iodaemon.backend.linux.process import become_subreaper
+from iodaemon.backend.linux.directory import JobDirectories
+from iodaemon.backend.linux.scratch_desk import ScratchDesk
 
 __all__ = ["both_disks", "disks", "jobs"]
 
@@ -98,35 +99,41 @@ def test_a_death_at_any_step_leaves_no_directory_and_loses_no_result(jobs, data,
     assert not (jobs.keeper.directory(1) / "scratch.json").exists()
 
 
-PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
-
-
-@pytest.fixture
-def zombies():
-    """Who loses its parent and ends stays a zombie, until this process waits for it."""
-    prctl = ctypes.CDLL(None).prctl
-    before = ctypes.c_int()
-    prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
-    become_subreaper()
-    yield
-    prctl(PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
-
-
-def test_what_is_removed_is_not_held_again_when_a_late_process_of_the_job_is_seen(jobs, zombies):
-    """Its first process has no session of its own until after the removal, and is then seen."""
+def test_the_directory_stays_until_a_first_process_without_a_session_yet_has_ended(jobs):
     jobs.arm("job.forked", number=signal.SIGSTOP)
     jobs.arm("scratch.made")
     jobs.start("true", waits=False)
     first = jobs.stopped_at("job.forked")
-    jobs.line.hear()
-    jobs.await_scratch("removed")
+    jobs.line.hear()  # the keeper knows of the shim's death, and has looked who is left
+    report = jobs.scratch()
+    there = left(jobs.disks)
     os.kill(first, signal.SIGCONT)
-    until(lambda: find_state(first) == "Z", "its end")
-    while_it_is_there = jobs.scratch()
-    os.waitpid(first, 0)
+    jobs.await_scratch("removed")
 
-    assert "removed" == while_it_is_there["state"]
-    assert "removed" == jobs.scratch()["state"]
+    assert "held" == report["state"]
+    assert 1 == len(there)
+    assert [] == left(jobs.disks)
+
+
+def test_what_is_removed_is_not_held_again_when_a_process_of_the_job_is_seen_late(tmp_path):
+    """No look at /proc is of one instant: who was missed may be seen by the next."""
+    is_left = False
+    with selectors.DefaultSelector() as selector:
+        desk = ScratchDesk(
+            JobDirectories(str(tmp_path)),
+            selector,
+            os.fork,
+            lambda _key: is_left,
+            lambda _key: False,
+        )
+        desk.expect("1.1", {"scratch": [{"path": "/disk", "size": 1}]})
+        desk.is_over("1.1")
+        desk.look()
+        is_left = True
+        told = []
+        desk.ask("1.1", None, "", told.append)
+
+    assert [{"state": "removed", "because": ""}] == told
 
 
 @pytest.mark.parametrize("when", ["while it runs", "after its end"])
