@@ -110,9 +110,10 @@ class Driver:
         The first sample is taken at once: without it nothing is known of the first timeslice.
         """
         self._backend = backend
+        unfreed = self.state.unfreed  # as the journal has it
         self._inbox.append(ev.TimerFired(at_s=self.timeline.now_s))  # what waits may start now
         self._turn()
-        for free in self.state.unfreed:
+        for free in unfreed:
             backend.perform(free)
         self._sample(self.timeline.now_s)
 

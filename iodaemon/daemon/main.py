@@ -209,9 +209,13 @@ class _Daemon:
         state.restore([_awaken(j) for j in restored.jobs], next_id, restored.drain)
         mode = restored.mode or Mode(config.mode)
         rules = self._force.policy.rules
-        output_max = config.output_max_bytes
         controller = Controller(
-            state, rules, seed=restored.seed, mode=mode, output_max_bytes=output_max
+            state,
+            rules,
+            seed=restored.seed,
+            mode=mode,
+            output_max_bytes=config.output_max_bytes,
+            scratch_keep_s=config.scratch_keep_s,
         )
         driver = Driver(
             controller,
