@@ -87,6 +87,7 @@ def _storage(state: State) -> dict[str, Any]:
                 "free_bytes": free[disk.id],
                 "read_bytes_per_s": disk.read_bytes_per_s,
                 "write_bytes_per_s": disk.write_bytes_per_s,
+                "taken_by_others_bytes": disk.others_bytes,
                 "limit": _LIMITS[disk.is_limited],
                 "jobs": sorted(stock.holds_on(disk.id)),
             }
