@@ -173,6 +173,7 @@ class ScratchUsed(_Event, frozen=True):
     """How much a job that runs has in its space, told when that comes to be more than it asked for.
 
     ``is_over`` is False once it is not any more; with ``ends`` a job that has more is ended.
+    ``is_all``: False where not all of it could be measured, so that it has ``used_bytes`` at least.
     """
 
     job_id: JobId
@@ -180,6 +181,7 @@ class ScratchUsed(_Event, frozen=True):
     used_bytes: int
     is_over: bool
     ends: bool = False
+    is_all: bool = True
 
 
 class ScratchUnwanted(_Event, frozen=True):

@@ -100,10 +100,11 @@ def _hear_of_use(step: Step, event: ev.ScratchUsed, job: Job) -> None:
             step.put(with_fields(job, scratch_over=None))
         return
     asked = sum(share.size_bytes for share in job.shares)
-    used, limit = told_bytes(event.used_bytes), told_bytes(asked)
-    reason = Reason(
-        code="ScratchOver", text=f"has {used} in its scratch space and asked for {limit}"
-    )
+    used = ("" if event.is_all else "at least ") + told_bytes(event.used_bytes)
+    text = f"has {used} in its scratch space and asked for {told_bytes(asked)}"
+    if not event.is_all and event.used_bytes <= asked:
+        text += "; what else it has cannot be measured: something may be mounted there"
+    reason = Reason(code="ScratchOver", text=text)
     step.put(with_fields(job, scratch_over=reason))
     if event.ends and job.state is not JobState.STOPPING:
         step.stop(step.state.jobs[job.id], JobState.CANCELLED, reason, END_GRACE_S)

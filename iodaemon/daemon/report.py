@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from iodaemon.config import PolicyFile, rule_tables
+from iodaemon.core.explanation import text_of
 from iodaemon.core.platform import Partition
 from iodaemon.core.scratch import DiskId
 from iodaemon.core.state import State
@@ -102,6 +103,7 @@ def _storage(state: State) -> dict[str, Any]:
                 "tier": share.tier,
                 "disk": share.disk,
                 "size_bytes": share.size_bytes,
+                "over": text_of(state.jobs[job_id].scratch_over),
             }
             for job_id, shares in sorted(stock.holders.items())
             for share in shares

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from builders import job, platform, reason
+from builders import Rig, job, platform, reason
 from hypothesis import given
 from hypothesis import strategies as st
 from process import daemon, fails
@@ -633,6 +633,58 @@ def test_a_job_with_too_much_is_told_of_and_ended_where_that_is_configured():
         (each.used_bytes, each.is_over, each.ends) for each in events
     ]
     assert "held" == asked[0][1]
+
+
+def test_whether_all_was_measured_is_told_and_counts_as_all_where_nothing_is_said():
+    over = {"state": "over", "used_bytes": 9, "because": ""}
+    _, events, _asked = heard(
+        lambda talk: talk.follow(JobId(1), 2), {**over, "is_all": False}, {**over, "state": "held"}
+    )
+
+    assert [False, True] == [each.is_all for each in events]
+
+
+def use(used_bytes, *, is_all):
+    """What ``iod why``, ``iod show`` and ``iod node`` say of a job's use that is too much."""
+    made = job(1, state=JobState.RUNNING, scratch=ScratchRequest(size_bytes=GIB), shares=SHARES)
+    rig = Rig(State(MACHINE, TIERS))
+    rig.state.restore([made], JobId(9))
+    rig.step(
+        ev.ScratchUsed(
+            at_s=1.0,
+            job_id=JobId(1),
+            attempt=1,
+            used_bytes=used_bytes,
+            is_over=True,
+            is_all=is_all,
+        )
+    )
+    record = job_record(rig.job(), rig.state, 9.0, Path("/x"))
+    [row] = node_report(rig.state, "simulated", {}, {})["allocated"]
+    told = explain(rig.state, rig.controller.rules, rig.job(), 10.0).is_so
+    return told, dict(scratch_pairs(record))["Too much"], row["over"]
+
+
+@pytest.mark.parametrize(
+    ("used_bytes", "is_all", "words"),
+    [
+        (4 * GIB, True, "has 4 GiB in its scratch space and asked for 1 GiB"),
+        (4 * GIB, False, "has at least 4 GiB in its scratch space and asked for 1 GiB"),
+        (
+            0,
+            False,
+            (
+                "has at least 0 B in its scratch space and asked for 1 GiB; what else it has "
+                "cannot be measured: something may be mounted there"
+            ),
+        ),
+    ],
+)
+def test_a_use_that_was_not_measured_whole_is_told_as_at_least(used_bytes, is_all, words):
+    why_words, show, node = use(used_bytes, is_all=is_all)
+
+    assert f"it {words}" in why_words
+    assert words == show == node
 
 
 def test_a_keeper_of_before_has_made_nothing():
