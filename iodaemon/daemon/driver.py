@@ -204,7 +204,7 @@ class Driver:
         for decision in immediate:
             self.backend.perform(decision)
         later = tuple(d for d in plan.decisions if not isinstance(d, Suspend | Resume | Grant))
-        notes = notes_of(plan)
+        notes = notes_of(plan, self.state.jobs, self.timeline.now_s)
         self._write(plan, submitted, later, self._kept(events, rows, notes))
         self._wake_at(plan.wake_at_s)
         self.watch.notify([*plan.transitions, *notes, *orders_among(events)])

@@ -143,6 +143,10 @@ def test_what_nobody_has_copied_goes_when_its_time_is_over_also_after_everybody_
     again_s = server.job(job)["scratch"]["kept_until_s"]
     server.await_nothing()
 
+    [event] = [e for e in server.client.events(since_s=0.0, follow=False) if e["kind"] == "scratch"]
+    assert (job, "ScratchKeep") == (event["job_id"], event["reason"]["code"])
+    assert until_s <= event["at_s"] < until_s + 60.0
+    assert "nobody had it copied for 10 s" in server.says("events", "--kind", "scratch", str(job))
     assert "Kept until" in shown
     assert "then removed (scratch_keep)" in shown
     assert "it is removed by itself (scratch_keep)" in why
