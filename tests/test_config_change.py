@@ -33,6 +33,7 @@ OTHER = {
     "metrics_listen": '"127.0.0.1:9750"',
     "max_processes": "1000",
     "scratch_over": '"end"',
+    "scratch_keep": '"30 d"',
     "output_max": '"1 GiB"',
     "users.max_running": "3",
     "users.max_queued": "100",

@@ -44,10 +44,11 @@ class Stage(TypedDict):
 class Scratch(TypedDict):
     """The space of a job: what it asked for, the tier that it is on, and its shares of disks.
 
-    ``kept`` says why what an ended job has there is not removed, ``over`` that it has more than it
-    asked for. ``charged_s``: what its run is charged. ``had_space``: whether it has or had
-    directories of its own, null where it is not known; ``limited``: whether the kernel keeps them
-    to what was asked for.
+    ``kept`` says why what an ended job has there is not removed, ``kept_until_s`` when it will be
+    if nobody copies it (null: never), ``unwanted`` why it was, or is being; ``over`` that it has
+    more than it asked for. ``charged_s``: what its run is charged. ``had_space``: whether it has or
+    had directories of its own, null where it is not known; ``limited``: whether the kernel keeps
+    them to what was asked for.
     """
 
     size_bytes: int
@@ -64,6 +65,8 @@ class Scratch(TypedDict):
     shares: list[Share]
     limited: bool | None
     kept: Reason | None
+    kept_until_s: float | None
+    unwanted: Reason | None
     over: Reason | None
     stage: Stage | None
     charged_s: float | None

@@ -6,6 +6,7 @@ from typing import Final
 
 from iodaemon.api.model import Job
 from iodaemon.api.scratch import Scratch
+from iodaemon.cli import output
 from iodaemon.text import printable
 
 _LIMITED: Final = "; more than that cannot be written (project quota)"
@@ -26,10 +27,23 @@ def scratch_pairs(job: Job) -> list[tuple[str, str]]:
     for label, reason in (("Too much", scratch["over"]), ("Kept", scratch["kept"])):
         if reason:
             pairs.append((label, printable(reason["text"])))
+    pairs += kept_until_pairs(job)
+    if unwanted := scratch.get("unwanted"):
+        label = "Is removed" if scratch["shares"] else "Removed"
+        pairs.append((label, printable(unwanted["text"])))
     if scratch["charged_s"] is not None:
         charged = format_duration(scratch["charged_s"])
         pairs.append(("Charged", f"{charged}, what its run takes on the slowest tier"))
     return pairs
+
+
+def kept_until_pairs(job: Job) -> list[tuple[str, str]]:
+    """Until when what could not be copied out is kept; nothing where nobody has set an end."""
+    scratch = job.get("scratch")
+    until_s = scratch.get("kept_until_s") if scratch else None
+    if until_s is None:
+        return []
+    return [("Kept until", f"{output.local_time(until_s)}, then removed (scratch_keep)")]
 
 
 def _copied(scratch: Scratch) -> list[tuple[str, str]]:

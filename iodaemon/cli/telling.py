@@ -10,7 +10,7 @@ from iodaemon.cli import output
 from iodaemon.cli.output import Column
 from iodaemon.cli.selector import format_ids
 
-KINDS: Final = ("moved", "evidence", "shadow", "mode", "drain", "config", "restored")
+KINDS: Final = ("moved", "evidence", "shadow", "scratch", "mode", "drain", "config", "restored")
 """Of events."""
 
 _COLUMNS: Final = (
@@ -30,6 +30,8 @@ def event_cells(event: Event) -> tuple[str, str, str]:
             return str(event["job_id"]), moved_words(event), _reason(event)
         case "shadow":
             return str(event["job_id"]), _shadow_words(event), _reason(event)
+        case "scratch":
+            return str(event["job_id"]), "kept scratch space cleared", _reason(event)
         case "evidence":
             evidence = cast("Evidence", event)
             return output.NOTHING, _decided_words(evidence), signal_words(evidence)

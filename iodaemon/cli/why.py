@@ -12,6 +12,7 @@ from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.each import tell_each
 from iodaemon.cli.option import OFF, AsJson, Jobs
+from iodaemon.cli.scratch_words import kept_until_pairs
 from iodaemon.cli.telling import event_cells, evidence_lines
 from iodaemon.text import printable
 
@@ -48,6 +49,7 @@ def why_lines(answer: WhyAnswer, now_s: float) -> list[str]:
     pairs.append(("Why", answer["is_so"]))
     if answer["until"]:
         pairs.append(("Until", answer["until"]))
+    pairs += kept_until_pairs(job)
     lines = [head, *output.aligned(pairs)]
     if answer["evidence"] is not None:
         table = evidence_lines(answer["evidence"], width=output.terminal_columns())

@@ -159,6 +159,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "ended; where a quota holds it, it cannot have more"
         ),
     ] = "report"
+    scratch_keep_s: Annotated[
+        float | None,
+        Meta(
+            description="how long what could not be copied out of an ended job's space is kept; it "
+            "is removed then, as by 'iod scratch remove'; \"none\": until somebody does that"
+        ),
+    ] = None
     users: Sharing = Sharing()
     topology: Topology = Topology()
     tier: Annotated[
@@ -189,6 +196,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f'max_processes is {self.max_processes}; write 1 or more, or "none"')
         if self.output_max_bytes == 0:
             raise ValueError('output_max_bytes is 0; write for example "1 GiB", or "none"')
+        if self.scratch_keep_s == 0:
+            raise ValueError('scratch_keep_s is 0; write for example "30 d", or "none"')
         longest = max((f"{self.runtime_dir}/{name}" for name in _SOCKET_NAMES), key=len)
         length = len(os.fsencode(longest))
         if length > _LONGEST_SOCKET_BYTES:

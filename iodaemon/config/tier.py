@@ -31,6 +31,8 @@ RATES: Final[Mapping[DiskKind, tuple[float, float]]] = MappingProxyType(
 """Read and write, bytes/s, of a usual one of its kind: what is assumed until it is configured."""
 SIMULATED_BYTES: Final = 2**40
 """What a disk of the simulated backend has that does not say."""
+_OWN_RATIO: Final = 0.01
+"""Of its size a filesystem may have for itself: lost+found, what xfs sets aside."""
 
 
 class DiskTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,14 +167,63 @@ def find_problems(
                 )
 
 
+class Shortage(msgspec.Struct, frozen=True, kw_only=True):
+    """That a disk has not what jobs are promised of it.
+
+    Attributes:
+        others_bytes: what others' files take of that, at least.
+        cost: what comes of it.
+        remedy: what to do.
+    """
+
+    others_bytes: int
+    cost: str
+    remedy: str
+
+
+def describe_disk(table: DiskTable, found: DiskFacts) -> str:
+    """What it is, and has."""
+    root = ", on the filesystem of /" if found.is_on_root else ""
+    limit, free = format_bytes(limit_bytes(table, found)), format_bytes(found.free_bytes)
+    what = f"{table.path}: {found.kind}, {found.description}"
+    return f"{what}; {limit} for jobs, {free} free{root}"
+
+
+def limit_bytes(table: DiskTable, found: DiskFacts) -> int:
+    """What jobs may have of it."""
+    return found.total_bytes if table.capacity_bytes is None else table.capacity_bytes
+
+
+def find_shortage(table: DiskTable, found: DiskFacts, promised_bytes: int) -> Shortage | None:
+    """Whether others' files take what jobs are promised; None: they do not.
+
+    Args:
+        table: as configured.
+        found: what was found there.
+        promised_bytes: what jobs hold of it, written or not.
+    """
+    limit = limit_bytes(table, found)
+    others = limit - promised_bytes - found.free_bytes
+    if others <= _OWN_RATIO * found.total_bytes:
+        return None
+    return Shortage(
+        others_bytes=others,
+        cost="jobs are promised space that others' files take",
+        remedy=f"remove them, or set capacity to what is left of {format_bytes(limit)}",
+    )
+
+
 def build_tiers(
-    tables: dict[str, TierTable], facts: Mapping[str, DiskFacts] | None
+    tables: dict[str, TierTable],
+    facts: Mapping[str, DiskFacts] | None,
+    promised: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[Tier, ...]:
     """The tiers, fastest first.
 
     Args:
         tables: as configured.
         facts: what was found at each path; None: nothing is there, it is all pretended.
+        promised: what jobs hold of each disk, bytes.
 
     Raises:
         ConfigError: a disk cannot be used, or a rule is not to be found.
@@ -180,7 +231,7 @@ def build_tiers(
     if facts is not None:
         for _, problem in find_problems(tables, facts):
             raise ConfigError(problem)
-    storages = {name: _storage(name, table, facts) for name, table in tables.items()}
+    storages = {name: _storage(name, table, facts, promised) for name, table in tables.items()}
     bandwidths = {name: _bandwidth(table, storages[name]) for name, table in tables.items()}
     slowest = next(reversed(tables), None)
     return tuple(
@@ -203,25 +254,35 @@ def _rule(name: str, table: TierTable) -> AllocationRule[Any]:
         raise ConfigError(f"[tier.{name}]: rule: {error}") from error
 
 
-def _storage(name: str, table: TierTable, facts: Mapping[str, DiskFacts] | None) -> Storage | None:
+def _storage(
+    name: str,
+    table: TierTable,
+    facts: Mapping[str, DiskFacts] | None,
+    promised: Mapping[str, int],
+) -> Storage | None:
     if not table.disk:
         return None
-    disks = tuple(_disk(disk, None if facts is None else facts[disk.path]) for disk in table.disk)
+    disks = tuple(
+        _disk(disk, None if facts is None else facts[disk.path], promised) for disk in table.disk
+    )
     return Storage(nodes=(StorageNode(id=name, disks=disks),))
 
 
-def _disk(table: DiskTable, found: DiskFacts | None) -> Disk:
+def _disk(table: DiskTable, found: DiskFacts | None, promised: Mapping[str, int]) -> Disk:
     kind: DiskKind = table.kind or (found.kind if found is not None else "ssd")
     total = SIMULATED_BYTES if found is None else found.total_bytes
     read, write = RATES[kind]
+    path = os.path.normpath(table.path)
+    shortage = None if found is None else find_shortage(table, found, promised.get(path, 0))
     return Disk(
-        id=DiskId(os.path.normpath(table.path)),
+        id=DiskId(path),
         capacity_bytes=total if table.capacity_bytes is None else table.capacity_bytes,
         read_bytes_per_s=table.read_bytes_per_s or read,
         write_bytes_per_s=table.write_bytes_per_s or write,
         kind=kind,
         filesystem="" if found is None else found.filesystem,
         is_limited=None if found is None else found.is_limited,
+        others_bytes=None if found is None else shortage.others_bytes if shortage else 0,
     )
 
 

@@ -30,6 +30,7 @@ from iodaemon.core.phase import grant, wait_ends_s
 from iodaemon.core.react import react
 from iodaemon.core.regulator import Regulator
 from iodaemon.core.rule import Explaining, Mode, Rules
+from iodaemon.core.scratch_life import end_keeping
 from iodaemon.core.state import State, with_fields
 from iodaemon.core.state_view import StateView
 from iodaemon.core.step import Step
@@ -50,6 +51,7 @@ class Controller:
         seed: int = 0,
         mode: Mode = Mode.ON,
         output_max_bytes: int | None = None,
+        scratch_keep_s: float | None = None,
     ) -> None:
         """Control this state.
 
@@ -59,6 +61,8 @@ class Controller:
             seed: of what they may draw.
             mode: of regulation.
             output_max_bytes: room that a job's own output may take. None: any.
+            scratch_keep_s: how long what could not be copied out of a job's space is kept. None:
+                until somebody has it removed.
         """
         self.state = state
         self.rules = rules
@@ -66,6 +70,7 @@ class Controller:
         self._rng = random.Random(seed)  # noqa: S311 - for policies, not for secrets
         self.regulator = Regulator(self._rng, mode)
         self._output_max_bytes = output_max_bytes
+        self.state.stock.keep_s = scratch_keep_s
         self._admission_memory: Any = None
         self._now_s = 0.0
         self._deadlines: dict[JobId, float] = {}
@@ -98,6 +103,7 @@ class Controller:
         self._enforce_limits(step)
         self._enforce_output(step, events)
         self._end_delays(step)
+        end_keeping(step)
         self._regulate(step, events)
         if self.state.phases and not self.regulator.gives_turns(self.rules):
             self._grant_all(step)
@@ -133,6 +139,8 @@ class Controller:
             self.state.users.sharing = event.sharing
         if event.output_max_bytes is not msgspec.UNSET:
             self._output_max_bytes = event.output_max_bytes
+        if event.scratch_keep_s is not msgspec.UNSET:
+            self.state.stock.keep_s = event.scratch_keep_s
         if event.rules is None:
             return
         before, self.rules = self.rules, event.rules
@@ -251,7 +259,9 @@ class Controller:
                 self._deadlines.pop(job.id, None)
 
     def _next_deadline_s(self) -> float | None:
-        return min([*self._deadlines.values(), *self.state.delayed.values()], default=None)
+        ends = [*self._deadlines.values(), *self.state.delayed.values()]
+        kept_until_s = self.state.stock.next_end_s
+        return min(ends if kept_until_s is None else [*ends, kept_until_s], default=None)
 
     # -- rules -------------------------------------------------------------------------------
 
@@ -322,7 +332,7 @@ class Controller:
         job = with_fields(job, attempt=job.attempt + 1, partition=placed.partition, slots=slots)
         job = with_fields(job, started_because=placed.why, expected=expected)
         if job.spec.scratch is not None:
-            job = with_fields(job, shares=shares, tier=placed.tier)
+            job = with_fields(job, shares=shares, tier=placed.tier, scratch_unwanted=None)
         step.move(job, JobState.STARTING, placed.why)
         step.decide(start_of(job))
 

@@ -81,17 +81,23 @@ class Free(_Decision, frozen=True):
     """Remove what is left of an attempt in its space. ScratchRemoved or ScratchKept answers.
 
     Asked when the attempt has ended, which a backend may know before; once more after a restart;
-    and when somebody wants what was kept to be removed.
+    and when what was kept is to be removed: somebody wants it, or its time is over.
 
     Attributes:
         attempt: which.
-        is_wanted: somebody said so; without it what has to be kept is kept.
+        is_wanted: that is so; without it what has to be kept is kept.
         copies: somebody wants it copied to where it was to be, and removed after that.
     """
 
     attempt: int
     is_wanted: bool = False
     copies: bool = False
+
+
+def clearing_of(job: Job) -> Free:
+    """What is asked once more of a job that has ended and still holds space."""
+    is_wanted = job.scratch_unwanted is not None
+    return Free(job_id=job.id, attempt=job.attempt, is_wanted=is_wanted)
 
 
 Decision = Start | Suspend | Resume | Stop | Kill | Reject | Grant | Free

@@ -159,18 +159,21 @@ class ScratchRemoved(_Event, frozen=True):
 class ScratchKept(_Event, frozen=True):
     """What an attempt that has ended had in its space is still there, for the reason given.
 
-    Its space stays taken until ScratchRemoved.
+    Its space stays taken until ScratchRemoved. ``is_result``: it is what could not be copied out;
+    None: nobody can tell now.
     """
 
     job_id: JobId
     attempt: int
     problem: str
+    is_result: bool | None = None
 
 
 class ScratchUsed(_Event, frozen=True):
     """How much a job that runs has in its space, told when that comes to be more than it asked for.
 
     ``is_over`` is False once it is not any more; with ``ends`` a job that has more is ended.
+    ``is_all``: False where not all of it could be measured, so that it has ``used_bytes`` at least.
     """
 
     job_id: JobId
@@ -178,6 +181,7 @@ class ScratchUsed(_Event, frozen=True):
     used_bytes: int
     is_over: bool
     ends: bool = False
+    is_all: bool = True
 
 
 class ScratchUnwanted(_Event, frozen=True):
@@ -224,8 +228,8 @@ class ModeChanged(_Event, frozen=True):
 class Reconfigured(_Event, frozen=True):
     """Somebody had the configuration read again, and it says something else now.
 
-    ``rules``, ``sharing`` and ``output_max_bytes`` are those in force from now on; None, or unset:
-    as they were. ``changes`` tells people what else is, one setting each.
+    ``rules``, ``sharing``, ``output_max_bytes`` and ``scratch_keep_s`` are those in force from now
+    on; None, or unset: as they were. ``changes`` tells people what else is, one setting each.
     """
 
     by: str
@@ -233,6 +237,7 @@ class Reconfigured(_Event, frozen=True):
     rules: Rules | None = None
     sharing: Sharing | None = None
     output_max_bytes: int | msgspec.UnsetType | None = msgspec.UNSET
+    scratch_keep_s: float | msgspec.UnsetType | None = msgspec.UNSET
 
 
 JobEvent = (

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from iodaemon.core.decision import Evidence
 from iodaemon.core.job import Job, Reason
+
+_DAY_S: Final = 86400.0
+_FEW_DAYS: Final = 3
+"""From so many on they are told in days."""
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,11 +46,15 @@ def count(number: int, word: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it: ``2.5 s``, ``40 min``, ``3.0 h``."""
+    """A time as people say it: ``2.5 s``, ``40 min``, ``3.0 h``, ``30 days``."""
     seconds = max(0.0, seconds)
     if seconds < 10.0:
         digits = f"{seconds:.1f}" if seconds >= 1.0 else f"{seconds:.2f}"
         return f"{digits.rstrip('0').rstrip('.')} s"
     if seconds < 120.0:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60.0:.0f} min" if seconds < 7200.0 else f"{seconds / 3600.0:.1f} h"
+    if seconds < 7200.0:
+        return f"{seconds / 60.0:.0f} min"
+    if seconds < _DAY_S * _FEW_DAYS:
+        return f"{seconds / 3600.0:.1f} h"
+    return f"{seconds / _DAY_S:.1f}".removesuffix(".0") + " days"

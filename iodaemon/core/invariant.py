@@ -25,6 +25,8 @@ def check_job(job: Job) -> None:
     claim(not waits or job.reason is not None, f"{name}: has a reason")
     times = (job.run_s, job.suspended_io_s, job.suspended_user_s)
     claim(job.scratch_kept is None or bool(job.shares), f"{name}: what is kept takes space")
+    since_s = job.scratch_kept_since_s
+    claim(since_s is None or bool(job.shares), f"{name}: what is kept for long takes space")
     claim(min(times) >= 0.0, f"{name}: no time is negative")
 
 

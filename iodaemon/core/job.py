@@ -15,7 +15,7 @@ import msgspec
 
 from iodaemon.core.platform import PartitionId, SlotId
 from iodaemon.core.prediction import Prediction
-from iodaemon.core.scratch import ScratchRequest, Share, Staged, TierName
+from iodaemon.core.scratch import KEPT, ScratchRequest, Share, Staged, TierName
 
 JobId = NewType("JobId", int)
 """Counts up from 1 for the whole life of a journal; never used twice."""
@@ -257,6 +257,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         charged_s: what it is charged for its run, where it asked for space (``core.charge``).
         scratch_over: that it has more in its space than it asked for. None: it has not.
         scratch_kept: why what it has in its space is still there, though it ended. None: it is not.
+        scratch_kept_since_s: since when it is there because it could not be copied out. None: it
+            is not, or for another reason.
+        scratch_unwanted: why that goes, or went, without having been copied. None: it does not.
     """
 
     id: JobId
@@ -297,6 +300,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     charged_s: float | None = None
     scratch_over: Reason | None = None
     scratch_kept: Reason | None = None
+    scratch_kept_since_s: float | None = None
+    scratch_unwanted: Reason | None = None
 
     @property
     def is_live(self) -> bool:
@@ -321,6 +326,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def is_immune(self, now_s: float) -> bool:
         """Whether it stood still for so long that the regulation may not suspend it now."""
         return self.immune_until_s is not None and self.immune_until_s > now_s
+
+    @property
+    def keeps_result(self) -> bool:
+        """True while what could not be copied out waits in its space for somebody who wants it."""
+        is_kept = self.scratch_kept is not None and self.scratch_kept.code == KEPT
+        return is_kept and self.scratch_kept_since_s is not None and self.scratch_unwanted is None
 
     @property
     def state_shown(self) -> str:

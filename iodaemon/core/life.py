@@ -35,14 +35,17 @@ def moved(job: Job, to: JobState, now_s: float, reason: Reason | None = None) ->
 
 _TIMES: Final = (
     *("since_s", "submitted_s", "started_s"),
-    *("io_held_since_s", "immune_until_s", "kill_at_s"),
+    *("io_held_since_s", "immune_until_s", "kill_at_s", "scratch_kept_since_s"),
 )
 """The moments in the record of a job that has not ended."""
+_TIMES_OF_ENDED: Final = ("scratch_kept_since_s",)
+"""Those after which something happens to one that has."""
 
 
 def shifted(job: Job, by_s: float) -> Job:
     """The job on a clock that has been set forward by so much; nothing lasts longer for that."""
-    moments = {name: getattr(job, name) for name in _TIMES}
+    names = _TIMES_OF_ENDED if job.state in FINAL else _TIMES
+    moments = {name: getattr(job, name) for name in names}
     told = {name: at_s + by_s for name, at_s in moments.items() if at_s is not None}
     return msgspec.structs.replace(job, **told)
 

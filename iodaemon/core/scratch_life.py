@@ -6,8 +6,9 @@ from typing import Final
 
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Free
+from iodaemon.core.explanation import duration
 from iodaemon.core.job import Exit, Job, JobState, Reason
-from iodaemon.core.scratch import COPYING
+from iodaemon.core.scratch import COPYING, KEPT
 from iodaemon.core.size import told_bytes
 from iodaemon.core.state import with_fields
 from iodaemon.core.step import Step
@@ -39,7 +40,7 @@ def hear_of_scratch(
     """
     if isinstance(event, ev.ScratchUnwanted):
         if not job.is_live:
-            _begin_clearing(step, event, job)
+            _hear_of_wish(step, event, job)
     elif event.attempt != job.attempt:
         return
     elif isinstance(event, ev.ScratchUsed):
@@ -47,19 +48,50 @@ def hear_of_scratch(
             _hear_of_use(step, event, job)
     elif not job.is_live:
         if isinstance(event, ev.ScratchRemoved):
-            step.put(with_fields(job, shares=(), scratch_kept=None))
+            kept = {"scratch_kept": None, "scratch_kept_since_s": None}
+            step.put(with_fields(job, shares=(), **kept))
         else:
-            kept = Reason(code="ScratchKept", text=event.problem)
-            step.put(with_fields(job, scratch_kept=kept))
+            _hear_of_kept(step, event, job)
 
 
-def _begin_clearing(step: Step, event: ev.ScratchUnwanted, job: Job) -> None:
-    copying = Reason(code=COPYING, text="it is being copied out") if event.copies else None
-    if job.scratch_kept != copying:
-        step.put(with_fields(job, scratch_kept=copying))
-    copies = event.copies
-    free = Free(job_id=job.id, attempt=job.attempt, is_wanted=not copies, copies=copies)
-    step.decide(free)
+def end_keeping(step: Step) -> None:
+    """Have removed what could not be copied out and has been kept for as long as it may be."""
+    keep_s = step.state.stock.keep_s
+    if keep_s is None:
+        return
+    kept = step.state.stock.kept_since_s.items()
+    ended = [job_id for job_id, since_s in kept if since_s + keep_s <= step.now_s]
+    why = Reason(
+        code="ScratchKeep", text=f"nobody had it copied for {duration(keep_s)} (scratch_keep)"
+    )
+    for job_id in sorted(ended):
+        _begin_clearing(step, step.state.jobs[job_id], why)
+
+
+def _hear_of_kept(step: Step, event: ev.ScratchKept, job: Job) -> None:
+    """Since when is counted from the first word of it, whatever is told or tried later."""
+    since_s = job.scratch_kept_since_s
+    if event.is_result is not None:
+        since_s = (event.at_s if since_s is None else since_s) if event.is_result else None
+    kept = Reason(code=KEPT, text=event.problem)
+    step.put(with_fields(job, scratch_kept=kept, scratch_kept_since_s=since_s))
+
+
+def _hear_of_wish(step: Step, event: ev.ScratchUnwanted, job: Job) -> None:
+    if not event.copies:
+        by = Reason(code="ScratchRemove", text=f"'iod scratch remove' by {event.by}")
+        _begin_clearing(step, job, by)
+        return
+    copying = Reason(code=COPYING, text="it is being copied out")
+    if (job.scratch_kept, job.scratch_unwanted) != (copying, None):
+        step.put(with_fields(job, scratch_kept=copying, scratch_unwanted=None))
+    step.decide(Free(job_id=job.id, attempt=job.attempt, copies=True))
+
+
+def _begin_clearing(step: Step, job: Job, why: Reason) -> None:
+    """Nobody wants it: also after a restart, and whatever keeps it then."""
+    step.put(with_fields(job, scratch_kept=None, scratch_unwanted=why))
+    step.decide(Free(job_id=job.id, attempt=job.attempt, is_wanted=True))
 
 
 def _hear_of_use(step: Step, event: ev.ScratchUsed, job: Job) -> None:
@@ -68,10 +100,11 @@ def _hear_of_use(step: Step, event: ev.ScratchUsed, job: Job) -> None:
             step.put(with_fields(job, scratch_over=None))
         return
     asked = sum(share.size_bytes for share in job.shares)
-    used, limit = told_bytes(event.used_bytes), told_bytes(asked)
-    reason = Reason(
-        code="ScratchOver", text=f"has {used} in its scratch space and asked for {limit}"
-    )
+    used = ("" if event.is_all else "at least ") + told_bytes(event.used_bytes)
+    text = f"has {used} in its scratch space and asked for {told_bytes(asked)}"
+    if not event.is_all and event.used_bytes <= asked:
+        text += "; what else it has cannot be measured: something may be mounted there"
+    reason = Reason(code="ScratchOver", text=text)
     step.put(with_fields(job, scratch_over=reason))
     if event.ends and job.state is not JobState.STOPPING:
         step.stop(step.state.jobs[job.id], JobState.CANCELLED, reason, END_GRACE_S)

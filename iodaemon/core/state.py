@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from iodaemon.core.bandwidth import Meter
-from iodaemon.core.decision import Evidence, Free
+from iodaemon.core.decision import Evidence, Free, clearing_of
 from iodaemon.core.drain import Drain
 from iodaemon.core.error import InvariantError
 from iodaemon.core.experience import Experience
@@ -161,7 +161,7 @@ class State:
     def unfreed(self) -> list[Free]:
         """What is to be asked of the backend again after a restart: jobs that still hold space."""
         jobs = (self.jobs[job_id] for job_id in self.stock.holders)
-        return [Free(job_id=j.id, attempt=j.attempt) for j in jobs if j.state not in LIVE]
+        return [clearing_of(job) for job in jobs if job.state not in LIVE]
 
     @property
     def clearing(self) -> tuple[JobId, ...]:
@@ -240,7 +240,7 @@ class State:
             self._note_phase(job)
         if job.id in self._live:
             self._live[job.id] = job
-        if before.shares != job.shares:
+        if before.shares != job.shares or before.scratch_kept is not job.scratch_kept:
             self.stock.follow(before, job)
         if before.state is job.state:
             if job.id in self._pending:

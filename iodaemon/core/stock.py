@@ -34,10 +34,14 @@ class Stock:
         tiers: likewise.
         memories: of the tiers' rules, by tier.
         any_tier: the admission rule chooses among all tiers for who names none.
+        keep_s: how long what could not be copied out of a job's space is kept. None: for ever.
+        kept_since_s: since when, of each job that has such.
     """
 
     def __init__(self, tiers: Sequence[Tier] = ()) -> None:
         self.tiers = tuple(tiers)
+        self.keep_s: float | None = None
+        self.kept_since_s: dict[JobId, float] = {}
         self.memories: dict[TierName, Any] = {}
         self.any_tier = False
         rng = random.Random(0)  # noqa: S311 - rules are asked on sketches with their own
@@ -91,6 +95,7 @@ class Stock:
 
     def follow(self, before: Job | None, after: Job | None) -> None:
         """A record is replaced: give back what it held, take what it holds now."""
+        self._note_kept(before, after)
         old = () if before is None else before.shares
         new = () if after is None else after.shares
         if old == new:
@@ -101,6 +106,17 @@ class Stock:
             del self._shares[before.id]
         if after is not None and new:
             self._take(after.id, new)
+
+    def kept_until_s(self, job: Job) -> float | None:
+        """When what could not be copied out of the job's space is removed; None: it is not."""
+        since_s = self.kept_since_s.get(job.id)
+        return None if since_s is None or self.keep_s is None else since_s + self.keep_s
+
+    @property
+    def next_end_s(self) -> float | None:
+        """When the first of what is kept is to be removed; None: nothing is."""
+        first_s = min(self.kept_since_s.values(), default=None)
+        return None if first_s is None or self.keep_s is None else first_s + self.keep_s
 
     def has_room(self, shares: Iterable[Share]) -> bool:
         """Whether these, at most one of each disk, can be taken."""
@@ -120,12 +136,21 @@ class Stock:
         told = {job.id: job.shares for job in jobs.values() if job.shares}
         if told != self._shares:
             raise InvariantError("broken: the tiers' books list what the jobs hold")
+        kept = {job.id: job.scratch_kept_since_s for job in jobs.values() if job.keeps_result}
+        if kept != self.kept_since_s:
+            raise InvariantError("broken: the books list since when jobs' results are kept")
         for name, ledger in self._ledgers.items():
             for disk in ledger.storage.disks:
                 booked = sorted(a.size_bytes for a in ledger.overlapping(disk.id, *_ALWAYS))
                 mine = [s for shares in told.values() for s in shares if s.tier == name]
                 if booked != sorted(s.size_bytes for s in mine if s.disk == disk.id):
                     raise InvariantError(f"broken: disk {disk.id} has the shares of its jobs")
+
+    def _note_kept(self, before: Job | None, after: Job | None) -> None:
+        if before is not None:
+            self.kept_since_s.pop(before.id, None)
+        if after is not None and after.keeps_result and after.scratch_kept_since_s is not None:
+            self.kept_since_s[after.id] = after.scratch_kept_since_s
 
     def _take(self, job_id: JobId, shares: tuple[Share, ...]) -> None:
         self._shares[job_id] = shares

@@ -36,7 +36,7 @@ def why_it_waits(state: State, job: Job, now_s: float, account: str) -> Explanat
         until = "'iod drain --off' by an administrator; it keeps its place in the queue"
         return plain(job, f"waits, as every job now: {told}, for {lasted}", until)
     if why_not_ready(job) is not None:
-        return _kept_by_its_past(job, told)
+        return _kept_by_its_past(state, job, now_s, told)
     delayed_s = state.delayed.get(job.id)
     if delayed_s is not None:
         left = duration(delayed_s - now_s)
@@ -56,7 +56,7 @@ def _in_the_queue(state: State, job: Job, now_s: float, account: str) -> Explana
     )
     reason = state.queue_reason(job.id)
     if reason is not None and reason.code == NO_SPACE:
-        until = space_until(state, job) + _promised(state, job, now_s)
+        until = space_until(state, job, now_s) + _promised(state, job, now_s)
         return plain(job, f"waits: {account or reason.text}", until)
     if reason is not None:  # the rule's own word; whom it starts first is its to say
         is_room = reason.code == NO_ROOM
@@ -72,17 +72,27 @@ def _in_the_queue(state: State, job: Job, now_s: float, account: str) -> Explana
     return plain(job, "is the next to start", room + _held_by(state))
 
 
-def _kept_by_its_past(job: Job, told: str) -> Explanation:
+def _kept_by_its_past(state: State, job: Job, now_s: float, told: str) -> Explanation:
     is_so = f"waits to run again: {told}"
     if job.scratch_kept is None:
         return plain(job, is_so, "that is done; it goes by itself")
     removes = f"'iod scratch remove {job.id}'"
+    ends = removed_in(state, job, now_s)
     if job.spec.scratch is not None and job.spec.scratch.output_path is not None:
-        return plain(job, is_so, f"'iod scratch copy {job.id}', or {removes} once nobody needs it")
-    return plain(job, is_so, f"{removes}, once nobody needs that any more")
+        until = f"'iod scratch copy {job.id}', or {removes} once nobody needs it"
+        return plain(job, is_so, until + ends)
+    return plain(job, is_so, f"{removes}, once nobody needs that any more{ends}")
 
 
-def space_until(state: State, job: Job) -> str:
+def removed_in(state: State, job: Job, now_s: float) -> str:
+    """That what is kept of the job goes by itself, and when, behind how else it does."""
+    until_s = state.stock.kept_until_s(job)
+    if until_s is None:
+        return ""
+    return f"; in {duration(until_s - now_s)} it is removed by itself (scratch_keep)"
+
+
+def space_until(state: State, job: Job, now_s: float) -> str:
     """What would have to be given back for the job to find space, and who has it."""
     request = job.spec.scratch
     asked = [] if request is None else candidates(state.stock.tiers, request)
@@ -96,7 +106,8 @@ def space_until(state: State, job: Job) -> str:
     if not held:
         return until
     most = sorted(held, key=lambda job_id: (-held[job_id], job_id))
-    shown = ", ".join(f"job {i} has {told_bytes(held[i])}{_past(state, i)}" for i in most[:_MOST])
+    told = (f"job {i} has {told_bytes(held[i])}{_past(state, i, now_s)}" for i in most[:_MOST])
+    shown = ", ".join(told)
     rest = len(most) - _MOST
     return f"{until}: {shown}" + (f", {count(rest, 'other job')} the rest" if rest > 0 else "")
 
@@ -105,14 +116,16 @@ def _tiers(asked: Sequence[Tier]) -> str:
     return " or ".join(f"tier {tier.name}" for tier in asked) or "its tier"
 
 
-def _past(state: State, job_id: JobId) -> str:
+def _past(state: State, job_id: JobId, now_s: float) -> str:
     """That it only waits to be cleared, of a job that has ended."""
     job = state.jobs[job_id]
     if job.is_live:
         return ""
     if job.scratch_kept is None:
         return " (ended, is being cleared)"
-    return f" (ended, kept until 'iod scratch remove {job_id}')"
+    until_s = state.stock.kept_until_s(job)
+    most = "" if until_s is None else f", for {duration(until_s - now_s)} at most"
+    return f" (ended, kept until 'iod scratch remove {job_id}'{most})"
 
 
 def _promised(state: State, job: Job, now_s: float) -> str:

@@ -16,7 +16,7 @@ from iodaemon.core.rule import Rules, TakingTurns
 from iodaemon.core.scratch import COPYING
 from iodaemon.core.shadow import Shadow
 from iodaemon.core.state import TURN, State
-from iodaemon.core.waiting import why_it_waits
+from iodaemon.core.waiting import removed_in, why_it_waits
 
 RECENT_S: Final = 600.0
 """That a job came back is told for so long."""
@@ -59,7 +59,7 @@ def explain(
         case JobState.STOPPING:
             return _stopping(job, now_s)
         case _:
-            return plain(job, _ended(job) + _left(job), "")
+            return plain(job, _ended(job) + _left(state, job, now_s), "")
 
 
 def _wish(state: State, job: Job) -> str:
@@ -271,12 +271,13 @@ def _stopping(job: Job, now_s: float) -> Explanation:
     return plain(job, is_so, until)
 
 
-def _left(job: Job) -> str:
+def _left(state: State, job: Job, now_s: float) -> str:
     """What an ended job still has of a tier's space."""
+    why = text_of(job.scratch_unwanted)
     if not job.shares:
-        return ""
+        return f"; what it left in its scratch space was removed: {why}" if why else ""
     if job.scratch_kept is None:
-        return "; its scratch space is being cleared"
+        return "; its scratch space is being cleared" + _after_colon(why)
     if job.scratch_kept.code == COPYING:
         return f"; what it left is being copied to {_output_of(job)}"
     why, where = job.scratch_kept.text, ""
@@ -285,7 +286,7 @@ def _left(job: Job) -> str:
         where = f" {' and '.join(names)}"
     copied = f"'iod scratch copy {job.id}' copies it out now, " if _output_of(job) else ""
     frees = f"its user may copy it ('cp -r'); {copied}'iod scratch remove {job.id}' frees it"
-    return f"; its scratch space{where} is kept: {why}; {frees}"
+    return f"; its scratch space{where} is kept: {why}; {frees}{removed_in(state, job, now_s)}"
 
 
 def _output_of(job: Job) -> str | None:

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from iodaemon.core.job import Job
 from iodaemon.core.life import shifted
 from iodaemon.daemon.batch import Batch, Restored
 from iodaemon.daemon.journal import Journal
@@ -39,12 +40,17 @@ def keep_time(
         return restored
     if step_s:
         log.warning("event=clock_was_set by_s=%.1f", step_s)
-        jobs = tuple(j if j.state.is_final else shifted(j, step_s) for j in restored.jobs)
+        jobs = tuple(shifted(j, step_s) if _is_timed(j) else j for j in restored.jobs)
         restored = msgspec.structs.replace(restored, jobs=jobs)
-    moved = tuple(job for job in restored.jobs if step_s and not job.state.is_final)
+    moved = tuple(job for job in restored.jobs if step_s and _is_timed(job))
     errors: list[JournalError | None] = []
     journal.write(Batch(jobs=moved, anchor_s=anchor_s), errors.append)
     journal.flush()
     for error in filter(None, errors):
         raise error
     return restored
+
+
+def _is_timed(job: Job) -> bool:
+    """Whether something is to happen to it after a time."""
+    return not job.state.is_final or job.scratch_kept_since_s is not None

@@ -110,9 +110,10 @@ class Driver:
         The first sample is taken at once: without it nothing is known of the first timeslice.
         """
         self._backend = backend
+        unfreed = self.state.unfreed  # as the journal has it
         self._inbox.append(ev.TimerFired(at_s=self.timeline.now_s))  # what waits may start now
         self._turn()
-        for free in self.state.unfreed:
+        for free in unfreed:
             backend.perform(free)
         self._sample(self.timeline.now_s)
 
@@ -203,7 +204,7 @@ class Driver:
         for decision in immediate:
             self.backend.perform(decision)
         later = tuple(d for d in plan.decisions if not isinstance(d, Suspend | Resume | Grant))
-        notes = notes_of(plan)
+        notes = notes_of(plan, self.state.jobs, self.timeline.now_s)
         self._write(plan, submitted, later, self._kept(events, rows, notes))
         self._wake_at(plan.wake_at_s)
         self.watch.notify([*plan.transitions, *notes, *orders_among(events)])

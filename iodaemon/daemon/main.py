@@ -203,15 +203,20 @@ class _Daemon:
         simulated = config.backend == "simulated"
         platform = default_platform() if simulated else linux_platform(config)
         self._knowledge.recall(restored)
-        tiers, experience = live_tiers(config), self._knowledge.recollection
+        tiers = live_tiers(config, restored.jobs)
+        experience = self._knowledge.recollection
         state = State(platform, tiers, sharing=config.users, experience=experience)
         next_id = restored.next_id if simulated else self._next_id(restored)
         state.restore([_awaken(j) for j in restored.jobs], next_id, restored.drain)
         mode = restored.mode or Mode(config.mode)
         rules = self._force.policy.rules
-        output_max = config.output_max_bytes
         controller = Controller(
-            state, rules, seed=restored.seed, mode=mode, output_max_bytes=output_max
+            state,
+            rules,
+            seed=restored.seed,
+            mode=mode,
+            output_max_bytes=config.output_max_bytes,
+            scratch_keep_s=config.scratch_keep_s,
         )
         driver = Driver(
             controller,

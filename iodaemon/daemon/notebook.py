@@ -10,10 +10,10 @@ import msgspec
 
 from iodaemon.core.decision import ACTED, Evidence, ShadowStep
 from iodaemon.core.event import DrainBegun, DrainEnded, ModeChanged, Reconfigured
-from iodaemon.core.job import JobId
+from iodaemon.core.job import Job, JobId
 from iodaemon.core.sample import Sample
 
-Kind = Literal["evidence", "shadow", "mode", "drain", "config", "restored"]
+Kind = Literal["evidence", "shadow", "scratch", "mode", "drain", "config", "restored"]
 Order = ModeChanged | DrainBegun | DrainEnded | Reconfigured
 """What an administrator orders, which concerns no single job."""
 NoteRow = tuple[tuple[float, str, str], list[JobId]]
@@ -30,7 +30,8 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         at_s: when.
-        kind: ``evidence`` (core.decision.Evidence), ``shadow`` (ShadowStep), or an ``Order``'s.
+        kind: ``evidence`` (core.decision.Evidence), ``shadow`` (ShadowStep), ``scratch``
+            (``note_of_clearing``), or an ``Order``'s.
         jobs: whom it concerns.
         record: as JSON would have it.
     """
@@ -62,6 +63,13 @@ def note_of(thing: Evidence | ShadowStep | Order) -> Note:
             return _ordered("config", thing.at_s, told)
         case _:
             assert_never(thing)
+
+
+def note_of_clearing(job: Job, at_s: float) -> Note:
+    """That what was kept in the space of a job goes, and why."""
+    why = msgspec.to_builtins(job.scratch_unwanted)
+    record = {"at_s": at_s, "job_id": job.id, "reason": why}
+    return Note(at_s=at_s, kind="scratch", jobs=(job.id,), record=record)
 
 
 def _record(thing: Evidence | ShadowStep | ModeChanged) -> dict[str, Any]:

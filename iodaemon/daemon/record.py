@@ -66,7 +66,7 @@ def job_record(job: Job, state: State | None, now_s: float, jobs_directory: Path
         "stdout": None if stdout is None else str(stdout),
         "stderr": None if stderr is None else str(stderr),
         "phase": _phase(job),
-        "scratch": scratch_record(job, stage, () if state is None else state.stock.tiers),
+        "scratch": scratch_record(job, stage, None if state is None else state.stock),
     }
 
 

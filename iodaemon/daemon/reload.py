@@ -131,6 +131,7 @@ class Reloading:
                 rules=policy.rules if policy.rules != self._driver.controller.rules else None,
                 sharing=config.users if config.users != before.users else None,
                 output_max_bytes=config.output_max_bytes,
+                scratch_keep_s=config.scratch_keep_s,
             )
             if config.mode == before.mode:
                 await decree(self._driver, Batch(), event)

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from iodaemon.config import PolicyFile, rule_tables
+from iodaemon.core.explanation import text_of
 from iodaemon.core.platform import Partition
 from iodaemon.core.scratch import DiskId
 from iodaemon.core.state import State
@@ -87,6 +88,7 @@ def _storage(state: State) -> dict[str, Any]:
                 "free_bytes": free[disk.id],
                 "read_bytes_per_s": disk.read_bytes_per_s,
                 "write_bytes_per_s": disk.write_bytes_per_s,
+                "taken_by_others_bytes": disk.others_bytes,
                 "limit": _LIMITS[disk.is_limited],
                 "jobs": sorted(stock.holds_on(disk.id)),
             }
@@ -101,6 +103,7 @@ def _storage(state: State) -> dict[str, Any]:
                 "tier": share.tier,
                 "disk": share.disk,
                 "size_bytes": share.size_bytes,
+                "over": text_of(state.jobs[job_id].scratch_over),
             }
             for job_id, shares in sorted(stock.holders.items())
             for share in shares

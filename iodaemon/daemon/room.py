@@ -13,11 +13,27 @@ LONGEST_WORD_BYTES: Final = 128 * 1024 - 1
 LARGEST_EXEC_BYTES: Final = 2 * 2**20
 """Of command and environment: a quarter of the usual stack of 8 MiB (fs/exec.c, bprm_stack_limits).
 With a larger stack Linux takes up to 6 MiB; here nobody may, as all of it is kept in memory."""
+LONGEST_PATH_BYTES: Final = 4095
+"""PATH_MAX of Linux (include/uapi/linux/limits.h) less its NUL: no longer one can be opened."""
 _POINTER_BYTES: Final = 8
 _LARGEST_LAUNCH_BYTES: Final = LARGEST_LINE_BYTES - 64 * 1024
 """Of one job on its way to the keeper; the rest is for what the daemon adds."""
 _WIDEST_BYTES: Final = 12
 """Of one character as it is passed on: two escapes."""
+
+
+class Staging(Protocol):
+    """What is copied for a job."""
+
+    @property
+    def input_path(self) -> str | None:
+        """From where into its space."""
+        ...
+
+    @property
+    def output_path(self) -> str | None:
+        """Where to afterwards."""
+        ...
 
 
 class Brought(Protocol):
@@ -41,6 +57,11 @@ class Brought(Protocol):
     @property
     def stderr(self) -> str | None:
         """Likewise."""
+        ...
+
+    @property
+    def scratch(self) -> Staging | None:
+        """Space that it wants, if any."""
         ...
 
 
@@ -77,14 +98,15 @@ class Room:
         Raises:
             RequestError: says so, ``which`` before it.
         """
-        if exec_bytes(job.command) > self._exec_bytes:
+        staged = _staged_words(job)
+        if exec_bytes((*job.command, *staged)) > self._exec_bytes:
             raise RequestError(_too_large(which))
         if any(map(is_too_long, job.command)):
             raise RequestError(
                 f"{which}a word of the command is longer than the {LONGEST_WORD_BYTES} bytes that "
                 "Linux takes; put it into a file"
             )
-        texts = (*job.command, job.cwd, job.stdout or "", job.stderr or "")
+        texts = (*job.command, job.cwd, job.stdout or "", job.stderr or "", *2 * staged)
         if _WIDEST_BYTES * sum(map(len, texts)) + 4 * len(texts) <= self._launch_bytes:
             return
         if len(encode({"texts": texts})) > self._launch_bytes:
@@ -92,6 +114,14 @@ class Room:
                 f"{which}command and environment are longer than the {_LARGEST_LAUNCH_BYTES} bytes "
                 "that can be passed on; put data into a file"
             )
+
+
+def _staged_words(job: Brought) -> tuple[str, ...]:
+    """Where its data comes from and goes to, as its environment has that; passed on twice."""
+    if job.scratch is None:
+        return ()
+    paths = {"IOD_INPUT": job.scratch.input_path, "IOD_OUTPUT": job.scratch.output_path}
+    return tuple(f"{name}={path}" for name, path in paths.items() if path)
 
 
 def exec_bytes(words: Iterable[str]) -> int:

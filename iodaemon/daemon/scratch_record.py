@@ -10,6 +10,7 @@ import msgspec
 
 from iodaemon.core.job import Job, JobState
 from iodaemon.core.size import told_bytes
+from iodaemon.core.stock import Stock
 from iodaemon.core.tier import Tier
 
 STAGE_FILE: Final = "stage.json"
@@ -64,18 +65,19 @@ def find_stage(job: Job, jobs_directory: Path) -> Stage | None:
 
 
 def scratch_record(
-    job: Job, stage: Stage | None, tiers: Sequence[Tier] = ()
+    job: Job, stage: Stage | None, stock: Stock | None = None
 ) -> dict[str, Any] | None:
     """What the job asked for and what it has of it; None: it asked for none.
 
     Args:
         job: the job.
         stage: what is being copied.
-        tiers: of the node; empty for a job that only the journal still knows.
+        stock: of the node; None for a job that only the journal still knows.
     """
     request = job.spec.scratch
     if request is None:
         return None
+    tiers = () if stock is None else stock.tiers
     wanted = {name: getattr(request, name) for name in request.__struct_fields__}
     return {
         **{("asked_tier" if name == "tier" else name): each for name, each in wanted.items()},
@@ -84,6 +86,8 @@ def scratch_record(
         "shares": msgspec.to_builtins(job.shares),
         "limited": _is_limited(job, tiers),
         "kept": msgspec.to_builtins(job.scratch_kept),
+        "kept_until_s": None if stock is None else stock.kept_until_s(job),
+        "unwanted": msgspec.to_builtins(job.scratch_unwanted),
         "over": msgspec.to_builtins(job.scratch_over),
         "stage": msgspec.to_builtins(stage),
         "charged_s": job.charged_s,

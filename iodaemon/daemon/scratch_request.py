@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -11,12 +11,12 @@ from iodaemon.core.allotting import why_never
 from iodaemon.core.scratch import Fallback, ScratchRequest, TierName
 from iodaemon.core.size import told_bytes
 from iodaemon.core.tier import Tier
+from iodaemon.daemon.room import LONGEST_PATH_BYTES
 from iodaemon.errors import RequestError
 from iodaemon.policy.staging import extra_s
 
 _Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Path = Annotated[str, msgspec.Meta(pattern="^/")]
-_LONGEST_PATH_BYTES: Final = 4095
 
 
 class SubmittedScratch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,7 +56,7 @@ def check_scratch(
     """
     for name in ("input_path", "output_path"):
         path = getattr(asked, name) or ""
-        if "\0" in path or len(path.encode(errors="replace")) > _LONGEST_PATH_BYTES:
+        if "\0" in path or len(path.encode(errors="replace")) > LONGEST_PATH_BYTES:
             raise RequestError(f"{which}{name} is no path: it has a NUL or is too long; shorten it")
         if ".." in path.split("/"):
             raise RequestError(f"{which}{name} {path!a} has '..' in it; write it without")

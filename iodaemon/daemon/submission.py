@@ -12,7 +12,7 @@ import msgspec
 from iodaemon.core.job import Job, JobId, JobSpec, JobState, Reason
 from iodaemon.core.platform import Platform
 from iodaemon.core.tier import Tier
-from iodaemon.daemon.room import Room
+from iodaemon.daemon.room import LONGEST_PATH_BYTES, Room
 from iodaemon.daemon.scratch_request import SubmittedScratch, check_scratch
 from iodaemon.errors import RequestError
 from iodaemon.hint import DROPPED, SenselessHint, check_hint
@@ -31,8 +31,6 @@ LONGEST_PIECE_BYTES: Final = 4 * 2**20
 0.8 s the smallest jobs (two busy cores). What can be executed is 2 MiB."""
 _KEY_DIGITS: Final = 40
 """160 bits: nobody finds two environments with one key, of which another user's job gets one."""
-_LONGEST_PATH_BYTES: Final = 4095
-"""PATH_MAX of Linux (include/uapi/linux/limits.h) less its NUL: no longer one can be opened."""
 _LONGEST_ID: Final = "9" * 19
 """What ``%j`` may come to: ids are below 2**63."""
 _HELD: Final = Reason(code="Held", text="held at submission; 'iod resume' lets it go")
@@ -208,11 +206,11 @@ def _check(job: SubmittedJob, which: str, platform: Platform) -> None:
 
 def _check_path(path: str, which: str) -> None:
     """As it will be when the job is started, its number in it; its length is bounded first."""
-    if len(path) <= _LONGEST_PATH_BYTES:
+    if len(path) <= LONGEST_PATH_BYTES:
         path = path.replace("%j", _LONGEST_ID)
-    if len(path) > _LONGEST_PATH_BYTES or len(path.encode()) > _LONGEST_PATH_BYTES:
+    if len(path) > LONGEST_PATH_BYTES or len(path.encode()) > LONGEST_PATH_BYTES:
         raise RequestError(
-            f"{which} is longer than the {_LONGEST_PATH_BYTES} bytes of a path (%j counts as "
+            f"{which} is longer than the {LONGEST_PATH_BYTES} bytes of a path (%j counts as "
             f"{len(_LONGEST_ID)}); shorten it"
         )
 

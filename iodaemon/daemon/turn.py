@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from iodaemon.core import event as ev
-from iodaemon.core.decision import Plan
-from iodaemon.core.job import JobId
-from iodaemon.daemon.notebook import Note, Order, note_of
+from iodaemon.core.decision import Free, Plan
+from iodaemon.core.job import Job, JobId
+from iodaemon.daemon.notebook import Note, Order, note_of, note_of_clearing
 from iodaemon.text import quoted
 
 log = logging.getLogger(__name__)
@@ -31,10 +31,18 @@ def in_order(events: Sequence[ev.Event]) -> list[ev.Event]:
     return [events[place] for place in sorted(range(len(events)), key=keys.__getitem__)]
 
 
-def notes_of(plan: Plan) -> tuple[Note, ...]:
-    """What regulation saw and would have done in this turn."""
+def notes_of(plan: Plan, jobs: Mapping[JobId, Job], now_s: float) -> tuple[Note, ...]:
+    """What regulation saw and would have done in this turn; whose kept results go.
+
+    Args:
+        plan: of the turn.
+        jobs: as they are after it.
+        now_s: when it was.
+    """
     seen = [note_of(evidence) for evidence in plan.evidence]
-    return (*seen, *(note_of(shadow) for shadow in plan.shadow))
+    frees = (each for each in plan.decisions if isinstance(each, Free) and each.is_wanted)
+    gone = [note_of_clearing(jobs[free.job_id], now_s) for free in frees]
+    return (*seen, *(note_of(shadow) for shadow in plan.shadow), *gone)
 
 
 def orders_among(events: Sequence[ev.Event]) -> tuple[Note, ...]:

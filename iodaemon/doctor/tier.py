@@ -7,16 +7,19 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from iodaemon.backend.linux.tier_disk import probe_disk
-from iodaemon.config.tier import DiskTable, TierTable, find_problems
+from iodaemon.config.tier import (
+    DiskTable,
+    TierTable,
+    describe_disk,
+    find_problems,
+    find_shortage,
+    limit_bytes,
+)
 from iodaemon.core.tier import DiskFacts
 from iodaemon.doctor.finding import Finding, broken, lacking, ok
-from iodaemon.units import format_bytes
-
-_OWN_RATIO: Final = 0.01
-"""Of its size a filesystem may have for itself: lost+found, what xfs sets aside."""
 
 
 def probe_disks(tables: Mapping[str, TierTable]) -> dict[str, DiskFacts]:
@@ -59,23 +62,18 @@ def judge_disks(
 
 
 def _judge(tier: str, disk: DiskTable, found: DiskFacts, promised: int) -> Finding:
-    limit = found.total_bytes if disk.capacity_bytes is None else disk.capacity_bytes
-    shown = (
-        f"{disk.path}: {found.kind}, {found.description}; {format_bytes(limit)} for jobs, "
-        f"{format_bytes(found.free_bytes)} free"
-    ) + (", on the filesystem of /" if found.is_on_root else "")
+    shown = describe_disk(disk, found)
     values: dict[str, Any] = {
         "path": disk.path,
         "kind": found.kind,
-        "capacity_bytes": limit,
+        "capacity_bytes": limit_bytes(disk, found),
         "free_bytes": found.free_bytes,
         "promised_bytes": promised,
     }
     what = f"tier {tier}"
-    if found.free_bytes < limit - promised - _OWN_RATIO * found.total_bytes:
-        cost = "jobs are promised space that others' files take"
-        remedy = f"remove them, or set capacity to what is left of {format_bytes(limit)}"
-        return lacking(what, shown, values, cost=cost, remedy=remedy)
+    shortage = find_shortage(disk, found, promised)
+    if shortage is not None:
+        return lacking(what, shown, values, cost=shortage.cost, remedy=shortage.remedy)
     return ok(what, shown, values)
 
 

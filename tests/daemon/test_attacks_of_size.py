@@ -7,7 +7,9 @@ import pytest
 from builders import platform
 from served import Served
 
+from iodaemon.core.scratch import TierName
 from iodaemon.core.sharing import Sharing
+from iodaemon.core.tier import Tier
 from iodaemon.daemon.room import LONGEST_WORD_BYTES
 from iodaemon.daemon.submission import (
     LONGEST_PIECE_BYTES,
@@ -81,6 +83,46 @@ def test_what_becomes_too_long_by_being_passed_on_is_refused():
     head = {"environment": dict(enumerate(words))}
     with pytest.raises(RequestError, match="that can be passed on; put data into a file"):
         in_steps(json.dumps(head).encode() + b"\n" + json.dumps({"command": words}).encode())
+
+
+def with_tier(command=("x",), environment=None, **paths):
+    """Why a job that has its data copied is refused; None: it is not."""
+    tier = Tier(name=TierName("slow"), storage=None, bandwidth_bytes_per_s=1e8)
+    job = {"command": list(command), "scratch": {"size_bytes": 1, **paths}}
+    head = {"environment": environment or {}}
+    body = json.dumps(head).encode() + b"\n" + json.dumps(job).encode()
+    try:
+        list(decode_in_steps(body, MACHINE, [tier], in_lines=True))
+    except RequestError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("name", ["input_path", "output_path"])
+def test_where_data_is_copied_from_and_to_counts_in_bytes(name):
+    for path in ("/" + "ä" * 2048, "/" + "a" * 4095):
+        assert f"{name} is no path: it has a NUL or is too long" in with_tier(**{name: path})
+    for path in ("/" + "ä" * 2047, "/" + "a" * 4094, "/" + "%j" * 2047):
+        assert with_tier(**{name: path}) is None
+
+
+@pytest.mark.parametrize("names", [["input_path"], ["input_path", "output_path"]])
+def test_where_data_is_copied_from_and_to_is_in_the_environment_and_counts_there(names):
+    paths = dict.fromkeys(names, "/" + "a" * 4000)
+    words = ["a" * 131_071] * 15 + ["b" * (131_072 - 1000)]
+
+    assert "command and environment are larger than" in with_tier(words, **paths)
+    assert with_tier(words, **dict.fromkeys(names, "/a")) is None
+
+
+def test_where_data_is_copied_from_and_to_is_passed_on_as_well():
+    """Control characters are six bytes each then, and both are passed on twice."""
+    words = ["\x1f" * 100_000] * 6 + ["\x1f" * 88_000]
+    environment = {str(n): word for n, word in enumerate(words)}
+    paths = dict.fromkeys(("input_path", "output_path"), "/" + "\x1f" * 4000)
+
+    assert "that can be passed on" in with_tier(words, environment, **paths)
+    assert with_tier(words, environment, input_path="/a") is None
 
 
 def test_the_bounds_are_those_of_this_kernel():

@@ -12,11 +12,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from builders import job
+from builders import job, reason
 from harness import Server, until
 
 from iodaemon.core.job import JobState
 from iodaemon.core.life import shifted
+from iodaemon.core.scratch import DiskId, Share, TierName
 from iodaemon.daemon.batch import Batch
 from iodaemon.daemon.clock import keep_time
 from iodaemon.daemon.journal import Journal
@@ -169,3 +170,25 @@ def test_what_was_set_is_set_once_and_only_within_a_boot(tmp_path, same_boot):
     assert () == first.jobs
     assert [105.0 if same_boot else 5.0] == [each.since_s for each in again.jobs]
     assert 1100.0 == again.anchor_s
+
+
+def test_of_what_has_ended_the_time_is_set_for_which_its_result_is_kept(tmp_path):
+    share = Share(tier=TierName("fast"), disk=DiskId("/fast"), size_bytes=1)
+    fields = {
+        "state": JobState.FAILED,
+        "at_s": 5.0,
+        "shares": (share,),
+        "scratch_kept": reason("ScratchKept"),
+    }
+    jobs = job(1, **fields, scratch_kept_since_s=6.0), job(2, **fields)
+    journal = Journal.open(tmp_path / "journal.db", seed=1)
+    with contextlib.closing(journal):
+        errors = []
+        keep_time(journal, journal.restore(), 1000.0, same_boot=True)
+        journal.write(Batch(jobs=jobs), errors.append)
+        journal.flush()
+        keep_time(journal, journal.restore(), 1100.0, same_boot=True)
+        again = {each.id: each for each in journal.restore().jobs}
+
+    assert (106.0, 5.0) == (again[1].scratch_kept_since_s, again[1].ended_s)
+    assert jobs[1] == again[2]

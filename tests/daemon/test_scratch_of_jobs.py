@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from builders import job, platform, reason
+from builders import Rig, job, platform, reason
 from hypothesis import given
 from hypothesis import strategies as st
 from process import daemon, fails
@@ -14,7 +14,9 @@ from process import daemon, fails
 from iodaemon.api import scratch as shapes
 from iodaemon.api.scratch import remove_scratch
 from iodaemon.backend.linux.scratch_talk import ScratchTalk
+from iodaemon.cli.output import local_time
 from iodaemon.cli.scratch_words import scratch_pairs
+from iodaemon.cli.why import why_lines
 from iodaemon.core import event as ev
 from iodaemon.core.charge import slow_tier_s
 from iodaemon.core.decision import Free, Start
@@ -360,6 +362,46 @@ def test_what_can_never_start_is_told():
     assert told[0].startswith("can never start: asks for 999 GiB of tier fast")
 
 
+def ended_with(keep_s, **fields):
+    """What ``iod show`` has of a job that has ended, by its labels."""
+    asked = ScratchRequest(size_bytes=GIB, output_path="/out")
+    made = job(1, state=JobState.FAILED, scratch=asked, tier="fast", attempt=1, **fields)
+    state = State(MACHINE, TIERS)
+    state.stock.keep_s = keep_s
+    state.restore([made], JobId(9))
+    record = job_record(made, state, 9.0, Path("/x"))
+    answer = {
+        "job": record,
+        "is_so": "x",
+        "since_s": 0,
+        "until": "",
+        "evidence": None,
+        "history": [],
+    }
+    return dict(scratch_pairs(record)), "\n".join(why_lines(answer, 9.0))
+
+
+def test_until_when_it_is_kept_is_told_on_the_clock_of_the_place():
+    fields = {"scratch_kept": reason("ScratchKept", "full"), "scratch_kept_since_s": 1e9}
+    told, lines = ended_with(30 * 86400.0, shares=SHARES, **fields)
+    at = local_time(1e9 + 30 * 86400.0)
+
+    assert f"{at}, then removed (scratch_keep)" == told["Kept until"]
+    assert f"Kept until  {at}, then removed (scratch_keep)" in lines
+    told, lines = ended_with(None, shares=SHARES, **fields)
+    assert "full" == told["Kept"]
+    assert "Kept until" not in {*told, *lines}
+
+
+def test_that_it_was_removed_unasked_is_told_for_ever():
+    why_gone = reason("ScratchKeep", "nobody had it copied for 30 days (scratch_keep)")
+    going, _ = ended_with(1.0, shares=SHARES, scratch_unwanted=why_gone)
+    gone, _ = ended_with(1.0, scratch_unwanted=why_gone)
+
+    assert why_gone.text == going["Is removed"]
+    assert why_gone.text == gone["Removed"]
+
+
 # -- what is charged -------------------------------------------------------------------------------
 
 
@@ -548,6 +590,16 @@ def test_what_is_kept_is_told_and_waited_for():
     assert "full" == events[0].problem
 
 
+@pytest.mark.parametrize("is_result", [True, False, None])
+def test_whether_it_is_what_could_not_be_copied_is_told(is_result):
+    word = {} if is_result is None else {"is_result": is_result}
+    _, [event], _asked = heard(
+        lambda talk: talk.free(FREE), {"state": "kept", "because": "full", **word}
+    )
+
+    assert is_result is event.is_result
+
+
 def test_who_wants_what_was_kept_removed_says_so_once():
     free = msgspec.structs.replace(FREE, is_wanted=True)
     kinds, _, asked = heard(
@@ -581,6 +633,58 @@ def test_a_job_with_too_much_is_told_of_and_ended_where_that_is_configured():
         (each.used_bytes, each.is_over, each.ends) for each in events
     ]
     assert "held" == asked[0][1]
+
+
+def test_whether_all_was_measured_is_told_and_counts_as_all_where_nothing_is_said():
+    over = {"state": "over", "used_bytes": 9, "because": ""}
+    _, events, _asked = heard(
+        lambda talk: talk.follow(JobId(1), 2), {**over, "is_all": False}, {**over, "state": "held"}
+    )
+
+    assert [False, True] == [each.is_all for each in events]
+
+
+def use(used_bytes, *, is_all):
+    """What ``iod why``, ``iod show`` and ``iod node`` say of a job's use that is too much."""
+    made = job(1, state=JobState.RUNNING, scratch=ScratchRequest(size_bytes=GIB), shares=SHARES)
+    rig = Rig(State(MACHINE, TIERS))
+    rig.state.restore([made], JobId(9))
+    rig.step(
+        ev.ScratchUsed(
+            at_s=1.0,
+            job_id=JobId(1),
+            attempt=1,
+            used_bytes=used_bytes,
+            is_over=True,
+            is_all=is_all,
+        )
+    )
+    record = job_record(rig.job(), rig.state, 9.0, Path("/x"))
+    [row] = node_report(rig.state, "simulated", {}, {})["allocated"]
+    told = explain(rig.state, rig.controller.rules, rig.job(), 10.0).is_so
+    return told, dict(scratch_pairs(record))["Too much"], row["over"]
+
+
+@pytest.mark.parametrize(
+    ("used_bytes", "is_all", "words"),
+    [
+        (4 * GIB, True, "has 4 GiB in its scratch space and asked for 1 GiB"),
+        (4 * GIB, False, "has at least 4 GiB in its scratch space and asked for 1 GiB"),
+        (
+            0,
+            False,
+            (
+                "has at least 0 B in its scratch space and asked for 1 GiB; what else it has "
+                "cannot be measured: something may be mounted there"
+            ),
+        ),
+    ],
+)
+def test_a_use_that_was_not_measured_whole_is_told_as_at_least(used_bytes, is_all, words):
+    why_words, show, node = use(used_bytes, is_all=is_all)
+
+    assert f"it {words}" in why_words
+    assert words == show == node
 
 
 def test_a_keeper_of_before_has_made_nothing():

@@ -176,6 +176,30 @@ def test_a_disk_that_cannot_be_used_keeps_the_daemon_from_starting(disks):
     ]
 
 
+def test_space_that_others_take_is_warned_of_at_the_start_and_shown_at_the_disk(disks):
+    filler = disks[0] / "of-somebody-else"
+    filler.write_bytes(bytes(6 * MIB))
+    try:
+        with Tiered(disks, tables(disks)) as server:
+            server.start()
+            log, node = server.log.read_text(), server.says("node")
+            [first, second] = server.client.node()["disks"]
+            doctor = server.iod("--config", str(server.config), "doctor")[1]
+    finally:
+        filler.unlink()
+
+    [line] = [line for line in log.splitlines() if "others' files take" in line]
+    assert "WARNING event=warned" in line
+    assert f"tier fast: {disks[0]}: " in line
+    cost = "jobs are promised space that others' files take"
+    remedy = line.partition(f"{cost}; ")[2].rstrip('"')
+    assert remedy.startswith("remove them, or set capacity to what is left of ")
+    assert (cost in doctor, remedy in doctor) == (True, True)
+    assert "TAKEN BY OTHERS" in node
+    assert 5 * MIB < first["taken_by_others_bytes"] <= 7 * MIB
+    assert 0 == second["taken_by_others_bytes"]
+
+
 # -- how large -------------------------------------------------------------------------------------
 
 TOO_MUCH = 'head -c 5000000 /dev/zero > "$IOD_SCRATCH/f"; while [ ! -e gate ]; do sleep 0.05; done'

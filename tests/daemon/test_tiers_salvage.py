@@ -2,11 +2,12 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 from harness import until
-from scratching import both_disks, disks, needs_root
+from scratching import both_disks, disks, left, needs_root
 from tiering import _lasting_tiered, make_tiered, tables
 
 __all__ = ["_lasting_tiered", "both_disks", "disks", "make_tiered"]
@@ -123,6 +124,37 @@ def test_what_cannot_be_copied_out_still_is_kept_and_a_requeue_is_told(out):
     assert FILES["a"] == (path / "result").read_bytes()
     assert "COMPLETED" == server.end_of(job)["state"]
     server.await_nothing()
+
+
+def test_what_nobody_has_copied_goes_when_its_time_is_over_also_after_everybody_died(
+    make_tiered, disks
+):
+    server = make_tiered(text=tables(disks), scratch_keep="10 s")
+    (server.place / "out" / "result").mkdir(parents=True)
+    server.input(**FILES)
+    job = staged(server)
+    server.end_of(job)
+    kept_of(server, job)
+    until_s = server.job(job)["scratch"]["kept_until_s"]
+    shown, why = server.says("show", str(job)), server.says("why", str(job))
+    server.kill_both()
+    assert left(disks)
+    server.revive()
+    again_s = server.job(job)["scratch"]["kept_until_s"]
+    server.await_nothing()
+
+    [event] = [e for e in server.client.events(since_s=0.0, follow=False) if e["kind"] == "scratch"]
+    assert (job, "ScratchKeep") == (event["job_id"], event["reason"]["code"])
+    assert until_s <= event["at_s"] < until_s + 60.0
+    assert "nobody had it copied for 10 s" in server.says("events", "--kind", "scratch", str(job))
+    assert "Kept until" in shown
+    assert "then removed (scratch_keep)" in shown
+    assert "it is removed by itself (scratch_keep)" in why
+    assert until_s == again_s
+    assert time.time() >= until_s
+    for words in (server.says("show", str(job)), server.says("why", str(job))):
+        assert "nobody had it copied for 10 s (scratch_keep)" in words
+    assert "FAILED" == server.job(job)["state"]
 
 
 def test_without_an_output_there_is_nothing_to_copy(out):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from iodaemon.config.tier import DiskTable, TierTable
+from iodaemon.config.tier import DiskTable, TierTable, build_tiers
 from iodaemon.core.tier import DiskFacts
 from iodaemon.doctor.finding import Verdict
 from iodaemon.doctor.tier import examine_tiers, find_obstacle, judge_disks
@@ -40,6 +40,19 @@ def test_what_a_filesystem_has_for_itself_is_no_foreign_file():
 
     assert Verdict.OK is judged(**empty).verdict
     assert Verdict.LACKING is judged(**(empty | {"free_bytes": 9 * GIB})).verdict
+
+
+def built(allocated=0, **changes):
+    made = {"filesystem": "7", "total_bytes": 20 * GIB, "free_bytes": 15 * GIB, "kind": "ssd"}
+    fast, _ = build_tiers(TABLES, {"/a": DiskFacts(**(made | changes))}, {"/a": allocated})
+    return fast.disks[0].others_bytes
+
+
+def test_the_daemon_has_of_a_disk_what_the_examination_finds_lacking():
+    assert 0 == built()
+    assert 0 == built(free_bytes=2 * GIB, allocated=8 * GIB)
+    assert GIB == built(free_bytes=2 * GIB, allocated=7 * GIB)
+    assert build_tiers(TABLES, None)[0].disks[0].others_bytes is None
 
 
 def test_a_disk_that_is_meant_to_be_on_the_filesystem_of_root_is_ok():

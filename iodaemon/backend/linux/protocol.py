@@ -16,11 +16,11 @@ Verbs (VERSION 1):
     list {jobs: [[job, attempt], ...]}   -> {jobs: [{job, attempt, frozen, ...as start}]}
     tidy {job, attempt}                  -> {}; the cgroup of an ended job is removed
     retire {before_s, most}              -> {removed: N}; directories of jobs that ended before
-    scratch {job, attempt, known, free,  -> {state, because, used_bytes, files, is_all} of its
-             copy}                          directories on tier disks, once the state is another
-                                            than ``known``: held, over, removing, kept, copying,
-                                            removed; with ``free`` what is kept is removed, with
-                                            ``copy`` it is copied out before
+    scratch {job, attempt, known, free,  -> {state, because, is_result, used_bytes, files, is_all}
+             copy}                          of its directories on tier disks, once the state is
+                                            another than ``known``: held, over, removing, kept,
+                                            copying, removed; with ``free`` what is kept is
+                                            removed, with ``copy`` it is copied out before
     leave {}                             -> {jobs: N}; the keeper ends once no shim is alive
 """
 

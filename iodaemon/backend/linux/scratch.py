@@ -37,6 +37,11 @@ from iodaemon.backend.linux.scratch_tree import (
 from iodaemon.backend.linux.store import STORE, ElsewhereError, ScratchError, Store, explain
 from iodaemon.fault import reach
 
+
+class ResultError(KeptError):
+    """It has what was to be copied out, and was not."""
+
+
 Shares = list[dict[str, Any]]
 """Each with ``path`` of the disk, ``size`` in bytes, ``name`` of the directory, ``project``."""
 
@@ -107,13 +112,13 @@ def remove(directory: str, until_s: float) -> None:
     Of a disk that was replaced it is forgotten, once somebody said that it may go.
 
     Raises:
-        KeptError: not all can be removed.
+        KeptError: not all can be removed; ResultError: not all may be.
         UnfinishedError: the time is up.
     """
     path = os.path.join(directory, SCRATCH_FILE)
     record = read_json(path)
     if record is not None and _has_result(directory, record, until_s):
-        raise KeptError(_untold(record))
+        raise ResultError(_untold(record))
     if record is not None and not os.path.exists(os.path.join(directory, STATUS_FILE)):
         _refuse_company(directory, record)
     is_freed = os.path.exists(os.path.join(directory, FREED_FILE))
@@ -232,4 +237,4 @@ def measure(share: Message, until_s: float) -> tuple[Usage, int]:
     return usage, counted
 
 
-__all__ = ["KeptError", "ScratchError", "UnfinishedError", "Usage"]
+__all__ = ["KeptError", "ResultError", "ScratchError", "UnfinishedError", "Usage"]

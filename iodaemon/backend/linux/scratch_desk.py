@@ -221,7 +221,7 @@ class ScratchDesk:
         elif entry.wants_copy and record["output"] is not None:
             self._copy(key, entry)
         elif need := find_need(directory):
-            self._keep(key, entry, need)
+            self._keep(key, entry, need, is_result=True)
         elif self._sweep(key, entry):
             entry.due_s = time.monotonic() + _LOOK_S
         else:
@@ -297,7 +297,8 @@ class ScratchDesk:
         elif word.get("state") == "removed":
             self._set(key, entry, {**word, "because": ""})
         elif word.get("state") == "kept":
-            self._keep(key, entry, str(word["because"]))
+            is_result = bool(word.get("is_result"))
+            self._keep(key, entry, str(word["because"]), is_result=is_result)
         elif "error" in word:
             self._keep(key, entry, str(word["error"]))
 
@@ -313,7 +314,12 @@ class ScratchDesk:
         else:
             entry.due_s = 0.0
 
-    def _keep(self, key: str, entry: _Entry, because: str) -> None:
+    def _keep(
+        self, key: str, entry: _Entry, because: str, *, is_result: bool | None = None
+    ) -> None:
+        """``is_result``: it has what could not be copied out; None: as it was last known."""
+        if is_result is not None:
+            entry.report = {**entry.report, "is_result": is_result}
         entry.due_s = time.monotonic() + entry.retry_s
         entry.retry_s = min(2 * entry.retry_s, _LAST_RETRY_S)
         self._set(key, entry, {**entry.report, "state": "kept", "because": because})

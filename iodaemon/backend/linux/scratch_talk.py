@@ -104,10 +104,16 @@ class ScratchTalk:
             case "removed":
                 return ev.ScratchRemoved(**about)
             case "kept":
-                return ev.ScratchKept(**about, problem=str(report["because"]))
+                is_result, why = report.get("is_result"), str(report["because"])
+                return ev.ScratchKept(**about, problem=why, is_result=is_result)
             case "held" | "over" as state:
                 used = int(report.get("used_bytes") or 0)
-                ends, is_over = self.ends_over, state == "over"
-                return ev.ScratchUsed(**about, used_bytes=used, is_over=is_over, ends=ends)
+                return ev.ScratchUsed(
+                    **about,
+                    used_bytes=used,
+                    is_over=state == "over",
+                    ends=self.ends_over,
+                    is_all=bool(report.get("is_all", True)),
+                )
             case _:
                 return None

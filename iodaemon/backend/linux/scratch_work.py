@@ -29,14 +29,18 @@ _LONGEST_LOOK_S: Final = 10.0
 
 
 def remove(directory: str, line: int) -> None:
-    """Remove a job's directories, and say ``removed``, ``unfinished`` or ``kept`` and why."""
+    """Remove a job's directories, and say ``removed``, ``unfinished`` or ``kept`` and why.
+
+    ``is_result``: because they have what was to be copied out.
+    """
     reach("scratch.sweeping")
     try:
         scratch.remove(directory, time.monotonic() + TURN_S)
     except scratch.UnfinishedError:
-        word = {"state": "unfinished"}
+        word: Message = {"state": "unfinished"}
     except scratch.KeptError as error:
-        word = {"state": "kept", "because": str(error)}
+        is_result = isinstance(error, scratch.ResultError)
+        word = {"state": "kept", "because": str(error), "is_result": is_result}
     else:
         word = {"state": "removed"}
     tell(line, word)
