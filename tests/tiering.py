@@ -54,7 +54,7 @@ class Tiered(Server):
     def sent(self, *words, text=None):
         """The number of a job that was submitted by the command line."""
         script = () if text is None else ("--", "/bin/sh", "-c", text)
-        return int(self.says("submit", *words, *script).split()[-1])
+        return int(self.says("submit", *words, *script).splitlines()[0].split()[-1])
 
     def held(self, name, *words):
         """A job that begins, says where its space is, and lasts until its gate is open."""
