@@ -41,14 +41,7 @@ def place_of(disks):
 # -- the shim --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("make_tiered", "point"),
-    [
-        ("cgroup", "stage.copied"),
-        *(("signals", point) for point in ("stage.piece", "stage.copied", "stage.in_done")),
-    ],
-    indirect=["make_tiered"],
-)
+@pytest.mark.parametrize("point", ["stage.piece", "stage.copied", "stage.in_done"])
 def test_without_its_shim_no_job_begins_that_nobody_would_copy_out(make_tiered, disks, point):
     server = make_tiered(text=tables(disks))
     server.arm(point, number=signal.SIGSTOP)

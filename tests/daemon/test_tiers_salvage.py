@@ -61,11 +61,7 @@ def test_only_what_the_job_made_is_put_beside_what_is_there(out):
     assert_whole(path)
 
 
-@pytest.mark.parametrize(
-    ("make_tiered", "number"),
-    [("cgroup", signal.SIGTERM), ("signals", signal.SIGTERM), ("signals", signal.SIGKILL)],
-    indirect=["make_tiered"],
-)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_cancelled_copy_leaves_no_halves_and_can_be_had_later(out, number):
     server, path = out
     server.arm("stage.part", number=signal.SIGSTOP)
