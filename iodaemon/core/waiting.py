@@ -9,6 +9,7 @@ from iodaemon.core.allotting import NO_SPACE, candidates, could_ever_fit
 from iodaemon.core.controller import WALLTIME_GRACE_S
 from iodaemon.core.explanation import Explanation, count, duration, plain, text_of
 from iodaemon.core.job import Job, JobId, Reason
+from iodaemon.core.scratch import NOTHING_LEFT
 from iodaemon.core.size import told_bytes
 from iodaemon.core.state import State
 from iodaemon.core.stock import Stock
@@ -80,6 +81,8 @@ def _kept_by_its_past(job: Job, told: str) -> Explanation:
     if job.scratch_kept is None:
         return plain(job, is_so, "that is done; it goes by itself")
     removes = f"'iod scratch remove {job.id}'"
+    if job.scratch_kept.text.endswith(NOTHING_LEFT):
+        return plain(job, is_so, f"that has ended, or {removes}")
     if job.spec.scratch is not None and job.spec.scratch.output_path is not None:
         return plain(job, is_so, f"'iod scratch copy {job.id}', or {removes} once nobody needs it")
     return plain(job, is_so, f"{removes}, once nobody needs that any more")

@@ -39,6 +39,8 @@ from iodaemon.fault import reach
 
 _TRIFLE_BYTES: Final = 1 << 20
 """Of deleted files, for which nobody's space is withheld."""
+_NOTHING_LEFT: Final = "nothing else is left"
+"""By these last words it is known that there is nothing to copy (``core.scratch``)."""
 Shares = list[dict[str, Any]]
 """Each with ``path`` of the disk, ``size`` in bytes, ``name`` of the directory, ``project``."""
 
@@ -165,7 +167,7 @@ def _refuse_holders(record: Message) -> None:
     if held is not None and held.size_bytes > _TRIFLE_BYTES:
         what = f"deleted files of {' and '.join(paths)} are still open in process {held.pid}"
         takes = f"they take {held.size_bytes / (1 << 20):.0f} MiB of the disk until it ends"
-        raise KeptError(f"{what}; {takes}, and nothing else is left")
+        raise KeptError(f"{what}; {takes}, and {_NOTHING_LEFT}")
 
 
 def find_need(directory: str) -> str:
