@@ -272,6 +272,8 @@ def test_a_journal_of_an_earlier_version_gets_the_tables_it_lacks(start, tmp_pat
     db = sqlite3.connect(tmp_path / "journal.db")
     db.execute("DROP TABLE trace")
     db.execute("DROP TABLE forgotten")
+    db.execute("DROP INDEX job_holds")
+    db.execute("ALTER TABLE job DROP COLUMN holds")
     db.execute("UPDATE meta SET value = 1 WHERE key = 'schema'")
     db.commit()
     db.close()

@@ -41,7 +41,7 @@ def test_who_prints_too_much_is_ended_and_others_go_on(server):
 
     assert "FAILED" == ended["state"]
     assert "OutputMax" == ended["reason"]["code"]
-    assert "more than the 1.0 MiB of output_max" in ended["reason"]["text"]
+    assert "more than the 1 MiB of output_max" in ended["reason"]["text"]
     assert 15 == ended["signal"]
     assert MIB < (server.directory(job) / "output").stat().st_size <= 4_000_000  # it stays
     assert [("FAILED", 5)] == server.outcome(beside)

@@ -1,7 +1,9 @@
 """What an ended job left can be copied out later, and no halves of it stay in the output."""
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,7 +13,9 @@ from harness import find_state, marked, until
 from keeping import NOBODY
 from scratching import KEY, both_disks, disks, jobs, left, needs_root, share
 
+from iodaemon.backend.linux import salvage
 from iodaemon.backend.linux.lingering import find_lingering
+from iodaemon.backend.linux.manifest import is_at_work
 
 __all__ = ["both_disks", "disks", "jobs"]
 
@@ -65,6 +69,31 @@ def test_what_was_kept_is_copied_out_as_its_user_once_that_works_and_then_goes(j
     assert "mine" == (data / "out" / "link").read_text()
     assert NOBODY.pw_uid == (data / "out" / "x").stat().st_uid
     assert [] == left(jobs.disks)
+
+
+def test_who_hears_that_it_is_copied_finds_nobody_at_it_any_more(jobs, data):
+    """Else what removes it then would keep it, for it may still be copied."""
+    os.chown(data / "out", 0, 0)
+    jobs.run("echo x > $IOD_SCRATCH/x", staging=staging(data))
+    jobs.await_scratch("kept")
+    os.chown(data / "out", NOBODY.pw_uid, NOBODY.pw_gid)
+    directory = str(jobs.keeper.directory(1))
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        salvage.copy(directory, theirs.fileno())
+        theirs.recv(1)
+        os._exit(0)
+    with ours, theirs:
+        word, is_held = json.loads(ours.recv(65536)), is_at_work(directory, "out")
+        ours.send(b"x")
+        os.waitpid(pid, 0)
+    jobs.scratch(free=True)
+    last = jobs.await_scratch("removed")
+
+    assert "copied" == word["state"]
+    assert not is_held
+    assert "removed" == last["state"]
 
 
 def test_what_a_job_without_its_shim_has_made_can_be_copied_out(jobs, data):

@@ -473,7 +473,9 @@ class Hanging:
             (place / f"{number}.1" / "scratch.json").write_text(json.dumps(record))
         self._selector = selectors.DefaultSelector()
         directories = JobDirectories(str(place))
-        self.desk = ScratchDesk(directories, self._selector, self._fork, self._is_alive)
+        self.desk = ScratchDesk(
+            directories, self._selector, self._fork, self._is_alive, lambda _key: False
+        )
         self.desk.take_over(set())
 
     def _is_alive(self, key):

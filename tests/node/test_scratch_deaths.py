@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import selectors
 import signal
 import sys
 from pathlib import Path
@@ -14,6 +15,9 @@ from scratching import both_disks, disks, jobs, left, needs_root, share
 sys.path.insert(0, str(Path(__file__).parent / "campaign"))
 
 from points import SCRATCH_POINTS
+
+from iodaemon.backend.linux.directory import JobDirectories
+from iodaemon.backend.linux.scratch_desk import ScratchDesk
 
 __all__ = ["both_disks", "disks", "jobs"]
 
@@ -93,3 +97,70 @@ def test_a_death_at_any_step_leaves_no_directory_and_loses_no_result(jobs, data,
     assert not result.exists() or OUTPUT == result.read_bytes()  # a step may outlive its shim
     assert [] == left(jobs.disks)
     assert not (jobs.keeper.directory(1) / "scratch.json").exists()
+
+
+def test_the_directory_stays_until_a_first_process_without_a_session_yet_has_ended(jobs):
+    jobs.arm("job.forked", number=signal.SIGSTOP)
+    jobs.arm("scratch.made")
+    jobs.start("true", waits=False)
+    first = jobs.stopped_at("job.forked")
+    jobs.line.hear()  # the keeper knows of the shim's death, and has looked who is left
+    report = jobs.scratch()
+    there = left(jobs.disks)
+    os.kill(first, signal.SIGCONT)
+    jobs.await_scratch("removed")
+
+    assert "held" == report["state"]
+    assert 1 == len(there)
+    assert [] == left(jobs.disks)
+
+
+def test_what_is_removed_is_not_held_again_when_a_process_of_the_job_is_seen_late(tmp_path):
+    """No look at /proc is of one instant: who was missed may be seen by the next."""
+    is_left = False
+    with selectors.DefaultSelector() as selector:
+        desk = ScratchDesk(
+            JobDirectories(str(tmp_path)),
+            selector,
+            os.fork,
+            lambda _key: is_left,
+            lambda _key: False,
+        )
+        desk.expect("1.1", {"scratch": [{"path": "/disk", "size": 1}]})
+        desk.is_over("1.1")
+        desk.look()
+        is_left = True
+        told = []
+        desk.ask("1.1", None, "", told.append)
+
+    assert [{"state": "removed", "because": ""}] == told
+
+
+@pytest.mark.parametrize("when", ["while it runs", "after its end"])
+def test_the_end_of_a_shim_that_began_after_the_take_over_is_heard(jobs, when):
+    gate = jobs.keeper.root / "gate"
+    jobs.arm("shim.begun", number=signal.SIGSTOP)
+    jobs.start(f"until [ -e {gate} ]; do sleep 0.02; done", waits=False)
+    shim = jobs.stopped_at("shim.begun")
+    jobs.begin_again()
+    os.kill(shim, signal.SIGCONT)
+    until(lambda: left(jobs.disks), "a directory")
+    state = jobs.scratch()["state"] if when == "while it runs" else "held"
+    gate.touch()
+    jobs.keeper.status()
+
+    assert "held" == state
+    assert "removed" == jobs.await_scratch("removed")["state"]
+    assert [] == left(jobs.disks)
+
+
+def test_who_asks_about_a_job_without_directories_makes_the_keeper_watch_nothing(jobs):
+    gate = jobs.keeper.root / "gate"
+    jobs.start(f"until [ -e {gate} ]; do sleep 0.02; done", [])
+    report = jobs.scratch()
+    count = jobs.line.ask("leave")["jobs"]  # a service's keeper tells, and stays
+    gate.touch()
+    jobs.keeper.status()
+
+    assert "removed" == report["state"]
+    assert 1 == count

@@ -27,6 +27,7 @@ class Adopted:
         directories: JobDirectories,
         grip: Grip,
         on_over: Callable[[str], None],
+        is_own: Callable[[str], bool],
     ) -> None:
         """None yet.
 
@@ -35,11 +36,13 @@ class Adopted:
             directories: of the jobs.
             grip: the keeper's.
             on_over: the attempt is in no shim's hands any more.
+            is_own: whether a shim of this keeper's own serves the attempt.
         """
         self._selector = selector
         self._directories = directories
         self._grip = grip
         self._on_over = on_over
+        self._is_own = is_own
         self.keys: set[str] = set()
 
     def take_over(self) -> None:
@@ -48,15 +51,26 @@ class Adopted:
         The others' shims leave it to this keeper to thaw them.
         """
         for key in self._directories.unfinished():
-            shim = self._directories.find_shim(key)
-            pidfd = None if shim is None else open_pidfd(shim)
-            if pidfd is None:
+            if not self.take_up(key):
                 self._grip.lay_to_rest(key)
-                continue
-            self.keys.add(key)
-            self._grip.maybe_frozen.add(key)
-            self._selector.register(pidfd, selectors.EVENT_READ, self._on_exit_of(key, pidfd))
         self._grip.drop_empty(besides=self.keys)
+
+    def take_up(self, key: str) -> bool:
+        """Watch the shim of this attempt, also one that only began after the take-over.
+
+        Returns:
+            True where its end will be told; False: no other keeper's shim serves it.
+        """
+        if key in self.keys:
+            return True
+        shim = None if self._is_own(key) else self._directories.find_shim(key)
+        pidfd = None if shim is None else open_pidfd(shim)
+        if pidfd is None:
+            return False
+        self.keys.add(key)
+        self._grip.maybe_frozen.add(key)
+        self._selector.register(pidfd, selectors.EVENT_READ, self._on_exit_of(key, pidfd))
+        return True
 
     def _on_exit_of(self, key: str, pidfd: int) -> Callable[[], None]:
         def on_exit() -> None:

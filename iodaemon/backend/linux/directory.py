@@ -79,6 +79,11 @@ class JobDirectories:
             return None
         return Identity(record["main_pid"], record["main_start_ticks"], record["boot_id"])
 
+    def has_main(self, key: str) -> bool:
+        """True while the job's first process lives."""
+        main = self.find_main(key)
+        return main is not None and is_alive(main)
+
     def describe(self, key: str, claimant: Identity) -> Message:
         """What the directory says; an attempt nobody took up is given up for good.
 

@@ -108,7 +108,12 @@ class Grip:
         return count
 
     def has_processes(self, key: str) -> bool:
-        """True while one is known to be left of the attempt, also without a shim."""
+        """True while one is known to be left of the attempt, also without a shim.
+
+        Its first process may not have come to its own session or cgroup yet.
+        """
+        if self._directories.has_main(key):
+            return True
         return bool(self._freezer_of(key).pids(key, self._shim_pid(key)))
 
     def describe(self, job: int, attempt: int, claimant: Identity) -> Message:

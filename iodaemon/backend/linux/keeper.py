@@ -97,9 +97,11 @@ class Keeper:
             on_word=self._on_word,
             on_over=self._on_over,
         )
-        self._adopted = Adopted(self._selector, self._directories, self._grip, self._lay_to_rest)
+        self._adopted = Adopted(
+            self._selector, self._directories, self._grip, self._lay_to_rest, self._pool.has
+        )
         self._scratch = ScratchDesk(
-            self._directories, self._selector, self._fork_shim, self._is_left
+            self._directories, self._selector, self._fork_shim, self._is_left, self._adopted.take_up
         )
         self._starting: dict[str, list[_Asked]] = {}
         self._kills, self._lists, self._freezes = list[_Asked](), list[_Asked](), list[_Asked]()

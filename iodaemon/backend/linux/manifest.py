@@ -68,6 +68,10 @@ class Manifest:
                 self._take(line)
         self._is_cut = bool(data)
 
+    def close(self) -> None:
+        """Nothing more is noted; another process may go on with the step."""
+        os.close(self._fd)
+
     def add(self, *copied: Copied) -> None:
         """Note them, in one write.
 

@@ -71,6 +71,10 @@ class Pool:
         """How many serve a job."""
         return sum(member.key is not None for member in self._members.values())
 
+    def has(self, key: str) -> bool:
+        """True while one of them serves this attempt."""
+        return any(member.key == key for member in self._members.values())
+
     def serve(self, key: str, launch: Message) -> None:
         """Have the job served.
 

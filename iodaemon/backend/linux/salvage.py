@@ -34,15 +34,18 @@ def copy(directory: str, line: int) -> None:
         if select.select([line], [], [], 0)[0]:
             raise SalvageError("the keeper is gone")
 
+    word = {"state": "copied"}
+    books: list[Manifest] = []
     try:
         books = _become_the_user(directory, record)
         stage.copy_out(*_ends(record), *books, go_on)
     except (OSError, launching.LaunchError, stage.StageError, SalvageError) as error:
         path, where = record["output"]["path"], scratch.whereabouts(record)
         because = f"it was not copied to {path}: {error}; {where}"
-        tell(line, {"state": "kept", "because": because})
-    else:
-        tell(line, {"state": "copied"})
+        word = {"state": "kept", "because": because}
+    for book in books:  # who hears the word finds nobody at work
+        book.close()
+    tell(line, word)
 
 
 def sweep(directory: str, _line: int) -> None:

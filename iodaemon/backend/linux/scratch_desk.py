@@ -65,6 +65,7 @@ class ScratchDesk:
         selector: selectors.BaseSelector,
         fork: Callable[[], int],
         is_alive: Callable[[str], bool],
+        take_up: Callable[[str], bool],
     ) -> None:
         """Nothing is known yet.
 
@@ -73,11 +74,13 @@ class ScratchDesk:
             selector: the keeper's.
             fork: as ``os.fork``, where shims belong.
             is_alive: whether a process of this attempt, or its shim, is left.
+            take_up: whether an earlier keeper's shim serves this attempt; then ``is_over`` comes.
         """
         self._directories = directories
         self._selector = selector
         self._fork = fork
         self._is_alive = is_alive
+        self._take_up = take_up
         self._entries: dict[str, _Entry] = {}
 
     @property
@@ -133,10 +136,16 @@ class ScratchDesk:
             entry.asked.append((client, known, answer))
 
     def _find(self, key: str) -> _Entry | None:
-        """Also what an earlier keeper's shim had not yet written down at the take-over."""
-        if key not in self._entries and (self._directories.has_scratch(key) or self._is_alive(key)):
-            self._entries[key] = _Entry(is_live=True)
-            self.has_begun(key)
+        """Also what an earlier keeper's shim had not yet written down at the take-over.
+
+        It lives only where the end of a shim will be heard. Processes without a shim make no
+        directories, and of their end nobody tells.
+        """
+        if key not in self._entries:
+            is_live = self._take_up(key)
+            if is_live or self._directories.has_scratch(key):
+                self._entries[key] = _Entry(is_live=is_live)
+                self.has_begun(key)
         return self._entries.get(key)
 
     def forget_client(self, client: object) -> None:
