@@ -11,10 +11,10 @@ DiskId = NewType("DiskId", str)
 """Unique among all disks of a storage."""
 COPYING: Final = "ScratchCopying"
 """The word for what is kept of an ended job while it is copied out once more."""
-NOTHING_LEFT: Final = "nothing else is left"
-"""The last words of a keeper on space where all is removed and some is open still."""
 Fallback = Literal["slow", "wait", "fail"]
 """What becomes of a request that no disk can hold now: the slowest tier, later, or its end."""
+NOTHING_LEFT: Final = "nothing else is left"
+"""The last words of a keeper on space where all is removed and some is open still."""
 
 
 class ScratchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

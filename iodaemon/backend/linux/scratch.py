@@ -37,12 +37,12 @@ from iodaemon.backend.linux.scratch_tree import (
 from iodaemon.backend.linux.store import STORE, ElsewhereError, ScratchError, Store, explain
 from iodaemon.fault import reach
 
+Shares = list[dict[str, Any]]
+"""Each with ``path`` of the disk, ``size`` in bytes, ``name`` of the directory, ``project``."""
 _TRIFLE_BYTES: Final = 1 << 20
 """Of deleted files, for which nobody's space is withheld."""
 _NOTHING_LEFT: Final = "nothing else is left"
 """By these last words it is known that there is nothing to copy (``core.scratch``)."""
-Shares = list[dict[str, Any]]
-"""Each with ``path`` of the disk, ``size`` in bytes, ``name`` of the directory, ``project``."""
 
 
 def plan(key: str, asked: Shares) -> Shares:
