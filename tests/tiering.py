@@ -4,9 +4,11 @@ import subprocess
 import sys
 
 import pytest
-from harness import Server, find_state, marked, until
+from harness import Server, cgroup_trees, find_state, marked, possible, until
 from scratching import left
 
+either_means = pytest.mark.parametrize("make_tiered", ["cgroup", "signals"], indirect=True)
+"""For tests that hold by either means; all others have signals."""
 SLOW = '[tier.slow]\nbandwidth = "50 MB/s"\n'
 
 
@@ -23,11 +25,12 @@ class Tiered(Server):
     Args:
         disks: of ``two_disks``.
         text: further tables of the configuration.
+        means: as of a ``Server``.
         settings: further lines of it.
     """
 
-    def __init__(self, disks, text, **settings):
-        super().__init__("signals", has_faults=True, **settings)
+    def __init__(self, disks, text, *, means="signals", **settings):
+        super().__init__(means, has_faults=True, **settings)
         self.disks = disks
         with open(self.config, "a") as file:
             file.write(text)
@@ -54,7 +57,7 @@ class Tiered(Server):
     def sent(self, *words, text=None):
         """The number of a job that was submitted by the command line."""
         script = () if text is None else ("--", "/bin/sh", "-c", text)
-        return int(self.says("submit", *words, *script).split()[-1])
+        return int(self.says("submit", *words, *script).splitlines()[0].split()[-1])
 
     def held(self, name, *words):
         """A job that begins, says where its space is, and lasts until its gate is open."""
@@ -123,15 +126,18 @@ def _lasting_tiered():
 
 
 @pytest.fixture
-def make_tiered(_lasting_tiered, disks):
+def make_tiered(request, _lasting_tiered, disks):
     """Gives servers with tiers on the two disks, which tests of a module share."""
+    means = possible(getattr(request, "param", "signals"))
     used = []
 
     def make(*, text=None, **settings):
         text = tables(disks, split="4 MiB") if text is None else text
-        key = (text, repr(settings))
+        key = (means, text, repr(settings))
         if key not in _lasting_tiered:
-            _lasting_tiered[key] = Tiered(disks, text, **settings).__enter__().start()
+            server = Tiered(disks, text, means=means, **settings)
+            _lasting_tiered[key] = server.__enter__().start()
+            assert (means == "cgroup") == bool(cgroup_trees(server.state))
         used.append(key)
         return _lasting_tiered[key].new_page()
 

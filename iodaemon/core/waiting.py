@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from iodaemon.core.allotting import NO_SPACE, candidates
+from iodaemon.core.allotting import NO_SPACE, candidates, could_ever_fit
 from iodaemon.core.controller import WALLTIME_GRACE_S
 from iodaemon.core.explanation import Explanation, count, duration, plain, text_of
 from iodaemon.core.job import Job, JobId, Reason
+from iodaemon.core.scratch import NOTHING_LEFT
 from iodaemon.core.size import told_bytes
 from iodaemon.core.state import State
+from iodaemon.core.stock import Stock
 from iodaemon.core.tier import Tier
 from iodaemon.core.unready import why_never, why_not_ready
 
@@ -63,6 +65,8 @@ def _in_the_queue(state: State, job: Job, now_s: float, account: str) -> Explana
         until = room + _held_by(state) if is_room else f"that is over and {room}"
         until += _promised(state, job, now_s)
         return plain(job, f"waits: {account or reason.text}", until)
+    if job.spec.scratch is not None:
+        room += ", and so is its space"
     if account:
         return plain(job, account, f"its turn has come and {room}")
     if ahead:
@@ -77,6 +81,8 @@ def _kept_by_its_past(state: State, job: Job, now_s: float, told: str) -> Explan
     if job.scratch_kept is None:
         return plain(job, is_so, "that is done; it goes by itself")
     removes = f"'iod scratch remove {job.id}'"
+    if job.scratch_kept.text.endswith(NOTHING_LEFT):
+        return plain(job, is_so, f"that has ended, or {removes}")
     ends = removed_in(state, job, now_s)
     if job.spec.scratch is not None and job.spec.scratch.output_path is not None:
         until = f"'iod scratch copy {job.id}', or {removes} once nobody needs it"
@@ -94,8 +100,7 @@ def removed_in(state: State, job: Job, now_s: float) -> str:
 
 def space_until(state: State, job: Job, now_s: float) -> str:
     """What would have to be given back for the job to find space, and who has it."""
-    request = job.spec.scratch
-    asked = [] if request is None else candidates(state.stock.tiers, request)
+    asked = _wanted(state.stock, job)
     names = {tier.name for tier in asked if tier.storage is not None}
     held: dict[JobId, int] = {}
     for job_id, shares in state.stock.holders.items():
@@ -110,6 +115,17 @@ def space_until(state: State, job: Job, now_s: float) -> str:
     shown = ", ".join(told)
     rest = len(most) - _MOST
     return f"{until}: {shown}" + (f", {count(rest, 'other job')} the rest" if rest > 0 else "")
+
+
+def _wanted(stock: Stock, job: Job) -> list[Tier]:
+    """The tiers of which it may get space; those that could never hold it left out."""
+    request = job.spec.scratch
+    if request is None:
+        return []
+    if request.tier is not None or not stock.any_tier:
+        return candidates(stock.tiers, request)
+    size = request.size_bytes
+    return [t for t in stock.tiers if t.storage is not None and could_ever_fit(t, size)]
 
 
 def _tiers(asked: Sequence[Tier]) -> str:
@@ -134,6 +150,8 @@ def _promised(state: State, job: Job, now_s: float) -> str:
     if promised_s is None:
         return ""
     left = duration(promised_s - now_s)
+    if state.stock.any_tier:  # on a faster tier they are expected to need less than that
+        return f"; promised in {left}, by when those that run are expected to end"
     told = f"; promised in {left} at the latest, by the walltimes of those that run"
     return f"{told}; one that does not end when asked is killed {duration(WALLTIME_GRACE_S)} later"
 

@@ -13,7 +13,7 @@ from iodaemon.core.explanation import Explanation, duration, plain, text_of
 from iodaemon.core.job import Job, JobState, Phase
 from iodaemon.core.phase import wait_ends_s
 from iodaemon.core.rule import Rules, TakingTurns
-from iodaemon.core.scratch import COPYING
+from iodaemon.core.scratch import COPYING, NOTHING_LEFT
 from iodaemon.core.shadow import Shadow
 from iodaemon.core.state import TURN, State
 from iodaemon.core.waiting import removed_in, why_it_waits
@@ -281,6 +281,9 @@ def _left(state: State, job: Job, now_s: float) -> str:
     if job.scratch_kept.code == COPYING:
         return f"; what it left is being copied to {_output_of(job)}"
     why, where = job.scratch_kept.text, ""
+    if why.endswith(NOTHING_LEFT):
+        again = f"'iod scratch remove {job.id}' gives it back all the same"
+        return f"; its scratch space is taken: {why}; {again}"
     if not all(share.disk in why for share in job.shares):
         names = (f"{share.disk}/.iodaemon/{job.id}-{job.attempt}-*" for share in job.shares)
         where = f" {' and '.join(names)}"

@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from harness import marked, until
+from harness import find_state, marked, until
 
 pytestmark = pytest.mark.node
 
@@ -48,6 +48,16 @@ def test_a_job_that_does_not_listen_is_killed_after_the_grace_time(shared):
 def test_a_suspended_job_hears_the_request_and_runs_on_to_obey_it(shared):
     job = begun(shared, TRAP)
     shared.suspend(job)
+    answer = shared.client.cancel(job, grace_s=20)
+
+    assert ["CANCELLED", 9] == [answer["job"]["state"], answer["job"]["exit_code"]]
+    assert shared.lines() == ["trapped"]
+
+
+def test_a_job_that_stopped_itself_hears_the_request(shared):
+    job = begun(shared, TRAP.replace("while", "kill -STOP $$; while"))
+    main = shared.shim_of(job)["main_pid"]
+    until(lambda: find_state(main) == "T", "a stop of the job")
     answer = shared.client.cancel(job, grace_s=20)
 
     assert ["CANCELLED", 9] == [answer["job"]["state"], answer["job"]["exit_code"]]

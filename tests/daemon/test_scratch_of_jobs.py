@@ -312,6 +312,27 @@ def test_who_waits_for_space_is_told_who_has_it():
     ) == why(waiting, runs, ended, kept)
 
 
+def test_who_leaves_the_tier_to_the_rule_is_told_who_has_space_that_would_do():
+    """Promised by what is expected: a rule that chooses does not go by walltimes alone."""
+    state = State(MACHINE, (TIERS[0], tier("mid", 50 * GIB), TIERS[1]))
+    state.let_choose(any_tier=True)
+    waiting = job(9, scratch=ScratchRequest(size_bytes=40 * GIB))
+    behind = job(10, scratch=ScratchRequest(size_bytes=40 * GIB))
+    share = Share(tier=TierName("mid"), disk=DiskId("/mid"), size_bytes=30 * GIB)
+    for each in (job(1, state=JobState.RUNNING, shares=(share,)), waiting, behind):
+        state.add(each)
+    state.reasons[waiting.id] = reason("Storage", "needs 40 GiB on tier mid; 20 GiB are free")
+    state.reservations[waiting.id] = 70.0
+
+    assert (
+        "space of tier fast or tier mid is given back: job 1 has 30 GiB; promised in 60 s, "
+        "by when those that run are expected to end"
+    ) == explain(state, None, waiting, 10.0).until
+    assert ("its turn has come and 1 CPU of one socket is free, and so is its space") == explain(
+        state, None, behind, 10.0, account="waits behind job 9"
+    ).until
+
+
 def test_what_an_ended_job_has_left_is_told():
     ended = job(2, state=JobState.COMPLETED, shares=SHARES, attempt=1)
     kept = msgspec.structs.replace(ended, scratch_kept=reason("ScratchKept", "disk full"))

@@ -12,13 +12,19 @@ import pytest
 from harness import until
 from mounting import mount
 from scratching import MIB, both_disks, disks, left, needs_root
-from tiering import SLOW, Tiered, _lasting_tiered, make_tiered, tables
+from tiering import SLOW, Tiered, _lasting_tiered, either_means, make_tiered, tables
 
 __all__ = ["_lasting_tiered", "both_disks", "disks", "make_tiered"]
 
 pytestmark = [pytest.mark.node, needs_root]
 
 VICTIMS = ("kill", "kill_keeper", "kill_both")
+any_victim = pytest.mark.parametrize(
+    ("make_tiered", "victim"),
+    [("cgroup", "kill_keeper"), *(("signals", victim) for victim in VICTIMS)],
+    indirect=["make_tiered"],
+)
+"""A keeper's death matters most: the next one finds the cgroups again."""
 
 
 def strike(server, victim):
@@ -30,6 +36,7 @@ def strike(server, victim):
 # -- placing ---------------------------------------------------------------------------------------
 
 
+@either_means
 def test_space_is_placed_split_shown_waited_for_and_given_back(make_tiered, disks):
     server = make_tiered()
     small = server.held("small", "--scratch", "3M")
@@ -60,7 +67,7 @@ def test_space_is_placed_split_shown_waited_for_and_given_back(make_tiered, disk
     assert "given back" in server.says("show", str(large))
 
 
-@pytest.mark.parametrize("victim", VICTIMS)
+@any_victim
 def test_space_outlives_whoever_is_killed_and_goes_with_its_job(make_tiered, victim):
     server = make_tiered()
     job = server.held("a", "--scratch", "12M")
@@ -76,6 +83,7 @@ def test_space_outlives_whoever_is_killed_and_goes_with_its_job(make_tiered, vic
     server.await_nothing()
 
 
+@either_means
 def test_space_goes_with_its_job_also_where_that_loses_its_shim(make_tiered):
     server = make_tiered()
     job = server.held("a", "--scratch", "12M")
@@ -205,6 +213,7 @@ def test_space_that_others_take_is_warned_of_at_the_start_and_shown_at_the_disk(
 TOO_MUCH = 'head -c 5000000 /dev/zero > "$IOD_SCRATCH/f"; while [ ! -e gate ]; do sleep 0.05; done'
 
 
+@either_means
 def test_who_has_more_than_it_asked_for_is_shown_with_it(make_tiered):
     server = make_tiered()
     job = server.sent("--scratch", "2M", text=TOO_MUCH)
@@ -217,6 +226,7 @@ def test_who_has_more_than_it_asked_for_is_shown_with_it(make_tiered):
     server.await_nothing()
 
 
+@either_means
 def test_who_has_more_than_it_asked_for_is_ended_where_that_is_configured(make_tiered):
     server = make_tiered(scratch_over="end")
     job = server.sent("--scratch", "2M", text=TOO_MUCH)
@@ -244,6 +254,7 @@ def came_out(server):
     return {path.name: path.read_bytes() for path in (server.place / "out").iterdir()}
 
 
+@either_means
 def test_data_is_copied_in_and_out_and_charged_by_what_was_copied(make_tiered, disks):
     server = make_tiered(text=tables(disks, slow=SLOW.replace("50 MB/s", "1 MB/s")))
     job = staged(server)
@@ -265,7 +276,7 @@ def test_data_is_copied_in_and_out_and_charged_by_what_was_copied(make_tiered, d
 
 
 @pytest.mark.parametrize("point", ["stage.copied", "stage.part"])
-@pytest.mark.parametrize("victim", VICTIMS)
+@any_victim
 def test_copying_goes_on_while_daemon_and_keeper_are_killed(make_tiered, disks, victim, point):
     server = make_tiered(text=tables(disks))
     server.arm(point, number=signal.SIGSTOP)
@@ -283,6 +294,7 @@ def test_copying_goes_on_while_daemon_and_keeper_are_killed(make_tiered, disks, 
     server.await_nothing()
 
 
+@either_means
 def test_a_result_whose_shim_is_killed_is_kept_until_it_is_removed(make_tiered, disks):
     server = make_tiered(text=tables(disks))
     server.arm("stage.part", number=signal.SIGSTOP)
@@ -312,6 +324,21 @@ def fails_at_copying_in(server, job, words):
         assert word in ended["reason"]["text"]
     assert [] == server.lines()
     assert not (server.place / "out").exists()
+    server.await_nothing()
+
+
+@either_means
+def test_a_job_that_is_cancelled_while_its_input_is_copied_leaves_nothing(make_tiered, disks):
+    server = make_tiered(text=tables(disks))
+    server.arm("stage.copied", number=signal.SIGSTOP)
+    job = staged(server)
+    server.stopped_at("stage.copied")
+    server.says("cancel", str(job))
+
+    assert "CANCELLED" == server.end_of(job)["state"]
+    assert [] == server.lines()
+    assert not (server.place / "out").exists()
+    assert FILES == {path.name: path.read_bytes() for path in (server.place / "in").iterdir()}
     server.await_nothing()
 
 

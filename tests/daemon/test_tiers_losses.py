@@ -116,6 +116,35 @@ def test_space_on_a_disk_that_is_unmounted_is_taken_until_it_is_back(make_tiered
     server.await_nothing()
 
 
+def test_space_of_deleted_files_that_somebody_has_open_is_taken_until_they_are_closed(
+    make_tiered, disks
+):
+    server = make_tiered(text=tables(disks[:1]))
+    job = server.held("a", "--scratch", "8M")
+    path = Path(server.paths("a")[0], "log")
+    path.write_bytes(b"x" * 3_000_000)
+    with path.open("rb"):
+        server.open_gate("a")
+        ended = server.outcome(job)
+        said = kept_of(server, job)
+        late = server.sent("--scratch", "8M", text="true")
+        server.await_state(late, "PENDING")
+        why, until_then = server.says("why", str(job)), server.says("why", str(late))
+        taken = server.taken()
+        server.client.requeue(job)
+        again = server.says("why", str(job))
+    server.says("scratch", "remove", str(job))
+
+    assert [("COMPLETED", 0)] == ended
+    assert f"still open in process {os.getpid()}; they take 3 MiB of the disk until it ends" in said
+    assert f"{said}; 'iod scratch remove {job}' gives it back all the same" in why
+    assert f"that has ended, or 'iod scratch remove {job}'" in again
+    assert f"job {job} has 8 MiB (ended, kept until 'iod scratch remove {job}')" in until_then
+    assert {job: 8 * MIB} == taken
+    assert [("COMPLETED", 0)] * 2 == server.outcome(late, job)
+    server.await_nothing()
+
+
 # -- the machine -----------------------------------------------------------------------------------
 
 

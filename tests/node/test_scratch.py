@@ -5,6 +5,7 @@ import json
 import math
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from scratching import (
     share,
 )
 
+from iodaemon.backend.linux import scratch
+from iodaemon.backend.linux.protocol import FREED_FILE, SCRATCH_FILE, STATUS_FILE
 from iodaemon.backend.linux.scratch_tree import has_unknown
 
 __all__ = ["both_disks", "disks", "jobs", "means", "own_jobs"]
@@ -103,6 +106,39 @@ def test_it_stays_while_a_process_of_the_job_is_left(jobs, gate):
 
     assert "held" == held
     assert "f\n" == jobs.output()
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["it ends", "its user says so"])
+def test_what_is_deleted_and_open_elsewhere_takes_space_until_then(disks, tmp_path, ends):
+    """Who has it open is a process of the same user's that never was the job's."""
+    shares = scratch.plan("1.1", [share(disks[0])])
+    scratch.make(str(tmp_path), shares, os.geteuid(), None)
+    (tmp_path / STATUS_FILE).write_text("{}")
+    [place] = map(Path, scratch.paths_of(shares))
+    (place / "f").write_bytes(b"x" * 3_000_000)
+    (place / "trifle").write_bytes(b"x" * 1000)
+    sleeper = ["/bin/sleep", "60"]
+    with (place / "f").open() as large, (place / "trifle").open() as small:
+        holder = subprocess.Popen(sleeper, stdin=large)
+        other = subprocess.Popen(sleeper, stdin=small, cwd=place)
+    try:
+        with pytest.raises(scratch.KeptError) as kept:
+            scratch.remove(str(tmp_path), math.inf)
+        there = left(disks)
+        if ends:
+            holder.kill()
+            holder.wait()
+        else:
+            (tmp_path / FREED_FILE).touch()
+        scratch.remove(str(tmp_path), math.inf)
+    finally:
+        for process in (holder, other):
+            process.kill()
+            process.wait()
+
+    assert [] == there
+    assert f"are still open in process {holder.pid}; they take 3 MiB" in str(kept.value)
+    assert not (tmp_path / SCRATCH_FILE).exists()
 
 
 def test_who_waits_is_told_when_it_is_gone(jobs, gate):

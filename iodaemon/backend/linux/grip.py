@@ -89,7 +89,10 @@ class Grip:
         return [] if main is None else [pid for pid in survivors_of(main) if pid not in inside]
 
     def kill(self, key: str, number: signal.Signals) -> int:
-        """SIGTERM and friends go to each process, then all run on to receive them; how many."""
+        """SIGTERM and friends go to each process, then all run on to receive them; how many.
+
+        All: also who was stopped by the job itself, or by a person, and would hear nothing.
+        """
         freezer, shim_pid = self._freezer_of(key), self._shim_pid(key)
         try:
             if number is signal.SIGKILL:
@@ -97,6 +100,8 @@ class Grip:
                 freezer.kill(key, shim_pid)
             else:
                 count = send(lambda: freezer.pids(key, shim_pid), number)
+                if freezer.name == "cgroup":  # by signals, all are let go anyway
+                    send(lambda: freezer.pids(key, shim_pid), signal.SIGCONT)
             count += self._tell_left_behind(key, freezer, shim_pid, number)
         finally:
             self.thaw(key)

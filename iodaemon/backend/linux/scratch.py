@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any
+from typing import Any, Final
 
 from iodaemon.backend.linux import quota
-from iodaemon.backend.linux.lingering import find_lingering
+from iodaemon.backend.linux.lingering import find_held, find_lingering
 from iodaemon.backend.linux.manifest import is_at_work, is_whole, read_manifest
 from iodaemon.backend.linux.process import read_boot_id
 from iodaemon.backend.linux.protocol import (
@@ -44,6 +44,10 @@ class ResultError(KeptError):
 
 Shares = list[dict[str, Any]]
 """Each with ``path`` of the disk, ``size`` in bytes, ``name`` of the directory, ``project``."""
+_TRIFLE_BYTES: Final = 1 << 20
+"""Of deleted files, for which nobody's space is withheld."""
+_NOTHING_LEFT: Final = "nothing else is left"
+"""By these last words it is known that there is nothing to copy (``core.scratch``)."""
 
 
 def plan(key: str, asked: Shares) -> Shares:
@@ -135,6 +139,8 @@ def remove(directory: str, until_s: float) -> None:
             problems.append(f"{paths_of([share])[0]}: {explain(error)}")
     if problems:
         raise KeptError("; ".join(problems))
+    if record is not None and not is_freed:
+        _refuse_holders(record)
     reach("scratch.removed")
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
@@ -153,6 +159,20 @@ def _refuse_company(directory: str, record: Message) -> None:
     if (pid := find_lingering(paths)) is not None:
         whose = f"process {pid} still uses {' and '.join(paths)}"
         raise KeptError(f"its shim was killed, and {whose}; it goes when that has ended")
+
+
+def _refuse_holders(record: Message) -> None:
+    """What was removed takes space for as long as somebody has it open.
+
+    Raises:
+        KeptError: somebody has.
+    """
+    paths = paths_of(record["shares"])
+    held = find_held(paths, {int(record["uid"]), 0})
+    if held is not None and held.size_bytes > _TRIFLE_BYTES:
+        what = f"deleted files of {' and '.join(paths)} are still open in process {held.pid}"
+        takes = f"they take {held.size_bytes / (1 << 20):.0f} MiB of the disk until it ends"
+        raise KeptError(f"{what}; {takes}, and {_NOTHING_LEFT}")
 
 
 def find_need(directory: str) -> str:
