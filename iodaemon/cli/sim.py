@@ -16,6 +16,7 @@ from iodaemon.cli.failure import ExitCode, UsageError
 from iodaemon.cli.option import OFF, Word, Words, argument, option
 from iodaemon.cli.output import Column
 from iodaemon.cli.session import Session
+from iodaemon.cli.sim_outcome import outcome_lines
 from iodaemon.cli.sim_storage import simulate_storage
 from iodaemon.errors import IodaemonError, RequestError
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from iodaemon.simulator.catalogue import ExperimentFile, Trial
     from iodaemon.simulator.conduct import Outcome
-    from iodaemon.simulator.experiment import Figure
+    from iodaemon.simulator.pool import Pool
 
 app = new_app()
 experiments = new_app(help="Experiments: list, run, plot, report.")
@@ -38,8 +39,6 @@ _LIST_COLUMNS: Final = (
     Column("TITLE"),
     Column("SOURCE"),
 )
-_QUANTITY_MIN: Final = 24
-"""Characters that a quantity is not cut below, however narrow the terminal."""
 _SEEDS_MAX: Final = 10_000
 
 Names = Annotated[Words, argument("NAME|FILE")]
@@ -122,22 +121,25 @@ def run_experiments(
         raise UsageError("name experiments, or give --all: 'iod sim list' shows them")
     if folder is not None and (every or len(names or ()) > 1):
         raise UsageError("--output takes the results of one experiment: name one alone")
+    from iodaemon.simulator.pool import Pool
+
     session: Session = ctx.obj
     processes, numbers = _parse_jobs(jobs), _parse_seeds(seeds)
     files = _load_all() if every else [_load(name) for name in names or ()]
     worst = ExitCode.OK
-    for file in files:
-        try:
-            trial = _prepare(file, quick, numbers, policy or (), settings or ())
-            outcome = _run(trial, processes, folder, as_json)
-        except IodaemonError as error:
-            if len(files) == 1 or session.debug:
-                raise
-            output.say(f"{file.experiment.name}: {failure.line(error)}")
-            worst = ExitCode.REFUSED
-            continue
-        if strict and any(result.verdict == "miss" for result in outcome.results):
-            worst = ExitCode.REFUSED
+    with Pool(processes) as pool:
+        for file in files:
+            try:
+                trial = _prepare(file, quick, numbers, policy or (), settings or ())
+                outcome = _run(trial, pool, folder, as_json)
+            except IodaemonError as error:
+                if len(files) == 1 or session.debug:
+                    raise
+                output.say(f"{file.experiment.name}: {failure.line(error)}")
+                worst = ExitCode.REFUSED
+                continue
+            if strict and any(result.verdict == "miss" for result in outcome.results):
+                worst = ExitCode.REFUSED
     return worst
 
 
@@ -152,13 +154,16 @@ def plot_experiment(name: Name = None, quick: Quick = OFF, folder: Folder = None
         raise UsageError("name an experiment: 'iod sim list' shows them")
     from iodaemon.simulator.catalogue import prepare
     from iodaemon.simulator.conduct import kept_figures, misfits
+    from iodaemon.simulator.draw import draw_all
+    from iodaemon.simulator.pool import Pool, usable_cores
 
     file = _load(name)
     trial = prepare(file, is_quick=quick)
     place = _place(trial, folder)
     if others := misfits(trial, place):
         output.say(f"the rows in {place} are not what {file.path} says now: {'; '.join(others)}")
-    drawn = _draw(kept_figures(file, place), place)
+    with Pool(usable_cores()) as pool:
+        drawn = draw_all(kept_figures(file, place), place, pool=pool)
     print("\n".join(map(str, drawn)))
     return 0
 
@@ -251,13 +256,14 @@ def _prepare(
 
 def _run(
     trial: Trial,
-    processes: int,
+    pool: Pool,
     output_folder: str | None,
     as_json: bool,  # noqa: FBT001
 ) -> Outcome:
     from iodaemon.cli.progress import Progress
     from iodaemon.simulator import archive, report
     from iodaemon.simulator.conduct import conduct
+    from iodaemon.simulator.draw import draw_all
 
     experiment = trial.experiment
     place = _place(trial, output_folder)
@@ -269,7 +275,7 @@ def _run(
                 output.say(f"the results in {place} will be replaced: {'; '.join(others)}")
             progress(done, total)
 
-        outcome = conduct(trial, place, processes=processes, on_done=on_done)
+        outcome = conduct(trial, place, pool=pool, on_done=on_done)
     for remark in outcome.remarks:
         output.say(remark)
     if as_json:
@@ -277,61 +283,12 @@ def _run(
     else:
         print("\n".join(outcome_lines(trial, outcome)))
     try:
-        drawn = len(_draw(outcome.figures, place))
+        drawn = len(draw_all(outcome.figures, place, pool=pool))
     except RequestError as error:
         output.say(str(error))
         drawn = 0
     output.say(f"{_took(outcome)}; rows and {drawn // 2} figures are in {place}")
     return outcome
-
-
-def outcome_lines(trial: Trial, outcome: Outcome) -> list[str]:
-    """The title, the results, the study's own table, notes, choices."""
-    from iodaemon.simulator import report
-
-    experiment = trial.experiment
-    lines = [f"{experiment.title} ({experiment.source})"]
-    if experiment.targets or not outcome.summary:
-        lines += ["", *_result_lines([report.cells(result) for result in outcome.results])]
-        lines += ["", f"{report.tally(outcome.results)}"]
-        lines += report.left_out(experiment, outcome.results)
-        lines += report.notes(experiment, outcome.results)
-    if outcome.summary:
-        columns = [key for key in outcome.summary[0] if key != "kind"]
-        rows = [[report.number_words(row[key]) for key in columns] for row in outcome.summary]
-        titles = [
-            Column(key.replace("_", " ").upper(), is_number=not isinstance(value, str))
-            for key, value in outcome.summary[0].items()
-            if key != "kind"
-        ]
-        lines += ["", *output.table(titles, rows)]
-    if experiment.choices:
-        lines += ["", "Where the source is silent, and in [] the parameter to choose otherwise:"]
-        lines += [f"- {report.choice_words(choice)}" for choice in experiment.choices]
-    return lines
-
-
-def _result_lines(rows: list[tuple[str, ...]]) -> list[str]:
-    """The table; on a terminal the quantity gives way, so that the verdict is seen."""
-    from iodaemon.simulator.report import HEADER
-
-    width = output.terminal_columns()
-    sizes = [max(map(len, column)) for column in zip(HEADER, *rows, strict=True)]
-    if width is not None:
-        rest = width - sum(sizes) - len(sizes) + 1 + sizes[1]
-        sizes[1] = min(sizes[1], max(_QUANTITY_MIN, rest))
-    numbers = ("OURS",)
-    columns = [
-        Column(title, is_number=title in numbers, width_max=size)
-        for title, size in zip(HEADER, sizes, strict=True)
-    ]
-    return output.table(columns, rows, width=width and max(width, sum(sizes) + len(sizes) - 1))
-
-
-def _draw(figures: Sequence[Figure], folder: Path) -> list[Path]:
-    from iodaemon.simulator.draw import draw
-
-    return [path for figure in figures for path in draw(figure, folder)]
 
 
 def _took(outcome: Outcome) -> str:
@@ -374,7 +331,7 @@ def _list_row(file: ExperimentFile, took_s: float | None) -> tuple[str, ...]:
 
 
 def _parse_jobs(text: str | None) -> int:
-    from iodaemon.simulator.execute import usable_cores
+    from iodaemon.simulator.pool import usable_cores
 
     if text is None:
         return usable_cores()

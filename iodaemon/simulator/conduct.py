@@ -14,8 +14,9 @@ from iodaemon.errors import ConfigError, IodaemonError, NotFound, RequestError
 from iodaemon.simulator import archive, report
 from iodaemon.simulator.archive import Run
 from iodaemon.simulator.catalogue import ExperimentFile, Trial, prepare, with_parameters
-from iodaemon.simulator.execute import OnDone, run_study
+from iodaemon.simulator.execute import run_study
 from iodaemon.simulator.experiment import Figure, Row, Study
+from iodaemon.simulator.pool import OnDone, Pool
 from iodaemon.simulator.report import Chapter, Result
 
 RESULTS_FOLDER: Final = Path("iod-sim")
@@ -45,13 +46,13 @@ def folder_of(experiment: str, *, is_quick: bool, results: Path = RESULTS_FOLDER
     return results / (f"{experiment}-quick" if is_quick else experiment)
 
 
-def conduct(trial: Trial, folder: Path, *, processes: int, on_done: OnDone | None) -> Outcome:
+def conduct(trial: Trial, folder: Path, *, pool: Pool, on_done: OnDone | None) -> Outcome:
     """Run an experiment and keep its rows and results in the folder.
 
     Args:
         trial: what to run.
         folder: see ``archive.check_folder``; what it holds is replaced.
-        processes: at most.
+        pool: where.
         on_done: called after every task.
 
     Raises:
@@ -71,7 +72,7 @@ def conduct(trial: Trial, folder: Path, *, processes: int, on_done: OnDone | Non
     try:
         with _told(trial.experiment.study, "fails to plan its tasks"):
             remarks = _remarks(trial.study)
-            rows = run_study(trial.study, trial.seeds, processes=processes, on_done=told)
+            rows = run_study(trial.study, trial.seeds, pool=pool, on_done=told)
     except ConfigError as error:
         raise ConfigError(f"{trial.file.path} [parameters]: {error}") from error
     rows = archive.arranged(rows)
@@ -89,7 +90,7 @@ def conduct(trial: Trial, folder: Path, *, processes: int, on_done: OnDone | Non
             ended=time.strftime("%Y-%m-%dT%H:%M"),
             elapsed_s=round(time.monotonic() - begun_s, 2),
             tasks=done,
-            processes=min(processes, max(1, done)),
+            processes=min(pool.processes, max(1, done)),
         ),
         remarks=remarks,
     )

@@ -6,7 +6,8 @@ line styles and markers differ as well. What a paper prints as numbers is a holl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +15,7 @@ from typing import Any, Final
 
 from iodaemon.errors import RequestError
 from iodaemon.simulator.experiment import Figure, Series
+from iodaemon.simulator.pool import Pool, TaskFailed
 
 COLOURS: Final = (
     "#0072B2",
@@ -65,6 +67,26 @@ _SETTINGS: Final[Mapping[Any, Any]] = MappingProxyType(
 )
 
 
+def draw_all(figures: Sequence[Figure], folder: Path, *, pool: Pool) -> list[Path]:
+    """Draw the figures; the files, in the order of the figures.
+
+    Raises:
+        RequestError: as of ``draw``, or a process that drew was killed.
+    """
+    try:
+        drawn = pool.map(partial(draw, folder=folder), figures)
+    except TaskFailed as error:
+        raise RequestError(_failure(error, figures)) from error.__cause__
+    return [path for paths in drawn for path in paths]
+
+
+def _failure(error: TaskFailed, figures: Sequence[Figure]) -> str:
+    """What is wrong with a figure names it; what else may happen does not."""
+    if error.is_told:
+        return str(error)
+    return f"figure {figures[error.number].name} cannot be drawn: {error}"
+
+
 def draw(figure: Figure, folder: Path) -> tuple[Path, Path]:
     """Draw the figure; the SVG and the PNG, in the folder.
 
@@ -90,6 +112,7 @@ def draw(figure: Figure, folder: Path) -> tuple[Path, Path]:
         axes = canvas.add_subplot()
         _draw_axes(axes, figure)
         canvas.savefig(paths[0], metadata={"Date": None, "Creator": None})
+        canvas.set_layout_engine("none")  # laid out for the one, and so for the other
         canvas.savefig(paths[1], dpi=PNG_DOTS_PER_INCH, metadata={"Software": None})
     return paths
 

@@ -7,13 +7,15 @@ import pytest
 import tiny_study as tiny
 
 from iodaemon.errors import ConfigError, RequestError
-from iodaemon.simulator.execute import run_study, usable_cores
+from iodaemon.simulator.execute import run_study
+from iodaemon.simulator.pool import Pool, usable_cores
 
 SEEDS = (1, 2, 3)
 
 
 def run(study, seeds=SEEDS, *, processes=1, **options):
-    return run_study(study, seeds, processes=processes, **options)
+    with Pool(processes) as pool:
+        return run_study(study, seeds, pool=pool, **options)
 
 
 @pytest.fixture(autouse=True)
