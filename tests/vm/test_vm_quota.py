@@ -44,7 +44,7 @@ def fill():
             return [written, errno.errorcode[error.errno]]
     return [written, ""]
 told = {"filled": as_nobody(fill)}
-told["usage"] = scratch.measure(share, time.monotonic() + 60)
+told["usage"] = scratch.measure(share, time.monotonic() + 60)[0]
 store = os.open(f"{disk}/.iodaemon", os.O_RDONLY)
 told["counted"] = quota.used_bytes(store, share["project"])
 told["escape"] = as_nobody(lambda: quota._adopt(os.open(f"{path}/sub", os.O_RDONLY), 0))
