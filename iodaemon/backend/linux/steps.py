@@ -142,7 +142,7 @@ class Steps:
             return {"never_ran": text, "exit_code": None, "of_user": True, "holds": True}
         try:
             scratch.make(self._directory, self._shares, uid, output)
-        except (OSError, scratch.ScratchError) as error:
+        except scratch.ScratchError as error:
             text = f"scratch space cannot be had: {error}"
             return {"never_ran": text, "exit_code": None, "of_user": True, "holds": True}
         return None
