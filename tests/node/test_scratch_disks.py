@@ -37,7 +37,8 @@ def test_a_disk_that_is_read_only_is_named_with_its_tier_and_the_cure(jobs, is_u
         status = jobs.run("true", [{**share(disk), "tier": "fast"}])
 
     what = f"{disk}, a disk of tier fast, is read-only: mount it writable"
-    assert f"scratch space cannot be had: {what} (Read-only file system)" == status["never_ran"]
+    assert f"{what} (Read-only file system)" == status["never_ran"]
+    assert (str(disk), None) == (status["disk"], status.get("holds"))
 
 
 @pytest.mark.parametrize(
