@@ -242,7 +242,9 @@ def why_never(
     return f"asks for {size} of tier {most}; ask for less, or of another tier"
 
 
-def no_space(tier: Tier, view: StorageView, request: ScratchRequest, *, ends: bool) -> Reason:
+def no_space(
+    tier: Tier, view: StorageView, request: ScratchRequest, *, ends: bool, out: str = ""
+) -> Reason:
     """That the tier has no room for the request now.
 
     Args:
@@ -250,6 +252,7 @@ def no_space(tier: Tier, view: StorageView, request: ScratchRequest, *, ends: bo
         view: what is taken of them.
         request: which.
         ends: the job asked to fail then.
+        out: which of its disks are of no use now, and why.
     """
     free = [max(0, free_of(view, disk.id)) for disk in view.storage.disks]
     size = told_bytes(request.size_bytes)
@@ -258,6 +261,7 @@ def no_space(tier: Tier, view: StorageView, request: ScratchRequest, *, ends: bo
     left = f"{told_bytes(sum(free))} of it are free"
     if len(free) > 1:
         left += f", at most {told_bytes(max(free))} on one disk"
+    left += f"; not usable: {out}" if out else ""
     reason = _lacks(f"needs {size} of tier {tier.name}{parts}; {left}")
     if not ends:
         return reason

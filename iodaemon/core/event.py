@@ -7,7 +7,7 @@ import msgspec
 from iodaemon.core.job import Exit, IoTotals, Job, JobId
 from iodaemon.core.rule import Mode, Rules
 from iodaemon.core.sample import Sample
-from iodaemon.core.scratch import Staged
+from iodaemon.core.scratch import DiskId, Staged
 from iodaemon.core.sharing import Sharing
 
 
@@ -40,6 +40,7 @@ class StartFailed(_Event, frozen=True):
     ``exit_code`` is set where trying again cannot help (127: not found, 126: not executable):
     the job has failed. None: the backend could not start it now; the job is pending again, and
     with ``holds`` it is held until somebody says that it may be tried again.
+    ``disk``: the one of a tier that is of no use to anybody now, which is why; None: none is.
     """
 
     job_id: JobId
@@ -47,6 +48,7 @@ class StartFailed(_Event, frozen=True):
     problem: str
     exit_code: int | None = None
     holds: bool = False
+    disk: DiskId | None = None
 
 
 class JobExited(_Event, frozen=True):
@@ -195,6 +197,13 @@ class ScratchUnwanted(_Event, frozen=True):
     copies: bool = False
 
 
+class DiskSeen(_Event, frozen=True):
+    """A tier's disk was looked at; ``problem`` is why it is of no use now, empty: it works."""
+
+    disk: DiskId
+    problem: str = ""
+
+
 class TimerFired(_Event, frozen=True):
     """The time came that the last plan named in ``wake_at_s``."""
 
@@ -261,6 +270,7 @@ JobEvent = (
     | ScratchKept
     | ScratchUsed
     | ScratchUnwanted
+    | DiskSeen
     | TimerFired
     | StartsBlocked
     | DrainBegun

@@ -41,9 +41,7 @@ def react(step: Step, event: ev.JobEvent) -> None:
         case ev.TimerFired():
             pass
         case ev.JobStarted() | ev.StartFailed() | ev.JobExited():
-            job = step.state.jobs.get(event.job_id)
-            if job is not None and job.is_live and job.attempt == event.attempt:
-                _on_life(step, event, job)
+            _on_life(step, event)
         case ev.JobSuspended() | ev.JobResumed() | ev.SuspendFailed() | ev.StopDelayed():
             job = step.state.jobs.get(event.job_id)
             if job is not None and job.is_live:
@@ -58,6 +56,8 @@ def react(step: Step, event: ev.JobEvent) -> None:
             job = step.state.jobs.get(event.job_id)
             if job is not None and job.shares:
                 hear_of_scratch(step, event, job)
+        case ev.DiskSeen():
+            step.state.stock.see(event.disk, event.problem)
         case ev.CancelRequested() | ev.SuspendRequested() | ev.ResumeRequested():
             job = step.state.jobs.get(event.job_id)
             if job is not None and not job.state.is_final:
@@ -82,7 +82,13 @@ def _on_revoked(step: Step, job_id: JobId) -> None:
         step.remove(job_id)
 
 
-def _on_life(step: Step, event: ev.JobStarted | ev.StartFailed | ev.JobExited, job: Job) -> None:
+def _on_life(step: Step, event: ev.JobStarted | ev.StartFailed | ev.JobExited) -> None:
+    """What is told of a disk is so whatever has become of the job."""
+    if isinstance(event, ev.StartFailed) and event.disk is not None:
+        step.state.stock.see(event.disk, event.problem)
+    job = step.state.jobs.get(event.job_id)
+    if job is None or not job.is_live or job.attempt != event.attempt:
+        return
     match event:
         case ev.JobStarted():
             _on_started(step, job)
@@ -159,6 +165,8 @@ def _on_start_failed(step: Step, event: ev.StartFailed, job: Job) -> None:
         _try_again_later(step, job, reason)
     else:
         _try_again_later(step, job, reason)
+        if event.disk in step.state.stock.unusable:  # nobody is sent there: it need not wait
+            _end_delay(step, job.id)
 
 
 def _try_again_later(step: Step, job: Job, reason: Reason) -> None:
@@ -175,6 +183,11 @@ def _try_again_later(step: Step, job: Job, reason: Reason) -> None:
         step.move(step.state.jobs[job.id], JobState.HELD, job.user_hold_reason)
     else:
         step.state.delayed[job.id] = step.now_s + START_RETRY_S
+
+
+def _end_delay(step: Step, job_id: JobId) -> None:
+    if step.state.delayed.pop(job_id, None) is not None:
+        step.put(with_fields(step.state.jobs[job_id], reason=None))
 
 
 def _on_suspended(step: Step, job: Job) -> None:

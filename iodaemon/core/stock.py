@@ -34,6 +34,8 @@ class Stock:
         tiers: likewise.
         memories: of the tiers' rules, by tier.
         any_tier: the admission rule chooses among all tiers for who names none.
+        unusable: why a disk is of no use to anybody now, of each that is not. Nothing of it is
+            free; what jobs hold of it they keep.
         keep_s: how long what could not be copied out of a job's space is kept. None: for ever.
         kept_since_s: since when, of each job that has such.
     """
@@ -50,6 +52,8 @@ class Stock:
             for tier in self.tiers
             if tier.storage is not None
         }
+        self.unusable: dict[DiskId, str] = {}
+        self._blocked: dict[DiskId, tuple[StorageLedger, Allocation]] = {}
         self._held: dict[JobId, dict[Allocation, Share]] = {}
         self._shares: dict[JobId, tuple[Share, ...]] = {}
 
@@ -79,10 +83,35 @@ class Stock:
                     found[job_id] = found.get(job_id, 0) + share.size_bytes
         return found
 
+    def see(self, disk: DiskId, problem: str) -> None:
+        """A disk was found to be of no use now, for this reason; empty: to work.
+
+        Nothing is noted of one that no tier has.
+        """
+        if not problem:
+            self.unusable.pop(disk, None)
+            if (blocked := self._blocked.pop(disk, None)) is not None:
+                blocked[0].give_back(blocked[1])
+            return
+        ledgers = (each for each in self._ledgers.values() if disk in each.storage.by_id)
+        if (ledger := next(ledgers, None)) is None:
+            return
+        self.unusable[disk] = problem
+        if disk not in self._blocked:
+            size = ledger.storage.by_id[disk].capacity_bytes
+            all_of_it = Allocation(disk, size, *_ALWAYS)
+            ledger.take(all_of_it)
+            self._blocked[disk] = (ledger, all_of_it)
+
+    def unusable_of(self, tier: Tier) -> str:
+        """Which of its disks are of no use now, and why, in a line; empty: none."""
+        told = (self.unusable[disk.id] for disk in tier.disks if disk.id in self.unusable)
+        return "; ".join(told)
+
     def free_bytes(self) -> dict[DiskId, int]:
-        """What is not promised of each disk of all tiers; below 0 where it was larger once."""
+        """What can be given of each disk of all tiers; below 0 where it was larger once."""
         return {
-            disk.id: free_of(ledger, disk.id)
+            disk.id: 0 if disk.id in self.unusable else free_of(ledger, disk.id)
             for ledger in self._ledgers.values()
             for disk in ledger.storage.disks
         }
@@ -133,6 +162,8 @@ class Stock:
         Raises:
             InvariantError: it is not.
         """
+        if self._blocked.keys() != self.unusable.keys():
+            raise InvariantError("broken: nothing is given of disks that are of no use, of others")
         told = {job.id: job.shares for job in jobs.values() if job.shares}
         if told != self._shares:
             raise InvariantError("broken: the tiers' books list what the jobs hold")
@@ -141,7 +172,10 @@ class Stock:
             raise InvariantError("broken: the books list since when jobs' results are kept")
         for name, ledger in self._ledgers.items():
             for disk in ledger.storage.disks:
-                booked = sorted(a.size_bytes for a in ledger.overlapping(disk.id, *_ALWAYS))
+                taken = set(ledger.overlapping(disk.id, *_ALWAYS))
+                if disk.id in self._blocked:
+                    taken.remove(self._blocked[disk.id][1])
+                booked = sorted(a.size_bytes for a in taken)
                 mine = [s for shares in told.values() for s in shares if s.tier == name]
                 if booked != sorted(s.size_bytes for s in mine if s.disk == disk.id):
                     raise InvariantError(f"broken: disk {disk.id} has the shares of its jobs")
@@ -269,7 +303,8 @@ class StockDraft:
             if not isinstance(found, Refusal):
                 return found, memory
             ends = request.fallback == "fail" and named is None
-            refused = refused or no_space(tier, view, request, ends=ends)
+            out = self._stock.unusable_of(tier)
+            refused = refused or no_space(tier, view, request, ends=ends, out=out)
         if refused is None and request.fallback == "slow" and named is None:
             return (), None  # no tier is left at all: as on one without disks
         return refused or _unknown(named or request.tier), None

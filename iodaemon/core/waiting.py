@@ -108,6 +108,8 @@ def space_until(state: State, job: Job, now_s: float) -> str:
         if size:
             held[job_id] = size
     until = f"space of {_tiers(asked)} is given back"
+    if out := "; ".join(filter(None, map(state.stock.unusable_of, asked))):
+        until = f"a disk is mended, which is seen within a minute ({out}), or {until}"
     if not held:
         return until
     most = sorted(held, key=lambda job_id: (-held[job_id], job_id))

@@ -101,6 +101,7 @@ def _storage(job: Job, start: Start, tiers: Sequence[Tier]) -> dict[str, Any]:
                 "path": share.disk,
                 "size": share.size_bytes,
                 "filesystem": filesystems.get(share.disk, ""),
+                "tier": share.tier,
             }
             for share in start.shares
         ],

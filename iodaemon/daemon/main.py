@@ -48,7 +48,7 @@ from iodaemon.daemon.scrape import MetricsPage
 from iodaemon.daemon.server import Server
 from iodaemon.daemon.stranger import STRANGER, find_strangers, highest_job
 from iodaemon.daemon.telltale import begin_log
-from iodaemon.daemon.tiering import live_tiers
+from iodaemon.daemon.tiering import live_tiers, watch_disks
 from iodaemon.daemon.timeline import WallTimeline
 from iodaemon.daemon.watchdog import feed_watchdog
 from iodaemon.errors import BackendError, ConfigError, IodaemonError
@@ -182,6 +182,7 @@ class _Daemon:
         """Wait for a signal; meanwhile learn of the past, forget what is older than ``retain``."""
         past = asyncio.create_task(self._knowledge.learn_the_past(journal, driver.state.outlook))
         feeding = asyncio.create_task(feed_watchdog())
+        disks = asyncio.create_task(watch_disks(self._config, driver))
         while not self._stopping.is_set():
             self._tidying.clear()
             if not driver.problem:
@@ -193,6 +194,7 @@ class _Daemon:
             self._tell_status()
         past.cancel()
         feeding.cancel()
+        disks.cancel()
         notify("STOPPING=1")
 
     def _assemble(

@@ -90,6 +90,7 @@ def _storage(state: State) -> dict[str, Any]:
                 "write_bytes_per_s": disk.write_bytes_per_s,
                 "taken_by_others_bytes": disk.others_bytes,
                 "limit": _LIMITS[disk.is_limited],
+                "problem": _unusable(stock.unusable.get(disk.id)),
                 "jobs": sorted(stock.holds_on(disk.id)),
             }
             for tier in stock.tiers
@@ -109,6 +110,11 @@ def _storage(state: State) -> dict[str, Any]:
             for share in shares
         ],
     }
+
+
+def _unusable(problem: str | None) -> str:
+    """Why nothing of the disk is given to anybody now; empty: it may be."""
+    return "" if problem is None else f"not usable: {problem}"
 
 
 def _tier(tier: Tier, free: Mapping[DiskId, int]) -> dict[str, Any]:

@@ -17,10 +17,9 @@ def _capacity(scene: Scene) -> Rows:
 
 def _allocated(scene: Scene) -> Rows:
     stock = scene.driver.state.stock
-    free = stock.free_bytes()
     for tier in stock.tiers:
         for disk in tier.disks:
-            yield (tier.name, disk.id), disk.capacity_bytes - free[disk.id]
+            yield (tier.name, disk.id), sum(stock.holds_on(disk.id).values())
 
 
 def _holders(scene: Scene) -> Rows:

@@ -1,17 +1,33 @@
-"""The tiers of the configuration as they are on this machine, when the daemon starts."""
+"""The tiers of the configuration as they are on this machine, when the daemon starts.
+
+Later a disk is looked at again where it was found to be of no use, until it works.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Final, TypeVar
 
 from iodaemon.config import Config
-from iodaemon.config.tier import build_tiers, describe_disk, find_shortage
+from iodaemon.config.tier import build_tiers, describe_disk, find_problems, find_shortage
+from iodaemon.core import event as ev
 from iodaemon.core.job import Job
+from iodaemon.core.scratch import DiskId
 from iodaemon.core.tier import DiskFacts, Tier
+from iodaemon.daemon.driver import Driver
+from iodaemon.text import quoted
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+LOOK_S: Final = 20.0
+"""From one look to the next at disks that are of no use."""
 
 
 def live_tiers(config: Config, jobs: Iterable[Job]) -> tuple[Tier, ...]:
@@ -30,15 +46,7 @@ def live_tiers(config: Config, jobs: Iterable[Job]) -> tuple[Tier, ...]:
         return ()
     if config.backend == "simulated":
         return build_tiers(config.tier, None)
-    from iodaemon.backend.linux.tier_disk import find_witness, probe_disk
-
-    witness = find_witness(config.keeper_state) if config.is_system else None
-    sees = not config.is_system or witness is not None
-    facts = {
-        disk.path: probe_disk(disk.path, by_mount=sees, seen_by=witness)
-        for table in config.tier.values()
-        for disk in table.disk
-    }
+    facts = _look(config)
     promised = _promised(jobs)
     tiers = build_tiers(config.tier, facts, promised)
     for tier in tiers:
@@ -53,6 +61,105 @@ def live_tiers(config: Config, jobs: Iterable[Job]) -> tuple[Tier, ...]:
             )
     _warn(config, facts, promised)
     return tiers
+
+
+async def watch_disks(config: Config, driver: Driver, look_s: float = LOOK_S) -> None:
+    """Tell of disks that come to be of no use, and have them used again once they work.
+
+    Of the simulated backend there are none.
+
+    Args:
+        config: in force.
+        driver: told what is found.
+        look_s: from one look to the next, s.
+    """
+    stock, known = driver.state.stock, set[DiskId]()
+    while config.tier and config.backend != "simulated":
+        if await driver.watch.until(
+            partial(_differ, stock.unusable, known), look_s if known else None
+        ):
+            known = _tell_of(known, stock.unusable)
+            continue
+        found = await _aside(lambda: find_unusable(config, stock.tiers))
+        for disk in known & stock.unusable.keys() if found is not None else ():
+            problem = found.get(disk, "") if found is not None else ""
+            if problem != stock.unusable[disk]:
+                now_s = driver.timeline.now_s
+                driver.post(ev.DiskSeen(at_s=now_s, disk=disk, problem=problem))
+
+
+def find_unusable(config: Config, tiers: Iterable[Tier]) -> dict[DiskId, str] | None:
+    """Why a disk is of no use, as far as a look can tell, of each that is not.
+
+    Args:
+        config: in force.
+        tiers: as they were when the daemon started.
+
+    Returns:
+        None: it cannot be looked now.
+    """
+    try:
+        facts = _look(config)
+    except OSError:
+        return None
+    found = {
+        DiskId(os.path.normpath(path)): line for path, line in find_problems(config.tier, facts)
+    }
+    by_path = {os.path.normpath(path): seen for path, seen in facts.items()}
+    for disk in (disk for tier in tiers for disk in tier.disks):
+        seen = by_path[disk.id]
+        if disk.id not in found and seen.filesystem != disk.filesystem:
+            found[disk.id] = (
+                f"another file system is at {disk.id} than when the daemon was started; mount "
+                "what belongs there, or restart the daemon if that is meant"
+            )
+        elif disk.id not in found and seen.is_full:
+            found[disk.id] = f"{disk.id} is full to the last block or inode; remove files there"
+    return found
+
+
+def _differ(unusable: Mapping[DiskId, str], known: set[DiskId]) -> bool:
+    return unusable.keys() != known
+
+
+def _tell_of(known: set[DiskId], unusable: Mapping[DiskId, str]) -> set[DiskId]:
+    """In the log; returns what is known now."""
+    for disk in sorted(unusable.keys() - known):
+        log.warning("event=disk_out disk=%s text=%s", disk, quoted(unusable[disk]))
+    for disk in sorted(known - unusable.keys()):
+        log.warning("event=disk_back disk=%s", disk)
+    return set(unusable)
+
+
+async def _aside(work: Callable[[], T]) -> T:
+    """Its answer, from a thread for which nobody waits at the end: a disk may hang for ever."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def give(answer: T) -> None:
+        if not done.done():
+            done.set_result(answer)
+
+    def run() -> None:
+        answer = work()
+        with suppress(RuntimeError):  # the loop has been closed meanwhile
+            loop.call_soon_threadsafe(give, answer)
+
+    threading.Thread(target=run, name="disks", daemon=True).start()
+    return await done
+
+
+def _look(config: Config) -> dict[str, DiskFacts]:
+    """What is found at each disk's path, through the keeper where there is a sandbox."""
+    from iodaemon.backend.linux.tier_disk import find_witness, probe_disk
+
+    witness = find_witness(config.keeper_state) if config.is_system else None
+    sees = not config.is_system or witness is not None
+    return {
+        disk.path: probe_disk(disk.path, by_mount=sees, seen_by=witness)
+        for table in config.tier.values()
+        for disk in table.disk
+    }
 
 
 def _promised(jobs: Iterable[Job]) -> dict[str, int]:

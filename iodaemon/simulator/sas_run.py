@@ -28,7 +28,6 @@ from iodaemon.core.storage import StorageView
 from iodaemon.core.tier import Tier
 from iodaemon.core.view import Draft
 from iodaemon.policy.placement import least_io
-from iodaemon.policy.staging import extra_s
 from iodaemon.simulator.sas import FAST, SasJob, Site
 
 COMPUTE: Final = "compute"
@@ -386,11 +385,6 @@ class World:
         )
         if run.job.again:
             self._submit(msgspec.structs.replace(run.job, again=run.job.again - 1))
-
-
-def estimate_s(job: SasJob, tier: Tier, slowest: Tier) -> float:
-    """How long the job takes there when it has all links for itself, as the scheduler reckons."""
-    return job.walltime_s + extra_s(job.asks(None), tier, slowest)
 
 
 def hold_bytes_s(life: Lived) -> float:

@@ -117,7 +117,8 @@ def _jobs(document: Any, path: Path) -> Iterable[tuple[str, _Row]]:
     if not isinstance(jobs, list):
         raise RequestError(f"{path}: there is no list 'jobs' in it")
     for number, job in enumerate(jobs, start=1):
-        yield f" job {number}", job if isinstance(job, dict) else {}
+        row = job if isinstance(job, dict) else {}
+        yield f" entry {number}" + (f" (id {row['id']})" if "id" in row else ""), row
 
 
 def _joined(

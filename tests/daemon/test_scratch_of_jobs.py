@@ -263,7 +263,8 @@ def test_the_keeper_is_told_of_the_disks_and_of_what_is_copied():
     )
     record = launched(request, SHARES)
 
-    assert [{"path": "/fast", "size": GIB, "filesystem": "2049"}] == record["scratch"]
+    told = {"path": "/fast", "size": GIB, "filesystem": "2049", "tier": "fast"}
+    assert [told] == record["scratch"]
     assert {"input": "/in", "output": "/out", "on": "always"} == record["staging"]
     told = {name: record["environment"][name] for name in ("IOD_TIER", "IOD_INPUT", "IOD_OUTPUT")}
     assert {"IOD_TIER": "fast", "IOD_INPUT": "/in", "IOD_OUTPUT": "/out"} == told

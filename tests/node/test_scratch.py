@@ -227,11 +227,11 @@ def refusal(jobs, disk):
     return jobs.run("true", [share(disk)])["never_ran"]
 
 
-def test_a_disk_that_is_not_there_holds_the_job_back(jobs):
+def test_a_disk_that_is_not_there_is_told_as_the_one_at_fault(jobs):
     status = jobs.run("true", [share(jobs.disks[0]), share(jobs.keeper.root / "none")])
 
     assert "is it mounted?" in status["never_ran"]
-    assert (None, True) == (status["exit_code"], status["holds"])
+    assert (None, str(jobs.keeper.root / "none")) == (status["exit_code"], status["disk"])
 
 
 def test_a_disk_that_others_may_write_to_is_refused(jobs):
@@ -239,7 +239,9 @@ def test_a_disk_that_others_may_write_to_is_refused(jobs):
     disk.mkdir()
     disk.chmod(0o777)
 
-    assert "so that others could change what is in it" in refusal(jobs, disk)
+    status = jobs.run("true", [share(disk)])
+    assert "so that others could change what is in it" in status["never_ran"]
+    assert (None, True) == (status.get("disk"), status["holds"])
     assert [] == list(disk.iterdir())
 
 
@@ -319,7 +321,7 @@ def test_a_disk_without_room_for_a_directory_is_told(jobs):
             path.unlink()
         filler.rmdir()
 
-    assert "No space left on device" in text
+    assert "has no room for one more directory" in text
 
 
 def test_what_lies_on_a_disk_that_is_mounted_elsewhere_now_is_kept(jobs, gate):

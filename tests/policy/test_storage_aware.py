@@ -24,7 +24,7 @@ from iodaemon.policy.admission.storage_aware import Rule
 from iodaemon.policy.staging import Wishes, extra_s, have_room
 from iodaemon.registry import find_rule
 from iodaemon.simulator.sas import FAST, SLOW, SasJob, Site
-from iodaemon.simulator.sas_run import COMPUTE, World, estimate_s
+from iodaemon.simulator.sas_run import COMPUTE, World
 
 MID = TierName("mid")
 UNIT = 1000
@@ -79,7 +79,8 @@ def as_reckoned(tiers, part=1.0):
     by_name = {each.name: each for each in tiers}
 
     def doing(each, name, slowest):
-        return [(COMPUTE, part * estimate_s(each, by_name[name], by_name[slowest]))]
+        extra = extra_s(each.asks(None), by_name[name], by_name[slowest])
+        return [(COMPUTE, part * (each.walltime_s + extra))]
 
     return doing
 

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from iodaemon.config.table import key_of
 from iodaemon.policy.admission.storage_aware import Rule
+from iodaemon.policy.staging import extra_s
 from iodaemon.simulator.catalogue import load_experiment, prepare
 from iodaemon.simulator.draw import draw
 from iodaemon.simulator.feitelson import Feitelson, draw_jobs, size_weight
 from iodaemon.simulator.sas import FAST, GB, SLOW, Load, SasJob, Site, draw_workload
 from iodaemon.simulator.sas_point import RANDOM, Point, run_point
 from iodaemon.simulator.sas_rows import fitted
-from iodaemon.simulator.sas_run import World, estimate_s
+from iodaemon.simulator.sas_run import World
 from iodaemon.simulator.study import sas_inaccuracy, sas_random, sas_search, sas_staging
 
 EXPERIMENTS = Path(__file__).parents[2] / "sim/experiments"
@@ -134,7 +135,8 @@ def test_and_on_the_fast_one_what_the_scheduler_reckons():
     [life] = lived(job(), tier=FAST)
 
     assert life.end_s == pytest.approx(3.0 + 2_000 / 1_500 + 10.0)
-    assert life.end_s == pytest.approx(estimate_s(job(), SITE.tiers()[0], SITE.tiers()[1]))
+    reckoned_s = job().walltime_s + extra_s(job().asks(None), SITE.tiers()[0], SITE.tiers()[1])
+    assert life.end_s == pytest.approx(reckoned_s)
 
 
 def test_two_that_read_at_once_get_half_each():

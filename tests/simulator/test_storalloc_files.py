@@ -102,7 +102,8 @@ def test_the_pair_of_theta_is_joined_and_filtered_as_it_was_published(write):
         ("r.csv", "id,size_bytes,start_s,end_s\n1,-5,0,9\n", "-5 bytes are no size"),
         ("r.csv", "id,size_bytes,start_s,end_s\n1,nan,0,9\n", "nan bytes are no size"),
         ("r.yml", "jobs: 3\n", "there is no list 'jobs'"),
-        ("r.yml", "jobs:\n- id: 1\n", "job 1: left out: it has no writtenBytes"),
+        ("r.yml", "jobs:\n- id: 1\n", "entry 1 (id 1): left out: it has no writtenBytes"),
+        ("r.yml", "jobs:\n- use: 1\n", "r.yml: entry 1: left out: it has no"),
         ("r.yml", YAML.replace("2020-01-01 0", "yesterday "), "no time"),
         ("r.yml", "jobs: [1]\n", ":1: this is more YAML than is understood here: jobs: [1]"),
         ("r.yml", "jobs\n", ":1: this is no 'key: value'"),
@@ -144,6 +145,18 @@ def test_a_bad_row_costs_that_row(write):
     assert ["1", "3"] == [request.id for request in found.requests]
     assert 1 == len(found.problems)
     assert "r.csv:3: left out: size_bytes" in found.problems[0]
+
+
+def test_a_bad_entry_of_yaml_is_told_by_its_place_and_its_id(write):
+    head, _, entry = YAML.partition("- id:")
+    entry = "- id:" + entry.partition("- id:")[0]
+    numbered = [entry.replace(entry.splitlines()[0], f"- id: {number}") for number in (5, 3, 2)]
+    bad = numbered[2].replace("2020-01-01", "yesterday")
+    found = read_requests(write(head + numbered[0] + numbered[1] + bad, "y.yml"))
+
+    assert ["5", "3"] == [request.id for request in found.requests]
+    assert 1 == len(found.problems)
+    assert "y.yml: entry 3 (id 2): left out: " in found.problems[0]
 
 
 def test_plain_yaml_reads_nested_blocks():

@@ -11,7 +11,7 @@ from iodaemon.backend.linux.protocol import Message
 from iodaemon.core import event as ev
 from iodaemon.core.job import Exit, IoTotals, Job, JobId, JobState
 from iodaemon.core.platform import Platform
-from iodaemon.core.scratch import Staged
+from iodaemon.core.scratch import DiskId, Staged
 from iodaemon.units import format_bytes
 
 _TOLD_BY_SIGTERM: Final = 128 + signal.SIGTERM
@@ -43,6 +43,7 @@ def ended(job_id: JobId, attempt: int, status: Message, now_s: float) -> list[ev
                 problem=status["never_ran"],
                 exit_code=status["exit_code"],
                 holds=bool(status.get("holds")),
+                disk=_disk(status),
             )
         ]
     if is_stopped_from_outside(status):
@@ -68,6 +69,11 @@ def ended(job_id: JobId, attempt: int, status: Message, now_s: float) -> list[ev
             staged=_staged(status.get("staged")),
         ),
     ]
+
+
+def _disk(status: Message) -> DiskId | None:
+    path = status.get("disk")
+    return None if path is None else DiskId(str(path))
 
 
 def _staged(word: Message | None) -> Staged | None:

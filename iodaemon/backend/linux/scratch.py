@@ -34,7 +34,14 @@ from iodaemon.backend.linux.scratch_tree import (
     has_unknown,
     measure_tree,
 )
-from iodaemon.backend.linux.store import STORE, ElsewhereError, ScratchError, Store, explain
+from iodaemon.backend.linux.store import (
+    STORE,
+    DiskError,
+    ElsewhereError,
+    ScratchError,
+    Store,
+    explain,
+)
 from iodaemon.fault import reach
 
 
@@ -43,7 +50,8 @@ class ResultError(KeptError):
 
 
 Shares = list[dict[str, Any]]
-"""Each with ``path`` of the disk, ``size`` in bytes, ``name`` of the directory, ``project``."""
+"""Each with ``path`` of the disk, ``tier``, ``size`` in bytes, ``name`` of the directory,
+``project``."""
 _TRIFLE_BYTES: Final = 1 << 20
 """Of deleted files, for which nobody's space is withheld."""
 _NOTHING_LEFT: Final = "nothing else is left"
@@ -56,7 +64,7 @@ def plan(key: str, asked: Shares) -> Shares:
     Args:
         key: of the attempt.
         asked: of the launch (``scratch``): ``path`` and ``size`` of each, and ``filesystem``, its
-            number as the daemon found it; empty: any will do.
+            number as the daemon found it; empty: any will do; ``tier``, for people.
     """
     job, attempt = parse_job_key(key) or (0, 0)
     return [
@@ -66,6 +74,7 @@ def plan(key: str, asked: Shares) -> Shares:
             "name": f"{job}-{attempt}-{os.urandom(8).hex()}",
             "project": quota.new_project(),
             "filesystem": str(share.get("filesystem", "")),
+            "tier": str(share.get("tier", "")),
         }
         for share in asked
     ]
@@ -94,20 +103,28 @@ def make(directory: str, shares: Shares, uid: int, output: Message | None) -> No
             ``has_input``: not unless all of that had come.
 
     Raises:
-        ScratchError: a disk is not as it must be, or full; what was made is still written down.
+        DiskError: a disk is of no use to anybody now; what was made is still written down.
+        ScratchError: there is no directory for another reason; likewise.
     """
     for share in shares:
-        with contextlib.closing(Store(share["path"], new_on=share["filesystem"])) as store:
+        with _open_store(share, new_on=share["filesystem"]) as store:
             share["store"] = store.identify()
     path = os.path.join(directory, SCRATCH_FILE)
-    write_json(path, {"uid": uid, "shares": shares, "output": output}, durable=True)
+    try:
+        write_json(path, {"uid": uid, "shares": shares, "output": output}, durable=True)
+    except OSError as error:
+        raise ScratchError(f"{path} cannot be written: {explain(error)}") from error
     reach("scratch.noted")
     for share in shares:
-        with contextlib.closing(Store(share["path"])) as store:
+        with _open_store(share) as store:
             try:
                 store.make(share, uid)
             except OSError as error:
-                raise ScratchError(f"{share['path']}: {error.strerror}") from error
+                raise store.trouble(error) from error
+
+
+def _open_store(share: Message, new_on: str | None = None) -> contextlib.closing[Store]:
+    return contextlib.closing(Store(share["path"], new_on=new_on, tier=share["tier"]))
 
 
 def remove(directory: str, until_s: float) -> None:
@@ -257,4 +274,4 @@ def measure(share: Message, until_s: float) -> tuple[Usage, int]:
     return usage, counted
 
 
-__all__ = ["KeptError", "ResultError", "ScratchError", "UnfinishedError", "Usage"]
+__all__ = ["DiskError", "KeptError", "ResultError", "ScratchError", "UnfinishedError", "Usage"]

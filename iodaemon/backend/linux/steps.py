@@ -125,7 +125,10 @@ class Steps:
             self.launch = {**launch, "environment": {**launch["environment"], **told}}
 
     def make(self) -> Message | None:
-        """Make the directories; what is in the way, as a status that holds the job back."""
+        """Make the directories; what is in the way, as a status: of a disk, or the job's own.
+
+        A job is held back by the latter.
+        """
         if not self._shares:
             return None
         output = None
@@ -142,7 +145,10 @@ class Steps:
             return {"never_ran": text, "exit_code": None, "of_user": True, "holds": True}
         try:
             scratch.make(self._directory, self._shares, uid, output)
-        except (OSError, scratch.ScratchError) as error:
+        except scratch.DiskError as error:  # none that comes later need meet it
+            text, disk = str(error), error.disk
+            return {"never_ran": text, "exit_code": None, "of_user": True, "disk": disk}
+        except scratch.ScratchError as error:
             text = f"scratch space cannot be had: {error}"
             return {"never_ran": text, "exit_code": None, "of_user": True, "holds": True}
         return None

@@ -26,10 +26,31 @@ _ID_BYTES: Final = 4096
 """More than that has."""
 _OPEN: Final = 0o022
 """Others may change what is in it."""
+_OF_DISK: Final[dict[int, str]] = {
+    errno.EROFS: "is read-only: mount it writable",
+    errno.ENOSPC: "has no room for one more directory: remove files there, or give it more inodes",
+    **dict.fromkeys(
+        (errno.EIO, errno.EUCLEAN, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.ESHUTDOWN),
+        "does not work: see the kernel's log, then mend or replace it",
+    ),
+}
+"""What a disk is that gives such an error, and the cure; ext4 itself turns read-only after one."""
 
 
 class ScratchError(Exception):
     """No directory can be had on a disk; one line that says why and what to do."""
+
+
+class DiskError(ScratchError):
+    """The disk is of no use to anybody now, whoever asks; it may be mended.
+
+    Attributes:
+        disk: its directory.
+    """
+
+    def __init__(self, disk: str, problem: str) -> None:
+        super().__init__(problem)
+        self.disk = disk
 
 
 class ElsewhereError(KeptError):
@@ -43,19 +64,21 @@ class Store:
         disk: its directory.
         new_on: make it, should it not be there, on the file system of this number; empty: on any.
             None: it is there.
+        tier: the disk's, for people; empty: not known.
 
     Raises:
-        ScratchError: it is not there, or somebody else could change it.
+        DiskError: it is not there, or can be of no use now.
+        ScratchError: somebody else could change it.
     """
 
-    def __init__(self, disk: str, *, new_on: str | None = None) -> None:
+    def __init__(self, disk: str, *, new_on: str | None = None, tier: str = "") -> None:
         self._disk = disk
+        self._tier = tier
         try:
             fd = os.open(disk, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise ScratchError(
-                f"the disk's directory {disk} cannot be opened ({error.strerror}); is it mounted?"
-            ) from error
+            problem = f"cannot be opened ({error.strerror}); is it mounted?"
+            raise DiskError(disk, f"the disk's directory {disk} {problem}") from error
         try:
             _check(fd, disk, {0, os.geteuid()}, allow_sticky=True)
             if new_on is not None:
@@ -64,18 +87,35 @@ class Store:
                     os.mkdir(STORE, 0o711, dir_fd=fd)
             self.fd = open_directory(fd, STORE)
         except FileNotFoundError as error:
-            raise ScratchError(f"there is no {STORE} in {disk}; is the disk mounted?") from error
+            problem = f"there is no {STORE} in {disk}; is the disk mounted?"
+            raise DiskError(disk, problem) from error
         except OSError as error:
-            raise ScratchError(f"{disk}/{STORE}: {explain(error)}") from error
+            raise self.trouble(error, STORE) from error
         finally:
             os.close(fd)
         try:
             _check_store(self.fd, f"{disk}/{STORE}")
             if new_on is not None:
                 os.fchmod(self.fd, 0o711)
+        except OSError as error:
+            self.close()
+            raise self.trouble(error, STORE) from error
         except BaseException:
             self.close()
             raise
+
+    def trouble(self, error: OSError, name: str = "") -> ScratchError:
+        """What such an error means, in one line: the disk's fault, or that of what is there.
+
+        Args:
+            error: of whatever was done there.
+            name: of what it was done to, in the disk's directory.
+        """
+        words = _OF_DISK.get(error.errno or 0)
+        if words is None:
+            return ScratchError(f"{os.path.join(self._disk, name)}: {explain(error)}")
+        which = f"{self._disk}, a disk of tier {self._tier}," if self._tier else self._disk
+        return DiskError(self._disk, f"{which} {words} ({error.strerror})")
 
     def close(self) -> None:
         """Give the descriptor back."""
@@ -92,7 +132,7 @@ class Store:
         except (OSError, ValueError, LookupError, TypeError) as error:
             name = f"{self._disk}/{STORE}/{STORE_ID}"
             if isinstance(error, OSError) and error.errno != errno.ELOOP:
-                raise ScratchError(f"{name}: {explain(error)}") from error
+                raise self.trouble(error, f"{STORE}/{STORE_ID}") from error
             raise ScratchError(f"{name} is damaged; remove it") from error
         return found
 
@@ -173,9 +213,10 @@ def _check_store(fd: int, path: str) -> None:
 def _check_filesystem(fd: int, disk: str, number: str) -> None:
     """Refuse what lies below a disk that is not mounted: its space is not what was handed out."""
     if number and number != str(os.fstat(fd).st_dev):
-        raise ScratchError(
+        raise DiskError(
+            disk,
             f"another file system is at {disk} than when the daemon was started; mount what "
-            "belongs there, or restart the daemon if that is meant"
+            "belongs there, or restart the daemon if that is meant",
         )
 
 

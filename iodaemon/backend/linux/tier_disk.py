@@ -65,6 +65,7 @@ def probe_disk(path: str, *, by_mount: bool = True, seen_by: int | None = None) 
         total_bytes=(sizes.f_blocks - sizes.f_bfree + sizes.f_bavail) * sizes.f_frsize,
         free_bytes=sizes.f_bavail * sizes.f_frsize,
         is_read_only=is_read_only,
+        is_full=sizes.f_bfree == 0 or (sizes.f_files > 0 and sizes.f_ffree == 0),
         is_on_root=status.st_dev == os.stat(root + "/").st_dev,
         is_limited=_is_limited(root, real, seen_by),
         kind=find_kind(below),

@@ -1,0 +1,60 @@
+"""Disks of tiers that stop working under jobs: told with path and cure, as the disk's own fault."""
+
+import contextlib
+import errno
+import os
+import subprocess
+
+import pytest
+from harness import means
+from scratching import both_disks, disks, jobs, needs_root, share
+
+from iodaemon.backend.linux import scratch
+from iodaemon.backend.linux.protocol import SCRATCH_FILE
+from iodaemon.backend.linux.store import Store
+
+__all__ = ["both_disks", "disks", "jobs", "means"]
+
+pytestmark = [pytest.mark.node, needs_root]
+
+
+@contextlib.contextmanager
+def read_only(disk):
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+
+
+@pytest.mark.parametrize("is_used", [False, True])
+def test_a_disk_that_is_read_only_is_named_with_its_tier_and_the_cure(jobs, is_used):
+    disk = jobs.disks[0]
+    if is_used:
+        with contextlib.closing(Store(str(disk), new_on="")) as store:
+            store.identify()
+    with read_only(disk):
+        status = jobs.run("true", [{**share(disk), "tier": "fast"}])
+
+    what = f"{disk}, a disk of tier fast, is read-only: mount it writable"
+    assert f"{what} (Read-only file system)" == status["never_ran"]
+    assert (str(disk), None) == (status["disk"], status.get("holds"))
+
+
+@pytest.mark.parametrize(
+    ("number", "is_of_disk"), [(errno.EIO, True), (errno.EROFS, True), (errno.EDQUOT, False)]
+)
+def test_an_error_is_the_disks_or_the_users(disks, number, is_of_disk):
+    with contextlib.closing(Store(str(disks[0]), new_on="", tier="fast")) as store:
+        told = store.trouble(OSError(number, os.strerror(number)))
+
+    assert is_of_disk == isinstance(told, scratch.DiskError)
+    assert str(disks[0]) in str(told)
+    assert os.strerror(number) in str(told)
+
+
+def test_a_jobs_directory_that_cannot_be_written_to_is_named(disks, tmp_path):
+    shares = scratch.plan("1-1", [share(disks[0])])
+
+    with pytest.raises(scratch.ScratchError, match=SCRATCH_FILE):
+        scratch.make(str(tmp_path / "none"), shares, 0, None)
