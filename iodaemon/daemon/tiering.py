@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -26,8 +27,10 @@ from iodaemon.text import quoted
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-LOOK_S: Final = 20.0
-"""From one look to the next at disks that are of no use."""
+_FIRST_LOOK_S: Final = 2.0
+"""Until the first look at disks that are of no use; then twice as long each time."""
+_LAST_LOOK_S: Final = 60.0
+"""At most; a disk that is out again sooner than that after all worked is looked at no sooner."""
 
 
 def live_tiers(config: Config, jobs: Iterable[Job]) -> tuple[Tier, ...]:
@@ -63,7 +66,7 @@ def live_tiers(config: Config, jobs: Iterable[Job]) -> tuple[Tier, ...]:
     return tiers
 
 
-async def watch_disks(config: Config, driver: Driver, look_s: float = LOOK_S) -> None:
+async def watch_disks(config: Config, driver: Driver) -> None:
     """Tell of disks that come to be of no use, and have them used again once they work.
 
     Of the simulated backend there are none.
@@ -71,15 +74,20 @@ async def watch_disks(config: Config, driver: Driver, look_s: float = LOOK_S) ->
     Args:
         config: in force.
         driver: told what is found.
-        look_s: from one look to the next, s.
     """
     stock, known = driver.state.stock, set[DiskId]()
+    look_s, back_s = _FIRST_LOOK_S, -math.inf
     while config.tier and config.backend != "simulated":
         if await driver.watch.until(
             partial(_differ, stock.unusable, known), look_s if known else None
         ):
+            now_s = driver.timeline.now_s
+            if not known and now_s - back_s > _LAST_LOOK_S:
+                look_s = _FIRST_LOOK_S
             known = _tell_of(known, stock.unusable)
+            back_s = back_s if known else now_s
             continue
+        look_s = min(2.0 * look_s, _LAST_LOOK_S)
         found = await _aside(lambda: find_unusable(config, stock.tiers))
         for disk in known & stock.unusable.keys() if found is not None else ():
             problem = found.get(disk, "") if found is not None else ""
