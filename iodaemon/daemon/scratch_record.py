@@ -89,6 +89,10 @@ def scratch_record(
         "kept_until_s": None if stock is None else stock.kept_until_s(job),
         "unwanted": msgspec.to_builtins(job.scratch_unwanted),
         "over": msgspec.to_builtins(job.scratch_over),
+        "most_bytes": job.scratch_most_bytes,
+        "copied_in": _is_copied_in(job),
+        "copied_out": _is_copied_out(job),
+        "others": 0 if job.staged is None else job.staged.others,
         "stage": msgspec.to_builtins(stage),
         "charged_s": job.charged_s,
     }
@@ -100,6 +104,32 @@ def _had_space(job: Job, tiers: Sequence[Tier]) -> bool | None:
         return True
     tier = next((tier for tier in tiers if tier.name == job.tier), None)
     return None if tier is None else tier.storage is not None
+
+
+def _is_copied_in(job: Job) -> bool | None:
+    """Whether all of its input was copied into its space; None: not yet, or nobody knows."""
+    staged, request = job.staged, job.spec.scratch
+    if request is None or request.input_path is None or not job.state.is_final:
+        return None
+    if staged is not None and staged.has_come is not None:
+        return staged.has_come
+    if job.state is JobState.COMPLETED:
+        return True
+    return False if job.started_s is None else None
+
+
+def _is_copied_out(job: Job) -> bool | None:
+    """Whether what it left was copied out; None: not yet, or nobody knows."""
+    staged, request = job.staged, job.spec.scratch
+    if request is None or request.output_path is None or not job.state.is_final:
+        return None
+    if staged is not None and staged.has_gone is not None:
+        return staged.has_gone
+    if job.scratch_kept is not None or job.scratch_unwanted is not None:
+        return False
+    if job.state is JobState.COMPLETED:
+        return True
+    return False if staged is None else None
 
 
 def _is_limited(job: Job, tiers: Sequence[Tier]) -> bool | None:
