@@ -78,11 +78,12 @@ def scratch_record(
     if request is None:
         return None
     tiers = () if stock is None else stock.tiers
+    had_space = _had_space(job, tiers)
     wanted = {name: getattr(request, name) for name in request.__struct_fields__}
     return {
         **{("asked_tier" if name == "tier" else name): each for name, each in wanted.items()},
         "tier": job.tier,
-        "had_space": _had_space(job, tiers),
+        "had_space": had_space,
         "shares": msgspec.to_builtins(job.shares),
         "limited": _is_limited(job, tiers),
         "kept": msgspec.to_builtins(job.scratch_kept),
@@ -90,8 +91,8 @@ def scratch_record(
         "unwanted": msgspec.to_builtins(job.scratch_unwanted),
         "over": msgspec.to_builtins(job.scratch_over),
         "most_bytes": job.scratch_most_bytes,
-        "copied_in": _is_copied_in(job),
-        "copied_out": _is_copied_out(job),
+        "copied_in": _is_copied_in(job, had_space=had_space),
+        "copied_out": _is_copied_out(job, had_space=had_space),
         "others": 0 if job.staged is None else job.staged.others,
         "stage": msgspec.to_builtins(stage),
         "charged_s": job.charged_s,
@@ -106,7 +107,7 @@ def _had_space(job: Job, tiers: Sequence[Tier]) -> bool | None:
     return None if tier is None else tier.storage is not None
 
 
-def _is_copied_in(job: Job) -> bool | None:
+def _is_copied_in(job: Job, *, had_space: bool | None) -> bool | None:
     """Whether all of its input was copied into its space; None: not yet, or nobody knows."""
     staged, request = job.staged, job.spec.scratch
     if request is None or request.input_path is None or not job.state.is_final:
@@ -114,11 +115,11 @@ def _is_copied_in(job: Job) -> bool | None:
     if staged is not None and staged.has_come is not None:
         return staged.has_come
     if job.state is JobState.COMPLETED:
-        return True
+        return had_space
     return False if job.started_s is None else None
 
 
-def _is_copied_out(job: Job) -> bool | None:
+def _is_copied_out(job: Job, *, had_space: bool | None) -> bool | None:
     """Whether what it left was copied out; None: not yet, or nobody knows."""
     staged, request = job.staged, job.spec.scratch
     if request is None or request.output_path is None or not job.state.is_final:
@@ -128,8 +129,9 @@ def _is_copied_out(job: Job) -> bool | None:
     if job.scratch_kept is not None or job.scratch_unwanted is not None:
         return False
     if job.state is JobState.COMPLETED:
-        return True
-    return False if staged is None else None
+        return had_space
+    is_known = staged is None and (had_space is not None or job.tier is None)
+    return False if is_known else None
 
 
 def _is_limited(job: Job, tiers: Sequence[Tier]) -> bool | None:

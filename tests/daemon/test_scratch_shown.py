@@ -124,6 +124,14 @@ def test_of_a_job_of_before_no_more_is_said_than_is_known():
     assert ["Input from: /in", "Output to: /out"] == copying_of(failed)
 
 
+@pytest.mark.parametrize("state", [JobState.COMPLETED, JobState.FAILED])
+def test_of_a_job_of_the_journal_of_which_nothing_was_told_nothing_is_said(state):
+    """Whether its tier had disks is not known any more."""
+    record = job_record(job(1, state=state, **RAN), None, 9.0, Path("/x"))
+
+    assert ["Input from: /in", "Output to: /out"] == copying_of(dict(scratch_pairs(record)))
+
+
 @pytest.mark.parametrize(
     ("others", "words"),
     [
