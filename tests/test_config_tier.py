@@ -154,6 +154,7 @@ def test_more_capacity_than_there_is_is_refused_in_a_line(tmp_path):
             "[tier.b] has disk /x, which is in [tier.a] already",
         ),
         ('[[tier.a.disk]]\npath = "x"\n', "path is 'x'; write an absolute path"),
+        ('[[tier.a.disk]]\npath = "/x:y"\n', "path is '/x:y'; choose one without ':', which parts"),
         ('[tier.Fast]\nbandwidth = "1 GB/s"\n', "write a name of small letters"),
         ('[tier.a]\nbandwidth = "0 B/s"\n', "bandwidth is 0; it must be above 0"),
         ('[[tier.a.disk]]\npath = "/x"\ncapacity = "0"\n', "capacity is 0; it must be above 0"),

@@ -19,6 +19,7 @@ class ScratchOptions(TypedDict, total=False):
     output_path: str | None
     output_on: str
     input_bytes: int
+    input_largest_bytes: int
     output_bytes: int
     data_bytes: int
 
@@ -60,6 +61,7 @@ class Scratch(TypedDict):
     output_path: str | None
     output_on: str
     input_bytes: int
+    input_largest_bytes: int
     output_bytes: int
     data_bytes: int
     tier: str | None

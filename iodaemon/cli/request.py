@@ -115,15 +115,23 @@ def find_place(
     return Place(options, _environment(environ, env, is_clean=is_clean))
 
 
-def output_options(cwd: str, out: str | None, err: str | None) -> JobOptions:
+def output_options(
+    cwd: str, out: str | None, err: str | None, *, option: str = "--stdout"
+) -> JobOptions:
     """Where the job's words go, as absolute paths.
+
+    Args:
+        cwd: what they are relative to.
+        out: of standard output.
+        err: of standard error.
+        option: the one that named ``out``.
 
     Raises:
         RequestError: a directory is missing or may not be written.
     """
     options = JobOptions()
     if out is not None:
-        options["stdout"] = _output_file("--output", cwd, out)
+        options["stdout"] = _output_file(option, cwd, out)
     if err is not None:
         options["stderr"] = _output_file("--error", cwd, err)
     return options

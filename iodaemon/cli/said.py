@@ -5,7 +5,8 @@
     #IOD io=40M,20%
 
 A line has the options of ``iod submit`` by their long names, with or without dashes; ``io`` is
-``io-rate`` and, behind a comma, ``io-share``. What an option says goes before what a script says.
+``io-rate`` and, behind a comma, ``io-share``. What an option says goes before what a script says;
+so does one of ``stdout`` and ``output`` before the other where both name the same file.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from iodaemon.cli.request import Place, output_options, parse_limits
 from iodaemon.cli.scratch_option import (
     SCRATCH_WORDS,
     check_words,
-    results_path,
+    has_space,
     scratch_options,
 )
 from iodaemon.errors import ConfigError
 
 MARK: Final = "#IOD"
 VALUES: Final = (
-    *("name", "cpus", "mem", "time", "max-suspend", "output", "error"),
+    *("name", "cpus", "mem", "time", "max-suspend", "stdout", "output", "error"),
     *SCRATCH_WORDS,
 )
 SWITCHES: Final = ("no-suspend", "requeue", "hold")
@@ -40,6 +41,8 @@ _INTERPRETERS: Final = frozenset(
     {"sh", "bash", "dash", "zsh", "ksh", "python", "python3", "perl", "ruby", "Rscript", "julia"}
 )
 """Programs whose first word that is no option is a script."""
+_FILES: Final = ("stdout", "output")
+"""Of a job without space both name the file of its standard output."""
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -56,13 +59,26 @@ class Said(NamedTuple):
     hints: Mapping[str, str] = _NONE
     where: str = ""
 
-    def over(self, other: Said) -> Said:
-        """What both say, this one where they differ; of the I/O all is said by one of them."""
-        hints, where = (self.hints, self.where) if self.hints else (other.hints, other.where)
-        return Said({**other.options, **self.options}, hints, where)
-
 
 NOTHING: Final = Said()
+
+
+def merge(*layers: Said) -> Said:
+    """What they say together, the earlier where they differ; of the I/O all is said by one."""
+    options: dict[str, str] = {}
+    for layer in reversed(layers):
+        options |= layer.options
+    if not has_space(options):
+        first = next((each.options for each in layers if _names_file(each.options)), _NONE)
+        for name in _FILES:
+            if name not in first:
+                options.pop(name, None)
+    hints = next((layer for layer in layers if layer.hints), NOTHING)
+    return Said(options, hints.hints, hints.where)
+
+
+def _names_file(words: Mapping[str, str]) -> bool:
+    return any(name in words for name in _FILES)
 
 
 def parse_lines(lines: Iterable[tuple[int, str]], shown: str) -> Said:
@@ -135,9 +151,7 @@ def options_of(said: Said, place: Place) -> tuple[JobOptions, str]:
     """
     words = said.options
     options = parse_limits(**_limits(words)) | place.options
-    has_results = results_path(words, place.cwd) is not None
-    out = None if has_results else words.get("output")
-    options |= output_options(place.cwd, out, words.get("error"))
+    options |= _files(words, place.cwd)
     options |= scratch_options(words, place.cwd)
     if "name" in words:
         options["name"] = words["name"]
@@ -149,6 +163,29 @@ def options_of(said: Said, place: Place) -> tuple[JobOptions, str]:
         options["hold"] = True
     hints, problem = _hints_of(said) if said.hints else (JobOptions(), "")
     return options | hints, problem
+
+
+def check_options(said: Said, place: Place) -> None:
+    """Refuse what is wrong with the options, whatever a script adds to them.
+
+    Raises:
+        UsageError: one of them is no such quantity; names the option.
+        RequestError: an output file cannot be written.
+    """
+    _check(said.options)
+    output_options(place.cwd, said.options.get("stdout"), said.options.get("error"))
+
+
+def _files(words: Mapping[str, str], cwd: str) -> JobOptions:
+    """Of standard output and error."""
+    if has_space(words) or "output" not in words:
+        return output_options(cwd, words.get("stdout"), words.get("error"))
+    if "stdout" in words:
+        raise UsageError(
+            "--stdout and --output both name the file of standard output without --scratch or "
+            "--fast: write one of them"
+        )
+    return output_options(cwd, words["output"], words.get("error"), option="--output")
 
 
 def _hints_of(said: Said) -> tuple[JobOptions, str]:

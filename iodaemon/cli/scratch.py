@@ -46,6 +46,7 @@ def copy(
         job, scratch_of = answer["job"], answer["job"]["scratch"]
         kept = scratch_of["kept"] if scratch_of else None
         if answer["copied"]:
+            _tell(job, f"copied to {_output_of(job)}", as_json=as_json)
             continue
         if kept and kept["code"] != "ScratchCopying":
             is_refused = True
@@ -75,10 +76,22 @@ def remove(
     elif not answers:
         output.say("nothing is kept of these jobs")
     for answer in answers:
-        if not answer["removed"]:
-            job = answer["job"]
+        job = answer["job"]
+        if answer["removed"]:
+            _tell(job, "removed", as_json=as_json)
+        else:
             output.say(f"job {job['id']}: not removed yet{output.reason_words(job)}")
     return 0 if all(answer["removed"] for answer in answers) else ExitCode.REFUSED
+
+
+def _tell(job: Job, text: str, *, as_json: bool) -> None:
+    if not as_json:
+        print(f"job {job['id']}: {text}", flush=True)
+
+
+def _output_of(job: Job) -> str:
+    scratch_of = job["scratch"]
+    return printable(scratch_of["output_path"] or "") if scratch_of else "its output directory"
 
 
 def _find(ctx: typer.Context, jobs: list[str] | None) -> tuple[Client, list[int]]:

@@ -4,16 +4,16 @@
     --fast 100G --input DIR --output DIR [--output-size S] [--data-size S]
 
 ``--fast`` leaves the choice of the tier to the admission rule. The size of what is copied in is
-measured here and now, with the submitter's own rights. ``--output`` is the file of the job's words
-for a job without space. With ``--fast`` it is the directory that its results are copied to; so it
-is with ``--scratch`` where it is a directory already, or ends with a slash.
+measured here and now, with the submitter's own rights. ``--output`` is the directory that the space
+is copied to. For a job without space it is the file of its standard output, as ``--stdout`` or
+``-o`` is for any job.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from iodaemon.api.model import JobOptions
 from iodaemon.api.scratch import ScratchOptions
@@ -27,6 +27,18 @@ SCRATCH_WORDS: Final = (
 _FALLBACKS: Final = ("slow", "wait", "fail")
 _WHEN: Final = ("success", "always")
 _NOTHING_DONE: Final = "nothing was submitted"
+
+
+class Measured(NamedTuple):
+    """What the files of a directory have.
+
+    Attributes:
+        total_bytes: all together.
+        largest_bytes: the largest of them; 0: there is none.
+    """
+
+    total_bytes: int
+    largest_bytes: int
 
 
 def check_words(words: Mapping[str, str]) -> None:
@@ -73,11 +85,14 @@ def scratch_options(words: Mapping[str, str], cwd: str) -> JobOptions:
         asked["fallback"] = words["scratch-fallback"]
     if "input" in words:
         asked["input_path"] = path = _path("--input", words["input"], cwd)
-        asked["input_bytes"] = measure(path)
+        found = measure(path)
+        asked["input_bytes"] = found.total_bytes
+        if found.largest_bytes:
+            asked["input_largest_bytes"] = found.largest_bytes
     if (results := results_path(words, cwd)) is not None:
         asked["output_path"] = results
     elif "output-on" in words:
-        raise UsageError("--output-on needs a directory of results: write --output DIR/")
+        raise UsageError("--output-on needs a directory of results: write --output DIR")
     if "output-on" in words:
         asked["output_on"] = words["output-on"]
     if "output-size" in words:
@@ -87,16 +102,29 @@ def scratch_options(words: Mapping[str, str], cwd: str) -> JobOptions:
     return JobOptions(scratch=asked)
 
 
+def has_space(words: Mapping[str, str]) -> bool:
+    """Whether space is asked for: then ``--output`` is a directory."""
+    return "fast" in words or "scratch" in words
+
+
 def results_path(words: Mapping[str, str], cwd: str) -> str | None:
-    """The directory that results are copied to; None: there is none, ``--output`` is a file."""
+    """The directory that results are copied to; None: there is none, ``--output`` is a file.
+
+    Raises:
+        UsageError: it is no name of a directory.
+        RequestError: a file is in the way.
+    """
     text = words.get("output")
-    if not text or not ("fast" in words or "scratch" in words):
+    if text is None or not has_space(words):
         return None
+    if "%j" in text:
+        raise UsageError(
+            "--output: with --scratch or --fast it is a directory, in whose name %j is nothing; "
+            "-o FILE names the file of standard output"
+        )
     path = _path("--output", text, cwd)
-    is_directory = "fast" in words or text.endswith("/") or os.path.isdir(path)
-    if is_directory:
-        _check_output(path)
-    return path if is_directory else None
+    _check_output(path)
+    return path
 
 
 def _check_output(path: str) -> None:
@@ -108,13 +136,13 @@ def _check_output(path: str) -> None:
         raise RequestError(f"--output: {place} is no directory; {_NOTHING_DONE}")
 
 
-def measure(path: str) -> int:
-    """How many bytes the files of a directory have; links count as links.
+def measure(path: str) -> Measured:
+    """How many bytes the files of a directory have; links are none.
 
     Raises:
         RequestError: it is no directory, or something in it may not be read.
     """
-    total, waiting = 0, [path]
+    total, largest, waiting = 0, 0, [path]
     try:
         while waiting:
             with os.scandir(waiting.pop()) as entries:
@@ -122,11 +150,12 @@ def measure(path: str) -> int:
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
                     elif entry.is_file(follow_symlinks=False):
-                        total += entry.stat(follow_symlinks=False).st_size
+                        size = entry.stat(follow_symlinks=False).st_size
+                        total, largest = total + size, max(largest, size)
     except OSError as error:
         where = error.filename or path
         raise RequestError(f"--input: {where}: {error.strerror}; {_NOTHING_DONE}") from error
-    return total
+    return Measured(total, largest)
 
 
 def _path(option: str, text: str, cwd: str) -> str:

@@ -16,14 +16,24 @@ from iodaemon.cli.commands import Command, read_commands
 from iodaemon.cli.failure import UsageError
 from iodaemon.cli.option import OFF, AsJson, Word, Words, argument, option
 from iodaemon.cli.request import Place, check_command, find_place
-from iodaemon.cli.said import HINTS, NOTHING, SWITCHES, VALUES, Said, Scripts, options_of
+from iodaemon.cli.said import (
+    HINTS,
+    NOTHING,
+    SWITCHES,
+    VALUES,
+    Said,
+    Scripts,
+    check_options,
+    merge,
+    options_of,
+)
 from iodaemon.cli.selector import job_words
 from iodaemon.cli.session import Session
 from iodaemon.errors import RequestError
 
 app = new_app()
 
-_NAMES: Final = {"out": "output", "err": "error", "input_dir": "input"}
+_NAMES: Final = {"out": "stdout", "results": "output", "err": "error", "input_dir": "input"}
 """Parameters that are not called as their options are."""
 
 CommandWords = Annotated[Words, argument("COMMAND")]
@@ -63,7 +73,15 @@ Requeue = Annotated[
 ]
 Chdir = Annotated[Word, option("-D", "--chdir", metavar="DIR", text="Where it runs [here].")]
 Out = Annotated[
-    Word, option("-o", "--output", metavar="FILE", text="Standard output; %j: the job's number.")
+    Word, option("-o", "--stdout", metavar="FILE", text="Standard output; %j: the job's number.")
+]
+Results = Annotated[
+    Word,
+    option(
+        "--output",
+        metavar="PATH",
+        text="With --scratch or --fast: the directory its space is copied to. Else as -o.",
+    ),
 ]
 Err = Annotated[
     Word, option("-e", "--error", metavar="FILE", text="Standard error [as the output].")
@@ -92,7 +110,7 @@ OutputOn = Annotated[
     option(
         "--output-on",
         metavar="success|always",
-        text="When its space is copied to --output DIR/ [success].",
+        text="When its space is copied to --output [success].",
     ),
 ]
 OutputSize = Annotated[
@@ -131,6 +149,7 @@ def submit(
     requeue: Requeue = OFF,
     chdir: Chdir = None,
     out: Out = None,
+    results: Results = None,
     err: Err = None,
     scratch: Scratch = None,
     tier: Tier = None,
@@ -157,9 +176,8 @@ def submit(
     A script may say the same: lines '#IOD time=90m io=40M,20%' before its first command. What
     options say goes before them. In a --from file such a line speaks of all commands below it.
     """
-    said = _said(locals())
     place = find_place(os.environ, chdir=chdir, env=env or [], is_clean=clean_env)
-    specs = _specs(ctx.obj, command, from_file, said, place)
+    specs = _specs(ctx.obj, command, from_file, _said(locals()), place)
     if dry_run:
         return _show(specs, as_json=as_json)
     report = _in_json if as_json else _bare if parsable else _in_words
@@ -181,7 +199,7 @@ def _specs(
     session: Session, command: list[str] | None, from_file: str | None, said: Said, place: Place
 ) -> list[JobSpec]:
     """Each command with what is said of it; one line a hint that makes no sense."""
-    options_of(said, place)  # what is wrong with them is told before what is with the command
+    check_options(said, place)  # what is wrong with them is told before what is with the command
     commands = _commands(session, command, from_file, place)
     scripts = Scripts(place)
     made: dict[tuple[int, int], tuple[JobOptions, str]] = {}
@@ -190,7 +208,7 @@ def _specs(
     for words, line in commands:
         script = scripts.said(words)
         if (id(script), id(line)) not in made:  # all of them live as long as this call
-            made[id(script), id(line)] = options_of(said.over(line.over(script)), place)
+            made[id(script), id(line)] = options_of(merge(said, line, script), place)
         options, problem = made[id(script), id(line)]
         if problem:
             problems[problem] = None

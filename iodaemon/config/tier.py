@@ -61,6 +61,11 @@ class DiskTable(msgspec.Struct, frozen=True, kw_only=True):
         """Refuse a place that depends on where the daemon was started, and disks of nothing."""
         if not self.path.startswith("/"):
             raise ValueError(f"path is {self.path!r}; write an absolute path")
+        if ":" in self.path:
+            raise ValueError(
+                f"path is {self.path!r}; choose one without ':', which parts the directories "
+                "in $IOD_SCRATCH"
+            )
         for name in ("capacity_bytes", "read_bytes_per_s", "write_bytes_per_s"):
             value = getattr(self, name)
             if value is not None and not value > 0:

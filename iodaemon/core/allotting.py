@@ -159,12 +159,40 @@ def could_ever_fit(tier: Tier, size_bytes: int) -> bool:
     )
 
 
+def largest_directory_bytes(tier: Tier, size_bytes: int) -> int:
+    """What the largest directory of a request has at least, wherever the rule puts its parts.
+
+    Parts on one disk are one directory. They are spread most evenly where no disk has more than
+    the smallest number of blocks with which all of them find room.
+    """
+    block = tier.split_bytes
+    if tier.storage is None or block is None or size_bytes <= block:
+        return size_bytes
+    left, rest = divmod(size_bytes, block)
+    rooms = sorted(disk.capacity_bytes // block for disk in tier.storage.disks)
+    for place, room in enumerate(rooms):
+        most, over = divmod(left, len(rooms) - place)
+        if room > most or (room == most and not over):
+            is_level = not place and not over  # whichever disk has the rest has as many blocks
+            return (most + (over > 0)) * block + (rest if is_level else 0)
+        left -= room
+    return size_bytes  # it never fits
+
+
+def could_ever_hold(tier: Tier, request: ScratchRequest) -> bool:
+    """Whether the request fits when all of the tier is free, and its largest file a directory."""
+    size = request.size_bytes
+    is_whole = request.input_largest_bytes <= largest_directory_bytes(tier, size)
+    return could_ever_fit(tier, size) and is_whole
+
+
 def candidates(
     tiers: Sequence[Tier], request: ScratchRequest, named: TierName | None = None
 ) -> list[Tier]:
     """The tiers that may serve the request, in this order; empty where there is none.
 
-    One that names no tier gets the fastest that has disks large enough for it.
+    One that names no tier gets the fastest that has disks large enough for it. One that may not
+    hold the largest file of its input is left out where another may.
 
     Args:
         tiers: fastest first.
@@ -175,13 +203,16 @@ def candidates(
     wanted = [tier for tier in tiers if tier.name == name] if name else _fastest(tiers, request)
     if named is None and request.fallback == "slow" and tiers and tiers[-1] not in wanted:
         wanted.append(tiers[-1])
-    return wanted
+    largest, size = request.input_largest_bytes, request.size_bytes
+    whole = [tier for tier in wanted if largest <= largest_directory_bytes(tier, size)]
+    return whole or wanted
 
 
 def _fastest(tiers: Sequence[Tier], request: ScratchRequest) -> list[Tier]:
-    size = request.size_bytes
-    large = [tier for tier in tiers if tier.storage is not None and could_ever_fit(tier, size)]
-    return (large or list(tiers))[:1]
+    with_disks = [tier for tier in tiers if tier.storage is not None]
+    large = [tier for tier in with_disks if could_ever_fit(tier, request.size_bytes)]
+    whole = [tier for tier in large if could_ever_hold(tier, request)]
+    return (whole or large or list(tiers))[:1]
 
 
 def why_never(
@@ -200,10 +231,12 @@ def why_never(
     asked = candidates(tiers, request)
     if any_tier and request.tier is None:
         asked = [*asked, *(tier for tier in tiers if tier not in asked)]
-    if any(could_ever_fit(tier, request.size_bytes) for tier in asked):
+    if any(could_ever_hold(tier, request) for tier in asked):
         return None
     if not asked:
         return "asks for scratch space, and no tier of storage is configured; go without"
+    if large := [tier for tier in asked if could_ever_fit(tier, request.size_bytes)]:
+        return _too_large_a_file(large[0], request)
     size = told_bytes(request.size_bytes)
     most = _most(asked[0], request.size_bytes)
     return f"asks for {size} of tier {most}; ask for less, or of another tier"
@@ -248,6 +281,16 @@ def _most(tier: Tier, size_bytes: int) -> str:
         largest = told_bytes(max(capacities))
         return f"{tier.name}, whose largest disk has {largest} and which is not split"
     return f"{tier.name}, which has {told_bytes(sum(capacities))} on {len(capacities)} disks"
+
+
+def _too_large_a_file(tier: Tier, request: ScratchRequest) -> str:
+    has, size = told_bytes(request.input_largest_bytes), request.size_bytes
+    most = told_bytes(largest_directory_bytes(tier, size))
+    return (
+        f"its input has a file of {has}, and of {told_bytes(size)} on tier {tier.name}, which "
+        f"come in parts of {told_bytes(tier.split_bytes or 0)}, one directory may have no more "
+        f"than {most}; ask for a tier that is not split, or read that file where it is"
+    )
 
 
 def _first_with_room(view: StorageView, request: StorageRequest) -> DiskId | Refusal:

@@ -31,6 +31,7 @@ class ScratchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         output_path: where what it leaves is copied after. None: nothing is kept.
         output_on: whether that is done also where the command failed.
         input_bytes: how much is copied in; 0: nobody knows.
+        input_largest_bytes: of which so much is one file, the largest; 0: nobody knows.
         output_bytes: how much is expected to be copied out; 0: nobody knows.
         data_bytes: what the job moves in between and does not keep; 0: nobody knows.
     """
@@ -42,6 +43,7 @@ class ScratchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     output_path: str | None = None
     output_on: Literal["success", "always"] = "success"
     input_bytes: int = 0
+    input_largest_bytes: int = 0
     output_bytes: int = 0
     data_bytes: int = 0
 
@@ -49,7 +51,7 @@ class ScratchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         """Refuse a request for nothing."""
         if self.size_bytes < 1:
             raise ValueError("scratch space must be at least one byte")
-        if min(self.input_bytes, self.output_bytes, self.data_bytes) < 0:
+        if min(self.input_bytes, self.input_largest_bytes, self.output_bytes, self.data_bytes) < 0:
             raise ValueError("input, output and data are 0 bytes or more")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from iodaemon.core.allotting import NO_SPACE, candidates, could_ever_fit
+from iodaemon.core.allotting import NO_SPACE, candidates, could_ever_hold
 from iodaemon.core.controller import WALLTIME_GRACE_S
 from iodaemon.core.explanation import Explanation, count, duration, plain, text_of
 from iodaemon.core.job import Job, JobId, Reason
@@ -124,8 +124,7 @@ def _wanted(stock: Stock, job: Job) -> list[Tier]:
         return []
     if request.tier is not None or not stock.any_tier:
         return candidates(stock.tiers, request)
-    size = request.size_bytes
-    return [t for t in stock.tiers if t.storage is not None and could_ever_fit(t, size)]
+    return [t for t in stock.tiers if t.storage is not None and could_ever_hold(t, request)]
 
 
 def _tiers(asked: Sequence[Tier]) -> str:

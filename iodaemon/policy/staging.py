@@ -22,7 +22,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from iodaemon.core.allotting import candidates, could_ever_fit, split
+from iodaemon.core.allotting import candidates, could_ever_hold, split
 from iodaemon.core.job import Job, JobId, JobSpec
 from iodaemon.core.scratch import Fallback, ScratchRequest, TierName
 from iodaemon.core.tier import Tier
@@ -110,11 +110,11 @@ def wish_of(job: Job, tiers: Sequence[Tier]) -> Wish:
 def _option(
     request: ScratchRequest, tier: Tier, slowest: Tier, walltime_s: float | None
 ) -> Option | None:
-    """The way by this tier; None: it never has room for so much."""
+    """The way by this tier; None: it never has room for so much, or for so large a file."""
     longer_s = extra_s(request, tier, slowest)
     if walltime_s is not None:  # whatever is said of its I/O, it does not end before it starts
         longer_s = max(longer_s, -walltime_s)
-    if not could_ever_fit(tier, request.size_bytes):
+    if not could_ever_hold(tier, request):
         return None
     if tier.storage is None:
         return Option(tier=tier.name, extra_s=longer_s)

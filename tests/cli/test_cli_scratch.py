@@ -1,6 +1,9 @@
 """``iod submit --scratch``, ``#IOD scratch=``, and ``iod scratch remove``."""
 
+import json
+
 import pytest
+from fake_daemon import job
 
 from iodaemon.cli.failure import UsageError
 from iodaemon.cli.said import parse_lines
@@ -33,6 +36,7 @@ def test_the_input_is_measured_and_paths_are_absolute(tmp_path):
         "size_bytes": GIB,
         "input_path": f"{tmp_path}/in",
         "input_bytes": 8,
+        "input_largest_bytes": 5,
         "output_path": f"{tmp_path}/out",
         "output_on": "always",
         "output_bytes": 2 * GIB,
@@ -48,12 +52,19 @@ def test_the_input_is_measured_and_paths_are_absolute(tmp_path):
     )
 
 
-def test_with_scratch_the_output_is_a_directory_only_where_that_is_clear(tmp_path):
+@pytest.mark.parametrize("space", ["scratch", "fast"])
+@pytest.mark.parametrize("name", ["there", "new", "new/"])
+def test_with_space_the_output_is_a_directory_whether_it_is_there_or_not(tmp_path, space, name):
     (tmp_path / "there").mkdir()
+    asked = options(tmp_path, **{space: "1", "output": name})
 
-    assert f"{tmp_path}/there" == options(tmp_path, scratch="1", output="there")["output_path"]
-    assert f"{tmp_path}/new" == options(tmp_path, scratch="1", output="new/")["output_path"]
-    assert "output_path" not in options(tmp_path, scratch="1", output="words.txt")
+    assert f"{tmp_path}/{name}".rstrip("/") == asked["output_path"]
+
+
+def test_an_empty_input_has_no_largest_file(tmp_path):
+    (tmp_path / "in").mkdir()
+
+    assert "input_largest_bytes" not in options(tmp_path, scratch="1", input="in")
 
 
 @pytest.mark.parametrize(
@@ -68,6 +79,8 @@ def test_with_scratch_the_output_is_a_directory_only_where_that_is_clear(tmp_pat
         ({"scratch": "1G", "scratch_fallback": "slwo"}, "did you mean slow"),
         ({"scratch": "1G", "output_on": "never"}, "--output-on"),
         ({"scratch": "1G", "output_on": "always"}, "needs a directory of results"),
+        ({"scratch": "1G", "output": ""}, "--output: an empty path; name a directory"),
+        ({"scratch": "1G", "output": "out.%j"}, "-o FILE names the file of standard output"),
     ],
 )
 def test_what_means_nothing_is_a_line(tmp_path, words, line):
@@ -101,14 +114,125 @@ def test_submit_sends_it(iod, daemon):
     assert {"size_bytes": 2 * GIB, "tier": "fast"} == sent["jobs"][0]["scratch"]
 
 
+# -- two options for two things --------------------------------------------------------------------
+
+FILE = "--stdout and --output both name the file of standard output without --scratch or --fast"
+
+
+def sent(iod, daemon, *words):
+    """The first job that reached the daemon."""
+    result = iod("submit", *words)
+    assert 0 == result.code, result.err
+    return daemon.bodies("/v1/jobs")[-1]["jobs"][0]
+
+
+def script(here, line, name="job.sh"):
+    (here / name).write_text(f"#!/bin/sh\n#IOD {line}\nexec true\n")
+    (here / name).chmod(0o755)
+
+
+@pytest.mark.parametrize("space", ["--scratch", "--fast"])
+@pytest.mark.parametrize("option", ["-o", "--stdout"])
+def test_with_space_one_option_is_a_file_and_the_other_a_directory(
+    iod, daemon, here, space, option
+):
+    spec = sent(iod, daemon, space, "1G", option, "log.%j", "--output", "res", "true")
+
+    assert f"{here}/log.%j" == spec["stdout"]
+    assert f"{here}/res" == spec["scratch"]["output_path"]
+
+
+@pytest.mark.parametrize("space", ["--scratch", "--fast"])
+def test_with_space_the_file_alone_is_no_directory_and_the_directory_alone_no_file(
+    iod, daemon, here, space
+):
+    alone = sent(iod, daemon, space, "1G", "-o", "log", "true")
+    results = sent(iod, daemon, space, "1G", "--output", "res", "true")
+
+    assert f"{here}/log" == alone["stdout"]
+    assert {"size_bytes": GIB} == alone["scratch"]
+    assert "stdout" not in results
+    assert f"{here}/res" == results["scratch"]["output_path"]
+
+
+@pytest.mark.parametrize("option", ["-o", "--stdout", "--output"])
+def test_without_space_they_are_the_same_and_the_last_of_two_counts(iod, daemon, here, option):
+    assert f"{here}/b" == sent(iod, daemon, option, "a", option, "b", "true")["stdout"]
+
+
+def test_without_space_both_are_one_too_many(iod, daemon, here):
+    assert (2, f"{FILE}: write one of them") == iod.fails("submit", "-o", "a", "--output=b", "true")
+    script(here, "stdout=a output=b")
+    assert (2, f"{FILE}: write one of them") == iod.fails("submit", "./job.sh")
+    assert [] == daemon.bodies("/v1/jobs")
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "stdout", "results"),
+    [
+        ("stdout=a", [], "a", None),
+        ("output=a", [], "a", None),
+        ("output=a", ["-o", "b"], "b", None),
+        ("stdout=a", ["--output", "b"], "b", None),
+        ("scratch=1G output=a stdout=b", [], "b", "a"),
+        ("scratch=1G output=a", ["-o", "b"], "b", "a"),
+        ("scratch=1G stdout=a", ["--output", "b"], "a", "b"),
+        ("fast=1G", ["--output", "b"], None, "b"),
+        ("output=a", ["--scratch", "1G"], None, "a"),
+        ("stdout=a output=b", ["--fast", "1G"], "a", "b"),
+    ],
+)
+def test_a_script_has_both_and_options_go_before_it(
+    iod, daemon, here, line, words, stdout, results
+):
+    script(here, line)
+    spec = sent(iod, daemon, *words, "./job.sh")
+
+    assert (stdout and f"{here}/{stdout}") == spec.get("stdout")
+    assert (results and f"{here}/{results}") == spec.get("scratch", {}).get("output_path")
+
+
+def test_in_a_file_of_commands_a_line_has_both_too(iod, daemon, here):
+    script(here, "scratch=1G output=own stdout=own.log")
+    (here / "jobs.txt").write_text(
+        "#IOD scratch=2G output=res\ntrue\n#IOD output=a\ntrue\n./job.sh\n"
+    )
+    sent(iod, daemon, "-o", "log.%j", "--from", "jobs.txt")
+    [body] = daemon.bodies("/v1/jobs")
+    found = [spec.get("scratch", {}).get("output_path") for spec in body["jobs"]]
+
+    assert [f"{here}/log.%j"] * 3 == [spec["stdout"] for spec in body["jobs"]]
+    assert [f"{here}/res", None, f"{here}/a"] == found
+
+
+def test_a_directory_that_a_script_gives_a_meaning_is_not_refused_before_it_is_read(
+    iod, daemon, here
+):
+    (here / "res").mkdir()
+    (here / "in").mkdir()
+    script(here, "scratch=1G")
+    spec = sent(iod, daemon, "--input", "in", "--output", "res", "./job.sh")
+
+    assert f"{here}/in" == spec["scratch"]["input_path"]
+    assert f"{here}/res" == spec["scratch"]["output_path"]
+
+
+def test_the_help_says_which_is_which(iod):
+    told = " ".join(iod("submit", "--help").out.split())
+
+    assert "-o,--stdout" in told.replace(", ", ",")
+    assert "With --scratch or --fast: the directory its space is copied to. Else as -o." in told
+
+
+@pytest.mark.parametrize("space", ["scratch", "fast"])
 @pytest.mark.parametrize("output", ["in/a", "in/a/deep", "dangling"])
-def test_an_output_where_a_file_is_in_the_way_is_refused(tmp_path, output):
+def test_an_output_where_a_file_is_in_the_way_is_refused(tmp_path, space, output):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a").touch()
     (tmp_path / "dangling").symlink_to("nowhere")
 
     with pytest.raises(RequestError, match=r"--output: .* is no directory; nothing was submitted"):
-        options(tmp_path, fast="1G", output=output)
+        options(tmp_path, **{space: "1G", "output": output})
 
 
 def test_what_is_above_a_link_is_above_where_it_leads(tmp_path):
@@ -121,3 +245,37 @@ def test_what_is_above_a_link_is_above_where_it_leads(tmp_path):
     assert f"{tmp_path}/far/data" == asked["input_path"]
     assert f"{tmp_path}/far/out" == asked["output_path"]
     assert f"{tmp_path}/link" == options(tmp_path, fast="1G", input="./link/")["input_path"]
+
+
+# -- what is kept ----------------------------------------------------------------------------------
+
+
+def kept(daemon, job_id, verb, word, *, done, **scratch):
+    """An ended job, and what the daemon answers who wants its space copied or removed."""
+    ended = job(job_id, "FAILED", scratch={"output_path": "/out", "kept": None, **scratch})
+    daemon.add(ended)
+    body = json.dumps({"job": ended, word: done}).encode()
+    daemon.answers[f"/v1/jobs/{job_id}/scratch/{verb}"] = (200, body)
+
+
+@pytest.mark.parametrize(
+    ("verb", "word", "told"),
+    [("copy", "copied", "copied to /out"), ("remove", "removed", "removed")],
+)
+def test_of_each_job_a_line_says_that_it_is_done(iod, daemon, verb, word, told):
+    for job_id in (7, 8):
+        kept(daemon, job_id, verb, word, done=True)
+    result = iod("scratch", verb, "7,8")
+
+    assert (0, f"job 7: {told}\njob 8: {told}\n") == (result.code, result.out)
+    assert "" == result.err
+    assert [True, True] == [each[word] for each in iod("scratch", verb, "7,8", "--json").json]
+
+
+def test_what_is_not_done_is_told_beside_what_is(iod, daemon):
+    kept(daemon, 7, "remove", "removed", done=True)
+    kept(daemon, 8, "remove", "removed", done=False)
+    result = iod("scratch", "remove", "7,8")
+
+    assert (1, "job 7: removed\n") == (result.code, result.out)
+    assert "job 8: not removed yet" in result.err

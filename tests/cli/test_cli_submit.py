@@ -226,7 +226,7 @@ def test_output_needs_a_place_that_exists(iod, daemon, here, name, words):
     code, line = iod.fails("submit", "-o", name, "true")
 
     assert code == 1
-    assert line.startswith("--output: ")
+    assert line.startswith("--stdout: ")
     assert words in line
 
 

@@ -37,7 +37,7 @@ KEEPER_MODULES = (
     *("scratch_work", "steps", "stage", "stage_file", "manifest"),
     *("stage_walk", "stage_batch", "stage_out", "stage_place", "stage_progress"),
     "stage_clock",
-    *("salvage", "lingering"),
+    *("salvage", "lingering", "store"),
     *("traced", "trouble"),
 )
 HEAVY = ("aiohttp", "msgspec", "psutil", "pyudev", "sqlite3", "asyncio")
@@ -78,6 +78,13 @@ def is_public(name):
 
 def test_there_is_something_to_look_at():
     assert len(FILES) > 50
+
+
+def test_no_two_files_of_tests_have_one_name():
+    """They are no packages: pytest could not import both."""
+    names = [path.name for path in TESTS if path.name != "conftest.py"]
+
+    assert [] == sorted(name for name in set(names) if names.count(name) > 1)
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)

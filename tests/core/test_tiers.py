@@ -13,8 +13,10 @@ from iodaemon.core import event as ev
 from iodaemon.core.allotting import (
     Sketch,
     allot,
+    candidates,
     could_ever_fit,
     free_of,
+    largest_directory_bytes,
     split,
     told_bytes,
     why_never,
@@ -571,6 +573,22 @@ def test_sizes_are_told_in_powers_of_1024(size, text):
                 "another tier"
             ),
         ),
+        (
+            (tier("fast", 20, 20, block=2), tier("slow")),
+            wants(10, tier=TierName("fast"), input_largest_bytes=7 * GIB),
+            (
+                "its input has a file of 7 GiB, and of 10 GiB on tier fast, which come in parts "
+                "of 2 GiB, one directory may have no more than 6 GiB; ask for a tier that is not "
+                "split, or read that file where it is"
+            ),
+        ),
+        ((tier("fast", 20, 20, block=2),), wants(10, input_largest_bytes=6 * GIB), None),
+        ((tier("fast", 20, block=2),), wants(10, input_largest_bytes=10 * GIB), None),
+        (
+            (tier("fast", 20, 20, block=2), tier("slow")),
+            wants(10, fallback="slow", input_largest_bytes=7 * GIB),
+            None,
+        ),
         ((tier("fast", 10), tier("slow")), wants(31, fallback="slow"), None),
         ((tier("fast", 10, 20, block=5),), wants(30), None),
         ((tier("fast", 10), tier("middle", 50), tier("slow")), wants(30), None),
@@ -578,6 +596,49 @@ def test_sizes_are_told_in_powers_of_1024(size, text):
 )
 def test_why_a_request_can_never_be_met_is_a_line(tiers, request_, text):
     assert text == why_never(tiers, request_)
+
+
+@given(
+    SIZES,
+    st.lists(st.integers(0, 100), min_size=4, max_size=4),
+    st.integers(1, 20),
+    st.integers(1, 200),
+    st.sampled_from((None, *RULES)),
+)
+def test_a_directory_is_as_large_as_is_promised_whatever_is_taken(sizes, taken, block, size, rule):
+    made = tier("fast", *sizes, rule=rule, block=block)
+    sketch = Sketch(StorageLedger(made.storage, random.Random(1)))
+    for disk, part in zip(made.storage.disks, taken, strict=False):
+        if held := part * disk.capacity_bytes // 100:
+            sketch.take(Share(tier=made.name, disk=disk.id, size_bytes=held))
+    wanted = StorageRequest(id="a", size_bytes=size * GIB, start_s=0.0, end_s=math.inf)
+    found, _ = allot(made, sketch, wanted, None)
+    least = largest_directory_bytes(made, size * GIB)
+
+    assert min(size, block) * GIB <= least <= size * GIB
+    if not isinstance(found, Refusal):
+        assert max(share.size_bytes for share in found) >= least
+
+
+@pytest.mark.parametrize(
+    ("sizes", "size", "least"),
+    [((20,), 11, 11), ((20, 20), 11, 6), ((20, 20), 9, 5), ((4, 20, 20), 12, 4), ((3, 40), 20, 18)],
+)
+def test_the_most_even_spread_is_what_one_directory_surely_has(sizes, size, least):
+    assert least * GIB == largest_directory_bytes(tier("fast", *sizes, block=2), size * GIB)
+
+
+@pytest.mark.parametrize("named", [None, "fast"])
+def test_who_has_too_large_a_file_for_a_split_tier_goes_to_the_next_that_holds_it(named):
+    tiers = (tier("fast", 20, 20, block=2), tier("whole", 30), tier("slow"))
+    name = None if named is None else TierName(named)
+    asked = wants(10, tier=name, fallback="slow", input_largest_bytes=7 * GIB)
+    rig = fcfs(*tiers)
+    rig.step(submitted(job(1, scratch=asked)))
+
+    assert (["slow"] if named else ["whole", "slow"]) == [t.name for t in candidates(tiers, asked)]
+    [start] = rig.backend.take()
+    assert [] == [share for share in start.shares if share.tier == "fast"]
 
 
 def test_killing_and_stopping_frees_nothing_before_the_end():

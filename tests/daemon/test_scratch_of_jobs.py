@@ -134,6 +134,11 @@ def test_of_many_jobs_that_cannot_gain_the_first_is_named():
             {"size_bytes": GIB, "input_bytes": 2 * GIB},
             "its input has 2 GiB, more than the 1 GiB of scratch space it asks for; ask for more",
         ),
+        (
+            {"size_bytes": GIB, "input_largest_bytes": 2 * GIB},
+            "its input has a file of 2 GiB, more than the 1 GiB of scratch space it asks for",
+        ),
+        ({"size_bytes": 1, "input_largest_bytes": -1}, "malformed submission"),
         ({"size_bytes": 1, "input_path": "/a/../b"}, "has '..' in it"),
         ({"size_bytes": 1, "output_path": "/" + 5000 * "a"}, "too long"),
         ({"size_bytes": 1, "output_path": "/a\0"}, "NUL"),
@@ -150,6 +155,42 @@ def test_what_can_never_be_met_or_means_nothing_is_refused_in_a_line(scratch, li
 
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def spread(*sizes, split, name="fast"):
+    """A tier whose requests are split over disks of these sizes."""
+    disks = tuple(
+        Disk(
+            id=DiskId(f"/{name}{number}"),
+            capacity_bytes=size,
+            read_bytes_per_s=1e9,
+            write_bytes_per_s=1e9,
+        )
+        for number, size in enumerate(sizes)
+    )
+    storage = Storage(nodes=(StorageNode(id=name, disks=disks),))
+    return Tier(name=TierName(name), storage=storage, bandwidth_bytes_per_s=1e9, split_bytes=split)
+
+
+def sent_to(tiers, **scratch):
+    body = json.dumps({"jobs": [{"command": ["x"], "scratch": scratch}]}).encode()
+    return decode_submission(body, MACHINE, tiers).jobs[0].scratch
+
+
+def test_a_file_larger_than_a_directory_of_a_split_request_is_refused_in_a_line():
+    tiers = (spread(100 * GIB, 100 * GIB, split=GIB // 128), TIERS[1])
+    size, large, small = GIB // 16, GIB * 5 // 128, GIB // 32
+    with pytest.raises(RequestError) as caught:
+        sent_to(tiers, size_bytes=size, tier="fast", input_largest_bytes=large)
+
+    assert (
+        "its input has a file of 40 MiB, and of 64 MiB on tier fast, which come in parts of "
+        "8 MiB, one directory may have no more than 32 MiB; ask for a tier that is not split, or "
+        "read that file where it is"
+    ) == str(caught.value)
+    slow = sent_to(tiers, size_bytes=size, fallback="slow", input_largest_bytes=large)
+    assert large == slow.request.input_largest_bytes
+    assert sent_to(tiers, size_bytes=size, tier="fast", input_largest_bytes=small)
 
 
 def test_where_no_tier_is_configured_space_is_refused():

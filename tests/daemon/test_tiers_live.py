@@ -347,6 +347,34 @@ def fails_at_copying_in(server, job, words):
     server.await_nothing()
 
 
+@pytest.mark.parametrize("space", ["--scratch", "--fast"])
+def test_the_words_go_to_their_file_and_the_results_to_their_directory(make_tiered, disks, space):
+    server = make_tiered(text=tables(disks))
+    words = ("--input", server.input(**FILES), "--output", "results", "-o", "log.txt")
+    job = server.sent(space, "4M", *words, text='echo precious > "$IOD_SCRATCH/r"; echo printed')
+
+    assert [("COMPLETED", 0)] == server.outcome(job)
+    assert "precious\n" == (server.place / "results" / "r").read_text()
+    assert "printed\n" == (server.place / "log.txt").read_text()
+    server.await_nothing()
+
+
+def test_a_file_larger_than_any_directory_is_refused_before_the_job_is_queued(make_tiered, disks):
+    server = make_tiered(text=tables(disks, split="1 MiB"))
+    source = ("--input", server.input(a=bytes(2_500_000)))
+    code, told = server.iod("submit", *source, "--scratch", "4M", "--tier", "fast", "true")
+    small = (*source, "--scratch", "4M", "--scratch-fallback", "slow")
+    slow = server.sent(*small, text='echo "tier=$IOD_TIER"')
+    large = server.sent(*source, "--scratch", "5M", text='echo "tier=$IOD_TIER"')
+
+    assert 0 != code
+    assert "its input has a file of 2.4 MiB, and of 4 MiB on tier fast" in told
+    assert "parts of 1 MiB, one directory may have no more than 2 MiB; ask for a tier" in told
+    assert [("COMPLETED", 0), ("COMPLETED", 0)] == server.outcome(slow, large)
+    assert ["tier=slow\n", "tier=fast\n"] == [server.output(job) for job in (slow, large)]
+    server.await_nothing()
+
+
 @either_means
 def test_a_job_that_is_cancelled_while_its_input_is_copied_leaves_nothing(make_tiered, disks):
     server = make_tiered(text=tables(disks))

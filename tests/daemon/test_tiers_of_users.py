@@ -125,4 +125,4 @@ def test_what_is_kept_is_removed_by_its_owner_and_nobody_else(service):
     assert (4, 1) == (code, told.count("\n"))
     assert f"uid {GAMES.pw_uid} may not cancel job {job}" in told
     assert 1 == len(remained)
-    assert (0, "") == own
+    assert (0, f"job {job}: removed\n") == own

@@ -33,6 +33,11 @@ def fetch(place, output="out"):
     copy_out([str(place / "disk")], target, came, copied, lambda word: None)
 
 
+def test_an_output_that_cannot_be_made_is_told_as_one(place):
+    with pytest.raises(StageError, match=r"'/proc/x/y' cannot be made: 'x' can be in no such"):
+        fetch(place, "/proc/x/y")
+
+
 def swap(place, *, for_link):
     """As who may write to the output, and has a directory, or makes a link."""
     (place / "out" / "sub").rename(place / "out" / "aside")

@@ -135,7 +135,7 @@ def _find(path: str, *, makes: bool) -> int:
             name = waiting.pop()
             if name in ("", "."):
                 continue
-            node = _open_node(fd, name, makes=makes)
+            node = _open_node(fd, name, path if makes else "")
             if name != "..":
                 _check(fd, node, path)
             if not stat.S_ISLNK(os.fstat(node).st_mode):
@@ -164,15 +164,24 @@ def _read_link(node: int, number: int) -> str:
         os.close(node)
 
 
-def _open_node(above: int, name: str, *, makes: bool) -> int:
-    """A directory, by which it is mounted should it be by autofs, or a link."""
+def _open_node(above: int, name: str, made: str) -> int:
+    """A directory, by which it is mounted should it be by autofs, or a link.
+
+    Args:
+        above: what it is in.
+        name: of it.
+        made: on the way to this, which is made where it is not there; empty: nothing is.
+
+    Raises:
+        StageError: it cannot be made.
+    """
     try:
         return os.open(name, _DIRECTORY, dir_fd=above)
     except FileNotFoundError:
-        if not makes:
+        if not made:
             raise
         with contextlib.suppress(FileExistsError):
-            os.mkdir(name, dir_fd=above)
+            _make(above, name, made)
         return os.open(name, _DIRECTORY, dir_fd=above)
     except NotADirectoryError:
         fd = os.open(name, _LINK, dir_fd=above)
@@ -180,6 +189,15 @@ def _open_node(above: int, name: str, *, makes: bool) -> int:
             return fd
         os.close(fd)
         raise
+
+
+def _make(above: int, name: str, path: str) -> None:
+    try:
+        os.mkdir(name, dir_fd=above)
+    except FileNotFoundError as error:  # as in /proc; or what it is in was removed meanwhile
+        raise StageError(
+            f"{path!a} cannot be made: {name!a} can be in no such directory"
+        ) from error
 
 
 def _check(above: int, node: int, path: str) -> None:
