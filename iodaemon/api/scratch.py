@@ -47,9 +47,11 @@ class Scratch(TypedDict):
 
     ``kept`` says why what an ended job has there is not removed, ``kept_until_s`` when it will be
     if nobody copies it (null: never), ``unwanted`` why it was, or is being; ``over`` that it has
-    more than it asked for. ``charged_s``: what its run is charged. ``had_space``: whether it has or
-    had directories of its own, null where it is not known; ``limited``: whether the kernel keeps
-    them to what was asked for.
+    more than it asked for, ``most_bytes`` how much that was at most (0: it never had).
+    ``copied_in``, ``copied_out``: whether that was done, null while it may be, and where it is not
+    known; ``others``: how many sockets, pipes and devices were not copied. ``charged_s``: what its
+    run is charged. ``had_space``: whether it has or had directories of its own, null where it is
+    not known; ``limited``: whether the kernel keeps them to what was asked for.
     """
 
     size_bytes: int
@@ -70,6 +72,10 @@ class Scratch(TypedDict):
     kept_until_s: float | None
     unwanted: Reason | None
     over: Reason | None
+    most_bytes: int
+    copied_in: bool | None
+    copied_out: bool | None
+    others: int
     stage: Stage | None
     charged_s: float | None
 

@@ -9,6 +9,10 @@ from iodaemon.api.scratch import Scratch
 from iodaemon.cli import output
 from iodaemon.text import printable
 
+_COPYING: Final = "ScratchCopying"
+"""The code of ``kept`` while it is copied out once more."""
+_REMOVED: Final = "ScratchRemove"
+"""The code of ``unwanted`` where somebody asked for it."""
 _LIMITED: Final = "; more than that cannot be written (project quota)"
 _MEASURED: Final = "; more than that is seen, not held back (no project quota)"
 
@@ -21,9 +25,13 @@ def scratch_pairs(job: Job) -> list[tuple[str, str]]:
     from iodaemon.units import format_duration
 
     pairs = [("Scratch", _asked(scratch)), ("Scratch is", _has(job, scratch))]
-    pairs += _copied(scratch)
+    pairs += _copied(job, scratch)
     if scratch["stage"]:
         pairs.append(("Copying", _progress(scratch)))
+    if others := scratch.get("others"):
+        pairs.append(("Not copied", _left_out(others)))
+    if not scratch["over"] and (most := scratch.get("most_bytes")):
+        pairs.append(("Too much", _had(most, scratch)))
     for label, reason in (("Too much", scratch["over"]), ("Kept", scratch["kept"])):
         if reason:
             pairs.append((label, printable(reason["text"])))
@@ -46,20 +54,57 @@ def kept_until_pairs(job: Job) -> list[tuple[str, str]]:
     return [("Kept until", f"{output.local_time(until_s)}, then removed (scratch_keep)")]
 
 
-def _copied(scratch: Scratch) -> list[tuple[str, str]]:
-    """What comes in and goes out; without space nothing is copied."""
-    has_none = scratch.get("had_space") is False
-    in_place = ", in place: nothing is copied" if has_none else ""
+def _copied(job: Job, scratch: Scratch) -> list[tuple[str, str]]:
+    """What comes in and goes out, or came and went; without space nothing is copied."""
+    says = (("Input", scratch["input_path"], _in), ("Output", scratch["output_path"], _out))
     pairs = []
-    if scratch["input_path"]:
-        label = "Input" if has_none else "Copied in"
-        pairs.append((label, printable(scratch["input_path"]) + in_place))
-    if scratch["output_path"]:
-        path = printable(scratch["output_path"])
-        always = ", also if it fails" if scratch["output_on"] == "always" else ""
-        out = ("Output", path + in_place) if has_none else ("Copied out", f"to {path}{always}")
-        pairs.append(out)
+    for label, path, say in says:
+        if path and scratch.get("had_space") is False:
+            pairs.append((label, f"{printable(path)}, in place: nothing is copied"))
+        elif path:
+            pairs.append(say(printable(path), job, scratch))
     return pairs
+
+
+def _in(path: str, job: Job, scratch: Scratch) -> tuple[str, str]:
+    done = scratch.get("copied_in")
+    if done is None:
+        return ("Input comes", f"from {path}") if job["ended_s"] is None else ("Input from", path)
+    return ("Copied in" if done else "Not copied in", f"from {path}")
+
+
+def _out(path: str, job: Job, scratch: Scratch) -> tuple[str, str]:
+    done, kept = scratch.get("copied_out"), scratch["kept"]
+    if job["ended_s"] is None or (kept and kept["code"] == _COPYING):
+        always = ", also if it fails" if scratch["output_on"] == "always" else ""
+        return ("Output goes", f"to {path}{always}")
+    if done is None:
+        return ("Output to", path)
+    return ("Copied out", f"to {path}") if done else ("Not copied out", path + _gone(scratch))
+
+
+def _gone(scratch: Scratch) -> str:
+    """Who had what was not copied out removed; nothing where it is kept."""
+    unwanted = scratch.get("unwanted")
+    if not unwanted:
+        return ""
+    verb = "is removed" if scratch["shares"] else "removed"
+    _, by, who = unwanted["text"].rpartition(" by ")
+    if unwanted["code"] == _REMOVED and by:
+        return f"; {verb} by {printable(who)}"
+    return f"; {verb}: {printable(unwanted['text'])}"
+
+
+def _left_out(others: int) -> str:
+    if others == 1:
+        return "1 socket, pipe or device was not copied"
+    return f"{others} sockets, pipes or devices were not copied"
+
+
+def _had(most_bytes: int, scratch: Scratch) -> str:
+    from iodaemon.units import format_bytes
+
+    return f"had {format_bytes(most_bytes)} of {format_bytes(scratch['size_bytes'])}"
 
 
 def _asked(scratch: Scratch) -> str:

@@ -3,8 +3,8 @@
 Who was put on a slow tier is not charged for that, and who was put on a fast one pays for no less
 than others. The time is reckoned from what was measured:
 
-1. Of the time that it ran, what was spent on staging is taken off: what was copied, over the
-   tier's staging rate.
+1. Of the time that it ran, what was spent on staging is taken off: as long as the steps that
+   copied say that they worked. Where none says so: what was copied, over the tier's staging rate.
 2. What it read and wrote itself took its time on the tier that it had, and takes it on the slow
    one instead. What is copied out is among it: the job wrote it once, there as here.
 3. What was copied in is read from the slow tier where it is, also where the job did not read it
@@ -39,7 +39,9 @@ def slow_tier_s(job: Job, tiers: Sequence[Tier]) -> float:
         return job.run_s
     slow = tiers[-1]
     staged = job.staged or _as_asked(request)
-    staged_s = (staged.came_bytes + staged.went_bytes) / had.staging_bytes_per_s
+    staged_s = staged.took_s
+    if staged_s is None:
+        staged_s = (staged.came_bytes + staged.went_bytes) / had.staging_bytes_per_s
     moved, unread = _own_bytes(job.io, staged, request)
     longer = 1.0 / slow.bandwidth_bytes_per_s - 1.0 / had.bandwidth_bytes_per_s
     in_place_s = unread / slow.bandwidth_bytes_per_s

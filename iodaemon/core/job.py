@@ -256,6 +256,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         staged: what was copied in and out for it. None: nothing, or nobody knows.
         charged_s: what it is charged for its run, where it asked for space (``core.charge``).
         scratch_over: that it has more in its space than it asked for. None: it has not.
+        scratch_most_bytes: the most that it was seen to have there, where that was more than it
+            asked for. 0: it never was.
         scratch_kept: why what it has in its space is still there, though it ended. None: it is not.
         scratch_kept_since_s: since when it is there because it could not be copied out. None: it
             is not, or for another reason.
@@ -299,6 +301,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     staged: Staged | None = None
     charged_s: float | None = None
     scratch_over: Reason | None = None
+    scratch_most_bytes: int = 0
     scratch_kept: Reason | None = None
     scratch_kept_since_s: float | None = None
     scratch_unwanted: Reason | None = None

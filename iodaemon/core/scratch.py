@@ -62,11 +62,19 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
         came_bytes: of files that were copied in.
         went_bytes: of files that were copied out.
         moved_bytes: what was read and written for that, of the job's I/O as the kernel counts it.
+        took_s: how long the steps that copied worked, suspensions apart. None: nobody knows.
+        others: sockets, pipes and devices, which are not copied.
+        has_come: whether all that was to be copied in was. None: nothing was to be, or unknown.
+        has_gone: likewise out; also what was copied after the job's end.
     """
 
     came_bytes: int
     went_bytes: int
     moved_bytes: int
+    took_s: float | None = None
+    others: int = 0
+    has_come: bool | None = None
+    has_gone: bool | None = None
 
     @property
     def read_bytes(self) -> int:

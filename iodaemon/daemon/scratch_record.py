@@ -78,17 +78,22 @@ def scratch_record(
     if request is None:
         return None
     tiers = () if stock is None else stock.tiers
+    had_space = _had_space(job, tiers)
     wanted = {name: getattr(request, name) for name in request.__struct_fields__}
     return {
         **{("asked_tier" if name == "tier" else name): each for name, each in wanted.items()},
         "tier": job.tier,
-        "had_space": _had_space(job, tiers),
+        "had_space": had_space,
         "shares": msgspec.to_builtins(job.shares),
         "limited": _is_limited(job, tiers),
         "kept": msgspec.to_builtins(job.scratch_kept),
         "kept_until_s": None if stock is None else stock.kept_until_s(job),
         "unwanted": msgspec.to_builtins(job.scratch_unwanted),
         "over": msgspec.to_builtins(job.scratch_over),
+        "most_bytes": job.scratch_most_bytes,
+        "copied_in": _is_copied_in(job, had_space=had_space),
+        "copied_out": _is_copied_out(job, had_space=had_space),
+        "others": 0 if job.staged is None else job.staged.others,
         "stage": msgspec.to_builtins(stage),
         "charged_s": job.charged_s,
     }
@@ -100,6 +105,33 @@ def _had_space(job: Job, tiers: Sequence[Tier]) -> bool | None:
         return True
     tier = next((tier for tier in tiers if tier.name == job.tier), None)
     return None if tier is None else tier.storage is not None
+
+
+def _is_copied_in(job: Job, *, had_space: bool | None) -> bool | None:
+    """Whether all of its input was copied into its space; None: not yet, or nobody knows."""
+    staged, request = job.staged, job.spec.scratch
+    if request is None or request.input_path is None or not job.state.is_final:
+        return None
+    if staged is not None and staged.has_come is not None:
+        return staged.has_come
+    if job.state is JobState.COMPLETED:
+        return had_space
+    return False if job.started_s is None else None
+
+
+def _is_copied_out(job: Job, *, had_space: bool | None) -> bool | None:
+    """Whether what it left was copied out; None: not yet, or nobody knows."""
+    staged, request = job.staged, job.spec.scratch
+    if request is None or request.output_path is None or not job.state.is_final:
+        return None
+    if staged is not None and staged.has_gone is not None:
+        return staged.has_gone
+    if job.scratch_kept is not None or job.scratch_unwanted is not None:
+        return False
+    if job.state is JobState.COMPLETED:
+        return had_space
+    is_known = staged is None and (had_space is not None or job.tier is None)
+    return False if is_known else None
 
 
 def _is_limited(job: Job, tiers: Sequence[Tier]) -> bool | None:

@@ -36,6 +36,7 @@ KEEPER_MODULES = (
     *("adopted", "aside", "beneath", "quota", "scratch", "scratch_desk", "scratch_tree"),
     *("scratch_work", "steps", "stage", "stage_file", "manifest"),
     *("stage_walk", "stage_batch", "stage_out", "stage_place", "stage_progress"),
+    "stage_clock",
     *("salvage", "lingering", "store"),
     *("traced", "trouble"),
 )

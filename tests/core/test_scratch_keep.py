@@ -252,3 +252,41 @@ def test_it_goes_at_its_time_once_and_never_before_whatever_is_told(keep_s, acts
         ]
         assert (since_s + keep_s if has_end and not is_due else None) == plan.wake_at_s
         assert plan.wake_at_s is None or plan.wake_at_s > now_s
+
+
+# -- what was copied after the end -----------------------------------------------------------------
+
+
+def test_what_is_copied_once_more_was_copied_out():
+    rig, _ = keeping()
+    rig.step(unwanted(20.0, copies=True))
+    assert rig.job().staged is None
+    rig.step(removed(30.0))
+
+    assert rig.job().staged.has_gone
+
+
+def test_so_it_was_where_something_else_keeps_the_space_then():
+    rig, _ = keeping()
+    rig.step(unwanted(20.0, copies=True))
+    rig.step(kept(30.0, is_result=False, problem="something is mounted there"))
+    rig.step(removed(40.0))
+
+    assert rig.job().staged.has_gone
+
+
+def test_what_was_removed_was_not_copied_out():
+    rig, _ = keeping()
+    rig.step(unwanted(20.0))
+    rig.step(kept(25.0, is_result=False, problem="something is mounted there"))
+    rig.step(removed(30.0))
+
+    assert rig.job().staged is None
+
+
+def test_a_copy_that_fails_again_was_none():
+    rig, _ = keeping()
+    rig.step(unwanted(20.0, copies=True))
+    rig.step(kept(30.0))
+
+    assert rig.job().staged is None

@@ -591,6 +591,33 @@ def test_nobody_is_charged_less_than_nothing_and_writing_more_is_never_cheaper(
     assert charged <= slow_tier_s(ran(run_s, (moved or 0) + 10**9, **fields), TIERS)
 
 
+def test_of_many_small_files_the_time_that_copying_took_counts_and_not_their_bytes():
+    # 4,000 files of 5 bytes, and a second's sleep: on the slow tier that ran for 1.6 s.
+    request = {"input_path": "/i", "input_bytes": 20_000, "data_bytes": GIB}
+    copied = Staged(came_bytes=20_000, went_bytes=0, moved_bytes=40_000, took_s=6.0)
+    ended = msgspec.structs.replace(ran(7.4, 40_000, **request), staged=copied)
+
+    assert pytest.approx(1.4, abs=0.001) == slow_tier_s(ended, TIERS)
+
+
+@given(RUNS, st.floats(0.0, 1e6))
+def test_who_ran_fast_is_charged_the_same_however_long_copying_took(run, took_s):
+    bytes_of = {"came_bytes": run.came, "went_bytes": run.went}
+    copied = Staged(**bytes_of, moved_bytes=2 * (run.came + run.went), took_s=took_s)
+    as_reckoned = run.on_fast(staged=copied)
+    longer_s = took_s - (run.came + run.went) / STAGING
+    ended = run.on_fast(staged=copied, run_s=as_reckoned.run_s + longer_s)
+
+    assert pytest.approx(run.on_slow_s, abs=1e-6) == slow_tier_s(ended, TIERS)
+
+
+@given(RUNS, st.floats(0.0, 1e9))
+def test_nobody_is_charged_less_than_nothing_whatever_is_said_of_staging(run, took_s):
+    copied = Staged(came_bytes=run.came, went_bytes=run.went, moved_bytes=0, took_s=took_s)
+
+    assert 0.0 <= slow_tier_s(run.on_fast(staged=copied), TIERS)
+
+
 # -- the keeper's word -----------------------------------------------------------------------------
 
 

@@ -77,9 +77,11 @@ def test_a_cancelled_copy_leaves_no_halves_and_can_be_had_later(out, number):
     ended = server.end_of(job)
     kept_of(server, job)
     until(lambda: ["link", "mine", "sub"] == names(path), f"halves to go ({half}, {names(path)})")
-    why = server.says("why", str(job))
+    why, show = (server.says(verb, str(job)) for verb in ("why", "show"))
     server.says("scratch", "copy", str(job))
 
+    assert f"Not copied out  {path}" in show
+    assert f"Copied out    to {path}" in server.says("show", str(job))
     assert any(".iod-part." in name for name in half)
     assert 74 == ended["exit_code"] or ended["state"] == "CANCELLED"
     assert f"'iod scratch copy {job}' copies it out now" in why

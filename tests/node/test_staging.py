@@ -228,7 +228,8 @@ def test_a_disk_that_becomes_full_in_the_middle_ends_the_job_with_the_reason(job
 
     assert 74 == status["exit"]["code"]
     assert "no space is left after " in status["note"]
-    assert f" of {8 * MIB + 300_001} bytes" in status["note"]
+    assert " of 8.3 MiB in all" in status["note"]
+    assert not status["staged"]["has_come"]
 
 
 def test_a_source_that_vanishes_ends_the_job_with_the_reason(jobs, data):
@@ -319,6 +320,62 @@ def test_copying_stands_still_with_the_job_and_goes_on_with_it(own_jobs):
     assert {"frozen": True} == frozen
     assert sizes[0] == sizes[1]
     assert "200\n" == own_jobs.output()
+
+
+def test_how_long_copying_took_is_told_without_the_time_it_stood_still(jobs, data):
+    jobs.arm("stage.copied", number=19)
+    jobs.start("true", staging=staging(data))
+    step = jobs.stopped_at("stage.copied")
+    time.sleep(1.5)
+    os.kill(step, 18)
+    status = jobs.keeper.status()
+    run_s = status["ended_monotonic_s"] - status["started_monotonic_s"]
+
+    assert 0.0 < status["staged"]["took_s"] < run_s - 0.9
+
+
+def test_a_step_that_is_frozen_stops_its_clock(own_jobs):
+    place = own_jobs.keeper.root / "data"
+    place.mkdir()
+    for number in range(200):
+        (place / f"{number}").write_bytes(os.urandom(10_000))
+    own_jobs.start("true", staging={"input": str(place)})
+    own_jobs.line.ask("freeze", **KEY)
+    time.sleep(1.5)
+    own_jobs.line.ask("thaw", **KEY)
+    status = own_jobs.keeper.status()
+    run_s = status["ended_monotonic_s"] - status["started_monotonic_s"]
+
+    assert 0.0 < status["staged"]["took_s"] < run_s - 0.9
+
+
+def test_many_small_files_take_longer_than_their_bytes_and_that_is_told(jobs, data):
+    for number in range(300):
+        (data / "in" / f"{number}").write_text("12345")
+    status = jobs.run("echo x > $IOD_SCRATCH/x", staging=staging(data))
+    took_s = status["staged"]["took_s"]
+    run_s = status["ended_monotonic_s"] - status["started_monotonic_s"]
+
+    assert 0.001 < took_s < run_s
+
+
+def test_what_is_not_copied_is_told_of_both_steps(jobs, data):
+    os.mkfifo(data / "in" / "pipe")
+    status = jobs.run("mkfifo $IOD_SCRATCH/p $IOD_SCRATCH/q", staging=staging(data))
+
+    assert 3 == status["staged"]["others"]
+    assert (True, True) == (status["staged"]["has_come"], status["staged"]["has_gone"])
+
+
+def test_the_tries_of_copying_out_are_told_as_one(jobs, data):
+    (data / "in" / "a").unlink()
+    jobs.arm("stage.part", number=9)
+    status = jobs.run("head -c 5000 /dev/zero > $IOD_SCRATCH/x", staging=staging(data))
+
+    assert status["exit"]["code"] == 0
+    assert 5_000 == status["staged"]["went_bytes"]
+    assert status["staged"]["has_gone"]
+    assert status["staged"]["took_s"] > 0.0
 
 
 def test_what_it_reads_and_writes_is_counted_as_the_jobs(jobs, data):

@@ -240,7 +240,7 @@ class Attempt:
             "ended_monotonic_s": time.monotonic(),
             "memory_end": find_memory_end(self._cgroup()),
             **({"stopped_from_outside": True} if self.is_told_to_end else {}),
-            **self._steps.told(),
+            **self._steps.told(has_gone=self._out_status == 0),
             **staged,
             **({"note": self._note} if self._note else {}),
             **(self._problem or {}),

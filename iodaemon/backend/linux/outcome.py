@@ -14,6 +14,8 @@ from iodaemon.core.platform import Platform
 from iodaemon.core.scratch import DiskId, Staged
 from iodaemon.units import format_bytes
 
+_SINCE: Final = ("took_s", "others", "has_come", "has_gone")
+"""What the shims of before did not say of staging."""
 _TOLD_BY_SIGTERM: Final = 128 + signal.SIGTERM
 """A shell's exit code when its last command died of it."""
 
@@ -83,6 +85,7 @@ def _staged(word: Message | None) -> Staged | None:
         came_bytes=word["came_bytes"],
         went_bytes=word["went_bytes"],
         moved_bytes=word["moved_bytes"],
+        **{name: word[name] for name in _SINCE if name in word},
     )
 
 

@@ -176,7 +176,7 @@ def _attempt(progress: Progress, work: Callable[[], None]) -> None:
     except OSError as error:
         raise StageError(explain(error, progress.total_bytes, progress.bytes)) from error
     finally:
-        progress.report()
+        progress.end()
 
 
 def _count(progress: Progress, all_found: Sequence[Census]) -> None:

@@ -14,6 +14,7 @@ from typing import Final
 
 from iodaemon.fault import reach
 
+_STEP: Final = 1024.0
 _CHUNK_BYTES: Final = 1 << 20
 _NOTHING: Final = bytes(_CHUNK_BYTES)
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -112,8 +113,16 @@ def explain(error: OSError, total_bytes: int, done_bytes: int) -> str:
     where = f"{error.filename!a}: " if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         limit = "no space is left" if error.errno == errno.ENOSPC else "the limit was reached"
-        return f"{where}{limit} after {done_bytes} of {total_bytes} bytes"
+        return f"{where}{limit} after {_told(done_bytes)} of {_told(total_bytes)} in all"
     return f"{where}{error.strerror or error}"
+
+
+def _told(size_bytes: int) -> str:
+    """As ``core.size.told_bytes``, which is not for the keeper."""
+    size, units = float(size_bytes), ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
+    while size >= _STEP and len(units) > 1:
+        size, units = size / _STEP, units[1:]
+    return f"{size:.1f}".removesuffix(".0") + f" {units[0]}"
 
 
 def _pour(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from iodaemon.backend.linux.manifest import Copied
+from iodaemon.backend.linux.stage_clock import Clock
 from iodaemon.backend.linux.stage_file import hash_file
 
 _TELL_S: Final = 1.0
@@ -19,13 +20,14 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 class Progress:
-    """Counts, and tells about it at most once a second."""
+    """Counts, and tells about it at most once a second; ``end`` it."""
 
     def __init__(self, step: str, tell: Tell) -> None:
         self._step = step
         self._tell = tell
         self._next_s = 0.0
         self._moved_before = _moved_bytes()
+        self._clock = Clock()
         self.total_bytes = self.total_files = self.bytes = self.files = self.others = 0
         self.left_bytes = 0
 
@@ -41,13 +43,21 @@ class Progress:
         self.left_bytes += size_bytes
         self.add(size_bytes, 1)
 
+    def end(self) -> None:
+        """Tell how it was in the end, and how long it took."""
+        try:
+            self.report()
+        finally:
+            self._clock.stop()
+
     def report(self) -> None:
         """Tell now."""
         self._next_s = time.monotonic() + _TELL_S
         names = ("bytes", "total_bytes", "files", "total_files", "others", "left_bytes")
         counts = {name: getattr(self, name) for name in names}
         moved = _moved_bytes() - self._moved_before
-        self._tell({"step": self._step, **counts, "moved_bytes": moved})
+        took = {"moved_bytes": moved, "took_s": self._clock.took_s()}
+        self._tell({"step": self._step, **counts, **took})
 
 
 def _moved_bytes() -> int:

@@ -115,6 +115,7 @@ class Steps:
         self._key = key
         self._directory = directory
         self._told: dict[str, Message] = {}
+        self._earlier: list[Message] = []
         self._shares = scratch.plan(key, launch.get("scratch") or [])
         staging: Message = (launch.get("staging") or {}) if self._shares else {}
         self._input: str | None = staging.get("input")
@@ -214,6 +215,8 @@ class Steps:
         """
         path = os.path.join(self._directory, STAGE_FILE)
         write_json(path, {"step": "out"}, durable=True)
+        if (word := self._told.pop("out", None)) is not None:
+            self._earlier.append(word)
         reach("stage.out_begun")
         read, write = os.pipe2(os.O_CLOEXEC)
         try:
@@ -228,16 +231,31 @@ class Steps:
             os.close(write)
         return pid, News(read, self._directory, self._told)
 
-    def told(self) -> Message:
-        """For the status: what was copied, and what that read and wrote; empty: nothing was."""
-        if not self._told:
+    def told(self, *, has_gone: bool) -> Message:
+        """For the status: what was copied, and what that took; empty: nothing was.
+
+        Args:
+            has_gone: whether all that was to be copied out is.
+        """
+        tries = [*self._earlier, *self._told.values()]
+        if not tries:
             return {}
+        last = {str(word.get("step")): word for word in tries}
         came, went = (
             word.get("bytes", 0) - word.get("left_bytes", 0)
-            for word in (self._told.get(step, {}) for step in ("in", "out"))
+            for word in (last.get(step, {}) for step in ("in", "out"))
         )
-        moved = sum(word.get("moved_bytes", 0) for word in self._told.values())
-        return {"staged": {"came_bytes": came, "went_bytes": went, "moved_bytes": moved}}
+        took = [word.get("took_s") for word in tries]
+        staged: Message = {
+            "came_bytes": came,
+            "went_bytes": went,
+            "moved_bytes": sum(word.get("moved_bytes", 0) for word in tries),
+            "took_s": None if None in took else sum(took),
+            "others": sum(word.get("others", 0) for word in last.values()),
+            "has_come": None if self._input is None else is_whole(self._directory, "in"),
+            "has_gone": None if self._output is None else has_gone,
+        }
+        return {"staged": staged}
 
     def why_kept(self, problem: str) -> str:
         """For the status, where copying out failed."""
