@@ -37,6 +37,16 @@ def two_disks():
         subprocess.run(["rm", "-rf", place], check=True)
 
 
+@contextlib.contextmanager
+def read_only(disk):
+    """The disk as it is after an error; writable again whatever happens."""
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+
+
 def left(disks):
     """Names of jobs' directories that are there."""
     stores = [disk / ".iodaemon" for disk in disks]

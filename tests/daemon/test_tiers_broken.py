@@ -3,12 +3,11 @@
 import contextlib
 import itertools
 import shutil
-import subprocess
 
 import msgspec
 import pytest
 from harness import until
-from scratching import both_disks, disks, needs_root
+from scratching import both_disks, disks, needs_root, read_only
 from tiering import _lasting_tiered, make_tiered, tables
 
 from iodaemon.config import load_config
@@ -18,15 +17,6 @@ from iodaemon.daemon.tiering import find_unusable, live_tiers
 __all__ = ["_lasting_tiered", "both_disks", "disks", "make_tiered"]
 
 pytestmark = [pytest.mark.node, needs_root]
-
-
-@contextlib.contextmanager
-def read_only(disk):
-    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
 
 
 def test_nobody_is_held_for_a_disk_that_turned_read_only(make_tiered, disks):

@@ -3,11 +3,10 @@
 import contextlib
 import errno
 import os
-import subprocess
 
 import pytest
 from harness import means
-from scratching import both_disks, disks, jobs, needs_root, share
+from scratching import both_disks, disks, jobs, needs_root, read_only, share
 
 from iodaemon.backend.linux import scratch
 from iodaemon.backend.linux.protocol import SCRATCH_FILE
@@ -16,15 +15,6 @@ from iodaemon.backend.linux.store import Store
 __all__ = ["both_disks", "disks", "jobs", "means"]
 
 pytestmark = [pytest.mark.node, needs_root]
-
-
-@contextlib.contextmanager
-def read_only(disk):
-    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
 
 
 @pytest.mark.parametrize("is_used", [False, True])
