@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 .PHONY: help setup test explore lint demo experiments bench bench-regulation campaign vm-test format clean
 
 help:
-	@echo "make test     all gates: ruff, mypy, import contracts, every test (12 minutes)"
+	@echo "make test     all gates: ruff, mypy, import contracts, every test (15 minutes)"
 	@echo "make explore  the property tests with other examples: SEED=N for the same again (1 minute)"
 	@echo "make demo     the main job on this machine's disk, regulation off and on (at most 90 s)"
 	@echo "make experiments   every published experiment, all cores; writes sim/README.md"
