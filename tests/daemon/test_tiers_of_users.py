@@ -56,7 +56,7 @@ def test_each_has_a_directory_of_their_own_that_is_closed_to_others(service):
     place = place_of(service, NOBODY)
     spy = f"ls {place}; cat {place}/of; rm -rf {place}; echo mine > {place}/of; ls {place.parent}"
     second = service.sent_by(
-        GAMES, "--scratch", "2M", text=f"({HELD.format(name='games')}) & {spy}"
+        GAMES, "--scratch", "2M", text=f"({HELD.format(name='games')}) & {spy}; echo > spied"
     )
     places = {NOBODY: place, GAMES: place_of(service, GAMES)}
 
@@ -65,6 +65,7 @@ def test_each_has_a_directory_of_their_own_that_is_closed_to_others(service):
         assert (user.pw_uid, 0o700) == (found.st_uid, stat.S_IMODE(found.st_mode))
         assert f"{user.pw_name}\n" == (path / "of").read_text()
         assert user.pw_uid == (path / "of").stat().st_uid
+    until((service.home(GAMES) / "spied").exists, "what is refused")
     for user in places:
         (service.home(user) / "gate").touch()
     assert [("COMPLETED", 0)] == service.outcome(first)
