@@ -94,14 +94,17 @@ def _output_of(job: Job) -> str:
     return printable(scratch_of["output_path"] or "") if scratch_of else "its output directory"
 
 
-def _find(ctx: typer.Context, jobs: list[str] | None) -> tuple[Client, list[int]]:
+def _find(ctx: typer.Context, words: list[str] | None) -> tuple[Client, list[int]]:
     """The jobs that are named, and those of ``all``, ``last`` and ranges that have anything."""
     session: Session = ctx.obj
     client = session.client()
-    selection = parse_selectors(jobs or [])
+    selection = parse_selectors(words or [])
     found = find_ids(client, selection, finished=True)
-    named = [job_id for job_id in found if job_id in selection.ids or _has_kept(client.job(job_id))]
-    return client, named
+    if selection.is_plain:
+        return client, found
+    jobs = client.jobs(select=selection.text, all_jobs=True)["jobs"]
+    kept = {job["id"] for job in jobs if _has_kept(job)}
+    return client, [job_id for job_id in found if job_id in selection.ids or job_id in kept]
 
 
 def _has_kept(job: Job) -> bool:

@@ -8,13 +8,12 @@ from typing import Any, Final
 
 import msgspec
 
+from iodaemon.backend.linux.protocol import STAGE_FILE
 from iodaemon.core.job import Job, JobState
 from iodaemon.core.size import told_bytes
 from iodaemon.core.stock import Stock
 from iodaemon.core.tier import Tier
 
-STAGE_FILE: Final = "stage.json"
-"""In the job's directory; written by the step that copies, at most once a second."""
 _WORDS: Final = {"in": "copies its input in", "out": "copies its output out"}
 _COPYING: Final = frozenset({JobState.STARTING, JobState.RUNNING})
 
