@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import toml
-from work import BLOCK, FORK_BYTES, PAGE, read, write
 
 from iodaemon.api.client import Client
 from iodaemon.api.model import Job, JobSpec
 from iodaemon.core.measure import mean
 from iodaemon.errors import NoDaemon
+from iodaemon.kernels.builtin import BLOCK, FORK_BYTES, PAGE, read, write
 from iodaemon.units import format_bytes, format_rate
 
 SLOTS = 8
@@ -47,7 +47,7 @@ COMPUTE_ROUNDS = 60
 
 
 class Work(NamedTuple):
-    """One job of the mix: what it does, how much, and how many bytes that must be."""
+    """One job of the mix: a kernel, its bytes or rounds, and how many bytes must be counted."""
 
     kind: str
     file: str
@@ -97,7 +97,7 @@ class Demo:
             Work("read", data[0], each, each),
             Work("write", str(self.base / "out0"), each // 2, each // 2),
             Work("read", data[1], each, each),
-            Work("fork", data[3], 150, 150 * FORK_BYTES),
+            Work("fork", data[3], 150 * FORK_BYTES, 150 * FORK_BYTES),
             self.light("random"),
             self.light("compute"),
             Work("write", str(self.base / "out1"), each // 2, each // 2),
@@ -110,16 +110,16 @@ class Demo:
         """A job that does little I/O, or small I/O."""
         if kind == "random":
             count = 20_000 if self.rate > 500e6 else 200
-            return Work(kind, str(self.base / "data3"), count, count * PAGE)
+            return Work(kind, str(self.base / "data3"), count * PAGE, count * PAGE)
         return Work(kind, str(self.base / f"checkpoint{time.monotonic_ns()}"), COMPUTE_ROUNDS, 0)
 
     def spec(self, work: Work) -> JobSpec:
         """The job as it is submitted."""
-        program = str(Path(__file__).parent / "work.py")
+        amount = "--rounds" if work.kind == "compute" else "--size"
         return {
             "command": [
-                *(sys.executable, program, str(self.ledger)),
-                *(work.kind, work.file, str(work.amount)),
+                *(sys.executable, "-P", "-m", "iodaemon.kernels.builtin", work.kind, work.file),
+                *(amount, str(work.amount), "--ledger", str(self.ledger)),
             ],
             "name": work.kind,
             "cwd": str(self.base),

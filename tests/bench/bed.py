@@ -21,12 +21,11 @@ from typing import NamedTuple
 from beds import memory, spinning
 
 from iodaemon.api.model import JobSpec
+from iodaemon.kernels.builtin import read
 
 HERE = Path(__file__).parent
 MIB = 1 << 20
 JOBS = 8
-WORK = HERE.parents[1] / "examples/work.py"
-sys.path.insert(0, str(WORK.parent))
 
 
 class Bed(NamedTuple):
@@ -104,8 +103,6 @@ def spin(base: Path, *, is_small: bool) -> Iterator[Bed]:
 @contextlib.contextmanager
 def plain(base: Path, *, is_small: bool) -> Iterator[Bed]:
     """Readers and writers past the page cache where nothing is to be gained."""
-    from work import read
-
     busy_s, file_mib = (4.0, 64) if is_small else (15.0, 256)
     place = base / "plain"
     place.mkdir()
@@ -115,13 +112,12 @@ def plain(base: Path, *, is_small: bool) -> Iterator[Bed]:
         list(pool.map(lambda file: read(str(file), 4 * file_mib * MIB), files))
     rate = 4 * file_mib * MIB * len(files) / (time.monotonic() - began_s)
     each = int(rate * busy_s / JOBS) // MIB * MIB
-    ledger = str(base / "ledger")
     jobs: list[JobSpec] = []
     for number, file in enumerate(files):
-        words = (sys.executable, str(WORK), ledger)
-        jobs.append(job("read", *words, "read", str(file), str(each)))
+        words = (sys.executable, "-m", "iodaemon.kernels.builtin")
+        jobs.append(job("read", *words, "read", str(file), "--size", str(each)))
         output = str(place / f"out{number}")
-        jobs.append(job("write", *words, "write", output, str(each // 2)))
+        jobs.append(job("write", *words, "write", output, "--size", str(each // 2)))
     about = (
         f"{JOBS // 2} jobs read {each // MIB} MiB and {JOBS // 2} write {each // 2 // MIB} MiB, "
         "in order, 1 MiB at a time past the page cache; this machine's own disk"

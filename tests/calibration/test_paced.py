@@ -1,0 +1,139 @@
+"""The paced reader: each byte once, at the rate asked for, and no more when told to stop."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iodaemon.kernels.paced import (
+    BLOCK,
+    File,
+    Order,
+    Patience,
+    find_places,
+    main,
+    run,
+    shuffled,
+)
+
+KIB, MIB = 1 << 10, 1 << 20
+PATIENCE = Patience(listens=False)
+
+
+@given(st.integers(0, 3000), st.integers(0, 1 << 63))
+def test_a_shuffle_has_every_number_once(count, seed):
+    assert list(range(count)) == sorted(shuffled(count, seed))
+
+
+def test_a_shuffle_goes_all_over_the_place():
+    drawn = list(shuffled(10_000, 7))
+
+    leaps = [abs(a - b) for a, b in itertools.pairwise(drawn)]
+    assert 0.28 < sum(leaps) / len(leaps) / 10_000 < 0.38  # a third, were it by chance
+
+
+@given(
+    st.integers(0, 1 << 40),
+    st.integers(0, 200),
+    st.sampled_from([4 * KIB, BLOCK, MIB]),
+    st.none() | st.integers(1, 1 << 30),
+)
+def test_each_block_is_read_once_and_only_whole_ones(offset, blocks, block, seed):
+    order = Order(offset=offset, length=blocks * block + block - 1, block=block, seed=seed)
+
+    places = list(find_places(order))
+
+    assert sorted(places) == [offset + number * block for number in range(blocks)]
+    if seed is None:
+        assert places == sorted(places)
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "data"
+    path.write_bytes(os.urandom(4 * MIB))
+    opened = File(str(path), writes=True)
+    yield opened
+    opened.close()
+
+
+def test_it_reads_all_bytes_once_and_says_how(file):
+    told = run(file, Order(offset=0, length=4 * MIB), PATIENCE)
+
+    assert (told.bytes, told.ios, told.asked_bytes_per_s) == (4 * MIB, 32, None)
+    assert 0.0 < told.wait_s <= told.run_s
+    assert told.longest_s <= told.wait_s
+    assert told.cold in ("direct", "dropped")
+
+
+def test_it_is_no_faster_than_the_rate(file):
+    told = run(file, Order(offset=0, length=2 * MIB, rate=20e6), PATIENCE)
+
+    assert told.bytes == 2 * MIB
+    assert told.run_s >= 2 * MIB / 20e6
+    assert told.had_bytes_per_s <= 20e6
+
+
+def test_it_ends_in_time_with_what_it_has(file):
+    told = run(file, Order(offset=0, length=4 * MIB, rate=4e6, seconds=0.1), PATIENCE)
+
+    assert 0 < told.bytes < 4 * MIB
+    assert told.bytes % BLOCK == 0
+
+
+def test_it_writes_when_told_to(file, tmp_path):
+    before = (tmp_path / "data").read_bytes()
+
+    told = run(file, Order(offset=MIB, length=MIB, block=MIB, writes=True), PATIENCE)
+
+    os.fsync(file.descriptor)
+    after = (tmp_path / "data").read_bytes()
+    assert told.bytes == MIB
+    assert (after[:MIB], after[2 * MIB :]) == (before[:MIB], before[2 * MIB :])
+    assert after[MIB : 2 * MIB] != before[MIB : 2 * MIB]
+
+
+def test_a_file_that_refuses_direct_reads_is_dropped_from_the_cache():
+    refusing = File("/proc/self/mountinfo")
+
+    assert refusing.cold == "dropped"
+    refusing.close()
+
+
+def test_as_a_program_it_tells_a_line_for_each_rate_and_file(tmp_path, capsys):
+    names = [str(tmp_path / name) for name in ("a", "b")]
+    for name in names:
+        with open(name, "wb") as out:
+            out.write(os.urandom(MIB))
+
+    main([*names, "--rate", "5e7,1e8", "--bytes", str(MIB + MIB // 2)])
+
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert sum(line["bytes"] for line in lines) == MIB + MIB // 2
+    assert [line["asked_bytes_per_s"] for line in lines[:2]] == [5e7, 1e8]
+    assert {line["file"] for line in lines} == set(names)
+
+
+@pytest.mark.node
+def test_a_reader_whose_master_is_gone_ends_in_the_middle_of_a_step(tmp_path):
+    path = tmp_path / "data"
+    path.write_bytes(os.urandom(MIB))
+    with path.open("rb") as data:
+        reader = subprocess.Popen(
+            [sys.executable, "-m", "iodaemon.kernels.paced", "--orders", str(data.fileno())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=(data.fileno(),),
+        )
+        assert b"cold" in reader.stdout.readline()
+        order = Order(offset=0, length=MIB, rate=1e3)
+        reader.stdin.write(json.dumps(order._asdict()).encode() + b"\n")
+        reader.stdin.close()
+
+        assert reader.wait(10) == 0
+        reader.stdout.close()
