@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import stat
+import time
 from typing import Final, NamedTuple
 
 FILE: Final = "file"
@@ -18,6 +19,7 @@ DIRECTORY: Final = "directory"
 _CHUNK_BYTES: Final = 1 << 20
 _WHOLE: Final = b"true"
 """The last line of a step that has done all."""
+_LOOK_S: Final = 0.02
 
 
 class Copied(NamedTuple):
@@ -151,13 +153,23 @@ def read_manifest(directory: str, step: str) -> Manifest | None:
         os.close(fd)
 
 
-def try_lock(book: int) -> bool:
-    """Whether this process alone may go on with the step now; until the descriptor is closed."""
-    try:
-        fcntl.flock(book, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def try_lock(book: int, patience_s: float = 0.0) -> bool:
+    """Whether this process alone may go on with the step now; until the descriptor is closed.
+
+    Args:
+        book: open manifest of the step.
+        patience_s: for so long another one may still have it, who is ending.
+    """
+    until_s = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(book, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until_s:
+                return False
+            time.sleep(_LOOK_S)
+        else:
+            return True
 
 
 def is_unfinished(directory: str, step: str) -> bool:

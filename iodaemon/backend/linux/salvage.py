@@ -20,6 +20,9 @@ from iodaemon.backend.linux.protocol import SCRATCH_FILE, Message, read_json
 _SWEEP_S: Final = 60
 """For what only leaves no rubbish: a disk or a name service that does not answer is let be."""
 
+_DYING_S: Final = 2.0
+"""Who was killed is known to be gone before all that it had open is closed."""
+
 
 class SalvageError(Exception):
     """It cannot be done now; one line that says why."""
@@ -78,7 +81,7 @@ def _become_the_user(directory: str, record: Message) -> list[Manifest]:
     if not scratch.has_come(directory, output):
         raise SalvageError("its input had not all come")
     books = [open_manifest(directory, step) for step in ("in", "out")]
-    if not try_lock(books[1]):
+    if not try_lock(books[1], _DYING_S):
         raise SalvageError("it is being copied just now")
     os.setsid()
     os.umask(output["umask"])
