@@ -12,11 +12,7 @@ from typing import Final
 import msgspec
 
 from iodaemon.core.bandwidth import DeviceLoad
-from iodaemon.core.decision import Quantity
-from iodaemon.core.job import Job, JobId, Reason
-from iodaemon.core.platform import Device
-from iodaemon.core.view import View
-from iodaemon.policy.congestion import (
+from iodaemon.core.congestion import (
     KNEE_WAIT,
     Sense,
     await_of,
@@ -24,6 +20,10 @@ from iodaemon.policy.congestion import (
     not_congested_after_all,
     predicted_knee,
 )
+from iodaemon.core.decision import Quantity
+from iodaemon.core.job import Job, JobId, Reason
+from iodaemon.core.platform import Device
+from iodaemon.core.view import View
 
 CAP: Final = "io_bound"
 """The name of the operator's cap among the devices' names."""

@@ -6,11 +6,11 @@ import pytest
 from builders import job
 
 from iodaemon.core.bandwidth import Bandwidth, DeviceLoad
+from iodaemon.core.congestion import Sense, look
 from iodaemon.core.job import JobState
 from iodaemon.core.platform import Device
 from iodaemon.core.sample import JobCounters
 from iodaemon.policy.budget import Marks, Place, device_budget
-from iodaemon.policy.congestion import Sense, look
 
 MB = 1e6
 SDA = Device(id="sda", rotational=True)

@@ -46,6 +46,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
+from iodaemon.core.congestion import KNEE_WAIT
 from iodaemon.core.decision import RegulationPlan, Resume, Suspend
 from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.view import View
@@ -63,7 +64,6 @@ from iodaemon.policy.budget import (
     with_expected,
     without_counters,
 )
-from iodaemon.policy.congestion import KNEE_WAIT
 from iodaemon.policy.turn import (
     A_SLICE,
     Loads,

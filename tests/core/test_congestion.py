@@ -3,7 +3,7 @@
 import pytest
 
 from iodaemon.core.bandwidth import DeviceLoad
-from iodaemon.policy.congestion import Sense, look
+from iodaemon.core.congestion import Sense, look
 
 
 def seen(sense, *, queue, requests_per_s=1000.0, size=131072):
