@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -24,6 +24,9 @@ class SimulatedDisk(msgspec.Struct, frozen=True, kw_only=True):
         id: the kernel's name of the device.
         capacity_bytes_per_s: what it delivers to one stream.
         scaling: the part of it that is left with n streams.
+        counted: which streams ``scaling`` is asked with: ``all`` jobs that read or write, or those
+            ``waiting``: the ones that the disk, and not their own cap, holds back; a job that moves
+            k streams at once then counts k times. ``waiting`` needs a scaling that never rises.
         stream_cap_bytes_per_s: no job's stream is faster; writeback is not bound by it.
         request_bytes: size of one request to the device.
         stream_depth: requests that one job keeps in flight.
@@ -37,6 +40,7 @@ class SimulatedDisk(msgspec.Struct, frozen=True, kw_only=True):
     id: DeviceId = DeviceId("sim0")
     capacity_bytes_per_s: float = 500e6
     scaling: Scaling = constant_scaling
+    counted: Literal["all", "waiting"] = "all"
     stream_cap_bytes_per_s: float | None = None
     request_bytes: int = 128 * 1024
     stream_depth: int = 1

@@ -22,6 +22,7 @@ import math
 from bisect import bisect_left
 from typing import Final
 
+from iodaemon.backend.model.backlog import waiting_capacity
 from iodaemon.backend.model.flow import Entry, Flow, Lane
 from iodaemon.backend.model.scaling import Scaling, constant_scaling
 
@@ -52,6 +53,7 @@ class FairLink:
         capacity_bytes_per_s: float,
         *,
         scaling: Scaling = constant_scaling,
+        counts_waiting: bool = False,
         now_s: float = 0.0,
     ) -> None:
         self.capacity_bytes_per_s = capacity_bytes_per_s
@@ -63,6 +65,7 @@ class FairLink:
         self.elastic_weight = 0.0
         self.busy_s = 0.0
         self._scaling = scaling
+        self._counts_waiting = counts_waiting
         self._now_s = now_s
         self._capacity = capacity_bytes_per_s
         self._tickets = itertools.count()
@@ -178,7 +181,7 @@ class FairLink:
         """Find the rates that hold from now on, and when the next flow arrives."""
         if self._changes > _REFRESH_ABOVE + 8 * self.count:
             self._refresh()
-        self._capacity = self.capacity_bytes_per_s * self._scaling(self.count or 1)
+        self._capacity = self._find_capacity()
         level = self._elastic_level()
         paces = self._paces
         while self._capped_lanes and paces[self._capped_lanes - 1] > level:
@@ -325,6 +328,12 @@ class FairLink:
             if head is not None:
                 self._capped_s = head[0]
         self.next_s = min(self._elastic_s, self._capped_s)
+
+    def _find_capacity(self) -> float:
+        if not self._counts_waiting:
+            return self.capacity_bytes_per_s * self._scaling(self.count or 1)
+        lanes = [(pace, self._lanes[pace].weight) for pace in self._paces]
+        return waiting_capacity(self.capacity_bytes_per_s, self._scaling, lanes)
 
     def _elastic_level(self) -> float:
         left = self._capacity - self.capped_rate

@@ -20,8 +20,19 @@ from typing import Any, Final
 
 import msgspec
 
+from iodaemon.backend.model.demand import DemandCounters
 from iodaemon.backend.model.link import make_link
-from iodaemon.backend.model.profile import Compute, Profile, Read, Stage, Step, Transfer, step_size
+from iodaemon.backend.model.memory import Memory
+from iodaemon.backend.model.profile import (
+    Compute,
+    Profile,
+    Read,
+    Stage,
+    Step,
+    Touch,
+    Transfer,
+    step_size,
+)
 from iodaemon.backend.model.progress import Kind, Progress, Resource, Task
 from iodaemon.backend.model.spec import Model
 from iodaemon.backend.model.storage import Storage
@@ -79,6 +90,9 @@ class Machine:
         self._specs = {spec.id: spec for spec in model.links}
         self._links: dict[tuple[str, PartitionId | None], Resource] = {}
         self._storage = None if model.disk is None else Storage(model.disk, now_s)
+        self._memory = None if model.memory is None else Memory(model.memory)
+        demand = DemandCounters(model.asked_bytes)
+        self._demand = demand if model.counting == "demand" else None
         self._jobs: dict[JobId, Progress] = {}
         self._agenda: list[tuple[float, int, int, Any]] = []
         self._sweep_above = _SWEEP_ABOVE
@@ -124,6 +138,8 @@ class Machine:
         job.slots = slots
         job.started_s = self._now_s
         self._jobs[job_id] = job
+        if self._memory is not None:
+            self._memory.enter(job_id, profile.resident_bytes)
         job.go_on(self._now_s)
         self._take_up(job)
 
@@ -137,12 +153,16 @@ class Machine:
         """Bring a job to a standstill."""
         job = self._jobs[job_id]
         job.is_held = True
+        if self._memory is not None:
+            self._memory.hold(job_id)
         self._stand(job)
 
     def resume(self, job_id: JobId) -> None:
         """Let a job go on."""
         job = self._jobs[job_id]
         job.is_held = False
+        if self._memory is not None:
+            self._memory.release(job_id)
         self._let_go(job)
 
     def give_turn(self, job_id: JobId) -> None:
@@ -169,10 +189,19 @@ class Machine:
         """The counters of each job that has not ended."""
         disk = None if self._storage is None else self._storage.disk
         device = None if disk is None else disk.id
-        return {
+        counters = {
             job_id: job.counters(self._now_s, self._request_bytes, device)
             for job_id, job in self._jobs.items()
         }
+        if self._memory is not None:
+            counters = {
+                job_id: _with_resident(each, self._memory.here(job_id))
+                for job_id, each in counters.items()
+            }
+        if self._demand is None or self._storage is None:
+            return counters
+        pairs = [(self._jobs[job_id], each) for job_id, each in counters.items()]
+        return self._demand.count(self._storage, pairs, self._now_s)
 
     @property
     def _request_bytes(self) -> int:
@@ -188,7 +217,10 @@ class Machine:
 
     def node(self) -> NodeCounters:
         """The counters of the whole machine."""
-        return NodeCounters() if self._storage is None else self._storage.node(self._now_s)
+        node = NodeCounters() if self._storage is None else self._storage.node(self._now_s)
+        if self._memory is None:
+            return node
+        return msgspec.structs.replace(node, available_bytes=self._memory.available_bytes)
 
     # -- what jobs need ----------------------------------------------------------------------
 
@@ -202,6 +234,8 @@ class Machine:
     def _resource(self, step: Step, partition: PartitionId) -> Resource | None:
         match step:
             case Compute():
+                return None
+            case Touch() if self._memory is None:
                 return None
             case Transfer() | Stage():
                 return self._link(step.link, partition)
@@ -290,13 +324,24 @@ class Machine:
 
     def _take_up(self, job: Progress) -> None:
         """Begin a task; one of I/O a job that speaks begins when it is its turn."""
+        self._page_in(job)
         task = job.task
-        if not job.profile.speaks or task is None or task.kind in _NO_IO:
+        if not job.profile.speaks or task is None or task.touches or task.kind in _NO_IO:
             self._begin(job)
             return
         job.is_active, job.awaits_turn = False, True
         told = Told(job_id=job.job_id, at_s=self._now_s, expect_bytes=math.ceil(task.size))
         self.told.append(told)
+
+    def _page_in(self, job: Progress) -> None:
+        """Where memory is touched: what is missing is to be read; with nothing missing go on."""
+        while job.task is not None and job.task.touches:
+            memory = self._memory
+            job.size = 0.0 if memory is None else memory.fault(job.job_id, job.task.size)
+            if job.size > 0.0:
+                job.left = job.size
+                return
+            job.pass_over()
 
     def _let_go(self, job: Progress) -> None:
         if not (job.is_active or job.is_held or job.awaits_turn):
@@ -323,6 +368,8 @@ class Machine:
     def _retire(self, job: Progress) -> IoTotals:
         del self._jobs[job.job_id]
         self._give_back(job.job_id, job.profile)
+        if self._memory is not None:
+            self._memory.leave(job.job_id)
         if self._storage is not None:
             self._storage.retire(job, self._now_s)
         return job.totals(self._now_s, self._request_bytes)
@@ -334,3 +381,7 @@ class Machine:
             self._agenda[:] = [entry for entry in self._agenda if entry[3].entry is entry]
             heapq.heapify(self._agenda)
             self._sweep_above = _SWEEP_ABOVE + 2 * len(self._agenda)
+
+
+def _with_resident(counters: JobCounters, here_bytes: float) -> JobCounters:
+    return msgspec.structs.replace(counters, resident_bytes=int(here_bytes))

@@ -29,10 +29,12 @@ class Read(msgspec.Struct, frozen=True, tag=True):
     Attributes:
         size_bytes: how much.
         cap_bytes_per_s: the job never reads faster. None: as fast as the device's share.
+        streams: so many threads read a part of it each.
     """
 
     size_bytes: int
     cap_bytes_per_s: float | None = None
+    streams: int = 1
 
 
 class Write(msgspec.Struct, frozen=True, tag=True):
@@ -42,11 +44,23 @@ class Write(msgspec.Struct, frozen=True, tag=True):
         size_bytes: how much.
         cap_bytes_per_s: the job never writes faster. None: memory speed, or the device's share.
         direct: past the page cache (O_DIRECT).
+        streams: so many threads write a part of it each.
     """
 
     size_bytes: int
     cap_bytes_per_s: float | None = None
     direct: bool = False
+    streams: int = 1
+
+
+class Touch(msgspec.Struct, frozen=True, tag=True):
+    """Go over so many bytes of the job's memory, anywhere in it; what is not there is paged in.
+
+    Page-ins are reads of the node's disk, counted as bytes the job read. On a platform whose
+    memory is not modelled everything is there.
+    """
+
+    size_bytes: int
 
 
 class Transfer(msgspec.Struct, frozen=True, tag=True):
@@ -77,7 +91,7 @@ class Stage(msgspec.Struct, frozen=True, tag=True):
     weight: float = 1.0
 
 
-Step = Compute | Read | Write | Transfer | Stage
+Step = Compute | Read | Write | Touch | Transfer | Stage
 
 
 class Hold(msgspec.Struct, frozen=True):
@@ -129,12 +143,12 @@ def step_size(step: Step) -> float:
 def _check(step: Step) -> None:
     if not 0.0 <= step_size(step) < math.inf:
         raise ValueError(f"{step}: a step is of 0 or more, and finite")
-    if isinstance(step, Compute):
+    if isinstance(step, Compute | Touch):
         return
-    weight = step.weight if isinstance(step, Transfer | Stage) else 1.0
+    weight = step.weight if isinstance(step, Transfer | Stage) else float(step.streams)
     cap = step.cap_bytes_per_s
     if not 0.0 < weight < math.inf or not (cap is None or cap > 0.0):
-        raise ValueError(f"{step}: a cap and a weight are above 0")
+        raise ValueError(f"{step}: a cap, a weight and streams are above 0")
 
 
 DEFAULT_PROFILE: Final = Profile(steps=(Compute(10.0),))

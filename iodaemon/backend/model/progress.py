@@ -8,7 +8,16 @@ import math
 from typing import Any, Protocol
 
 from iodaemon.backend.model.flow import Flow
-from iodaemon.backend.model.profile import Compute, Profile, Read, Stage, Step, Transfer, step_size
+from iodaemon.backend.model.profile import (
+    Compute,
+    Profile,
+    Read,
+    Stage,
+    Step,
+    Touch,
+    Transfer,
+    step_size,
+)
 from iodaemon.core.job import IoTotals, JobId
 from iodaemon.core.platform import DeviceId, PartitionId
 from iodaemon.core.sample import JobCounters
@@ -81,23 +90,28 @@ class Task:
             for none.
         weight: share of a fair link.
         resource: what it is done on; None for computing.
+        touches: it goes over memory; what it really reads is found when it begins.
     """
 
-    __slots__ = ("cap", "kind", "resource", "size", "weight")
+    __slots__ = ("cap", "kind", "resource", "size", "touches", "weight")
 
     def __init__(self, step: Step, resource: Resource | None) -> None:
         self.kind = _kind(step)
         self.size = step_size(step)
-        own = None if isinstance(step, Compute) else step.cap_bytes_per_s
+        own = None if isinstance(step, Compute | Touch) else step.cap_bytes_per_s
         self.cap = math.inf if own is None else own
+        streams = 1 if isinstance(step, Compute | Touch | Transfer | Stage) else step.streams
         if resource is not None:
             self.cap = min(self.cap, resource.stream_cap(self.kind))
-        self.weight = step.weight if isinstance(step, Transfer | Stage) else 1.0
+        self.weight = step.weight if isinstance(step, Transfer | Stage) else float(streams)
         self.resource = resource
+        self.touches = isinstance(step, Touch)
 
     @property
     def alone_s(self) -> float:
         """How long it takes when nobody else is there."""
+        if self.touches:
+            return 0.0
         return self.size if self.resource is None else self.resource.alone_s(self)
 
 
@@ -105,7 +119,7 @@ def _kind(step: Step) -> Kind:
     match step:
         case Compute():
             return Kind.COMPUTE
-        case Read():
+        case Read() | Touch():
             return Kind.READ
         case Transfer():
             return Kind.TRANSFER
@@ -122,6 +136,7 @@ class Progress:
 
     Attributes:
         task: the present one; None: all are done.
+        size: of the present one, seconds or bytes.
         left: what was left of it when its present stay on a resource began, or at its suspension.
         is_active: it goes on by itself: not suspended, and not waiting for its turn.
         is_held: it is suspended.
@@ -154,6 +169,7 @@ class Progress:
         "partition",
         "profile",
         "requested_s",
+        "size",
         "slots",
         "started_s",
         "task",
@@ -172,7 +188,7 @@ class Progress:
         self.flow: Flow | None = None
         self.entry: Any = None
         self.task: Task | None = None
-        self.left = 0.0
+        self.size = self.left = 0.0
         self._tasks = tasks
         self._index = -1
         self._round = 0
@@ -186,20 +202,24 @@ class Progress:
         """Count the present task as wholly done and take the next one; there may be none."""
         task = self.task
         if task is not None:
-            self._booked[task.kind] += task.size
+            self._booked[task.kind] += self.size
             self._told[task.kind] = int(self._booked[task.kind])
             if task.resource is not None:
                 self._stall_s += task.resource.waited(self, now_s)
+        self.pass_over()
+
+    def pass_over(self) -> None:
+        """Take the next task, with nothing done of the present one; there may be none."""
         index = self._index + 1
         if index >= len(self._tasks):
             index = 0
             self._round += 1
             if self._round >= self.profile.repeat or not self._tasks:
-                self.task, self.left = None, 0.0
+                self.task, self.size, self.left = None, 0.0, 0.0
                 return
         self._index = index
         self.task = task = self._tasks[index]
-        self.left = task.size
+        self.size = self.left = task.size
 
     def stand(self, now_s: float) -> None:
         """Count what was done of the present task, and go on with it later."""
@@ -260,7 +280,7 @@ class Progress:
         if self.is_active:
             resource = task.resource
             left = self.finish_s - now_s if resource is None else resource.left(self, now_s)
-        done = self._booked[task.kind] + max(0.0, task.size - left)
+        done = self._booked[task.kind] + max(0.0, self.size - left)
         whole = int(done)
         if whole > self._told[task.kind]:
             self._told[task.kind] = whole

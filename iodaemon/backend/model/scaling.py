@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -20,14 +21,23 @@ LV_EXPONENT: Final = 0.374
 """Fitted to Lv et al. 2014: x264 takes 7 s with 8 and 122 s with 64 streams, so 0.459 is left."""
 
 
-def lv_scaling(streams: int) -> float:
-    """Throughput that shrinks with concurrency: 1 for n <= 8 streams, (8/n)^0.374 beyond.
+def waning_scaling(knee_streams: int, exponent: float) -> Scaling:
+    """Throughput that shrinks with concurrency: 1 for n <= knee streams, (knee/n)^exponent beyond.
 
-    Source: a fit to Lv et al., JCST 29(4), 2014, figures 1 and 14.
+    Raises:
+        ValueError: a knee below 1, or an exponent below 0.
     """
-    if streams <= LV_KNEE_STREAMS:
-        return 1.0
-    return float((LV_KNEE_STREAMS / streams) ** LV_EXPONENT)
+    if knee_streams < 1 or not 0.0 <= exponent < math.inf:
+        raise ValueError(f"knee {knee_streams}, exponent {exponent:g}: 1 or more, 0 or more")
+
+    def scaling(streams: int) -> float:
+        return 1.0 if streams <= knee_streams else float((knee_streams / streams) ** exponent)
+
+    return scaling
+
+
+lv_scaling: Final = waning_scaling(LV_KNEE_STREAMS, LV_EXPONENT)
+"""As fitted to Lv et al., JCST 29(4), 2014, figures 1 and 14."""
 
 
 def table_scaling(factors: Sequence[float]) -> Scaling:

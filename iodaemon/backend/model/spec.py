@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from iodaemon.backend.model.disk import SimulatedDisk
+from iodaemon.backend.model.memory import SimulatedMemory
 from iodaemon.backend.model.profile import DEFAULT_LINK
 from iodaemon.backend.model.scaling import Scaling, constant_scaling
 from iodaemon.core.rule import OrderKey
@@ -71,11 +72,19 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         links: each with its own id.
         stores: each with its own id.
         disk: the node's disk below its page cache, for Read and Write. None: it has none.
+        memory: what working sets share. None: there is enough of it for everybody.
+        counting: of jobs' I/O on the disk: what was done, as the ``kernel`` does, or ``demand``
+            (``demand.py``).
+        asked_bytes: counted as demand, so much at most is what a stream has asked for and not got.
+            None: all that is left of what it reads or writes.
     """
 
     links: tuple[LinkSpec, ...] = ()
     stores: tuple[StoreSpec, ...] = ()
     disk: SimulatedDisk | None = SimulatedDisk()
+    memory: SimulatedMemory | None = None
+    counting: Literal["kernel", "demand"] = "kernel"
+    asked_bytes: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse two of one name."""
@@ -85,6 +94,10 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         ):
             if twice := sorted({name for name in ids if ids.count(name) > 1}):
                 raise ValueError(f"two {kind}s are called {twice[0]}")
+        if self.disk is None and (self.memory is not None or self.counting == "demand"):
+            raise ValueError("without a disk nothing is paged in, and no demand is counted")
+        if self.asked_bytes is not None and self.asked_bytes <= 0:
+            raise ValueError(f"asked_bytes is {self.asked_bytes}; above 0")
 
 
 DEFAULT_MODEL = Model(links=(LinkSpec(id=DEFAULT_LINK, capacity_bytes_per_s=1e9),))

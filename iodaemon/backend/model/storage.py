@@ -56,8 +56,12 @@ class Storage:
         self.next_s = math.inf
         self.entry: Any = None
         self._now_s = now_s
-        self._capacity = disk.capacity_bytes_per_s * disk.scaling(1)
-        self._device = FairLink(disk.capacity_bytes_per_s, scaling=disk.scaling, now_s=now_s)
+        self._device = FairLink(
+            disk.capacity_bytes_per_s,
+            scaling=disk.scaling,
+            counts_waiting=disk.counted == "waiting",
+            now_s=now_s,
+        )
         self._memory = FairLink(math.inf, now_s=now_s)
         self._cache = PageCache(disk)
         self._writeback = Flow(math.inf)
@@ -80,7 +84,13 @@ class Storage:
         task = job.task
         assert task is not None
         job.requested_s = now_s
-        job.flow = Flow(job.left, number=job.job_id, owner=job, cap_bytes_per_s=task.cap)
+        job.flow = Flow(
+            job.left,
+            number=job.job_id,
+            owner=job,
+            cap_bytes_per_s=task.cap,
+            weight=task.weight,
+        )
         if task.kind is not Kind.WRITE_BUFFERED:
             self._device.add(job.flow)
             return
@@ -156,9 +166,14 @@ class Storage:
 
     def alone_s(self, task: Task) -> float:
         """At its own cap, or as fast as the disk or the memory."""
+        return task.size / self.peak(task)
+
+    def peak(self, task: Task) -> float:
+        """What the task moves when nobody else is there, bytes/s."""
         if task.kind is Kind.WRITE_BUFFERED:
-            return task.size / task.cap
-        return task.size / min(task.cap, self._capacity)
+            return task.cap
+        streams = max(1, round(task.weight)) if self.disk.counted == "waiting" else 1
+        return min(task.cap, self.disk.capacity_bytes_per_s * self.disk.scaling(streams))
 
     def retire(self, job: Progress, now_s: float) -> None:
         """The job ends; it has left. What it read and wrote stays counted."""
@@ -180,7 +195,7 @@ class Storage:
         direct = (job.whole_bytes(Kind.WRITE_DIRECT, now_s) for job in jobs)
         written_bytes = self._gone_direct_bytes + sum(direct) + int(self._cache.cleaned)
         reading, writing = _on_disk(jobs, Kind.READ), _on_disk(jobs, Kind.WRITE_DIRECT)
-        in_flight = sum(self._device.busy_part(flow) for flow in (*reading, *writing))
+        in_flight = sum(self._device.busy_part(flow) * flow.weight for flow in (*reading, *writing))
         in_flight *= disk.stream_depth
         if self._cache.is_writing:
             in_flight += disk.writeback_depth
@@ -216,6 +231,11 @@ class Storage:
             writeback_bytes=being_written,
         )
 
+    @property
+    def now_s(self) -> float:
+        """Until when everything has flowed."""
+        return self._now_s
+
     # -- flowing -----------------------------------------------------------------------------
 
     def flow_to(self, now_s: float) -> None:
@@ -244,14 +264,15 @@ class Storage:
         return self._memory if job.task.kind is Kind.WRITE_BUFFERED else self._device
 
     def _count_wait(self, task: Task, flow: Flow) -> None:
-        wait_s = flow.waited_s * self.disk.stream_depth
+        wait_s = flow.waited_s * flow.weight * self.disk.stream_depth
         if task.kind is Kind.READ:
             self._read_wait_s += wait_s
         else:
             self._write_wait_s += wait_s
 
     def _waits_s(self, flows: Collection[Flow]) -> float:
-        return sum(self._device.waited(flow) for flow in flows) * self.disk.stream_depth
+        waits_s = sum(self._device.waited(flow) * flow.weight for flow in flows)
+        return waits_s * self.disk.stream_depth
 
     def _set_begun(self, dirtied_bytes: float, change: int) -> None:
         """Keep count of writers that were interrupted in the middle of a step."""
