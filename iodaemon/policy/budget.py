@@ -24,6 +24,7 @@ from iodaemon.core.decision import Quantity
 from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.platform import Device
 from iodaemon.core.view import View
+from iodaemon.policy.crowd import LESS, is_crowd, is_wasted
 
 CAP: Final = "io_bound"
 """The name of the operator's cap among the devices' names."""
@@ -66,6 +67,10 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         resumed_s: when a job last came back here.
         retry_s: how long resumes wait after one that proved too much; 0: none did lately.
         not_before_s: no resume before.
+        wasted_slices: slices in a row in which the device did clearly less for many requests than
+            it does one at a time.
+        crowd_bytes_per_s: what the device moved when some of a crowd were suspended, the most of
+            all times since somebody is held; 0: no crowd is.
     """
 
     sense: Sense = Sense()
@@ -76,6 +81,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     resumed_s: float = NEVER_S
     retry_s: float = 0.0
     not_before_s: float = NEVER_S
+    wasted_slices: int = 0
+    crowd_bytes_per_s: float = 0.0
 
 
 class Marks(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +92,7 @@ class Marks(msgspec.Struct, frozen=True, kw_only=True):
     least_queue: float
     sustain: int
     writeback_s: float
+    crowd_slices: int
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +111,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         is_calm: jobs may come back now.
         is_idle: next to nothing happens there, or none of the jobs that ran there is left.
         is_wronged: it was never congested; all may come back.
+        is_short: clearly less is moved than before some of a crowd were held: too many are.
+        minds_crowds: many small jobs may be taken off for what they do together.
         parts: each running job's part of the load; jobs elsewhere, or unknown, are not in it.
     """
 
@@ -118,6 +128,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     is_calm: bool
     is_idle: bool
     is_wronged: bool
+    is_short: bool = False
+    minds_crowds: bool = True
     parts: Mapping[JobId, float]
 
     @property
@@ -164,6 +176,9 @@ def device_budget(
     if is_high:
         sense = msgspec.structs.replace(sense, knee=target)
     running = [job for job in view.running if is_concerned(view, job, device.id)]
+    held = any(is_concerned(view, job, device.id) for job in view.suspended)
+    crowd_bytes_per_s = place.crowd_bytes_per_s if held else 0.0
+    wasted_slices = place.wasted_slices + 1 if is_wasted(sense) else 0
     budget = Budget(
         name=device.id,
         quantity="wait",
@@ -177,10 +192,18 @@ def device_budget(
         is_calm=sense.wait < CALM_WAIT and view.now_s >= place.not_before_s,
         is_idle=load.queue_length < IDLE_QUEUE or not running,
         is_wronged=wronged,
+        is_short=load.total_bytes_per_s < LESS * crowd_bytes_per_s,
+        minds_crowds=crowd_bytes_per_s > 0.0 or wasted_slices >= marks.crowd_slices,
         parts=_split(view, running, load),
     )
     place = msgspec.structs.replace(
-        place, sense=sense, action=None, is_reducing=is_high, absent_slices=0
+        place,
+        sense=sense,
+        action=None,
+        is_reducing=is_high,
+        absent_slices=0,
+        wasted_slices=wasted_slices,
+        crowd_bytes_per_s=crowd_bytes_per_s,
     )
     return place, budget
 
@@ -195,7 +218,7 @@ def without_counters(place: Place) -> Place:
     if absent_slices >= GONE_SLICES:
         return Place(absent_slices=absent_slices)
     return msgspec.structs.replace(
-        place, action=None, is_reducing=False, absent_slices=absent_slices
+        place, action=None, is_reducing=False, absent_slices=absent_slices, wasted_slices=0
     )
 
 
@@ -283,6 +306,9 @@ def after_suspension(
             await_s=await_of(load),
             queue_length=load.queue_length,
         )
+        if budget.minds_crowds and is_crowd(budget.parts, budget.load):
+            most = max(place.crowd_bytes_per_s, load.total_bytes_per_s)
+            place = msgspec.structs.replace(place, crowd_bytes_per_s=most)
     if view.now_s - place.resumed_s > 2.0 * dwell_s:
         return msgspec.structs.replace(place, action=action, retry_s=0.0)
     patience_s = min(max(2.0 * place.retry_s, retry_s), MOST_RETRY_FACTOR * retry_s)

@@ -12,9 +12,8 @@ from iodaemon.core.decision import Evidence, Weighed
 from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.view import View
 from iodaemon.policy.budget import Budget, is_concerned
+from iodaemon.policy.crowd import LIGHT_SHARE, heavy_from
 
-LIGHT_SHARE: Final = 0.05
-"""A job with less than this part of the load is spared: to stop it would relieve nothing."""
 ROUNDING: Final = 1.05
 """Predicted loads within 5 % of a limit fit: they are means over a noisy slice."""
 A_SLICE: Final = 0.9
@@ -73,7 +72,8 @@ def choose_victims(
         Jobs in the order of choice, and verdict and reason of every job with a part.
     """
     concerned = [job for job in view.running if job.id in budget.parts]
-    heavy = [job for job in concerned if _is_heavy(budget, job.id)]
+    those = _heavy(budget)
+    heavy = [job for job in concerned if job.id in those]
     verdicts: Verdicts = {
         job.id: ("spared", "moves too little to matter") for job in concerned if job not in heavy
     }
@@ -154,10 +154,11 @@ def choose_turns(
             and job.id not in moves.resumes
             and _held_for_s(view, job) >= turn_s
         ]
+        heavy = _heavy(budget)
         sated = [
             job
             for job in view.running
-            if _is_heavy(budget, job.id)
+            if job.id in heavy
             and job.id not in protection
             and job.id not in moves.suspends
             and view.now_s - job.since_s >= turn_s
@@ -266,14 +267,19 @@ def _held_for_s(view: View, job: Job) -> float:
     return 0.0 if job.io_held_since_s is None else view.now_s - job.io_held_since_s
 
 
-def _is_heavy(budget: Budget, job_id: JobId) -> bool:
-    return budget.parts.get(job_id, 0.0) >= LIGHT_SHARE * budget.load and budget.load > 0.0
+def _heavy(budget: Budget) -> frozenset[JobId]:
+    """The jobs that matter; to stop any other would relieve nothing."""
+    mark = LIGHT_SHARE * budget.load
+    if budget.minds_crowds:
+        mark = heavy_from(budget.parts, budget.load)
+    jobs = (job_id for job_id, part in budget.parts.items() if part >= mark)
+    return frozenset(jobs) if budget.load > 0.0 else frozenset()
 
 
 def _fits(budget: Budget, load: float, part: float, *, any_yet: bool) -> bool:
     if budget.is_wronged:
         return True
-    if budget.is_idle and not any_yet:
+    if not any_yet and (budget.is_idle or (budget.is_short and budget.is_calm)):
         return True
     return budget.is_calm and load + part <= budget.fits * ROUNDING
 

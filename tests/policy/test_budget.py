@@ -14,7 +14,7 @@ from iodaemon.policy.budget import Marks, Place, device_budget
 
 MB = 1e6
 SDA = Device(id="sda", rotational=True)
-MARKS = Marks(high_wait=3.0, least_queue=2.0, sustain=2, writeback_s=35.0)
+MARKS = Marks(high_wait=3.0, least_queue=2.0, sustain=2, writeback_s=35.0, crowd_slices=10)
 
 
 def load(*, queue, requests_per_s=100.0, read=0.0, written=0.0):

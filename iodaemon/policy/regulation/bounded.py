@@ -13,7 +13,9 @@ Once a timeslice, for every device, and for the operator's cap ``io_bound`` wher
    is held against a request that was seen alone, or against an arm.
 3. Spared: the last job that does I/O there, jobs younger than a timeslice, jobs resumed less than
    ``dwell`` ago, jobs on other devices, jobs that move little, jobs that may not be suspended or
-   whose I/O is unknown.
+   whose I/O is unknown. Many that move little are a crowd where they move most of it together; they
+   count for the cap, and for a device that did less than half for them of what it does for one
+   request at a time, for a turn (``policy.crowd``).
 4. Relief is checked: if less was moved and each request took as long as before, the device was
    not congested but is slow and parallel. What was learned is corrected and all come back.
 5. A device busy with the writeback of writers suspended less than ``writeback`` ago is given
@@ -21,8 +23,10 @@ Once a timeslice, for every device, and for the operator's cap ``io_bound`` wher
 6. Resume by prediction: a suspended job comes back when the wait is low and the load with the
    job's own part, as it was when the job last ran, is within the knee (or below the lower mark,
    ``low_share`` of the cap). Where next to nothing moves, or none of the jobs there runs any more,
-   one comes back in any case. After a resume that proved too much the next one waits ``retry``,
-   doubling up to 16 times that. When a job ends within a slice, what it used is given on at once.
+   one comes back in any case; so it does where some of a crowd were taken off, the device moves
+   clearly less than before, and the wait is low. After a resume that proved too much the next one
+   waits ``retry``, doubling up to 16 times that. When a job ends within a slice, what it used is
+   given on at once.
 7. A device without counters in one slice is not known, and who is held for it waits; after two
    it is gone, and they come back.
 8. Turns: where jobs wait and nothing else was done, the job that has run longest, for ``turn`` at
@@ -270,6 +274,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             least_queue=self.least_queue,
             sustain=self.sustain,
             writeback_s=self.writeback_s,
+            crowd_slices=math.ceil(self.turn_s / self.timeslice_s),
         )
         for device in view.platform.devices:
             place = memory.places.get(device.id, Place())
