@@ -17,6 +17,17 @@ def decide(scene, *, bound_mb=40.0, memory=None, **parameters):
     return rule.decide(scene.view(), memory)
 
 
+def scene_of(jobs):
+    """Jobs from 1 on, each (socket, MB/s, whether it is suspended)."""
+    scene = Scene(platform(24, 24, 24, 24))
+    for number, (cmp, io_mb, held) in enumerate(jobs, start=1):
+        if held:
+            scene.live(number, cmp, held=True, last=io_mb * MB)
+        else:
+            scene.live(number, cmp, moved=io_mb * MB)
+    return scene
+
+
 def plan_of(scene, **parameters):
     return decide(scene, **parameters)[0]
 
@@ -201,6 +212,15 @@ def test_resumes_have_reasons():
     assert plan.reasons == {2: Reason(code="IoBound", text=text)}
 
 
+def test_singly_the_one_with_the_most_io_of_all_sockets_comes_back():
+    jobs = [(0, 2, True), (1, 9, True), (1, 8, True)]
+
+    printed, singly = plan_of(scene_of(jobs)), plan_of(scene_of(jobs), resume_singly=True)
+
+    assert ((1, 2), (2,)) == (printed.resumes, singly.resumes)
+    assert printed.reasons[2] == singly.reasons[2]
+
+
 def test_shares_touch_only_sockets_above_theirs():
     scene = Scene(platform(3, 3))
     scene.live(1, 0, moved=15 * MB).live(2, 1, moved=12 * MB).live(3, 1, moved=14 * MB)
@@ -296,13 +316,9 @@ JOB = st.tuples(st.integers(0, 3), st.integers(0, 12), st.booleans())
 
 @given(st.lists(JOB, max_size=24), st.integers(1, 80))
 def test_it_decides_as_figure_15_does(jobs, bound_mb):
-    scene, rows, overall_io = Scene(platform(24, 24, 24, 24)), [], 0
+    scene, rows, overall_io = scene_of(jobs), [], 0
     for number, (cmp, io_mb, held) in enumerate(jobs, start=1):
-        if held:
-            scene.live(number, cmp, held=True, last=io_mb * MB)
-        else:
-            scene.live(number, cmp, moved=io_mb * MB)
-            overall_io += io_mb * MB
+        overall_io += 0 if held else io_mb * MB
         if held or io_mb:  # section 3.2: jobs with non-zero I/O are put in the candidate queue
             status = "SUSPENDED" if held else "RUNNING"
             rows.append(Row(number, cmp, io_mb * MB, status))
@@ -311,6 +327,16 @@ def test_it_decides_as_figure_15_does(jobs, bound_mb):
 
     expected = figure_15(rows, 4, overall_io, bound_mb * MB)
     assert expected == (plan.suspends, plan.resumes)
+
+
+@given(st.lists(JOB, max_size=24), st.integers(1, 80))
+def test_singly_it_suspends_as_ever_and_one_of_those_that_would_come_back_does(jobs, bound_mb):
+    printed = plan_of(scene_of(jobs), bound_mb=float(bound_mb))
+    singly = plan_of(scene_of(jobs), bound_mb=float(bound_mb), resume_singly=True)
+
+    assert printed.suspends == singly.suspends
+    assert len(singly.resumes) == min(1, len(printed.resumes))
+    assert set(singly.resumes) <= set(printed.resumes)
 
 
 @given(st.lists(JOB, max_size=24), st.integers(1, 80))

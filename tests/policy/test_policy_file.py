@@ -339,6 +339,7 @@ def test_rules_can_be_shown_with_their_parameters():
         "timeslice_s": 1.0,
         "io_bound_bytes_per_s": 40e6,
         "per_socket_share": False,
+        "resume_singly": False,
     }
     assert msgspec.json.encode(tables)
 

@@ -29,6 +29,9 @@ immune), are no candidates; what the latter move counts in the total. Equal rate
 ``per_socket_share`` is the variant of section 3.3 ("the entire bandwidth is amortized equally into
 each CMP, the dynamic module only cares jobs on the CMP that exceeds its portion"): in step 2 only
 partitions above bound / partitions are touched, each until it is not above its share.
+``resume_singly`` is the variant below figure 15 ("in case of too aggressive contentions from
+resumption, we will let go a job at a time"): in step 3 one job of all is resumed, that with the
+most I/O.
 """
 
 from __future__ import annotations
@@ -52,12 +55,13 @@ _NO_RATES: Final[Rates] = MappingProxyType({})
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """The procedure of Lv et al. with its two parameters.
+    """The procedure of Lv et al. with its two parameters, and what its prose says beside it.
 
     Attributes:
         timeslice_s: how often it samples and decides, s, above 0.
         io_bound_bytes_per_s: what all jobs together may move, above 0. None: no bound.
         per_socket_share: the bound is divided equally among the partitions.
+        resume_singly: one job is resumed a timeslice, not one on each partition.
     """
 
     needs: ClassVar[frozenset[type]] = frozenset({Suspend, Resume})
@@ -65,6 +69,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     timeslice_s: float = 1.0
     io_bound_bytes_per_s: float | None = None
     per_socket_share: bool = False
+    resume_singly: bool = False
 
     def __post_init__(self) -> None:
         """Refuse parameters that mean nothing."""
@@ -76,7 +81,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"io_bound_bytes_per_s is {bound:g}; {text}")
 
     def decide(self, view: View, memory: Rates | None) -> tuple[RegulationPlan, Rates | None]:
-        """Suspend down to the bound, or resume one job a partition."""
+        """Suspend down to the bound, or resume one job a partition, or one."""
         bound = self.io_bound_bytes_per_s
         if bound is None:
             return RegulationPlan(resumes=tuple(job.id for job in view.suspended)), None
@@ -87,7 +92,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             share = bound / len(view.platform.partitions) if self.per_socket_share else None
             plan = _suspend(queues, moved, bound, share)
         else:
-            plan = _resume(queues, sum(moved.values()), bound)
+            firsts = _first_suspended(queues)
+            if self.resume_singly:
+                firsts = sorted(firsts, key=_most_first)[:1]
+            plan = _resume(firsts, sum(moved.values()), bound)
         held = {job.id for job in view.suspended}.difference(plan.resumes).union(plan.suspends)
         return plan, {c.job_id: c.rate_bytes_per_s for c in candidates if c.job_id in held}
 
@@ -144,10 +152,14 @@ def _may_be_suspended(job: Job, now_s: float) -> bool:
     return job.immune_until_s is None or job.immune_until_s <= now_s
 
 
+def _most_first(candidate: _Candidate) -> tuple[float, JobId]:
+    return -candidate.rate_bytes_per_s, candidate.job_id
+
+
 def _queues(candidates: Iterable[_Candidate]) -> list[list[_Candidate]]:
     """One list a partition, in the order of their numbers, each by descending I/O."""
     queues: dict[PartitionId, list[_Candidate]] = {}
-    for candidate in sorted(candidates, key=lambda c: (-c.rate_bytes_per_s, c.job_id)):
+    for candidate in sorted(candidates, key=_most_first):
         queues.setdefault(candidate.partition, []).append(candidate)
     return [queues[partition] for partition in sorted(queues)]
 
@@ -178,10 +190,15 @@ def _suspend(
     return RegulationPlan(suspends=tuple(reasons), reasons=reasons)
 
 
-def _resume(queues: Iterable[Iterable[_Candidate]], total: float, bound: float) -> RegulationPlan:
-    """On every partition the suspended job with the most I/O."""
+def _first_suspended(queues: Iterable[Iterable[_Candidate]]) -> list[_Candidate]:
+    """Of every partition the suspended job with the most I/O."""
     firsts = (next((c for c in queue if c.is_suspended), None) for queue in queues)
-    reasons = {c.job_id: _why_resumed(c, total, bound) for c in firsts if c is not None}
+    return [first for first in firsts if first is not None]
+
+
+def _resume(jobs: Iterable[_Candidate], total: float, bound: float) -> RegulationPlan:
+    """Those, with the reason of each."""
+    reasons = {c.job_id: _why_resumed(c, total, bound) for c in jobs}
     return RegulationPlan(resumes=tuple(reasons), reasons=reasons)
 
 
