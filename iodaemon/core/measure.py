@@ -153,6 +153,16 @@ def lv_average_runtime_s(run_times_s: Sequence[float]) -> float:
     return mean(run_times_s)
 
 
+def lv_normalized_runtime(stacked_s: float, single_s: float) -> float:
+    """T_k-C / T_1-C: 1 when jobs on other sockets cost nothing. Source: Lv et al. 2014, eq. 1.
+
+    Args:
+        stacked_s: run time of a job while k sockets are loaded, s.
+        single_s: run time of the same job while its own socket alone is, s, above 0.
+    """
+    return stacked_s / single_s
+
+
 def jain_index(values: Sequence[float]) -> float:
     """Fairness of a distribution: 1 when all are equal, 1/n when one has all.
 

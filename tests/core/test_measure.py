@@ -71,6 +71,7 @@ def test_the_measures_of_lv():
     assert measure.lv_throughput_per_s(64, 32.0) == 2.0
     assert measure.lv_slowdown([1.0, 2.0], [2.0, 8.0]) == 0.75
     assert measure.lv_average_runtime_s([1.0, 3.0]) == 2.0
+    assert measure.lv_normalized_runtime(122.0, 7.0) == 122.0 / 7.0
 
 
 def test_the_slowdown_of_lv_compares_the_same_jobs():

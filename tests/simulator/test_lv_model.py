@@ -17,6 +17,7 @@ from iodaemon.backend.model.scaling import lv_scaling, table_scaling, waning_sca
 from iodaemon.backend.model.spec import Model
 from iodaemon.backend.simulated import SimulatedDisk
 from iodaemon.core.decision import Resume, Suspend
+from iodaemon.simulator.lv import App
 
 PACES = st.one_of(st.just(math.inf), st.floats(0.5, 50.0), st.sampled_from([5.0, 10.0]))
 FLOWS = st.lists(st.tuples(PACES, st.sampled_from([1, 2, 8])), min_size=1, max_size=12)
@@ -235,6 +236,12 @@ def test_memory_that_holds_nothing_is_refused(fields):
 def test_memory_and_demand_need_a_disk():
     with pytest.raises(ValueError, match="without a disk"):
         Model(disk=None, counting="demand")
+
+
+@pytest.mark.parametrize("fields", [{"read_bytes": 1}, {"write_bytes": 1}, {"at_start": 0.5}])
+def test_an_application_that_touches_its_memory_has_no_other_io(fields):
+    with pytest.raises(ValueError, match="reads by that alone"):
+        App(compute_s=1.0, resident_bytes=1, touches=True, **fields)
 
 
 def test_to_ask_for_nothing_is_refused():
