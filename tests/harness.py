@@ -432,7 +432,7 @@ def means(request):
 
 def possible(means):
     """These means; without them the test is skipped."""
-    if means == "cgroup" and not _cgroup_is_writable():
+    if means == "cgroup" and not cgroup_is_writable():
         pytest.skip("no writable cgroup v2 here")
     return means
 
@@ -463,7 +463,8 @@ def shared(_lasting_server):
     _lasting_server.end_all()
 
 
-def _cgroup_is_writable():
+def cgroup_is_writable():
+    """Whether a keeper can have cgroups of its own here."""
     for base in (CGROUPS, CGROUPS / "unified"):
         if (base / "cgroup.procs").exists() and os.access(base, os.W_OK):
             return True

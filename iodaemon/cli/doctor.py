@@ -12,7 +12,8 @@ from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.failure import ExitCode
 from iodaemon.cli.option import OFF, option
-from iodaemon.cli.session import SYSTEM_RUNTIME_DIR, Session
+from iodaemon.cli.places import find_places, find_service_uid
+from iodaemon.cli.session import Session
 from iodaemon.errors import IodaemonError
 from iodaemon.text import printable
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from iodaemon.api.client import Client
-    from iodaemon.api.model import Job, JsonObject
+    from iodaemon.api.model import Job
     from iodaemon.doctor.account import Running
     from iodaemon.doctor.examine import Subject
     from iodaemon.doctor.finding import Finding
@@ -32,9 +33,6 @@ _ANSWER_WITHIN_S: Final = 1.0
 _MOST_JOBS: Final = 50
 """Whose processes' groups are looked at."""
 _WITH_PROCESSES: Final = ("RUNNING", "SUSPENDED_IO", "SUSPENDED_USER")
-_PLACES: Final = ("state_dir", "runtime_dir", "keeper_dir")
-_NOT_SET: Final = "none"
-"""In TOML, which has no word for it (``config.table``)."""
 
 AsList = Annotated[bool, option("--json", text="The findings as a list, with their values.")]
 
@@ -80,7 +78,7 @@ def _subject(session: Session) -> Subject:
     from iodaemon.api.client import Client
     from iodaemon.doctor.examine import Subject
 
-    service_uid = _service_uid(session)
+    service_uid = find_service_uid(session)
     config = session.load_config({}, is_system=service_uid is not None)
     client = Client(session.socket_path(), _ANSWER_WITHIN_S)
     try:
@@ -90,7 +88,7 @@ def _subject(session: Session) -> Subject:
         running = [] if service_uid is None else _running(client, jobs)
     except IodaemonError:
         node, settings, users, running = {}, {}, None, []
-    places = _places(settings)
+    places = find_places(settings)
     measured, sampling = node.get("measured"), node.get("sampling")
     return Subject(
         state_dir=Path(places.get("state_dir", config.state_dir)),
@@ -119,24 +117,3 @@ def _running(client: Client, jobs: Sequence[Job]) -> list[Running]:
         pids = client.job(job["id"]).get("pids", [])
         found += [Running(job["id"], job["uid"], pid) for pid in pids[:1]]
     return found
-
-
-def _service_uid(session: Session) -> int | None:
-    """Whose daemon the system's service is; None: it is not the one spoken of, or not set up."""
-    from iodaemon.doctor.account import find_service_uid
-
-    if os.path.dirname(session.socket_path()) != SYSTEM_RUNTIME_DIR:
-        return None
-    return find_service_uid()
-
-
-def _places(settings: JsonObject) -> dict[str, str]:
-    """``_PLACES`` in the answer of ``GET /v1/config``, which has TOML."""
-    import tomllib
-
-    found: dict[str, str] = {}
-    rows = settings.get("settings")
-    for row in rows if isinstance(rows, list) else []:
-        if isinstance(row, dict) and row.get("key") in _PLACES:
-            found |= tomllib.loads(f"{row['key']} = {row['value']}")
-    return {key: value for key, value in found.items() if value != _NOT_SET}

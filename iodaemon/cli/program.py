@@ -43,6 +43,7 @@ VERBS: Final[Mapping[str, str]] = MappingProxyType(
         "replay": "replay",
         "node": "node",
         "doctor": "doctor",
+        "calibrate": "calibrate",
         "hint": "hint",
         "policy": "policy",
         "config": "config",

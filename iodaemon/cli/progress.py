@@ -43,12 +43,21 @@ class Progress:
             done: tasks.
             total: tasks; the time left is reckoned from what the done ones took.
         """
+        elapsed_s = time.monotonic() - self._begun_s
+        self.tell(progress_words(self._what, done, total, elapsed_s=elapsed_s), is_first=done == 0)
+
+    def tell(self, words: str, *, is_first: bool = False) -> None:
+        """Tell these words, unless others were told a moment ago.
+
+        Args:
+            words: without an end.
+            is_first: of a terminal nothing was told before.
+        """
         now_s = time.monotonic()
         is_due = now_s - self._told_s >= (REDRAWN_S if self._is_terminal else TOLD_S)
-        if not is_due and not (self._is_terminal and done == 0):
+        if not is_due and not (self._is_terminal and is_first):
             return
         self._told_s = now_s
-        words = progress_words(self._what, done, total, elapsed_s=now_s - self._begun_s)
         if self._is_terminal:
             self._is_line_open = True
             print(f"\r\x1b[Kiod: {words}", end="", file=sys.stderr, flush=True)

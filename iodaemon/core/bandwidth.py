@@ -10,11 +10,15 @@ import msgspec
 from iodaemon.core.job import JobId
 from iodaemon.core.platform import DeviceId
 from iodaemon.core.sample import DeviceCounters, JobCounters, Sample
+from iodaemon.core.service import ServiceTimes
 
 SECTOR_BYTES: Final = 512
 """Unit of /proc/diskstats sectors, whatever the device (Documentation/admin-guide/iostats.rst)."""
 LEAST_ACTIVE_SHARE: Final = 0.5
 """A slice in which a job ran for less than this share does not show what it moves."""
+MOST_OTHERS: Final = 0.1
+"""Of a slice with more discards and flushes than this part of its reads and writes nothing is said
+of lone requests: their times are never measured."""
 _WRAP_MS: Final = 2**32
 """The millisecond counters of /proc/diskstats are unsigned int, 32 bits wide, and wrap; all others
 are unsigned long (Documentation/admin-guide/iostats.rst) and do not in a machine's life."""
@@ -133,8 +137,8 @@ def device_load(
         return None
     if _any_time_went_back(earlier, later, interval_s):
         return None
-    queue_ms = _elapsed_ms(earlier.queue_ms, later.queue_ms)
-    busy_ms = _elapsed_ms(earlier.busy_ms, later.busy_ms)
+    queue_ms = elapsed_ms(earlier.queue_ms, later.queue_ms)
+    busy_ms = elapsed_ms(earlier.busy_ms, later.busy_ms)
     return DeviceLoad(
         reads_per_s=reads / interval_s,
         writes_per_s=writes / interval_s,
@@ -152,6 +156,30 @@ def device_load(
     )
 
 
+def lone_range_s(load: DeviceLoad, service: ServiceTimes) -> tuple[float, float] | None:
+    """The least and the most that the mean request of a slice would have taken alone.
+
+    None: there was none, or what is needed for it was not measured.
+    """
+    others_per_s = load.discards_per_s + load.flushes_per_s
+    requests_per_s = load.reads_per_s + load.writes_per_s
+    if requests_per_s <= 0.0 or others_per_s > MOST_OTHERS * requests_per_s:
+        return None
+    low_s = high_s = 0.0
+    for times, count_per_s, moved_bytes_per_s in (
+        (service.reads, load.reads_per_s, load.read_bytes_per_s),
+        (service.writes, load.writes_per_s, load.written_bytes_per_s),
+    ):
+        if count_per_s <= 0.0:
+            continue
+        found = times.range_s(moved_bytes_per_s / count_per_s)
+        if found is None:
+            return None
+        low_s += found[0] * count_per_s / requests_per_s
+        high_s += found[1] * count_per_s / requests_per_s
+    return low_s, high_s
+
+
 def _any_time_went_back(earlier: DeviceCounters, later: DeviceCounters, interval_s: float) -> bool:
     """True where a counter of ms would have grown by more than any device's can."""
     pairs = (
@@ -163,17 +191,18 @@ def _any_time_went_back(earlier: DeviceCounters, later: DeviceCounters, interval
         (earlier.flush_ms, later.flush_ms),
     )
     most_ms = min(_MOST_MS_PER_MS * 1000.0 * interval_s, _WRAP_MS / 2)
-    return any(_elapsed_ms(before, after) > most_ms for before, after in pairs)
+    return any(elapsed_ms(before, after) > most_ms for before, after in pairs)
 
 
-def _elapsed_ms(earlier: int, later: int) -> int:
+def elapsed_ms(earlier: int, later: int) -> int:
+    """Between two readings of a counter of ms of /proc/diskstats, which may have wrapped."""
     return (later - earlier) % _WRAP_MS
 
 
 def _await_s(earlier_ms: int, later_ms: int, completed: int) -> float | None:
     if completed == 0:
         return None
-    return _elapsed_ms(earlier_ms, later_ms) / 1000.0 / completed
+    return elapsed_ms(earlier_ms, later_ms) / 1000.0 / completed
 
 
 class Meter:

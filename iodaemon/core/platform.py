@@ -8,6 +8,8 @@ from typing import Final, NewType
 
 import msgspec
 
+from iodaemon.core.service import ServiceTimes
+
 PartitionId = NewType("PartitionId", int)
 """A socket's number on a server; an I/O node's number in a simulated cluster."""
 SlotId = NewType("SlotId", int)
@@ -66,13 +68,15 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
         id: the kernel's name.
         model: for people.
         rotational: True for a disk with an arm; None where unknown.
-        capacity_bytes_per_s: what it delivers, once measured. None: not known.
+        capacity_bytes_per_s: what it delivers to many, once measured. None: not known.
+        service: how long lone requests take there, once measured. None: not known.
     """
 
     id: DeviceId
     model: str = ""
     rotational: bool | None = None
     capacity_bytes_per_s: float | None = None
+    service: ServiceTimes | None = None
 
 
 class Platform(msgspec.Struct, frozen=True, kw_only=True, dict=True):

@@ -99,6 +99,11 @@ def find_backing_file(directory: Path) -> str | None:
     return _read(directory / "loop/backing_file") or None
 
 
+def is_read_through_cache(directory: Path) -> bool:
+    """True for a loop device that reads its file through the page cache (Linux 4.4: loop/dio)."""
+    return _read(directory / "loop/dio") == "0"
+
+
 def _is_disk(directory: Path) -> bool:
     """True for a disk with room on it that is made of nothing else."""
     return (

@@ -141,6 +141,27 @@ def find_device(path: str | os.PathLike[str], root: Path = _ROOT) -> PathDevice:
     return _find(machine, absolute)
 
 
+def find_written_device(path: str | os.PathLike[str], root: Path = _ROOT) -> PathDevice:
+    """Where what is written below the path goes: of an overlay to its upper directory alone."""
+    absolute = _resolve(os.fspath(path), root)
+    machine = _read_machine(root)
+    mount = find_mount(machine.mounts, absolute)
+    upper = _overlay_directories(mount.options, ("upperdir",)) if mount is not None else []
+    if mount is None or mount.filesystem != "overlay" or not upper:
+        return find_device(path, root)
+    if not _is_visible(root, upper[0]):
+        text = "overlay on a directory that cannot be seen from here"
+        return PathDevice(path=absolute, kind="overlay", description=text, filesystem="overlay")
+    below = find_device(upper[0], root)
+    return PathDevice(
+        path=absolute,
+        kind=below.kind,
+        description=f"overlay on {below.description}",
+        filesystem="overlay",
+        devices=below.devices,
+    )
+
+
 def find_mount_devices(mount: Mount, mounts: tuple[Mount, ...], root: Path = _ROOT) -> PathDevice:
     """Where the I/O of the files of a mount goes. Touches nothing on it, so it cannot hang.
 
@@ -256,9 +277,11 @@ def _on_overlay(machine: _Machine, path: str, mount: Mount) -> PathDevice:
     )
 
 
-def _overlay_directories(options: Iterable[str]) -> list[str]:
+def _overlay_directories(
+    options: Iterable[str], names: Iterable[str] = ("upperdir", "lowerdir")
+) -> list[str]:
     """Upper, lower and data directories that are absolute (docker's lower ones are not)."""
-    values: dict[str, list[str]] = {"upperdir": [], "lowerdir": []}
+    values: dict[str, list[str]] = {name: [] for name in names}
     for option in options:
         name, _, value = option.partition("=")
         name = "lowerdir" if name in ("lowerdir+", "datadir+") else name

@@ -1,0 +1,262 @@
+"""What the disks did in each step beside what the readers had: that it was they, and for us.
+
+1. The disks counted less than half of what was read: something in between answered (a page cache,
+   memory, a file behind a loop device). What was measured is not the disk, and is not kept.
+2. They counted more: others use them. In a step of readers every write is another's, because what
+   was written before has been made durable; so is what was read beyond what the readers had, where
+   they read past the page cache (through it more is read ahead). In a step of a writer every read
+   is another's, and what was written beyond what it wrote: on several disks beyond so many times as
+   much, for a mirror counts each of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from iodaemon.calibration.busy import Busy, read_counters
+from iodaemon.core.bandwidth import SECTOR_BYTES, elapsed_ms
+from iodaemon.core.platform import DeviceId
+from iodaemon.core.sample import DeviceCounters
+from iodaemon.errors import RequestError
+from iodaemon.kernels.paced import Order, Told
+
+LEAST_SEEN: Final = 0.5
+"""Of what was moved, the disks have to have counted so much. A mirror counts writes twice."""
+MOST_SHARE: Final = 0.05
+"""Of what the readers had, others may move so much: as much as a step may be late (``knee``)."""
+LEAST_BYTES_PER_S: Final = 0.5e6
+"""What a quiet system writes (commits of journals, logs) stays below this in most steps."""
+MOST_OTHERS_SHARE: Final = 0.1
+"""Of the readers' requests, others' writes: with an arm each costs a seek, however small it is."""
+LEAST_OTHERS_PER_S: Final = 20.0
+MOST_DISTURBED: Final = 0.1
+"""Of all steps that are planned."""
+TRIES: Final = 3
+"""Of a step that others disturb."""
+
+
+class Moved(msgspec.Struct, frozen=True, kw_only=True):
+    """What one disk did in a step: requests, their bytes and the time they took, ms."""
+
+    reads: int
+    read_bytes: int
+    read_ms: int
+    writes: int
+    written_bytes: int
+    write_ms: int
+
+
+def difference(before: DeviceCounters, after: DeviceCounters) -> Moved:
+    """Between two readings of one disk's counters."""
+    return Moved(
+        reads=after.reads - before.reads,
+        read_bytes=(after.read_sectors - before.read_sectors) * SECTOR_BYTES,
+        read_ms=elapsed_ms(before.read_ms, after.read_ms),
+        writes=after.writes - before.writes,
+        written_bytes=(after.written_sectors - before.written_sectors) * SECTOR_BYTES,
+        write_ms=elapsed_ms(before.write_ms, after.write_ms),
+    )
+
+
+def others_bytes(
+    moved: Iterable[Moved], had_bytes: int, *, is_direct: bool, writes: bool = False
+) -> int:
+    """What others moved while readers, or a writer, had so much."""
+    listed = list(moved)
+    if writes:
+        beyond = sum(each.written_bytes for each in listed) - len(listed) * had_bytes
+        return sum(each.read_bytes for each in listed) + max(0, beyond)
+    written = sum(each.written_bytes for each in listed)
+    read = sum(each.read_bytes for each in listed)
+    return written + (max(0, read - had_bytes) if is_direct else 0)
+
+
+def is_disturbed(
+    moved: Collection[Moved],
+    *,
+    had_bytes: int,
+    ios: int,
+    spent_s: float,
+    is_direct: bool,
+    writes: bool = False,
+) -> bool:
+    """Others moved so much, or so often, that a step may have been slower for it.
+
+    Args:
+        moved: by each disk.
+        had_bytes: by the readers.
+        ios: their requests.
+        spent_s: the step's time.
+        is_direct: they read past the page cache.
+        writes: it is a writer's step.
+    """
+    most_bytes = max(LEAST_BYTES_PER_S * spent_s, MOST_SHARE * had_bytes)
+    most = max(LEAST_OTHERS_PER_S * spent_s, MOST_OTHERS_SHARE * ios)
+    others = others_bytes(moved, had_bytes, is_direct=is_direct, writes=writes)
+    return others > most_bytes or sum(m.reads if writes else m.writes for m in moved) > most
+
+
+class Witness:
+    """Looks on at every step.
+
+    Args:
+        names: of the disks.
+        planned: steps.
+        is_direct: the readers read past the page cache.
+        is_forced: others who use the disks are said, and no reason to end.
+        read: the disks' counters.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[DeviceId],
+        *,
+        planned: int,
+        is_direct: bool,
+        is_forced: bool,
+        read: Callable[[Collection[DeviceId]], Mapping[DeviceId, DeviceCounters]] = read_counters,
+    ) -> None:
+        self._names = names
+        self._planned = planned
+        self._is_direct = is_direct
+        self._is_forced = is_forced
+        self._read_all = read
+        self._steps = self._disturbed = self._others_bytes = 0
+        self._others_s = 0.0
+        self._before: Mapping[DeviceId, DeviceCounters] = {}
+        self._words: list[str] = []
+        self.was_disturbed = False
+        """Others used the disks in the last step."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What others did, where it was too much; empty: nothing that matters."""
+        return (*((self._others_words(),) if self.is_too_much else ()), *self._words)
+
+    @property
+    def is_too_much(self) -> bool:
+        """Others used the disks in so many steps that to repeat them is no way out."""
+        return self._disturbed > MOST_DISTURBED * self._planned
+
+    def steady(
+        self,
+        do: Callable[[dict[int, Order]], Mapping[int, Told]],
+        make: Callable[[], dict[int, Order]],
+        *,
+        writes: bool = False,
+    ) -> tuple[dict[int, Order], list[Told], dict[DeviceId, Moved]]:
+        """One step, and what each disk did in it; again where others disturbed it: the last counts.
+
+        Args:
+            do: has readers do as told.
+            make: what they are told, each time anew: no byte shall be read twice.
+            writes: it is a writer's step.
+
+        Raises:
+            RequestError: as ``end``.
+        """
+        for _ in range(TRIES):
+            orders = make()
+            self.begin()
+            begun_s = time.monotonic()
+            told = list(do(orders).values())
+            moved = self.end(told, time.monotonic() - begun_s, writes=writes)
+            if not self.was_disturbed or self.is_too_much:
+                break
+        return orders, told, moved
+
+    def begin(self) -> None:
+        """The next step begins."""
+        self._before = self._read()
+
+    def end(
+        self, told: Collection[Told], spent_s: float, *, writes: bool = False
+    ) -> dict[DeviceId, Moved]:
+        """The step is over; what each disk did in it.
+
+        Raises:
+            RequestError: it was not the disks, or others used them in too many steps.
+        """
+        after = self._read()
+        moved = {name: difference(self._before[name], after[name]) for name in self._names}
+        had = sum(each.bytes for each in told)
+        counted = sum(m.written_bytes if writes else m.read_bytes for m in moved.values())
+        if counted < LEAST_SEEN * had:
+            raise RequestError(self._not_the_disks(counted, had))
+        self._judge(tuple(moved.values()), told, spent_s, writes=writes)
+        return moved
+
+    def look_back(self, busy: Busy) -> None:
+        """After the last step: what is going on then is said, and every step was judged itself."""
+        if why := "; ".join(busy.why):
+            self._words.append(f"at the end {why}")
+
+    def _judge(
+        self, moved: Collection[Moved], told: Collection[Told], spent_s: float, *, writes: bool
+    ) -> None:
+        had = sum(each.bytes for each in told)
+        self._steps += 1
+        self.was_disturbed = is_disturbed(
+            moved,
+            had_bytes=had,
+            ios=sum(each.ios for each in told),
+            spent_s=spent_s,
+            is_direct=self._is_direct,
+            writes=writes,
+        )
+        if not self.was_disturbed:
+            return
+        self._disturbed += 1
+        self._others_bytes += others_bytes(moved, had, is_direct=self._is_direct, writes=writes)
+        self._others_s += spent_s
+        if self.is_too_much:
+            self._end_unless_forced(self._others_words())
+
+    def _end_unless_forced(self, why: str) -> None:
+        if not self._is_forced:
+            raise RequestError(
+                f"the machine became busy: {why}; nothing is kept; wait until it is quiet, or "
+                "--force to measure beside that"
+            )
+
+    def _others_words(self) -> str:
+        rate = self._others_bytes / self._others_s / 1e6
+        return (
+            f"others moved {rate:.1f} MB/s on {', '.join(self._names)} in {self._disturbed} of "
+            f"{self._steps} steps"
+        )
+
+    def _not_the_disks(self, counted: int, had: int) -> str:
+        return (
+            f"what was moved did not come from {', '.join(self._names)}: {counted / 1e6:.1f} of "
+            f"{had / 1e6:.1f} MB were counted there; something in between answered (a cache, "
+            "memory, a file behind a device), or the kernel does not count that disk; nothing is "
+            "kept, name a directory that lies on the disk itself"
+        )
+
+    def _read(self) -> Mapping[DeviceId, DeviceCounters]:
+        """Of all disks.
+
+        Raises:
+            RequestError: the kernel has none of one of them.
+        """
+        found = self._read_all(self._names)
+        check_counted(name for name in self._names if name not in found)
+        return found
+
+
+def check_counted(uncounted: Iterable[DeviceId]) -> None:
+    """Refuse disks of which the kernel has no counters.
+
+    Raises:
+        RequestError: there is one; nothing would show that it was the disk that answered.
+    """
+    if names := ", ".join(uncounted):
+        raise RequestError(
+            f"the kernel does not count what {names} does (/proc/diskstats, queue/iostats), so "
+            "nothing would show that it was the disk that answered; nothing is kept"
+        )

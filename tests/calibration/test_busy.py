@@ -1,0 +1,91 @@
+"""How busy the machine is, from the kernel's counters."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iodaemon.calibration.busy import Busy, busy_ratio, look, parse_cpu
+from iodaemon.core.bandwidth import DeviceLoad
+
+# Linux 6.18, two CPUs.
+STAT = b"""cpu  3759861 2838797 1034663 3330787 350367 0 30185 113276 0 0
+cpu0 1880013 1418345 512313 1665345 175123 0 20111 56721 0 0
+intr 123 0 0
+"""
+
+
+def load(*, busy, moved):
+    return DeviceLoad(
+        reads_per_s=10.0,
+        writes_per_s=0.0,
+        discards_per_s=0.0,
+        flushes_per_s=0.0,
+        read_bytes_per_s=moved,
+        written_bytes_per_s=0.0,
+        read_await_s=0.001,
+        write_await_s=None,
+        discard_await_s=None,
+        flush_await_s=None,
+        queue_length=0.01,
+        busy_ratio=busy,
+        in_flight=0,
+    )
+
+
+def test_all_cpus_are_counted_together_up_to_steal():
+    assert parse_cpu(STAT) == (3759861, 2838797, 1034663, 3330787, 350367, 0, 30185, 113276)
+
+
+@pytest.mark.parametrize("text", [b"", b"cpu0 1 2", b"cpu a b", b"intr 1"])
+def test_what_is_no_such_file_says_nothing(text):
+    assert parse_cpu(text) == ()
+    assert busy_ratio((), ()) is None
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(0, 1 << 20)), min_size=8, max_size=8)
+)
+def test_the_busy_part_is_a_part(ticks):
+    earlier = [before for before, _ in ticks]
+    later = [before + spent for before, spent in ticks]
+
+    ratio = busy_ratio(earlier, later)
+
+    total = sum(spent for _, spent in ticks)
+    assert (ratio is None) == (total == 0)
+    if ratio is not None:
+        assert 0.0 <= ratio <= 1.0
+        assert ratio == pytest.approx(1 - (ticks[3][1] + ticks[4][1]) / total, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "disk", "count"),
+    [
+        (0.1, load(busy=0.05, moved=1e6), 0),
+        (None, load(busy=0.05, moved=1e6), 0),
+        (0.6, load(busy=0.05, moved=1e6), 1),
+        (0.1, load(busy=0.2, moved=1e6), 1),
+        (0.1, load(busy=0.01, moved=60e6), 0),
+        (0.9, load(busy=0.9, moved=1e9), 2),
+    ],
+)
+def test_what_is_too_much_is_named(cpu, disk, count):
+    why = Busy(cpu_ratio=cpu, loads={"sda": disk}).why
+
+    assert len(why) == count
+    assert all("sda" in text or "CPUs" in text for text in why)
+
+
+def test_only_where_busy_time_is_not_counted_bytes_say_it():
+    disk = load(busy=0.0, moved=6e6)
+
+    assert Busy(cpu_ratio=0.1, loads={"sda": disk}).why == ()
+    (why,) = Busy(cpu_ratio=0.1, loads={"sda": disk}, untimed=frozenset({"sda"})).why
+    assert "6.0 MB/s" in why
+
+
+def test_a_look_at_this_machine_says_what_it_can():
+    found = look([], for_s=0.05)
+
+    assert found.loads == {}
+    assert found.cpu_ratio is None or 0.0 <= found.cpu_ratio <= 1.0

@@ -1,0 +1,152 @@
+"""What is kept is read again as it was; what is none is refused by name."""
+
+import json
+import os
+
+import msgspec
+import pytest
+from calibrating import MB, calibration, leaf, paced, point
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iodaemon.calibration.record import (
+    VERSION,
+    Kept,
+    calibrated,
+    decode,
+    encode,
+    find_problem,
+    known_leaves,
+)
+from iodaemon.calibration.store import keep, kept_file, load
+from iodaemon.core.platform import Device
+from iodaemon.errors import ConfigError
+
+POINTS = st.lists(
+    st.builds(
+        point,
+        kind=st.sampled_from(["read", "write"]),
+        pattern=st.sampled_from(["order", "random"]),
+        size=st.integers(1, 1 << 30),
+        service_s=st.floats(1e-6, 10.0),
+    ),
+    max_size=30,
+)
+
+
+@given(POINTS, st.lists(st.tuples(st.integers(1, 8), st.floats(1e3, 1e11)), max_size=10))
+def test_what_is_kept_is_read_as_it_was(points, steps):
+    made = calibration(
+        leaf(points=points), loads=tuple(paced(sockets, total) for sockets, total in steps)
+    )
+    kept = Kept(calibrations=(made,))
+
+    assert decode(encode(kept), "there") == kept
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b"", "no calibration"),
+        (b"[]", "no calibration"),
+        (b'{"calibrations": []}', "no calibration"),
+        (b'{"version": 1, "calibrations": [{}]}', "no calibration"),
+        (b"\xff\xfe", "no calibration"),
+        (json.dumps({"version": VERSION + 1, "x": 1}).encode(), "newer iodaemon"),
+    ],
+)
+def test_what_is_no_calibration_is_refused_in_one_line(text, told):
+    with pytest.raises(ConfigError, match=told) as caught:
+        decode(text, "/state/calibration.json")
+
+    assert "/state/calibration.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_new_one_takes_the_place_of_the_last_of_the_same_disks():
+    first, other = calibration(leaf(identity="a")), calibration(leaf(identity="b"))
+    again = calibration(leaf(identity="a"), at_s=2e9)
+
+    kept = Kept().with_new(first).with_new(other).with_new(again)
+
+    assert kept.calibrations == (other, again)
+
+
+def test_the_newest_measurement_of_a_disk_counts():
+    both = calibration(leaf(identity="a"), leaf("sdb", "b"))
+    alone = calibration(leaf(identity="b", loaded_bytes_per_s=70 * MB), at_s=2e9)
+    kept = Kept(calibrations=(both, alone))
+
+    found = known_leaves(kept, {"sdx": "b", "sdy": "a", "sdz": "c", "sdw": ""})
+
+    assert set(found) == {"sdx", "sdy"}
+    assert found["sdx"] == (alone, alone.leaves[0])
+    devices = (Device(id="sdx"), Device(id="sdz", capacity_bytes_per_s=1.0))
+    measured, unknown = calibrated(devices, found)
+    assert measured.capacity_bytes_per_s == 70 * MB
+    assert measured.service is not None
+    assert unknown == Device(id="sdz")
+
+
+@given(POINTS)
+def test_rules_get_points_by_rising_size_above_zero(points):
+    service = leaf(points=[*points, point()]).service
+
+    for times in (service.reads, service.writes):
+        for known in (times.in_order, times.at_random):
+            sizes = [size for size, _ in known]
+            assert sizes == sorted(set(sizes))
+            assert all(spent_s > 0.0 for _, spent_s in known)
+
+
+def test_a_disk_whose_readers_were_not_counted_has_the_most_of_it_as_capacity():
+    known = {"sda": (calibration(), leaf(most_bytes_per_s=9 * MB, loaded_bytes_per_s=0.0))}
+
+    (device,) = calibrated([Device(id="sda")], known)
+
+    assert device.capacity_bytes_per_s == 9 * MB
+
+
+def test_a_disk_without_lone_requests_tells_rules_nothing():
+    made = msgspec.structs.replace(leaf(), points=())
+
+    assert made.service is None
+
+
+def test_devices_with_what_was_measured_can_still_be_told_apart_and_sent():
+    (device,) = calibrated([Device(id="sda")], {"sda": (calibration(), leaf())})
+
+    assert {device: 1}[device] == 1
+    assert msgspec.json.decode(msgspec.json.encode(device), type=Device) == device
+
+
+def test_another_kernel_is_told_and_the_same_is_not():
+    assert find_problem(calibration(), "6.1.0") == ""
+    assert "6.1.0" in find_problem(calibration(), "6.12.0")
+
+
+def test_what_was_measured_by_force_is_told():
+    method = msgspec.structs.replace(calibration().method, forced=True)
+
+    assert "busy" in find_problem(calibration(method=method), "6.1.0")
+
+
+def test_the_file_is_there_whole_or_as_it_was(tmp_path):
+    assert load(tmp_path) == Kept()
+    file = keep(tmp_path, calibration())
+    again = keep(tmp_path, calibration(leaf(identity="b")))
+
+    assert file == again == kept_file(tmp_path)
+    assert len(load(tmp_path).calibrations) == 2
+    assert [file.name] == os.listdir(tmp_path)
+    assert file.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_file_that_is_none_is_left_as_it_is(tmp_path):
+    kept_file(tmp_path).write_text("mine")
+
+    with pytest.raises(ConfigError, match="remove it"):
+        keep(tmp_path, calibration())
+
+    assert kept_file(tmp_path).read_text() == "mine"
+    assert os.listdir(tmp_path) == [kept_file(tmp_path).name]

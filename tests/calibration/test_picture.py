@@ -1,0 +1,74 @@
+"""Figure 14 of a machine, in characters and as files, and a calibration in words."""
+
+import pytest
+from calibrating import MB, calibration, leaf, paced, point
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iodaemon.calibration.knee import curves
+from iodaemon.calibration.picture import draw
+from iodaemon.cli.calibrate_words import draw_figure, lines_of
+
+STEPS = st.tuples(st.integers(1, 8), st.floats(1e4, 1e11), st.floats(1.0, 1e4))
+
+
+@given(st.lists(STEPS, max_size=30))
+def test_every_curve_is_a_line_of_the_table_and_the_picture_is_straight(steps):
+    found = curves([paced(*step) for step in steps])
+
+    lines = draw(found)
+
+    assert len([line for line in lines if "MB/s a socket" in line]) == min(26, len(found))
+    assert len({line.index("|") for line in lines if "|" in line}) <= 1
+    assert (lines == []) == (found == {})
+
+
+def test_what_degrades_stands_above_what_does_not():
+    steps = [(1, 10.0, 1.0), (2, 20.0, 1.0), (1, 40.0, 1.0), (2, 80.0, 4.0)]
+    lines = draw(curves([paced(sockets, rate * MB, ratio) for sockets, rate, ratio in steps]))
+
+    assert "b" in lines[0]
+    assert "4x" in lines[0]
+    assert lines[11].count("a") == 2
+    assert lines[-1].split()[-2:] == ["1.00", "4.00"]
+
+
+def test_nothing_measured_is_no_picture():
+    assert draw({}) == []
+    assert draw_figure(calibration(loads=()), None) == ()
+
+
+def test_the_figure_is_drawn_as_files(tmp_path):
+    pytest.importorskip("matplotlib")
+
+    drawn = draw_figure(calibration(), tmp_path / "new")
+
+    assert [path.name for path in drawn] == [
+        "figure-14-sda-data-9ecd9332.svg",
+        "figure-14-sda-data-9ecd9332.png",
+    ]
+    assert all(path.stat().st_size > 1000 for path in drawn)
+
+
+def test_in_words_a_request_that_was_split_has_a_star_and_one_not_measured_a_hyphen():
+    split = point(size=1 << 20, service_s=0.002)
+    split = type(split)(**{**_fields(split), "size_bytes": float(1 << 19)})
+    lines = lines_of(calibration(leaf(points=[point(service_s=0.00012), split])))
+
+    (small,) = [line for line in lines if line.strip().startswith("4 KiB")]
+    (large,) = [line for line in lines if line.strip().startswith("1 MiB")]
+    assert small.split() == ["4", "KiB", "0.120", "ms", "-", "-", "-"]
+    assert "2.000 ms*" in large
+
+
+def test_in_words_a_bound_that_cannot_be_recommended_is_said():
+    assert any("none recommended" in line for line in lines_of(_without_bound()))
+    assert any('"40 MB/s" recommended' in line for line in lines_of(calibration()))
+
+
+def _without_bound():
+    return calibration(io_bound_bytes_per_s=None)
+
+
+def _fields(struct):
+    return {name: getattr(struct, name) for name in struct.__struct_fields__}
