@@ -3,8 +3,12 @@
 The signal is the size-normalised wait: how long a request takes now, over how long a request of
 its size takes when hardly any other is in flight. It is about 1 on an idle device of any kind and
 grows with the queue past the knee, while MB/s and utilisation say nothing of that on a parallel
-device. What a request takes alone is learned per size class; until a class has been seen alone a
-cautious prior stands in for it.
+device. What a request takes alone is learned per size class. Where the device was measured while
+nothing else used it (``Device.service``), that is the base: what is learned counts up to the most
+that a lone request took then, and until a class has been seen alone the least stands in for it.
+Where it was not, a cautious prior does. A device that gave many readers several times as much as
+one is not full when a request takes several times as long: jobs that pause between requests (to
+compute, or for a CPU) do not fill it alone, and fewer of them would move less.
 
 By Little's law the mean number of requests in flight is throughput times wait. While throughput
 does not grow any more, the wait grows with the number in flight alone, so the number at which the
@@ -24,7 +28,8 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.core.bandwidth import DeviceLoad
+from iodaemon.core.bandwidth import DeviceLoad, lone_range_s
+from iodaemon.core.service import ServiceTimes
 
 KNEE_WAIT: Final = 2.0
 """Normalised wait at the knee: beyond it more requests in flight bring no more throughput."""
@@ -57,6 +62,7 @@ class Sense(msgspec.Struct, frozen=True, kw_only=True):
         high_slices: how many slices in a row the wait has been high.
         is_sure: the wait was held against a request that was seen alone, or against an arm, which
             serves one at a time; not against a guess.
+        is_refuted: what was measured of the device does not hold any more.
     """
 
     alone_s: Mapping[int, float] = MappingProxyType({})
@@ -66,6 +72,7 @@ class Sense(msgspec.Struct, frozen=True, kw_only=True):
     queue_length: float = 0.0
     high_slices: int = 0
     is_sure: bool = False
+    is_refuted: bool = False
 
 
 def look(
@@ -76,6 +83,7 @@ def look(
     rotational: bool | None,
     high_wait: float,
     least_queue: float,
+    service: ServiceTimes | None = None,
 ) -> Sense:
     """What is known after one more slice.
 
@@ -86,6 +94,7 @@ def look(
         rotational: chooses the prior.
         high_wait: normalised wait from which a slice counts as high.
         least_queue: requests in flight below which no slice counts as high.
+        service: how long lone requests take there, where that was measured.
     """
     requests_per_s = _requests_per_s(load)
     if requests_per_s < LEAST_REQUESTS_PER_S:
@@ -100,7 +109,10 @@ def look(
     size_class = _size_class(load.total_bytes_per_s / requests_per_s)
     await_s = await_of(load)
     alone_s = _learn_alone(sense, size_class, await_s, load.queue_length, interval_s)
-    wait = await_s / alone_s.get(size_class, _prior_s(size_class, rotational=rotational))
+    measured_s = None if service is None or sense.is_refuted else lone_range_s(load, service)
+    width = 1.0 if service is None or measured_s is None else service.width
+    base_s = _base_s(alone_s.get(size_class), measured_s, width)
+    wait = await_s / (base_s or _prior_s(size_class, rotational=rotational))
     is_high = wait > high_wait and load.queue_length > least_queue
     return Sense(
         alone_s=alone_s,
@@ -109,7 +121,8 @@ def look(
         last_wait=wait,
         queue_length=load.queue_length,
         high_slices=sense.high_slices + 1 if is_high else 0,
-        is_sure=size_class in alone_s or bool(rotational),
+        is_sure=base_s is not None or bool(rotational),
+        is_refuted=sense.is_refuted,
     )
 
 
@@ -129,15 +142,34 @@ def await_of(load: DeviceLoad) -> float:
 def not_congested_after_all(sense: Sense, load: DeviceLoad, knee: float) -> Sense:
     """Fewer jobs ran, less was moved, and each request took as long as before: it was never full.
 
-    The time seen now is what a request takes on this device, and the knee is beyond what it was
-    taken from.
+    The time seen now is what a request takes on this device, whatever was measured before, and the
+    knee is beyond what it was taken from.
     """
     requests_per_s = _requests_per_s(load)
     if requests_per_s < LEAST_REQUESTS_PER_S:
         return sense
     size_class = _size_class(load.total_bytes_per_s / requests_per_s)
     alone_s = {**sense.alone_s, size_class: max(await_of(load), _time_s(size_class, _FASTEST))}
-    return Sense(alone_s=alone_s, knee=max(sense.knee, knee), queue_length=load.queue_length)
+    return Sense(
+        alone_s=alone_s,
+        knee=max(sense.knee, knee),
+        queue_length=load.queue_length,
+        is_refuted=True,
+    )
+
+
+def _base_s(
+    learned_s: float | None, measured_s: tuple[float, float] | None, width: float
+) -> float | None:
+    """What a request takes without contention: as learned, but no longer than was ever measured.
+
+    How long it is between the least and the most depends on where the requests go. On a device
+    that serves several at once it is as many times longer than alone. None: it is not known.
+    """
+    if measured_s is None:
+        return learned_s
+    least_s, most_s = (max(each, _FASTEST[0]) for each in measured_s)
+    return width * (least_s if learned_s is None else min(learned_s, most_s))
 
 
 def _learn_alone(

@@ -137,6 +137,10 @@ class Controller:
         """
         if event.sharing is not None:
             self.state.users.sharing = event.sharing
+        if event.devices is not None:
+            self.state.platform = msgspec.structs.replace(
+                self.state.platform, devices=event.devices
+            )
         if event.output_max_bytes is not msgspec.UNSET:
             self._output_max_bytes = event.output_max_bytes
         if event.scratch_keep_s is not msgspec.UNSET:

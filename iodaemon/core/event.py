@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from iodaemon.core.job import Exit, IoTotals, Job, JobId
+from iodaemon.core.platform import Device
 from iodaemon.core.rule import Mode, Rules
 from iodaemon.core.sample import Sample
 from iodaemon.core.scratch import DiskId, Staged
@@ -237,14 +238,16 @@ class ModeChanged(_Event, frozen=True):
 class Reconfigured(_Event, frozen=True):
     """Somebody had the configuration read again, and it says something else now.
 
-    ``rules``, ``sharing``, ``output_max_bytes`` and ``scratch_keep_s`` are those in force from now
-    on; None, or unset: as they were. ``changes`` tells people what else is, one setting each.
+    ``rules``, ``sharing``, ``devices``, ``output_max_bytes`` and ``scratch_keep_s`` are those in
+    force from now on; None, or unset: as they were. ``changes`` tells people what else is, one
+    setting each.
     """
 
     by: str
     changes: tuple[str, ...]
     rules: Rules | None = None
     sharing: Sharing | None = None
+    devices: tuple[Device, ...] | None = None
     output_max_bytes: int | msgspec.UnsetType | None = msgspec.UNSET
     scratch_keep_s: float | msgspec.UnsetType | None = msgspec.UNSET
 

@@ -90,6 +90,7 @@ class Driver:
         self._timer: Timer | None = None
         self._sampling: Timer | None = None
         self._retrying: Timer | None = None
+        self.after_sample: Callable[[], None] = lambda: None
         self._unwritten: dict[JobId, int] = {}
         self._refused: set[JobId] = set()
         self._arrears = Arrears()
@@ -199,6 +200,7 @@ class Driver:
         submitted = tuple(e.job.id for e in events if isinstance(e, ev.JobSubmitted))
         if any(isinstance(event, ev.SampleTaken) for event in events):
             self.pace.end(self.controller.rules.regulation.timeslice_s)
+            self.after_sample()
         rows = self.book.follow(events, plan.transitions, {job.id for job in self.state.live})
         immediate = [d for d in plan.decisions if isinstance(d, Suspend | Resume | Grant)]
         for decision in immediate:

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ from iodaemon.daemon.backends import (
 )
 from iodaemon.daemon.batch import Restored
 from iodaemon.daemon.boot import is_same_boot, note_boot
+from iodaemon.daemon.calibrating import Measured, find_identities
 from iodaemon.daemon.clock import keep_time
 from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.exporter import Exporter
@@ -94,6 +96,7 @@ class _Daemon:
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
         self._knowledge = Knowledge()
+        self._measured: Measured | None = None
 
     async def live(self) -> int:
         """Open, serve, close; 1 after a failure of our own, with its traceback in the log."""
@@ -160,7 +163,14 @@ class _Daemon:
         for warning in rules.cautions(driver.state.platform):
             log.warning('event=warned text="%s"', warning)
         changed = self._tidying.set
-        return Reloading(driver, self._force, read=self._read, offers=offers, changed=changed)
+        return Reloading(
+            driver,
+            self._force,
+            read=self._read,
+            offers=offers,
+            changed=changed,
+            measured=self._measured,
+        )
 
     def _announce(self, driver: Driver, door: Door) -> None:
         log.info(
@@ -203,7 +213,7 @@ class _Daemon:
         """State as the journal has it, the controller over it, the driver, and the backend."""
         config = self._config
         simulated = config.backend == "simulated"
-        platform = default_platform() if simulated else linux_platform(config)
+        platform = default_platform() if simulated else self._measured_platform()
         self._knowledge.recall(restored)
         tiers = live_tiers(config, restored.jobs)
         experience = self._knowledge.recollection
@@ -227,11 +237,20 @@ class _Daemon:
             restored.environments,
             keeps_samples=config.journal_samples,
         )
+        if self._measured is not None:
+            driver.after_sample = partial(_watch_disks, self._measured, state)
         if simulated:
             commands = _commands(state)
             return driver, SimulatedDoor(platform, timeline, driver.post, commands)
         launches = self._launches(driver, platform)
         return driver, LinuxDoor(config, platform, timeline, driver.post, launches)
+
+    def _measured_platform(self) -> Platform:
+        """This machine, with what was measured of its disks."""
+        platform = linux_platform(self._config)
+        self._measured = Measured(self._state_dir, find_identities(platform.devices))
+        devices = self._measured.read(platform.devices)
+        return msgspec.structs.replace(platform, devices=devices)
 
     def _next_id(self, restored: Restored) -> JobId:
         """Above all ids that a keeper knows too; what runs unknown to the journal is told."""
@@ -280,6 +299,7 @@ class _Daemon:
                     self._config.backend,
                     door.describe(),
                     driver.pace.report(door.samples_skipped),
+                    self._measured.report() if self._measured else (),
                 ),
                 "policy": lambda: policy_report(self._force.policy),
                 "config": lambda: config_document(self._force.config),
@@ -344,6 +364,10 @@ def _awaken(job: Job) -> Job:
     return msgspec.structs.replace(
         job, io_hold=False, io_held_since_s=None, freeze_asked=asked, phase=phase
     )
+
+
+def _watch_disks(measured: Measured, state: State) -> None:
+    measured.watch(state.meter.devices)
 
 
 def _commands(state: State) -> Callable[[JobId], tuple[str, ...]]:

@@ -22,8 +22,10 @@ from iodaemon.config import (
     setting_changes,
 )
 from iodaemon.core import event as ev
+from iodaemon.core.platform import Device
 from iodaemon.core.rule import Mode
 from iodaemon.daemon.batch import Batch
+from iodaemon.daemon.calibrating import Measured, device_changes
 from iodaemon.daemon.decree import decree
 from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.telltale import set_level
@@ -68,6 +70,7 @@ class Reloading:
         read: Read,
         offers: Collection[type],
         changed: Callable[[], None] = lambda: None,
+        measured: Measured | None = None,
     ) -> None:
         """Reload for this driver.
 
@@ -77,12 +80,14 @@ class Reloading:
             read: reads the configuration.
             offers: decisions that the backend performs.
             changed: called when something else is in force.
+            measured: the calibrations of the disks. None: there are none to read.
         """
         self._driver = driver
         self._force = force
         self._read = read
         self._offers = offers
         self._changed = changed
+        self._measured = measured
         self._one_at_a_time = asyncio.Lock()
 
     async def reload(self, by: str) -> dict[str, Any]:
@@ -95,12 +100,14 @@ class Reloading:
         async with self._one_at_a_time:
             try:
                 config, policy = await asyncio.to_thread(self._look)
+                devices = await asyncio.to_thread(self._look_at_disks)
             except ConfigError as error:
                 raise RequestError(f"{error}; nothing was changed") from error
             settings = setting_changes(self._force.config, config)
             changes = [each for each in settings if not each.remedy and each.path != "policy"]
             changes += policy_changes(self._force.policy, policy)
-            await self._bring_into_force(config, policy, changes, by)
+            changes += device_changes(self._driver.state.platform.devices, devices)
+            await self._bring_into_force(config, policy, changes, by, devices)
             return self._told(changes, [each for each in settings if each.remedy])
 
     async def heed_signal(self) -> None:
@@ -116,8 +123,17 @@ class Reloading:
         check_offers(policy.rules, self._offers, self._force.config.backend)
         return config, policy
 
+    def _look_at_disks(self) -> tuple[Device, ...]:
+        devices = self._driver.state.platform.devices
+        return devices if self._measured is None else self._measured.read(devices)
+
     async def _bring_into_force(
-        self, config: Config, policy: PolicyFile, changes: list[Change], by: str
+        self,
+        config: Config,
+        policy: PolicyFile,
+        changes: list[Change],
+        by: str,
+        devices: tuple[Device, ...],
     ) -> None:
         before = self._force.config
         slice_s = self._driver.controller.rules.regulation.timeslice_s
@@ -130,6 +146,7 @@ class Reloading:
                 changes=texts,
                 rules=policy.rules if policy.rules != self._driver.controller.rules else None,
                 sharing=config.users if config.users != before.users else None,
+                devices=devices if devices != self._driver.state.platform.devices else None,
                 output_max_bytes=config.output_max_bytes,
                 scratch_keep_s=config.scratch_keep_s,
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from iodaemon.core.scratch import DiskId
 from iodaemon.core.state import State
 from iodaemon.core.tier import Tier
 from iodaemon.daemon.account import user_name
+from iodaemon.daemon.calibrating import shown
 from iodaemon.daemon.host import host_metrics
 from iodaemon.registry import rule_name
 
@@ -26,7 +27,11 @@ _LIMITS: Final[Mapping[bool | None, str | None]] = MappingProxyType(
 
 
 def node_report(
-    state: State, backend: str, means: Mapping[str, Any], sampling: Mapping[str, Any]
+    state: State,
+    backend: str,
+    means: Mapping[str, Any],
+    sampling: Mapping[str, Any],
+    measured: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Sockets, slots, devices, the host, and what is measured how.
 
@@ -35,6 +40,7 @@ def node_report(
         backend: its name.
         means: what the backend says of itself.
         sampling: whether it keeps pace with the timeslice.
+        measured: what is used of each disk's calibration.
     """
     return {
         "backend": backend,
@@ -43,11 +49,12 @@ def node_report(
         "sockets": [_socket(state, partition) for partition in state.platform.partitions],
         "devices": [
             {
-                **msgspec.to_builtins(device),
+                **shown(device),
                 "load": msgspec.to_builtins(state.meter.devices.get(device.id)),
             }
             for device in state.platform.devices
         ],
+        **({"calibration": list(measured)} if measured else {}),
         **_storage(state),
         "host": host_metrics(),
         "measured": dict(means),

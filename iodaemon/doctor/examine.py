@@ -20,6 +20,7 @@ from iodaemon.config.tier import TierTable
 from iodaemon.doctor import (
     account,
     accounting,
+    calibration,
     clock,
     control_group,
     device,
@@ -152,6 +153,11 @@ def _examine_machine(subject: Subject) -> Iterator[Finding]:
     yield device.judge_path("disk of the state", device.probe_path(subject.state_dir))
     yield device.judge_path("disk of this place", device.probe_path(subject.directory))
     yield from device.judge_disks(device.probe_disks())
+    yield from _spoken(
+        "calibration",
+        lambda: calibration.examine_calibration(subject.state_dir, subject.node),
+        is_anothers=subject.service_uid is not None,
+    )
     yield from tier.examine_tiers(
         subject.tiers, subject.node, is_shared=subject.service_uid is not None
     )

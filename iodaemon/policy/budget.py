@@ -233,6 +233,7 @@ def _learn(
         rotational=device.rotational,
         high_wait=marks.high_wait,
         least_queue=marks.least_queue,
+        service=device.service,
     )
     if place.action is None or not _brought_no_relief(place.action, load):
         return sense, False

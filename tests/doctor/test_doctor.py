@@ -114,7 +114,7 @@ def test_nothing_is_broken_here_and_each_check_comes_once(examined):
     findings, _ = examined
 
     assert not is_broken(findings.values())
-    assert len(findings) == 33
+    assert len(findings) == 34
 
 
 @pytest.mark.node

@@ -1,0 +1,79 @@
+"""What was measured of the disks, and whether it still fits."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from iodaemon.backend.linux.devices import leaf_devices
+from iodaemon.backend.linux.identity import find_identity
+from iodaemon.calibration.record import find_problem, known_leaves
+from iodaemon.calibration.store import load
+from iodaemon.doctor.finding import Finding, lacking, ok
+from iodaemon.units import format_rate
+
+_WHAT: Final = "calibration"
+_AGAIN: Final = "'iod calibrate DIRECTORY' on that disk, when the machine is quiet"
+
+Row = Mapping[str, Any]
+"""One disk, as in the answer of ``GET /v1/node``."""
+
+
+def examine_calibration(state_dir: Path, node: Mapping[str, Any] | None) -> Iterator[Finding]:
+    """By the word of the daemon that runs, else by what it would find.
+
+    Raises:
+        ConfigError: what is kept is no calibration; a daemon that runs has left it out.
+        OSError: it cannot be read.
+    """
+    if node is not None:
+        with contextlib.suppress(OSError):  # another's daemon: that one may read it
+            load(state_dir)
+    yield from judge_calibration(probe_calibration(state_dir) if node is None else _told(node))
+
+
+def _told(node: Mapping[str, Any]) -> list[Row]:
+    rows = node.get("calibration", [])
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def probe_calibration(state_dir: Path) -> list[Row]:
+    """What is kept of the disks of this machine."""
+    identities = {device.id: find_identity(device.id) for device in leaf_devices()}
+    release = os.uname().release
+    return [
+        {
+            "device": name,
+            "measured_s": made.at_s,
+            "loaded_bytes_per_s": made.loaded_bytes_per_s,
+            "problem": find_problem(made, release),
+        }
+        for name, (made, _) in known_leaves(load(state_dir), identities).items()
+    ]
+
+
+def judge_calibration(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Each disk that was measured; that none was."""
+    if not rows:
+        yield lacking(
+            _WHAT,
+            "no disk of this machine was measured",
+            cost="what a lone request takes is learned while jobs run, and guessed until then",
+            remedy=_AGAIN,
+        )
+    for row in rows:
+        when = time.strftime("%Y-%m-%d", time.localtime(row["measured_s"]))
+        carried = format_rate(row["loaded_bytes_per_s"])
+        what = f"{_WHAT} of {row['device']}"
+        shown = f"{when}: {carried} with all sockets loaded"
+        values = {"device": row["device"], "measured_s": row["measured_s"]}
+        if row["problem"]:
+            shown = f"{shown}; {row['problem']}"
+            cost = "waits are held against what may not be so any more"
+            yield lacking(what, shown, values, cost=cost, remedy=_AGAIN)
+        else:
+            yield ok(what, shown, values)

@@ -1,0 +1,94 @@
+"""What is seen of a device is held against what was measured, for long enough."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iodaemon.calibration.fit import SUSTAIN_ABOVE, SUSTAIN_LONE, Fit, judge
+from iodaemon.core.bandwidth import DeviceLoad
+from iodaemon.core.service import LoneTimes, ServiceTimes
+
+MB = 1e6
+SERVICE = ServiceTimes(reads=LoneTimes(in_order=((4096.0, 0.001),), at_random=((4096.0, 0.010),)))
+
+
+def slice_of(*, reads=100.0, took_s=0.002, busy=None, moved=None):
+    """One slice of reads of 4 KiB one at a time."""
+    queue = reads * took_s
+    return DeviceLoad(
+        reads_per_s=reads,
+        writes_per_s=0.0,
+        discards_per_s=0.0,
+        flushes_per_s=0.0,
+        read_bytes_per_s=reads * 4096.0 if moved is None else moved,
+        written_bytes_per_s=0.0,
+        read_await_s=took_s,
+        write_await_s=None,
+        discard_await_s=None,
+        flush_await_s=None,
+        queue_length=queue,
+        busy_ratio=min(1.0, queue) if busy is None else busy,
+        in_flight=1,
+    )
+
+
+def after(*slices):
+    fit = Fit()
+    for load in slices:
+        fit = judge(fit, load, most_bytes_per_s=100 * MB, service=SERVICE)
+    return fit
+
+
+def test_far_more_than_was_measured_is_told_after_some_slices():
+    fast = slice_of(moved=151 * MB)
+
+    assert after(*[fast] * (SUSTAIN_ABOVE - 1)).problem == ""
+    assert "151 MB/s, and at most 100 MB/s" in after(*[fast] * SUSTAIN_ABOVE).problem
+
+
+def test_a_slice_within_what_was_measured_begins_the_count_anew():
+    fast, usual = slice_of(moved=151 * MB), slice_of(moved=149 * MB)
+
+    assert after(*[fast] * (SUSTAIN_ABOVE - 1), usual, fast).problem == ""
+
+
+def test_lone_requests_that_take_far_longer_are_told():
+    slow = slice_of(took_s=0.031, reads=20.0)
+
+    assert after(*[slow] * (SUSTAIN_LONE - 1)).problem == ""
+    assert "31 ms" in after(*[slow] * SUSTAIN_LONE).problem
+
+
+def test_lone_requests_that_take_far_shorter_are_told_as_well():
+    assert "0.3 ms" in after(*[slice_of(took_s=0.0003)] * SUSTAIN_LONE).problem
+
+
+def test_requests_that_were_not_alone_say_nothing():
+    burst = slice_of(took_s=0.050, reads=10.0, busy=0.1)
+    few = slice_of(took_s=0.050, reads=4.0)
+
+    assert after(*[burst, few] * 2 * SUSTAIN_LONE) == Fit()
+
+
+def test_slices_without_lone_requests_do_not_end_the_count():
+    slow, burst = slice_of(took_s=0.031, reads=20.0), slice_of(took_s=0.05, reads=10.0, busy=0.1)
+
+    assert after(*[slow, burst] * SUSTAIN_LONE).problem != ""
+
+
+@given(st.floats(0.001, 0.010), st.floats(5.0, 90.0), st.integers(1, 100))
+def test_what_was_measured_always_fits(took_s, reads, slices):
+    assert after(*[slice_of(took_s=took_s, reads=reads)] * slices).problem == ""
+
+
+def test_what_was_never_measured_is_no_reason():
+    fit = Fit()
+    for _ in range(100):
+        fit = judge(fit, slice_of(moved=1e12), most_bytes_per_s=0.0, service=None)
+
+    assert fit == Fit()
+
+
+def test_what_did_not_fit_once_stays_told():
+    fit = after(*[slice_of(moved=200 * MB)] * SUSTAIN_ABOVE, *[slice_of()] * 50)
+
+    assert fit.problem != ""

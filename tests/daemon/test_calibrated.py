@@ -1,0 +1,164 @@
+"""A daemon goes by what was measured of its disks, and says what does not fit."""
+
+import os
+
+import msgspec
+import pytest
+from builders import platform
+from calibrating import MB, calibration, leaf, point
+from process import daemon, stop
+
+from iodaemon.api.care import reload_config
+from iodaemon.backend.linux.devices import leaf_devices
+from iodaemon.backend.linux.identity import find_identity
+from iodaemon.calibration.fit import SUSTAIN_ABOVE
+from iodaemon.calibration.store import keep, kept_file
+from iodaemon.core import event as ev
+from iodaemon.core.bandwidth import DeviceLoad
+from iodaemon.core.controller import Controller
+from iodaemon.core.platform import Device
+from iodaemon.core.rule import Rules
+from iodaemon.core.state import State
+from iodaemon.daemon.calibrating import Measured, device_changes, shown
+from iodaemon.policy.admission import fcfs
+from iodaemon.policy.placement import least_io
+from iodaemon.policy.regulation import bounded
+
+KERNEL = os.uname().release
+SDA = Device(id="sda", model="Disk", rotational=False)
+
+
+def load(moved):
+    return DeviceLoad(
+        reads_per_s=1000.0,
+        writes_per_s=0.0,
+        discards_per_s=0.0,
+        flushes_per_s=0.0,
+        read_bytes_per_s=moved,
+        written_bytes_per_s=0.0,
+        read_await_s=0.01,
+        write_await_s=None,
+        discard_await_s=None,
+        flush_await_s=None,
+        queue_length=10.0,
+        busy_ratio=1.0,
+        in_flight=10,
+    )
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """Of sda, whose calibration is kept."""
+    keep(tmp_path, calibration(leaf(identity="serial 1"), kernel=KERNEL))
+    return Measured(tmp_path, {"sda": "serial 1", "sdb": "serial 2"})
+
+
+def test_the_devices_have_what_was_measured_of_them(measured):
+    sda, sdb = measured.read([SDA, Device(id="sdb")])
+
+    assert (sda.capacity_bytes_per_s, sdb) == (100 * MB, Device(id="sdb"))
+    assert sda.service is not None
+    (row,) = measured.report()
+    assert (row["device"], row["problem"]) == ("sda", "")
+    assert row["io_bound_bytes_per_s"] == 40 * MB
+
+
+def test_a_file_that_is_none_is_told_and_left_out(tmp_path, caplog):
+    kept_file(tmp_path).write_text("{")
+    measured = Measured(tmp_path, {"sda": "serial 1"})
+
+    assert measured.read([SDA]) == (SDA,)
+    assert measured.report() == []
+    assert "no calibration" in caplog.text
+
+
+def test_another_kernel_is_told(tmp_path, caplog):
+    keep(tmp_path, calibration(leaf(identity="serial 1"), kernel="2.6.32"))
+    measured = Measured(tmp_path, {"sda": "serial 1"})
+
+    (sda,) = measured.read([SDA])
+
+    assert sda.service is not None
+    assert "measured under kernel 2.6.32" in caplog.text
+    assert "2.6.32" in measured.report()[0]["problem"]
+
+
+def test_what_does_not_fit_is_told_once(measured, caplog):
+    measured.read([SDA])
+    for _ in range(2 * SUSTAIN_ABOVE):
+        measured.watch({"sda": load(400 * MB), "sdb": load(1e12)})
+
+    assert caplog.text.count("400 MB/s") == 1
+    assert "'iod calibrate' measures it again" in caplog.text
+    assert "400 MB/s" in measured.report()[0]["problem"]
+
+
+def test_what_is_measured_anew_is_not_held_against_what_was_seen_before(measured):
+    measured.read([SDA])
+    for _ in range(SUSTAIN_ABOVE):
+        measured.watch({"sda": load(400 * MB)})
+
+    measured.read([SDA])
+
+    assert measured.report()[0]["problem"] == ""
+
+
+def test_a_change_is_told_by_device(measured):
+    before = (SDA, Device(id="sdb"))
+
+    (change,) = device_changes(before, measured.read(before))
+
+    assert change.text == (
+        "calibration of sda: none -> 100 MB/s by all readers, lone requests of 1 to 1 ms (1 times)"
+    )
+    assert device_changes(before, before) == []
+
+
+def test_the_times_of_lone_requests_are_not_shown_with_the_device(measured):
+    (device,) = measured.read([SDA])
+
+    assert shown(device) == {
+        "id": "sda",
+        "model": "Disk",
+        "rotational": False,
+        "capacity_bytes_per_s": 100 * MB,
+    }
+
+
+def test_a_running_controller_takes_other_devices(measured):
+    state = State(msgspec.structs.replace(platform(2, 2), devices=(SDA,)))
+    rules = Rules(
+        name="test", admission=fcfs.Rule(), placement=least_io.Rule(), regulation=bounded.Rule()
+    )
+    controller = Controller(state, rules)
+    devices = measured.read([SDA])
+
+    controller.step([ev.Reconfigured(at_s=1.0, by="root", changes=(), devices=devices)])
+
+    assert state.platform.devices == devices
+    assert len(state.platform.partitions) == 2
+    state.check()
+
+
+@pytest.mark.node
+def test_a_daemon_reads_it_at_its_start_and_when_told_to(tmp_path):
+    disks = {device.id: find_identity(device.id) for device in leaf_devices()}
+    name, identity = next(iter(disks.items()))
+    state, runtime = tmp_path / "state", tmp_path / "run"
+    state.mkdir(mode=0o700)
+    keep(state, calibration(leaf(name, identity, [point()]), kernel="2.6.32"))
+
+    with daemon(state, runtime, backend="linux") as (client, process):
+        (row,) = client.node()["calibration"]
+        keep(state, calibration(leaf(name, identity, loaded_bytes_per_s=7 * MB), kernel=KERNEL))
+        answer = reload_config(client)
+        (after,) = client.node()["calibration"]
+        again = reload_config(client)
+        log = stop(process)
+
+    assert (row["device"], after["device"]) == (name, name)
+    assert "kernel 2.6.32" in row["problem"]
+    assert after["problem"] == ""
+    assert [change["path"] for change in answer["changed"]] == [f"calibration of {name}"]
+    assert again["changed"] == []
+    assert log.count("measured under kernel 2.6.32") == 1

@@ -1,0 +1,79 @@
+"""What the examination says of calibrations: none, good, and what does not fit any more."""
+
+import os
+
+import pytest
+from calibrating import calibration, leaf
+
+from iodaemon.backend.linux.devices import leaf_devices
+from iodaemon.backend.linux.identity import find_identity
+from iodaemon.calibration.store import keep, kept_file
+from iodaemon.doctor.calibration import examine_calibration, judge_calibration
+from iodaemon.doctor.finding import Verdict
+from iodaemon.errors import ConfigError
+
+ROW = {"device": "sda", "measured_s": 1.79e9, "loaded_bytes_per_s": 5e7, "problem": ""}
+
+
+def test_that_nothing_was_measured_is_a_lack_with_a_remedy():
+    (finding,) = judge_calibration([])
+
+    assert finding.verdict is Verdict.LACKING
+    assert "iod calibrate" in finding.remedy
+
+
+def test_a_disk_that_was_measured_is_named_with_what_it_carries():
+    (finding,) = judge_calibration([ROW])
+
+    assert finding.verdict is Verdict.OK
+    assert finding.what == "calibration of sda"
+    assert "50 MB/s" in finding.measured
+
+
+def test_what_does_not_fit_is_a_lack():
+    (finding,) = judge_calibration([{**ROW, "problem": "it moves 400 MB/s"}])
+
+    assert finding.verdict is Verdict.LACKING
+    assert "it moves 400 MB/s" in finding.measured
+    assert finding.remedy
+
+
+def test_the_daemon_that_runs_has_the_word(tmp_path):
+    (finding,) = examine_calibration(tmp_path, {"calibration": [ROW]})
+    (none,) = examine_calibration(tmp_path, {})
+
+    assert finding.verdict is Verdict.OK
+    assert none.verdict is Verdict.LACKING
+
+
+@pytest.mark.parametrize(
+    ("kernel", "verdict"),
+    [(os.uname().release, Verdict.OK), ("2.6.32", Verdict.LACKING)],
+    ids=["same", "other"],
+)
+def test_without_a_daemon_it_is_what_one_would_find(tmp_path, kernel, verdict):
+    disk = leaf_devices()[0]
+    made = calibration(leaf(disk.id, find_identity(disk.id)), kernel=kernel)
+    keep(tmp_path, made)
+
+    (finding,) = examine_calibration(tmp_path, None)
+
+    assert finding.verdict is verdict
+    assert finding.what == f"calibration of {disk.id}"
+
+
+def test_a_disk_that_is_not_here_is_none_of_this_machines(tmp_path):
+    keep(tmp_path, calibration(leaf(identity="serial of another machine")))
+
+    (finding,) = examine_calibration(tmp_path, None)
+
+    assert "no disk of this machine" in finding.measured
+
+
+def test_a_file_that_is_none_is_told(tmp_path):
+    kept_file(tmp_path).write_text("{")
+
+    with pytest.raises(ConfigError, match="remove it"):
+        list(examine_calibration(tmp_path, None))
+    with pytest.raises(ConfigError):  # a daemon that runs says only that there is none
+        list(examine_calibration(tmp_path, {}))
