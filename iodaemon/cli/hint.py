@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from iodaemon.api.model import Accuracy, Hint, HintsAnswer, ImportedRun
+from iodaemon.api.model import Accuracy, Hint, HintsAnswer, ImportedRun, Sensitivity
 from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.expectation import factor, percent
@@ -34,6 +34,7 @@ COLUMNS: Final = (
     Column("RUN", is_number=True),
     Column("LAST"),
     Column("WRONG", is_number=True),
+    Column("SUFFERS", is_number=True),
     Column("USER", width_max=8),
     Column("KEY"),
 )
@@ -80,6 +81,8 @@ def show(
 
     EXPECTED is the mean over a run, IN-I/O the part of its time in I/O, CONF the confidence,
     RUN how long it takes, WRONG the factor by which what was foretold is wrong, typically.
+    SUFFERS is the sensitivity to others' I/O: by how much of its time alone a run takes longer
+    where requests take twice as long as alone (0: not at all; 1: as much as the requests).
     """
     from iodaemon.api.hints import list_hints
 
@@ -113,6 +116,7 @@ def _row(hint: Hint) -> list[str]:
         NOTHING if hint["run_s"] is None else format_duration(hint["run_s"]),
         output.local_time(hint["last_s"])[:-3],
         NOTHING if hint["off"] is None else factor(hint["off"]),
+        suffering(hint.get("sensitivity")),
         hint["user"],
         hint["key"],
     ]
@@ -123,6 +127,15 @@ def _share_and_requests(share: float | None, requests: float | None) -> list[str
         NOTHING if share is None else percent(share),
         NOTHING if requests is None else f"{requests:.3g}",
     ]
+
+
+def suffering(sensitivity: Sensitivity | None) -> str:
+    """The sensitivity with how far it may be off to either side: ``0.42 ±0.08``."""
+    if sensitivity is None:
+        return NOTHING
+    value = sensitivity["value"]
+    reach = max(sensitivity["high"] - value, value - sensitivity["low"])
+    return f"{value:.2f} ±{reach:.2f}"
 
 
 def accuracy_line(accuracy: Accuracy) -> str:

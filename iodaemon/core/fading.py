@@ -35,14 +35,10 @@ class Fading(msgspec.Struct):
 
     def add(self, value: float, at_s: float) -> float:
         """Count one more run, which ended then; returns its part of all weight."""
-        if at_s >= self.last_s:
-            weight = 1.0
-            fade = KEPT * 0.5 ** ((at_s - self.last_s) / HALF_LIFE_S)
-            self.weight *= fade
-            self._squares *= fade
-            self.last_s = at_s
-        else:
-            weight = KEPT**self.count * 0.5 ** ((self.last_s - at_s) / HALF_LIFE_S)
+        fade, weight = self.shares(at_s)
+        self.weight *= fade
+        self._squares *= fade
+        self.last_s = max(self.last_s, at_s)
         self.count += 1
         total = self.weight + weight
         if total <= 0.0:  # it is so old that nothing is left of it
@@ -53,6 +49,12 @@ class Fading(msgspec.Struct):
         self._squares += weight * step * (value - self.mean)
         self.weight = total
         return part
+
+    def shares(self, at_s: float) -> tuple[float, float]:
+        """What earlier runs would still count, and what one more would, had it ended then."""
+        if at_s >= self.last_s:
+            return KEPT * 0.5 ** ((at_s - self.last_s) / HALF_LIFE_S), 1.0
+        return 1.0, KEPT**self.count * 0.5 ** ((self.last_s - at_s) / HALF_LIFE_S)
 
     def weight_at(self, now_s: float) -> float:
         """How many runs of this moment all of them are worth then."""

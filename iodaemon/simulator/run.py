@@ -12,6 +12,7 @@ from iodaemon.backend.simulated import DEFAULT_MODEL, Model, Profile, SimulatedN
 from iodaemon.core import event as ev
 from iodaemon.core.controller import Controller
 from iodaemon.core.decision import Plan, Start, Transition
+from iodaemon.core.experience import Experience
 from iodaemon.core.job import Job, JobId, JobSpec, JobState
 from iodaemon.core.platform import Platform
 from iodaemon.core.rule import Mode, Rules
@@ -77,6 +78,7 @@ def simulate(
     until_s: float | None = None,
     on_step: Callable[[State, Plan], None] | None = None,
     events: Sequence[ev.Event] = (),
+    experience: Experience | None = None,
 ) -> Result:
     """Run a workload to its end.
 
@@ -95,6 +97,7 @@ def simulate(
             that never resumes a job, with the guard lifted, would never get there.
         on_step: called after each step of the controller, to watch or to check.
         events: what else happens, each at its time: what an operator does, for example.
+        experience: what is known of such jobs, which learns of these. None: nothing is.
     """
     run = _Run(
         platform,
@@ -106,6 +109,7 @@ def simulate(
         seed=seed,
         mode=mode,
         on_step=on_step,
+        experience=experience,
     )
     for event in events:
         run.timeline.call_at(event.at_s, partial(run.post, event))
@@ -131,9 +135,10 @@ class _Run:
         seed: int,
         mode: Mode,
         on_step: Callable[[State, Plan], None] | None,
+        experience: Experience | None,
     ) -> None:
         self.timeline = VirtualTimeline()
-        self._state = State(platform, tiers, kept_finished=len(jobs))
+        self._state = State(platform, tiers, kept_finished=len(jobs), experience=experience)
         self._controller = Controller(self._state, rules, seed=seed, mode=mode)
         self._profiles: dict[JobId, Profile] = {}
         self._node = SimulatedNode(

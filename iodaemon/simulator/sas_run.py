@@ -16,12 +16,12 @@ from typing import Any, Final
 
 import msgspec
 
-from iodaemon.core.bandwidth import Bandwidth, DeviceLoad
+from iodaemon.core.bandwidth import DeviceLoad
 from iodaemon.core.job import Job, JobId, JobSpec, JobState
 from iodaemon.core.platform import DeviceId, PartitionId, Platform
 from iodaemon.core.prediction import UNKNOWN, Prediction
 from iodaemon.core.rule import Admission
-from iodaemon.core.sample import JobCounters, NodeCounters
+from iodaemon.core.sample import NodeCounters
 from iodaemon.core.scratch import ScratchRequest, TierName
 from iodaemon.core.stock import Stock, StockDraft
 from iodaemon.core.storage import StorageView
@@ -204,13 +204,10 @@ class World:
         """That waits or is live."""
         return self._waiting.get(job_id) or self._live[job_id]
 
-    def bandwidth(self, job_id: JobId) -> Bandwidth | None:  # noqa: ARG002 - as every view
+    def bandwidth(self, job_id: JobId) -> None:
         """Nothing is measured."""
-        return None
 
-    def counters(self, job_id: JobId) -> JobCounters | None:  # noqa: ARG002 - as every view
-        """Nothing is measured."""
-        return None
+    counters = sensitivity = bandwidth
 
     def predicted(self, job_id: JobId) -> Prediction:  # noqa: ARG002 - as every view
         """Nothing is."""

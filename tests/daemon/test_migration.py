@@ -16,9 +16,11 @@ from process import daemon, fails
 
 from iodaemon.core.job import Job, JobState
 from iodaemon.core.platform import Partition, Platform, Slot
+from iodaemon.core.recollection import Recollection
 from iodaemon.core.rule import Mode
 from iodaemon.core.scratch import Share
 from iodaemon.core.state import State
+from iodaemon.core.work import LENGTH
 from iodaemon.daemon.batch import Batch
 from iodaemon.daemon.journal import Journal
 from iodaemon.daemon.notebook import Note
@@ -125,6 +127,34 @@ def test_every_job_is_what_it_was(old):
             then = msgspec.structs.replace(then, user_hold_reason=then.reason)
         assert then == each
     assert {"PATH": "/usr/bin", "NAME": "Größe\n"} == restored.environments["e1"]
+
+
+def test_what_no_earlier_version_wrote_of_a_job_says_nothing(old):
+    journal = Journal.open(old)
+    restored = journal.restore()
+    journal.close()
+
+    assert {""} == {each.work for each in restored.jobs}
+    recollection = Recollection()
+    for each in restored.jobs:
+        recollection.learn(each)
+    assert {None} == {row.sensitivity for row in recollection.remembered(BEGAN_S + 1e3)}
+
+
+def test_what_a_later_version_adds_to_a_job_is_passed_over(tmp_path):
+    """So is what this one added without another schema by the version before it."""
+    path = tmp_path / "journal.db"
+    journal = Journal.open(path)
+    ended = job(1, state=JobState.COMPLETED, at_s=5.0, work=" ".join(["1"] * LENGTH))
+    journal.write(Batch(jobs=(ended,)), lambda _: None)
+    journal.close()
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE job SET record = json_set(record, '$.novel', json('[1, 2]'))")
+
+    journal = Journal.open(path)
+    found = journal.restore()
+    journal.close()
+    assert (ended,) == found.jobs
 
 
 def test_a_state_made_of_it_holds_together(old):
