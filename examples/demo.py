@@ -9,27 +9,23 @@ not do its work.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import toml
-
-from iodaemon.api.client import Client
 from iodaemon.api.model import Job, JobSpec
 from iodaemon.core.measure import mean
-from iodaemon.errors import NoDaemon
+from iodaemon.errors import BackendError
 from iodaemon.kernels.builtin import BLOCK, FORK_BYTES, PAGE, read, write
+from iodaemon.trial.directory import own_directory
+from iodaemon.trial.machine import is_direct_possible
+from iodaemon.trial.private import Private, private
 from iodaemon.units import format_bytes, format_rate
 
 SLOTS = 8
@@ -64,7 +60,7 @@ class Run(NamedTuple):
 
 
 class Demo:
-    """A directory on a real disk, a private daemon in it, and the mix of jobs."""
+    """A directory on a real disk, one for private daemons, and the mix of jobs."""
 
     def __init__(self, base: Path, runtime: Path) -> None:
         self.base = base
@@ -126,23 +122,8 @@ class Demo:
             "walltime_s": LONGEST_RUN_S,
         }
 
-    @contextlib.contextmanager
-    def daemon(self, policy: str) -> Iterator[Client]:
-        """A private daemon under this policy, gone afterwards with all that it made."""
-        config = self.base / f"{policy}.toml"
-        config.write_text(self.config(policy))
-        log = (self.base / "daemon.log").open("ab")
-        command = [sys.executable, "-m", "iodaemon.cli", "--config", str(config), "daemon"]
-        with log, subprocess.Popen(command, stdout=log, stderr=log) as process:
-            try:
-                yield connect(self.runtime / "iod.sock", process)
-            finally:
-                process.send_signal(signal.SIGTERM)
-                if process.wait(timeout=20) != 0:
-                    sys.exit(f"the daemon failed; see {self.base / 'daemon.log'}")
-
-    def config(self, policy: str) -> str:
-        """Two sockets, divided by config where the machine has one."""
+    def settings(self, policy: str) -> dict[str, Any]:
+        """Two sockets, divided by configuration where the machine has one."""
         cpus = sorted(os.sched_getaffinity(0))
         half = len(cpus) // 2
         divided = half > 0 and packages() == 1
@@ -150,35 +131,32 @@ class Demo:
         regulation = {"timeslice": TIMESLICE_S}
         if policy == "dynamic":
             regulation["io_bound"] = round(self.bound)
-        return toml.dumps(
-            {
-                "state_dir": str(self.base / f"state-{policy}"),
-                "runtime_dir": str(self.runtime),
-                "policy": policy,
-                "topology": {
-                    "sockets": [",".join(map(str, one)) for one in lists],
-                    "oversubscribe": max(1, -(-SLOTS // len(cpus))),
-                },
-                "regulation": regulation,
-            }
-        )
+        return {
+            "policy": policy,
+            "topology": {
+                "sockets": [",".join(map(str, one)) for one in lists],
+                "oversubscribe": max(1, -(-SLOTS // len(cpus))),
+            },
+            "regulation": regulation,
+        }
 
-    def time_alone(self, client: Client) -> None:
+    def time_alone(self, daemon: Private) -> None:
         """How long each kind of light job takes with the machine to itself."""
         for kind in LIGHT:
-            [job_id] = client.submit([self.spec(self.light(kind))], dict(os.environ))
-            [job] = client.wait([job_id])["jobs"]
+            [job_id] = daemon.client.submit([self.spec(self.light(kind))], daemon.environment)
+            [job] = daemon.client.wait([job_id])["jobs"]
             self.alone_s[kind] = job["run_s"] + 1e-9
             say(f"a {kind} job alone takes {job['run_s']:.2f} s")
 
-    def run(self, name: str, client: Client) -> Run:
+    def run(self, name: str, daemon: Private) -> Run:
         """Submit the mix, watch it, and return what became of it."""
-        ids = client.submit([self.spec(work) for work in self.mix()], dict(os.environ))
+        specs = [self.spec(work) for work in self.mix()]
+        ids = daemon.client.submit(specs, daemon.environment)
         select = f"{ids[0]}-{ids[-1]}"
         began_s = seen_s = time.monotonic()
         above_s = 0.0
         while True:
-            answer = client.jobs(select=select)
+            answer = daemon.client.jobs(select=select)
             now_s = time.monotonic()
             rate = (answer["node"]["read_bytes_per_s"] or 0.0) + (
                 answer["node"]["written_bytes_per_s"] or 0.0
@@ -207,19 +185,6 @@ class Demo:
             if total_bytes(job) < 0.99 * work.least_bytes:
                 problems.append(f"{name} moved {total_bytes(job)} of {work.least_bytes} bytes")
         return problems
-
-
-def connect(socket: Path, process: subprocess.Popen[bytes]) -> Client:
-    """A client of a daemon that is just starting."""
-    client = Client(str(socket))
-    for _ in range(500):
-        with contextlib.suppress(NoDaemon):
-            client.jobs()
-            return client
-        if process.poll() is not None:
-            break
-        time.sleep(0.02)
-    sys.exit(f"the daemon does not start; see {Path(process.args[4]).parent / 'daemon.log'}")  # type: ignore[index, arg-type]  # our own list
 
 
 def packages() -> int:
@@ -307,26 +272,21 @@ def print_verdict(off: dict[str, float], on: dict[str, float]) -> None:
 def place() -> Path:
     """A directory on a disk that can be read past the page cache."""
     for parent in (tempfile.gettempdir(), "/var/tmp", str(Path.cwd())):
-        probe = Path(parent) / f"iod-demo-probe-{os.getpid()}"
-        try:
-            os.close(os.open(probe, os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600))
-        except OSError:
-            continue
-        finally:
-            probe.unlink(missing_ok=True)
-        return Path(tempfile.mkdtemp(prefix="iod-demo-", dir=parent))
+        if os.access(parent, os.W_OK) and is_direct_possible(Path(parent)):
+            return Path(tempfile.mkdtemp(prefix="iod-demo-", dir=parent))
     sys.exit("no directory on a disk found; set TMPDIR to one")
 
 
 def main() -> int:
     """Both runs and the verdict; 1 when anything was lost, doubled, frozen or left undone."""
     base = place()
-    runtime = Path(tempfile.mkdtemp(prefix="iod-", dir="/tmp"))
     problems = [f"the demo did not finish; what there is lies in {base}"]
     try:
-        problems = run_both(Demo(base, runtime))
+        with own_directory(Path("/tmp")) as runtime:
+            problems = run_both(Demo(base, runtime))
+    except BackendError as error:
+        problems = [str(error)]
     finally:
-        shutil.rmtree(runtime, ignore_errors=True)
         if not problems:
             shutil.rmtree(base)
     for problem in problems:
@@ -340,11 +300,12 @@ def run_both(demo: Demo) -> list[str]:
     problems: list[str] = []
     results = []
     for name, policy in (("off", "none"), ("on", "dynamic")):
-        with demo.daemon(policy) as client:
+        with private(demo.runtime, demo.settings(policy)) as daemon:
             if not demo.alone_s:
-                demo.time_alone(client)
+                demo.time_alone(daemon)
             demo.ledger.unlink(missing_ok=True)
-            run = demo.run(name, client)
+            run = demo.run(name, daemon)
+        shutil.copy(daemon.log, demo.base)
         print_jobs(run)
         problems += demo.judge(run)
         results.append(measures(run, demo.alone_s))

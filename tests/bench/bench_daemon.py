@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import toml
-from private import MARK, kill_marked
 
 from iodaemon.api.client import Client
 from iodaemon.api.connection import UnixConnection
 from iodaemon.errors import NoDaemon
+from iodaemon.trial.private import MARK, kill_marked
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 60.0

@@ -107,7 +107,7 @@ def run_once(
     bed.clean()
     limits: dict[str, float | str] = {} if bound is None else {"io_bound": round(bound)}
     policy = "none" if rule == "none" else str(write_policy(base, rule))
-    with private(base / "daemon", policy, limits) as daemon:
+    with private(base, policy, limits) as daemon:
         run = measure(daemon.run(bed.jobs), daemon.suspensions())
         if keep:
             shutil.copy(daemon.log, keep)

@@ -1,0 +1,194 @@
+"""Directories of a trial, while others write around them; and what a killed trial left."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from iodaemon.trial.directory import own_directory, sweep
+from iodaemon.trial.trust import find_meddler
+
+ROOT = Path(__file__).parents[2]
+SOMEBODY = 65534
+KILLED = """
+import os
+from pathlib import Path
+from iodaemon.trial.directory import own_directory
+with own_directory(Path("runtime")) as base:
+    with own_directory(Path("disk"), goes_with=base) as data:
+        (data / "file").write_bytes(bytes(9))
+        os.kill(os.getpid(), 9)
+"""
+of_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+
+
+def names(path):
+    return sorted(os.listdir(path))
+
+
+def replace(path, content):
+    """What whoever may write around it does: put another directory at its name."""
+    path.rename(path.parent / "aside")
+    path.mkdir()
+    for name, target in content.items():
+        (path / name).symlink_to(target)
+
+
+# -- who may meddle --------------------------------------------------------------------------------
+
+
+def test_nobody_meddles_below_a_directory_of_ones_own(tmp_path):
+    assert find_meddler(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [(0o777, "may be written to by everybody"), (0o1777, None), (0o755, None), (0o700, None)],
+)
+def test_everybody_meddles_where_everybody_may_rename(tmp_path, mode, words):
+    above = tmp_path / "above"
+    (above / "own").mkdir(parents=True)
+    above.chmod(mode)
+
+    assert (words and f"{above} {words}") == find_meddler(above / "own")
+
+
+@of_root
+def test_the_owner_of_a_directory_above_meddles_and_so_does_its_group(tmp_path):
+    (tmp_path / "ann/own").mkdir(parents=True)
+    os.chown(tmp_path / "ann", SOMEBODY, SOMEBODY)
+
+    assert "belongs to nobody" in find_meddler(tmp_path / "ann/own")
+    assert find_meddler(tmp_path / "ann/own", SOMEBODY) is None
+    (tmp_path / "ann").chmod(0o775)
+    assert "group nogroup" in find_meddler(tmp_path / "ann/own", SOMEBODY)
+
+
+@of_root
+def test_a_link_does_not_hide_whose_directory_it_is(tmp_path):
+    (tmp_path / "ann").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "ann")
+    os.chown(tmp_path / "ann", SOMEBODY, SOMEBODY)
+
+    assert str(tmp_path / "ann") in find_meddler(tmp_path / "link")
+
+
+# -- while others meddle ---------------------------------------------------------------------------
+
+
+def test_a_held_directory_is_written_to_whatever_is_at_its_name(tmp_path):
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    with own_directory(tmp_path, is_held=True) as base:
+        [name] = [each for each in names(tmp_path) if each != "victim"]
+        replace(tmp_path / name, {"data": victim})
+        (base / "data").mkdir()
+        (base / "data/file").write_text("ours")
+
+        assert [] == names(victim)
+        assert ["data"] == names(tmp_path / "aside")
+        child = [sys.executable, "-c", "import sys; print(open(sys.argv[1]).read())"]
+        said = subprocess.run([*child, f"{base}/data/file"], capture_output=True, check=True)
+        assert b"ours\n" == said.stdout
+    assert [name, "victim"] == names(tmp_path)  # what is ours is gone, wherever it was put
+    assert ["data"] == names(tmp_path / name)
+
+
+def test_a_directory_that_was_put_there_in_the_moment_of_making_is_left_as_it_is(
+    tmp_path, monkeypatch
+):
+    mkdir = os.mkdir
+
+    def swapped(path, *rest):
+        mkdir(path, *rest)
+        (Path(path) / "precious").touch()
+
+    monkeypatch.setattr(os, "mkdir", swapped)
+    with pytest.raises(PermissionError), own_directory(tmp_path):
+        pass
+
+    [left] = names(tmp_path)
+    assert ["precious"] == names(tmp_path / left)
+
+
+def test_where_others_give_names_only_what_a_trial_made_is_swept(killed):
+    [path] = (killed / "disk").iterdir()
+    precious = path.with_name(path.name + "0")
+    precious.mkdir()
+    (precious / "file").touch()
+
+    sweep(killed / "disk", is_trusted=False)
+
+    assert [precious.name] == names(killed / "disk")
+    assert ["file"] == names(precious)
+
+
+# -- what a killed one left ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def killed(tmp_path):
+    for name in ("runtime", "disk"):
+        (tmp_path / name).mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, env=environment, check=False)
+    assert [1, 1] == [len(names(tmp_path / name)) for name in ("runtime", "disk")]
+    return tmp_path
+
+
+def test_what_a_killed_trial_wrote_on_another_disk_goes_with_its_runtime_directory(killed):
+    sweep(killed / "runtime")
+
+    assert [[], []] == [names(killed / name) for name in ("runtime", "disk")]
+
+
+def test_what_another_machine_or_container_has_below_the_same_directory_is_let_be(killed):
+    for place in ("runtime", "disk"):
+        [path] = (killed / place).iterdir()
+        first, pid, here, last = path.name.split(".")
+        path.rename(path.with_name(f"{first}.{pid}.{int(here, 16) ^ 1:04x}.{last}"))
+    before = [names(killed / name) for name in ("runtime", "disk")]
+
+    for name in ("runtime", "disk"):
+        sweep(killed / name)
+
+    assert before == [names(killed / name) for name in ("runtime", "disk")]
+
+
+@pytest.mark.parametrize("how", ["link", "mark", "name"])
+def test_what_is_not_that_of_the_killed_trial_is_left(killed, how):
+    [path] = (killed / "disk").iterdir()
+    if how == "link":
+        path.rename(killed / "precious")
+        path.symlink_to(killed / "precious")
+    elif how == "mark":
+        (path / "belongs").write_text("iod-trial.1.ab")
+    else:
+        [runtime] = (killed / "runtime").iterdir()
+        path = path.rename(killed / "precious")
+        (runtime / "elsewhere").write_bytes(os.fsencode(path))
+    sweep(killed / "runtime")
+
+    assert [] == names(killed / "runtime")
+    assert (path / "file").exists()
+
+
+@of_root
+def test_what_is_somebody_elses_is_left(killed):
+    [path] = (killed / "disk").iterdir()
+    os.chown(path, SOMEBODY, SOMEBODY)
+    sweep(killed / "runtime")
+    sweep(killed / "disk")
+
+    assert (path / "file").exists()
+
+
+def test_one_that_was_killed_before_the_other_was_made_is_swept_too(killed):
+    [path] = (killed / "disk").iterdir()
+    (path / "file").unlink()
+    (path / "belongs").unlink()
+    sweep(killed / "runtime")
+
+    assert [[], []] == [names(killed / name) for name in ("runtime", "disk")]
