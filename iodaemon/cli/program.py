@@ -44,6 +44,8 @@ VERBS: Final[Mapping[str, str]] = MappingProxyType(
         "node": "node",
         "doctor": "doctor",
         "calibrate": "calibrate",
+        "compare": "compare",
+        "stack": "stack",
         "hint": "hint",
         "policy": "policy",
         "config": "config",

@@ -15,11 +15,12 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
+from iodaemon.ending import on_ending
+
 PREFIX: Final = "iodaemon-doctor."
 _NAME: Final = re.compile(rf"{re.escape(PREFIX)}(\d+)\.[0-9a-f]+")
 """With the process that made it: what a killed one left is found by the next."""
 
-_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _GONE_WITHIN_S: Final = 1.0
 _LOOK_S: Final = 0.002
 
@@ -47,12 +48,8 @@ def ended_in_order() -> Iterator[Callable[[], None]]:
         if received:
             raise _interruption(received[0])
 
-    before = {number: signal.signal(number, receive) for number in _ENDING}
-    try:
+    with on_ending(receive):
         yield stop_if_asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _interruption(number: int) -> BaseException:

@@ -1,17 +1,25 @@
 """Directories of a trial, while others write around them; and what a killed trial left."""
 
+import contextlib
+import errno
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from iodaemon.errors import RequestError
 from iodaemon.trial.directory import own_directory, sweep
+from iodaemon.trial.site import site
 from iodaemon.trial.trust import find_meddler
+from iodaemon.trial.workload import load_workload
 
 ROOT = Path(__file__).parents[2]
 SOMEBODY = 65534
+ANOTHER = 65533
+READER = '[[job]]\nkernel = "read"\nsize = "1 MiB"\n'
 KILLED = """
 import os
 from pathlib import Path
@@ -113,6 +121,51 @@ def test_a_directory_that_was_put_there_in_the_moment_of_making_is_left_as_it_is
     assert ["precious"] == names(tmp_path / left)
 
 
+def test_files_are_made_anew_and_not_through_what_is_there(tmp_path, monkeypatch):
+    from iodaemon.trial import site as module
+
+    victim = tmp_path / "victim"
+    victim.write_text("as it was")
+    (tmp_path / "w.toml").write_text(READER)
+    real = module.data_file
+
+    def with_a_link(*words):
+        path = real(*words)
+        path.symlink_to(victim)
+        return path
+
+    monkeypatch.setattr(module, "data_file", with_a_link)
+    workload = load_workload(tmp_path / "w.toml", str(tmp_path))
+    with pytest.raises((RequestError, OSError)) as caught, site(workload, [1]):
+        pass
+
+    assert os.strerror(errno.EEXIST) in str(caught.value)
+    assert "as it was" == victim.read_text()
+
+
+@pytest.fixture
+def shared():
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        os.chmod(name, 0o777)
+        yield Path(name)
+
+
+@of_root
+def test_root_uses_a_directory_of_somebody_elses_by_its_descriptor(tmp_path):
+    (tmp_path / "w.toml").write_text(READER)
+    (tmp_path / "ann").mkdir()
+    os.chown(tmp_path / "ann", SOMEBODY, SOMEBODY)
+    workload = load_workload(tmp_path / "w.toml", str(tmp_path / "ann"))
+    with site(workload, [1]) as place:
+        [name] = names(tmp_path / "ann")
+        replace(tmp_path / "ann" / name, {"data": tmp_path})
+        [file] = place.files
+
+        assert 1 << 20 == file.stat().st_size
+    assert [name] == names(tmp_path / "ann")
+    assert ["ann", "w.toml"] == names(tmp_path)
+
+
 def test_where_others_give_names_only_what_a_trial_made_is_swept(killed):
     [path] = (killed / "disk").iterdir()
     precious = path.with_name(path.name + "0")
@@ -123,6 +176,31 @@ def test_where_others_give_names_only_what_a_trial_made_is_swept(killed):
 
     assert [precious.name] == names(killed / "disk")
     assert ["file"] == names(precious)
+
+
+@contextlib.contextmanager
+def as_another():
+    os.setegid(ANOTHER)
+    os.seteuid(ANOTHER)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+@of_root
+def test_who_is_not_root_uses_a_shared_directory_by_its_descriptor(tmp_path, shared):
+    (tmp_path / "w.toml").write_text(READER)
+    workload = load_workload(tmp_path / "w.toml", str(shared))
+    with as_another(), site(workload, [1]) as place:
+        [file] = place.files
+
+        assert str(file).startswith(f"/proc/{os.getpid()}/fd/")
+        assert 1 << 20 == file.stat().st_size
+        [name] = names(shared)
+        assert ["belongs", "data"] == names(shared / name)
+    assert [] == names(shared)
 
 
 # -- what a killed one left ------------------------------------------------------------------------

@@ -1,0 +1,295 @@
+"""What ``iod compare`` and ``iod stack`` share: how far they are, how they end, what they keep."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from iodaemon.cli import output
+from iodaemon.cli.failure import UsageError
+from iodaemon.cli.option import Word, argument, option
+from iodaemon.cli.progress import REDRAWN_S, TOLD_S
+from iodaemon.errors import RequestError
+
+if TYPE_CHECKING:
+    from iodaemon.cli.session import Session
+    from iodaemon.simulator.experiment import Figure
+    from iodaemon.trial.folder import Folder
+    from iodaemon.trial.workload import Workload
+
+WorkloadFile = Annotated[Word, argument("WORKLOAD.toml")]
+Directory = Annotated[
+    Word, option("--directory", metavar="DIR", text="On the disk to use, not the file's.")
+]
+Force = Annotated[bool, option("--force", text="Also on a busy machine.")]
+AsJson = Annotated[bool, option("--json", text="The results as JSON.")]
+
+MOST_ROUNDS: Final = 1000
+HINTED_S: Final = 60.0
+"""A run that takes so long may be one that never ends."""
+_RUNNING: Final = ("R", "ST", "SG")
+_SUSPENDED: Final = ("SI", "SU", "SI...")
+_WAITING: Final = ("PD", "H")
+
+
+def read_workload(name: str | None, directory: str | None) -> Workload:
+    """What the file says; on another disk where a directory is named.
+
+    Raises:
+        UsageError: no file is named.
+        ConfigError: it is no workload.
+    """
+    from iodaemon.trial.workload import load_workload
+
+    if name is None:
+        raise UsageError("name a workload file: 'iod compare --help' says what it has")
+    return load_workload(Path(name), directory)
+
+
+class Telling:
+    """How far a trial is, on standard error: a line that changes on a terminal, else now and then.
+
+    Args:
+        apart: so many runs begin every round that are of another kind than the rest.
+        per_round: runs of a round, with those.
+        can_last: whether a job may run for ever, which is then said once.
+    """
+
+    def __init__(self, apart: int = 0, per_round: int = 1, *, can_last: bool = False) -> None:
+        self._apart = apart
+        self._per_round = per_round
+        self._can_last = can_last
+        self._is_terminal = sys.stderr.isatty()
+        self._told_s = 0.0
+        self._done = 0
+        self._began_s = time.monotonic()
+        self._took_s: dict[bool, list[float]] = {True: [], False: []}
+        self._is_line_open = False
+
+    def __call__(self, what: str, done: int, total: int, states: Mapping[str, int]) -> None:
+        """Tell it, unless that was done a moment ago.
+
+        Args:
+            what: the run.
+            done: runs before it.
+            total: runs.
+            states: jobs by the code of their state.
+        """
+        now_s = time.monotonic()
+        if done != self._done:
+            self._took_s[self._is_apart(self._done)].append(now_s - self._began_s)
+            self._done, self._began_s = done, now_s
+        self._hint(what, now_s)
+        words = f"{what}: {states_words(states)}"
+        left_s = self._left_s(total, now_s)
+        if left_s is not None:
+            from iodaemon.units import format_duration
+
+            words += f"; about {format_duration(float(round(left_s)))} left"
+        self.say(words)
+
+    def _hint(self, what: str, now_s: float) -> None:
+        """Once, what to do about a job that does not end."""
+        if not self._can_last or now_s - self._began_s < HINTED_S:
+            return
+        self._can_last = False
+        self.close()
+        output.say(
+            f"{what} takes longer than {HINTED_S:.0f} s; where a job does not end, Ctrl-C ends the "
+            'trial, and time = "5m" in its [[job]] ends the job'
+        )
+
+    def say(self, words: str) -> None:
+        """Tell this, unless something was told a moment ago."""
+        now_s = time.monotonic()
+        if now_s - self._told_s < (REDRAWN_S if self._is_terminal else TOLD_S):
+            return
+        self._told_s = now_s
+        if self._is_terminal:
+            self._is_line_open = True
+            print(f"\r\x1b[Kiod: {words}", end="", file=sys.stderr, flush=True)
+        else:
+            output.say(words)
+
+    def close(self) -> None:
+        """Take the line away."""
+        if self._is_line_open:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        self._is_line_open = False
+
+    def _is_apart(self, number: int) -> bool:
+        return number % self._per_round < self._apart
+
+    def _left_s(self, total: int, now_s: float) -> float | None:
+        """By the means of the runs that are done; None before there is one of each kind."""
+        left_s = 0.0
+        for number in range(self._done, total):
+            took_s = self._took_s[self._is_apart(number)]
+            if not took_s:
+                return None
+            left_s += statistics.mean(took_s)
+            if number == self._done:
+                left_s = max(0.0, left_s - (now_s - self._began_s))
+        return left_s
+
+
+def states_words(states: Mapping[str, int]) -> str:
+    """Such as ``3 running, 2 suspended, 4 waiting, 1 of 10 ended``."""
+    total = sum(states.values())
+    counts = {
+        word: sum(states.get(code, 0) for code in codes)
+        for word, codes in (
+            ("running", _RUNNING),
+            ("suspended", _SUSPENDED),
+            ("waiting", _WAITING),
+        )
+    }
+    parts = [f"{count} {word}" for word, count in counts.items() if count or word == "running"]
+    return ", ".join([*parts, f"{total - sum(counts.values())} of {total} ended"])
+
+
+@contextmanager
+def in_order(telling: Telling) -> Iterator[Callable[[], None]]:
+    """Signals that end are heard at once and obeyed when all is tidied up."""
+    from iodaemon.trial.interruption import interruptible
+
+    def heard() -> None:
+        telling.close()
+        output.say("ending: jobs are cancelled and files removed, which takes some seconds")
+
+    try:
+        with interruptible(heard) as check:
+            yield check
+    finally:
+        telling.close()
+
+
+def parse_rounds(text: str | None, default: int) -> int:
+    """How many rounds.
+
+    Raises:
+        UsageError: it is no number from 1 to 1000.
+    """
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST_ROUNDS:
+        raise UsageError(f"--rounds {text}: write a number from 1 to {MOST_ROUNDS}")
+    return int(text)
+
+
+def find_calibration(session: Session) -> Path | None:
+    """The file with what the disks were measured to be, of the daemon that is configured here."""
+    from iodaemon.calibration.store import kept_file
+
+    file = kept_file(Path(session.load_config({}).state_dir))
+    return file if file.is_file() else None
+
+
+def watch_machine(workload: Workload, *, is_forced: bool) -> tuple[str, ...]:
+    """See whether others use the machine; what a reader of the results must know of that.
+
+    Raises:
+        RequestError: they do, and it is not forced.
+    """
+    from iodaemon.calibration.busy import look
+    from iodaemon.trial.machine import find_disks
+
+    disks = find_disks(workload.directory)
+    why = look([device.id for device in disks.devices]).why
+    if not why:
+        return ()
+    words = f"the machine is busy: {'; '.join(why)}"
+    if not is_forced:
+        raise RequestError(f"{words}: try when it is quiet, or give --force")
+    output.say(f"{words}; going on, as --force says")
+    return (f"{words}, before the first run",)
+
+
+def find_folder(name: str | None, verb: str, workload: str) -> Folder:
+    """The folder of the results: as given, else ./iod-VERB/WORKLOAD. Nothing is made yet.
+
+    Raises:
+        RequestError: results could not be kept there.
+    """
+    from iodaemon.trial.folder import Folder
+
+    is_named = name is not None
+    path = Path(name) if name is not None else Path(f"iod-{verb}") / workload
+    folder = Folder(path=path, own=1 if is_named else 2)
+    folder.check()
+    return folder
+
+
+def keep(folder: Folder, document: Mapping[str, Any]) -> None:
+    """Write the results."""
+    folder.keep({"results.json": f"{json.dumps(document, indent=1)}\n".encode()})
+
+
+def draw(figures: Sequence[Figure], folder: Folder, instead: Sequence[str]) -> list[str]:
+    """Draw the figures; where that is not possible, the lines that are shown instead."""
+    from iodaemon.simulator.draw import draw as draw_figure
+
+    try:
+        with tempfile.TemporaryDirectory(prefix="iod-figures.") as place:
+            drawn = [path for figure in figures for path in draw_figure(figure, Path(place))]
+            folder.keep({path.name: path.read_bytes() for path in drawn})
+    except RequestError as error:
+        if "matplotlib" not in str(error):
+            raise
+        where = folder.path
+        output.say(f"results are in {where}, pictures need matplotlib: pip install matplotlib")
+        return ["", *instead]
+    output.say(f"results and {len(drawn) // 2} figures are in {folder.path}")
+    return []
+
+
+def alone_words(times_s: Mapping[str, Sequence[float]]) -> str:
+    """Such as ``stream 0.77 s [0.74, 0.81]``: of each kind the median and the range."""
+    words = []
+    for kind, each in times_s.items():
+        span = f" [{min(each):.2f}, {max(each):.2f}]" if len(each) > 1 else ""
+        words.append(f"{kind} {statistics.median(each):.2f} s{span}")
+    return ", ".join(words) or "not known"
+
+
+def say_plan(rounds: int, kinds: int, others: int, what: str) -> None:
+    """How much is going to be run."""
+    apart = "one kind of job" if kinds == 1 else f"each of {kinds} kinds of job"
+    turns = "1 round" if rounds == 1 else f"{rounds} rounds"
+    output.say(
+        f"{turns} of {apart} alone and {others} {what}: {rounds * (kinds + others)} runs; "
+        "how long that takes is told after the first of both"
+    )
+
+
+def can_last(workload: Workload) -> bool:
+    """Whether there is a job that nothing ends."""
+    return any(job.time_s is None for job in workload.jobs)
+
+
+def machine_lines(machine: Mapping[str, Any], notes: Sequence[str]) -> list[str]:
+    """What it was run on, and what a reader must know."""
+    from iodaemon.units import format_bytes
+
+    rotation = {True: "rotational", False: "not rotational", None: "rotational or not unknown"}
+    kinds = sorted({rotation[each] for each in machine["is_rotational"]})
+    disk = ", ".join([str(machine["storage"]), *kinds])
+    cpus, memory = f"{machine['cpus']} CPUs", format_bytes(machine["memory_bytes"])
+    return [
+        f"machine: Linux {machine['kernel']}, {cpus} ({machine['cpu_model']}), {memory}",
+        f"storage: {disk}",
+        *notes,
+    ]
+
+
+def tell_tail(failure: BaseException) -> None:
+    """What a job that failed said last, line by line."""
+    for line in getattr(failure, "tail", ()):
+        output.say(f"| {line}")

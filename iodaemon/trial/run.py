@@ -1,0 +1,200 @@
+"""One run: all jobs submitted together to a private daemon, watched until the last has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from iodaemon.api.client import Client
+from iodaemon.api.model import FINAL_STATES, Job, JobSpec
+from iodaemon.errors import IodaemonError, RequestError
+from iodaemon.text import printable
+from iodaemon.trial.latency import Look
+from iodaemon.trial.private import Private, private
+from iodaemon.trial.site import Site
+from iodaemon.trial.watch import INTERVAL_S, watched
+
+POLL_S: Final = 0.2
+TAIL_LINES: Final = 10
+"""Of the output of a job that failed."""
+_LEAST_S: Final = 1e-6
+_FEW_LOOKS: Final = 4
+"""Two of them are at the beginning and at the end."""
+
+
+Tell = Callable[[str, int, int, Mapping[str, int]], None]
+"""Takes what is being run, how many runs are done of how many, and the jobs by their state."""
+
+
+class CommandFailedError(RequestError):
+    """A job did not do its work; ``tail`` is what it said last, a line each."""
+
+    def __init__(self, message: str, tail: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.tail = tail
+
+
+class Raw(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen of one run.
+
+    Attributes:
+        jobs: in the order of submission, all of them completed.
+        looks: at disks and memory, from the submission to the last end.
+        suspensions: so many.
+    """
+
+    jobs: tuple[Job, ...]
+    looks: tuple[Look, ...]
+    suspensions: int
+
+    @property
+    def makespan_s(self) -> float:
+        """Last end minus first submit."""
+        last_s = max(job["ended_s"] or 0.0 for job in self.jobs)
+        return max(_LEAST_S, last_s - min(job["submitted_s"] for job in self.jobs))
+
+    @property
+    def moved_bytes(self) -> int:
+        """Read and written by all jobs, as far as it is known."""
+        return sum((job["read_bytes"] or 0) + (job["written_bytes"] or 0) for job in self.jobs)
+
+    @property
+    def used_ratio(self) -> float | None:
+        """Most memory that was in use, of all."""
+        return max((x.used_ratio for x in self.looks if x.used_ratio is not None), default=None)
+
+
+def short_notes(raws: Sequence[Raw]) -> tuple[str, ...]:
+    """What a reader must know of runs that were hardly looked at; nothing of others."""
+    short = sum(len(raw.looks) < _FEW_LOOKS for raw in raws)
+    if not short:
+        return ()
+    least_s = (_FEW_LOOKS - 2) * INTERVAL_S
+    note = (
+        f"{short} of {len(raws)} runs took less than {least_s:g} s: waiting, serving and "
+        f"contention are looked at every {INTERVAL_S:g} s, and say little of them; "
+        "make their jobs larger"
+    )
+    return (note,)
+
+
+def run_s(job: Job) -> float:
+    """From start to end, suspended time included: what Lv et al. call a job's run time."""
+    return max(_LEAST_S, (job["ended_s"] or 0.0) - (job["started_s"] or 0.0))
+
+
+class Conduct(msgspec.Struct, frozen=True, kw_only=True):
+    """How runs are watched over.
+
+    Attributes:
+        check: raises where the trial is to end.
+        on_look: is given the states' codes with their numbers of jobs.
+    """
+
+    check: Callable[[], None] = lambda: None
+    on_look: Callable[[Mapping[str, int]], None] = lambda _: None
+
+
+class Course:
+    """The runs of a trial one after the other: how far it is, and whether it is to go on.
+
+    Args:
+        total: runs.
+        check: raises where the trial is to end.
+        tell: is told how far it is.
+    """
+
+    def __init__(self, total: int, *, check: Callable[[], None], tell: Tell) -> None:
+        self._total = total
+        self._begun = 0
+        self._check = check
+        self._tell = tell
+
+    def next(self, what: str) -> Conduct:
+        """Of the next run, which is called this."""
+        done, self._begun = self._begun, self._begun + 1
+        return Conduct(
+            check=self._check, on_look=lambda states: self._tell(what, done, self._total, states)
+        )
+
+
+@contextlib.contextmanager
+def fresh_daemon(place: Site, settings: Mapping[str, Any]) -> Iterator[Private]:
+    """A private daemon, with what the workload says of machine and regulation, and clean caches."""
+    workload = place.workload
+    common = {"regulation": workload.regulation} if workload.regulation else {}
+    topology = msgspec.to_builtins(workload.topology)
+    merged = {"topology": topology, **common, **settings}
+    with private(place.runtime, merged, calibration=place.calibration) as daemon:
+        place.clean()
+        yield daemon
+
+
+def run_jobs(
+    daemon: Private, specs: Sequence[JobSpec], place: Site, conduct: Conduct, *, what: str
+) -> Raw:
+    """Submit, and wait until all have ended.
+
+    Args:
+        daemon: nothing else runs there.
+        specs: all jobs.
+        place: whose disks are watched.
+        conduct: see there.
+        what: the run, for messages.
+
+    Raises:
+        CommandFailedError: a job did not end well; the others are left to the daemon's end.
+        RequestError: the daemon refuses a job.
+    """
+    looks: list[Look] = []
+    suspended = daemon.suspensions()
+    with watched(place.devices, looks):
+        ids = daemon.client.submit(specs, daemon.environment)
+        jobs = _watch(daemon.client, f"{ids[0]}-{ids[-1]}", conduct, what)
+    return Raw(
+        jobs=tuple(sorted(jobs, key=lambda job: job["id"])),
+        looks=tuple(looks),
+        suspensions=daemon.suspensions() - suspended,
+    )
+
+
+def _watch(client: Client, select: str, conduct: Conduct, what: str) -> list[Job]:
+    while True:
+        conduct.check()
+        jobs = client.jobs(select=select)["jobs"]
+        for job in jobs:
+            if job["state"] in FINAL_STATES and (job["state"], job["exit_code"]) != _WELL:
+                raise _failure(client, job, what)
+        conduct.on_look(Counter(job["code"] for job in jobs))
+        if all(job["state"] in FINAL_STATES for job in jobs):
+            return jobs
+        time.sleep(POLL_S)
+
+
+_WELL: Final = ("COMPLETED", 0)
+
+
+def _failure(client: Client, job: Job, what: str) -> CommandFailedError:
+    how = f"exit code {job['exit_code']}" if job["signal"] is None else f"signal {job['signal']}"
+    if job["reason"] and job["reason"]["text"]:
+        how = job["reason"]["text"]
+    tail = _tail(client, job)
+    said = f"it said last: {tail[-1]!r}" if tail else "it said nothing"
+    return CommandFailedError(
+        f"{what}: job {job['name']} is {job['state']}: {how}; {said}; mend it and try again", tail
+    )
+
+
+def _tail(client: Client, job: Job) -> tuple[str, ...]:
+    """The last lines of what it said, errors last."""
+    lines: list[str] = []
+    for stream in ("stdout", "stderr") if job["stdout"] != job["stderr"] else ("stdout",):
+        with contextlib.suppress(IodaemonError):
+            text = b"".join(client.logs(job["id"], stream_name=stream, tail=TAIL_LINES))
+            lines += [printable(line) for line in text.decode(errors="replace").splitlines()]
+    return tuple(line for line in lines if line.strip())[-TAIL_LINES:]

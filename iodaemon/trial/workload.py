@@ -1,0 +1,324 @@
+"""A workload file: which jobs are compared, or stacked; commands, or the built-in kernels.
+
+    [[job]]
+    kernel = "read"
+    size = "256 MiB"
+    count = 4
+
+    [[job]]
+    command = ["./solve", "--input", "case7", "--out", "{scratch}/out{copy}"]
+    cpus = 2
+
+Keys are those of ``iod submit``: ``cpus``, ``mem``, ``time``, ``io_rate``, ``io_share``,
+``no_suspend``, ``cwd``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from iodaemon.api.model import JobSpec
+from iodaemon.config.settings import Scalar, Topology
+from iodaemon.config.table import decode_table, read_toml
+from iodaemon.errors import ConfigError, NotFound
+from iodaemon.kernels import builtin, paced
+from iodaemon.registry import nearest
+
+FILE_BYTES: Final = 256 << 20
+"""Of the file whose places a kernel chooses itself."""
+MOST_COUNT: Final = 10_000
+PROGRAMS: Final = (*builtin.KINDS, "paced")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}")
+_READERS: Final = frozenset({"read", "paced", "mmap", "random", "fork"})
+_OF_KERNELS: Final = (
+    "size_bytes",
+    "block_bytes",
+    "rate_bytes_per_s",
+    "rounds",
+    "hold_bytes",
+    "cached",
+)
+
+
+class JobTable(msgspec.Struct, frozen=True, kw_only=True):
+    """One ``[[job]]``: a command or a kernel, so many times."""
+
+    name: Annotated[str, Meta(description="for the tables [the program's, or the kernel]")] = ""
+    count: Annotated[int, Meta(description="copies of it", ge=1, le=MOST_COUNT)] = 1
+    command: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="program and arguments; in them {scratch} is a directory that is empty "
+            "before every run, {file} the copy's own file, {copy} its number from 0"
+        ),
+    ] = ()
+    cwd: Annotated[
+        str | None, Meta(description="where it runs [the directory of the workload file]")
+    ] = None
+    kernel: Annotated[
+        str | None,
+        Meta(description="a built-in program: read, paced, write, mmap, random, compute, fork"),
+    ] = None
+    size_bytes: Annotated[int, Meta(description="what the kernel moves in all")] = 0
+    file_bytes: Annotated[
+        int | None,
+        Meta(description="a file of the copy's own, to read [size; random, fork: 256 MiB]"),
+    ] = None
+    block_bytes: Annotated[
+        int | None, Meta(description="at a time [1 MiB; paced: 128 KiB; random, compute: 4 KiB]")
+    ] = None
+    rate_bytes_per_s: Annotated[
+        float | None, Meta(description="at most; paced needs it [as fast as it goes]")
+    ] = None
+    rounds: Annotated[int, Meta(description="of compute, about 0.03 s each", ge=0)] = 0
+    hold_bytes: Annotated[
+        int, Meta(description="memory of its own that the kernel has in use meanwhile", ge=0)
+    ] = 0
+    cached: Annotated[bool, Meta(description="through the page cache, not past it")] = False
+    cpus: Annotated[int, Meta(description="slots that it holds", ge=1)] = 1
+    mem_bytes: Annotated[int | None, Meta(description="memory limit")] = None
+    time_s: Annotated[float | None, Meta(description="walltime")] = None
+    io_rate_bytes_per_s: Annotated[float | None, Meta(description="declared")] = None
+    io_share: Annotated[float | None, Meta(description="declared, 0 to 1")] = None
+    no_suspend: Annotated[bool, Meta(description="is never suspended for I/O")] = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run."""
+        if bool(self.command) == (self.kernel is not None):
+            raise ValueError("write either command or kernel")
+        if self.name and not _NAME.fullmatch(self.name):
+            raise ValueError(f"name is {self.name!r}; write up to 40 letters, digits and _ . + -")
+        if self.io_share is not None and not 0.0 <= self.io_share <= 1.0:
+            raise ValueError(f"io_share is {self.io_share}; write 0 to 1")
+        if self.command:
+            _check_command(self)
+        else:
+            _check_kernel(self)
+
+    @property
+    def step_bytes(self) -> int:
+        """What the kernel moves at a time."""
+        if self.kernel == "fork":
+            return builtin.FORK_BYTES
+        if self.kernel == "paced":
+            return self.block_bytes or paced.BLOCK
+        return self.block_bytes or builtin.least_block(self.kernel or "read")
+
+    @property
+    def own_file_bytes(self) -> int:
+        """Of the file that is made for each copy to read; 0: none is."""
+        if self.file_bytes is not None:
+            return self.file_bytes
+        if self.kernel not in _READERS:
+            return 0
+        return FILE_BYTES if self.kernel in ("random", "fork") else self.size_bytes
+
+    @property
+    def output_bytes(self) -> int:
+        """Of what each copy writes; 0 where that is nothing, or not known."""
+        if self.kernel == "write":
+            return min(self.size_bytes, builtin.WRAP_BLOCKS * self.step_bytes)
+        return self.step_bytes if self.kernel == "compute" else 0
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """A workload file, as read.
+
+    Attributes:
+        name: the file's name without ``.toml``.
+        path: the file, absolute.
+        directory: on the disk that the jobs use; files are made below it.
+        jobs: each with a name of its own.
+        topology: as in the daemon's configuration.
+        regulation: replaces values of every policy's [regulation].
+    """
+
+    name: str
+    path: Path
+    directory: Path
+    jobs: tuple[JobTable, ...]
+    topology: Topology = Topology()
+    regulation: dict[str, Scalar] = {}
+
+    @property
+    def has_commands(self) -> bool:
+        """Whether there is a job whose files are not known here."""
+        return any(job.command for job in self.jobs)
+
+
+class _Document(msgspec.Struct, frozen=True, kw_only=True):
+    """What the file holds."""
+
+    job: tuple[JobTable, ...] = ()
+    directory: str | None = None
+    topology: Topology = Topology()
+    regulation: dict[str, Scalar] = {}
+
+
+class Places(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one run's files are.
+
+    Attributes:
+        data: files that are read.
+        scratch: what is written; empty before every run.
+        ledger: in which the kernels note start and end; None: nowhere.
+        is_direct: whether files there can be read past the page cache.
+    """
+
+    data: Path
+    scratch: Path
+    ledger: Path | None = None
+    is_direct: bool = True
+
+
+def load_workload(path: Path, directory: str | None = None) -> Workload:
+    """The workload that the file describes.
+
+    Args:
+        path: a TOML file.
+        directory: in place of the one that the file says; None: that one, else the current one.
+
+    Raises:
+        NotFound: there is no such file.
+        ConfigError: it is wrong; one line with table and key.
+    """
+    try:
+        table = read_toml(path)
+    except FileNotFoundError as error:
+        raise NotFound(f"no workload file {path}: docs/compare.md shows what one holds") from error
+    document = decode_table(table, _Document, where=str(path))
+    if not document.job:
+        raise ConfigError(f"{path}: no job in it; write at least one [[job]]")
+    if directory is None and document.directory is not None:
+        place = (path.resolve().parent / document.directory).resolve()
+    else:
+        place = Path(directory or os.getcwd()).resolve()
+    return Workload(
+        name=path.stem,
+        path=path.resolve(),
+        directory=place,
+        jobs=_named(document.job, str(path)),
+        topology=document.topology,
+        regulation=document.regulation,
+    )
+
+
+def job_spec(job: JobTable, copy: int, workload: Workload, places: Places) -> JobSpec:
+    """One copy as it is submitted."""
+    spec: JobSpec = {
+        "command": _words(job, copy, places),
+        "name": f"{job.name}.{copy}",
+        "cwd": str(workload.path.parent / (job.cwd or "")),
+        "cpus": job.cpus,
+        "no_suspend": job.no_suspend,
+    }
+    if job.mem_bytes is not None:
+        spec["memory_bytes"] = job.mem_bytes
+    if job.time_s is not None:
+        spec["walltime_s"] = job.time_s
+    if job.io_rate_bytes_per_s is not None:
+        spec["io_rate_bytes_per_s"] = job.io_rate_bytes_per_s
+    if job.io_share is not None:
+        spec["io_share"] = job.io_share
+    return spec
+
+
+def data_file(job: JobTable, copy: int, places: Places) -> Path:
+    """The file of the copy's own that it reads."""
+    return places.data / f"{job.name}.{copy}"
+
+
+def needed_bytes(jobs: Sequence[JobTable], copies: Sequence[int]) -> int:
+    """Room that the files of so many copies of each take: those to read and those written."""
+    pairs = zip(jobs, copies, strict=True)
+    return sum((job.own_file_bytes + job.output_bytes) * count for job, count in pairs)
+
+
+def _words(job: JobTable, copy: int, places: Places) -> list[str]:
+    data, scratch = str(data_file(job, copy, places)), str(places.scratch)
+    if job.kernel is None:
+        marks = {"{scratch}": scratch, "{file}": data, "{copy}": str(copy)}
+        return [_filled(word, marks) for word in job.command]
+    file = data if job.kernel in _READERS else f"{scratch}/{job.name}.{copy}"
+    if job.kernel == "paced":
+        rate, size = str(job.rate_bytes_per_s), str(job.size_bytes)
+        words = [sys.executable, "-P", "-m", "iodaemon.kernels.paced", file, "--rate", rate]
+        return [*words, "--bytes", size, "--block", str(job.step_bytes)]
+    words = [sys.executable, "-P", "-m", "iodaemon.kernels.builtin", job.kernel, file]
+    words += ["--size", str(job.size_bytes), "--block", str(job.block_bytes or 0)]
+    words += ["--rounds", str(job.rounds), "--hold", str(job.hold_bytes)]
+    words += ["--rate", str(job.rate_bytes_per_s)] if job.rate_bytes_per_s else []
+    words += ["--cached"] if job.cached or not places.is_direct else []
+    return words + (["--ledger", str(places.ledger)] if places.ledger else [])
+
+
+def _filled(word: str, marks: dict[str, str]) -> str:
+    """Only these marks are replaced: braces mean much to other programs."""
+    return re.sub("|".join(map(re.escape, marks)), lambda found: marks[found[0]], word)
+
+
+def _named(jobs: Sequence[JobTable], where: str) -> tuple[JobTable, ...]:
+    named: list[JobTable] = []
+    for number, job in enumerate(jobs, start=1):
+        taken = {other.name for other in named}
+        name = job.name or _default_name(job)
+        if name in taken and not job.name:
+            name = f"{name}-{number}"
+        if name in taken:
+            raise ConfigError(f"{where} [[job]] {number}: a second {name!r}; give it another name")
+        named.append(msgspec.structs.replace(job, name=name))
+    return tuple(named)
+
+
+def _default_name(job: JobTable) -> str:
+    if job.kernel is not None:
+        return job.kernel
+    name = re.sub(r"[^A-Za-z0-9_.+-]", "_", os.path.basename(job.command[0]))[:30]
+    return name if _NAME.fullmatch(name) else "command"
+
+
+def _check_command(job: JobTable) -> None:
+    given = [name for name in _OF_KERNELS if getattr(job, name)]
+    if given:
+        raise ValueError(f"{given[0]} is for kernels; the command says what it does")
+    if job.file_bytes is not None and job.file_bytes <= 0:
+        raise ValueError(f"file_bytes is {job.file_bytes}; write a size above 0")
+
+
+def _check_kernel(job: JobTable) -> None:
+    """Refuse a kernel that would do nothing, or could not.
+
+    Raises:
+        ValueError: names the field.
+    """
+    step, kind = job.step_bytes, job.kernel or ""
+    if kind not in PROGRAMS:
+        raise ValueError(f"kernel is {kind!r}; {nearest(kind, PROGRAMS)}")
+    if job.block_bytes is not None and (step <= 0 or step % builtin.PAGE or kind == "fork"):
+        raise ValueError(f"block_bytes is {step}; write a multiple of 4 KiB, none for fork")
+    if kind == "compute":
+        if job.rounds < 1:
+            raise ValueError("rounds is missing; write how many, for example 60")
+        return
+    if job.size_bytes < step or job.size_bytes % step:
+        raise ValueError(f"size_bytes is {job.size_bytes}; write a multiple of {step}")
+    if kind in _READERS and job.own_file_bytes < step:
+        raise ValueError(f"file_bytes is {job.file_bytes}; write {step} or more")
+    if kind == "paced" and job.hold_bytes:
+        raise ValueError("hold_bytes is not for paced; write kernel = 'read' with a rate")
+    if kind == "paced" and job.cached:
+        raise ValueError("cached is not for paced, which keeps its file out of the page cache")
+    if kind == "paced" and job.rate_bytes_per_s is None:
+        raise ValueError('rate_bytes_per_s is missing; write for example "20 MB/s"')
+    if kind == "paced" and job.own_file_bytes < job.size_bytes:
+        raise ValueError("file_bytes is below size_bytes; paced reads each byte once")
+    if job.rate_bytes_per_s is not None and (job.rate_bytes_per_s <= 0 or kind == "fork"):
+        raise ValueError("rate_bytes_per_s: write a rate above 0, none for fork")

@@ -1,0 +1,248 @@
+"""What ``iod compare`` and ``iod stack`` say, without running anything."""
+
+import json
+import os
+import sys
+
+import pytest
+
+from iodaemon.cli import trial
+from iodaemon.cli.compare import change_words, figure, spread_words, verdict_words
+from iodaemon.cli.failure import UsageError
+from iodaemon.cli.program import run
+from iodaemon.errors import RequestError
+from iodaemon.simulator.experiment import Figure, Series
+from iodaemon.trial.folder import Folder
+from iodaemon.trial.machine import check_room, find_disks, find_services
+from iodaemon.trial.picture import bars
+from iodaemon.trial.summary import MEASURES, Change, Spread
+
+PICTURE = Figure(
+    name="some",
+    title="some",
+    x_label="x",
+    y_label="y",
+    kind="line",
+    series=(Series(label="a", x=(1.0, 2.0), y=(1.0, 2.0)),),
+)
+
+
+def change(**values):
+    made = {
+        "measure": "makespan_s",
+        "policy": "dynamic",
+        "base": "none",
+        "rounds": 6,
+        "ratio": 0.88,
+        "low": 0.8,
+        "high": 1.01,
+        "p": 0.031,
+        "verdict": "better",
+    }
+    return Change(**{**made, **values})
+
+
+def test_a_change_is_told_in_percent_with_its_range():
+    assert change_words(change()) == "-12 % [-20, +1]"
+    assert change_words(change(ratio=None, low=None, high=None)) == "-"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        ("better", "better (p 0.03)"),
+        ("noise", "within the noise (p 0.03)"),
+        ("too few rounds", "too few rounds to tell"),
+        ("same", "the same"),
+    ],
+)
+def test_a_verdict_says_the_chance_where_there_is_one(verdict, words):
+    assert words == verdict_words(change(verdict=verdict))
+
+
+def test_a_small_chance_is_no_chance_of_zero():
+    assert verdict_words(change(p=0.002)) == "better (p < 0.01)"
+
+
+def test_a_spread_is_told_in_the_unit_of_its_column():
+    waiting = next(measure for measure in MEASURES if measure.key == "waiting_s")
+
+    assert spread_words(Spread(median=0.286, low=0.1, high=0.696), waiting) == "286 [100, 696]"
+    assert spread_words(None, waiting) == "?"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(0.0, "0.00"), (1234.5, "1234"), (12.34, "12.3"), (0.01234, "0.0123"), (-4.5, "-4.50")],
+)
+def test_a_figure_has_three_digits_and_no_exponent(value, words):
+    assert words == figure(value)
+
+
+def test_states_are_told_in_words_and_add_up():
+    assert trial.states_words({"R": 3, "SI": 2, "PD": 4, "CD": 1}) == (
+        "3 running, 2 suspended, 4 waiting, 1 of 10 ended"
+    )
+    assert trial.states_words({"CD": 2}) == "0 running, 2 of 2 ended"
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now_s = [1000.0]
+    monkeypatch.setattr(trial.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(trial, "TOLD_S", 0.0)
+    return now_s
+
+
+def test_the_time_left_is_that_of_the_runs_that_are_alike(clock, capsys):
+    telling = trial.Telling(apart=1, per_round=3)
+    for done, at_s in ((0, 1000.0), (1, 1002.0), (2, 1012.0), (2, 1016.0), (3, 1022.0)):
+        clock[0] = at_s
+        telling("a run", done, 6, {"R": 1})
+
+    *first, begun, later, second_round = capsys.readouterr().err.splitlines()
+    assert all("left" not in line for line in first)
+    assert "about 32 s left" in begun
+    assert "about 28 s left" in later
+    assert "about 22 s left" in second_round
+
+
+@pytest.mark.parametrize("can_last", [True, False])
+def test_what_to_do_about_a_job_that_does_not_end_is_said_once(clock, capsys, can_last):
+    telling = trial.Telling(1, 3, can_last=can_last)
+    for at_s in (1000.0, 1059.0, 1061.0, 1200.0):
+        clock[0] = at_s
+        telling("round 1 of 6, long alone", 0, 6, {"R": 1})
+
+    said = capsys.readouterr().err
+    assert int(can_last) == said.count("round 1 of 6, long alone takes longer than 60 s")
+    assert int(can_last) == said.count("Ctrl-C ends the trial, and time = ")
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "x", "1001", "1.5", "²"])
+def test_rounds_that_make_no_sense_are_a_wrong_word(text):
+    with pytest.raises(UsageError):
+        trial.parse_rounds(text, 6)
+
+
+def test_rounds_are_as_given_or_the_usual_ones():
+    assert (6, 12) == (trial.parse_rounds(None, 6), trial.parse_rounds("12", 6))
+
+
+@pytest.mark.parametrize("name", ["compare", "stack"])
+def test_a_workload_must_be_named_and_there(name, capsys):
+    assert run([name]) == 2
+    assert run([name, "/nowhere/none.toml"]) == 3
+    assert "no workload file /nowhere/none.toml" in capsys.readouterr().err
+
+
+def test_one_policy_alone_is_nothing_to_compare(tmp_path, capsys):
+    file = tmp_path / "w.toml"
+    file.write_text('[[job]]\nkernel = "compute"\nrounds = 1\n')
+
+    assert run(["compare", str(file), "--policies", "none"]) == 2
+    assert run(["compare", str(file), "--policies", "none,none"]) == 2
+    assert run(["compare", str(file), "--policies", "none,nix"]) == 3
+    assert "no policy 'nix'" in capsys.readouterr().err
+
+
+def test_where_figures_cannot_be_drawn_there_are_bars(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+    assert ["", "a bar"] == trial.draw([PICTURE], Folder(path=tmp_path), ["a bar"])
+    assert "need matplotlib" in capsys.readouterr().err
+
+
+def test_figures_are_drawn_as_svg_and_png_in_place_of_links(tmp_path):
+    victim, place = tmp_path / "victim", tmp_path / "place"
+    victim.write_text("as it was")
+    place.mkdir()
+    (place / "some.svg").symlink_to(victim)
+
+    assert trial.draw([PICTURE], Folder(path=place), ["a bar"]) == []
+    assert {"some.svg", "some.png"} == {path.name for path in place.iterdir()}
+    assert "as it was" == victim.read_text()
+
+
+def test_results_are_kept_beside_the_current_directory_in_place_of_links(tmp_path, monkeypatch):
+    victim = tmp_path / "victim"
+    victim.write_text("as it was")
+    monkeypatch.chdir(tmp_path)
+    folder = trial.find_folder(None, "compare", "w")
+    folder.path.mkdir(parents=True)
+    (folder.path / "results.json").symlink_to(victim)
+    trial.keep(folder, {"kind": "compare"})
+
+    assert "as it was" == victim.read_text()
+    assert {"kind": "compare"} == json.loads((folder.path / "results.json").read_text())
+
+
+MISTAKES = {
+    "socket": ('[topology]\nsockets = ["0", "4095"]\n', "w.toml: [topology] sockets: '4095'"),
+    "width": ("", "w.toml [[job]] 2 (wide): 9999 cpus, a socket "),
+}
+WIDE = '[[job]]\nkernel = "compute"\nrounds = 1\n[[job]]\nname = "wide"\ncommand = ["true"]\n'
+
+
+@pytest.mark.parametrize("verb", ["compare", "stack"])
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_what_does_not_fit_the_machine_is_told_before_anything_is_made(
+    tmp_path, monkeypatch, capsys, verb, mistake
+):
+    monkeypatch.chdir(tmp_path)
+    head, words = MISTAKES[mistake]
+    cpus = "cpus = 9999\n" if mistake == "width" else ""
+    (tmp_path / "w.toml").write_text(head + WIDE + cpus)
+
+    assert run([verb, "w.toml", "--force"]) in (1, 2)
+    said = capsys.readouterr().err
+    assert words in said
+    assert "--cpus" not in said
+    assert 1 == len(said.splitlines())
+    assert ["w.toml"] == os.listdir()
+
+
+def refused(capsys, *words):
+    assert run([*words, "--force"]) == 1
+    [said] = capsys.readouterr().err.splitlines()
+    return said
+
+
+@pytest.mark.parametrize("verb", ["compare", "stack"])
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU has nothing to stack")
+def test_a_folder_of_results_that_is_a_link_is_refused_before_anything_is_run(
+    tmp_path, monkeypatch, capsys, verb
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "w.toml").write_text(WIDE)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / f"iod-{verb}").symlink_to("elsewhere")
+
+    assert f"iod-{verb} is a link" in refused(capsys, verb, "w.toml")
+    assert [] == os.listdir("elsewhere")
+
+
+def test_the_longest_bar_is_the_greatest_value():
+    first, second = bars({"a": 2.0, "bb": 4.0})
+
+    assert (20, 40) == (first.count("█"), second.count("█"))
+    assert bars({}) == []
+    assert "0.00" in bars({"a": 0.0})[0]
+
+
+def test_a_calibration_that_cannot_be_read_is_left_out_and_told(tmp_path):
+    disks = find_disks(tmp_path)
+    file = tmp_path / "calibration.json"
+    file.write_text("no calibration")
+    services, words = find_services(disks, file)
+
+    assert {} == services
+    assert "what was calibrated is left out" in words
+    assert ({}, "") == find_services(disks, None)
+
+
+def test_a_directory_that_cannot_take_the_files_is_refused(tmp_path):
+    with pytest.raises(RequestError, match="is no directory"):
+        find_disks(tmp_path / "none")
+    with pytest.raises(RequestError, match="free, the files of this workload take"):
+        check_room(tmp_path, 1 << 60)

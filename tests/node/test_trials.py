@@ -1,0 +1,361 @@
+"""``iod compare`` and ``iod stack`` with real jobs and real daemons, and what is left: nothing."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from harness import cgroup_is_writable, cgroup_trees
+
+from iodaemon.trial.directory import own_directory, sweep
+from iodaemon.trial.private import MARK, private
+
+pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+PATIENCE_S = 240.0
+"""For what takes seconds on a free machine."""
+PLAINLY = """
+import sys
+from pathlib import Path
+sys.modules["matplotlib"] = None
+from iodaemon.cli import main
+from iodaemon.trial import machine
+machine._DROP = Path("/proc/none")
+sys.exit(main())
+"""
+"""The command without what draws (seconds of every trial), on a machine whose page cache it may not
+drop: as root it would make everything else here read its files again, and wait for what all others
+are writing, before every run."""
+SMALL = """
+[topology]
+oversubscribe = 4
+
+[[job]]
+kernel = "read"
+size = "4 MiB"
+count = 2
+
+[[job]]
+name = "own"
+command = ["sh", "-c", "cat {file} > {scratch}/out{copy}"]
+file = "1 MiB"
+"""
+SIZES = {
+    "120 MB/s": "30 MB/s",
+    "192 MiB": "48 MiB",
+    "128 MiB": "32 MiB",
+    "64 MiB": "16 MiB",
+    "2 MiB": "512 KiB",
+}
+"""Sizes and rates of the example with kernels, and what is tried."""
+AFTER = """
+[[job]]
+name = "counting"
+command = ["sh", "-c", '''n=$(cat n 2>/dev/null || echo 0); echo $((n+1)) > n
+[ $n -lt LIMIT ] || WHAT''']
+"""
+
+
+@contextlib.contextmanager
+def a_place():
+    """A directory of a short name for all: files, daemons, results; nothing may be left of them."""
+    path = Path(tempfile.mkdtemp(prefix="iodt", dir="/tmp"))
+    yield path
+    left = [each.name for each in path.iterdir() if each.name.startswith("iod-trial")]
+    processes = of_trials_below(path)
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(path)
+
+    assert [] == left
+    assert [] == processes
+
+
+@pytest.fixture
+def place():
+    with a_place() as path:
+        yield path
+
+
+LONG = {
+    "policies": ("compare", "w.toml", "--policies", "none,mine.toml", "--rounds", "2", "--json"),
+    "commands": ("compare", "workload-commands.toml", "--rounds", "1", "--output", "res"),
+    "kernels": ("compare", "w.toml", "--policies", "none,dynamic", "--rounds", "1", "--json"),
+    "stack": ("stack", "workload-stack.toml", "--rounds", "1", "--json"),
+}
+WHOLE = {"commands", "stack"}
+
+
+@pytest.fixture(scope="module")
+def trials():
+    """The long ones, each in its place: what they prove is no matter of time, so all at once."""
+    with contextlib.ExitStack() as stack:
+        places = {name: stack.enter_context(a_place()) for name in LONG}
+        write(places["policies"], SMALL)
+        write(places["policies"], (ROOT / "policies/dynamic.toml").read_text(), "mine.toml")
+        write(places["kernels"], a_fourth((EXAMPLES / "workload-mixed.toml").read_text()))
+        for name, file in (("commands", LONG["commands"][1]), ("stack", LONG["stack"][1])):
+            write(places[name], (EXAMPLES / file).read_text(), file)
+        begun = {
+            name: start(places[name], *words, "--force", is_whole=name in WHOLE)
+            for name, words in LONG.items()
+        }
+        try:
+            yield {name: (places[name], process) for name, process in begun.items()}
+        finally:
+            for process in begun.values():
+                process.terminate()
+                process.wait(PATIENCE_S)
+
+
+def a_fourth(text):
+    """The example with kernels with a fourth of what it moves, under a fourth of its cap."""
+    for size, quarter in SIZES.items():
+        assert f'"{size}"' in text
+        text = text.replace(f'"{size}"', f'"{quarter}"')
+    return text
+
+
+def of_trials_below(path):
+    """Every living process that a daemon of a trial started, whose trial was of this directory."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
+            is_marked = any(word.startswith(f"{MARK}=".encode()) for word in words)
+            if is_marked and f"TMPDIR={path}".encode() in words:
+                found.append(int(name))
+    return found
+
+
+def start(place, *words, is_whole=False):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(place)}
+    program = ["-m", "iodaemon.cli"] if is_whole else ["-c", PLAINLY]
+    return subprocess.Popen(
+        [sys.executable, *program, *words],
+        cwd=place,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(place, *words, **how):
+    return finish(start(place, *words, **how))
+
+
+def finish(process):
+    try:
+        out, err = process.communicate(timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        pytest.fail(f"not within {PATIENCE_S:g} s: {out} {err}")
+    return process.returncode, out, err
+
+
+def write(place, text, name="w.toml"):
+    (place / name).write_text(text)
+    return name
+
+
+def doing_after(limit, what):
+    """A workload whose job, after so many runs in which it does nothing, does this."""
+    return AFTER.replace("LIMIT", str(limit)).replace("WHAT", what)
+
+
+def until(holds, what):
+    until_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < until_s, what
+        time.sleep(0.05)
+
+
+# -- compare ---------------------------------------------------------------------------------------
+
+
+def test_policies_by_name_and_by_file_are_compared_by_real_jobs(trials):
+    place, process = trials["policies"]
+    code, out, err = finish(process)
+
+    assert code == 0, err
+    document = json.loads(out)
+    assert document == json.loads((place / "iod-compare/w/results.json").read_text())
+    runs = [(each["policy"], each["round"]) for each in document["runs"]]
+    assert [("none", 1), ("mine", 1), ("mine", 2), ("none", 2)] == runs
+    assert {"read", "own"} == set(document["alone_s"])
+    assert [2, 2] == [len(each) for each in document["alone_times_s"].values()]
+    assert [3] * 4 == [len(each["jobs"]) for each in document["runs"]]
+    assert all(0.0 < each["slowdown"] for each in document["runs"])
+    assert {"too few rounds", "same", "unknown"} >= {e["verdict"] for e in document["changes"]}
+    assert not (place / "n").exists()
+
+
+def test_the_example_with_commands_is_compared_and_told_as_a_table(trials):
+    place, process = trials["commands"]
+    code, out, err = finish(process)
+
+    assert code == 0, err
+    for words in (
+        "workload workload-commands: 4 jobs (2 pack, 1 copy, 1 stream)",
+        "throughput, jobs/min",
+        "too few rounds to tell",
+        "against none:",
+        "storage: ",
+    ):
+        assert words in out
+    assert (place / "res/results.json").exists()
+    assert (place / "res/comparison.svg").exists()
+
+
+def test_a_command_that_fails_is_told_with_what_it_said(place):
+    text = '[[job]]\nname = "bad"\ncommand = ["sh", "-c", "echo first; echo last >&2; exit 3"]\n'
+    code, _, err = run(place, "compare", write(place, text), "--force")
+
+    assert code == 1
+    assert ["| first", "| last"] == [
+        line.removeprefix("iod: ") for line in err.splitlines() if line.startswith("iod: | ")
+    ]
+    assert "bad alone: job bad.0 is FAILED: exit code 3; it said last: 'last'" in err
+    assert not (place / "iod-compare").exists()
+
+
+def test_a_command_that_fails_later_ends_the_trial_and_complete_rounds_are_told(place):
+    file = write(place, doing_after(5, "exit 5"))
+    code, out, err = run(place, "compare", file, "--force", "--policies", "none,dynamic")
+
+    assert code == 1
+    assert "rounds: 1 of 6 asked" in out
+    assert "round 2 of 6, none: job counting.0 is FAILED: exit code 5" in err
+    assert [1, 1] == [
+        len(json.loads((place / "iod-compare/w/results.json").read_text())[key])
+        for key in ("partial", "alone_s")
+    ]
+
+
+def test_an_interrupted_comparison_tells_the_rounds_that_are_complete(place):
+    file = write(place, doing_after(3, "sleep 300"))
+    process = start(place, "compare", file, "--force", "--policies", "none,dynamic")
+    until(lambda: (place / "n").exists() and (place / "n").read_text() == "4\n", "the fourth run")
+    process.send_signal(signal.SIGINT)
+    code, out, err = finish(process)
+
+    assert code == 130, err
+    assert "rounds: 1 of 6 asked" in out
+    assert "ended early: 1 of 6 rounds are complete" in err
+
+
+def test_what_a_killed_one_left_is_removed_by_the_next(place):
+    file = write(place, doing_after(0, "sleep 300"))
+    process = start(place, "compare", file, "--force")
+    until((place / "n").exists, "the job")
+    process.kill()
+    process.communicate()
+    assert of_trials_below(place)
+    [state] = place.glob("iod-trial.*/daemon/state")
+    before = cgroup_trees(state)
+    sweep(place)
+
+    assert cgroup_is_writable() == bool(before)
+    assert [] == of_trials_below(place)
+    assert [] == cgroup_trees(state)
+
+
+def test_a_busy_machine_is_refused_and_said(place):
+    burn = [sys.executable, "-c", "while True: pass"]
+    burners = [subprocess.Popen(burn) for _ in os.sched_getaffinity(0)]
+    try:
+        code, _, err = run(place, "compare", write(place, SMALL))
+    finally:
+        for each in burners:
+            each.kill()
+            each.wait()
+
+    assert code == 1
+    assert "the machine is busy: " in err
+    assert "--force" in err
+    assert ["w.toml"] == os.listdir(place)
+
+
+def test_the_example_with_kernels_is_compared_under_a_cap_of_its_own(trials):
+    _, process = trials["kernels"]
+    code, out, err = finish(process)
+
+    assert code == 0, err
+    document = json.loads(out)
+    assert {"reader": 3, "writer": 2, "lookups": 2, "solver": 2} == document["counts"]
+    assert all(each["moved_bytes"] > 2e8 for each in document["runs"])
+
+
+# -- stack -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU has nothing to stack")
+def test_the_example_is_stacked_on_the_sockets_there_are_or_on_parts_of_the_one(trials):
+    place, process = trials["stack"]
+    code, out, err = finish(process)
+
+    assert code == 0, err
+    document = json.loads(out)
+    layout, steps = document["layout"], document["summary"]
+    assert [1, 2] == layout["steps"][:2]
+    assert len(layout["sockets"]) == layout["steps"][-1]
+    assert {"explicit", "implicit", "light"} == {each["kind"] for each in steps}
+    assert 3 * len(layout["steps"]) == len(steps)
+    assert all(
+        each["jobs"] == sum(layout["slots"][: each["sockets"]]) and each["runtime_s"] > 0.0
+        for each in steps
+    )
+    assert [1.0] * 3 == [each["normalized"] for each in steps if each["sockets"] == 1]
+    assert (place / "iod-stack/workload-stack/figure-1.svg").exists()
+
+
+# -- private daemons -------------------------------------------------------------------------------
+
+
+def test_a_private_daemon_takes_its_jobs_with_it(place):
+    with own_directory(place) as base:
+        with private(base, {"policy": "none"}) as daemon:
+            daemon.client.submit([{"command": ["sleep", "300"], "cwd": "/"}], daemon.environment)
+        assert not any(
+            f"{MARK}={base.name}".encode()
+            in Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
+            for name in filter(str.isdigit, os.listdir("/proc"))
+            if is_readable(name)
+        )
+
+
+def test_suspensions_are_steps_in_the_lives_of_jobs_and_not_words(place):
+    settings = {"policy": "dynamic", "regulation": {"io_bound": "1 kB/s", "timeslice": 0.2}}
+    name = "decision=suspend"
+    writing = ["sh", "-c", 'while [ ! -e over ]; do dd if=/dev/zero of="x$$" bs=1M count=4; done']
+    with own_directory(place) as base, private(base, settings) as daemon:
+        jobs = [{"command": ["true"], "cwd": str(place), "name": name} for _ in range(3)]
+        daemon.client.wait(daemon.client.submit(jobs, daemon.environment))
+
+        assert daemon.suspensions() == 0
+        jobs = [{"command": writing, "cwd": str(place), "name": name} for _ in range(2)]
+        first, _ = daemon.client.submit(jobs, daemon.environment)
+        until(lambda: daemon.suspensions() > 1, "two suspensions")
+        before = daemon.suspensions()
+        (place / "over").touch()
+        daemon.client.suspend(first)
+        assert before <= daemon.suspensions()
+
+
+def is_readable(name):
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{name}/environ").read_bytes()
+        return True
+    return False

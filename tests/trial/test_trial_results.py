@@ -1,0 +1,210 @@
+"""What is told and kept of a trial, from made-up runs."""
+
+import json
+
+import msgspec
+import pytest
+
+from iodaemon.cli.compare import outcome_lines
+from iodaemon.cli.stack import stacked_lines
+from iodaemon.errors import RequestError
+from iodaemon.simulator.draw import check
+from iodaemon.trial.comparing import Outcome
+from iodaemon.trial.document import comparison_document, stack_document
+from iodaemon.trial.latency import Look, Uncontended
+from iodaemon.trial.picture import (
+    comparison_bars,
+    comparison_figures,
+    stack_bars,
+    stack_figures,
+)
+from iodaemon.trial.run import Raw, short_notes
+from iodaemon.trial.stacking import Layout, Stacked, StepRun
+from iodaemon.trial.summary import JobTime, Run, job_measures
+
+MACHINE = {
+    "kernel": "6.1",
+    "cpus": 2,
+    "cpu_model": "some",
+    "memory_bytes": 1 << 30,
+    "storage": "ext4 on disk sda",
+    "filesystem": "ext4",
+    "devices": ["sda"],
+    "is_rotational": [True],
+}
+
+
+def run(policy, number, run_s, **values):
+    jobs = tuple(JobTime(name=f"a.{n}", kind="a", run_s=run_s + n) for n in range(2))
+    measures = job_measures(jobs, {"a": 1.0}, run_s + 1.0)
+    return Run(
+        policy=policy, round=number, suspensions=0, moved_bytes=10, jobs=jobs, **measures, **values
+    )
+
+
+def outcome(**values):
+    runs = tuple(
+        run(policy, number, run_s + number / 100.0, waiting_s=run_s / 100.0, serving_s=0.01)
+        for number in range(1, 7)
+        for policy, run_s in (("none", 4.0), ("default", 2.0))
+    )
+    made = Outcome(
+        workload="w",
+        path="/w.toml",
+        policies=("none", "default"),
+        rounds_asked=6,
+        rounds=6,
+        counts={"a": 2},
+        alone_s={"a": 1.0},
+        alone_times_s={"a": (0.9, 1.0, 1.2)},
+        runs=runs,
+        partial=(),
+        slices=tuple(() for _ in runs),
+        alone=Uncontended(seen_s={("sda", 12): 0.1}),
+        machine=MACHINE,
+        sockets=((0,), (1,)),
+        slots=2,
+        notes=("a note",),
+        began_s=0.0,
+    )
+    return msgspec.structs.replace(made, **values)
+
+
+def stacked(**values):
+    runs = tuple(
+        StepRun(
+            kind=kind,
+            sockets=sockets,
+            round=1,
+            jobs=sockets,
+            runtime_s=sockets * each_s,
+            runtimes_s=(each_s,),
+            **values,
+        )
+        for kind, each_s in (("a", 1.0), ("b", 2.0))
+        for sockets in (1, 2)
+    )
+    layout = Layout(sockets=("0", "1"), slots=(1, 1), steps=(1, 2), is_divided=True)
+    return Stacked(
+        workload="w",
+        path="/w.toml",
+        layout=layout,
+        rounds_asked=3,
+        rounds=1,
+        alone_s={"a": 1.0},
+        alone_times_s={"a": (0.9, 1.0, 1.2)},
+        runs=runs,
+        machine=MACHINE,
+        notes=(),
+        began_s=0.0,
+    )
+
+
+def test_a_comparison_tells_medians_changes_and_what_it_was_made_on():
+    text = "\n".join(outcome_lines(outcome()))
+
+    assert "workload w: 2 jobs (2 a), 2 slots on 2 sockets" in text
+    assert "makespan                       default" in text
+    assert "better (p 0.03)" in text
+    assert "ext4 on disk sda, rotational" in text
+    assert "a note" in text
+    assert "alone: a 1.00 s [0.90, 1.20]" in text
+
+
+def test_rounds_that_are_missing_are_told():
+    text = "\n".join(
+        outcome_lines(outcome(rounds=0, runs=(), slices=(), alone_s={}, alone_times_s={}))
+    )
+
+    assert "rounds: 0 of 6 asked" in text
+    assert "nothing to compare" in text
+    assert "alone: not known" in text
+
+
+def test_a_comparison_is_kept_as_json_with_what_ended_it():
+    document = json.loads(
+        json.dumps(comparison_document(outcome(failure=RequestError("it broke"))))
+    )
+
+    assert ("compare", 1, "it broke") == (
+        document["kind"],
+        document["version"],
+        document["failure"],
+    )
+    assert {"none", "default"} == set(document["summary"])
+    assert 8 == len(document["changes"])
+    assert 12 == len(document["runs"])
+    assert {"a": [0.9, 1.0, 1.2]} == document["alone_times_s"]
+    assert not comparison_document(outcome(runs=(), slices=()))["changes"]
+
+
+def test_the_figures_of_a_comparison_can_be_drawn():
+    figures = comparison_figures(outcome())
+    for figure in figures:
+        check(figure)
+
+    assert ["comparison", "run-times"] == [figure.name for figure in figures]
+    assert () == comparison_figures(outcome(runs=(), slices=()))
+    assert any("█" in line for line in comparison_bars(outcome()))
+
+
+def bars_by_label(made):
+    [figure] = [each for each in comparison_figures(made) if each.name == "comparison"]
+    names = {each.label: tuple(" ".join(x.split()) for x in each.x) for each in figure.series}
+    return names, figure.x_label
+
+
+def test_what_is_not_more_than_noise_has_another_colour_in_the_picture():
+    found, x_label = bars_by_label(outcome())
+
+    assert {"default", "default: within the noise"} == set(found)
+    assert "makespan (less)" in found["default"]
+    assert ("serving (less)",) == found["default: within the noise"]
+    assert x_label == ""
+
+
+def test_a_picture_of_too_few_rounds_says_so_where_it_has_no_legend():
+    runs = tuple(each for each in outcome().runs if each.round < 3)
+    runs = tuple(msgspec.structs.replace(each, serving_s=each.makespan_s) for each in runs)
+    found, x_label = bars_by_label(outcome(runs=runs, slices=tuple(() for _ in runs)))
+
+    assert ["default: too few rounds to tell"] == list(found)
+    assert x_label == "default: too few rounds to tell"
+
+
+def looked(times):
+    look = Look(at_s=0.0, devices={}, used_ratio=None)
+    return Raw(jobs=(), looks=(look,) * times, suspensions=0)
+
+
+def test_runs_that_were_hardly_looked_at_are_told():
+    assert () == short_notes([looked(4), looked(9)])
+    [note] = short_notes([looked(2), looked(3), looked(4)])
+    assert note.startswith("2 of 3 runs took less than 1 s: ")
+
+
+def test_a_stack_tells_each_step_and_that_sockets_were_divided():
+    text = "\n".join(stacked_lines(stacked(waiting_s=0.5, serving_s=0.01)))
+
+    assert "2 sockets (parts of the machine's, divided for this), CPUs 0 | 1" in text
+    assert "rounds: 1 of 3 asked" in text
+    assert "2.00 [2.00, 2.00]" in text
+
+
+def test_the_figures_of_a_stack_are_those_of_the_paper_where_there_is_something_to_draw():
+    known = stacked(waiting_s=0.5, serving_s=0.01, contended_ratio=0.2, used_ratio=0.1)
+    figures = stack_figures(known)
+    for figure in figures:
+        check(figure)
+
+    assert [f"figure-{number}" for number in (1, 5, 6, 7, 8)] == [f.name for f in figures]
+    assert ["figure-1"] == [figure.name for figure in stack_figures(stacked())]
+    assert 5 == len(stack_bars(known))
+
+
+def test_a_stack_is_kept_as_json():
+    document = json.loads(json.dumps(stack_document(stacked())))
+
+    assert "stack" == document["kind"]
+    assert [1.0, 2.0, 1.0, 2.0] == [step["normalized"] for step in document["summary"]]
+    assert pytest.approx(4.0) == document["summary"][-1]["runtime_s"]

@@ -1,0 +1,250 @@
+"""Workload files: what they say, and what is refused."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iodaemon.errors import ConfigError, NotFound, RequestError
+from iodaemon.kernels import builtin as kernel
+from iodaemon.trial.fit import check_fit
+from iodaemon.trial.stacking import lay_out
+from iodaemon.trial.workload import Places, job_spec, load_workload, needed_bytes
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("workload-*.toml"))
+PLACES = Places(data=Path("/d"), scratch=Path("/s"))
+
+
+def load(tmp_path, text, directory=None):
+    file = tmp_path / "some.toml"
+    file.write_text(text)
+    return load_workload(file, directory)
+
+
+def refused(tmp_path, text):
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])
+def test_an_example_is_a_workload_and_says_what_it_is(path):
+    workload = load_workload(path)
+
+    assert workload.jobs
+    assert path.read_text().startswith("# ")
+
+
+def test_there_are_examples_to_try():
+    assert len(EXAMPLES) >= 2
+
+
+def test_a_job_is_submitted_with_what_the_file_says(tmp_path):
+    workload = load(
+        tmp_path,
+        '[[job]]\ncommand = ["./run", "{scratch}/a{copy}", "{file}", "{other}"]\ncpus = 2\n'
+        'mem = "1 GiB"\ntime = "5m"\nio_rate = "2 MB/s"\nio_share = 0.5\nno_suspend = true\n'
+        'file = "1 MiB"\ncwd = "sub"\n',
+    )
+    spec = job_spec(workload.jobs[0], 3, workload, PLACES)
+
+    assert spec == {
+        "command": ["./run", "/s/a3", "/d/run.3", "{other}"],
+        "name": "run.3",
+        "cwd": str(tmp_path / "sub"),
+        "cpus": 2,
+        "no_suspend": True,
+        "memory_bytes": 1 << 30,
+        "walltime_s": 300.0,
+        "io_rate_bytes_per_s": 2e6,
+        "io_share": 0.5,
+    }
+
+
+def test_a_kernel_is_a_program_on_a_file_of_the_copys_own(tmp_path):
+    workload = load(tmp_path, '[[job]]\nkernel = "read"\nsize = "8 MiB"\nrate = "1 MB/s"\n')
+    [job] = workload.jobs
+    words = job_spec(job, 1, workload, PLACES)["command"]
+
+    assert [sys.executable, "-P", "-m", "iodaemon.kernels.builtin", "read"] == words[:5]
+    assert words[5] == "/d/read.1"
+    assert ["--rate", "1000000.0"] == words[words.index("--rate") :][:2]
+    assert "--cached" not in words
+
+
+def test_the_paced_reader_is_that_of_the_calibration(tmp_path):
+    workload = load(tmp_path, '[[job]]\nkernel = "paced"\nsize = "8 MiB"\nrate = "1 MB/s"\n')
+    words = job_spec(workload.jobs[0], 0, workload, PLACES)["command"]
+
+    assert [sys.executable, "-P", "-m", "iodaemon.kernels.paced", "/d/paced.0"] == words[:5]
+    assert ["--rate", "1000000.0", "--bytes", "8388608", "--block", "131072"] == words[5:]
+
+
+@pytest.mark.parametrize(
+    "keys", ['kernel = "random"', 'kernel = "paced"\nrate = "1 GB/s"'], ids=["kernel", "paced"]
+)
+def test_what_lies_beside_the_workload_file_is_not_run_by_its_kernels(tmp_path, keys):
+    workload = load(tmp_path, f'[[job]]\n{keys}\nsize = "128 KiB"\n')
+    for name in ("random", "argparse", "mmap", "json", "subprocess"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('this is another file')\n")
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / f"{workload.jobs[0].name}.0").write_bytes(bytes(128 << 10))
+    places = Places(data=data, scratch=tmp_path, is_direct=False)
+    spec = job_spec(workload.jobs[0], 0, workload, places)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        spec["command"], cwd=spec["cwd"], env=environment, capture_output=True, check=False
+    )
+
+    assert (0, b"") == (ended.returncode, ended.stderr)
+
+
+def test_where_files_cannot_be_read_directly_kernels_go_through_the_page_cache(tmp_path):
+    workload = load(tmp_path, '[[job]]\nkernel = "read"\nsize = "8 MiB"\n')
+    places = Places(data=Path("/d"), scratch=Path("/s"), is_direct=False)
+
+    assert "--cached" in job_spec(workload.jobs[0], 0, workload, places)["command"]
+
+
+def test_the_room_is_that_of_all_copies(tmp_path):
+    workload = load(
+        tmp_path,
+        '[[job]]\nkernel = "read"\nsize = "8 MiB"\n[[job]]\nkernel = "write"\nsize = "1 GiB"\n'
+        '[[job]]\nkernel = "compute"\nrounds = 3\n',
+    )
+
+    assert 2 * (8 << 20) + (256 << 20) + 4096 == needed_bytes(workload.jobs, [2, 1, 1])
+
+
+def test_jobs_without_names_are_told_apart(tmp_path):
+    text = '[[job]]\nkernel = "compute"\nrounds = 3\n'
+
+    assert ["compute", "compute-2"] == [job.name for job in load(tmp_path, text * 2).jobs]
+
+
+def test_a_directory_in_the_file_is_beside_it_and_one_that_is_given_goes_before(tmp_path):
+    text = 'directory = "disk"\n[[job]]\nkernel = "compute"\nrounds = 3\n'
+
+    assert tmp_path / "disk" == load(tmp_path, text).directory
+    assert Path("/var") == load(tmp_path, text, "/var").directory
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "no job in it"),
+        ("[[job]]\n", "write either command or kernel"),
+        ('[[job]]\nkernel = "compute"\ncommand = ["x"]', "write either command or kernel"),
+        ('[[job]]\nkernel = "compute"', "rounds is missing"),
+        ('[[job]]\nkernel = "reed"', "did you mean 'read'"),
+        ('[[job]]\nkernel = "read"', "size is 0; write a multiple of 1048576"),
+        ('[[job]]\nkernel = "read"\nsize = "1 MB"', "write a multiple of 1048576"),
+        ('[[job]]\nkernel = "read"\nsize = "1 MiB"\nblock = 1000', "a multiple of 4 KiB"),
+        ('[[job]]\nkernel = "fork"\nsize = "4 MiB"\nblock = 4096', "none for fork"),
+        ('[[job]]\nkernel = "fork"\nsize = "4 MiB"\nrate = 4096', "none for fork"),
+        ('[[job]]\nkernel = "paced"\nsize = "1 MiB"', "rate is missing"),
+        (
+            '[[job]]\nkernel = "paced"\nsize = "2 MiB"\nrate = 1\nfile = "1 MiB"',
+            "file is below size",
+        ),
+        (
+            '[[job]]\nkernel = "paced"\nsize = "2 MiB"\nrate = 1\ncached = true',
+            "cached is not for paced",
+        ),
+        ('[[job]]\nkernel = "paced"\nsize = "2 MiB"\nrate = 1\nhold = 1', "hold is not for paced"),
+        ('[[job]]\ncommand = ["x"]\nhold = 1', "hold is for kernels"),
+        ('[[job]]\nkernel = "read"\nsize = "1 MiB"\nfile = 7', "file is 7; write 1048576 or more"),
+        ('[[job]]\ncommand = ["x"]\nsize = "1 MiB"', "size is for kernels"),
+        ('[[job]]\ncommand = ["x"]\nfile = 0', "write a size above 0"),
+        ('[[job]]\ncommand = ["x"]\ncount = 0', "count"),
+        ('[[job]]\ncommand = ["x"]\nname = "a/b"', "up to 40 letters"),
+        ('[[job]]\ncommand = ["x"]\nname = "a"\n' * 2, "a second 'a'"),
+        ('[[job]]\ncommand = ["x"]\ncpu = 2', "did you mean 'cpus'"),
+        ('[[job]]\ncommand = ["x"]\n[topology]\nsockets = ["0", "0"]', "CPU 0 is in"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line_with_file_and_key(tmp_path, text, words):
+    said = refused(tmp_path, text)
+
+    assert words in said
+    assert "some.toml" in said
+    assert "\n" not in said
+
+
+def test_a_file_that_is_not_there_is_not_found(tmp_path):
+    with pytest.raises(NotFound, match=r"no workload file .*none\.toml"):
+        load_workload(tmp_path / "none.toml")
+
+
+# -- kernels ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "data"
+    path.write_bytes(bytes(range(256)) * (4 << 12))
+    return str(path)
+
+
+def cached(name, *words):
+    kernel.MOVERS[name](*words, cached=True)
+
+
+@pytest.mark.parametrize("name", ["read", "mmap", "random"])
+def test_a_reading_kernel_reads_a_small_file(data, name):
+    cached(name, data, 2 << 20, 4096)
+    cached(name, data, 6 << 20, 1 << 20)
+
+
+def test_a_writing_kernel_writes_what_it_is_told_over_a_short_file(tmp_path):
+    path = tmp_path / "out"
+    cached("write", str(path), 300 * 4096, 4096)
+
+    assert kernel.WRAP_BLOCKS * 4096 == path.stat().st_size
+
+
+def test_a_computing_kernel_leaves_its_last_checkpoint(tmp_path):
+    path = tmp_path / "out"
+    kernel.compute(str(path), 1, 8192)
+
+    assert path.stat().st_size == 8192
+
+
+def test_memory_that_is_held_is_in_use():
+    before = resident_bytes()
+    held = kernel.hold(32 << 20)
+    during = resident_bytes()
+    held.close()
+
+    assert during - before > 30 << 20
+
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_what_holds_more_memory_than_is_free_is_refused(tmp_path):
+    text = '[[job]]\nkernel = "compute"\nrounds = 1\nhold = "{}"\n'
+    check_fit(load(tmp_path, text.format("1 MiB")))
+    with pytest.raises(RequestError, match="jobs that run together hold 900 TiB"):
+        check_fit(load(tmp_path, text.format("900 TiB")))
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU has nothing to stack")
+def test_the_same_is_refused_before_it_is_stacked(tmp_path):
+    text = '[[job]]\nkernel = "compute"\nrounds = 1\nhold = "{}"\n'
+    with pytest.raises(RequestError, match="jobs that run together hold"):
+        lay_out(load(tmp_path, text.format("900 TiB")))
+
+
+@given(st.integers(0, 10_000), st.sampled_from([1, 7, 512, 4096]))
+def test_steps_are_whole_blocks_in_order(total, block):
+    found = list(kernel.steps(total, block, None))
+
+    assert [n * block for n in range(total // block)] == found
