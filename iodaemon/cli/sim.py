@@ -173,7 +173,7 @@ def report_experiments(results: ResultsFrom = None, to: ReportTo = None) -> int:
     """Make the table of all experiments, in Markdown.
 
     It is made from what is kept. Results of other seeds or parameters than the experiment's
-    are left out, and named.
+    are left out, and named. Where --output has a figures.md beside it, that is its end.
     """
     from iodaemon import __version__
     from iodaemon.simulator.conduct import RESULTS_FOLDER, kept_chapter
@@ -186,11 +186,15 @@ def report_experiments(results: ResultsFrom = None, to: ReportTo = None) -> int:
         if reasons:
             output.say(f"{file.experiment.name} is left out: {'; '.join(reasons)}")
         chapters.append(chapter)
-    text = markdown(chapters, head=head(__version__, time.strftime("%Y-%m-%d")))
-    if to is None or to == "-":
+    target = None if to is None or to == "-" else Path(to)
+    by_hand = target and target.with_name("figures.md")
+    tail = by_hand.read_text(encoding="utf-8") if by_hand and by_hand.is_file() else ""
+    today = time.strftime("%Y-%m-%d")
+    text = markdown(chapters, head=head(__version__, today, by_hand=tail), tail=tail)
+    if target is None:
         sys.stdout.write(text)
     else:
-        Path(to).write_text(text, encoding="utf-8")
+        target.write_text(text, encoding="utf-8")
         output.say(f"wrote {to}")
     return 0
 

@@ -101,7 +101,7 @@ def draw(figure: Figure, folder: Path) -> tuple[Path, Path]:
     except ImportError as error:
         raise RequestError(
             "figures need matplotlib, all else is there: pip install 'iodaemon[sim]', then "
-            "'iod sim plot'"
+            "'iod sim plot NAME'"
         ) from error
     paths = folder / f"{figure.name}.svg", folder / f"{figure.name}.png"
     with matplotlib.rc_context():

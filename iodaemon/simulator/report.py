@@ -168,12 +168,18 @@ class Chapter(msgspec.Struct, frozen=True, kw_only=True):
     summary: tuple[Row, ...] = ()
 
 
-def head(version: str, date: str) -> str:
-    """What stands above the table of all experiments."""
-    return (
+def head(version: str, date: str, *, by_hand: str = "") -> str:
+    """What stands above the table of all experiments.
+
+    Args:
+        version: of iodaemon.
+        date: today's.
+        by_hand: Markdown that will end the report, with a heading first.
+    """
+    text = (
         "# Experiments: published, and ours\n\n"
         f"Made on {date} with iodaemon {version} by `make experiments` (`iod sim run --all`, then "
-        "`iod sim report`); not edited by hand.\n\n"
+        "`iod sim report`).\n\n"
         "`pass`: ours is within the band, ends included. **`miss`**: it is not, and stays here as "
         "it is. `report`: there is\nno band, the value is told. True is 1, false is 0. Published "
         "values are as printed. The same seeds give the same values.\n\n"
@@ -181,14 +187,19 @@ def head(version: str, date: str) -> str:
         "it was written after a\nfirst result of our own and is for regression: a pass says that "
         "nothing moved, not that the paper is met."
     )
+    if not by_hand:
+        return text
+    title = by_hand.splitlines()[0].lstrip("# ")
+    return f"{text}\n\nThe end is by hand: [{title}](#{title.lower().replace(' ', '-')})."
 
 
-def markdown(chapters: Sequence[Chapter], *, head: str) -> str:
+def markdown(chapters: Sequence[Chapter], *, head: str, tail: str = "") -> str:
     """All experiments in one table, then how each was run and what was chosen where silent.
 
     Args:
         chapters: in the order of the table.
         head: lines before the table.
+        tail: lines after the last chapter.
     """
     lines = [head.rstrip()]
     table = [line for chapter in chapters for line in _table_lines(chapter)]
@@ -196,6 +207,8 @@ def markdown(chapters: Sequence[Chapter], *, head: str) -> str:
         lines += ["", _line(COLUMNS), _line(["---"] * len(COLUMNS)), *table]
     for chapter in chapters:
         lines += ["", *_chapter_lines(chapter)]
+    if tail:
+        lines += ["", tail.rstrip()]
     return "\n".join(lines) + "\n"
 
 

@@ -332,7 +332,19 @@ def test_the_report_is_written_where_it_is_wanted(iod, place):
     result = iod("sim", "report", "--output", "README.md")
 
     assert ("", True) == (result.out, result.err.endswith("iod: wrote README.md\n"))
-    assert (place / "README.md").read_text().startswith("# Experiments: published, and ours\n")
+    text = (place / "README.md").read_text()
+    assert text.startswith("# Experiments: published, and ours\n")
+    assert "The end is by hand" not in text
+
+
+def test_what_is_written_by_hand_beside_it_ends_the_report_and_is_named_at_its_head(iod, place):
+    (place / "figures.md").write_text("## All figures\n\n| Fig. 1 | left out |\n")
+
+    iod("sim", "report", "--output", "README.md")
+
+    text = (place / "README.md").read_text()
+    assert "\n\nThe end is by hand: [All figures](#all-figures).\n\n" in text
+    assert text.endswith("\n\n## All figures\n\n| Fig. 1 | left out |\n")
 
 
 # -- check -----------------------------------------------------------------------------------------
