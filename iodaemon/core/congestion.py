@@ -41,6 +41,9 @@ RISE_PER_S: Final = 0.01 / 60.0
 """Learned minima rise and maxima fall by 1 % a minute: what was once best is forgotten."""
 SMOOTHING: Final = 0.5
 """Weight of the newest slice in the smoothed wait."""
+MOST_KEPT: Final = 4.0
+"""In the smoothed wait no slice counts for more than so many times ``high_wait``: how much higher
+it was says nothing of how soon it is over."""
 _FASTEST: Final = (10e-6, 10e9)
 """Seconds and bytes/s that no lone request beats. A few hits of a drive's cache in one slice can
 round to no time at all in a file that counts milliseconds."""
@@ -117,7 +120,7 @@ def look(
     return Sense(
         alone_s=alone_s,
         knee=_learn_knee(sense.knee, wait, load.queue_length, interval_s),
-        wait=_smooth(sense.wait, wait),
+        wait=_smooth(sense.wait, min(wait, MOST_KEPT * high_wait)),
         last_wait=wait,
         queue_length=load.queue_length,
         high_slices=sense.high_slices + 1 if is_high else 0,

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from iodaemon.core.bandwidth import DeviceLoad
 from iodaemon.core.congestion import Sense, look, not_congested_after_all
 from iodaemon.core.service import LoneTimes, ServiceTimes
+from iodaemon.policy.budget import CALM_WAIT
 
 
 def seen(sense, *, queue, requests_per_s=1000.0, size=131072):
@@ -48,6 +49,22 @@ def test_an_outlier_is_forgotten_by_one_percent_a_minute_only_down_to_what_is_po
     sense = seen(Sense(), queue=0.0)
 
     assert min(sense.alone_s.values()) >= 10e-6
+
+
+@pytest.mark.parametrize("queue", [20.0, 200.0, 20_000.0])
+def test_a_wait_that_is_over_is_soon_forgotten_however_high_it_was(queue):
+    sense = seen(Sense(), queue=1.0)
+    for _ in range(5):
+        sense = seen(sense, queue=queue)
+    assert sense.wait > 2.0 * 3.0
+
+    waits = []
+    for _ in range(4):
+        sense = seen(sense, queue=1.0)
+        waits.append(sense.wait)
+
+    assert waits == sorted(waits, reverse=True)
+    assert waits[0] > CALM_WAIT > waits[-1]
 
 
 # -- a device that was measured --------------------------------------------------------------------
