@@ -24,7 +24,7 @@ from iodaemon.core.decision import Quantity
 from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.platform import Device
 from iodaemon.core.view import View
-from iodaemon.policy.crowd import LESS, is_crowd, is_wasted
+from iodaemon.policy.crowd import Crowding, is_crowd
 
 CAP: Final = "io_bound"
 """The name of the operator's cap among the devices' names."""
@@ -67,10 +67,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         resumed_s: when a job last came back here.
         retry_s: how long resumes wait after one that proved too much; 0: none did lately.
         not_before_s: no resume before.
-        wasted_slices: slices in a row in which the device did clearly less for many requests than
-            it does one at a time.
-        crowd_bytes_per_s: what the device moved when some of a crowd were suspended, the most of
-            all times since somebody is held; 0: no crowd is.
+        crowding: what is remembered of crowds there.
     """
 
     sense: Sense = Sense()
@@ -81,8 +78,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     resumed_s: float = NEVER_S
     retry_s: float = 0.0
     not_before_s: float = NEVER_S
-    wasted_slices: int = 0
-    crowd_bytes_per_s: float = 0.0
+    crowding: Crowding = Crowding()
 
 
 class Marks(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +107,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         is_calm: jobs may come back now.
         is_idle: next to nothing happens there, or none of the jobs that ran there is left.
         is_wronged: it was never congested; all may come back.
-        is_short: clearly less is moved than before some of a crowd were held: too many are.
+        returning: so many of a crowd may come back at once, because clearly less is moved than
+            before some were held, and the wait is low; 0: not for that.
         minds_crowds: many small jobs may be taken off for what they do together.
         parts: each running job's part of the load; jobs elsewhere, or unknown, are not in it.
     """
@@ -128,7 +125,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     is_calm: bool
     is_idle: bool
     is_wronged: bool
-    is_short: bool = False
+    returning: int = 0
     minds_crowds: bool = True
     parts: Mapping[JobId, float]
 
@@ -176,9 +173,9 @@ def device_budget(
     if is_high:
         sense = msgspec.structs.replace(sense, knee=target)
     running = [job for job in view.running if is_concerned(view, job, device.id)]
-    held = any(is_concerned(view, job, device.id) for job in view.suspended)
-    crowd_bytes_per_s = place.crowd_bytes_per_s if held else 0.0
-    wasted_slices = place.wasted_slices + 1 if is_wasted(sense) else 0
+    is_held = any(is_concerned(view, job, device.id) for job in view.suspended)
+    is_calm = sense.wait < CALM_WAIT and view.now_s >= place.not_before_s
+    crowding = place.crowding.after(sense, load.total_bytes_per_s, is_held=is_held, is_calm=is_calm)
     budget = Budget(
         name=device.id,
         quantity="wait",
@@ -189,11 +186,11 @@ def device_budget(
         fits=sense.knee,
         is_exceeded=is_high and not _is_writeback(view, device, load, marks.writeback_s),
         is_extreme=_is_extreme(sense, marks.high_wait),
-        is_calm=sense.wait < CALM_WAIT and view.now_s >= place.not_before_s,
+        is_calm=is_calm,
         is_idle=load.queue_length < IDLE_QUEUE or not running,
         is_wronged=wronged,
-        is_short=load.total_bytes_per_s < LESS * crowd_bytes_per_s,
-        minds_crowds=crowd_bytes_per_s > 0.0 or wasted_slices >= marks.crowd_slices,
+        returning=crowding.returning,
+        minds_crowds=crowding.minds(marks.crowd_slices),
         parts=_split(view, running, load),
     )
     place = msgspec.structs.replace(
@@ -202,8 +199,7 @@ def device_budget(
         action=None,
         is_reducing=is_high,
         absent_slices=0,
-        wasted_slices=wasted_slices,
-        crowd_bytes_per_s=crowd_bytes_per_s,
+        crowding=crowding,
     )
     return place, budget
 
@@ -218,7 +214,11 @@ def without_counters(place: Place) -> Place:
     if absent_slices >= GONE_SLICES:
         return Place(absent_slices=absent_slices)
     return msgspec.structs.replace(
-        place, action=None, is_reducing=False, absent_slices=absent_slices, wasted_slices=0
+        place,
+        action=None,
+        is_reducing=False,
+        absent_slices=absent_slices,
+        crowding=msgspec.structs.replace(place.crowding, wasted_slices=0, short_slices=0),
     )
 
 
@@ -308,8 +308,9 @@ def after_suspension(
             queue_length=load.queue_length,
         )
         if budget.minds_crowds and is_crowd(budget.parts, budget.load):
-            most = max(place.crowd_bytes_per_s, load.total_bytes_per_s)
-            place = msgspec.structs.replace(place, crowd_bytes_per_s=most)
+            most = max(place.crowding.most_bytes_per_s, load.total_bytes_per_s)
+            crowding = msgspec.structs.replace(place.crowding, most_bytes_per_s=most)
+            place = msgspec.structs.replace(place, crowding=crowding)
     if view.now_s - place.resumed_s > 2.0 * dwell_s:
         return msgspec.structs.replace(place, action=action, retry_s=0.0)
     patience_s = min(max(2.0 * place.retry_s, retry_s), MOST_RETRY_FACTOR * retry_s)

@@ -124,7 +124,7 @@ def choose_resumes(
             continue
         names = [name for name in budgets if is_concerned(view, job, name)]
         parts = {name: loads.get(job.id, {}).get(name, 0.0) for name in names}
-        if all(_fits(budgets[n], after[n], parts[n], any_yet=bool(resumes)) for n in names):
+        if all(_fits(budgets[n], after[n], parts[n], yet=len(resumes)) for n in names):
             resumes[job.id] = _why_resumed([budgets[name] for name in names])
             for name in names:
                 after[name] += parts[name]
@@ -276,10 +276,10 @@ def _heavy(budget: Budget) -> frozenset[JobId]:
     return frozenset(jobs) if budget.load > 0.0 else frozenset()
 
 
-def _fits(budget: Budget, load: float, part: float, *, any_yet: bool) -> bool:
+def _fits(budget: Budget, load: float, part: float, *, yet: int) -> bool:
     if budget.is_wronged:
         return True
-    if not any_yet and (budget.is_idle or (budget.is_short and budget.is_calm)):
+    if (budget.is_idle and not yet) or yet < budget.returning:
         return True
     return budget.is_calm and load + part <= budget.fits * ROUNDING
 

@@ -1,5 +1,7 @@
 """Many small jobs that fill a storage only together: rule ``bounded`` in virtual time."""
 
+from collections import Counter
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -26,12 +28,13 @@ from iodaemon.backend.simulated import (
     SimulatedDisk,
     default_platform,
 )
+from iodaemon.core.congestion import Sense
 from iodaemon.core.job import JobSpec, JobState
 from iodaemon.core.measure import makespan_s
 from iodaemon.core.platform import Device, DeviceId
 from iodaemon.core.rule import Rules
 from iodaemon.policy.admission import fcfs
-from iodaemon.policy.crowd import CROWD_SHARE, LIGHT_SHARE, heavy_from, is_crowd
+from iodaemon.policy.crowd import CROWD_SHARE, LIGHT_SHARE, Crowding, heavy_from, is_crowd
 from iodaemon.policy.placement import least_io
 from iodaemon.policy.regulation import bounded, none
 from iodaemon.simulator.run import simulate
@@ -102,6 +105,31 @@ def test_of_jobs_that_mostly_compute_as_many_come_back_as_keep_the_disk_busy():
     assert suspensions(regulated)
     assert makespan_s(regulated.jobs) < 1.1 * makespan_s(alone.jobs)
     assert mean_end_s(regulated) < 0.8 * mean_end_s(alone)
+
+
+def test_those_who_read_and_then_compute_come_back_ever_more_at_a_time():
+    """One at a time would take as many seconds as there are jobs."""
+    jobs = [Profile(steps=(Read(12 * MB), Compute(16.0))) for _ in range(64)]
+
+    result = run_at_once(bounded.Rule(), jobs)
+
+    back = Counter(t.at_s for t in result.transitions if t.before is JobState.SUSPENDED_IO)
+    assert {1, 2, 4} <= set(back.values())
+    assert len(back) < 0.7 * sum(back.values())
+
+
+@given(st.integers(1, 15))
+def test_twice_as_many_come_back_from_slice_to_slice_until_enough_is_moved(slices):
+    crowding = Crowding(most_bytes_per_s=100e6)
+    counts = []
+    for _ in range(slices):
+        crowding = crowding.after(Sense(), 10e6, is_held=True, is_calm=True)
+        counts.append(crowding.returning)
+
+    assert counts == [2**at for at in range(slices)]
+    assert crowding.after(Sense(), 90e6, is_held=True, is_calm=True).returning == 0
+    assert crowding.after(Sense(), 10e6, is_held=True, is_calm=False).returning == 0
+    assert crowding.after(Sense(), 10e6, is_held=False, is_calm=True).returning == 0
 
 
 def test_a_burst_of_a_crowd_passes_by_itself():

@@ -20,13 +20,13 @@ Once a timeslice, for every device, and for the operator's cap ``io_bound`` wher
    not congested but is slow and parallel. What was learned is corrected and all come back.
 5. A device busy with the writeback of writers suspended less than ``writeback`` ago is given
    time; nobody else is suspended for it.
-6. Resume by prediction: a suspended job comes back when the wait is low and the load with the
-   job's own part, as it was when the job last ran, is within the knee (or below the lower mark,
+6. Resume by prediction: a suspended job comes back when the wait is low and the load with the job's
+   own part, as it was when the job last ran, is within the knee (or below the lower mark,
    ``low_share`` of the cap). Where next to nothing moves, or none of the jobs there runs any more,
-   one comes back in any case; so it does where some of a crowd were taken off, the device moves
-   clearly less than before, and the wait is low. After a resume that proved too much the next one
-   waits ``retry``, doubling up to 16 times that. When a job ends within a slice, what it used is
-   given on at once.
+   one comes back in any case. Where some of a crowd were taken off, the device moves clearly less
+   than before, and the wait is low, one comes back too, then two, four and so on. After a resume
+   that proved too much the next one waits ``retry``, doubling up to 16 times that. When a job ends
+   within a slice, what it used is given on at once.
 7. A device without counters in one slice is not known, and who is held for it waits; after two
    it is gone, and they come back.
 8. Turns: where jobs wait and nothing else was done, the job that has run longest, for ``turn`` at
