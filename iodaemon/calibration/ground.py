@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -20,13 +18,12 @@ from iodaemon.backend.linux.devices import (
     unaccounted_devices,
 )
 from iodaemon.backend.linux.identity import find_identity
+from iodaemon.backend.linux.leftover import find_left, new_name
 from iodaemon.calibration.beside import check_counted
 from iodaemon.core.platform import Device
 from iodaemon.errors import NotFound, NotPermitted, RequestError
 
-PREFIX: Final = ".iodaemon-calibrate."
-_NAME: Final = re.compile(rf"{re.escape(PREFIX)}(\d+)\.[0-9a-f]+")
-"""With the process that made it: what a killed one left is found by the next."""
+PREFIX: Final = ".iodaemon-calibrate"
 _NETWORK: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "afs", "lustre", "gfs2", "virtiofs"}
 )
@@ -174,7 +171,7 @@ def _make_file(directory: str) -> int:
     except OSError as error:
         if error.errno not in _NO_TMPFILE:
             raise
-    path = f"{directory}/{PREFIX}{os.getpid()}.{secrets.token_hex(4)}"
+    path = f"{directory}/{new_name(PREFIX)}"
     descriptor = os.open(path, access | os.O_CREAT | os.O_EXCL, 0o600)
     os.unlink(path)
     return descriptor
@@ -182,11 +179,7 @@ def _make_file(directory: str) -> int:
 
 def sweep(directory: str) -> None:
     """Remove what one that was killed has left here; another user's is left to that user."""
-    for name in os.listdir(directory):
-        match = _NAME.fullmatch(name)
-        if match is None or os.path.exists(f"/proc/{match[1]}"):
-            continue
-        path = Path(directory) / name
+    for path in find_left(directory, PREFIX):
         with contextlib.suppress(FileNotFoundError):  # somebody else sweeps as well
             if path.lstat().st_uid == os.geteuid():
                 path.unlink()

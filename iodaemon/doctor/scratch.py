@@ -5,9 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
-import secrets
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -15,12 +12,16 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
+from iodaemon.backend.linux.leftover import (
+    find_left,
+    make_directory,
+    new_name,
+    open_directory,
+    remove_directory,
+)
 from iodaemon.ending import on_ending
 
-PREFIX: Final = "iodaemon-doctor."
-_NAME: Final = re.compile(rf"{re.escape(PREFIX)}(\d+)\.[0-9a-f]+")
-"""With the process that made it: what a killed one left is found by the next."""
-
+PREFIX: Final = "iodaemon-doctor"
 _GONE_WITHIN_S: Final = 1.0
 _LOOK_S: Final = 0.002
 
@@ -74,19 +75,12 @@ def scratch_directory(near: str) -> Iterator[str]:
         OSError: it cannot be made.
     """
     base = existing_directory(near)
-    _sweep(base)
-    path = os.path.join(base, _new_name())
+    _sweep_directories(base)
+    directory = make_directory(os.path.join(base, new_name(PREFIX)))
     try:
-        os.mkdir(path, 0o700)
-        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            if os.fstat(directory).st_uid != os.geteuid():
-                raise PermissionError(errno.EPERM, "somebody else's directory is there now", path)
-            yield f"/proc/{os.getpid()}/fd/{directory}"
-        finally:
-            os.close(directory)
+        yield f"/proc/{os.getpid()}/fd/{directory}"
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        _remove_and_close(directory)
 
 
 @contextmanager
@@ -96,8 +90,8 @@ def scratch_cgroup(home: str) -> Iterator[str]:
     Raises:
         OSError: it cannot be made.
     """
-    _sweep(home)
-    path = os.path.join(home, _new_name())
+    _sweep_cgroups(home)
+    path = os.path.join(home, new_name(PREFIX))
     try:
         os.mkdir(path)
         os.mkdir(os.path.join(path, "jobs"))
@@ -136,24 +130,23 @@ def _write(path: str, text: str) -> None:
         file.write(text)
 
 
-def _new_name() -> str:
-    return f"{PREFIX}{os.getpid()}.{secrets.token_hex(4)}"
-
-
-def _sweep(base: str) -> None:
+def _sweep_directories(base: str) -> None:
     """Remove what one that was killed has left here; another user's is left to that user."""
-    for name in os.listdir(base):
-        match = _NAME.fullmatch(name)
-        if match is None or os.path.exists(f"/proc/{match[1]}"):
-            continue
+    for path in find_left(base, PREFIX):
+        with contextlib.suppress(OSError):  # another user's, or somebody else sweeps as well
+            _remove_and_close(open_directory(path))
+
+
+def _remove_and_close(directory: int) -> None:
+    try:
+        remove_directory(directory)
+    finally:
+        os.close(directory)
+
+
+def _sweep_cgroups(home: str) -> None:
+    """Likewise in a cgroup, where there are no links."""
+    for path in find_left(home, PREFIX):
         with contextlib.suppress(FileNotFoundError):  # somebody else sweeps as well
-            _remove_if_own(os.path.join(base, name))
-
-
-def _remove_if_own(path: str) -> None:
-    if os.lstat(path).st_uid != os.geteuid():
-        return
-    if os.path.exists(os.path.join(path, "cgroup.procs")):
-        remove_cgroup(path)
-    else:
-        shutil.rmtree(path, ignore_errors=True)
+            if path.lstat().st_uid == os.geteuid():
+                remove_cgroup(str(path))

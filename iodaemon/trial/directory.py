@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import functools
-import hashlib
 import os
-import re
-import secrets
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from iodaemon.backend.linux.leftover import (
+    Maker,
+    find_left,
+    find_maker,
+    make_directory,
+    new_name,
+    open_directory,
+    remove_directory,
+)
 from iodaemon.backend.linux.protocol import KEEPER_FILE, read_json
 from iodaemon.trial.private import HOME, STATE, kill_marked
 
 PREFIX: Final = "iod-trial"
-_NAME: Final = re.compile(rf"{re.escape(PREFIX)}\.(\d+)\.([0-9a-f]+)\.[0-9a-f]+")
-"""With the process that made it, and where that number is its own: what a killed one left is found
-by the next, and a trial of another machine or container below the same directory is let be."""
 _ELSEWHERE: Final = "elsewhere"
 """The file with the path of a directory that goes with the one that it is in."""
 _BELONGS: Final = "belongs"
@@ -48,10 +48,10 @@ def own_directory(
         OSError: it cannot be made.
     """
     sweep(parent, is_trusted=not is_held)
-    path = parent.absolute() / f"{PREFIX}.{os.getpid()}.{_here()}.{secrets.token_hex(4)}"
+    path = parent.absolute() / new_name(PREFIX)
     if goes_with is not None:
         (goes_with / _ELSEWHERE).write_bytes(os.fsencode(path))
-    descriptor = _make(path)
+    descriptor = make_directory(path)
     try:
         held = Path(f"/proc/{os.getpid()}/fd/{descriptor}")
         if goes_with is not None:
@@ -70,61 +70,14 @@ def sweep(parent: Path, *, is_trusted: bool = True) -> None:
         is_trusted: nobody else may change names there. Where others can, any directory of this
             user's may bear such a name, and only what a trial made has its mark in it.
     """
-    for path in sorted(parent.glob(f"{PREFIX}.*")):
-        match = _NAME.fullmatch(path.name)
-        if match is None or match[2] != _here() or os.path.exists(f"/proc/{match[1]}"):
-            continue
+    for path in find_left(parent, PREFIX):
         with contextlib.suppress(OSError):  # somebody else's, or swept by another one just now
-            descriptor = _open_own(path)
-            if not is_trusted and not _is_marked(descriptor, match):
+            descriptor = open_directory(path)
+            if not is_trusted and not _is_marked(descriptor, _maker(path.name)):
                 os.close(descriptor)
                 continue
             kill_marked(path.name, patience_s=0.0)
             _remove(path.name, descriptor)
-
-
-@functools.cache
-def _here() -> str:
-    """Where numbers of processes mean what they mean to this one: machine and PID namespace."""
-    machine = b""
-    with contextlib.suppress(OSError):
-        machine = Path("/etc/machine-id").read_bytes()
-    namespace = os.stat("/proc/self/ns/pid").st_ino
-    words = b"%s %s %d" % (machine.strip(), os.uname().nodename.encode(), namespace)
-    return hashlib.sha256(words).hexdigest()[:4]
-
-
-def _make(path: Path) -> int:
-    """A new directory, open.
-
-    Raises:
-        OSError: it cannot be made, or another one is at its name already.
-    """
-    os.mkdir(path, 0o700)
-    try:
-        descriptor = _open_own(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.rmdir(path)
-        raise
-    if os.listdir(descriptor):  # nobody's to be emptied
-        os.close(descriptor)
-        raise PermissionError(errno.EPERM, "another directory is there now", str(path))
-    return descriptor
-
-
-def _open_own(path: Path) -> int:
-    """The directory itself, if it is one of this user's.
-
-    Raises:
-        OSError: it is not.
-    """
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(path, flags)
-    if os.fstat(descriptor).st_uid != os.geteuid():
-        os.close(descriptor)
-        raise PermissionError(errno.EPERM, "it belongs to somebody else", str(path))
-    return descriptor
 
 
 def _remove(name: str, descriptor: int) -> None:
@@ -140,7 +93,7 @@ def _remove(name: str, descriptor: int) -> None:
         record = read_json(str(state_dir / KEEPER_FILE)) if state_dir.is_dir() else None
         if record is not None and record.get("base"):
             _remove_cgroups(Path(record["base"]))
-        _empty(descriptor)
+        remove_directory(descriptor)
     finally:
         os.close(descriptor)
 
@@ -148,22 +101,26 @@ def _remove(name: str, descriptor: int) -> None:
 def _remove_other(name: str, descriptor: int) -> None:
     """What this one says goes with it, where that says so too; or is empty, as it was made."""
     path = Path(os.fsdecode(_read(_ELSEWHERE, descriptor)))
-    match, own = _NAME.fullmatch(path.name), _NAME.fullmatch(name)
-    if match is None or own is None or match.groups() != own.groups():
+    maker = _maker(path.name)
+    if maker is None or maker != _maker(name):
         return
     with contextlib.suppress(OSError):  # it is gone, or was never made
-        other = _open_own(path)
+        other = open_directory(path)
         try:
             if not os.listdir(other) or _read(_BELONGS, other) == name.encode():
-                _empty(other)
+                remove_directory(other)
         finally:
             os.close(other)
 
 
-def _is_marked(directory: int, name: re.Match[str]) -> bool:
+def _is_marked(directory: int, maker: Maker | None) -> bool:
     """Whether it says that it goes with another one of the same trial."""
-    other = _NAME.fullmatch(os.fsdecode(_read(_BELONGS, directory)))
-    return other is not None and other.groups() == name.groups()
+    other = _maker(os.fsdecode(_read(_BELONGS, directory)))
+    return other is not None and other == maker
+
+
+def _maker(name: str) -> Maker | None:
+    return find_maker(name, PREFIX)
 
 
 def _read(name: str, directory: int) -> bytes:
@@ -177,17 +134,6 @@ def _read(name: str, directory: int) -> bytes:
         return os.read(file, _LONGEST_BYTES)
     finally:
         os.close(file)
-
-
-def _empty(descriptor: int) -> None:
-    """Remove all that is in the directory, and itself under the name that it has now."""
-    for name in os.listdir(descriptor):
-        with contextlib.suppress(OSError):
-            os.unlink(name, dir_fd=descriptor)
-            continue
-        shutil.rmtree(name, ignore_errors=True, dir_fd=descriptor)
-    with contextlib.suppress(OSError):
-        os.rmdir(os.readlink(f"/proc/self/fd/{descriptor}"))
 
 
 def _remove_cgroups(tree: Path) -> None:

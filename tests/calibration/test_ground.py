@@ -5,6 +5,7 @@ import os
 import subprocess
 
 import pytest
+from leaving import name_of
 from mounting import make_file_system, mount, mount_image, small_disk
 
 from iodaemon.backend.linux.devices import PathDevice
@@ -173,16 +174,15 @@ def test_the_test_file_never_has_a_name(tmp_path):
 
 
 def test_what_a_killed_one_left_is_removed_and_what_a_living_one_has_is_not(tmp_path):
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    left, lives = f"{PREFIX}{dead.pid}.ab12", f"{PREFIX}{os.getpid()}.ab12"
-    for name in (left, lives, f"{PREFIX}x", "mine"):
+    left, lives = name_of(PREFIX), name_of(PREFIX, pid=os.getpid())
+    kept = [lives, name_of(PREFIX, is_elsewhere=True), f"{PREFIX}.x", "mine"]
+    for name in (left, *kept):
         (tmp_path / name).touch()
 
     with ground.test_file(str(tmp_path)):
         pass
 
-    assert sorted(os.listdir(tmp_path)) == sorted([lives, f"{PREFIX}x", "mine"])
+    assert sorted(os.listdir(tmp_path)) == sorted(kept)
 
 
 def test_a_disk_is_known_by_its_own_word_before_the_kernels(tmp_path):

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from harness import CGROUPS, MARK, marked, until
+from leaving import name_of
 
 from iodaemon.backend.linux.devices import PathDevice
 from iodaemon.backend.linux.freezer import CgroupFreezer
@@ -59,12 +60,12 @@ def verdicts(findings):
 
 def scratches(*directories):
     """What an examination left in these directories."""
-    return [path for each in directories for path in Path(each).glob(f"{PREFIX}*")]
+    return [path for each in directories for path in Path(each).glob(f"{PREFIX}.*")]
 
 
 def cgroup_scratches(*pids):
     """Likewise in all cgroups, by these processes: others may be examining the machine."""
-    begin = tuple(f"{PREFIX}{pid}." for pid in pids or [os.getpid()])
+    begin = tuple(f"{PREFIX}.{pid}." for pid in pids or [os.getpid()])
     return [name for _, names, _ in os.walk(CGROUPS) for name in names if name.startswith(begin)]
 
 
@@ -300,16 +301,19 @@ def test_the_nearest_directory_that_exists_is_found(tmp_path):
 
 
 def test_what_is_no_scratch_of_ours_or_belongs_to_the_living_stays(tmp_path):
-    dead = subprocess.Popen(["/bin/true"])
-    dead.wait()
-    names = [f"{PREFIX}{dead.pid}.0a", f"{PREFIX}1.0a", f"{PREFIX}x", "other"]
-    for name in names:
+    kept = [
+        name_of(PREFIX, pid=1),
+        name_of(PREFIX, is_elsewhere=True),  # another container's, whose process is not seen here
+        f"{PREFIX}.x",
+        "other",
+    ]
+    for name in (name_of(PREFIX), *kept):
         (tmp_path / name).mkdir()
 
     with scratch_directory(str(tmp_path)):
         pass
 
-    assert sorted(names[1:]) == sorted(path.name for path in tmp_path.iterdir())
+    assert sorted(kept) == sorted(path.name for path in tmp_path.iterdir())
 
 
 # -- as a verb -------------------------------------------------------------------------------------

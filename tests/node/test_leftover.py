@@ -1,0 +1,95 @@
+"""What a killed process left is found by its name, and only that."""
+
+import os
+
+import pytest
+from leaving import name_of
+
+from iodaemon.backend.linux.leftover import (
+    find_left,
+    find_maker,
+    make_directory,
+    new_name,
+    open_directory,
+    remove_directory,
+)
+
+PREFIX = "some-place"
+SOMEBODY = 65534
+
+
+def test_a_name_says_whose_it_is_and_no_two_are_one():
+    first, second = new_name(PREFIX), new_name(PREFIX)
+
+    assert first != second
+    assert find_maker(first, PREFIX) == find_maker(second, PREFIX)
+    assert str(os.getpid()) == find_maker(first, PREFIX).pid
+
+
+@pytest.mark.parametrize(
+    "name", ["", PREFIX, f"{PREFIX}.1", f"{PREFIX}.1.ab", f"{PREFIX}.x.ab.cd", f"other.{PREFIX}"]
+)
+def test_other_names_are_nobodys(name):
+    assert find_maker(name, PREFIX) is None
+    assert find_maker(f"{new_name(PREFIX)}.bak", PREFIX) is None
+    assert find_maker(new_name(PREFIX), "some") is None
+
+
+def test_what_a_dead_one_of_this_machine_left_is_found_and_nothing_else(tmp_path):
+    dead = sorted(name_of(PREFIX) for _ in range(2))
+    others = [
+        name_of(PREFIX, is_elsewhere=True),  # of another container in the same directory
+        name_of(PREFIX, pid=os.getpid()),
+        name_of("another-place"),
+        f"{PREFIX}.x",
+    ]
+    for name in (*dead, *others):
+        (tmp_path / name).touch()
+
+    assert [tmp_path / name for name in dead] == find_left(tmp_path, PREFIX)
+
+
+def test_a_hidden_one_is_found_and_where_there_is_nothing_nothing(tmp_path):
+    name = name_of(".hidden")
+    (tmp_path / name).touch()
+
+    assert [tmp_path / name] == find_left(str(tmp_path), ".hidden")
+    assert [] == find_left(tmp_path / "missing", ".hidden")
+
+
+def test_a_directory_is_made_once_and_for_its_user_alone(tmp_path):
+    descriptor = make_directory(tmp_path / "a")
+    mode = os.fstat(descriptor).st_mode & 0o777
+    os.close(descriptor)
+
+    assert 0o700 == mode
+    with pytest.raises(FileExistsError):
+        make_directory(tmp_path / "a")
+
+
+def test_no_link_is_entered_and_nothing_of_somebody_else(tmp_path):
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "link").symlink_to("victim")
+    with pytest.raises(OSError, match="link"):
+        open_directory(tmp_path / "link")
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "victim", SOMEBODY, SOMEBODY)
+        with pytest.raises(PermissionError, match="belongs to somebody else"):
+            open_directory(tmp_path / "victim")
+
+
+def test_a_directory_goes_by_whatever_name_it_has_now_and_links_in_it_lead_nowhere(tmp_path):
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "file").touch()
+    descriptor = make_directory(tmp_path / "a")
+    (tmp_path / "a/below/deep").mkdir(parents=True)
+    (tmp_path / "a/below/link").symlink_to(victim)
+    (tmp_path / "a/link").symlink_to(victim)
+    (tmp_path / "a").rename(tmp_path / "moved")
+    (tmp_path / "a").symlink_to(victim)
+    remove_directory(descriptor)
+    os.close(descriptor)
+
+    assert ["a", "victim"] == sorted(os.listdir(tmp_path))
+    assert ["file"] == os.listdir(victim)
