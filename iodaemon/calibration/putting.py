@@ -9,16 +9,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from iodaemon.backend.linux.whole_file import whole_file
 from iodaemon.errors import ConfigError, RequestError
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OLD: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_DIRECTORY: Final = frozenset({errno.ELOOP, errno.ENOTDIR})
 
@@ -95,19 +94,11 @@ def _give_to_owner_of(parent: Path, folder: Path) -> None:
 
 
 def _put(directory: int, name: str, text: bytes) -> None:
-    temporary = f".{name}.{secrets.token_hex(8)}"
-    descriptor = os.open(temporary, _NEW, 0o600, dir_fd=directory)
-    try:
-        with open(descriptor, "wb") as out:
-            out.write(text)
-            out.flush()
-            if os.geteuid() == 0:
-                owner = os.fstat(directory)
-                os.fchown(descriptor, owner.st_uid, owner.st_gid)
-            os.fchmod(descriptor, 0o644)
-            os.fsync(descriptor)
-        os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=directory)
-        raise
+    with whole_file(directory, name, 0o600) as out:
+        out.write(text)
+        out.flush()
+        if os.geteuid() == 0:
+            owner = os.fstat(directory)
+            os.fchown(out.fileno(), owner.st_uid, owner.st_gid)
+        os.fchmod(out.fileno(), 0o644)
+        os.fsync(out.fileno())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,12 +11,14 @@ from typing import Final
 
 import msgspec
 
+from iodaemon.backend.linux.whole_file import whole_file
 from iodaemon.errors import RequestError
 from iodaemon.trial.trust import name_of
 
 _REMEDY: Final = "name another with --output"
+_READABLE: Final = 0o666
+"""As other files that one makes, by one's umask."""
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Folder(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +62,8 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
         descriptor = self._open()
         try:
             for name, content in files.items():
-                _write(descriptor, name, content)
+                with whole_file(descriptor, name, _READABLE) as file:
+                    file.write(content)
         finally:
             os.close(descriptor)
 
@@ -112,16 +114,3 @@ def _refuse(part: Path, status: os.stat_result) -> None:
         raise RequestError(f"{part} is no directory: {_REMEDY}")
     if status.st_uid != os.geteuid():
         raise RequestError(f"{part} belongs to {name_of(status.st_uid)}, not to you: {_REMEDY}")
-
-
-def _write(directory: int, name: str, content: bytes) -> None:
-    new = f".{name}.{secrets.token_hex(4)}"
-    descriptor = os.open(new, _NEW, 0o666, dir_fd=directory)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        os.rename(new, name, src_dir_fd=directory, dst_dir_fd=directory)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(new, dir_fd=directory)
-        raise
