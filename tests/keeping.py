@@ -11,11 +11,17 @@ import pytest
 from harness import Server, cgroup_trees, end, marked, until
 
 from iodaemon.backend.linux import protocol
-from iodaemon.backend.linux.keeper_command import keeper_command
+from iodaemon.backend.linux.keeper_command import KeeperSpec, keeper_command
 
 NOBODY = pwd.getpwnam("nobody")
 DAEMON = pwd.getpwnam("daemon")
 """Stands for the service's own user, which is not installed here."""
+
+
+def keeper_words(state, path, grace_s, means, *identity):
+    """The words that begin a keeper of this directory."""
+    keeper = KeeperSpec(state=state, socket=path, grace_s=grace_s, means=means)
+    return keeper_command(keeper, *identity)
 
 
 class Line:
@@ -73,7 +79,7 @@ class Keeper(Server):
             path.mkdir(mode=0o700, exist_ok=True)
         self.path = self.runtime / "keeper.sock"
         means = "signals" if self.means == "signals" else "auto"
-        command = keeper_command(self.state, self.path, grace_s, means)
+        command = keeper_words(self.state, self.path, grace_s, means)
         with open(self.state / "keeper.log", "ab") as log:
             self.process = subprocess.Popen(command, stderr=log, env=self.environment, cwd="/")
         self.log.touch()
@@ -149,7 +155,7 @@ class ServiceKeeper(Keeper):
         self.path = self.runtime / "keeper.sock"
         identity = (DAEMON.pw_uid, DAEMON.pw_gid, self.min_uid)
         means = "signals" if self.means == "signals" else "auto"
-        command = keeper_command(self.state, self.path, grace_s, means, *identity)
+        command = keeper_words(self.state, self.path, grace_s, means, *identity)
         self.log.touch()
         with open(self.state / "keeper.log", "ab") as log:
             self.process = subprocess.Popen(

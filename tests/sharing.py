@@ -8,10 +8,8 @@ import subprocess
 
 from calling import call_as
 from harness import Server, end, until
-from keeping import DAEMON, NOBODY
+from keeping import DAEMON, NOBODY, keeper_words
 from tiering import Tiered
-
-from iodaemon.backend.linux.keeper_command import keeper_command
 
 GAMES = pwd.getpwnam("games")
 """The second user."""
@@ -114,7 +112,7 @@ class Shared(Tiered):
     def _start_keeper(self):
         identity = (DAEMON.pw_uid, DAEMON.pw_gid, LEAST_UID)
         path = self.runtime / "keeper.sock"
-        command = keeper_command(self.state, path, 60, "signals", *identity)
+        command = keeper_words(self.state, path, 60, "signals", *identity)
         with open(self.state / "keeper.log", "ab") as log:
             self.keeper = subprocess.Popen(command, stderr=log, env=self.environment, cwd="/")
         until(path.exists, "a keeper that listens")

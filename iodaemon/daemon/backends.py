@@ -81,6 +81,7 @@ class LinuxDoor:
         launch_of: Callable[[Start, int], Mapping[str, Any]],
     ) -> None:
         from iodaemon.backend.linux.node import LinuxNode
+        from iodaemon.daemon.keeping import keeper_spec
 
         open_files = _raise_open_files()
         self._state = config.keeper_state
@@ -90,11 +91,7 @@ class LinuxDoor:
             timeline=timeline,
             post=post,
             launch_of=lambda start: launch_of(start, open_files),
-            state=self._state,
-            keeper_socket=config.keeper_socket,
-            grace_s=config.orphan_grace_s,
-            means=config.suspend_by,
-            starts_keeper=not config.is_system,
+            keeper=keeper_spec(config),
         )
         self.backend.scratch.ends_over = config.scratch_over == "end"
 

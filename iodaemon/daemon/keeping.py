@@ -1,4 +1,4 @@
-"""The keeper as a service of the system: begun with what the configuration says, and done without.
+"""The keeper as it is configured; as a service of the system, begun, and done without.
 
 The configuration is read here, by a process with all libraries; the keeper that takes its place
 has the standard library alone.
@@ -12,13 +12,24 @@ from typing import Final, NoReturn
 
 from iodaemon.backend.linux.directory import JobDirectories
 from iodaemon.backend.linux.grip import Grip
-from iodaemon.backend.linux.keeper_command import keeper_command
+from iodaemon.backend.linux.keeper_command import KeeperSpec, keeper_command
 from iodaemon.backend.linux.means import freezer_of
 from iodaemon.config import Config
 from iodaemon.errors import ConfigError
 
 SERVICE_USER: Final = "iodaemon"
 """Whom the keeper obeys (systemd/sysusers.conf)."""
+
+
+def keeper_spec(config: Config) -> KeeperSpec:
+    """The keeper that is configured."""
+    return KeeperSpec(
+        state=config.keeper_state,
+        socket=config.keeper_socket,
+        grace_s=config.orphan_grace_s,
+        means=config.suspend_by,
+        is_service=config.is_system,
+    )
 
 
 def become_keeper(config: Config) -> NoReturn:
@@ -35,13 +46,8 @@ def become_keeper(config: Config) -> NoReturn:
         ) from error
     if os.geteuid() != 0:
         raise ConfigError("the keeper of the system's service runs as root; systemd starts it")
-    command = keeper_command(
-        config.keeper_state,
-        config.keeper_socket,
-        config.orphan_grace_s,
-        config.suspend_by,
-        *(daemon.pw_uid, daemon.pw_gid, config.min_uid),
-    )
+    identity = (daemon.pw_uid, daemon.pw_gid, config.min_uid)
+    command = keeper_command(keeper_spec(config), *identity)
     os.execv(command[0], command)  # noqa: S606 - no shell is wanted
 
 
@@ -51,7 +57,7 @@ def thaw_all(config: Config) -> int:
     Raises:
         ConfigError: it may not look at them.
     """
-    directories = JobDirectories(str(config.keeper_state / "jobs"))
+    directories = JobDirectories(keeper_spec(config).jobs)
     try:
         keys = directories.unfinished()
     except FileNotFoundError:

@@ -6,6 +6,7 @@ import pytest
 from bench import drive
 from builders import counters, platform, sampled
 
+from iodaemon.backend.linux.keeper_command import KeeperSpec
 from iodaemon.backend.linux.node import LinuxNode
 from iodaemon.core.sample import Sample
 from iodaemon.daemon.pace import SLOW_READINGS, Pace
@@ -125,10 +126,9 @@ def test_instants_that_come_during_a_reading_are_skipped_and_not_queued_up(tmp_p
             timeline=VirtualTimeline(),
             post=events.append,
             launch_of=lambda _: {},
-            state=tmp_path,
-            keeper_socket=tmp_path / "keeper.sock",
-            grace_s=60.0,
-            means="signals",
+            keeper=KeeperSpec(
+                state=tmp_path, socket=tmp_path / "keeper.sock", grace_s=60.0, means="signals"
+            ),
         )
         real, node.reader = node.reader, StuckReader()
         for _ in range(5):

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from builders import platform
 
+from iodaemon.backend.linux.keeper_command import KeeperSpec
 from iodaemon.backend.linux.node import LinuxNode
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Kill, Start, Stop
@@ -40,9 +41,7 @@ def with_node(tmp_path, play):
             timeline=WallTimeline(asyncio.get_running_loop()),
             post=posted.append,
             launch_of=lambda _: {},
-            state=tmp_path,
-            keeper_socket=tmp_path / "keeper.sock",
-            grace_s=1.0,
+            keeper=KeeperSpec(state=tmp_path, socket=tmp_path / "keeper.sock", grace_s=1.0),
         )
         node.link = SlowLink()
         await play(node)

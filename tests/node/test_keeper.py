@@ -7,10 +7,9 @@ import subprocess
 
 import pytest
 from harness import end, until
-from keeping import keeper
+from keeping import keeper, keeper_words
 
 from iodaemon.backend.linux import protocol
-from iodaemon.backend.linux.keeper_command import keeper_command
 from iodaemon.backend.linux.process import find_state
 
 __all__ = ["keeper"]
@@ -130,7 +129,7 @@ def test_jobs_run_on_when_nobody_is_connected_for_the_grace_time(keeper):
 
 def test_a_second_keeper_of_one_state_directory_ends_by_itself(keeper):
     keeper.begin()
-    command = keeper_command(keeper.state, keeper.runtime / "other.sock", 60, "signals")
+    command = keeper_words(keeper.state, keeper.runtime / "other.sock", 60, "signals")
     second = subprocess.run(command, env=keeper.environment, capture_output=True, timeout=20)
 
     assert second.returncode == 0

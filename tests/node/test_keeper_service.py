@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 from harness import end, until
-from keeping import DAEMON, NOBODY
+from keeping import DAEMON, NOBODY, keeper_words
 
-from iodaemon.backend.linux.keeper_command import keeper_command
 from iodaemon.backend.linux.process import find_state
 from iodaemon.cli import main
 
@@ -190,7 +189,7 @@ def test_a_directory_that_is_not_roots_is_refused(keeper):
     keeper.begin()
     end(keeper.process.pid)
     os.chown(keeper.state, NOBODY.pw_uid, NOBODY.pw_gid)
-    command = keeper_command(keeper.state, keeper.runtime / "k", 1, "signals", 1, 1, 1000)
+    command = keeper_words(keeper.state, keeper.runtime / "k", 1, "signals", 1, 1, 1000)
 
     ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
 
@@ -207,7 +206,7 @@ def test_a_directory_of_sockets_that_is_not_roots_is_refused(keeper):
     end(keeper.process.pid)
     keeper.path.unlink()
     os.chown(keeper.runtime, DAEMON.pw_uid, DAEMON.pw_gid)
-    command = keeper_command(keeper.state, keeper.path, 1, "signals", 1, 1, 1000)
+    command = keeper_words(keeper.state, keeper.path, 1, "signals", 1, 1, 1000)
 
     ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
 
@@ -221,7 +220,7 @@ def test_a_second_keeper_as_a_service_names_the_first_and_is_not_started_again(k
     line = keeper.begin()
     line.ask("start", job=1, attempt=1, launch=keeper.launch("exec sleep 60"))
     assert {"frozen": True} == line.ask("freeze", job=1, attempt=1)
-    command = keeper_command(keeper.state, keeper.runtime / "k", 1, "signals", 1, 1, 1000)
+    command = keeper_words(keeper.state, keeper.runtime / "k", 1, "signals", 1, 1, 1000)
 
     ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
 

@@ -6,6 +6,7 @@ import pytest
 from builders import platform
 
 from iodaemon.backend.linux import protocol
+from iodaemon.backend.linux.keeper_command import KeeperSpec
 from iodaemon.backend.linux.link import KeeperLink
 from iodaemon.backend.linux.node import LinuxNode
 from iodaemon.core import event as ev
@@ -58,11 +59,7 @@ def with_keeper(tmp_path, play):
 def test_what_the_keeper_would_hang_up_on_is_never_sent(tmp_path):
     async def play(path):
         link = KeeperLink(
-            state=tmp_path,
-            socket=path,
-            grace_s=60.0,
-            means="auto",
-            starts_keeper=False,
+            KeeperSpec(state=tmp_path, socket=path, grace_s=60.0, is_service=True),
             on_connected=lambda: None,
             on_trouble=lambda _: None,
         )
@@ -92,10 +89,7 @@ def test_a_job_that_cannot_be_passed_on_fails_and_no_other_waits_for_it(tmp_path
             timeline=WallTimeline(asyncio.get_running_loop()),
             post=post,
             launch_of=lambda _: {"cpus": list(range(2_000_000))},
-            state=tmp_path,
-            keeper_socket=path,
-            grace_s=60.0,
-            starts_keeper=False,
+            keeper=KeeperSpec(state=tmp_path, socket=path, grace_s=60.0, is_service=True),
         )
         await node.open()
         node.perform(Start(job_id=7, attempt=1, partition=0, slots=(0,)))

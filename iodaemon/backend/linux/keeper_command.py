@@ -1,21 +1,41 @@
-"""How a keeper is begun, by a daemon or by systemd."""
+"""The keeper as a daemon knows it, and how it is begun, by a daemon or by systemd."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+import msgspec
 
-def keeper_command(
-    state: Path, socket: Path, grace_s: float, means: str, *identity: int
-) -> list[str]:
-    """How a keeper is started: no site packages, nothing on the path but this package.
 
-    Args:
-        state: where it keeps its jobs' directories.
+class KeeperSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a keeper is, and what it is begun with.
+
+    Attributes:
+        state: its directory.
         socket: where it listens.
         grace_s: how long it waits for a daemon before it thaws everything.
         means: ``auto``, or ``signals`` to do without cgroups.
+        is_service: systemd begins it, and no daemon does.
+    """
+
+    state: Path
+    socket: Path
+    grace_s: float
+    means: str = "auto"
+    is_service: bool = False
+
+    @property
+    def jobs(self) -> str:
+        """Where the jobs' directories are."""
+        return str(self.state / "jobs")
+
+
+def keeper_command(keeper: KeeperSpec, *identity: int) -> list[str]:
+    """How a keeper is started: no site packages, nothing on the path but this package.
+
+    Args:
+        keeper: which.
         identity: as a service: uid and gid of the daemon, and the least uid that jobs may have.
     """
     root = Path(__file__).resolve().parents[3]
@@ -29,9 +49,9 @@ def keeper_command(
         "-S",
         "-c",
         code,
-        str(state),
-        str(socket),
-        str(grace_s),
-        means,
+        str(keeper.state),
+        str(keeper.socket),
+        str(keeper.grace_s),
+        keeper.means,
         *map(str, identity),
     ]

@@ -13,11 +13,10 @@ import math
 import os
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from iodaemon.backend.linux import protocol
-from iodaemon.backend.linux.keeper_command import keeper_command
+from iodaemon.backend.linux.keeper_command import KeeperSpec, keeper_command
 from iodaemon.backend.linux.protocol import Message
 from iodaemon.errors import BackendError, TooLarge
 from iodaemon.fault import reach
@@ -39,33 +38,21 @@ class KeeperLink:
 
     def __init__(
         self,
+        keeper: KeeperSpec,
         *,
-        state: Path,
-        socket: Path,
-        grace_s: float,
-        means: str,
-        starts_keeper: bool = True,
         on_connected: Callable[[], None],
         on_trouble: Callable[[str], None],
     ) -> None:
         """Remember how to reach or start a keeper.
 
         Args:
-            state: where the keeper keeps its jobs' directories.
-            socket: where the keeper listens.
-            grace_s: how long it waits for a daemon before it thaws everything.
-            means: ``auto``, or ``signals`` to do without cgroups.
-            starts_keeper: start one when none answers; else systemd does that.
+            keeper: started when none answers, unless it is a service.
             on_connected: runs after every connection but the first, and after this daemon stood
                 still for so long that the keeper may have thawed everything.
             on_trouble: told why no keeper can be had, and ``""`` once one answers again.
         """
-        self._state = state
-        self._grace_s = grace_s
-        self._starts_keeper = starts_keeper
-        self._real_state = os.path.realpath(state)
-        self._socket = socket
-        self._command = keeper_command(state, socket, grace_s, means)
+        self._keeper = keeper
+        self._real_state = os.path.realpath(keeper.state)
         self._on_connected = on_connected
         self._on_trouble = on_trouble
         self._child: subprocess.Popen[bytes] | None = None
@@ -96,7 +83,7 @@ class KeeperLink:
         """Hang up; with ``leave`` a keeper that was started so ends as soon as no job needs it."""
         stays = True
         self._is_closing = True  # a keeper that leaves is not replaced
-        if leave and self._starts_keeper and self._connected.is_set():
+        if leave and not self._keeper.is_service and self._connected.is_set():
             with contextlib.suppress(TimeoutError):
                 answer = await asyncio.wait_for(self._ask_once("leave", {}), _LEAVE_WITHIN_S)
                 stays = answer is not None and "ok" in answer and answer["ok"]["jobs"] > 0
@@ -169,10 +156,10 @@ class KeeperLink:
         loop = asyncio.get_running_loop()
         while True:
             before_s = loop.time()
-            await asyncio.sleep(max(self._grace_s / _BEATS, _POLL_S))
+            await asyncio.sleep(max(self._keeper.grace_s / _BEATS, _POLL_S))
             await self._connected.wait()
             await self._ask_once("list", {"jobs": []})
-            if loop.time() - before_s >= self._grace_s:
+            if loop.time() - before_s >= self._keeper.grace_s:
                 log.warning("event=stood_still seconds=%.1f", loop.time() - before_s)
                 self._on_connected()
 
@@ -220,19 +207,19 @@ class KeeperLink:
         deadline_s = loop.time() + _ANSWER_WITHIN_S
         while True:
             try:
-                reader, self._writer = await asyncio.open_unix_connection(self._socket)
+                reader, self._writer = await asyncio.open_unix_connection(self._keeper.socket)
                 if await self._greet(reader, self._writer):
                     return reader
                 self._hang_up()
             except (FileNotFoundError, ConnectionError):
                 self._start_if_none()
             except OSError as error:
-                raise BackendError(f"{self._socket}: {error.strerror}") from error
+                raise BackendError(f"{self._keeper.socket}: {error.strerror}") from error
             if loop.time() > deadline_s:
-                where = f"its messages are in {self._state / 'keeper.log'}"
-                if not self._starts_keeper:
+                where = f"its messages are in {self._keeper.state / 'keeper.log'}"
+                if self._keeper.is_service:
                     where = "see 'journalctl -u iodaemon-keeper'"
-                raise BackendError(f"the keeper does not answer on {self._socket}; {where}")
+                raise BackendError(f"the keeper does not answer on {self._keeper.socket}; {where}")
             await asyncio.sleep(_POLL_S)
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
@@ -260,7 +247,7 @@ class KeeperLink:
         return True
 
     def _start_if_none(self) -> None:
-        if not self._starts_keeper:
+        if self._keeper.is_service:
             return
         alive = self._child is not None and self._child.poll() is None
         now_s = asyncio.get_running_loop().time()
@@ -269,9 +256,9 @@ class KeeperLink:
         self._spawned_s = now_s
         reach("link.spawning")
         try:
-            with open(self._state / "keeper.log", "ab") as messages:
+            with open(self._keeper.state / "keeper.log", "ab") as messages:
                 self._child = subprocess.Popen(
-                    self._command,
+                    keeper_command(self._keeper),
                     stdin=subprocess.DEVNULL,
                     stdout=messages,
                     stderr=messages,

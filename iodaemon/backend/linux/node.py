@@ -16,6 +16,7 @@ import msgspec
 from iodaemon.backend.linux import outcome
 from iodaemon.backend.linux.ends import Ends
 from iodaemon.backend.linux.fence import find_memory_end
+from iodaemon.backend.linux.keeper_command import KeeperSpec
 from iodaemon.backend.linux.link import KeeperLink
 from iodaemon.backend.linux.protocol import Message
 from iodaemon.backend.linux.reading import NodeReader
@@ -54,11 +55,7 @@ class LinuxNode:
         timeline: Timeline,
         post: Callable[[ev.Event], None],
         launch_of: Callable[[Start], Launch],
-        state: Path,
-        keeper_socket: Path,
-        grace_s: float,
-        means: str = "auto",
-        starts_keeper: bool = True,
+        keeper: KeeperSpec,
     ) -> None:
         """Make the backend; ``open`` brings it up.
 
@@ -67,11 +64,7 @@ class LinuxNode:
             timeline: wall time.
             post: takes every event; called in the event loop.
             launch_of: what to run for a start: command, environment, files, CPUs.
-            state: the keeper's directory; job directories are below ``jobs/``.
-            keeper_socket: where the keeper listens.
-            grace_s: how long the keeper waits for a daemon before it thaws everything.
-            means: ``auto``, or ``signals`` to do without cgroups.
-            starts_keeper: start one when none answers; else it is a service of its own.
+            keeper: whose jobs these are.
         """
         self._platform = platform
         self._timeline = timeline
@@ -80,20 +73,16 @@ class LinuxNode:
         self._tracks: dict[JobId, Track] = {}
         self._attempts: dict[JobId, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self.reader = NodeReader(Path("/"), platform.devices, str(state / "jobs"))
+        self.reader = NodeReader(Path("/"), platform.devices, keeper.jobs)
         self._ends = Ends(
-            str(state / "jobs"),
+            keeper.jobs,
             on_status=self._on_status,
             on_bereaved=lambda track: self._spawn(self._outlive(track)),
         )
         self._reading: asyncio.Future[None] | None = None
         self.samples_skipped = 0
         self.link = KeeperLink(
-            state=state,
-            socket=keeper_socket,
-            grace_s=grace_s,
-            means=means,
-            starts_keeper=starts_keeper,
+            keeper,
             on_connected=lambda: self._spawn(self._agree_with_keeper()),
             on_trouble=self._block,
         )
