@@ -99,18 +99,9 @@ def simulate(
         events: what else happens, each at its time: what an operator does, for example.
         experience: what is known of such jobs, which learns of these. None: nothing is.
     """
-    run = _Run(
-        platform,
-        rules,
-        jobs,
-        tiers=tiers,
-        model=model,
-        sampling=sampling,
-        seed=seed,
-        mode=mode,
-        on_step=on_step,
-        experience=experience,
-    )
+    state = State(platform, tiers, kept_finished=len(jobs), experience=experience)
+    controller = Controller(state, rules, seed=seed, mode=mode)
+    run = _Run(controller, jobs, model=model, sampling=sampling, on_step=on_step)
     for event in events:
         run.timeline.call_at(event.at_s, partial(run.post, event))
     if until_s is None:
@@ -125,24 +116,19 @@ class _Run:
 
     def __init__(
         self,
-        platform: Platform,
-        rules: Rules,
+        controller: Controller,
         jobs: Sequence[Submission],
         *,
-        tiers: Sequence[Tier],
         model: Model,
         sampling: bool,
-        seed: int,
-        mode: Mode,
         on_step: Callable[[State, Plan], None] | None,
-        experience: Experience | None,
     ) -> None:
         self.timeline = VirtualTimeline()
-        self._state = State(platform, tiers, kept_finished=len(jobs), experience=experience)
-        self._controller = Controller(self._state, rules, seed=seed, mode=mode)
+        self._controller = controller
+        self._state = controller.state
         self._profiles: dict[JobId, Profile] = {}
         self._node = SimulatedNode(
-            platform,
+            self._state.platform,
             self.timeline,
             self.post,
             self._profiles.__getitem__,
