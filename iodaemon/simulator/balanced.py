@@ -16,8 +16,9 @@ from iodaemon.policy.regulation import none
 from iodaemon.registry import find_rule
 from iodaemon.simulator.cluster import Lived
 from iodaemon.simulator.equilibrio_run import high_of, stays
-from iodaemon.simulator.experiment import Figure, Row, Series
+from iodaemon.simulator.experiment import Figure, Row
 from iodaemon.simulator.intensity import intensity_course, mean_distance_bytes_per_s
+from iodaemon.simulator.series import ranged
 
 Tables = Mapping[str, Mapping[str, Any]]
 """Rules by label, each as the table ``[admission]`` of a policy file has it."""
@@ -102,16 +103,8 @@ def figure(rows: Sequence[Row], measure: str, title: str, y_label: str) -> Figur
     labels = dict.fromkeys(label for each in found.values() for label in each)
     series = []
     for label in labels:
-        values = [values_of(rows, workload, label, measure) for workload in found]
-        series.append(
-            Series(
-                label=label,
-                x=tuple(found),
-                y=tuple(mean(each) for each in values),
-                low=tuple(min(each) for each in values),
-                high=tuple(max(each) for each in values),
-            )
-        )
+        values = {workload: values_of(rows, workload, label, measure) for workload in found}
+        series.append(ranged(label, values))
     return Figure(
         name=measure.removesuffix("_s").replace("_", "-"),
         title=title,

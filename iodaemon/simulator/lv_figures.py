@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from iodaemon.core.measure import mean
 from iodaemon.simulator.experiment import Figure, Row, Series
 from iodaemon.simulator.lv_rows import (
     EXPLICIT,
@@ -18,6 +17,7 @@ from iodaemon.simulator.lv_rows import (
     increases,
     reductions,
 )
+from iodaemon.simulator.series import printed, ranged
 
 THROUGHPUT: Final = "throughput"
 RUNTIME: Final = "average run time"
@@ -68,12 +68,8 @@ def _gain_figure(runs: By, name: str, workloads: Sequence[int], title: str) -> F
         _over(RUNTIME, {w: reductions(runs, w, PUBLISHED, "runtime_s") for w in here}),
         _over(SLOWDOWN, {w: increases(runs, w, PUBLISHED, "slowdown") for w in here}),
     ]
-    printed = {(SLOWDOWN, 2): -2.9, (THROUGHPUT, 8): 431.0}
-    series += [
-        Series(label=label, x=(_name(w),), y=(value,), is_published=True)
-        for (label, w), value in printed.items()
-        if w in here
-    ]
+    told = {(SLOWDOWN, 2): -2.9, (THROUGHPUT, 8): 431.0}
+    series += [printed(label, {_name(w): value}) for (label, w), value in told.items() if w in here]
     return Figure(
         name=name,
         title=f"{_words(name)}: improvement, {title}",
@@ -86,13 +82,7 @@ def _gain_figure(runs: By, name: str, workloads: Sequence[int], title: str) -> F
 
 
 def _over(label: str, values: dict[int, list[float]]) -> Series:
-    return Series(
-        label=label,
-        x=tuple(_name(w) for w in values),
-        y=tuple(mean(each) for each in values.values()),
-        low=tuple(min(each) for each in values.values()),
-        high=tuple(max(each) for each in values.values()),
-    )
+    return ranged(label, {_name(w): each for w, each in values.items()})
 
 
 def _beside_figures(runs: By) -> list[Figure]:
@@ -127,10 +117,10 @@ def _latency_figure(
     name: str,
     latency: str,
     workload: int,
-    printed: tuple[float, float],
+    means_ms: tuple[float, float],
 ) -> Figure:
     series: list[Series] = []
-    for policy, mean_ms in zip((base_of(runs), PUBLISHED), printed, strict=True):
+    for policy, mean_ms in zip((base_of(runs), PUBLISHED), means_ms, strict=True):
         own = [
             row
             for row in rows
@@ -140,8 +130,7 @@ def _latency_figure(
             at_s = tuple(float(row["at_s"]) for row in own)
             y = tuple(float(row[f"{latency}_ms"]) for row in own)
             series.append(Series(label=policy, x=at_s, y=y))
-            where = (max(at_s) / 2.0,)
-            series.append(Series(label=policy, x=where, y=(mean_ms,), is_published=True))
+            series.append(printed(policy, {max(at_s) / 2.0: mean_ms}))
     return Figure(
         name=name,
         title=f"{_words(name)}: {latency} time, workload #{workload}; printed are means",

@@ -8,6 +8,7 @@ from typing import Final
 
 from iodaemon.core.measure import mean
 from iodaemon.simulator.experiment import Figure, Row, Series
+from iodaemon.simulator.series import printed, ranged
 
 PRINTED_USE: Final[Mapping[float, float]] = {0.484: 1.0 / 250.0, 0.686: 0.75}
 """Part of the memory in use: part of the time in contention (section 2.4.2)."""
@@ -143,8 +144,8 @@ def stacking_figures(rows: Sequence[Row]) -> list[Figure]:
     """Figures 1, 5 to 8 and 14, as many as there are rows for."""
     found = [
         _figure_1(curves_of(rows, "stack", "first_s")),
-        _latency_figure(rows, "figure-5", "waiting", (4.55, 590.0)),
-        _latency_figure(rows, "figure-6", "serving", ()),
+        _latency_figure(rows, "figure-5", "waiting", {1.0: 4.55, 8.0: 590.0}),
+        _latency_figure(rows, "figure-6", "serving", {}),
         _figure_7(rows),
         _figure_8(_by_use(rows)),
         _figure_14(curves_of(rows, "paced", "runtime_s")),
@@ -153,19 +154,13 @@ def stacking_figures(rows: Sequence[Row]) -> list[Figure]:
 
 
 def _line(label: str, curve: Curve) -> Series:
-    return Series(
-        label=label,
-        x=tuple(float(k) for k in curve),
-        y=tuple(mean(values) for values in curve.values()),
-        low=tuple(min(values) for values in curve.values()),
-        high=tuple(max(values) for values in curve.values()),
-    )
+    return ranged(label, {float(k): values for k, values in curve.items()})
 
 
 def _figure_1(curves: Mapping[str, Curve]) -> Figure:
     series = [_line(label, normalised(curve)) for label, curve in curves.items()]
     if "#1" in curves:
-        series.append(Series(label="#1", x=(1.0, 8.0), y=(1.0, 122.0 / 7.0), is_published=True))
+        series.append(printed("#1", {1.0: 1.0, 8.0: 122.0 / 7.0}))
     return Figure(
         name="figure-1",
         title="Figure 1: normalised run time with k CMPs; 2x to 16x printed",
@@ -177,12 +172,12 @@ def _figure_1(curves: Mapping[str, Curve]) -> Figure:
 
 
 def _latency_figure(
-    rows: Sequence[Row], name: str, latency: str, printed: tuple[float, ...]
+    rows: Sequence[Row], name: str, latency: str, told_ms: Mapping[float, float]
 ) -> Figure:
     curve = curves_of(rows, "stack", f"{latency}_ms").get("#1")
     series = [] if curve is None else [_line("#1", curve)]
-    if curve is not None and printed:
-        series.append(Series(label="#1", x=(1.0, 8.0), y=printed, is_published=True))
+    if curve is not None and told_ms:
+        series.append(printed("#1", told_ms))
     return Figure(
         name=name,
         title=f"{name.replace('-', ' ').capitalize()}: mean {latency} time, workload #1",
@@ -198,8 +193,7 @@ def _figure_7(rows: Sequence[Row]) -> Figure:
     of = {name: curves_of(rows, "stack", f"{name}_ms").get("#1") for name in ("waiting", "serving")}
     series = [_line(name, normalised(curve)) for name, curve in of.items() if curve is not None]
     if series:
-        printed = Series(label="waiting", x=(8.0,), y=(128.0,), is_published=True)
-        series.append(printed)
+        series.append(printed("waiting", {8.0: 128.0}))
     return Figure(
         name="figure-7",
         title="Figure 7: waiting and serving relative to one CMP, workload #1",
@@ -216,15 +210,10 @@ def _figure_8(by_use: Mapping[float, list[float]]) -> Figure:
     if by_use:
         x = tuple(100.0 * use for use in by_use)
         y = tuple(mean(values) for values in by_use.values())
-        printed = tuple(100.0 * use for use in PRINTED_USE)
+        told = {100.0 * use: part for use, part in PRINTED_USE.items()}
         series = [
             Series(label="64 Graph jobs", x=x, y=y),
-            Series(
-                label="64 Graph jobs",
-                x=printed,
-                y=tuple(PRINTED_USE.values()),
-                is_published=True,
-            ),
+            printed("64 Graph jobs", told),
         ]
     return Figure(
         name="figure-8",

@@ -7,6 +7,7 @@ from typing import Final
 
 from iodaemon.core.measure import mean
 from iodaemon.simulator.experiment import Figure, Row, Series
+from iodaemon.simulator.series import ranged
 from iodaemon.simulator.storalloc_run import numbers, picked
 
 SERVED: Final = "served_percent"
@@ -152,16 +153,8 @@ def _by_size(name: str, title: str, key: str, rows: Sequence[Row]) -> Figure:
     for rule in dict.fromkeys(str(row["rule"]) for row in rows):
         of_rule = picked(rows, "life", rule=rule)
         sizes = sorted({float(row["tb"]) for row in of_rule})
-        cells = [numbers(picked(of_rule, "life", tb=tb), key) for tb in sizes]
-        series.append(
-            Series(
-                label=rule,
-                x=tuple(f"{tb:g} TB" for tb in sizes),
-                y=tuple(map(mean, cells)),
-                low=tuple(map(min, cells)),
-                high=tuple(map(max, cells)),
-            )
-        )
+        cells = {f"{tb:g} TB": numbers(picked(of_rule, "life", tb=tb), key) for tb in sizes}
+        series.append(ranged(rule, cells))
     return Figure(
         name=name,
         title=title,

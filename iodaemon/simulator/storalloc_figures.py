@@ -8,6 +8,7 @@ from typing import Final
 
 from iodaemon.core.measure import mean
 from iodaemon.simulator.experiment import Figure, Row, Series
+from iodaemon.simulator.series import printed, ranged
 from iodaemon.simulator.storalloc_rows import MULTI, PERCENT
 from iodaemon.simulator.storalloc_run import RULES, effect, numbers, picked, seeds_of
 
@@ -58,17 +59,9 @@ def _figure_4(runs: Sequence[Row], tb: float, split: int) -> Figure:
     series = []
     for rule in _rules(here):
         of_rule = picked(here, "run", rule=rule)
-        layouts = list(dict.fromkeys(str(row["layout"]) for row in of_rule))
-        cells = [numbers(picked(of_rule, "run", layout=name), PERCENT) for name in layouts]
-        series.append(
-            Series(
-                label=rule,
-                x=tuple(layouts),
-                y=tuple(map(mean, cells)),
-                low=tuple(map(min, cells)),
-                high=tuple(map(max, cells)),
-            )
-        )
+        layouts = dict.fromkeys(str(row["layout"]) for row in of_rule)
+        cells = {name: numbers(picked(of_rule, "run", layout=name), PERCENT) for name in layouts}
+        series.append(ranged(rule, cells))
     words = "split" if split else "unsplit"
     return Figure(
         name=f"figure-4-{words}-{tb:g}TB",
@@ -125,9 +118,7 @@ def _effects(name: str, key: str, disks: Sequence[Row]) -> Figure:
     series = [Series(label="ours", x=tuple(told), y=tuple(told.values()))] if told else []
     if told and key == "max_alloc":
         shown = {rule: d for rule, d in PUBLISHED_D.items() if rule in told}
-        series.append(
-            Series(label="published", x=tuple(shown), y=tuple(shown.values()), is_published=True)
-        )
+        series.append(printed("published", shown))
     return Figure(
         name=name,
         title=f"Cohen's d of {key}, to best-bandwidth (Fig. {name[-1]})",

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from iodaemon.simulator.experiment import Figure, Series
+from iodaemon.simulator.series import ranged
 from iodaemon.trial.comparing import Outcome
 from iodaemon.trial.latency import Slice, Uncontended, latency_of
 from iodaemon.trial.stacking import Stacked, Step, summarise
@@ -131,15 +132,8 @@ def _job_times(outcome: Outcome) -> Figure:
             for job in run.jobs if run.policy == policy else ():
                 times.setdefault(job.name, []).append(job.run_s)
         if times:
-            series.append(
-                Series(
-                    label=policy,
-                    x=tuple(float(number) for number in range(1, len(times) + 1)),
-                    y=tuple(statistics.median(each) for each in times.values()),
-                    low=tuple(map(min, times.values())),
-                    high=tuple(map(max, times.values())),
-                )
-            )
+            by_number = {float(number): each for number, each in enumerate(times.values(), start=1)}
+            series.append(ranged(policy, by_number, statistics.median))
     return Figure(
         name="run-times",
         title=f"{outcome.workload}: run time of each job, median and range of the rounds",

@@ -32,6 +32,7 @@ from iodaemon.simulator.packed_rows import (
     steps,
     value_of,
 )
+from iodaemon.simulator.series import printed, ranged
 
 BASE: Final = "first-fit/fifo"
 """What everything is relative to: "globally referred to as First-Fit" (section 6.2.3)."""
@@ -271,26 +272,13 @@ def _split_figure(pairs: Mapping[str, Sequence[Pair]]) -> Figure:
 
 
 def _io_node_figure(pairs: Sequence[Pair], io_nodes: Sequence[int]) -> Figure:
-    of_seeds = [_of_seeds(pairs, count) for count in io_nodes]
-    ours = Series(
-        label="S = 1",
-        x=tuple(io_nodes),
-        y=tuple(geometric_mean(values) for values in of_seeds),
-        low=tuple(min(values) for values in of_seeds),
-        high=tuple(max(values) for values in of_seeds),
-    )
-    paper = Series(
-        label="figure 15",
-        x=tuple(PUBLISHED),
-        y=tuple(PUBLISHED.values()),
-        is_published=True,
-    )
+    of_seeds = {count: _of_seeds(pairs, count) for count in io_nodes}
     return Figure(
         name="figure-15",
         title="Makespan on more I/O nodes (Fig. 15)",
         x_label="I/O nodes",
         y_label="makespan / First-Fit, geometric mean",
         kind="line",
-        series=(ours, paper),
+        series=(ranged("S = 1", of_seeds, geometric_mean), printed("figure 15", PUBLISHED)),
         line_y=1.0,
     )

@@ -36,6 +36,7 @@ from iodaemon.registry import nearest
 from iodaemon.simulator.experiment import Figure, Row, Series
 from iodaemon.simulator.run import Result, Submission, simulate
 from iodaemon.simulator.scenario import Disk, JobLine, Link, Room
+from iodaemon.simulator.series import ranged
 from iodaemon.simulator.workload import Mix, random_workload
 
 DAY_S: Final = 86400.0
@@ -279,14 +280,8 @@ def _ratios(measure: str, alike: Sequence[Row], first: Sequence[Row]) -> list[fl
 
 def _relative_series(policy: str, alike: Sequence[Row], first: Sequence[Row]) -> Series:
     ratios = {measure: _ratios(measure, alike, first) for measure in RELATIVE}
-    kept = {measure: values for measure, values in ratios.items() if values}
-    return Series(
-        label=policy,
-        x=tuple(_words(measure) for measure in kept),
-        y=tuple(mean(values) for values in kept.values()),
-        low=tuple(min(values) for values in kept.values()),
-        high=tuple(max(values) for values in kept.values()),
-    )
+    kept = {_words(measure): values for measure, values in ratios.items() if values}
+    return ranged(policy, kept)
 
 
 def _stretch_series(policy: str, rows: Sequence[Row]) -> Series:

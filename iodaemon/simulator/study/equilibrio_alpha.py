@@ -19,7 +19,8 @@ from iodaemon.simulator.equilibrio_rows import (
     of_kind,
 )
 from iodaemon.simulator.equilibrio_run import Bound, Delta, Point, run_point, setup_of
-from iodaemon.simulator.experiment import Figure, Row, Series
+from iodaemon.simulator.experiment import Figure, Row
+from iodaemon.simulator.series import printed
 
 PUBLISHED: Final = {0.0: 0.78, 0.1: 0.59, 0.2: 0.48, 0.3: 0.38, 0.4: 0.21, 0.5: 0.07, 0.6: 0.06}
 """Mean distance by alpha, as the slides print it, GB/s."""
@@ -170,17 +171,11 @@ def _course(rows: Sequence[Row], alpha: float) -> Figure:
 
 def _distance_figure(rows: Sequence[Row]) -> Figure:
     ours = line("mean over the seeds", of_kind(rows, "run"), "alpha", "distance_gb_per_s")
-    printed = Series(
-        label="slides",
-        x=tuple(PUBLISHED),
-        y=tuple(PUBLISHED.values()),
-        is_published=True,
-    )
     return Figure(
         name="distance",
         title="Mean distance between S and W by alpha; range over seeds",
         x_label="alpha",
         y_label="mean distance, GB/s",
         kind="line",
-        series=(ours, printed),
+        series=(ours, printed("slides", PUBLISHED)),
     )

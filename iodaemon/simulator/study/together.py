@@ -27,6 +27,7 @@ from iodaemon.simulator.pair import (
     sums,
 )
 from iodaemon.simulator.run import Result, simulate
+from iodaemon.simulator.series import ranged
 from iodaemon.simulator.site import Place, Server, Site, rules_of
 
 DEFAULT: Final = "easy+bounded"
@@ -224,17 +225,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _series(self, rows: Sequence[Row], place: str, regulation: str, measure: str) -> Series:
-        found = [
-            _ratios(rows, place, f"{admission}+{regulation}", measure)
+        found = {
+            admission: _ratios(rows, place, f"{admission}+{regulation}", measure)
             for admission in self.admission
-        ]
-        return Series(
-            label=regulation,
-            x=self.admission,
-            y=tuple(mean(ratios) for ratios in found),
-            low=tuple(min(ratios) for ratios in found),
-            high=tuple(max(ratios) for ratios in found),
-        )
+        }
+        return ranged(regulation, found)
 
 
 def _value(means: Means, pair: str) -> float | None:
