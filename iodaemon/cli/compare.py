@@ -9,7 +9,7 @@ import typer
 
 from iodaemon.cli import output, trial
 from iodaemon.cli.command import new_app, verb
-from iodaemon.cli.failure import ExitCode, UsageError
+from iodaemon.cli.failure import UsageError
 from iodaemon.cli.option import OFF, Word, option
 from iodaemon.cli.output import Column
 
@@ -102,22 +102,11 @@ def _run(session: Session, workload: Workload, plan: Plan, notes: tuple[str, ...
     import msgspec
 
     from iodaemon.trial.comparing import compare as conduct
-    from iodaemon.trial.interruption import InterruptedTrialError
-    from iodaemon.trial.site import site
 
-    kinds, others = len(workload.jobs), len(plan.policies)
-    trial.say_plan(plan.rounds, kinds, others, "policies")
-    telling = trial.Telling(kinds, kinds + others, can_last=trial.can_last(workload))
-    kept = trial.find_calibration(session)
-    with trial.in_order(telling) as check:
-        try:
-            copies = [job.count for job in workload.jobs]
-            with site(
-                workload, copies, calibration=kept, progress=telling.say, check=check
-            ) as place:
-                outcome = conduct(place, plan, check=check, tell=telling)
-        except InterruptedTrialError as error:
-            raise SystemExit(128 + error.signal_number) from error
+    telling = trial.begin(workload, plan.rounds, len(plan.policies), "policies")
+    copies = [job.count for job in workload.jobs]
+    with trial.at_site(session, workload, copies, telling) as (place, check):
+        outcome = conduct(place, plan, check=check, tell=telling)
     return msgspec.structs.replace(outcome, notes=(*notes, *outcome.notes))
 
 
@@ -128,22 +117,12 @@ def _tell(outcome: Outcome, folder: Folder, *, as_json: bool) -> int:
 
     if outcome.runs or outcome.partial:
         document = comparison_document(outcome)
-        if as_json:
-            output.print_json(document)
-        else:
-            print("\n".join(outcome_lines(outcome)))
-        trial.keep(folder, document)
+        trial.tell_results(document, lambda: outcome_lines(outcome), folder, as_json=as_json)
     if outcome.runs:
         bars = trial.draw(comparison_figures(outcome), folder, comparison_bars(outcome))
         if bars and not as_json:
             print("\n".join(bars))
-    if outcome.failure is not None:
-        trial.tell_tail(outcome.failure)
-        raise outcome.failure
-    if outcome.signal_number is not None:
-        output.say(f"ended early: {outcome.rounds} of {outcome.rounds_asked} rounds are complete")
-        return 128 + outcome.signal_number
-    return ExitCode.OK
+    return trial.end(outcome)
 
 
 def outcome_lines(outcome: Outcome) -> list[str]:

@@ -9,7 +9,6 @@ import typer
 from iodaemon.cli import output, trial
 from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.compare import figure
-from iodaemon.cli.failure import ExitCode
 from iodaemon.cli.option import OFF, Word, option
 from iodaemon.cli.output import Column
 
@@ -79,25 +78,13 @@ def _run(
 ) -> Stacked:
     import msgspec
 
-    from iodaemon.trial.interruption import InterruptedTrialError
-    from iodaemon.trial.site import site
     from iodaemon.trial.stacking import largest_copies
     from iodaemon.trial.stacking import stack as conduct
 
-    kinds = len(workload.jobs)
-    others = kinds * len(layout.steps)
-    trial.say_plan(rounds, kinds, others, "steps")
-    telling = trial.Telling(kinds, kinds + others, can_last=trial.can_last(workload))
-    kept = trial.find_calibration(session)
-    with trial.in_order(telling) as check:
-        try:
-            copies = largest_copies(workload, layout)
-            with site(
-                workload, copies, calibration=kept, progress=telling.say, check=check
-            ) as place:
-                stacked = conduct(place, layout, rounds, check=check, tell=telling)
-        except InterruptedTrialError as error:
-            raise SystemExit(128 + error.signal_number) from error
+    telling = trial.begin(workload, rounds, len(workload.jobs) * len(layout.steps), "steps")
+    copies = largest_copies(workload, layout)
+    with trial.at_site(session, workload, copies, telling) as (place, check):
+        stacked = conduct(place, layout, rounds, check=check, tell=telling)
     return msgspec.structs.replace(stacked, notes=(*notes, *stacked.notes))
 
 
@@ -108,21 +95,11 @@ def _tell(stacked: Stacked, folder: Folder, *, as_json: bool) -> int:
 
     if stacked.runs:
         document = stack_document(stacked)
-        if as_json:
-            output.print_json(document)
-        else:
-            print("\n".join(stacked_lines(stacked)))
-        trial.keep(folder, document)
+        trial.tell_results(document, lambda: stacked_lines(stacked), folder, as_json=as_json)
         bars = trial.draw(stack_figures(stacked), folder, stack_bars(stacked))
         if bars and not as_json:
             print("\n".join(bars))
-    if stacked.failure is not None:
-        trial.tell_tail(stacked.failure)
-        raise stacked.failure
-    if stacked.signal_number is not None:
-        output.say(f"ended early: {stacked.rounds} of {stacked.rounds_asked} rounds are complete")
-        return 128 + stacked.signal_number
-    return ExitCode.OK
+    return trial.end(stacked)
 
 
 def stacked_lines(stacked: Stacked) -> list[str]:

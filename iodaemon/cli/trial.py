@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from iodaemon.cli import output
-from iodaemon.cli.failure import UsageError
+from iodaemon.cli.failure import ExitCode, UsageError
 from iodaemon.cli.option import Word, argument, option
 from iodaemon.cli.progress import REDRAWN_S, TOLD_S
 from iodaemon.errors import RequestError
@@ -21,7 +21,10 @@ from iodaemon.errors import RequestError
 if TYPE_CHECKING:
     from iodaemon.cli.session import Session
     from iodaemon.simulator.experiment import Figure
+    from iodaemon.trial.comparing import Outcome
     from iodaemon.trial.folder import Folder
+    from iodaemon.trial.site import Site
+    from iodaemon.trial.stacking import Stacked
     from iodaemon.trial.workload import Workload
 
 WorkloadFile = Annotated[Word, argument("WORKLOAD.toml")]
@@ -155,6 +158,72 @@ def states_words(states: Mapping[str, int]) -> str:
     return ", ".join([*parts, f"{total - sum(counts.values())} of {total} ended"])
 
 
+def begin(workload: Workload, rounds: int, others: int, what: str) -> Telling:
+    """Say how much is going to be run; the result tells how far it is.
+
+    Args:
+        workload: each kind of its jobs is run alone once a round.
+        rounds: so many.
+        others: further runs of a round.
+        what: those are, in the plural.
+    """
+    kinds = len(workload.jobs)
+    apart = "one kind of job" if kinds == 1 else f"each of {kinds} kinds of job"
+    turns = "1 round" if rounds == 1 else f"{rounds} rounds"
+    output.say(
+        f"{turns} of {apart} alone and {others} {what}: {rounds * (kinds + others)} runs; "
+        "how long that takes is told after the first of both"
+    )
+    can_last = any(job.time_s is None for job in workload.jobs)
+    return Telling(kinds, kinds + others, can_last=can_last)
+
+
+@contextmanager
+def at_site(
+    session: Session, workload: Workload, copies: Sequence[int], telling: Telling
+) -> Iterator[tuple[Site, Callable[[], None]]]:
+    """The trial's places, and what raises where it is to end; whatever was made is gone afterwards.
+
+    Args:
+        session: knows what the disks were measured to be.
+        workload: what is run.
+        copies: of each of its jobs, at most.
+        telling: is told how far the making is.
+
+    Raises:
+        SystemExit: a signal ended it before there was anything to tell.
+        RequestError: as of ``trial.site.site``.
+    """
+    from iodaemon.trial.interruption import InterruptedTrialError
+    from iodaemon.trial.site import site
+
+    kept = find_calibration(session)
+    with in_order(telling) as check:
+        try:
+            with site(
+                workload, copies, calibration=kept, progress=telling.say, check=check
+            ) as place:
+                yield place, check
+        except InterruptedTrialError as error:
+            raise SystemExit(128 + error.signal_number) from error
+
+
+def end(ended: Outcome | Stacked) -> int:
+    """The exit code; says so where not all was run.
+
+    Raises:
+        IodaemonError: what ended it early.
+    """
+    if ended.failure is not None:
+        for line in getattr(ended.failure, "tail", ()):
+            output.say(f"| {line}")
+        raise ended.failure
+    if ended.signal_number is not None:
+        output.say(f"ended early: {ended.rounds} of {ended.rounds_asked} rounds are complete")
+        return 128 + ended.signal_number
+    return ExitCode.OK
+
+
 @contextmanager
 def in_order(telling: Telling) -> Iterator[Callable[[], None]]:
     """Signals that end are heard at once and obeyed when all is tidied up."""
@@ -227,6 +296,21 @@ def find_folder(name: str | None, verb: str, workload: str) -> Folder:
     return folder
 
 
+def tell_results(
+    document: Mapping[str, Any],
+    lines: Callable[[], Sequence[str]],
+    folder: Folder,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the results, for programs or for people, and keep them."""
+    if as_json:
+        output.print_json(document)
+    else:
+        print("\n".join(lines()))
+    keep(folder, document)
+
+
 def keep(folder: Folder, document: Mapping[str, Any]) -> None:
     """Write the results."""
     folder.keep({"results.json": f"{json.dumps(document, indent=1)}\n".encode()})
@@ -259,21 +343,6 @@ def alone_words(times_s: Mapping[str, Sequence[float]]) -> str:
     return ", ".join(words) or "not known"
 
 
-def say_plan(rounds: int, kinds: int, others: int, what: str) -> None:
-    """How much is going to be run."""
-    apart = "one kind of job" if kinds == 1 else f"each of {kinds} kinds of job"
-    turns = "1 round" if rounds == 1 else f"{rounds} rounds"
-    output.say(
-        f"{turns} of {apart} alone and {others} {what}: {rounds * (kinds + others)} runs; "
-        "how long that takes is told after the first of both"
-    )
-
-
-def can_last(workload: Workload) -> bool:
-    """Whether there is a job that nothing ends."""
-    return any(job.time_s is None for job in workload.jobs)
-
-
 def machine_lines(machine: Mapping[str, Any], notes: Sequence[str]) -> list[str]:
     """What it was run on, and what a reader must know."""
     from iodaemon.units import format_bytes
@@ -287,9 +356,3 @@ def machine_lines(machine: Mapping[str, Any], notes: Sequence[str]) -> list[str]
         f"storage: {disk}",
         *notes,
     ]
-
-
-def tell_tail(failure: BaseException) -> None:
-    """What a job that failed said last, line by line."""
-    for line in getattr(failure, "tail", ()):
-        output.say(f"| {line}")

@@ -5,12 +5,14 @@ import json
 import msgspec
 import pytest
 
+from iodaemon.cli import trial
 from iodaemon.cli.compare import outcome_lines
 from iodaemon.cli.stack import stacked_lines
 from iodaemon.errors import RequestError
 from iodaemon.simulator.draw import check
 from iodaemon.trial.comparing import Outcome
 from iodaemon.trial.document import comparison_document, stack_document
+from iodaemon.trial.folder import Folder
 from iodaemon.trial.latency import Look, Uncontended
 from iodaemon.trial.picture import (
     comparison_bars,
@@ -18,7 +20,7 @@ from iodaemon.trial.picture import (
     stack_bars,
     stack_figures,
 )
-from iodaemon.trial.run import Raw, short_notes
+from iodaemon.trial.run import CommandFailedError, Raw, short_notes
 from iodaemon.trial.stacking import Layout, Stacked, StepRun
 from iodaemon.trial.summary import JobTime, Run, job_measures
 
@@ -208,3 +210,26 @@ def test_a_stack_is_kept_as_json():
     assert "stack" == document["kind"]
     assert [1.0, 2.0, 1.0, 2.0] == [step["normalized"] for step in document["summary"]]
     assert pytest.approx(4.0) == document["summary"][-1]["runtime_s"]
+
+
+def test_what_came_to_its_end_is_well_and_what_a_signal_ended_has_its_code(capsys):
+    assert 0 == trial.end(outcome())
+    assert "" == capsys.readouterr().err
+    assert 130 == trial.end(outcome(signal_number=2, rounds=4))
+    assert "ended early: 4 of 6 rounds are complete" in capsys.readouterr().err
+
+
+def test_what_failed_is_raised_after_what_its_job_said_last(capsys):
+    failure = CommandFailedError("job a is FAILED", ("one", "two"))
+    with pytest.raises(CommandFailedError):
+        trial.end(outcome(failure=failure))
+
+    assert ["iod: | one", "iod: | two"] == capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize(("as_json", "begin"), [(True, "{"), (False, "rounds: 6")])
+def test_results_are_told_to_programs_or_to_people_and_kept(tmp_path, capsys, as_json, begin):
+    trial.tell_results({"rounds": 6}, lambda: ["rounds: 6"], Folder(path=tmp_path), as_json=as_json)
+
+    assert capsys.readouterr().out.startswith(begin)
+    assert {"rounds": 6} == json.loads((tmp_path / "results.json").read_text())
