@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from iodaemon.cli import output
 from iodaemon.cli.failure import ExitCode, UsageError
 from iodaemon.cli.option import Word, argument, option
-from iodaemon.cli.progress import REDRAWN_S, TOLD_S
+from iodaemon.cli.progress import Line
 from iodaemon.errors import RequestError
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def read_workload(name: str | None, directory: str | None) -> Workload:
 
 
 class Telling:
-    """How far a trial is, on standard error: a line that changes on a terminal, else now and then.
+    """How far a trial is, on its line on standard error.
 
     Args:
         apart: so many runs begin every round that are of another kind than the rest.
@@ -69,12 +68,10 @@ class Telling:
         self._apart = apart
         self._per_round = per_round
         self._can_last = can_last
-        self._is_terminal = sys.stderr.isatty()
-        self._told_s = 0.0
+        self.line = Line()
         self._done = 0
         self._began_s = time.monotonic()
         self._took_s: dict[bool, list[float]] = {True: [], False: []}
-        self._is_line_open = False
 
     def __call__(self, what: str, done: int, total: int, states: Mapping[str, int]) -> None:
         """Tell it, unless that was done a moment ago.
@@ -96,36 +93,18 @@ class Telling:
             from iodaemon.units import format_duration
 
             words += f"; about {format_duration(float(round(left_s)))} left"
-        self.say(words)
+        self.line.say(words)
 
     def _hint(self, what: str, now_s: float) -> None:
         """Once, what to do about a job that does not end."""
         if not self._can_last or now_s - self._began_s < HINTED_S:
             return
         self._can_last = False
-        self.close()
+        self.line.close()
         output.say(
             f"{what} takes longer than {HINTED_S:.0f} s; where a job does not end, Ctrl-C ends the "
             'trial, and time = "5m" in its [[job]] ends the job'
         )
-
-    def say(self, words: str) -> None:
-        """Tell this, unless something was told a moment ago."""
-        now_s = time.monotonic()
-        if now_s - self._told_s < (REDRAWN_S if self._is_terminal else TOLD_S):
-            return
-        self._told_s = now_s
-        if self._is_terminal:
-            self._is_line_open = True
-            print(f"\r\x1b[Kiod: {words}", end="", file=sys.stderr, flush=True)
-        else:
-            output.say(words)
-
-    def close(self) -> None:
-        """Take the line away."""
-        if self._is_line_open:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-        self._is_line_open = False
 
     def _is_apart(self, number: int) -> bool:
         return number % self._per_round < self._apart
@@ -201,7 +180,7 @@ def at_site(
     with in_order(telling) as check:
         try:
             with site(
-                workload, copies, calibration=kept, progress=telling.say, check=check
+                workload, copies, calibration=kept, progress=telling.line.say, check=check
             ) as place:
                 yield place, check
         except InterruptedTrialError as error:
@@ -230,14 +209,14 @@ def in_order(telling: Telling) -> Iterator[Callable[[], None]]:
     from iodaemon.trial.interruption import interruptible
 
     def heard() -> None:
-        telling.close()
+        telling.line.close()
         output.say("ending: jobs are cancelled and files removed, which takes some seconds")
 
     try:
         with interruptible(heard) as check:
             yield check
     finally:
-        telling.close()
+        telling.line.close()
 
 
 def parse_rounds(text: str | None, default: int) -> int:

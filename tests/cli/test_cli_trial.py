@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from iodaemon.cli import trial
+from iodaemon.cli import progress, trial
 from iodaemon.cli.compare import change_words, figure, spread_words, verdict_words
 from iodaemon.cli.failure import UsageError
 from iodaemon.cli.program import run
@@ -90,7 +90,7 @@ def test_states_are_told_in_words_and_add_up():
 def clock(monkeypatch):
     now_s = [1000.0]
     monkeypatch.setattr(trial.time, "monotonic", lambda: now_s[0])
-    monkeypatch.setattr(trial, "TOLD_S", 0.0)
+    monkeypatch.setattr(progress, "TOLD_S", 0.0)
     return now_s
 
 
