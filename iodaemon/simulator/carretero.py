@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal
 
 import msgspec
+
+from iodaemon.simulator.experiment import Row
 
 LARGEST_EXPONENT: Final = 11
 """Applications have 2^0 to 2^11 nodes (section 6.2.2)."""
@@ -155,6 +157,29 @@ class LoadTask(msgspec.Struct, frozen=True):
 def load_tasks(seeds: Iterable[int], loads: Loads) -> list[LoadTask]:
     """One for each seed and load, seed by seed."""
     return [LoadTask(seed=seed, load=load) for seed in seeds for load in load_list(loads)]
+
+
+def draw_workloads(
+    task: LoadTask, generator: Generator, count: int
+) -> Iterator[tuple[Row, tuple[Application, ...]]]:
+    """The workloads of a load and seed, each with the columns that tell it from others.
+
+    Each has a generator of random numbers of its own, so that it is the same in every study.
+    """
+    for number in range(count):
+        rng = random.Random(f"{task.seed} {task.load} {number}")  # noqa: S311 - no secret
+        applications = generator.workload(task.load, rng)
+        yield (
+            {
+                "kind": "workload",
+                "seed": task.seed,
+                "wanted_load": task.load,
+                "number": number,
+                "load": io_load(applications, generator.partition_nodes),
+                "applications": len(applications),
+            },
+            applications,
+        )
 
 
 def node_weights(law: Law, mean_nodes: float) -> tuple[float, ...]:

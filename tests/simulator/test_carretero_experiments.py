@@ -8,7 +8,7 @@ import pytest
 
 from iodaemon.errors import ConfigError
 from iodaemon.policy.order import ORDERS
-from iodaemon.simulator.carretero import Application
+from iodaemon.simulator.carretero import Application, Generator, LoadTask, draw_workloads
 from iodaemon.simulator.catalogue import load_experiment
 from iodaemon.simulator.study import (
     carretero_beyond,
@@ -161,6 +161,20 @@ def test_what_lies_beyond_the_paper_is_measured_against_the_same_first_fit():
     assert values["first-fit/fifo@1"] == 1.0
     assert values["1/shared-0.16@1"] > values["1/shared@1"]
     assert ["makespan-1", "makespan-3", "makespan-5", "stretch"] == [f.name for f in figures]
+
+
+def test_the_load_as_a_bound_is_that_of_the_workload_that_is_drawn():
+    task = LoadTask(seed=3, load=2.0)
+    [(where, _)] = draw_workloads(task, Generator(), 1)
+    names = ("load/no-barrier", f"{where['load']!r}/no-barrier")
+    rows = carretero_beyond.Study(policies=names, workloads=1, io_nodes=(1,)).run(task)
+
+    assert (3, 2.0, 0) == (where["seed"], where["wanted_load"], where["number"])
+    assert {where["load"]} == {row["load"] for row in rows}
+    by_load, by_number = (
+        [row["makespan_1_s"] for row in rows if row["policy"] == name] for name in names
+    )
+    assert by_load == by_number != []
 
 
 def test_readings_are_twenty_and_the_other_orders_of_one_of_them():

@@ -6,7 +6,6 @@ Run on the fast engine: packs by :mod:`iodaemon.simulator.kernel.run`, jobs with
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -21,6 +20,7 @@ from iodaemon.simulator.carretero import (
     Law,
     Loads,
     LoadTask,
+    draw_workloads,
     io_load,
     load_tasks,
 )
@@ -105,17 +105,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     def run(self, task: LoadTask) -> Sequence[Row]:
         """One row a workload and way; the workloads are those of ``carretero_packs``."""
         rows: list[Row] = []
-        for number in range(self.workloads):
-            rng = random.Random(f"{task.seed} {task.load} {number}")  # noqa: S311 - no secret
-            jobs = self._generator().workload(task.load, rng)
-            where: Row = {
-                "kind": "workload",
-                "seed": task.seed,
-                "wanted_load": task.load,
-                "number": number,
-                "load": io_load(jobs, self.partition_nodes),
-                "applications": len(jobs),
-            }
+        for where, jobs in draw_workloads(task, self._generator(), self.workloads):
             for name in dict.fromkeys((BASE, *self.policies)):
                 for label, columns in self._columns(name, jobs).items():
                     rows.append({**where, "policy": label, **columns})

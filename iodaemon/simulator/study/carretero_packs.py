@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from iodaemon.core.measure import geometric_mean, mean
-from iodaemon.simulator.carretero import Generator, Law, Loads, LoadTask, io_load, load_tasks
+from iodaemon.simulator.carretero import (
+    Generator,
+    Law,
+    Loads,
+    LoadTask,
+    draw_workloads,
+    load_tasks,
+)
 from iodaemon.simulator.experiment import Figure, Row, Series
 from iodaemon.simulator.kernel.run import Engine
 from iodaemon.simulator.packed import (
@@ -103,17 +109,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         names = tuple(dict.fromkeys((BASE, *self.policies)))
         strategies = [parse_strategy(name) for name in names]
         rows: list[Row] = []
-        for number in range(self.workloads):
-            rng = random.Random(f"{task.seed} {task.load} {number}")  # noqa: S311 - no secret
-            applications = self._generator().workload(task.load, rng)
-            where: Row = {
-                "kind": "workload",
-                "seed": task.seed,
-                "wanted_load": task.load,
-                "number": number,
-                "load": io_load(applications, self.partition_nodes),
-                "applications": len(applications),
-            }
+        for where, applications in draw_workloads(task, self._generator(), self.workloads):
             outcomes = run_strategies(applications, strategies, self._setting())
             for name, outcome in zip(names, outcomes, strict=True):
                 rows.append({**where, "policy": name, **outcome_columns(outcome, self.io_nodes)})
