@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from importlib.util import find_spec
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from iodaemon.errors import ConfigError
@@ -69,12 +68,7 @@ class Reader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
