@@ -82,13 +82,18 @@ def _opened(folder: Path) -> Iterator[int]:
 
 
 def _give_to_owner_of(parent: Path, folder: Path) -> None:
-    """The one that was just made; what lies in somebody's directory is theirs."""
+    """The one that was just made; what lies in somebody's directory is theirs.
+
+    Whose directory that is may have put another one there: none of root's with something in it is
+    given away.
+    """
     if os.geteuid() != 0:
         return
     owner = parent.stat()
     descriptor = os.open(folder, _DIRECTORY)
     try:
-        os.fchown(descriptor, owner.st_uid, owner.st_gid)
+        if not os.listdir(descriptor):
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
     finally:
         os.close(descriptor)
 

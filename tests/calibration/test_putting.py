@@ -1,6 +1,7 @@
 """Files go where they are to, whatever others have laid there."""
 
 import os
+from pathlib import Path
 
 import pytest
 from calibrating import calibration, leaf
@@ -87,6 +88,27 @@ def test_what_lies_in_somebodys_directory_is_theirs(tmp_path):
 
     for each in (path, path.parent, file):
         assert (each.stat().st_uid, each.stat().st_gid) == (NOBODY, NOBODY)
+
+
+@needs_root
+def test_a_full_directory_that_was_put_there_meanwhile_is_not_given_away(tmp_path, monkeypatch):
+    theirs, roots = tmp_path / "theirs", tmp_path / "roots"
+    for directory in (theirs, roots):
+        directory.mkdir()
+    os.chown(theirs, NOBODY, NOBODY)
+    (roots / "kept").touch()
+    make = Path.mkdir
+
+    def make_and_be_outrun(path, *words, **more):
+        make(path, *words, **more)
+        if path == theirs / "new":
+            path.rmdir()
+            roots.rename(path)
+
+    monkeypatch.setattr(Path, "mkdir", make_and_be_outrun)
+    put(theirs / "new", {"a": b"text"})
+
+    assert (theirs / "new").stat().st_uid == 0
 
 
 def test_a_figure_follows_no_link(tmp_path, victim):
