@@ -28,9 +28,9 @@ def play_all(means, points):
         for point in points:
             try:
                 found = play_at(player, point)
-            except Exception as error:  # noqa: BLE001 - told with its point
-                wrong[point] = [repr(error)]
-                break
+            except Exception as error:
+                error.add_note(f"at {point}, {means}, after {wrong}")
+                raise
             if found:
                 wrong[point] = found
     return wrong
