@@ -14,11 +14,13 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import Final, TypeAlias, cast
 
 from iodaemon.api.connection import Body, UnixConnection, not_ours, receive, send, stream
 from iodaemon.api.model import (
     HistoryAnswer,
+    Job,
     JobAnswer,
     JobDetail,
     JobsAnswer,
@@ -32,6 +34,7 @@ from iodaemon.api.model import (
     WaitAnswer,
     WhyAnswer,
 )
+from iodaemon.api.patience import Patience
 from iodaemon.api.shape import JOB_KEYS, is_job, is_sum, target_of
 from iodaemon.errors import NoDaemon, RequestError
 
@@ -41,8 +44,6 @@ TIMEOUT_S: Final = 30.0
 RECONNECT_S: Final = 60.0
 """How long ``wait`` looks for a daemon that went away: a restart with a long journal fits."""
 
-_POLL_S: Final = 30.0
-_RETRY_S: Final = 0.25
 _AT_ONCE: Final = 64
 _AWAITED_AT_ONCE: Final = 10_000  # the most that one request may wait for
 
@@ -188,6 +189,7 @@ class Client:
         *,
         timeout_s: float | None = None,
         on_lost: Callable[[NoDaemon], None] | None = None,
+        on_told: Callable[[Sequence[Job]], None] | None = None,
     ) -> WaitAnswer:
         """Wait until all these jobs have ended.
 
@@ -198,11 +200,13 @@ class Client:
             ids: the jobs.
             timeout_s: answer after so long in any case. None: wait for ever.
             on_lost: called once each time the daemon goes away.
+            on_told: called with the jobs as they are, at once and then every 30 s.
         """
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         self._connect().close()  # no daemon to begin with: say so at once
         batches = [ids[at : at + _AWAITED_AT_ONCE] for at in range(0, len(ids), _AWAITED_AT_ONCE)]
-        answers = [self._wait_until(until_s, batch, on_lost) for batch in batches]
+        patience = Patience(self.reconnect_s, on_lost=on_lost, on_told=on_told)
+        answers = [patience.wait(partial(self._wait_once, batch), until_s) for batch in batches]
         jobs = [job for answer in answers for job in answer["jobs"]]
         return {"jobs": jobs, "finished": all(answer["finished"] for answer in answers)}
 
@@ -308,34 +312,6 @@ class Client:
         with closing(connection):
             send(connection, method, target, body)
             return self._checked(receive(connection), keys)
-
-    def _wait_until(
-        self, until_s: float | None, ids: Sequence[int], on_lost: Callable[[NoDaemon], None] | None
-    ) -> WaitAnswer:
-        while True:
-            poll_s = _POLL_S if until_s is None else min(_POLL_S, until_s - time.monotonic())
-            asked_s = time.monotonic()
-            answer = self._wait_patiently(ids, max(0.0, poll_s), on_lost)
-            if answer["finished"] or (until_s is not None and time.monotonic() >= until_s):
-                return answer
-            if time.monotonic() - asked_s < poll_s:
-                time.sleep(_RETRY_S)  # a daemon that is about to stop answers early
-
-    def _wait_patiently(
-        self, ids: Sequence[int], poll_s: float, on_lost: Callable[[NoDaemon], None] | None
-    ) -> WaitAnswer:
-        lost_s: float | None = None
-        while True:
-            try:
-                return self._wait_once(ids, poll_s)
-            except NoDaemon as error:
-                if lost_s is None:
-                    lost_s = time.monotonic()
-                    if on_lost is not None:
-                        on_lost(error)
-                elif time.monotonic() - lost_s > self.reconnect_s:
-                    raise
-            time.sleep(_RETRY_S)
 
     def _wait_once(self, ids: Sequence[int], poll_s: float) -> WaitAnswer:
         connection = self._connect(poll_s)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
 
 import typer
 
@@ -12,7 +14,7 @@ from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.failure import ExitCode
 from iodaemon.cli.option import OFF, AsJson, Jobs
-from iodaemon.cli.selector import find_ids, job_words, parse_selectors
+from iodaemon.cli.selector import find_ids, format_ids, job_words, parse_selectors
 from iodaemon.cli.session import Session
 from iodaemon.errors import NoDaemon
 
@@ -28,7 +30,8 @@ def wait(
     """Wait for jobs, return their exit code.
 
     JOB is 7, 3-9, 1,4, last or all. The code is the job's own, the highest of several; 128 + N for
-    signal N, 124 for a job that reached its --time. Ctrl-C ends the waiting, not the job.
+    signal N, 124 for a job that reached its --time. Ctrl-C ends the waiting, not the job. A job
+    that stands still until 'iod resume' is named, and waited for all the same.
     """
     session: Session = ctx.obj
     client = session.client()
@@ -43,7 +46,7 @@ def wait(
 def wait_for(client: Client, ids: Sequence[int], *, as_json: bool) -> int:
     """Wait for these jobs and tell how those ended that did not end well; the highest code."""
     try:
-        answer = client.wait(ids, on_lost=_tell_lost)
+        answer = client.wait(ids, on_lost=_tell_lost, on_told=_Holds().tell)
     except KeyboardInterrupt:
         goes = "go" if len(ids) > 1 else "goes"
         again = job_words(ids).partition(" ")[2]
@@ -55,6 +58,36 @@ def wait_for(client: Client, ids: Sequence[int], *, as_json: bool) -> int:
         if _code(job) != 0:
             output.say(f"job {job['id']} {output.end_words(job)}")
     return max(map(_code, answer["jobs"]), default=ExitCode.OK)
+
+
+_HOLDS: Final[Mapping[str, str]] = MappingProxyType(
+    {"HELD": "waits to be released", "SUSPENDED_USER": "stands still"}
+)
+"""What only a person lets go on, in the words of 'iod why'."""
+
+
+class _Holds:
+    """Names the jobs that wait for a person, each once for as long as it does."""
+
+    def __init__(self) -> None:
+        self._told: set[int] = set()
+
+    def tell(self, jobs: Sequence[Job]) -> None:
+        """These are the jobs now: name those that are held since they were looked at last."""
+        held = [job for job in jobs if job["state"] in _HOLDS]
+        new = [job for job in held if job["id"] not in self._told]
+        self._told = {job["id"] for job in held}
+        if len(new) == 1:
+            output.say(_held_words(new[0]))
+        elif new:
+            ids = format_ids(job["id"] for job in new)
+            output.say(f"jobs {ids} wait for 'iod resume {ids}': 'iod why {ids}' tells why")
+
+
+def _held_words(job: Job) -> str:
+    words = f"job {job['id']} {_HOLDS[job['state']]}{output.reason_words(job)}"
+    cure = "'iod resume"
+    return words if cure in words else f"{words}; {cure} {job['id']}' lets it go"
 
 
 def _code(job: Job) -> int:

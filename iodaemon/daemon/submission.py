@@ -33,7 +33,6 @@ _KEY_DIGITS: Final = 40
 """160 bits: nobody finds two environments with one key, of which another user's job gets one."""
 _LONGEST_ID: Final = "9" * 19
 """What ``%j`` may come to: ids are below 2**63."""
-_HELD: Final = Reason(code="Held", text="held at submission; 'iod resume' lets it go")
 
 _T = TypeVar("_T")
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -229,7 +228,6 @@ def job_maker(
     scratch = None if submitted.scratch is None else submitted.scratch.request
     spec = JobSpec(**{**fields, "scratch": scratch}, environment_id=environment_id)
     state = JobState.HELD if submitted.hold else JobState.PENDING
-    reason = _HELD if submitted.hold else None
 
     def make(job_id: JobId, now_s: float) -> Job:
         return Job(
@@ -240,7 +238,11 @@ def job_maker(
             since_s=now_s,
             submitted_s=now_s,
             user_hold=submitted.hold,
-            reason=reason,
+            reason=_held(job_id) if submitted.hold else None,
         )
 
     return make
+
+
+def _held(job_id: JobId) -> Reason:
+    return Reason(code="Held", text=f"held at submission; 'iod resume {job_id}' lets it go")

@@ -7,6 +7,7 @@ import os
 import socketserver
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -122,6 +123,8 @@ class FakeDaemon:
         effective: whether cancel, requeue, suspend and resume have their effect.
         logs: what each job wrote, by stream.
         sums: what the history comes to, added up.
+        before_waits: what is done when a request to wait comes, one for each.
+        hurried: a request to wait is answered at once, as by a daemon that is about to stop.
     """
 
     def __init__(self, path: str) -> None:
@@ -141,6 +144,8 @@ class FakeDaemon:
         self.warnings: list[str] = []
         self.shadow_suspended_s: dict[str, float] = {}
         self.samples: dict[str, Any] = {"samples": [], "jobs": [], "platform": {}}
+        self.before_waits: list[Callable[[], None]] = []
+        self.hurried = False
         self.waiting = threading.Event()
         self.changed = threading.Condition()
         self._server: _Server | None = None
@@ -244,12 +249,14 @@ class FakeDaemon:
     def wait(self, body: dict[str, Any]) -> dict[str, Any] | None:
         """The answer; None when the daemon went away meanwhile."""
         server = self._server
+        if self.before_waits:
+            self.before_waits.pop(0)()
 
         def over() -> bool:
             return all(self.jobs[i]["state"] in FINAL for i in body["ids"])
 
         self.waiting.set()
-        until_s = time.monotonic() + body["timeout_s"]
+        until_s = time.monotonic() + (0.0 if self.hurried else body["timeout_s"])
         with self.changed:
             while not over() and self._server is server and time.monotonic() < until_s:
                 self.changed.wait(0.05)

@@ -235,6 +235,20 @@ def test_a_wait_ends_with_the_last_job(served):
     assert [(slow, 0), (quick, 3)] == [(job["id"], job["shell_code"]) for job in answer["jobs"]]
 
 
+def test_who_waits_for_a_held_job_is_told_at_once_and_then_of_its_end(served):
+    job_id, told = served.submit("exit=3", hold=True), []
+
+    def look(jobs):
+        told.extend((job["state"], job["reason"]) for job in jobs)
+        if len(told) == 1:
+            served.client.resume(job_id)
+
+    served.client.wait([job_id], on_told=look)
+
+    held = {"code": "Held", "text": f"held at submission; 'iod resume {job_id}' lets it go"}
+    assert [("HELD", held), "FAILED"] == [told[0], told[-1][0]]
+
+
 def test_a_wait_is_given_up_after_its_timeout(shared):
     job_id = shared.running()
     body = json.dumps({"ids": [job_id], "timeout_s": 0.05}).encode()
