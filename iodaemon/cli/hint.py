@@ -47,6 +47,10 @@ _RUN_COLUMNS: Final = (
     Column("LOG"),
     Column("COMMAND"),
 )
+_NONE_YET: Final = (
+    "nothing is known yet: jobs teach when they end, 'iod hint import' takes Darshan logs"
+)
+_NONE_OF_THESE: Final = "nothing is known of these: 'iod hint show' lists all"
 _MOST_AT_ONCE: Final = 1000
 _LARGEST_UID: Final = 2**32 - 1
 
@@ -92,14 +96,18 @@ def show(
     answer = list_hints(session.client(), query)
     if as_json:
         output.print_json(answer)
-    elif lines := _lines(answer, header=not no_header):
+        return 0
+    if lines := _lines(answer, header=not no_header):
         print("\n".join(lines))
+    if not answer["hints"]:
+        output.say(_NONE_OF_THESE if query else _NONE_YET)
     return 0
 
 
 def _lines(answer: HintsAnswer, *, header: bool) -> list[str]:
     rows = [_row(hint) for hint in answer["hints"]]
-    lines = output.table(COLUMNS, rows, header=header, width=output.terminal_columns())
+    titles = header and bool(rows)
+    lines = output.table(COLUMNS, rows, header=titles, width=output.terminal_columns())
     return [*lines, *map(accuracy_line, answer["accuracy"])] if header else lines
 
 

@@ -81,9 +81,33 @@ def test_a_daemon_that_knows_no_sensitivity_is_understood(iod, daemon):
     assert "1.2x - ann" in " ".join(iod("hint", "show").out.split())
 
 
-def test_nothing_known_is_the_titles_alone(iod, daemon):
-    assert 1 == len(iod("hint", "show").out.splitlines())
-    assert "" == iod("hint", "show", "--no-header").out
+@pytest.mark.parametrize("words", [(), ("--no-header",)])
+def test_where_nothing_is_known_one_line_says_so_and_what_to_do(iod, daemon, words):
+    result = iod("hint", "show", *words)
+
+    assert (result.code, result.out) == (0, "")
+    told = "jobs teach when they end, 'iod hint import' takes Darshan logs"
+    assert result.err == f"iod: nothing is known yet: {told}\n"
+
+
+@pytest.mark.parametrize("words", [("lu*",), ("-u", "me"), ("--limit", "5")])
+def test_where_nothing_known_is_meant_one_line_names_the_way_to_all(iod, daemon, words):
+    result = iod("hint", "show", *words)
+
+    told = "iod: nothing is known of these: 'iod hint show' lists all\n"
+    assert (result.code, result.out, result.err) == (0, "", told)
+
+
+def test_how_wrong_the_sources_were_is_told_where_no_key_is_shown(iod, daemon):
+    daemon.hints["accuracy"] = [{"source": "learned", "predictions": 6, "off": 1.25}]
+
+    assert "learned: wrong by 1.2x, typically, for 6 jobs\n" == iod("hint", "show", "x").out
+
+
+def test_nothing_known_is_valid_json(iod, daemon):
+    result = iod("hint", "show", "--json")
+
+    assert ([], "") == (result.json["hints"], result.err)
 
 
 # -- forget ----------------------------------------------------------------------------------------
