@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from iodaemon.api.model import JsonObject
 from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.document import document_lines
@@ -24,5 +25,16 @@ def node(
     if as_json:
         output.print_json(answer)
     else:
-        print("\n".join(document_lines(answer)))
+        print("\n".join(document_lines(_in_place(answer))))
     return 0
+
+
+def _in_place(answer: JsonObject) -> JsonObject:
+    """The answer, with what is wrong with the calibrations where they would stand."""
+    shown: JsonObject = {}
+    for key, value in answer.items():
+        if key == "calibration_problem":
+            shown["calibration"] = {"problem": value}
+        else:
+            shown[key] = value
+    return shown

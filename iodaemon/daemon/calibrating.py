@@ -38,6 +38,9 @@ class Measured:
     Args:
         state_dir: where they are kept.
         identities: of the devices of this machine; what is not among them has none.
+
+    Attributes:
+        problem: why nothing of what is kept could be read, and what to do; empty: it could.
     """
 
     def __init__(self, state_dir: Path, identities: Mapping[DeviceId, str]) -> None:
@@ -47,17 +50,16 @@ class Measured:
         self._services: Mapping[DeviceId, ServiceTimes | None] = {}
         self._fits: dict[DeviceId, Fit] = {}
         self._kernel = os.uname().release
+        self.problem = ""
 
     def read(self, devices: Iterable[Device]) -> tuple[Device, ...]:
         """The devices with what was measured of them, as it is kept now; blocks.
 
         What cannot be read is told and left out: it is an aid, no reason not to run.
         """
-        try:
-            kept = load(self._state_dir)
-        except (ConfigError, OSError) as error:
-            log.warning('event=warned text="%s"', str(error).replace('"', "'"))
-            kept = Kept()
+        kept, self.problem = _load(self._state_dir)
+        if self.problem:
+            log.warning('event=warned text="%s"', self.problem.replace('"', "'"))
         known = known_leaves(kept, self._identities)
         self._services = {name: leaf.service for name, (_, leaf) in known.items()}
         self._fits = {}
@@ -97,6 +99,17 @@ class Measured:
 
     def _problem(self, name: DeviceId, made: Calibration) -> str:
         return self._fits.get(name, Fit()).problem or find_problem(made, self._kernel)
+
+
+def _load(state_dir: Path) -> tuple[Kept, str]:
+    """What is kept; nothing, and why, where that cannot be read."""
+    try:
+        return load(state_dir), ""
+    except ConfigError as error:
+        problem = str(error)
+        return Kept(), problem if "'iod calibrate'" in problem else f"{problem}; {AGAIN}"
+    except OSError as error:
+        return Kept(), str(error)
 
 
 def find_identities(devices: Iterable[Device]) -> dict[DeviceId, str]:

@@ -300,6 +300,7 @@ class _Daemon:
                     door.describe(),
                     driver.pace.report(door.samples_skipped),
                     self._measured.report() if self._measured else (),
+                    calibration_problem=self._measured.problem if self._measured else "",
                 ),
                 "policy": lambda: policy_report(self._force.policy),
                 "config": lambda: config_document(self._force.config),

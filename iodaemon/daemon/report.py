@@ -32,6 +32,8 @@ def node_report(
     means: Mapping[str, Any],
     sampling: Mapping[str, Any],
     measured: Sequence[Mapping[str, Any]] = (),
+    *,
+    calibration_problem: str = "",
 ) -> dict[str, Any]:
     """Sockets, slots, devices, the host, and what is measured how.
 
@@ -41,6 +43,7 @@ def node_report(
         means: what the backend says of itself.
         sampling: whether it keeps pace with the timeslice.
         measured: what is used of each disk's calibration.
+        calibration_problem: why nothing of what is kept could be read; empty: it could.
     """
     return {
         "backend": backend,
@@ -55,6 +58,7 @@ def node_report(
             for device in state.platform.devices
         ],
         **({"calibration": list(measured)} if measured else {}),
+        **({"calibration_problem": calibration_problem} if calibration_problem else {}),
         **_storage(state),
         "host": host_metrics(),
         "measured": dict(means),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import subprocess
@@ -307,3 +308,19 @@ def test_node_shows_whatever_the_daemon_tells(iod, daemon):
     assert (result.code, result.out.splitlines()[0].split()) == (0, ["name", "node"])
     assert "io bound  unknown" in result.out
     assert iod("node", "--json").json["slots"] == 16
+
+
+def test_a_calibration_that_cannot_be_read_is_told_where_it_would_stand(iod, daemon):
+    told = "/state/calibration.json: no calibration: cut off; remove it, 'iod calibrate' makes one"
+    node = {"backend": "linux", "devices": [{"id": "sda"}], "calibration_problem": told}
+    daemon.answers["/v1/node"] = (200, json.dumps({**node, "host": {"load": 1}}).encode())
+
+    lines = iod("node").out.splitlines()
+    at = lines.index("calibration")
+
+    assert (lines[at - 3], lines[at + 1], lines[at + 2]) == (
+        "devices",
+        f"  problem  {told}",
+        "host",
+    )
+    assert told == iod("node", "--json").json["calibration_problem"]

@@ -20,6 +20,7 @@ from iodaemon.core.platform import Device
 from iodaemon.core.rule import Rules
 from iodaemon.core.state import State
 from iodaemon.daemon.calibrating import Measured, device_changes, shown
+from iodaemon.daemon.report import node_report
 from iodaemon.policy.admission import fcfs
 from iodaemon.policy.placement import least_io
 from iodaemon.policy.regulation import bounded
@@ -70,6 +71,39 @@ def test_a_file_that_is_none_is_told_and_left_out(tmp_path, caplog):
     assert measured.read([SDA]) == (SDA,)
     assert measured.report() == []
     assert "no calibration" in caplog.text
+
+
+def test_a_file_that_is_none_is_named_with_its_cure_until_one_is_read_that_is_right(tmp_path):
+    file = kept_file(tmp_path)
+    file.write_text("{")
+    measured = Measured(tmp_path, {"sda": "serial 1"})
+    measured.read([SDA])
+    before = measured.problem
+    file.unlink()
+    keep(tmp_path, calibration(leaf(identity="serial 1"), kernel=KERNEL))
+    measured.read([SDA])
+
+    assert before.startswith(f"{file}: no calibration: ")
+    assert before.endswith("; remove it, 'iod calibrate' makes a new one")
+    assert measured.problem == ""
+
+
+def test_a_link_is_named_with_its_cure(tmp_path):
+    file = kept_file(tmp_path)
+    file.symlink_to("elsewhere")
+    measured = Measured(tmp_path, {"sda": "serial 1"})
+    measured.read([SDA])
+
+    link = f"{file} is a link, and not followed; remove it"
+    assert measured.problem == f"{link}; 'iod calibrate' measures it again"
+
+
+def test_the_node_report_has_what_is_wrong_with_the_file_and_nothing_where_it_is_right():
+    state = State(platform(1, 2))
+    wrong = node_report(state, "linux", {}, {}, calibration_problem="x: no calibration")
+
+    assert wrong["calibration_problem"] == "x: no calibration"
+    assert "calibration_problem" not in node_report(state, "linux", {}, {})
 
 
 def test_another_kernel_is_told(tmp_path, caplog):
@@ -154,6 +188,9 @@ def test_a_daemon_reads_it_at_its_start_and_when_told_to(tmp_path):
         answer = reload_config(client)
         (after,) = client.node()["calibration"]
         again = reload_config(client)
+        kept_file(state).write_text("{")
+        reload_config(client)
+        damaged = client.node()
         log = stop(process)
 
     assert (row["device"], after["device"]) == (name, name)
@@ -162,3 +199,5 @@ def test_a_daemon_reads_it_at_its_start_and_when_told_to(tmp_path):
     assert [change["path"] for change in answer["changed"]] == [f"calibration of {name}"]
     assert again["changed"] == []
     assert log.count("measured under kernel 2.6.32") == 1
+    assert "calibration" not in damaged
+    assert damaged["calibration_problem"].startswith(f"{kept_file(state)}: no calibration: ")
