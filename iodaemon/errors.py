@@ -11,6 +11,7 @@ __all__ = [
     "JournalError",
     "NoDaemon",
     "NoData",
+    "NoDrawing",
     "NotFound",
     "NotPermitted",
     "RequestError",
@@ -29,6 +30,10 @@ class HopelessError(ConfigError):
 
 class RequestError(IodaemonError):
     """A client asked for something that is refused; it goes to the client, the daemon goes on."""
+
+
+class NoDrawing(RequestError):
+    """What draws figures is not installed: whoever can, shows something else instead."""
 
 
 class NotFound(RequestError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import tempfile
 import zlib
@@ -14,7 +13,6 @@ from iodaemon.calibration.knee import curves
 from iodaemon.calibration.picture import draw
 from iodaemon.calibration.record import Calibration, Kind, Knee, Leaf, Pattern, Point
 from iodaemon.cli.output import Column, aligned, local_time, table
-from iodaemon.errors import RequestError
 from iodaemon.units import format_bytes, format_duration, format_rate
 
 if TYPE_CHECKING:
@@ -136,22 +134,19 @@ def draw_figure(made: Calibration, folder: Path) -> tuple[Path, ...]:
     """Figure 14 as SVG and PNG in the folder; nothing where there is no curve.
 
     Raises:
-        RequestError: matplotlib is missing, or the folder is a link.
+        NoDrawing: matplotlib is missing.
+        RequestError: the folder is a link.
         OSError: the folder cannot be written.
     """
     from iodaemon.calibration.putting import put
     from iodaemon.simulator.draw import draw as draw_files
 
-    if importlib.util.find_spec("matplotlib") is None:
-        raise RequestError(
-            "figures need matplotlib, all else is there: pip install 'iodaemon[sim]', then "
-            "'iod calibrate --show PATH --figure DIR'"
-        )
     figure = _figure_of(made)
     if figure is None:
         return ()
     with tempfile.TemporaryDirectory(prefix="iod-calibrate-") as own:
-        drawn = {path.name: path.read_bytes() for path in draw_files(figure, Path(own))}
+        files = draw_files(figure, Path(own), then="'iod calibrate --show PATH --figure DIR'")
+        drawn = {path.name: path.read_bytes() for path in files}
     return put(folder, drawn)
 
 

@@ -15,7 +15,7 @@ from iodaemon.cli import output
 from iodaemon.cli.failure import ExitCode, UsageError
 from iodaemon.cli.option import Word, argument, option
 from iodaemon.cli.progress import Line
-from iodaemon.errors import RequestError
+from iodaemon.errors import NoDrawing, RequestError
 
 if TYPE_CHECKING:
     from iodaemon.cli.session import Session
@@ -301,13 +301,11 @@ def draw(figures: Sequence[Figure], folder: Folder, instead: Sequence[str]) -> l
 
     try:
         with tempfile.TemporaryDirectory(prefix="iod-figures.") as place:
-            drawn = [path for figure in figures for path in draw_figure(figure, Path(place))]
+            into = Path(place)
+            drawn = [path for figure in figures for path in draw_figure(figure, into, then="")]
             folder.keep({path.name: path.read_bytes() for path in drawn})
-    except RequestError as error:
-        if "matplotlib" not in str(error):
-            raise
-        where = folder.path
-        output.say(f"results are in {where}, pictures need matplotlib: pip install matplotlib")
+    except NoDrawing as error:
+        output.say(f"results are in {folder.path}; {error}")
         return ["", *instead]
     output.say(f"results and {len(drawn) // 2} figures are in {folder.path}")
     return []

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from iodaemon.errors import RequestError
+from iodaemon.errors import NoDrawing, RequestError
 from iodaemon.simulator.experiment import Figure, Series
 from iodaemon.simulator.pool import Pool, TaskFailed
 
@@ -87,11 +87,23 @@ def _failure(error: TaskFailed, figures: Sequence[Figure]) -> str:
     return f"figure {figures[error.number].name} cannot be drawn: {error}"
 
 
-def draw(figure: Figure, folder: Path) -> tuple[Path, Path]:
+def lacking(then: str = "") -> str:
+    """What is to be installed where figures cannot be drawn, and what draws them ``then``."""
+    told = "figures need matplotlib, all else is there: pip install 'iodaemon[sim]'"
+    return f"{told}, then {then}" if then else told
+
+
+def draw(figure: Figure, folder: Path, *, then: str = "'iod sim plot NAME'") -> tuple[Path, Path]:
     """Draw the figure; the SVG and the PNG, in the folder.
 
+    Args:
+        figure: what is drawn.
+        folder: where it is put.
+        then: the command that draws it once matplotlib is there; empty: none.
+
     Raises:
-        RequestError: matplotlib is missing, or the figure contradicts itself.
+        NoDrawing: matplotlib is missing.
+        RequestError: the figure contradicts itself.
     """
     check(figure)
     try:
@@ -99,10 +111,7 @@ def draw(figure: Figure, folder: Path) -> tuple[Path, Path]:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure as Canvas
     except ImportError as error:
-        raise RequestError(
-            "figures need matplotlib, all else is there: pip install 'iodaemon[sim]', then "
-            "'iod sim plot NAME'"
-        ) from error
+        raise NoDrawing(lacking(then)) from error
     paths = folder / f"{figure.name}.svg", folder / f"{figure.name}.png"
     with matplotlib.rc_context():
         matplotlib.rcdefaults()

@@ -1,6 +1,7 @@
 """Files go where they are to, whatever others have laid there."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -137,7 +138,7 @@ def test_figures_of_two_directories_on_one_disk_have_two_names(tmp_path):
 
 
 def test_a_figure_that_is_asked_for_and_cannot_be_drawn_fails(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     config = tmp_path / "config.toml"
     config.write_text(f'state_dir = "{tmp_path}/state"\nruntime_dir = "{tmp_path}/run"\n')
     keep(tmp_path / "state", calibration())

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 
+import msgspec
 import pytest
 
 from iodaemon.cli import progress, trial
@@ -11,6 +12,7 @@ from iodaemon.cli.compare import change_words, figure, spread_words, verdict_wor
 from iodaemon.cli.failure import UsageError
 from iodaemon.cli.program import run
 from iodaemon.errors import RequestError
+from iodaemon.simulator.draw import lacking
 from iodaemon.simulator.experiment import Figure, Series
 from iodaemon.trial.folder import Folder
 from iodaemon.trial.machine import check_room, find_disks, find_services
@@ -150,7 +152,15 @@ def test_where_figures_cannot_be_drawn_there_are_bars(tmp_path, monkeypatch, cap
     monkeypatch.setitem(sys.modules, "matplotlib", None)
 
     assert ["", "a bar"] == trial.draw([PICTURE], Folder(path=tmp_path), ["a bar"])
-    assert "need matplotlib" in capsys.readouterr().err
+    told = f"results are in {tmp_path}; {lacking()}\n"
+    assert f"iod: {told}" == capsys.readouterr().err
+
+
+def test_what_is_wrong_with_a_figure_is_not_taken_for_a_missing_library(tmp_path):
+    wrong = msgspec.structs.replace(PICTURE, series=())
+
+    with pytest.raises(RequestError, match="nothing to draw"):
+        trial.draw([wrong], Folder(path=tmp_path), ["a bar"])
 
 
 def test_figures_are_drawn_as_svg_and_png_in_place_of_links(tmp_path):

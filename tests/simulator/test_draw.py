@@ -7,9 +7,9 @@ import msgspec
 import pytest
 from matplotlib.figure import Figure as Canvas
 
-from iodaemon.errors import RequestError
+from iodaemon.errors import NoDrawing, RequestError
 from iodaemon.simulator import draw as drawing
-from iodaemon.simulator.draw import draw
+from iodaemon.simulator.draw import draw, lacking
 from iodaemon.simulator.experiment import Figure, Series
 
 NAMES = ("First-Fit", "S = 1", "S = alpha", "longest remaining")
@@ -161,8 +161,15 @@ def test_without_matplotlib_it_says_what_to_install(tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [_Missing(), *sys.meta_path])
 
-    with pytest.raises(RequestError, match=r"pip install 'iodaemon\[sim\]'"):
+    with pytest.raises(NoDrawing) as caught:
         draw(figure(), tmp_path)
+    with pytest.raises(NoDrawing) as another:
+        draw(figure(), tmp_path, then="'iod calibrate'")
+
+    told = "figures need matplotlib, all else is there: pip install 'iodaemon[sim]'"
+    assert lacking() == told
+    assert str(caught.value) == f"{told}, then 'iod sim plot NAME'"
+    assert str(another.value) == f"{told}, then 'iod calibrate'"
 
     assert [] == list(tmp_path.iterdir())
 
