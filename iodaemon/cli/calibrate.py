@@ -27,19 +27,15 @@ _FIGURES: Final = "calibration"
 """Below the state directory."""
 
 Directory = Annotated[Word, argument("PATH")]
-Time = Annotated[
-    Word, option("--time", metavar="TIME", text="About how long, a day at most; else 2 min.")
-]
-Size = Annotated[
-    Word, option("--size", metavar="SIZE", text="Of the test file at most; 4 GiB if not given.")
-]
-Force = Annotated[bool, option("--force", text="Also while the machine is busy.")]
+Time = Annotated[Word, option("--time", metavar="TIME", text="About how long, a day at most [2m].")]
+Size = Annotated[Word, option("--size", metavar="SIZE", text="Of the test file, at most [4 GiB].")]
+Force = Annotated[bool, option("--force", text="Also on a busy machine.")]
 DryRun = Annotated[bool, option("--dry-run", text="Say what would be done, and do nothing.")]
-Show = Annotated[bool, option("--show", text="Show what is kept, of PATH's disk or of all.")]
+Show = Annotated[bool, option("--show", text="Show what is kept: of PATH's disk, or of all.")]
 Figures = Annotated[
-    Word, option("--figure", metavar="DIR", text="Where the figure goes; else with the state.")
+    Word, option("--figure", metavar="DIR", text="Where the figure goes [beside what is kept].")
 ]
-AsJson = Annotated[bool, option("--json", text="All that was measured.")]
+AsJson = Annotated[bool, option("--json", text="All that was measured, as JSON.")]
 
 
 @verb(app, "calibrate")
@@ -54,15 +50,15 @@ def calibrate(
     figure: Figures = None,
     as_json: AsJson = OFF,
 ) -> int:
-    """Measure what the disk below PATH, a directory, carries, and keep it for the daemon.
+    """Measure what a disk carries, and keep it for the daemon.
 
-    Readers at stepped rates on one to all sockets show where run time starts to degrade; one
-    reader and one request at a time, what a request takes alone. That becomes the base of the
-    waits by which the rule bounded judges, and io_bound is recommended.
+    PATH is a directory on that disk. One request at a time shows how long one takes alone; by that
+    the rule 'bounded' judges who waits. Readers on one socket, then on more, at rising rates show
+    from where on they slow each other down; by that an io_bound is recommended.
 
-    Reads and writes a test file of its own in PATH, without a name, for a few minutes; nothing is
-    left of it. Everything else on that disk is slow meanwhile. The daemon uses what is kept when
-    it starts, and after 'iod config reload'.
+    It writes and reads a test file without a name in PATH, for a few minutes; nothing is left of
+    it. All else on that disk is slow meanwhile. The daemon uses what is kept when it starts, and
+    after 'iod config reload'.
     """
     session: Session = ctx.obj
     state_dir = find_state_dir(session)

@@ -41,8 +41,10 @@ _WORDS: Final = {
 Policies = Annotated[
     Word, option("--policies", metavar="A,B,...", text="Names or files [none,default].")
 ]
-Rounds = Annotated[Word, option("--rounds", metavar="N", text="Of every policy [6].")]
-Output = Annotated[Word, option("--output", metavar="DIR", text="Results [./iod-compare/NAME].")]
+Rounds = Annotated[Word, option("--rounds", metavar="N", text="Rounds of every policy [6].")]
+Output = Annotated[
+    Word, option("--output", metavar="DIR", text="Where results go [./iod-compare/NAME].")
+]
 
 
 @verb(app, "compare")
@@ -56,14 +58,14 @@ def compare(
     force: trial.Force = OFF,
     as_json: trial.AsJson = OFF,
 ) -> int:
-    """Run the same jobs on this machine under each policy, and say what differs.
+    """Run the same jobs under each policy, and say what differs.
 
     WORKLOAD.toml has the jobs: commands, or built-in kernels that read, write and compute. In
     every round each kind runs alone once, then all together under each policy in turn, by daemons
-    of its own. Told are medians with ranges, against the first policy, and whether a difference is
+    of its own. It tells medians with ranges, against the first policy, and whether a difference is
     more than noise.
 
-    Everything is removed at the end; with Ctrl-C as well, and complete rounds are told.
+    At the end all but the results is removed; after Ctrl-C as well, and complete rounds are told.
     """
     from iodaemon.trial.fit import check_fit
 

@@ -41,7 +41,7 @@ def show_config(ctx: typer.Context, running: Running = OFF, as_json: AsJson = OF
 
 @verb(configs, "reload")
 def reload(ctx: typer.Context, as_json: AsJson = OFF) -> int:
-    """Have the daemon read its configuration and policy again, while jobs run.
+    """Have the daemon read configuration and policy again.
 
     Tells what changed, and what needs a restart to. A file with an error changes nothing. For
     administrators.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from iodaemon.cli.darshan import Reading
 
 app = new_app()
-hints = new_app(help="What is known of jobs' I/O from earlier runs: show, import, forget.")
+hints = new_app(help="What is known of jobs' I/O: show, import, forget.")
 app.add_typer(hints, name="hint")
 
 COLUMNS: Final = (
@@ -83,10 +83,15 @@ def show(
 
     NAME is a glob over keys, with their kind or without: lu, 'like:*', '*.py'.
 
-    EXPECTED is the mean over a run, IN-I/O the part of its time in I/O, CONF the confidence,
-    RUN how long it takes, WRONG the factor by which what was foretold is wrong, typically.
+    SOURCE is learned (here) or imported (from logs). EXPECTED is the mean over a run, IN-I/O the
+    part of its time in I/O, REQ/s the requests a second in that part. CONF is how sure that is, 0
+    to 1, RUNS how many runs taught it, RUN how long one takes, LAST when one taught last, WRONG
+    the factor by which what was foretold is wrong, typically.
+
     SUFFERS is the sensitivity to others' I/O: by how much of its time alone a run takes longer
     where requests take twice as long as alone (0: not at all; 1: as much as the requests).
+
+    KEY is what such runs have in common, and belongs to USER.
     """
     from iodaemon.api.hints import list_hints
 
@@ -165,10 +170,12 @@ def import_logs(
     dry_run: DryRun = OFF,
     as_json: AsJson = OFF,
 ) -> int:
-    """Import Darshan logs: LOG is a file, or a folder with *.darshan in or below it.
+    """Import what runs elsewhere did, from Darshan logs.
 
-    A log speaks of its own user's jobs; others than your own are for root to import, or for you
-    as your own with --user me. It needs Darshan's library: pip install 'iodaemon[darshan]'.
+    LOG is a file, or a folder with *.darshan in or below it. It speaks of its own user's jobs;
+    others than your own are for root to import, or for you as your own with --user me.
+
+    Darshan's library is needed: pip install 'iodaemon[darshan]'.
     """
     from iodaemon.cli.darshan import Reader, find_logs, require_library
 
@@ -303,9 +310,9 @@ def run_count(count: int) -> str:
 
 @verb(hints, "forget")
 def forget(ctx: typer.Context, keys: Keys = None, user: OfUser = None) -> int:
-    """Let earlier runs say nothing under these keys any more; later ones teach anew.
+    """Forget what earlier runs say under these keys.
 
-    KEY is as 'iod hint show' has it, for example name:lu.
+    KEY is as 'iod hint show' has it, for example name:lu. Later runs teach it anew.
     """
     from iodaemon.api.hints import forget_hints
 

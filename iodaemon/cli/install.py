@@ -54,7 +54,7 @@ def install(
     force: Force = OFF,
     dry_run: DryRun = OFF,
 ) -> int:
-    """Set up the service that runs jobs of all users, or bring it up to date.
+    """Set up the service that runs jobs of all users, or update it.
 
     As root, under systemd, by the iod of the environment that is to serve. Repeat it after 'pip
     install -U': daemon and keeper are restarted, jobs run on. What lies there and is not its own is

@@ -22,7 +22,7 @@ Thaw = Annotated[
 
 @verb(app, "keeper")
 def keeper(ctx: typer.Context, config: ConfigFile = None, thaw: Thaw = OFF) -> int:
-    """Start, hold and end the jobs of all users, as the system's daemon asks.
+    """Start, hold and end all users' jobs, for the system's daemon.
 
     Runs as root, from iodaemon-keeper.service. Jobs outlive it.
     """

@@ -37,7 +37,7 @@ def mode(
     to: Annotated[Word, argument("on|shadow|off")] = None,
     as_json: AsJson = OFF,
 ) -> int:
-    """Show what regulation may do, or switch it on, to shadow, or off.
+    """Show what regulation may do, or switch it: on, shadow, off.
 
     In shadow it decides and records, and touches nothing. A switch outlives the daemon.
     """

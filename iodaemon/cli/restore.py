@@ -33,7 +33,7 @@ def restore(
     state_dir: StateDir = None,
     system: System = OFF,
 ) -> int:
-    """Put a copy that 'iod backup' made in the journal's place; the daemon must not run.
+    """Put the copy of 'iod backup' back; the daemon must not run.
 
     The replaced journal stays beside it, under a dated name. Jobs that run now are taken over from
     it, and what it knows of jobs that had not ended in the copy: none runs twice. Ids are not used

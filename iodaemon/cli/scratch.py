@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from iodaemon.api.client import Client
 
 app = new_app()
-scratch = new_app(help="What ended jobs have left in their space of storage tiers: copy, remove.")
+scratch = new_app(help="What ended jobs have left on storage tiers: copy, remove.")
 app.add_typer(scratch, name="scratch")
 
 
@@ -29,9 +29,10 @@ def copy(
     jobs: Jobs = None,
     as_json: AsJson = OFF,
 ) -> int:
-    """Copy to its output directory what was kept of jobs that have ended, then remove it.
+    """Copy out what was kept of jobs that have ended, then remove it.
 
-    JOB is 7, 3-9, 1,4, last or all. What an earlier try has copied is not copied again.
+    JOB is 7, 3-9, 1,4, last or all. It goes to the --output of each job; what an earlier try has
+    copied is not copied again.
     """
     from iodaemon.api.scratch import copy_scratch
 
@@ -64,8 +65,8 @@ def remove(
 ) -> int:
     """Remove what was kept of jobs that have ended.
 
-    JOB is 7, 3-9, 1,4, last or all. What could not be copied out is kept until then; it is gone
-    afterwards.
+    JOB is 7, 3-9, 1,4, last or all. What could not be copied out of a job's space is
+    kept; this deletes it for good.
     """
     from iodaemon.api.scratch import remove_scratch
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from iodaemon.simulator.pool import Pool
 
 app = new_app()
-experiments = new_app(help="Experiments: list, run, plot, report.")
+experiments = new_app(help="Experiments: list, run, plot, report, storage, check.")
 app.add_typer(experiments, name="sim")
 verb(experiments, "storage")(simulate_storage)
 
@@ -43,19 +43,21 @@ _SEEDS_MAX: Final = 10_000
 
 Names = Annotated[Words, argument("NAME|FILE")]
 Name = Annotated[Word, argument("NAME|FILE")]
-Quick = Annotated[bool, option("--quick", text="The small version, under a minute.")]
+Quick = Annotated[bool, option("--quick", text="The small version, under a minute to run.")]
 All = Annotated[bool, option("--all", text="Every experiment that 'iod sim list' shows.")]
 Seeds = Annotated[
     Word, option("--seeds", metavar="N|LIST", text="So many, 1 to N; or these: 1,2,3 (one: 7,).")
 ]
 Policies = Annotated[
-    Words, option("--policy", metavar="NAME|FILE", text="Policies to compare, not the file's.")
+    Words, option("--policy", metavar="NAME|FILE", text="To compare, instead of the file's.")
 ]
 Settings = Annotated[
     Words, option("--set", metavar="KEY=VALUE", text="Another parameter, such as mix.load=1.2.")
 ]
 Jobs = Annotated[Word, option("--jobs", metavar="N", text="Processes at most [usable cores].")]
-Folder = Annotated[Word, option("--output", metavar="DIR", text="Results [./iod-sim/NAME].")]
+Folder = Annotated[
+    Word, option("--output", metavar="DIR", text="Where results are kept [./iod-sim/NAME].")
+]
 Strict = Annotated[bool, option("--strict", text="Exit code 1 when a target is missed.")]
 ListJson = Annotated[bool, option("--json", text="The list as JSON.")]
 ResultsJson = Annotated[bool, option("--json", text="The results as JSON.")]
@@ -111,7 +113,7 @@ def run_experiments(
     strict: Strict = OFF,
     as_json: ResultsJson = OFF,
 ) -> int:
-    """Run experiments: published, ours, and the verdict.
+    """Run experiments, and hold them against what is published.
 
     Rows (CSV), results and figures (SVG, PNG) are kept in ./iod-sim/NAME, those of --quick in
     ./iod-sim/NAME-quick. The same seeds give the same bytes. A miss is a result: exit code 0,
@@ -207,12 +209,12 @@ def check_model(
     network: Network = None,
     as_json: AgreementJson = OFF,
 ) -> int:
-    """Hold the model of a cluster to another simulator's results, job by job.
+    """Hold the model of a cluster to another simulator's results.
 
     FILE is CSV (or .csv.gz) with the columns job, submit_s, nodes, iterations, compute_s, io_bytes
     (both of one iteration), start_s, end_s: rigid jobs that compute, then write to the file system,
-    first come, first served. Exit code 1 where the end times differ by more than 0.1 % in the
-    median or 1 % in the 99th percentile.
+    first come, first served. They are compared job by job; exit code 1 where the end times differ
+    by more than a thousandth in the median or a hundredth in the 99th percentile.
     """
     if path is None:
         raise UsageError("name a file of results: 'iod sim check --help' says which columns")

@@ -33,15 +33,25 @@ Requests = Annotated[Word, argument("FILE")]
 Scheduler = Annotated[
     Word, option("--scheduler", metavar="FILE", text="The scheduler's CSV, beside Darshan's.")
 ]
-Rule = Annotated[Word, option("--rule", metavar="NAME", text="For allocation [balanced].")]
-Capacity = Annotated[Word, option("--capacity", metavar="SIZE", text="Of all disks [32 TB].")]
-Layout = Annotated[
-    Word, option("--layout", metavar="NAME", text="1N1D, 1NnD, nN1D or nNnD [nNnD].")
+Rule = Annotated[Word, option("--rule", metavar="NAME", text="Which disk holds what [balanced].")]
+Capacity = Annotated[
+    Word, option("--capacity", metavar="SIZE", text="Of all disks together [32 TB].")
 ]
-Split = Annotated[Word, option("--split", metavar="SIZE|none", text="Blocks [200 GB].")]
+Layout = Annotated[
+    Word,
+    option("--layout", metavar="NAME", text="Nodes and disks: 1N1D, 1NnD, nN1D or nNnD [nNnD]."),
+]
+Split = Annotated[
+    Word, option("--split", metavar="SIZE|none", text="Blocks of a request, at most [200 GB].")
+]
 Requeue = Annotated[bool, option("--requeue", text="Try a refused request again, later.")]
 Books = Annotated[
-    Word, option("--books", metavar="NAME", text="correct, or artefact: as published [correct].")
+    Word,
+    option(
+        "--books",
+        metavar="NAME",
+        text="Of what is free: correct, or artefact, as published [correct].",
+    ),
 ]
 Seed = Annotated[Word, option("--seed", metavar="N", text="Of what is random [1].")]
 Against = Annotated[
@@ -72,9 +82,9 @@ def simulate_storage(
     """Place requests for storage on disks, and replay them.
 
     FILE is StorAlloc's YAML or the same fields as CSV, Darshan's CSV of Theta with --scheduler, or
-    CSV with id, size_bytes, start_s, end_s; all may be .gz. Without FILE the substitute requests
-    of the seed are taken. --against takes platform, split and requeuing from the file of results,
-    books artefact; exit code 1 where a digit differs.
+    CSV with id, size_bytes, start_s, end_s; all may be .gz. Without FILE requests are
+    drawn by --seed that stand for Theta's. --against takes platform, split and requeuing from the
+    file of results, and the books 'artefact'; exit code 1 where a digit differs.
     """
     number = _seed(seed)
     requests = _requests(path, scheduler, number)

@@ -40,8 +40,10 @@ METHOD: Final = (
     "twice as long as alone. MEMORY: most in use, of all.",
 )
 
-Rounds = Annotated[Word, option("--rounds", metavar="N", text="Of every step [3].")]
-Output = Annotated[Word, option("--output", metavar="DIR", text="Results [./iod-stack/NAME].")]
+Rounds = Annotated[Word, option("--rounds", metavar="N", text="Rounds of every step [3].")]
+Output = Annotated[
+    Word, option("--output", metavar="DIR", text="Where results go [./iod-stack/NAME].")
+]
 
 
 @verb(app, "stack")
@@ -54,10 +56,10 @@ def stack(
     force: trial.Force = OFF,
     as_json: trial.AsJson = OFF,
 ) -> int:
-    """Run the same job on 1, 2, 4 ... sockets, and say what it loses by the others.
+    """Run a job on more and more sockets, and say what it loses.
 
     WORKLOAD.toml is that of 'iod compare'. Each kind of job is run by itself: as many copies as
-    fill one socket, then two, and so on; 'count' does not matter. Nothing is suspended. What jobs
+    fill one socket, then 2, 4 and so on; 'count' does not matter. Nothing is suspended. What jobs
     lose by those on other sockets is what all share: the storage.
 
     A machine with one socket is divided by its cores, or as [topology] in the file says.

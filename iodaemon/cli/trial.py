@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 WorkloadFile = Annotated[Word, argument("WORKLOAD.toml")]
 Directory = Annotated[
-    Word, option("--directory", metavar="DIR", text="On the disk to use, not the file's.")
+    Word, option("--directory", metavar="DIR", text="On the disk to use, instead of the file's.")
 ]
 Force = Annotated[bool, option("--force", text="Also on a busy machine.")]
 AsJson = Annotated[bool, option("--json", text="The results as JSON.")]

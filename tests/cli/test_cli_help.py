@@ -1,0 +1,69 @@
+"""The help at 80 columns: whole lines, and the same words for the same thing."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from typer.main import get_group
+
+from iodaemon.cli.program import VERBS, app
+
+GROUPS = [name for name in VERBS if hasattr(get_group(app).get_command(None, name), "commands")]
+
+
+@pytest.fixture(autouse=True)
+def _on_80_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def verbs_of(out):
+    """Each verb of a help and what it is said to do."""
+    lines = out.partition("\nCommands:\n")[2].splitlines()
+    return dict(line.split(maxsplit=1) for line in lines)
+
+
+@pytest.mark.parametrize("words", [[], *([name] for name in GROUPS)], ids=" ".join)
+def test_what_a_verb_does_is_told_in_one_whole_line(iod, words):
+    cut = {
+        name: text for name, text in verbs_of(iod(*words, "--help").out).items() if "..." in text
+    }
+
+    assert cut == {}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_verb_with_verbs_of_its_own_names_them_all(iod, name):
+    told = verbs_of(iod("--help").out)[name].partition(": ")[2].rstrip(".").split(", ")
+
+    assert sorted(told) == sorted(verbs_of(iod(name, "--help").out))
+
+
+@pytest.mark.parametrize("name", ["calibrate", "compare", "stack", "hint show", "sim run"])
+def test_a_default_stands_in_brackets(iod, name):
+    options = iod(*name.split(), "--help").out.partition("\nOptions:\n")[2]
+
+    assert re.search(r"\[[^]]+\]\.", options)
+    assert re.search(r"; else|if not given", options) is None
+
+
+@pytest.mark.parametrize("words", [["hint", "import"], ["sim", "check"]], ids=" ".join)
+def test_a_command_to_type_and_a_number_with_its_unit_are_not_broken(iod, words):
+    lines = iod(*words, "--help").out.splitlines()
+
+    assert [line for line in lines if re.search(r"pip install$|\d$", line)] == []
+
+
+def test_a_busy_machine_is_called_the_same_everywhere(iod):
+    verbs = ("calibrate", "compare", "stack")
+    told = {re.search(r"--force +(.*)", iod(name, "--help").out)[1] for name in verbs}
+
+    assert told == {"Also on a busy machine."}
+
+
+def test_what_hint_show_prints_is_explained_column_by_column(iod, daemon):
+    from iodaemon.cli.hint import COLUMNS
+
+    out = iod("hint", "show", "--help").out
+
+    assert [column.title for column in COLUMNS if f"{column.title} " not in out] == []
