@@ -46,8 +46,9 @@ class Scratch(TypedDict):
     """The space of a job: what it asked for, the tier that it is on, and its shares of disks.
 
     ``kept`` says why what an ended job has there is not removed, ``kept_until_s`` when it will be
-    if nobody copies it (null: never), ``unwanted`` why it was, or is being; ``over`` that it has
-    more than it asked for, ``most_bytes`` how much that was at most (0: it never had).
+    if nobody copies it (null: never), ``unwanted`` why it was, or is being, ``unwanted_by`` who
+    asked for that (empty: nobody); ``over`` that it has more than it asked for, ``most_bytes`` how
+    much that was at most (0: it never had).
     ``copied_in``, ``copied_out``: whether that was done, null while it may be, and where it is not
     known; ``others``: how many sockets, pipes and devices were not copied. ``charged_s``: what its
     run is charged. ``had_space``: whether it has or had directories of its own, null where it is
@@ -71,6 +72,7 @@ class Scratch(TypedDict):
     kept: Reason | None
     kept_until_s: float | None
     unwanted: Reason | None
+    unwanted_by: str
     over: Reason | None
     most_bytes: int
     copied_in: bool | None

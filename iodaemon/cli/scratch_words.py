@@ -11,8 +11,6 @@ from iodaemon.text import printable
 
 _COPYING: Final = "ScratchCopying"
 """The code of ``kept`` while it is copied out once more."""
-_REMOVED: Final = "ScratchRemove"
-"""The code of ``unwanted`` where somebody asked for it."""
 _LIMITED: Final = "; more than that cannot be written (project quota)"
 _MEASURED: Final = "; more than that is seen, not held back (no project quota)"
 
@@ -89,9 +87,8 @@ def _gone(scratch: Scratch) -> str:
     if not unwanted:
         return ""
     verb = "is removed" if scratch["shares"] else "removed"
-    _, by, who = unwanted["text"].rpartition(" by ")
-    if unwanted["code"] == _REMOVED and by:
-        return f"; {verb} by {printable(who)}"
+    if by := scratch.get("unwanted_by"):
+        return f"; {verb} by {printable(by)}"
     return f"; {verb}: {printable(unwanted['text'])}"
 
 

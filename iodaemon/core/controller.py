@@ -336,7 +336,8 @@ class Controller:
         job = with_fields(job, attempt=job.attempt + 1, partition=placed.partition, slots=slots)
         job = with_fields(job, started_because=placed.why, expected=expected)
         if job.spec.scratch is not None:
-            job = with_fields(job, shares=shares, tier=placed.tier, scratch_unwanted=None)
+            job = with_fields(job, shares=shares, tier=placed.tier)
+            job = with_fields(job, scratch_unwanted=None, scratch_unwanted_by="")
         step.move(job, JobState.STARTING, placed.why)
         step.decide(start_of(job))
 

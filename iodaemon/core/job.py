@@ -264,6 +264,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         scratch_kept_since_s: since when it is there because it could not be copied out. None: it
             is not, or for another reason.
         scratch_unwanted: why that goes, or went, without having been copied. None: it does not.
+        scratch_unwanted_by: who asked for that. Empty: nobody did, or it is not known.
     """
 
     id: JobId
@@ -308,6 +309,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     work: str = ""
     scratch_kept_since_s: float | None = None
     scratch_unwanted: Reason | None = None
+    scratch_unwanted_by: str = ""
 
     @property
     def is_live(self) -> bool:

@@ -92,18 +92,20 @@ def _copied_since(job: Job) -> Job:
 
 def _hear_of_wish(step: Step, event: ev.ScratchUnwanted, job: Job) -> None:
     if not event.copies:
-        by = Reason(code="ScratchRemove", text=f"'iod scratch remove' by {event.by}")
-        _begin_clearing(step, job, by)
+        why = Reason(code="ScratchRemove", text=f"'iod scratch remove' by {event.by}")
+        _begin_clearing(step, job, why, event.by)
         return
     copying = Reason(code=COPYING, text="it is being copied out")
     if (job.scratch_kept, job.scratch_unwanted) != (copying, None):
-        step.put(with_fields(job, scratch_kept=copying, scratch_unwanted=None))
+        job = with_fields(job, scratch_unwanted=None, scratch_unwanted_by="")
+        step.put(with_fields(job, scratch_kept=copying))
     step.decide(Free(job_id=job.id, attempt=job.attempt, copies=True))
 
 
-def _begin_clearing(step: Step, job: Job, why: Reason) -> None:
+def _begin_clearing(step: Step, job: Job, why: Reason, by: str = "") -> None:
     """Nobody wants it: also after a restart, and whatever keeps it then."""
-    step.put(with_fields(job, scratch_kept=None, scratch_unwanted=why))
+    job = with_fields(job, scratch_unwanted=why, scratch_unwanted_by=by)
+    step.put(with_fields(job, scratch_kept=None))
     step.decide(Free(job_id=job.id, attempt=job.attempt, is_wanted=True))
 
 

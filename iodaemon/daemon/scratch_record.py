@@ -88,6 +88,7 @@ def scratch_record(
         "kept": msgspec.to_builtins(job.scratch_kept),
         "kept_until_s": None if stock is None else stock.kept_until_s(job),
         "unwanted": msgspec.to_builtins(job.scratch_unwanted),
+        "unwanted_by": job.scratch_unwanted_by,
         "over": msgspec.to_builtins(job.scratch_over),
         "most_bytes": job.scratch_most_bytes,
         "copied_in": _is_copied_in(job, had_space=had_space),

@@ -142,6 +142,29 @@ def test_nothing_is_removed_while_it_is_copied_and_its_time_goes_on():
     assert [WANTED] == rig.backend.take()
 
 
+def test_who_asked_for_its_removal_is_kept_with_the_job():
+    rig, _ = keeping()
+    rig.step(unwanted(20.0))
+    rig.backend.take()
+    asked = rig.job()
+    rig.step(unwanted(30.0, copies=True))
+    rig.backend.take()
+
+    assert ("ScratchRemove", "ann") == (asked.scratch_unwanted.code, asked.scratch_unwanted_by)
+    assert (None, "") == (rig.job().scratch_unwanted, rig.job().scratch_unwanted_by)
+
+
+def test_nobody_is_named_where_its_time_was_over():
+    rig, _ = keeping()
+    rig.step(timer(1e12))
+    rig.backend.take()
+
+    assert ("ScratchKeep", "") == (
+        rig.job().scratch_unwanted.code,
+        rig.job().scratch_unwanted_by,
+    )
+
+
 def test_who_asked_for_its_removal_is_believed_also_after_a_restart():
     rig, _ = keeping()
     rig.step(unwanted(20.0))
@@ -252,6 +275,7 @@ def test_it_goes_at_its_time_once_and_never_before_whatever_is_told(keep_s, acts
         ]
         assert (since_s + keep_s if has_end and not is_due else None) == plan.wake_at_s
         assert plan.wake_at_s is None or plan.wake_at_s > now_s
+        assert rig.job().scratch_unwanted is not None or rig.job().scratch_unwanted_by == ""
 
 
 # -- what was copied after the end -----------------------------------------------------------------

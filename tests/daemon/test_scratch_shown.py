@@ -97,17 +97,23 @@ def test_output_that_is_kept_was_not_copied_out_until_it_is():
 
 
 @pytest.mark.parametrize(
-    ("why", "words"),
+    ("why", "by", "words"),
     [
-        (reason("ScratchRemove", "'iod scratch remove' by root"), "removed by root"),
+        (reason("ScratchRemove", "'iod scratch remove' by root"), "root", "removed by root"),
+        (
+            reason("ScratchRemove", "'iod scratch remove' by root"),
+            "",  # the journal of a daemon that did not keep it apart
+            "removed: 'iod scratch remove' by root",
+        ),
         (
             reason("ScratchKeep", "nobody had it copied for 30 days (scratch_keep)"),
+            "",
             "removed: nobody had it copied for 30 days (scratch_keep)",
         ),
     ],
 )
-def test_who_had_it_removed_uncopied_is_told(why, words):
-    fields = {"staged": staged(True, False), "scratch_unwanted": why}
+def test_who_had_it_removed_uncopied_is_told(why, by, words):
+    fields = {"staged": staged(True, False), "scratch_unwanted": why, "scratch_unwanted_by": by}
 
     assert f"/out; {words}" == shown(JobState.FAILED, **fields)["Not copied out"]
     going = shown(JobState.FAILED, shares=SHARES, **fields)["Not copied out"]
