@@ -244,7 +244,7 @@ def decode(text: bytes, where: str) -> Kept:
         if version > VERSION:
             raise ConfigError(
                 f"{where}: version {version} is of a newer iodaemon, this one reads {VERSION}; "
-                "'iod calibrate' makes a new one"
+                "update it, or remove the file: 'iod calibrate PATH' makes a new one"
             )
         return msgspec.json.decode(text, type=Kept)
     except RecursionError:
@@ -252,7 +252,7 @@ def decode(text: bytes, where: str) -> Kept:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         problem = str(error)[:_LONGEST_PROBLEM]
     raise ConfigError(
-        f"{where}: no calibration: {problem}; remove it, 'iod calibrate' makes a new one"
+        f"{where}: no calibration: {problem}; remove it, 'iod calibrate PATH' makes a new one"
     )
 
 

@@ -29,7 +29,7 @@ from iodaemon.units import format_rate
 
 log = logging.getLogger(__name__)
 
-AGAIN = "'iod calibrate' measures it again"
+AGAIN = "'iod calibrate PATH' measures it again"
 
 
 class Measured:
@@ -107,7 +107,7 @@ def _load(state_dir: Path) -> tuple[Kept, str]:
         return load(state_dir), ""
     except ConfigError as error:
         problem = str(error)
-        return Kept(), problem if "'iod calibrate'" in problem else f"{problem}; {AGAIN}"
+        return Kept(), problem if "'iod calibrate PATH'" in problem else f"{problem}; {AGAIN}"
     except OSError as error:
         return Kept(), str(error)
 

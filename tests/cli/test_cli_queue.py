@@ -311,7 +311,7 @@ def test_node_shows_whatever_the_daemon_tells(iod, daemon):
 
 
 def test_a_calibration_that_cannot_be_read_is_told_where_it_would_stand(iod, daemon):
-    told = "/state/calibration.json: no calibration: cut off; remove it, 'iod calibrate' makes one"
+    told = "/state/calibration.json: cut off; remove it, 'iod calibrate PATH' makes a new one"
     node = {"backend": "linux", "devices": [{"id": "sda"}], "calibration_problem": told}
     daemon.answers["/v1/node"] = (200, json.dumps({**node, "host": {"load": 1}}).encode())
 

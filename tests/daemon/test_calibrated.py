@@ -84,7 +84,7 @@ def test_a_file_that_is_none_is_named_with_its_cure_until_one_is_read_that_is_ri
     measured.read([SDA])
 
     assert before.startswith(f"{file}: no calibration: ")
-    assert before.endswith("; remove it, 'iod calibrate' makes a new one")
+    assert before.endswith("; remove it, 'iod calibrate PATH' makes a new one")
     assert measured.problem == ""
 
 
@@ -95,7 +95,7 @@ def test_a_link_is_named_with_its_cure(tmp_path):
     measured.read([SDA])
 
     link = f"{file} is a link, and not followed; remove it"
-    assert measured.problem == f"{link}; 'iod calibrate' measures it again"
+    assert measured.problem == f"{link}; 'iod calibrate PATH' measures it again"
 
 
 def test_the_node_report_has_what_is_wrong_with_the_file_and_nothing_where_it_is_right():
@@ -123,7 +123,7 @@ def test_what_does_not_fit_is_told_once(measured, caplog):
         measured.watch({"sda": load(400 * MB), "sdb": load(1e12)})
 
     assert caplog.text.count("400 MB/s") == 1
-    assert "'iod calibrate' measures it again" in caplog.text
+    assert "'iod calibrate PATH' measures it again" in caplog.text
     assert "400 MB/s" in measured.report()[0]["problem"]
 
 
