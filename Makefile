@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 .PHONY: help setup test explore lint demo experiments bench bench-regulation campaign vm-test format clean
 
 help:
-	@echo "make test     all gates: ruff, mypy, import contracts, every test (14 minutes)"
+	@echo "make test     all gates: ruff, mypy, import contracts, every test (10 minutes)"
 	@echo "make explore  the property tests with other examples: SEED=N for the same again (1 minute)"
 	@echo "make demo     the main job on this machine's disk, regulation off and on (at most 90 s)"
 	@echo "make experiments   every published experiment, all cores; writes sim/README.md"
@@ -33,10 +33,10 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# What starts no process of its own goes over all cores; of real jobs two files run at a time.
+# What starts no process of its own goes over all cores; real jobs mostly wait: three files at a time.
 test: lint
 	$(BIN)/python -m pytest -n auto -m 'not node and not vm'
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'node and not vm'
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m 'node and not vm'
 
 # A seed of its own each time, which it tells; the gate has the same examples every time.
 explore: SEED ?= $(shell shuf -i 1-999999 -n 1)
