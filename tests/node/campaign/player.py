@@ -183,6 +183,7 @@ class Player:
                 self.stop()  # the next daemon does not wait as long as this one would
                 restarted_s = time.monotonic()
             time.sleep(0.02)
+        self.revive()
         return self._left() + self._reckon()
 
     def _reckon(self):
