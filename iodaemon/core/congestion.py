@@ -33,6 +33,8 @@ from iodaemon.core.service import ServiceTimes
 
 KNEE_WAIT: Final = 2.0
 """Normalised wait at the knee: beyond it more requests in flight bring no more throughput."""
+CALM_WAIT: Final = 1.8
+"""Normalised wait below which, smoothed, jobs may come back."""
 ALONE_QUEUE: Final = 1.25
 """Up to this many requests in flight a request's time counts as uncontended."""
 LEAST_REQUESTS_PER_S: Final = 5.0

@@ -13,6 +13,7 @@ import msgspec
 
 from iodaemon.core.bandwidth import DeviceLoad
 from iodaemon.core.congestion import (
+    CALM_WAIT,
     KNEE_WAIT,
     Sense,
     await_of,
@@ -28,8 +29,6 @@ from iodaemon.policy.crowd import Crowding, is_crowd
 
 CAP: Final = "io_bound"
 """The name of the operator's cap among the devices' names."""
-CALM_WAIT: Final = 1.8
-"""Smoothed normalised wait below which jobs may come back."""
 IDLE_QUEUE: Final = 0.25
 """Below this mean number of requests in flight a device does next to nothing."""
 IDLE_SHARE: Final = 0.01
@@ -79,6 +78,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     retry_s: float = 0.0
     not_before_s: float = NEVER_S
     crowding: Crowding = Crowding()
+
+    def with_return(self, now_s: float) -> Place:
+        """When a job has come back here."""
+        crowding = self.crowding.with_return()
+        return msgspec.structs.replace(self, resumed_s=now_s, crowding=crowding)
 
 
 class Marks(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,7 +222,7 @@ def without_counters(place: Place) -> Place:
         action=None,
         is_reducing=False,
         absent_slices=absent_slices,
-        crowding=msgspec.structs.replace(place.crowding, wasted_slices=0, short_slices=0),
+        crowding=msgspec.structs.replace(place.crowding, wasted_slices=0, returning=0, returned=0),
     )
 
 
@@ -274,6 +278,8 @@ def between_samples(
 ) -> Budget:
     """How a thing stands within a slice: without who ended, with who came back.
 
+    Of a crowd one may take the place of each that ended; how the others do is seen in the next.
+
     Args:
         budget: as it was last.
         running: who runs there now; one whose part is not known may well use it.
@@ -284,7 +290,13 @@ def between_samples(
     load = sum(parts.values())
     is_idle = load < _little(budget) and all(job_id in parts for job_id in running)
     return msgspec.structs.replace(
-        budget, load=load, is_exceeded=False, is_wronged=False, is_idle=is_idle, parts=parts
+        budget,
+        load=load,
+        is_exceeded=False,
+        is_wronged=False,
+        is_idle=is_idle,
+        returning=min(budget.returning, 1),
+        parts=parts,
     )
 
 

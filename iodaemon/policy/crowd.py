@@ -9,8 +9,8 @@
    is taken off where the device does clearly less for it than it does one request at a time, and
    the wait has been high for a turn.
 3. What a crowd puts on a full device says little of what each of it puts on one that is not full.
-   Where the device moves clearly less than before and answers as if alone, too many are held: one
-   comes back, and from slice to slice twice as many as before, for as long as that is so.
+   Where the device moves clearly less than before and answers below the knee, too many are held:
+   one comes back, and in the next slice twice as many as did in this one, as long as that is so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.core.congestion import Sense
+from iodaemon.core.congestion import KNEE_WAIT, Sense
 from iodaemon.core.job import JobId
 
 LIGHT_SHARE: Final = 0.05
@@ -33,8 +33,6 @@ WASTED: Final = 2.0
 the device could do is lost, and more."""
 LESS: Final = 0.85
 """Clearly less is less than this part of it."""
-MOST_DOUBLINGS: Final = 16
-"""After so many all are back."""
 
 
 class Crowding(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,14 +41,15 @@ class Crowding(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         wasted_slices: slices in a row in which the device did clearly less for many requests than
             it does one at a time.
-        short_slices: slices in a row in which it moved clearly less than when some of a crowd were
-            suspended, and the wait was low.
+        returning: how many may come back now because too many are held; 0: none for that.
+        returned: how many of these did.
         most_bytes_per_s: what it moved when some of a crowd were suspended, the most of all times
             since somebody is held; 0: no crowd is.
     """
 
     wasted_slices: int = 0
-    short_slices: int = 0
+    returning: int = 0
+    returned: int = 0
     most_bytes_per_s: float = 0.0
 
     def after(
@@ -58,17 +57,17 @@ class Crowding(msgspec.Struct, frozen=True, kw_only=True):
     ) -> Crowding:
         """After one more slice; ``is_held``: somebody is suspended for this device."""
         most_bytes_per_s = self.most_bytes_per_s if is_held else 0.0
-        is_short = is_calm and moved_bytes_per_s < LESS * most_bytes_per_s
+        is_below_knee = is_calm and (sense.last_wait or 0.0) < KNEE_WAIT  # in this slice as well
+        is_short = is_below_knee and moved_bytes_per_s < LESS * most_bytes_per_s
         return Crowding(
             wasted_slices=self.wasted_slices + 1 if is_wasted(sense) else 0,
-            short_slices=self.short_slices + 1 if is_short else 0,
+            returning=max(1, 2 * self.returned) if is_short else 0,
             most_bytes_per_s=most_bytes_per_s,
         )
 
-    @property
-    def returning(self) -> int:
-        """How many come back now because too many are held: 1, 2, 4 ...; 0: none for that."""
-        return 1 << min(self.short_slices - 1, MOST_DOUBLINGS) if self.short_slices else 0
+    def with_return(self) -> Crowding:
+        """When one has come back."""
+        return msgspec.structs.replace(self, returned=min(self.returned + 1, self.returning))
 
     def minds(self, crowd_slices: int) -> bool:
         """Many small jobs may be taken off; ``crowd_slices``: so long it must have been wasted."""

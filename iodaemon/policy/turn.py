@@ -125,7 +125,8 @@ def choose_resumes(
         names = [name for name in budgets if is_concerned(view, job, name)]
         parts = {name: loads.get(job.id, {}).get(name, 0.0) for name in names}
         if all(_fits(budgets[n], after[n], parts[n], yet=len(resumes)) for n in names):
-            resumes[job.id] = _why_resumed([budgets[name] for name in names])
+            short = [n for n in names if not _is_predicted(budgets[n], after[n], parts[n])]
+            resumes[job.id] = _why_resumed([budgets[n] for n in names], [budgets[n] for n in short])
             for name in names:
                 after[name] += parts[name]
     verdicts: Verdicts = {job_id: ("resume", why.text) for job_id, why in resumes.items()}
@@ -277,10 +278,12 @@ def _heavy(budget: Budget) -> frozenset[JobId]:
 
 
 def _fits(budget: Budget, load: float, part: float, *, yet: int) -> bool:
-    if budget.is_wronged:
+    if budget.is_wronged or (budget.is_idle and not yet):
         return True
-    if (budget.is_idle and not yet) or yet < budget.returning:
-        return True
+    return yet < budget.returning or _is_predicted(budget, load, part)
+
+
+def _is_predicted(budget: Budget, load: float, part: float) -> bool:
     return budget.is_calm and load + part <= budget.fits * ROUNDING
 
 
@@ -288,13 +291,20 @@ def _concerns(view: View, budget: Budget, job_id: JobId) -> bool:
     return is_concerned(view, view.job(job_id), budget.name)
 
 
-def _why_resumed(budgets: list[Budget]) -> Reason:
+def _why_resumed(budgets: list[Budget], unpredicted: list[Budget]) -> Reason:
+    """``unpredicted``: those for which it was not the prediction that let it come back."""
     if any(budget.is_wronged for budget in budgets):
         text = "suspending brought no relief: the device was not congested"
     elif not budgets:
         text = "nothing that it uses is regulated"
     elif all(budget.is_idle for budget in budgets):
-        text = "; ".join(budget.describe() for budget in budgets) + ": there is room"
+        text = _described(budgets) + ": there is room"
+    elif any(budget.returning for budget in unpredicted):
+        text = f"too many are held, less is moved than before: {_described(unpredicted)}"
     else:
-        text = "predicted to fit: " + "; ".join(budget.describe() for budget in budgets)
+        text = f"predicted to fit: {_described(budgets)}"
     return Reason(code="Fits", text=text)
+
+
+def _described(budgets: list[Budget]) -> str:
+    return "; ".join(budget.describe() for budget in budgets)

@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iodaemon.core.bandwidth import DeviceLoad
-from iodaemon.core.congestion import Sense, look, not_congested_after_all
+from iodaemon.core.congestion import CALM_WAIT, Sense, look, not_congested_after_all
 from iodaemon.core.service import LoneTimes, ServiceTimes
-from iodaemon.policy.budget import CALM_WAIT
 
 
 def seen(sense, *, queue, requests_per_s=1000.0, size=131072):

@@ -28,8 +28,9 @@ from iodaemon.backend.simulated import (
     SimulatedDisk,
     default_platform,
 )
+from iodaemon.core import event as ev
 from iodaemon.core.congestion import Sense
-from iodaemon.core.job import JobSpec, JobState
+from iodaemon.core.job import JobId, JobSpec, JobState
 from iodaemon.core.measure import makespan_s
 from iodaemon.core.platform import Device, DeviceId
 from iodaemon.core.rule import Rules
@@ -111,25 +112,70 @@ def test_those_who_read_and_then_compute_come_back_ever_more_at_a_time():
     """One at a time would take as many seconds as there are jobs."""
     jobs = [Profile(steps=(Read(12 * MB), Compute(16.0))) for _ in range(64)]
 
-    result = run_at_once(bounded.Rule(), jobs)
+    back = returns_by_slice(run_at_once(bounded.Rule(), jobs))
 
-    back = Counter(t.at_s for t in result.transitions if t.before is JobState.SUSPENDED_IO)
     assert {1, 2, 4} <= set(back.values())
     assert len(back) < 0.7 * sum(back.values())
 
 
-@given(st.integers(1, 15))
-def test_twice_as_many_come_back_from_slice_to_slice_until_enough_is_moved(slices):
-    crowding = Crowding(most_bytes_per_s=100e6)
-    counts = []
-    for _ in range(slices):
-        crowding = crowding.after(Sense(), 10e6, is_held=True, is_calm=True)
-        counts.append(crowding.returning)
+def test_in_no_slice_more_come_back_than_twice_as_many_as_in_the_one_before_and_who_replaces():
+    """Jobs end all the time, and each that ended may be replaced by one."""
+    jobs = [
+        Profile(steps=(Read(12 * MB), Compute(3.0 + number % 40 * 0.13))) for number in range(64)
+    ]
+    result = run_at_once(bounded.Rule(), jobs)
+    back = returns_by_slice(result)
+    ended = Counter(int(job.ended_s) for job in result.jobs)
 
-    assert counts == [2**at for at in range(slices)]
+    assert max(back.values()) > 2
+    for at_s, count in back.items():
+        assert count <= max(1, 2 * back[at_s - 1]) + ended[at_s]
+
+
+def test_those_whom_a_person_held_meanwhile_do_not_all_come_back_at_once():
+    """While nobody may come back nobody does, and what would be too many is not found out."""
+    jobs = [Profile(steps=(Read(12 * MB), Compute(60.0))) for _ in range(64)]
+    crowd = range(2, 65)
+    asked = [ev.SuspendRequested(at_s=11.5, job_id=JobId(n), by="ann") for n in crowd]
+    asked += [ev.ResumeRequested(at_s=25.5, job_id=JobId(n), by="ann") for n in crowd]
+    back = returns_by_slice(run_at_once(bounded.Rule(), jobs, asked))
+
+    assert max(back[at_s] for at_s in (26, 27)) <= 2
+
+
+def test_who_comes_back_because_too_many_are_held_is_told_so():
+    jobs = [Profile(steps=(Read(12 * MB), Compute(16.0))) for _ in range(64)]
+    steps = run_at_once(bounded.Rule(), jobs).transitions
+
+    texts = [step.reason.text for step in steps if step.before is JobState.SUSPENDED_IO]
+    assert sum(text.startswith("too many are held, less is moved than before: ") for text in texts)
+
+
+def returns_by_slice(result):
+    """How many came back, by the whole second."""
+    steps = (step for step in result.transitions if step.before is JobState.SUSPENDED_IO)
+    return Counter(int(step.at_s) for step in steps if step.after is JobState.RUNNING)
+
+
+WAITS = Sense(wait=1.7, last_wait=2.1)
+"""Calm in the mean, and not any more."""
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=30))
+def test_twice_as_many_may_come_back_as_did_until_enough_is_moved(can_come):
+    crowding = Crowding(most_bytes_per_s=100e6)
+    expected = 1
+    for can in can_come:
+        crowding = crowding.after(Sense(), 10e6, is_held=True, is_calm=True)
+        assert crowding.returning == expected
+        for _ in range(2 * crowding.returning if can else 0):  # those who fit come back as well
+            crowding = crowding.with_return()
+        expected = 2 * expected if can else 1
+
     assert crowding.after(Sense(), 90e6, is_held=True, is_calm=True).returning == 0
     assert crowding.after(Sense(), 10e6, is_held=True, is_calm=False).returning == 0
     assert crowding.after(Sense(), 10e6, is_held=False, is_calm=True).returning == 0
+    assert crowding.after(WAITS, 10e6, is_held=True, is_calm=True).returning == 0
 
 
 def test_a_burst_of_a_crowd_passes_by_itself():
@@ -143,11 +189,11 @@ def test_a_burst_of_a_crowd_passes_by_itself():
     assert [step for step in suspensions(result) if step.at_s <= 20.0] == []  # then most are over
 
 
-def run_at_once(rule, profiles):
+def run_at_once(rule, profiles, events=()):
     """All submitted at the same time, on the disk that many streams slow down."""
     rules = Rules(name="test", admission=fcfs.Rule(), placement=least_io.Rule(), regulation=rule)
     jobs = [(0.0, JobSpec(command=("x",)), profile) for profile in profiles]
-    return simulate(WIDE_ARM, rules, jobs, model=Model(disk=WANING))
+    return simulate(WIDE_ARM, rules, jobs, model=Model(disk=WANING), events=events)
 
 
 def mean_end_s(result):

@@ -350,7 +350,7 @@ def _with_resumes(
     for job in map(view.job, resumes):
         for name in places:
             if is_concerned(view, job, name):
-                marked[name] = msgspec.structs.replace(marked[name], resumed_s=view.now_s)
+                marked[name] = marked[name].with_return(view.now_s)
     return marked
 
 
