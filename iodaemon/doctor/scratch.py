@@ -22,6 +22,8 @@ from iodaemon.backend.linux.leftover import (
 from iodaemon.ending import on_ending
 
 PREFIX: Final = "iodaemon-doctor"
+_MARK: Final = "mark"
+"""A link in the directory, with the name that it was made with: it takes no room on a full disk."""
 _GONE_WITHIN_S: Final = 1.0
 _LOOK_S: Final = 0.002
 
@@ -76,8 +78,11 @@ def scratch_directory(near: str) -> Iterator[str]:
     """
     base = existing_directory(near)
     _sweep_directories(base)
-    directory = make_directory(os.path.join(base, new_name(PREFIX)))
+    name = new_name(PREFIX)
+    directory = make_directory(os.path.join(base, name))
     try:
+        with contextlib.suppress(OSError):  # without links: one that is killed leaves it for good
+            os.symlink(name, _MARK, dir_fd=directory)
         yield f"/proc/{os.getpid()}/fd/{directory}"
     finally:
         _remove_and_close(directory)
@@ -131,10 +136,28 @@ def _write(path: str, text: str) -> None:
 
 
 def _sweep_directories(base: str) -> None:
-    """Remove what one that was killed has left here; another user's is left to that user."""
+    """Remove what one that was killed has left here; another user's is left to that user.
+
+    Who may rename in this directory can give such a name to any of this user's: only what an
+    examination marked as its own under that very name is emptied. An empty one, of which it had
+    marked nothing yet, goes too: who may rename it may remove it as well.
+    """
     for path in find_left(base, PREFIX):
         with contextlib.suppress(OSError):  # another user's, or somebody else sweeps as well
-            _remove_and_close(open_directory(path))
+            directory = open_directory(path)
+            if _is_marked(directory, path.name):
+                _remove_and_close(directory)
+            else:
+                os.close(directory)
+                os.rmdir(path)
+
+
+def _is_marked(directory: int, name: str) -> bool:
+    try:
+        owner = os.stat(_MARK, dir_fd=directory, follow_symlinks=False).st_uid
+        return owner == os.geteuid() and os.readlink(_MARK, dir_fd=directory) == name
+    except OSError:  # none, or no link
+        return False
 
 
 def _remove_and_close(directory: int) -> None:
