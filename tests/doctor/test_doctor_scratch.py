@@ -144,3 +144,15 @@ def test_it_leaves_nothing(tmp_path):
         assert os.path.isdir(path)
 
     assert [] == list(tmp_path.iterdir())
+
+
+def test_what_went_wrong_is_told_although_the_directory_cannot_be_removed(near):
+    def fail():
+        with scratch_directory(str(near)) as path:
+            file = os.open(f"{path}/file", os.O_WRONLY | os.O_CREAT, 0o600)
+            os.dup2(file, int(os.path.basename(path)))  # a directory that cannot be listed
+            os.close(file)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
