@@ -23,9 +23,10 @@ _MOST_STEPS: Final = 10_000
 _CONTROL: Final = r"\x00-\x1f\x7f-\x9f\ud800-\udfff"
 """What no terminal shall be told, and what is no text."""
 _NOT_PLAIN: Final = re.compile(f"[{_CONTROL}]")
+_PLAIN: Final = rf"\A[^{_CONTROL}]*\Z"
 
 # The file lies where another user than its reader may write: each value is one that is possible.
-Text = Annotated[str, Meta(max_length=MOST_TEXT, pattern=rf"\A[^{_CONTROL}]*\Z")]
+Text = Annotated[str, Meta(max_length=MOST_TEXT, pattern=_PLAIN)]
 Rate = Annotated[float, Meta(ge=0.0, le=1e18)]
 Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
 Date = Annotated[float, Meta(ge=0.0, le=2.5e11)]
@@ -244,13 +245,14 @@ def decode(text: bytes, where: str) -> Kept:
         if version > VERSION:
             raise ConfigError(
                 f"{where}: version {version} is of a newer iodaemon, this one reads {VERSION}; "
-                "update it, or remove the file: 'iod calibrate PATH' makes a new one"
+                "update iodaemon, or remove the file: 'iod calibrate PATH' makes a new one"
             )
         return msgspec.json.decode(text, type=Kept)
     except RecursionError:
         problem = "its parts lie in one another too deeply"
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        problem = str(error)[:_LONGEST_PROBLEM]
+        told = str(error).replace(f"matching regex {_PLAIN!r}", "without control characters")
+        problem = told[:_LONGEST_PROBLEM]
     raise ConfigError(
         f"{where}: no calibration: {problem}; remove it, 'iod calibrate PATH' makes a new one"
     )

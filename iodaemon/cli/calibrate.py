@@ -205,7 +205,7 @@ def _show(state_dir: Path, path: str | None, figure: str | None, *, as_json: boo
         kept = [made for made in kept if not wanted.isdisjoint(made.identities)]
     if not kept:
         what = "of the disk of that" if path is not None else "yet"
-        raise NotFound(f"nothing was measured {what}: 'iod calibrate DIRECTORY' does")
+        raise NotFound(f"nothing was measured {what}: 'iod calibrate PATH' does")
     if as_json:
         output.print_json([_record(made) for made in kept])
     for number, made in enumerate(kept):

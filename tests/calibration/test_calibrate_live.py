@@ -256,7 +256,7 @@ def test_what_was_never_measured_is_not_shown(bed):
     code, out, err = bed.run("--show")
 
     assert (code, out) == (3, "")
-    assert "iod calibrate DIRECTORY" in err
+    assert "iod calibrate PATH" in err
     code, _, err = bed.run()
     assert code == 2
     assert "name a directory" in err

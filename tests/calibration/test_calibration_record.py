@@ -63,6 +63,11 @@ def test_what_is_no_calibration_is_refused_in_one_line(text, told):
     assert "\n" not in str(caught.value)
 
 
+def test_of_a_newer_version_the_program_is_to_be_updated():
+    with pytest.raises(ConfigError, match="; update iodaemon, or remove the file: "):
+        decode(json.dumps({"version": VERSION + 1}).encode(), "there")
+
+
 def test_a_new_one_takes_the_place_of_the_last_of_the_same_disks():
     first, other = calibration(leaf(identity="a")), calibration(leaf(identity="b"))
     again = calibration(leaf(identity="a"), at_s=2e9)

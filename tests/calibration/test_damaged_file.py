@@ -174,6 +174,17 @@ def test_of_a_value_that_is_none_not_all_is_quoted():
     assert max(len(str(error.value)), len(str(another.value))) < 400
 
 
+def test_a_control_character_is_told_in_words():
+    made = {**RIGHT["calibrations"][0], "path": "\x1b[2J"}
+    with pytest.raises(ConfigError) as caught:
+        decode(json.dumps({"version": 1, "calibrations": [made]}).encode(), "here")
+
+    assert str(caught.value) == (
+        "here: no calibration: Expected `str` without control characters - at "
+        "`$.calibrations[0].path`; remove it, 'iod calibrate PATH' makes a new one"
+    )
+
+
 def test_the_oldest_goes_when_there_are_too_many():
     kept = Kept()
     for number in range(MOST_KEPT + 3):
