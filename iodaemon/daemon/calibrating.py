@@ -19,7 +19,7 @@ from iodaemon.calibration.record import (
     find_problem,
     known_leaves,
 )
-from iodaemon.calibration.store import load
+from iodaemon.calibration.store import kept_file, load
 from iodaemon.config.change import Change
 from iodaemon.core.bandwidth import DeviceLoad
 from iodaemon.core.platform import Device, DeviceId
@@ -109,7 +109,8 @@ def _load(state_dir: Path) -> tuple[Kept, str]:
         problem = str(error)
         return Kept(), problem if "'iod calibrate PATH'" in problem else f"{problem}; {AGAIN}"
     except OSError as error:
-        return Kept(), str(error)
+        problem = f"{kept_file(state_dir)}: {error.strerror}"
+        return Kept(), f"{problem}; make it readable for the daemon, then 'iod config reload'"
 
 
 def find_identities(devices: Iterable[Device]) -> dict[DeviceId, str]:

@@ -172,6 +172,8 @@ class Reloading:
             log.warning('event=warned text="%s"', note)
         for each in lacking:
             log.warning('event=not_reconfigured text="%s"', _quoted(each.text))
+        if self._measured is not None and self._measured.problem:
+            notes.append(self._measured.problem)  # in the log since it was read
         return {
             "file": self._force.config.file,
             "changed": msgspec.to_builtins(changes),

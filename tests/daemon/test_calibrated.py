@@ -98,6 +98,40 @@ def test_a_link_is_named_with_its_cure(tmp_path):
     assert measured.problem == f"{link}; 'iod calibrate PATH' measures it again"
 
 
+@pytest.fixture
+def unreadable(tmp_path):
+    """Its state directory; the file is there and may not be read, by root neither."""
+    file = keep(tmp_path, calibration(leaf(identity="serial 1"), kernel=KERNEL))
+    file.chmod(0)
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    try:
+        yield tmp_path
+    finally:
+        if is_root:
+            os.seteuid(0)
+
+
+def test_a_file_that_may_not_be_read_is_named_with_its_cure(unreadable):
+    measured = Measured(unreadable, {"sda": "serial 1"})
+    measured.read([SDA])
+
+    assert measured.problem == (
+        f"{kept_file(unreadable)}: Permission denied; make it readable for the daemon, "
+        "then 'iod config reload'"
+    )
+
+
+def test_a_state_directory_that_is_none_is_named_with_its_file(tmp_path):
+    state = tmp_path / "state"
+    state.touch()
+    measured = Measured(state, {})
+    measured.read([])
+
+    assert measured.problem.startswith(f"{kept_file(state)}: Not a directory; make it readable")
+
+
 def test_the_node_report_has_what_is_wrong_with_the_file_and_nothing_where_it_is_right():
     state = State(platform(1, 2))
     wrong = node_report(state, "linux", {}, {}, calibration_problem="x: no calibration")
@@ -189,7 +223,7 @@ def test_a_daemon_reads_it_at_its_start_and_when_told_to(tmp_path):
         (after,) = client.node()["calibration"]
         again = reload_config(client)
         kept_file(state).write_text("{")
-        reload_config(client)
+        told = reload_config(client)["notes"]
         damaged = client.node()
         log = stop(process)
 
@@ -198,6 +232,9 @@ def test_a_daemon_reads_it_at_its_start_and_when_told_to(tmp_path):
     assert after["problem"] == ""
     assert [change["path"] for change in answer["changed"]] == [f"calibration of {name}"]
     assert again["changed"] == []
+    assert again["notes"] == []
     assert log.count("measured under kernel 2.6.32") == 1
     assert "calibration" not in damaged
     assert damaged["calibration_problem"].startswith(f"{kept_file(state)}: no calibration: ")
+    assert told == [damaged["calibration_problem"]]
+    assert log.count("no calibration") == 1
