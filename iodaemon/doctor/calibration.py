@@ -13,11 +13,13 @@ from iodaemon.backend.linux.devices import leaf_devices
 from iodaemon.backend.linux.identity import find_identity
 from iodaemon.calibration.record import find_problem, known_leaves
 from iodaemon.calibration.store import load
-from iodaemon.doctor.finding import Finding, lacking, ok
+from iodaemon.doctor.finding import Finding, broken, lacking, ok
 from iodaemon.units import format_rate
 
 _WHAT: Final = "calibration"
-_AGAIN: Final = "'iod calibrate DIRECTORY' on that disk, when the machine is quiet"
+_WITHOUT: Final = "what a lone request takes is learned while jobs run, and guessed until then"
+_AGAIN: Final = "'iod calibrate PATH' on that disk, when the machine is quiet"
+_RELOAD: Final = "'iod config reload'"
 
 Row = Mapping[str, Any]
 """One disk, as in the answer of ``GET /v1/node``."""
@@ -33,7 +35,18 @@ def examine_calibration(state_dir: Path, node: Mapping[str, Any] | None) -> Iter
     if node is not None:
         with contextlib.suppress(OSError):  # another's daemon: that one may read it
             load(state_dir)
+        if problem := str(node.get("calibration_problem", "")):
+            yield _judge_problem(problem)
+            return
     yield from judge_calibration(probe_calibration(state_dir) if node is None else _told(node))
+
+
+def _judge_problem(problem: str) -> Finding:
+    """What the daemon that runs says of a file that it has left out, with what to do."""
+    shown, _, remedy = problem.partition("; ")
+    if _RELOAD not in remedy:
+        remedy = f"{remedy}; then {_RELOAD}"
+    return broken(_WHAT, f"{shown}, when the daemon read it", cost=_WITHOUT, remedy=remedy)
 
 
 def _told(node: Mapping[str, Any]) -> list[Row]:
@@ -62,7 +75,7 @@ def judge_calibration(rows: Sequence[Row]) -> Iterator[Finding]:
         yield lacking(
             _WHAT,
             "no disk of this machine was measured",
-            cost="what a lone request takes is learned while jobs run, and guessed until then",
+            cost=_WITHOUT,
             remedy=_AGAIN,
         )
     for row in rows:

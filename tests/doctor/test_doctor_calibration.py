@@ -77,3 +77,32 @@ def test_a_file_that_is_none_is_told(tmp_path):
         list(examine_calibration(tmp_path, None))
     with pytest.raises(ConfigError):  # a daemon that runs says only that there is none
         list(examine_calibration(tmp_path, {}))
+
+
+@pytest.mark.parametrize(
+    ("told", "shown", "remedy"),
+    [
+        (
+            "/s/c: no calibration: cut; remove it, 'iod calibrate PATH' makes a new one",
+            "/s/c: no calibration: cut, when the daemon read it",
+            "remove it, 'iod calibrate PATH' makes a new one; then 'iod config reload'",
+        ),
+        (
+            "/s/c: Permission denied; make it readable for the daemon, then 'iod config reload'",
+            "/s/c: Permission denied, when the daemon read it",
+            "make it readable for the daemon, then 'iod config reload'",
+        ),
+    ],
+    ids=["damaged", "unreadable"],
+)
+def test_what_the_daemon_says_is_wrong_with_the_file_is_a_finding(tmp_path, told, shown, remedy):
+    (finding,) = examine_calibration(tmp_path, {"calibration_problem": told})
+
+    assert (Verdict.BROKEN, shown, remedy) == (finding.verdict, finding.measured, finding.remedy)
+
+
+def test_the_remedies_name_what_is_to_be_given_as_the_help_does():
+    (none,) = judge_calibration([])
+    (old,) = judge_calibration([{**ROW, "problem": "old"}])
+
+    assert all(each.remedy.startswith("'iod calibrate PATH' on that") for each in (none, old))
