@@ -29,15 +29,15 @@ def examine_calibration(state_dir: Path, node: Mapping[str, Any] | None) -> Iter
     """By the word of the daemon that runs, else by what it would find.
 
     Raises:
-        ConfigError: what is kept is no calibration; a daemon that runs has left it out.
+        ConfigError: what is kept is no calibration, and a daemon that runs has not seen that yet.
         OSError: it cannot be read.
     """
     if node is not None:
-        with contextlib.suppress(OSError):  # another's daemon: that one may read it
-            load(state_dir)
         if problem := str(node.get("calibration_problem", "")):
             yield _judge_problem(problem)
             return
+        with contextlib.suppress(OSError):  # another's daemon: that one may read it
+            load(state_dir)
     yield from judge_calibration(probe_calibration(state_dir) if node is None else _told(node))
 
 

@@ -75,7 +75,7 @@ def test_a_file_that_is_none_is_told(tmp_path):
 
     with pytest.raises(ConfigError, match="remove it"):
         list(examine_calibration(tmp_path, None))
-    with pytest.raises(ConfigError):  # a daemon that runs says only that there is none
+    with pytest.raises(ConfigError):  # a daemon that runs has not read it since
         list(examine_calibration(tmp_path, {}))
 
 
@@ -99,6 +99,15 @@ def test_what_the_daemon_says_is_wrong_with_the_file_is_a_finding(tmp_path, told
     (finding,) = examine_calibration(tmp_path, {"calibration_problem": told})
 
     assert (Verdict.BROKEN, shown, remedy) == (finding.verdict, finding.measured, finding.remedy)
+
+
+def test_who_may_read_the_file_is_told_by_the_daemons_words_as_well(tmp_path):
+    kept_file(tmp_path).write_text("{")
+    told = f"{kept_file(tmp_path)}: no calibration: cut; remove it"
+
+    (finding,) = examine_calibration(tmp_path, {"calibration_problem": told})
+
+    assert finding.remedy == "remove it; then 'iod config reload'"
 
 
 def test_the_remedies_name_what_is_to_be_given_as_the_help_does():
