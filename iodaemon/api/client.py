@@ -200,13 +200,14 @@ class Client:
             ids: the jobs.
             timeout_s: answer after so long in any case. None: wait for ever.
             on_lost: called once each time the daemon goes away.
-            on_told: called with the jobs as they are, at once and then every 30 s.
+            on_told: called with all these jobs, at once and then every 30 s. Of more than 10,000 so
+                many are waited for at a time: the others are as they were when last asked for.
         """
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         self._connect().close()  # no daemon to begin with: say so at once
         batches = [ids[at : at + _AWAITED_AT_ONCE] for at in range(0, len(ids), _AWAITED_AT_ONCE)]
         patience = Patience(self.reconnect_s, on_lost=on_lost, on_told=on_told)
-        answers = [patience.wait(partial(self._wait_once, batch), until_s) for batch in batches]
+        answers = patience.wait([partial(self._wait_once, batch) for batch in batches], until_s)
         jobs = [job for answer in answers for job in answer["jobs"]]
         return {"jobs": jobs, "finished": all(answer["finished"] for answer in answers)}
 

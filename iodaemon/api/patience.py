@@ -19,7 +19,8 @@ class Patience:
     Args:
         reconnect_s: how long a daemon that went away is looked for.
         on_lost: called once each time the daemon goes away.
-        on_told: called with the jobs as they are, at once and then every 30 s.
+        on_told: called with all the jobs, at once and then every 30 s. Of several requests one is
+            waited for at a time: the jobs of the others are as they were when last asked for.
     """
 
     def __init__(
@@ -33,29 +34,42 @@ class Patience:
         self._on_lost = on_lost
         self._on_told = on_told
 
-    def wait(self, ask: Callable[[float], WaitAnswer], until_s: float | None) -> WaitAnswer:
-        """Ask until all have ended.
+    def wait(
+        self, asks: Sequence[Callable[[float], WaitAnswer]], until_s: float | None
+    ) -> list[WaitAnswer]:
+        """Ask until all have ended: where somebody is told, of all at once; then one by one.
 
         Args:
-            ask: the request; its argument is after how many seconds it is answered in any case.
+            asks: the requests; the argument is after how many seconds one is answered in any case.
             until_s: answer then in any case, on the monotonic clock. None: wait for ever.
+
+        Returns:
+            The last answer to each.
 
         Raises:
             NoDaemon: it did not come back.
         """
-        poll_s = _POLL_S if self._on_told is None else 0.0
-        while True:
-            if until_s is not None:
-                poll_s = max(0.0, min(poll_s, until_s - time.monotonic()))
-            asked_s = time.monotonic()
-            answer = self._ask_patiently(ask, poll_s)
-            if self._on_told is not None:
-                self._on_told(answer["jobs"])
-            if answer["finished"] or (until_s is not None and time.monotonic() >= until_s):
-                return answer
-            if time.monotonic() - asked_s < poll_s:
-                time.sleep(_RETRY_S)  # a daemon that is about to stop answers early
-            poll_s = _POLL_S
+        answers: list[WaitAnswer] = [{"jobs": [], "finished": False} for _ in asks]
+        if self._on_told is not None:
+            answers = [self._ask_patiently(ask, 0.0) for ask in asks]
+            self._tell(answers)
+            if _is_over(until_s):
+                return answers
+        for at, ask in enumerate(asks):
+            while not answers[at]["finished"]:
+                poll_s = _POLL_S if until_s is None else min(_POLL_S, _left_s(until_s))
+                asked_s = time.monotonic()
+                answers[at] = self._ask_patiently(ask, poll_s)
+                self._tell(answers)
+                if _is_over(until_s):
+                    break
+                if not answers[at]["finished"] and time.monotonic() - asked_s < poll_s:
+                    time.sleep(_RETRY_S)  # a daemon that is about to stop answers early
+        return answers
+
+    def _tell(self, answers: Sequence[WaitAnswer]) -> None:
+        if self._on_told is not None:
+            self._on_told([job for answer in answers for job in answer["jobs"]])
 
     def _ask_patiently(self, ask: Callable[[float], WaitAnswer], poll_s: float) -> WaitAnswer:
         lost_s: float | None = None
@@ -70,3 +84,11 @@ class Patience:
                 elif time.monotonic() - lost_s > self._reconnect_s:
                     raise
             time.sleep(_RETRY_S)
+
+
+def _left_s(until_s: float) -> float:
+    return max(0.0, until_s - time.monotonic())
+
+
+def _is_over(until_s: float | None) -> bool:
+    return until_s is not None and _left_s(until_s) <= 0.0

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from fake_daemon import job, reason
 
+from iodaemon.api import client
+from iodaemon.api.client import Client
+
 BY_ANN = "suspended by ann; 'iod resume 1' lets it go"
 HELD = reason(BY_ANN, "Suspended")
 
@@ -62,6 +65,79 @@ def test_a_held_job_is_told_of_before_the_first_long_wait(iod, daemon):
     iod("wait", "1")
 
     assert [0.0, 30.0] == [body["timeout_s"] for body in daemon.bodies("/v1/wait")]
+
+
+# -- more jobs than one request may wait for ----------------------------------------------------
+
+
+def test_a_held_job_of_a_later_batch_is_told_of_before_the_first_long_wait(
+    iod, daemon, monkeypatch
+):
+    monkeypatch.setattr(client, "_AWAITED_AT_ONCE", 2)
+    daemon.add(job(1), job(2), job(3, "HELD", reason=reason("held at submission", "Held")))
+    told_before = []
+
+    def look():
+        told_before.append(iod.capsys.readouterr().err)
+        daemon.end(1), daemon.end(2), daemon.end(3)
+
+    daemon.before_waits = [nothing, nothing, look]
+    result = iod("wait", "1-3")
+
+    told = "iod: job 3 waits to be released: held at submission; 'iod resume 3' lets it go\n"
+    assert (told_before, result.err) == ([told], "")
+
+
+def test_a_held_job_of_a_later_batch_is_told_of_once(iod, daemon, monkeypatch):
+    monkeypatch.setattr(client, "_AWAITED_AT_ONCE", 1)
+    daemon.hurried = True
+    daemon.add(job(1), job(2, "HELD", reason=reason("held at submission", "Held")))
+    daemon.before_waits = [
+        *[nothing] * 3,
+        lambda: daemon.end(1),
+        nothing,
+        lambda: daemon.end(2),
+    ]
+
+    assert iod("wait", "1-2").err.count("job 2 waits to be released") == 1
+
+
+def test_who_looks_on_is_given_all_jobs_each_time(daemon, monkeypatch):
+    monkeypatch.setattr(client, "_AWAITED_AT_ONCE", 2)
+    daemon.add(job(1), job(2), job(3))
+    daemon.before_waits = [
+        nothing,
+        nothing,
+        lambda: [daemon.end(1), daemon.end(2)],
+        lambda: daemon.end(3),
+    ]
+    told = []
+    Client(daemon.path).wait([1, 2, 3], on_told=lambda jobs: told.append(states_of(jobs)))
+
+    assert told == [["R", "R", "R"], ["CD", "CD", "R"], ["CD", "CD", "CD"]]
+
+
+def test_a_batch_that_has_ended_at_the_first_look_is_not_asked_for_again(daemon, monkeypatch):
+    monkeypatch.setattr(client, "_AWAITED_AT_ONCE", 1)
+    daemon.add(job(1, "COMPLETED"), job(2, "FAILED"))
+    answer = Client(daemon.path).wait([1, 2], on_told=lambda _: None)
+
+    assert ([1, 2], True) == ([made["id"] for made in answer["jobs"]], answer["finished"])
+    assert [[1], [2]] == [body["ids"] for body in daemon.bodies("/v1/wait")]
+
+
+def test_at_the_timeout_every_batch_is_told_as_it_is_then(daemon, monkeypatch):
+    monkeypatch.setattr(client, "_AWAITED_AT_ONCE", 1)
+    daemon.add(job(1), job(2))
+    daemon.before_waits = [nothing, nothing, lambda: daemon.end(2)]
+    answer = Client(daemon.path).wait([1, 2], timeout_s=0.1, on_told=lambda _: None)
+
+    assert (["R", "CD"], False) == (states_of(answer["jobs"]), answer["finished"])
+
+
+def states_of(jobs):
+    """Their codes, in order."""
+    return [made["code"] for made in jobs]
 
 
 def nothing():
