@@ -47,9 +47,10 @@ _RUN_COLUMNS: Final = (
     Column("LOG"),
     Column("COMMAND"),
 )
-_NONE_YET: Final = (
-    "nothing is known yet: jobs teach when they end, 'iod hint import' takes Darshan logs"
-)
+_NONE_YET: Final = "nothing is known yet"
+_NONE_NOW: Final = "no key is known now"
+"""Where the accuracy is left of what was forgotten."""
+_TEACHERS: Final = "jobs teach when they end, 'iod hint import' takes Darshan logs"
 _NONE_OF_THESE: Final = "nothing is known of these: 'iod hint show' lists all"
 _MOST_AT_ONCE: Final = 1000
 _LARGEST_UID: Final = 2**32 - 1
@@ -105,7 +106,8 @@ def show(
     if lines := _lines(answer, header=not no_header):
         print("\n".join(lines))
     if not answer["hints"]:
-        output.say(_NONE_OF_THESE if query else _NONE_YET)
+        none = _NONE_NOW if answer["accuracy"] else _NONE_YET
+        output.say(_NONE_OF_THESE if query else f"{none}: {_TEACHERS}")
     return 0
 
 

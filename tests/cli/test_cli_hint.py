@@ -104,6 +104,17 @@ def test_how_wrong_the_sources_were_is_told_where_no_key_is_shown(iod, daemon):
     assert "learned: wrong by 1.2x, typically, for 6 jobs\n" == iod("hint", "show", "x").out
 
 
+@pytest.mark.parametrize("words", [(), ("--no-header",)])
+def test_where_all_keys_were_forgotten_it_is_not_said_that_nothing_was_ever_known(
+    iod, daemon, words
+):
+    daemon.hints["accuracy"] = [{"source": "learned", "predictions": 6, "off": 1.25}]
+    result = iod("hint", "show", *words)
+
+    told = "jobs teach when they end, 'iod hint import' takes Darshan logs"
+    assert result.err == f"iod: no key is known now: {told}\n"
+
+
 def test_nothing_known_is_valid_json(iod, daemon):
     result = iod("hint", "show", "--json")
 
