@@ -104,9 +104,14 @@ def find_ids(client: Client, selection: Selection, *, finished: bool) -> list[in
 
 
 def _is_meant(job: Job, selection: Selection, finished: bool) -> bool:  # noqa: FBT001
-    if selection.is_all and os.geteuid() not in (0, job["uid"]):
+    if selection.is_all and not may_act_on(job):
         return False
     return finished or job["state"] not in FINAL_STATES
+
+
+def may_act_on(job: Job) -> bool:
+    """True for the caller's own jobs, and for root; the daemon's group may too, unknown here."""
+    return os.geteuid() in (0, job["uid"])
 
 
 def format_ids(ids: Iterable[int]) -> str:

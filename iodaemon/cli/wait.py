@@ -14,7 +14,7 @@ from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.failure import ExitCode
 from iodaemon.cli.option import OFF, AsJson, Jobs
-from iodaemon.cli.selector import find_ids, format_ids, job_words, parse_selectors
+from iodaemon.cli.selector import find_ids, format_ids, job_words, may_act_on, parse_selectors
 from iodaemon.cli.session import Session
 from iodaemon.errors import NoDaemon
 
@@ -65,6 +65,11 @@ _HOLDS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """What only a person lets go on, in the words of 'iod why'."""
 
+_CURE: Final = "'iod resume"
+_OTHERS_CURE: Final = "their users or an administrator to let them go"
+_IDS_CHARACTERS: Final = 20
+"""Longest list of jobs that is told whole: it stands in a line three times."""
+
 
 class _Holds:
     """Names the jobs that wait for a person, each once for as long as it does."""
@@ -77,17 +82,33 @@ class _Holds:
         held = [job for job in jobs if job["state"] in _HOLDS]
         new = [job for job in held if job["id"] not in self._told]
         self._told = {job["id"] for job in held}
-        if len(new) == 1:
-            output.say(_held_words(new[0]))
-        elif new:
-            ids = format_ids(job["id"] for job in new)
-            output.say(f"jobs {ids} wait for 'iod resume {ids}': 'iod why {ids}' tells why")
+        for may_act in (True, False):
+            if some := [job for job in new if may_act_on(job) is may_act]:
+                output.say(_held_words(some, may_act=may_act))
 
 
-def _held_words(job: Job) -> str:
+def _held_words(jobs: Sequence[Job], *, may_act: bool) -> str:
+    """What these jobs wait for, in one line that does not grow with their number."""
+    if len(jobs) == 1:
+        return _own_words(jobs[0]) if may_act else _others_words(jobs[0])
+    ids = format_ids(job["id"] for job in jobs)
+    if len(ids) <= _IDS_CHARACTERS:
+        cure = f"{_CURE} {ids}'" if may_act else _OTHERS_CURE
+        return f"jobs {ids} wait for {cure}: 'iod why {ids}' tells why"
+    cure = f"{_CURE}'" if may_act else _OTHERS_CURE
+    some = ids[: _IDS_CHARACTERS + 1].rpartition(",")[0] or ids.partition(",")[0]
+    return f"{len(jobs)} jobs wait for {cure}, among them {some}: 'iod queue -s h,su' lists them"
+
+
+def _own_words(job: Job) -> str:
     words = f"job {job['id']} {_HOLDS[job['state']]}{output.reason_words(job)}"
-    cure = "'iod resume"
-    return words if cure in words else f"{words}; {cure} {job['id']}' lets it go"
+    return words if _CURE in words else f"{words}; {_CURE} {job['id']}' lets it go"
+
+
+def _others_words(job: Job) -> str:
+    why = output.reason_words(job).partition(f"; {_CURE}")[0]  # that is for those who may
+    who = f"its user, {job['user']}, or an administrator"
+    return f"job {job['id']} {_HOLDS[job['state']]}{why}; {who} can let it go"
 
 
 def _code(job: Job) -> int:

@@ -59,6 +59,83 @@ def test_who_waits_is_told_of_many_held_jobs_in_one_line(iod, daemon):
     assert told == "iod: jobs 1-3 wait for 'iod resume 1-3': 'iod why 1-3' tells why\n"
 
 
+def test_of_very_many_held_jobs_some_are_named_and_how_all_are_listed(iod, daemon):
+    odd = range(1, 400, 2)
+    told = told_of(iod, daemon, *(job(n, "HELD", reason=HELD) for n in odd))
+
+    assert told == (
+        "iod: 200 jobs wait for 'iod resume', among them 1,3,5,7,9,11,13,15:"
+        " 'iod queue -s h,su' lists them\n"
+    )
+    assert iod("queue", "-s", "h,su").code == 0
+
+
+def test_many_held_jobs_with_numbers_in_a_row_are_named_all(iod, daemon):
+    told = told_of(iod, daemon, *(job(n, "HELD", reason=HELD) for n in range(1, 201)))
+
+    assert told == "iod: jobs 1-200 wait for 'iod resume 1-200': 'iod why 1-200' tells why\n"
+
+
+# -- others' jobs ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _as_ann(monkeypatch):
+    monkeypatch.setattr("iodaemon.cli.selector.os.geteuid", lambda: 4242)
+
+
+@pytest.mark.parametrize("end", ["; 'iod resume 1' lets it go", ""])
+@pytest.mark.usefixtures("_as_ann")
+def test_who_may_not_let_a_job_go_is_told_who_may(iod, daemon, end):
+    why = reason(f"suspended by root{end}", "Suspended")
+    told = told_of(iod, daemon, job(1, "HELD", user="bob", uid=4243, reason=why))
+
+    assert told == (
+        "iod: job 1 waits to be released: suspended by root;"
+        " its user, bob, or an administrator can let it go\n"
+    )
+
+
+@pytest.mark.usefixtures("_as_ann")
+def test_own_and_others_held_jobs_are_told_of_apart(iod, daemon):
+    own = [job(n, "SUSPENDED_USER", reason=HELD) for n in (1, 2)]
+    others = [job(n, "HELD", user="bob", uid=4243, reason=HELD) for n in (3, 4, 5)]
+
+    assert told_of(iod, daemon, *own, *others) == (
+        "iod: jobs 1-2 wait for 'iod resume 1-2': 'iod why 1-2' tells why\n"
+        "iod: jobs 3-5 wait for their users or an administrator to let them go:"
+        " 'iod why 3-5' tells why\n"
+    )
+
+
+@pytest.mark.usefixtures("_as_ann")
+def test_of_very_many_held_jobs_of_others_some_are_named(iod, daemon):
+    odd = range(1, 400, 2)
+    told = told_of(iod, daemon, *(job(n, "HELD", uid=4243, reason=HELD) for n in odd))
+
+    assert told == (
+        "iod: 200 jobs wait for their users or an administrator to let them go,"
+        " among them 1,3,5,7,9,11,13,15: 'iod queue -s h,su' lists them\n"
+    )
+
+
+def test_root_is_told_how_to_let_others_jobs_go(iod, daemon, monkeypatch):
+    monkeypatch.setattr("iodaemon.cli.selector.os.geteuid", lambda: 0)
+    told = told_of(iod, daemon, job(1, "HELD", user="bob", uid=4243, reason=HELD))
+
+    assert told == f"iod: job 1 waits to be released: {BY_ANN}\n"
+
+
+def told_of(iod, daemon, *jobs):
+    """What is told of these jobs, which end after a first look at them."""
+    daemon.add(*jobs)
+    daemon.before_waits = [nothing, lambda: [daemon.end(made["id"]) for made in jobs]]
+    return iod("wait", *(str(made["id"]) for made in jobs)).err
+
+
+# -- when it is told ---------------------------------------------------------------------------
+
+
 def test_a_held_job_is_told_of_before_the_first_long_wait(iod, daemon):
     daemon.add(job(1, "HELD", reason=HELD))
     daemon.before_waits = [nothing, lambda: daemon.end(1)]
