@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from iodaemon.core import event as ev
+from iodaemon.core.bandwidth import DeviceLoad
 from iodaemon.core.controller import Controller
 from iodaemon.core.decision import (
     AdmissionPlan,
@@ -119,6 +120,26 @@ def timer(at_s: float) -> ev.TimerFired:
 
 def counters(read_bytes: int | None = 0, written_bytes: int | None = 0) -> JobCounters:
     return JobCounters(read_bytes=read_bytes, written_bytes=written_bytes)
+
+
+def device_load(**fields: Any) -> DeviceLoad:
+    """A disk in one slice that is busy with one request; else nothing but what is told."""
+    nothing: dict[str, Any] = {
+        "reads_per_s": 0.0,
+        "writes_per_s": 0.0,
+        "discards_per_s": 0.0,
+        "flushes_per_s": 0.0,
+        "read_bytes_per_s": 0.0,
+        "written_bytes_per_s": 0.0,
+        "read_await_s": None,
+        "write_await_s": None,
+        "discard_await_s": None,
+        "flush_await_s": None,
+        "queue_length": 1.0,
+        "busy_ratio": 1.0,
+        "in_flight": 1,
+    }
+    return DeviceLoad(**{**nothing, **fields})
 
 
 def sample(

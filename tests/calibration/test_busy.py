@@ -1,11 +1,11 @@
 """How busy the machine is, from the kernel's counters."""
 
 import pytest
+from builders import device_load
 from hypothesis import given
 from hypothesis import strategies as st
 
 from iodaemon.calibration.busy import Busy, busy_ratio, look, parse_cpu
-from iodaemon.core.bandwidth import DeviceLoad
 
 # Linux 6.18, two CPUs.
 STAT = b"""cpu  3759861 2838797 1034663 3330787 350367 0 30185 113276 0 0
@@ -15,17 +15,10 @@ intr 123 0 0
 
 
 def load(*, busy, moved):
-    return DeviceLoad(
+    return device_load(
         reads_per_s=10.0,
-        writes_per_s=0.0,
-        discards_per_s=0.0,
-        flushes_per_s=0.0,
         read_bytes_per_s=moved,
-        written_bytes_per_s=0.0,
         read_await_s=0.001,
-        write_await_s=None,
-        discard_await_s=None,
-        flush_await_s=None,
         queue_length=0.01,
         busy_ratio=busy,
         in_flight=0,

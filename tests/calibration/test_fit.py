@@ -1,10 +1,10 @@
 """What is seen of a device is held against what was measured, for long enough."""
 
+from builders import device_load
 from hypothesis import given
 from hypothesis import strategies as st
 
 from iodaemon.calibration.fit import SUSTAIN_ABOVE, SUSTAIN_LONE, Fit, judge
-from iodaemon.core.bandwidth import DeviceLoad
 from iodaemon.core.service import LoneTimes, ServiceTimes
 
 MB = 1e6
@@ -14,20 +14,12 @@ SERVICE = ServiceTimes(reads=LoneTimes(in_order=((4096.0, 0.001),), at_random=((
 def slice_of(*, reads=100.0, took_s=0.002, busy=None, moved=None):
     """One slice of reads of 4 KiB one at a time."""
     queue = reads * took_s
-    return DeviceLoad(
+    return device_load(
         reads_per_s=reads,
-        writes_per_s=0.0,
-        discards_per_s=0.0,
-        flushes_per_s=0.0,
         read_bytes_per_s=reads * 4096.0 if moved is None else moved,
-        written_bytes_per_s=0.0,
         read_await_s=took_s,
-        write_await_s=None,
-        discard_await_s=None,
-        flush_await_s=None,
         queue_length=queue,
         busy_ratio=min(1.0, queue) if busy is None else busy,
-        in_flight=1,
     )
 
 

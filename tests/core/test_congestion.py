@@ -2,29 +2,21 @@
 
 import msgspec
 import pytest
+from builders import device_load
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.core.bandwidth import DeviceLoad
 from iodaemon.core.congestion import CALM_WAIT, Sense, look, not_congested_after_all
 from iodaemon.core.service import LoneTimes, ServiceTimes
 
 
 def seen(sense, *, queue, requests_per_s=1000.0, size=131072):
     """One more slice of this many requests of a size."""
-    load = DeviceLoad(
+    load = device_load(
         reads_per_s=requests_per_s,
-        writes_per_s=0.0,
-        discards_per_s=0.0,
-        flushes_per_s=0.0,
         read_bytes_per_s=requests_per_s * size,
-        written_bytes_per_s=0.0,
         read_await_s=queue / requests_per_s,
-        write_await_s=None,
-        discard_await_s=None,
-        flush_await_s=None,
         queue_length=queue,
-        busy_ratio=1.0,
         in_flight=int(queue),
     )
     return look(sense, load, 1.0, rotational=True, high_wait=3.0, least_queue=2.0)
@@ -76,19 +68,11 @@ MEASURED = ServiceTimes(
 
 def known(sense, *, queue, requests_per_s=1000.0, service=MEASURED, rotational=None):
     """One more slice of requests of the measured size; each takes queue / requests_per_s."""
-    load = DeviceLoad(
+    load = device_load(
         reads_per_s=requests_per_s,
-        writes_per_s=0.0,
-        discards_per_s=0.0,
-        flushes_per_s=0.0,
         read_bytes_per_s=requests_per_s * SIZE,
-        written_bytes_per_s=0.0,
         read_await_s=queue / requests_per_s,
-        write_await_s=None,
-        discard_await_s=None,
-        flush_await_s=None,
         queue_length=queue,
-        busy_ratio=1.0,
         in_flight=int(queue),
     )
     marks = {"high_wait": 3.0, "least_queue": 2.0, "service": service, "rotational": rotational}

@@ -1,9 +1,8 @@
 """What of a job's slices counts, and against which wait."""
 
 import pytest
-from builders import MB, job
+from builders import MB, device_load, job
 
-from iodaemon.core.bandwidth import DeviceLoad
 from iodaemon.core.job import JobState
 from iodaemon.core.observer import LONGEST_S, Observer
 from iodaemon.core.platform import Device, DeviceId, Platform
@@ -19,20 +18,11 @@ def load(wait=1.0, *, queue=1.0, rate=100 * MB):
     """Requests of one size that take so many times a millisecond; the queue as told."""
     requests = rate / SIZE
     queue_length = wait * queue
-    return DeviceLoad(
+    return device_load(
         reads_per_s=queue_length / (wait * 1e-3) if rate else 0.0,
-        writes_per_s=0.0,
-        discards_per_s=0.0,
-        flushes_per_s=0.0,
         read_bytes_per_s=rate if not rate else queue_length / (wait * 1e-3) * SIZE,
-        written_bytes_per_s=0.0,
         read_await_s=wait * 1e-3 if requests else None,
-        write_await_s=None,
-        discard_await_s=None,
-        flush_await_s=None,
         queue_length=queue_length if rate else 0.0,
-        busy_ratio=1.0,
-        in_flight=1,
     )
 
 

@@ -2,10 +2,11 @@
 
 import math
 
+from builders import device_load
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.core.bandwidth import DeviceLoad, lone_range_s
+from iodaemon.core.bandwidth import lone_range_s
 from iodaemon.core.service import LoneTimes, ServiceTimes, time_s
 
 SIZES = st.floats(min_value=1.0, max_value=1e9)
@@ -16,20 +17,12 @@ POINTS = st.dictionaries(SIZES, TIMES, min_size=1, max_size=6).map(
 
 
 def load(*, reads=0.0, read=0.0, writes=0.0, written=0.0, flushes=0.0):
-    return DeviceLoad(
+    return device_load(
         reads_per_s=reads,
         writes_per_s=writes,
-        discards_per_s=0.0,
         flushes_per_s=flushes,
         read_bytes_per_s=read,
         written_bytes_per_s=written,
-        read_await_s=None,
-        write_await_s=None,
-        discard_await_s=None,
-        flush_await_s=None,
-        queue_length=1.0,
-        busy_ratio=1.0,
-        in_flight=1,
     )
 
 

@@ -4,7 +4,7 @@ import os
 
 import msgspec
 import pytest
-from builders import platform
+from builders import device_load, platform
 from calibrating import MB, calibration, leaf, point
 from process import daemon, stop
 
@@ -14,7 +14,6 @@ from iodaemon.backend.linux.identity import find_identity
 from iodaemon.calibration.fit import SUSTAIN_ABOVE
 from iodaemon.calibration.store import keep, kept_file
 from iodaemon.core import event as ev
-from iodaemon.core.bandwidth import DeviceLoad
 from iodaemon.core.controller import Controller
 from iodaemon.core.platform import Device
 from iodaemon.core.rule import Rules
@@ -30,19 +29,11 @@ SDA = Device(id="sda", model="Disk", rotational=False)
 
 
 def load(moved):
-    return DeviceLoad(
+    return device_load(
         reads_per_s=1000.0,
-        writes_per_s=0.0,
-        discards_per_s=0.0,
-        flushes_per_s=0.0,
         read_bytes_per_s=moved,
-        written_bytes_per_s=0.0,
         read_await_s=0.01,
-        write_await_s=None,
-        discard_await_s=None,
-        flush_await_s=None,
         queue_length=10.0,
-        busy_ratio=1.0,
         in_flight=10,
     )
 

@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 
 import pytest
-from builders import job
+from builders import device_load, job
 
-from iodaemon.core.bandwidth import Bandwidth, DeviceLoad
+from iodaemon.core.bandwidth import Bandwidth
 from iodaemon.core.congestion import Sense, look
 from iodaemon.core.job import JobState
 from iodaemon.core.platform import Device
@@ -18,19 +18,12 @@ MARKS = Marks(high_wait=3.0, least_queue=2.0, sustain=2, writeback_s=35.0, crowd
 
 
 def load(*, queue, requests_per_s=100.0, read=0.0, written=0.0):
-    return DeviceLoad(
+    return device_load(
         reads_per_s=requests_per_s,
-        writes_per_s=0.0,
-        discards_per_s=0.0,
-        flushes_per_s=0.0,
         read_bytes_per_s=read,
         written_bytes_per_s=written,
         read_await_s=queue / requests_per_s,
-        write_await_s=None,
-        discard_await_s=None,
-        flush_await_s=None,
         queue_length=queue,
-        busy_ratio=1.0,
         in_flight=int(queue),
     )
 
