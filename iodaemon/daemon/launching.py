@@ -44,17 +44,7 @@ def launch_record(
     return {
         "command": list(job.spec.command),
         "cwd": job.spec.cwd,
-        "environment": {
-            **environment,
-            "IOD_JOB_ID": str(job.id),
-            "IOD_JOB_NAME": job.spec.name,
-            "IOD_ATTEMPT": str(start.attempt),
-            "IOD_CPU_SOCKET": str(start.partition),
-            "IOD_CPUS": str(job.spec.cpus),
-            "IOD_CPU_LIST": ",".join(map(str, cpus)),
-            "IOD_API_SOCKET": str(api_socket),
-            **_told_of_storage(job),
-        },
+        "environment": {**environment, **_told(job, start, cpus, api_socket)},
         "uid": job.uid,
         "umask": job.spec.umask,
         "cpus": cpus,
@@ -73,6 +63,20 @@ def _cpus_of(partition: Partition, start: Start) -> list[int]:
     """Those of the slots that it holds."""
     held = (slot for slot in partition.slots if slot.id in start.slots)
     return sorted({cpu for slot in held for cpu in slot.cpus})
+
+
+def _told(job: Job, start: Start, cpus: Sequence[int], api_socket: Path) -> dict[str, str]:
+    """What its command finds in its environment."""
+    return {
+        "IOD_JOB_ID": str(job.id),
+        "IOD_JOB_NAME": job.spec.name,
+        "IOD_ATTEMPT": str(start.attempt),
+        "IOD_CPU_SOCKET": str(start.partition),
+        "IOD_CPUS": str(job.spec.cpus),
+        "IOD_CPU_LIST": ",".join(map(str, cpus)),
+        "IOD_API_SOCKET": str(api_socket),
+        **_told_of_storage(job),
+    }
 
 
 def _told_of_storage(job: Job) -> dict[str, str]:
