@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: help setup test explore lint demo experiments bench bench-regulation campaign vm-test format clean
+.PHONY: help setup test explore lint demo experiments bench bench-regulation campaign vm-test requirements format clean
 
 help:
 	@echo "make test     all gates: ruff, mypy, import contracts, every test (10 minutes)"
@@ -15,6 +15,7 @@ help:
 	@echo "make bench-regulation   real jobs with and without regulation on three beds (about an hour; root)"
 	@echo "make campaign   kills at every step and at random beside thousands of operations (7 minutes)"
 	@echo "make vm-test   units, users and sockets on a virtual server with four sockets (40 minutes; root, qemu, mmdebstrap, gcc)"
+	@echo "make requirements   requirements.txt anew, with hashes from PyPI, after a change of constraints.txt (4 minutes)"
 	@echo "make setup    the virtual environment in .venv"
 	@echo "make format   format the code"
 	@echo "make clean    remove .venv and caches"
@@ -50,6 +51,7 @@ demo: $(STAMP)
 # Rows and figures are kept in iod-sim/.
 experiments: $(STAMP)
 	$(BIN)/iod sim run --all
+	$(BIN)/iod sim run --all --seed-sets 12
 	$(BIN)/iod sim report --output sim/README.md
 
 # Peers, measured where they are installed: task-spooler, parallel. ARGS="--quick", "--write"
@@ -67,6 +69,10 @@ campaign: $(STAMP)
 # Needs root and mmdebstrap, e2fsprogs, qemu-system-x86, seabios, gcc. ABOUT="units users", ARGS="-s"
 vm-test: $(STAMP)
 	$(BIN)/python -m pytest -m vm $(if $(ABOUT),$(ABOUT:%=tests/vm/test_vm_%.py),tests/vm) $(ARGS)
+
+# What root installs on a server; asks PyPI for hashes and downloads no package.
+requirements: $(STAMP)
+	$(BIN)/python .ci/requirements
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

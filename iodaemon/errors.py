@@ -5,6 +5,8 @@ from iodaemon.core.error import InvariantError, IodaemonError, TransitionError
 __all__ = [
     "BackendError",
     "ConfigError",
+    "Conflict",
+    "Gone",
     "HopelessError",
     "InvariantError",
     "IodaemonError",
@@ -17,6 +19,7 @@ __all__ = [
     "RequestError",
     "TooLarge",
     "TransitionError",
+    "Unsupported",
 ]
 
 
@@ -34,6 +37,14 @@ class RequestError(IodaemonError):
 
 class NoDrawing(RequestError):
     """What draws figures is not installed: whoever can, shows something else instead."""
+
+
+class Conflict(RequestError):
+    """The job's present state does not allow it: it has ended, or waits already (HTTP 409)."""
+
+
+class Gone(RequestError):
+    """The events after the one that is named are not all in the journal (HTTP 410)."""
 
 
 class NotFound(RequestError):
@@ -54,6 +65,10 @@ class BackendError(IodaemonError):
 
 class TooLarge(BackendError):
     """What was decided cannot be said to the platform, now or ever: the job fails by it alone."""
+
+
+class Unsupported(BackendError):
+    """The keeper is of a version that does not know what was asked: it is done without."""
 
 
 class JournalError(IodaemonError):

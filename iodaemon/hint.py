@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from iodaemon.errors import ConfigError
-from iodaemon.units import LARGEST_BYTES, parse_rate_bytes_per_s
+from iodaemon.units import LARGEST_BYTES, is_bare, parse_rate_bytes_per_s
 
 DROPPED: Final = "the hint is ignored, the job's I/O counts as unknown"
 _MOST_PER_S: Final = float(LARGEST_BYTES)
@@ -50,7 +50,7 @@ def check_hint(
 
 
 def parse_rate(text: str) -> float:
-    """Bytes/s; a bare number is MB/s.
+    """Bytes/s; a bare number is MB/s, as with ``M``.
 
     Raises:
         ConfigError: it is no rate.
@@ -86,8 +86,3 @@ def parse_operations(text: str) -> float:
         raise ConfigError(
             f"{text[:40]!r} is no number of requests/s; write for example 500 or 2k"
         ) from None
-
-
-def is_bare(text: str) -> bool:
-    """A number without a unit."""
-    return text.strip().replace(".", "", 1).isdigit()

@@ -7,8 +7,11 @@ user's own. A policy in ``policies/``, an experiment in ``sim/`` is found by its
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +27,8 @@ Kind = Literal["admission", "placement", "regulation"]
 AnyKind = Kind | Literal["allocation"]
 """All kinds of rules."""
 
+_READ: Final = "__iodaemon_read__"
+"""The name under which a user's module keeps what its file was when it was imported."""
 _METHODS: Final[dict[AnyKind, str]] = {
     "admission": "decide",
     "allocation": "choose",
@@ -118,10 +123,42 @@ def find_own(what: str, name: str) -> object:
     return getattr(module, class_name)
 
 
+@contextmanager
+def import_again() -> Iterator[None]:
+    """Inside, users' modules whose files have changed are imported anew when they are asked for.
+
+    With them all loaded modules of the same package. After an error all are as they were.
+    """
+    changed = [each for each in _own_modules() if getattr(each, _READ) != _stamp_of(each)]
+    tops = {each.__name__.partition(".")[0] for each in changed}
+    before = {name: m for name, m in sys.modules.items() if name.partition(".")[0] in tops}
+    for name in before:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    try:
+        yield
+    except BaseException:
+        sys.modules.update(before)
+        raise
+
+
+def _own_modules() -> list[ModuleType]:
+    return [each for each in list(sys.modules.values()) if _READ in vars(each)]
+
+
+def _stamp_of(module: ModuleType) -> tuple[int, int] | None:
+    """Time and size of the file; None: it has none now."""
+    try:
+        found = os.stat(str(module.__file__))
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
 def _imported(what: str, module_name: str) -> ModuleType:
     """The user's module; whatever goes wrong in it is the user's to read, in one line."""
     try:
-        return importlib.import_module(module_name)
+        module = importlib.import_module(module_name)
     except ModuleNotFoundError as e:
         if e.name is not None and f"{module_name}.".startswith(f"{e.name}."):
             hint = "put its folder on PYTHONPATH"
@@ -129,6 +166,9 @@ def _imported(what: str, module_name: str) -> ModuleType:
         raise ConfigError(f"{what}: {_one_line(e)}") from e
     except Exception as e:  # the module is foreign code
         raise ConfigError(f"{what} fails to import: {_one_line(e)}") from e
+    if _READ not in vars(module):
+        setattr(module, _READ, _stamp_of(module))
+    return module
 
 
 def _checked(kind: AnyKind, name: str, found: object) -> type[msgspec.Struct]:

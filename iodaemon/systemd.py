@@ -9,24 +9,69 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 from collections.abc import Mapping
 from typing import Final, TextIO
 
 _FIRST_FD: Final = 3
 """SD_LISTEN_FDS_START."""
+_NOTIFY_S: Final = 0.2
+"""For which systemd may leave its queue full; a message that finds no room then is dropped."""
+
+
+def is_unit() -> bool:
+    """True where systemd started this very process as a unit, and would start it again.
+
+    What is started below a unit inherits the variable and has another pid (systemd.exec(5)).
+    """
+    return os.environ.get("SYSTEMD_EXEC_PID") == str(os.getpid())
 
 
 def notify(*words: str) -> None:
     """Tell systemd, for example ``READY=1`` or ``STATUS=...``; nobody may be listening."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line, contextlib.suppress(OSError):
+        line.settimeout(_NOTIFY_S)
+        if _connect(line):
+            line.sendall("\n".join(words).encode())
+
+
+def await_turn(within_s: float) -> bool:
+    """Wait until systemd has finished what it was doing, such as signalling a unit it stops.
+
+    systemd does one thing at a time, and closes a descriptor that comes with ``BARRIER=1`` when
+    it gets to that message (sd_notify_barrier(3), systemd 246), whoever sends it.
+
+    Returns:
+        False when there is no systemd, or it has not answered in time.
+    """
+    ours, theirs = os.pipe2(os.O_CLOEXEC)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
+            line.settimeout(within_s)
+            if not _connect(line):
+                return False
+            socket.send_fds(line, [b"BARRIER=1"], [theirs])
+        os.close(theirs)
+        theirs = -1
+        waiting = select.poll()
+        waiting.register(ours, 0)  # POLLHUP is always told
+        return bool(waiting.poll(within_s * 1000))
+    except OSError:
+        return False
+    finally:
+        os.close(ours)
+        if theirs >= 0:
+            os.close(theirs)
+
+
+def _connect(line: socket.socket) -> bool:
+    """Connect it to systemd's socket; False when the environment names none."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
-        return
-    if address.startswith("@"):
-        address = "\0" + address[1:]
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line, contextlib.suppress(OSError):
-        line.connect(address)
-        line.sendall("\n".join(words).encode())
+        return False
+    line.connect("\0" + address[1:] if address.startswith("@") else address)
+    return True
 
 
 def find_watchdog_s() -> float | None:

@@ -1,8 +1,11 @@
 """Quantities as people write them, and back: bytes, bytes/s, durations.
 
 Sizes: ``KiB MiB GiB TiB PiB`` are powers of 1024, ``kB MB GB TB PB`` powers of 1000, and a bare
-``K M G T P`` is a power of 1024, as in Slurm's and systemd's ``2G``. Case does not matter, except
-that a rate such as ``40 Mb/s`` (usually megabits) is refused. A plain number is in base units.
+``K M G T P`` is a power of 1024, as in Slurm's and systemd's ``2G``. Case does not matter. A plain
+number is in base units.
+
+Rates: the same units, but a bare ``K M G T P`` is a power of 1000: rates are shown in MB/s, and
+disks are sold by it. A rate such as ``40 Mb/s`` (usually megabits) is refused.
 
 Durations: ``500 ms``, ``90 s``, ``15m``, ``1h30m``, ``2d``, and Slurm's ``MM:SS``, ``HH:MM:SS``,
 ``D-HH``, ``D-HH:MM``, ``D-HH:MM:SS`` (sbatch(1), --time).
@@ -48,6 +51,11 @@ _RATE_HINT: Final = "write for example 40 MB/s, 1.5 GiB/s or 40M"
 _TIME_HINT: Final = "write for example 90 s, 1h30m, 2d or 01:30:00"
 
 
+def is_bare(text: str) -> bool:
+    """True for a number without a unit."""
+    return _BARE.fullmatch(text) is not None
+
+
 def parse_bytes(text: str | float) -> int:
     """The size in bytes, rounded to a whole byte.
 
@@ -65,7 +73,7 @@ def parse_rate_bytes_per_s(text: str | float) -> float:
     """The rate in bytes/s.
 
     Args:
-        text: ``"40 MB/s"``, ``"40M"`` (MiB/s); a number or a bare ``"40000000"`` is bytes/s.
+        text: ``"40 MB/s"``, ``"40M"`` (MB/s); a number or a bare ``"40000000"`` is bytes/s.
 
     Raises:
         ConfigError: it is no rate, negative, not finite, or given in bits.
@@ -86,8 +94,8 @@ def parse_duration_s(text: str | float, *, bare_unit_s: float = 1.0) -> float:
     """
     if not isinstance(text, str):
         value = float(_number(text, what="duration", hint=_TIME_HINT)) * bare_unit_s
-    elif bare := _BARE.fullmatch(text):
-        value = float(bare[1]) * bare_unit_s
+    elif is_bare(text):
+        value = float(text) * bare_unit_s
     elif clock := _CLOCK.fullmatch(text):
         value = _clock_s(clock, text)
     else:
@@ -143,7 +151,7 @@ def _scaled(text: str | float, pattern: re.Pattern[str], *, what: str, hint: str
     """The number times what its unit stands for; exact, so that no byte is lost on the way."""
     if isinstance(text, str):
         match = pattern.fullmatch(text)
-        factor = _factor(match[2], in_bits=pattern is _RATE) if match else None
+        factor = _factor(match[2], is_rate=pattern is _RATE) if match else None
         if match is None or factor is None:
             raise _bad(what, text, hint)
         value = Decimal(match[1]) * factor
@@ -154,9 +162,9 @@ def _scaled(text: str | float, pattern: re.Pattern[str], *, what: str, hint: str
     return value
 
 
-def _factor(unit: str, *, in_bits: bool) -> int | None:
+def _factor(unit: str, *, is_rate: bool) -> int | None:
     """Bytes in one of the unit; None: no such unit."""
-    if in_bits and _MEGABITS.fullmatch(unit):
+    if is_rate and _MEGABITS.fullmatch(unit):
         return None
     unit = unit.lower()
     if unit in ("", "b"):
@@ -164,7 +172,7 @@ def _factor(unit: str, *, in_bits: bool) -> int | None:
     power = _PREFIXES.find(unit[0]) + 1
     if power == 0 or unit[1:] not in ("", "b", "ib"):
         return None
-    base = 1000 if unit[1:] == "b" else 1024
+    base = 1000 if unit[1:] == "b" or (is_rate and len(unit) == 1) else 1024
     return int(base**power)
 
 

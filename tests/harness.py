@@ -5,6 +5,7 @@ they detached themselves.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import shlex
@@ -23,7 +24,7 @@ import pytest
 
 from iodaemon.api.client import Client
 from iodaemon.backend.linux.pidfd import find_exit
-from iodaemon.backend.linux.process import children_of, find_state
+from iodaemon.backend.linux.process import children_of, find_state, is_executing
 from iodaemon.errors import IodaemonError, NoDaemon
 from iodaemon.fault import VARIABLE
 
@@ -44,12 +45,30 @@ def until(holds, what="that", patience_s=PATIENCE_S):
     return value
 
 
+@contextlib.contextmanager
+def full_pipe():
+    """Both ends of a pipe that holds all that it can."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"." * 4096)
+    os.set_blocking(writer, True)
+    try:
+        yield reader, writer
+    finally:
+        os.close(writer)
+        with contextlib.suppress(OSError):
+            os.close(reader)
+
+
 def marked(mark):
     """All living processes that were started with this mark in their environment."""
     wanted = f"{MARK}={mark}".encode()
     found = []
     for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == os.getpid():
+        if not name.isdigit() or int(name) == os.getpid() or is_executing(int(name)):
             continue
         with contextlib.suppress(OSError):
             if wanted in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):

@@ -74,14 +74,16 @@ class Keeper(Server):
         super().__init__(means, **options)
         self.lines_open = []
 
-    def begin(self, grace_s=60):
+    def begin(self, grace_s=60, stderr=None):
         for path in (self.state, self.runtime):
             path.mkdir(mode=0o700, exist_ok=True)
         self.path = self.runtime / "keeper.sock"
         means = "signals" if self.means == "signals" else "auto"
         command = keeper_words(self.state, self.path, grace_s, means)
         with open(self.state / "keeper.log", "ab") as log:
-            self.process = subprocess.Popen(command, stderr=log, env=self.environment, cwd="/")
+            self.process = subprocess.Popen(
+                command, stderr=stderr or log, env=self.environment, cwd="/"
+            )
         self.log.touch()
         return self.line()
 

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+DISK_KIB = 4096
 WHY = "may not mount a file system here"
 
 
@@ -25,13 +26,46 @@ def mount(*words):
 
 
 @contextlib.contextmanager
-def small_disk(path, *, kib):
+def small_disk(path, *, kib, files=None):
     """A file system in memory at this empty directory, of so many KiB; for its owner alone."""
-    mount("-t", "tmpfs", "-o", f"size={kib}k,mode=700", "none", path)
+    count = "" if files is None else f",nr_inodes={files}"
+    mount("-t", "tmpfs", "-o", f"size={kib}k,mode=700{count}", "none", path)
     try:
         yield path
     finally:
         subprocess.run(["umount", "--lazy", path], check=True)
+
+
+@contextlib.contextmanager
+def disk_of(server, *, files=None):
+    """A file system of its own for a server's state, until the server is gone."""
+    server.state.mkdir(mode=0o700)
+    try:
+        with small_disk(server.state, kib=DISK_KIB, files=files):
+            yield server.state
+    finally:
+        server.state.rmdir()
+        server.root.rmdir()  # the server could not, while this was mounted below
+
+
+@contextlib.contextmanager
+def full(disk, *, takes_no_file=False):
+    """No byte is left on it meanwhile; and no file can be made on it, if there is a limit."""
+    ballast = disk / "ballast"
+    with contextlib.suppress(OSError), ballast.open("ab", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+    files = []
+    with contextlib.suppress(OSError):
+        while takes_no_file:
+            file = disk / f"ballast.{len(files)}"
+            file.touch()
+            files.append(file)
+    try:
+        yield
+    finally:
+        for file in (ballast, *files):
+            file.unlink()
 
 
 def make_file_system(image, *words, mib=16, files=None):

@@ -8,9 +8,11 @@ import subprocess
 
 from calling import call_as
 from harness import Server, end, until
-from keeping import DAEMON, NOBODY, keeper_words
+from keeping import DAEMON, keeper_words
 from tiering import Tiered
 
+MAIL = pwd.getpwnam("mail")
+"""The first user."""
 GAMES = pwd.getpwnam("games")
 """The second user."""
 LEAST_UID = 2
@@ -139,4 +141,4 @@ class Shared(Tiered):
                 self.keeper.wait()
 
 
-__all__ = ["GAMES", "NOBODY", "Shared"]
+__all__ = ["GAMES", "MAIL", "Shared"]

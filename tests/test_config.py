@@ -165,6 +165,23 @@ def test_an_ordinary_user_needs_no_configuration():
     assert config.file is None
 
 
+@pytest.mark.parametrize(("uid", "environ"), [(0, {}), (1000, {"HOME": "/h"})])
+def test_a_simulated_node_shares_no_default_place_with_the_server(uid, environ):
+    real, simulated = (
+        load_config(None, environ, uid, {"backend": backend}) for backend in (None, "simulated")
+    )
+
+    assert f"{real.state_dir}-simulated" == simulated.state_dir
+    assert f"{real.runtime_dir}-simulated" == simulated.runtime_dir
+
+
+def test_a_simulated_node_has_the_places_that_are_named(tmp_path):
+    path = written(tmp_path, 'state_dir = "/a"\nbackend = "simulated"\n')
+    config = load_config(path, {"HOME": "/h"}, 1000, {"runtime_dir": "/b"})
+
+    assert ("/a", "/b") == (config.state_dir, config.runtime_dir)
+
+
 def test_root_has_the_places_of_the_system():
     settings = default_settings({}, 0)
 

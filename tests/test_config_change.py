@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from iodaemon.config import (
@@ -24,6 +25,7 @@ OTHER = {
     "backend": '"simulated"',
     "policy": '"none"',
     "cancel_grace": '"20 s"',
+    "cancel_grace_max": '"20 min"',
     "orphan_grace": '"90 s"',
     "suspend_by": '"signals"',
     "mode": '"shadow"',
@@ -34,6 +36,7 @@ OTHER = {
     "max_processes": "1000",
     "scratch_over": '"end"',
     "scratch_keep": '"30 d"',
+    "default_walltime": '"1 d"',
     "output_max": '"1 GiB"',
     "users.max_running": "3",
     "users.max_queued": "100",
@@ -90,6 +93,9 @@ def test_the_page_tells_of_every_setting_when_it_counts(plain):
 @pytest.mark.parametrize("setting", OTHER)
 def test_a_change_is_told_with_what_to_do_and_counts_or_not(plain, tmp_path, setting):
     other = with_other(tmp_path, setting)
+    if setting == "backend":  # whose default places are others
+        places = {"state_dir": plain.state_dir, "runtime_dir": plain.runtime_dir}
+        other = msgspec.structs.replace(other, **places)
 
     [change] = setting_changes(plain, other)
     now = in_force(plain, other)

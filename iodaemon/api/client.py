@@ -13,12 +13,15 @@ import json
 import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from functools import partial
 from typing import Final, TypeAlias, cast
 
-from iodaemon.api.connection import Body, UnixConnection, not_ours, receive, send, stream
+from iodaemon.api.connection import Body, UnixConnection, not_ours, receive, refusal, send, stream
 from iodaemon.api.model import (
+    LAST_EVENT,
+    OUTPUT_BEGIN,
+    AwaitedAnswer,
     HistoryAnswer,
     Job,
     JobAnswer,
@@ -35,7 +38,7 @@ from iodaemon.api.model import (
     WhyAnswer,
 )
 from iodaemon.api.patience import Patience
-from iodaemon.api.shape import JOB_KEYS, is_job, is_sum, target_of
+from iodaemon.api.shape import JOB_KEYS, Selector, is_job, is_sum, target_of
 from iodaemon.errors import NoDaemon, RequestError
 
 TIMEOUT_S: Final = 30.0
@@ -44,7 +47,10 @@ TIMEOUT_S: Final = 30.0
 RECONNECT_S: Final = 60.0
 """How long ``wait`` looks for a daemon that went away: a restart with a long journal fits."""
 
-_AT_ONCE: Final = 64
+_ANSWER_S: Final = 60.0
+"""What acting on very many jobs may take beyond the usual."""
+_LONGEST_S: Final = 10 * 365 * 86400.0
+"""To wait for an answer; a socket takes no timeout without a bound."""
 _AWAITED_AT_ONCE: Final = 10_000  # the most that one request may wait for
 
 Outcome: TypeAlias = JobAnswer | RequestError
@@ -75,20 +81,22 @@ class Client:
         *,
         select: str = "",
         states: Sequence[str] = (),
+        user: str = "",
+        name: str = "",
         all_jobs: bool = False,
         limit: int | None = None,
     ) -> JobsAnswer:
         """The queue, ordered by id, and the node in one line.
 
         Args:
-            select: such as ``7``, ``3-9``, ``1,4``, ``last``, ``all``.
+            select: such as ``7``, ``3-9``, ``1,4``, ``last`` (the newest of the user), ``all``.
             states: only these, by word or code.
+            user: only this one's, by name or number; ``me`` is the caller.
+            name: only such names, a glob.
             all_jobs: finished jobs too.
             limit: at most so many.
         """
-        query: list[tuple[str, str]] = [("state", state) for state in states]
-        if select:
-            query.append(("select", select))
+        query = Selector(select, user, name, tuple(states)).query
         if all_jobs:
             query.append(("all", "1"))
         if limit is not None:
@@ -149,39 +157,46 @@ class Client:
             job_id: the job.
             grace_s: from asking it to end to killing it. None: as the daemon is configured.
         """
-        return _only(self.cancel_each([job_id], grace_s=grace_s))
+        return self._act_on_one(job_id, "cancel", grace_s)
 
     def requeue(self, job_id: int, *, grace_s: float | None = None) -> JobAnswer:
         """Put a job back into the queue, ended first where it runs, as by ``cancel``."""
-        return _only(self.requeue_each([job_id], grace_s=grace_s))
+        return self._act_on_one(job_id, "requeue", grace_s)
 
     def suspend(self, job_id: int) -> JobAnswer:
         """Make a job stand still until it is resumed."""
-        return _only(self.suspend_each([job_id]))
+        return self._act_on_one(job_id, "suspend")
 
     def resume(self, job_id: int) -> JobAnswer:
         """Let a suspended or held job go on."""
-        return _only(self.resume_each([job_id]))
+        return self._act_on_one(job_id, "resume")
+
+    def act(
+        self, verb: str, selector: Selector, *, grace_s: float | None = None
+    ) -> list[tuple[int, Outcome]]:
+        """Do the same to many jobs in one request; each job with its answer or refusal, by id.
+
+        Args:
+            verb: ``cancel``, ``requeue``, ``suspend``, ``resume``, ``scratch/remove`` or
+                ``scratch/copy``.
+            selector: the jobs. Those named by number are acted on or refused; of the others only
+                those are meant on which the verb can act. Without any id they are the caller's
+                own, unless a user is given or the caller is root.
+            grace_s: of cancel and requeue, as for one job.
+        """
+        grace = {} if grace_s is None else {"grace_s": grace_s}
+        with closing(self._connect(_ANSWER_S + _patience_s(grace_s))) as connection:
+            send(connection, "POST", f"/v1/jobs/{verb}", {**selector.body, **grace})
+            answer = self._checked(receive(connection), {"results"})
+        return [self._outcome(row) for row in cast("list[JsonObject]", answer["results"])]
 
     def cancel_each(
         self, ids: Sequence[int], *, grace_s: float | None = None
     ) -> Iterator[tuple[int, Outcome]]:
-        """Cancel several jobs side by side; yields each with its answer or refusal, in order."""
-        return self._each(ids, "cancel", {} if grace_s is None else {"grace_s": grace_s}, grace_s)
-
-    def requeue_each(
-        self, ids: Sequence[int], *, grace_s: float | None = None
-    ) -> Iterator[tuple[int, Outcome]]:
-        """Requeue several jobs side by side; yields as ``cancel_each``."""
-        return self._each(ids, "requeue", {} if grace_s is None else {"grace_s": grace_s}, grace_s)
-
-    def suspend_each(self, ids: Sequence[int]) -> Iterator[tuple[int, Outcome]]:
-        """Suspend several jobs side by side; yields each with its answer or refusal, in order."""
-        return self._each(ids, "suspend", {}, 0.0)
-
-    def resume_each(self, ids: Sequence[int]) -> Iterator[tuple[int, Outcome]]:
-        """Resume several jobs side by side; yields each with its answer or refusal, in order."""
-        return self._each(ids, "resume", {}, 0.0)
+        """Cancel these jobs in one request; each with its answer or refusal, by id."""
+        if ids:
+            selector = Selector(",".join(map(str, ids)))
+            yield from self.act("cancel", selector, grace_s=grace_s)
 
     def wait(
         self,
@@ -211,6 +226,21 @@ class Client:
         jobs = [job for answer in answers for job in answer["jobs"]]
         return {"jobs": jobs, "finished": all(answer["finished"] for answer in answers)}
 
+    def awaited(self, selector: Selector, *, since_s: float | None = None) -> AwaitedAnswer:
+        """The jobs of a user that have not ended, and those submitted or requeued since then.
+
+        Args:
+            selector: restricts them; without a user they are the caller's.
+            since_s: None: since the session's first submission, or since ``note_told``.
+        """
+        since = [] if since_s is None else [("since_s", repr(since_s))]
+        target = target_of("/v1/wait/all", [*selector.query, *since])
+        return cast("AwaitedAnswer", self.ask("GET", target, None, {"since_s", "now_s", "ids"}))
+
+    def note_told(self, now_s: float) -> None:
+        """The caller knows how all jobs of ``now_s`` ended; ``awaited`` begins there."""
+        self.ask("POST", "/v1/wait/all", {"now_s": now_s}, {"since_s"})
+
     def logs(
         self,
         job_id: int,
@@ -218,6 +248,8 @@ class Client:
         stream_name: str = "stdout",
         follow: bool = False,
         tail: int | None = None,
+        begin: int = 0,
+        on_begin: Callable[[int], None] | None = None,
     ) -> Iterator[bytes]:
         """A job's output as bytes, piece by piece.
 
@@ -226,13 +258,23 @@ class Client:
             stream_name: ``stdout`` or ``stderr``.
             follow: go on until the job has ended; it need not have started.
             tail: only the last so many lines (and what follows).
+            begin: leave out so many bytes at the beginning; not with ``tail``.
+            on_begin: called with the place in the file of the first byte that is sent.
         """
         query = [("stream", stream_name)]
         if follow:
             query.append(("follow", "1"))
         if tail is not None:
             query.append(("tail", str(tail)))
-        return self._stream(target_of(f"/v1/jobs/{job_id}/logs", query), endless=follow)
+        elif begin:
+            query.append(("begin", str(begin)))
+
+        def read_head(headers: Mapping[str, str]) -> None:
+            if on_begin is not None:  # a daemon of a version before begins where it is told
+                on_begin(int(headers.get(OUTPUT_BEGIN, 0)))
+
+        target = target_of(f"/v1/jobs/{job_id}/logs", query)
+        return self._stream(target, endless=follow, on_head=read_head)
 
     def why(self, job_id: int) -> WhyAnswer:
         """Why a job is where it is, what would let it go on, and the steps of its life."""
@@ -243,18 +285,38 @@ class Client:
         return cast("WhyAnswer", answer)
 
     def events(
-        self, *, since_s: float | None = None, follow: bool = True
+        self,
+        *,
+        since_s: float | None = None,
+        after: int | None = None,
+        follow: bool = True,
+        on_begin: Callable[[int | None], None] | None = None,
     ) -> Generator[JsonObject, None, None]:
         """What happens, as it happens: every step in a job's life, and what regulation did.
 
         Args:
             since_s: first what has happened since then. None: nothing of it.
+            after: first what has happened after the event with this ``id``; not with ``since_s``.
             follow: go on for ever.
+            on_begin: called with the id after which it begins; None: the daemon gives no ids.
+
+        Raises:
+            Gone: not all events after that one are in the journal.
         """
-        since = [] if since_s is None else [("since", repr(since_s))]
-        query = [("follow", "1" if follow else "0"), *since]
+        query = [("follow", "1" if follow else "0")]
+        if since_s is not None:
+            query.append(("since", repr(since_s)))
+        if after is not None:
+            query.append(("after", str(after)))
+
+        def read_head(headers: Mapping[str, str]) -> None:
+            if on_begin is not None:
+                begin = headers.get(LAST_EVENT)
+                on_begin(None if begin is None else int(begin))
+
         rest = b""
-        with closing(self._stream(target_of("/v1/events", query), endless=True)) as pieces:
+        answer = self._stream(target_of("/v1/events", query), endless=True, on_head=read_head)
+        with closing(answer) as pieces:
             for piece in pieces:
                 *lines, rest = (rest + piece).split(b"\n")
                 for line in filter(None, lines):
@@ -321,34 +383,35 @@ class Client:
             answer = self._checked(receive(connection), {"jobs", "finished"})
         return cast("WaitAnswer", self._with_jobs(answer))
 
-    def _each(
-        self, ids: Sequence[int], verb: str, body: Mapping[str, float], extra_s: float | None
-    ) -> Iterator[tuple[int, Outcome]]:
-        """Ask the same of several jobs: all requests of a batch are sent before one is read."""
-        for first in range(0, len(ids), _AT_ONCE):
-            batch = ids[first : first + _AT_ONCE]
-            with ExitStack() as stack:
-                sent: list[UnixConnection] = []
-                for job_id in batch:
-                    sent.append(stack.enter_context(closing(self._connect(extra_s))))
-                    send(sent[-1], "POST", f"/v1/jobs/{job_id}/{verb}", body)
-                for job_id, connection in zip(batch, sent, strict=True):
-                    yield job_id, self._outcome(connection)
-
-    def _outcome(self, connection: UnixConnection) -> Outcome:
-        try:
+    def _act_on_one(self, job_id: int, verb: str, grace_s: float | None = None) -> JobAnswer:
+        body = {} if grace_s is None else {"grace_s": grace_s}
+        with closing(self._connect(_patience_s(grace_s))) as connection:
+            send(connection, "POST", f"/v1/jobs/{job_id}/{verb}", body)
             answer = self._checked(receive(connection), {"job"})
-        except RequestError as error:
-            return error
         if not is_job(answer["job"]):
-            return not_ours(self.socket_path, "no job in its answer")
+            raise not_ours(self.socket_path, "no job in its answer")
         return cast("JobAnswer", answer)
 
-    def _stream(self, target: str, *, endless: bool) -> Generator[bytes, None, None]:
+    def _outcome(self, row: JsonObject) -> tuple[int, Outcome]:
+        """One row of the answer to ``act``."""
+        job_id, error = int(str(row["id"])), row.get("error")
+        if isinstance(error, dict):
+            return job_id, refusal(str(error["code"]), str(error["message"]))
+        if not is_job(row.get("job")):
+            raise not_ours(self.socket_path, "no job in its answer")
+        return job_id, cast("JobAnswer", {key: row[key] for key in row if key != "id"})
+
+    def _stream(
+        self,
+        target: str,
+        *,
+        endless: bool,
+        on_head: Callable[[Mapping[str, str]], None] | None = None,
+    ) -> Generator[bytes, None, None]:
         connection = self._connect(None if endless else 0.0)
         with closing(connection):
             send(connection, "GET", target, None)
-            yield from stream(connection)
+            yield from stream(connection, on_head)
 
     # -- is the answer one of ours? --------------------------------------------------------------
 
@@ -370,8 +433,6 @@ class Client:
             raise not_ours(self.socket_path, str(error)) from error
 
 
-def _only(outcomes: Iterator[tuple[int, Outcome]]) -> JobAnswer:
-    [(_, outcome)] = outcomes
-    if isinstance(outcome, RequestError):
-        raise outcome
-    return outcome
+def _patience_s(grace_s: float | None) -> float:
+    """How long the answer may take; a grace time that cannot be is for the daemon to refuse."""
+    return min(grace_s, _LONGEST_S) if grace_s is not None and grace_s >= 0.0 else 0.0

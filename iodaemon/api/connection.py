@@ -7,12 +7,20 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Final, NoReturn, TypeAlias, cast
 
 from iodaemon.api.model import JsonValue
-from iodaemon.errors import ConfigError, NoDaemon, NotFound, NotPermitted, RequestError
+from iodaemon.errors import (
+    ConfigError,
+    Conflict,
+    Gone,
+    NoDaemon,
+    NotFound,
+    NotPermitted,
+    RequestError,
+)
 
 SOCKET_PATH_BYTES_MAX: Final = 107
 """Longest name of a unix socket: ``sun_path`` holds 108 bytes, the last one zero (unix(7))."""
@@ -149,8 +157,14 @@ def receive(connection: UnixConnection) -> JsonValue:
         return cast("JsonValue", json.loads(data))
 
 
-def stream(connection: UnixConnection) -> Iterator[bytes]:
+def stream(
+    connection: UnixConnection, on_head: Callable[[Mapping[str, str]], None] | None = None
+) -> Iterator[bytes]:
     """The answer's bytes as they come; the connection is closed at the end.
+
+    Args:
+        connection: a request was sent on it.
+        on_head: called with the answer's headers before its first bytes.
 
     Raises:
         NotFound, NotPermitted, RequestError: as the daemon says.
@@ -160,23 +174,46 @@ def stream(connection: UnixConnection) -> Iterator[bytes]:
         response = connection.getresponse()
         if response.status >= http.client.BAD_REQUEST:
             raise _refusal(response, response.read())
+        if on_head is not None:
+            on_head(dict(response.headers))
         while data := response.read1(_READ_BYTES):
             yield data
 
 
+def refusal(code: str, message: str) -> RequestError:
+    """The error for a refusal with this code."""
+    text = _one_line(message)
+    match code:
+        case "not_found":
+            return NotFound(text)
+        case "not_permitted":
+            return NotPermitted(text)
+        case "conflict":
+            return Conflict(text)
+        case "gone":
+            return Gone(text)
+        case _:
+            return RequestError(text)
+
+
 def _refusal(response: http.client.HTTPResponse, data: bytes) -> RequestError:
     """The daemon's refusal as an error; anything without its usual body is quoted as it is."""
-    code, message = "", f"the daemon answers {response.status} {response.reason}: look at its log"
+    code = _CODES.get(response.status, "")
+    message = f"the daemon answers {response.status} {response.reason}: look at its log"
     try:
         error = json.loads(data)["error"]
-        code, message = str(error["code"]), _one_line(str(error["message"]))
+        code, message = str(error["code"]), str(error["message"])
     except (ValueError, KeyError, TypeError):
         pass  # not the daemon's own words; the status says enough
-    if code == "not_found" or response.status == http.client.NOT_FOUND:
-        return NotFound(message)
-    if code == "not_permitted" or response.status == http.client.FORBIDDEN:
-        return NotPermitted(message)
-    return RequestError(message)
+    return refusal(code, message)
+
+
+_CODES: Final = {
+    http.client.FORBIDDEN: "not_permitted",
+    http.client.NOT_FOUND: "not_found",
+    http.client.CONFLICT: "conflict",
+    http.client.GONE: "gone",
+}
 
 
 def _one_line(text: str) -> str:

@@ -18,6 +18,11 @@ JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, J
 JsonObject: TypeAlias = dict[str, JsonValue]
 """An answer whose keys the API leaves open: node, policy, configuration, event."""
 
+LAST_EVENT: Final = "Last-Event-ID"
+"""Header: the event after which events are asked for, or begin."""
+OUTPUT_BEGIN: Final = "Output-Begin"
+"""The header of an answer with output: where in its file the answer's first byte stands."""
+
 STATE_CODES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "HELD": "H",
@@ -44,10 +49,14 @@ FINAL_STATES: Final = frozenset(
 
 
 class Reason(TypedDict):
-    """Why a job is where it is: a stable word for programs, a sentence for people."""
+    """Why a job is where it is: a stable word for programs, a sentence for people.
+
+    ``cure`` is what lets a held job go on: ``'iod resume 7'``.
+    """
 
     code: str
     text: str
+    cure: NotRequired[str]
 
 
 class Bandwidth(TypedDict):
@@ -175,7 +184,24 @@ class JobDetail(Job):
     """One job asked for by its number: with its processes and raw counters."""
 
     pids: NotRequired[list[int]]
+    output_kept_s: NotRequired[float | None]
     counters: NotRequired[JsonObject | None]
+
+
+class DrainRecord(TypedDict):
+    """Since when the node is drained, by whom, and what for (empty: not said)."""
+
+    since_s: float
+    by: str
+    reason: str
+
+
+class Condition(TypedDict):
+    """What is not as usual: the mode of regulation, a drain, why no job starts (empty: they do)."""
+
+    mode: str
+    drain: DrainRecord | None
+    starts_blocked: str
 
 
 class LoadLine(TypedDict):
@@ -189,6 +215,9 @@ class LoadLine(TypedDict):
     read_bytes_per_s: float | None
     written_bytes_per_s: float | None
     states: dict[str, int]
+    set_aside: list[str]
+    starts_blocked: str
+    condition: NotRequired[Condition]
 
 
 class JobsAnswer(TypedDict):
@@ -210,12 +239,26 @@ class SubmitAnswer(TypedDict):
 class JobAnswer(TypedDict):
     """What became of one request on one job.
 
-    A cancel says whether it is ``gone``, a requeue whether it is ``requeued``: waits or runs again.
+    A cancel says whether it is ``gone``, a requeue whether it is ``requeued``: waits or runs again;
+    what was kept in its space is ``removed`` or ``copied``.
     """
 
     job: Job
+    removed: NotRequired[bool]
+    copied: NotRequired[bool]
     gone: NotRequired[bool]
     requeued: NotRequired[bool]
+
+
+class AwaitedAnswer(TypedDict):
+    """The user's jobs that have not ended, and those submitted or requeued since ``since_s``.
+
+    ``now_s``: when that was so.
+    """
+
+    since_s: float
+    now_s: float
+    ids: list[int]
 
 
 class WaitAnswer(TypedDict):

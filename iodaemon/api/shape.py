@@ -3,13 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeGuard
+from typing import Final, NamedTuple, TypeGuard
 from urllib.parse import urlencode
 
 from iodaemon.api.model import Job, JsonObject, JsonValue, KeyedSum
 
 JOB_KEYS: Final = frozenset(Job.__required_keys__)
 _SUM_KEYS: Final = frozenset(KeyedSum.__required_keys__)
+
+
+class Selector(NamedTuple):
+    """Jobs by what every given part says; what is empty does not restrict.
+
+    Attributes:
+        select: such as ``7``, ``3-9``, ``1,4``, ``last``, ``all``.
+        user: the submitter, by name or number; ``me`` is the caller.
+        name: a glob over job names.
+        states: words or codes.
+    """
+
+    select: str = ""
+    user: str = ""
+    name: str = ""
+    states: tuple[str, ...] = ()
+
+    @property
+    def query(self) -> list[tuple[str, str]]:
+        """As a query has it."""
+        parts = (("select", self.select), ("user", self.user), ("name", self.name))
+        states = [("state", state) for state in self.states]
+        return [(key, value) for key, value in parts if value] + states
+
+    @property
+    def body(self) -> dict[str, object]:
+        """As the body of a request has it."""
+        parts = dict(self.query)
+        parts.pop("state", None)
+        return {**parts, **({"state": list(self.states)} if self.states else {})}
 
 
 def is_job(value: JsonValue) -> TypeGuard[JsonObject]:

@@ -7,7 +7,8 @@ with errors that say what to write instead; so the words can pass as they were t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import typer
@@ -59,7 +60,13 @@ class WordCommand(TyperCommand):
 
 
 class WordGroup(TyperGroup):
-    """A verb with verbs of its own, such as ``iod policy show``."""
+    """A verb with verbs of its own, such as ``iod policy show``.
+
+    Attributes:
+        pointers: what to type in place of words that are no verbs.
+    """
+
+    pointers: Mapping[str, str] = MappingProxyType({})
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The parameters, --help among them; their values stay as typed."""
@@ -69,7 +76,9 @@ class WordGroup(TyperGroup):
         """The verb that the first word names; else the nearest one is named."""
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             hint = f"'{ctx.command_path} --help' lists them"
-            ctx.fail(f"no verb {args[0]!r}{nearest(args[0], self.list_commands(ctx), hint)}")
+            pointer = self.pointers.get(args[0])
+            near = nearest(args[0], self.list_commands(ctx), hint)
+            ctx.fail(f"no verb {args[0]!r}{f': {pointer}' if pointer else near}")
         return super().resolve_command(ctx, args)
 
 

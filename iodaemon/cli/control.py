@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Annotated, Final
 
 import typer
 
 from iodaemon.api.client import Client, Outcome
 from iodaemon.api.model import JobAnswer
+from iodaemon.api.shape import Selector
 from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.failure import ExitCode, UsageError, exit_code
-from iodaemon.cli.option import OFF, AsJson, Jobs, Word, option
+from iodaemon.cli.option import OFF, AsJson, InState, Jobs, Named, OfUser, Word, option
 from iodaemon.cli.selector import Selection, find_ids, job_words, parse_selectors
 from iodaemon.cli.session import Session
 from iodaemon.errors import ConfigError, RequestError
@@ -30,28 +32,32 @@ Grace = Annotated[
         text="From asking the job to end (SIGTERM) to killing it; bare number: seconds.",
     ),
 ]
-Yes = Annotated[bool, option("-y", "--yes", text="Do not ask before 'all'.")]
+Yes = Annotated[bool, option("-y", "--yes", text="Do not ask, also without numbers.")]
 
 
 @verb(app, "cancel")
 def cancel(
     ctx: typer.Context,
     jobs: Jobs = None,
+    name: Named = None,
+    user: OfUser = None,
+    state: InState = None,
     grace: Grace = None,
     yes: Yes = OFF,
     as_json: AsJson = OFF,
 ) -> int:
     """End jobs, waiting or running.
 
-    JOB is 7, 3-9, 1,4, last or all, which is all of yours; for root, everybody's. Returns when they
-    are gone.
+    JOB is 7, 3-9, 1,4, last (your newest) or all, which is all of yours; for root, everybody's. -J,
+    -u and -s select among them, or without JOB among all. Returns when they are gone.
     """
     session: Session = ctx.obj
     grace_s = _grace_s(grace)
     return _act(
         session.client(),
-        parse_selectors(jobs or []),
-        lambda client, ids: client.cancel_each(ids, grace_s=grace_s),
+        "cancel",
+        parse_selectors(jobs or [], name=name, user=user, states=state),
+        grace_s=grace_s,
         fault=_not_gone,
         ask=None if yes else "cancel",
         as_json=as_json,
@@ -62,22 +68,27 @@ def cancel(
 def requeue(
     ctx: typer.Context,
     jobs: Jobs = None,
+    name: Named = None,
+    user: OfUser = None,
+    state: InState = None,
     grace: Grace = None,
     yes: Yes = OFF,
     as_json: AsJson = OFF,
 ) -> int:
     """Run jobs again from their beginning.
 
-    JOB is 7, 3-9, 1,4, last or all, which is all of yours that have not ended. One that runs is
+    JOB is 7, 3-9, 1,4, last (your newest) or all, which is all of yours that have not ended. -J, -u
+    and -s select among them, or without JOB among all: 'iod requeue -s FAILED'. One that runs is
     ended first. Each keeps its number and its place in the queue.
     """
     session: Session = ctx.obj
     grace_s = _grace_s(grace)
-    selection = parse_selectors(jobs or [])
+    selection = parse_selectors(jobs or [], name=name, user=user, states=state)
     return _act(
         session.client(),
+        "requeue",
         selection,
-        lambda client, ids: client.requeue_each(ids, grace_s=grace_s),
+        grace_s=grace_s,
         fault=_not_requeued,
         ask=None if yes else "requeue",
         finished=not selection.is_all,
@@ -89,17 +100,21 @@ def requeue(
 def suspend(
     ctx: typer.Context,
     jobs: Jobs = None,
+    name: Named = None,
+    user: OfUser = None,
+    state: InState = None,
     as_json: AsJson = OFF,
 ) -> int:
     """Make jobs stand still until resumed.
 
-    JOB is 7, 3-9, 1,4, last or all. A job that waits is held.
+    JOB is 7, 3-9, 1,4, last (your newest) or all; -J, -u and -s select among them, or without JOB
+    among all of yours. A job that waits is held.
     """
     session: Session = ctx.obj
     return _act(
         session.client(),
-        parse_selectors(jobs or []),
-        lambda client, ids: client.suspend_each(ids),
+        "suspend",
+        parse_selectors(jobs or [], name=name, user=user, states=state),
         fault=_not_still,
         as_json=as_json,
     )
@@ -109,68 +124,86 @@ def suspend(
 def resume(
     ctx: typer.Context,
     jobs: Jobs = None,
+    name: Named = None,
+    user: OfUser = None,
+    state: InState = None,
     as_json: AsJson = OFF,
 ) -> int:
     """Let suspended or held jobs go on.
 
-    JOB is 7, 3-9, 1,4, last or all. The regulation may still have one stand still.
+    JOB is 7, 3-9, 1,4, last (your newest) or all; -J, -u and -s select among them, or without JOB
+    among all of yours. The regulation may still have one stand still.
     """
     session: Session = ctx.obj
     return _act(
         session.client(),
-        parse_selectors(jobs or []),
-        lambda client, ids: client.resume_each(ids),
+        "resume",
+        parse_selectors(jobs or [], name=name, user=user, states=state),
         fault=_not_on,
         as_json=as_json,
     )
 
 
-Ask = Callable[[Client, list[int]], Iterator[tuple[int, Outcome]]]
-
-
 def _act(
     client: Client,
+    action: str,
     selection: Selection,
-    request: Ask,
     *,
+    grace_s: float | None = None,
     fault: Callable[[JobAnswer], str | None],
     ask: str | None = None,
     finished: bool = False,
     as_json: bool,
 ) -> int:
-    """Ask for it, say of every job what became of it; the exit code.
+    """Ask for it in one request, say of every job what became of it; the exit code.
 
     Args:
         client: the daemon.
+        action: what is asked of them.
         selection: the jobs.
-        request: what is asked of them.
+        grace_s: from asking a job to end to killing it. None: as the daemon is configured.
         fault: what an answer falls short of; None: nothing.
-        ask: the verb, when 'all' is to be confirmed by a person.
+        ask: the verb, when jobs that no id names are to be confirmed by a person.
         finished: it may be asked of jobs that have ended.
         as_json: print the answers, not sentences.
     """
-    if selection.is_all and ask and not sys.stdin.isatty():
-        raise UsageError(f"{ask} all: nobody can be asked here, so add --yes")
-    ids = find_ids(client, selection, finished=finished)
-    if not ids:
+    selector = selection.selector
+    if selection.is_all and ask:
+        if not sys.stdin.isatty():
+            words = "all" if "all" in selection.items else "without numbers"
+            raise UsageError(f"{ask} {words}: nobody can be asked here, so add --yes")
+        ids = find_ids(client, selection, finished=finished)
+        if ids and not _is_confirmed(f"{ask} {job_words(ids)}?"):
+            output.say("nothing was done")
+            return ExitCode.REFUSED
+        selector = Selector(",".join(map(str, ids)))
+    outcomes = client.act(action, selector, grace_s=grace_s) if any(selector) else []
+    if not outcomes:
+        if not selection.is_all:
+            find_ids(client, selection, finished=finished)  # says what became of them
         output.say("no unfinished job is meant: nothing to do")
         return ExitCode.OK
-    if selection.is_all and ask and not _is_confirmed(f"{ask} {job_words(ids)}?"):
-        output.say("nothing was done")
-        return ExitCode.REFUSED
-    return _report(
-        request(client, ids), fault, is_one=selection.is_plain and len(ids) == 1, as_json=as_json
+    is_one = selection.is_plain and len(outcomes) == 1
+    return report(
+        outcomes, partial(_tell, fault=fault, as_json=as_json), is_one=is_one, as_json=as_json
     )
 
 
-def _report(
-    outcomes: Iterator[tuple[int, Outcome]],
-    fault: Callable[[JobAnswer], str | None],
+def report(
+    outcomes: Iterable[tuple[int, Outcome]],
+    tell: Callable[[JobAnswer], int],
     *,
     is_one: bool,
     as_json: bool,
 ) -> int:
-    """Say of every job what became of it, as it happens; the exit code."""
+    """Say of every job what became of it; the exit code.
+
+    Args:
+        outcomes: of the jobs.
+        tell: says it of one that was acted on; returns its exit code.
+        is_one: a single job was named by its number.
+        as_json: print the answers; ``tell`` prints nothing of them.
+    """
     answers, codes = [], set[int]()
     for job_id, outcome in outcomes:
         if isinstance(outcome, RequestError):
@@ -178,18 +211,18 @@ def _report(
             codes.add(exit_code(outcome))
             continue
         answers.append(outcome)
-        codes.add(_tell(outcome, fault(outcome), as_json=as_json))
+        codes.add(tell(outcome))
     if as_json and answers:
         output.print_json(answers[0] if is_one else answers)
     codes.discard(ExitCode.OK)
     return codes.pop() if len(codes) == 1 else int(bool(codes))
 
 
-def _tell(answer: JobAnswer, fault: str | None, *, as_json: bool) -> int:
+def _tell(answer: JobAnswer, *, fault: Callable[[JobAnswer], str | None], as_json: bool) -> int:
     job = answer["job"]
-    reason = output.reason_words(job)
-    if fault is not None:
-        output.say(f"job {job['id']} {fault}{reason}")
+    reason, what = output.reason_words(job), fault(answer)
+    if what is not None:
+        output.say(f"job {job['id']} {what}{reason}")
         return ExitCode.REFUSED
     if not as_json:
         print(f"job {job['id']} {job['state_shown']}{reason}", flush=True)

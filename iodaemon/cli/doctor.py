@@ -13,15 +13,16 @@ from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.failure import ExitCode
 from iodaemon.cli.option import OFF, option
 from iodaemon.cli.places import find_places, find_service_uid
-from iodaemon.cli.session import Session
-from iodaemon.errors import IodaemonError
+from iodaemon.cli.session import SYSTEM_RUNTIME_DIR, Session
+from iodaemon.errors import ConfigError, IodaemonError
 from iodaemon.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from iodaemon.api.client import Client
     from iodaemon.api.model import Job
+    from iodaemon.config.settings import Settings
     from iodaemon.doctor.account import Running
     from iodaemon.doctor.examine import Subject
     from iodaemon.doctor.finding import Finding
@@ -51,12 +52,12 @@ def doctor(
     ok: it works; lacking: it is not there, what that costs and how to get it; broken: it does not
     do its work, and the exit code is 1.
     """
-    from iodaemon.doctor.examine import examine, is_broken
+    from iodaemon.doctor.examine import is_broken
     from iodaemon.doctor.scratch import ended_in_order
 
     findings = []
     with ended_in_order() as stop_if_asked:
-        for finding in examine(_subject(ctx.obj)):
+        for finding in _examine(ctx.obj):
             findings.append(finding)
             if not as_json:
                 print("\n".join(map(printable, finding.lines)), flush=True)
@@ -71,16 +72,42 @@ def _record(finding: Finding) -> dict[str, object]:
     return {**{f: str(getattr(finding, f)) for f in fields}, "values": dict(finding.values)}
 
 
-def _subject(session: Session) -> Subject:
+def _examine(session: Session) -> Iterator[Finding]:
+    """Every finding as soon as it is made: of a wrong configuration first, then as without it."""
+    from iodaemon.doctor.examine import examine
+    from iodaemon.doctor.finding import broken
+
+    config: Settings
+    try:
+        socket_path = session.socket_path()
+        service_uid = find_service_uid(session)
+        config = session.load_config({}, is_system=service_uid is not None)
+    except ConfigError as error:
+        cost = "no daemon starts with it; what follows is of a daemon without a configuration file"
+        yield broken("configuration", str(error), cost=cost, remedy="mend that line")
+        socket_path, service_uid, config = _unconfigured(session)
+    yield from examine(_subject(socket_path, service_uid, config))
+
+
+def _unconfigured(session: Session) -> tuple[str, int | None, Settings]:
+    """The socket, the service's uid, and the settings, without any configuration file."""
+    from iodaemon.config import default_settings
+    from iodaemon.doctor.account import find_service_uid as look_up
+
+    settings = default_settings(os.environ, os.geteuid())
+    socket_path = session.api or str(settings.socket_path)
+    is_system = os.path.dirname(socket_path) == SYSTEM_RUNTIME_DIR
+    return socket_path, look_up() if is_system else None, settings
+
+
+def _subject(socket_path: str, service_uid: int | None, config: Settings) -> Subject:
     """The places of the daemon that runs, else those as configured."""
     from pathlib import Path
 
     from iodaemon.api.client import Client
     from iodaemon.doctor.examine import Subject
 
-    service_uid = find_service_uid(session)
-    config = session.load_config({}, is_system=service_uid is not None)
-    client = Client(session.socket_path(), _ANSWER_WITHIN_S)
+    client = Client(socket_path, _ANSWER_WITHIN_S)
     try:
         node, settings = client.node(), client.config()
         jobs = client.jobs()["jobs"]

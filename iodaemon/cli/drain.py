@@ -8,8 +8,9 @@ import typer
 
 from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
-from iodaemon.cli.failure import UsageError
-from iodaemon.cli.option import OFF, AsJson, Word, option
+from iodaemon.cli.condition import drain_words
+from iodaemon.cli.failure import UsageError, nearest
+from iodaemon.cli.option import OFF, AsJson, Word, argument, option
 from iodaemon.cli.selector import format_ids
 from iodaemon.cli.session import Session
 from iodaemon.errors import RequestError
@@ -21,34 +22,44 @@ if TYPE_CHECKING:
 
 app = new_app()
 
+_WORDS: Final = ("on", "off")
 _POLL_S: Final = 20
 """Below the client's patience."""
 
 Reason = Annotated[Word, option("--reason", metavar="TEXT", text="What for; every job shows it.")]
-Wait = Annotated[bool, option("--wait", text="Return when no job holds CPUs any more.")]
-Off = Annotated[bool, option("--off", text="Let jobs start again.")]
+Wait = Annotated[bool, option("--wait", text="Drain, and return when no job holds CPUs any more.")]
+Off = Annotated[bool, option("--off", text="As 'iod drain off'.")]
 
 
 @verb(app, "drain")
 def drain(
     ctx: typer.Context,
+    to: Annotated[Word, argument("on|off")] = None,
     reason: Reason = None,
     wait: Wait = OFF,
     off: Off = OFF,
     as_json: AsJson = OFF,
 ) -> int:
-    """Let nothing start any more, until --off.
+    """Show whether jobs may start, or drain: on, off.
 
-    What is submitted waits; what runs goes on, and is regulated as before. It outlives the daemon.
-    For administrators.
+    Drained, nothing starts any more, until 'iod drain off'. What is submitted waits; what runs goes
+    on, and is regulated as before. It outlives the daemon. --reason and --wait drain as well; a
+    drain that goes on keeps its reason, unless another is given. To drain is for administrators.
     """
-    from iodaemon.api.care import begin_drain, end_drain
+    from iodaemon.api.care import begin_drain, end_drain, show_drain
 
-    if off and (wait or reason is not None):
-        raise UsageError("--off goes with neither --wait nor --reason: it lets jobs start again")
+    if to not in (None, "on", "off"):
+        raise UsageError(f"no {to!r}{nearest(to or '', _WORDS, 'write on or off')}")
+    is_off = off or to == "off"
+    is_on = to == "on" or wait or reason is not None
+    if is_on and is_off:
+        raise UsageError("off goes with neither on, --wait nor --reason: it lets jobs start again")
     session: Session = ctx.obj
     client = session.client()
-    answer = end_drain(client) if off else begin_drain(client, reason or "")
+    if is_off:
+        answer = end_drain(client)
+    else:
+        answer = begin_drain(client, reason or "") if is_on else show_drain(client)
     if wait and not answer["at_rest"]:
         output.say(_words(answer))
         answer = _wait(client)
@@ -85,6 +96,4 @@ def _words(answer: DrainAnswer) -> str:
     left = f"CPUs are held by {format_ids(holding)}" if holding else "no job holds CPUs"
     if not answer["draining"]:
         return "the node is not drained: jobs start"
-    why = f": {answer['reason']}" if answer["reason"] else ""
-    since = output.local_time(answer["since_s"])
-    return printable(f"nothing starts, drained by {answer['by']} since {since}{why}; {left}")
+    return printable(f"{drain_words(answer)}; {left}")

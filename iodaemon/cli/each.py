@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from iodaemon.cli import output
-from iodaemon.cli.selector import find_ids, parse_selectors
+from iodaemon.cli.selector import Selection, find_ids
 from iodaemon.cli.session import Session
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ A = TypeVar("A")
 
 def tell_each(
     session: Session,
-    jobs: Sequence[str],
+    selection: Selection,
     ask: Callable[[Client, int], A],
     lines: Callable[[A], Sequence[str]],
     *,
@@ -27,13 +27,12 @@ def tell_each(
 
     Args:
         session: finds the daemon.
-        jobs: as they were named.
+        selection: the jobs.
         ask: the daemon's answer for one job.
         lines: the answer for people.
         as_json: for programs.
     """
     client = session.client()
-    selection = parse_selectors(jobs)
     answers = [ask(client, job_id) for job_id in find_ids(client, selection, finished=True)]
     if as_json:
         is_one = len(answers) == 1 and len(selection.items) == 1

@@ -28,16 +28,17 @@ LIMIT: Final = 100
 COLUMNS: Final = (
     Column("ID", is_number=True),
     Column("NAME", width_max=14),
-    Column("USER", width_max=8),
+    Column("USER", width_max=8, drop=3),
     Column("ST"),
-    Column("ENDED"),
+    Column("ENDED", drop=7),
     Column("RUN", is_number=True),
-    Column("SUSP", is_number=True),
-    Column("READ", is_number=True),
-    Column("WRITTEN", is_number=True),
-    Column("EXPECTED", is_number=True),
+    Column("SUSP", is_number=True, drop=4),
+    Column("READ", is_number=True, drop=5),
+    Column("WRITTEN", is_number=True, drop=6),
+    Column("EXPECTED", is_number=True, drop=2),
     Column("EXIT", is_number=True),
 )
+_COMMAND: Final = Column("COMMAND", least=12, drop=1)
 _SUM_COLUMNS: Final = (
     Column("JOBS", is_number=True),
     Column("FAILED", is_number=True),
@@ -85,7 +86,8 @@ def history(
     first moment), '2026-11-21 12:00', today or yesterday.
 
     SUSP is time in which it stood still; EXPECTED what its I/O was expected to be over what it
-    was; IO/s what a running job read and wrote on average.
+    was; IO/s what a running job read and wrote on average. A narrow terminal leaves out COMMAND,
+    EXPECTED, USER, SUSP, READ, WRITTEN and ENDED, in this order.
     """
     if by not in (None, "user", "name"):
         raise UsageError(f"--by: {by!r} adds nothing up: write --by user or --by name")
@@ -162,6 +164,9 @@ def job_lines(answer: HistoryAnswer, *, header: bool) -> list[str]:
         for row, job in zip(rows, answer["jobs"], strict=True):
             charged_s = _charged_s(job)
             row.append(output.clock(job["run_s"] if charged_s is None else charged_s))
+    columns = (*columns, _COMMAND)
+    for row, job in zip(rows, answer["jobs"], strict=True):
+        row.append(output.command_line(job))
     return output.table(columns, rows, header=header, width=output.terminal_columns())
 
 

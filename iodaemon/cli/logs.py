@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
-from typing import Annotated
+import time
+from collections.abc import Callable, Iterable
+from typing import Annotated, Final, Literal, TypeVar
 
 import typer
 
+from iodaemon.api.client import Client
+from iodaemon.api.model import FINAL_STATES, Job
+from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.failure import UsageError
 from iodaemon.cli.option import OFF, Word, argument, option
 from iodaemon.cli.selector import find_ids, parse_selectors
 from iodaemon.cli.session import Session
+from iodaemon.cli.wait import Holds, tell_lost
+from iodaemon.errors import NoDaemon
 
 app = new_app()
 
+T = TypeVar("T")
+Stream = Literal["stdout", "stderr"]
+
+_RETRY_S: Final = 0.25
+_LAYOUT: Final = "\n\t\r"
+"""Control characters that a terminal gets: lines, columns, and progress that is written over."""
 
 Follow = Annotated[bool, option("-f", "--follow", text="Go on until the job has ended.")]
 Err = Annotated[bool, option("--err", text="Standard error.")]
 Tail = Annotated[Word, option("--tail", metavar="N", text="Only the last N lines.")]
+Raw = Annotated[
+    bool, option("--raw", text="Send a terminal the bytes as they are, escape sequences too.")
+]
 
 
 @verb(app, "logs")
@@ -28,28 +45,116 @@ def logs(
     follow: Follow = OFF,
     err: Err = OFF,
     tail: Tail = None,
+    raw: Raw = OFF,
 ) -> int:
-    """Print what a job has written.
+    r"""Print what a job has written.
 
     JOB is 7 or last; with -f it need not even have started. Standard error is in standard output,
-    unless the job was submitted with -e.
+    unless the job was submitted with -e. On a terminal, control characters are shown as \x1b; a
+    pipe or file gets the bytes as they are.
     """
     session: Session = ctx.obj
     client = session.client()
     selection = parse_selectors([job] if job else [])
     if len(selection.items) > 1 or not (selection.is_plain or selection.items == ("last",)):
         raise UsageError("logs shows one job: write 7 or last")
+    lines = None if tail is None else _lines(tail)
     [job_id] = find_ids(client, selection, finished=True)
-    pieces = client.logs(
-        job_id,
-        stream_name="stderr" if err else "stdout",
-        follow=follow,
-        tail=None if tail is None else _lines(tail),
-    )
-    for piece in pieces:
-        sys.stdout.buffer.write(piece)
-        sys.stdout.buffer.flush()
+    write = _write_bytes if raw or not sys.stdout.isatty() else _Terminal().write
+    stream: Stream = "stderr" if err else "stdout"
+    if follow:
+        _follow(client, job_id, stream, lines, write)
+    else:
+        _write_all(client.logs(job_id, stream_name=stream, tail=lines), write)
     return 0
+
+
+Write = Callable[[bytes], None]
+
+
+def _write_all(pieces: Iterable[bytes], write: Write) -> None:
+    for piece in pieces:
+        write(piece)
+
+
+def _write_bytes(piece: bytes) -> None:
+    sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()
+
+
+class _Terminal:
+    """Shows bytes on a terminal; none of them is an order to it."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+
+    def write(self, piece: bytes) -> None:
+        """Print a piece; a character that is cut at its end waits for the next one."""
+        text = self._decoder.decode(piece)
+        shown = (c if c.isprintable() or c in _LAYOUT else repr(c)[1:-1] for c in text)
+        sys.stdout.write("".join(shown))
+        sys.stdout.flush()
+
+
+def _follow(client: Client, job_id: int, key: Stream, tail: int | None, write: Write) -> None:
+    """Print until the job has ended, over restarts of the daemon and of the job; tell its end.
+
+    Raises:
+        NoDaemon: the daemon went away and did not come back.
+    """
+    job: Job = client.job(job_id)
+    _tell_waiting(job)
+    at = 0
+
+    def mark_begin(begin: int) -> None:
+        nonlocal at, tail
+        at, tail = begin, None
+
+    while True:
+        is_over = job["state"] in FINAL_STATES
+        pieces = client.logs(
+            job_id, stream_name=key, follow=True, tail=tail, begin=at, on_begin=mark_begin
+        )
+        try:
+            for piece in pieces:
+                at += len(piece)
+                write(piece)
+        except NoDaemon as error:
+            tell_lost(error)
+            is_over = False
+        if is_over:
+            break
+        file = job[key] or job["stdout"]
+        job = _ask_patiently(client, lambda: client.job(job_id))
+        if file not in (
+            None,
+            job[key] or job["stdout"],
+        ):  # requeued: its output begins again, unless it has -o
+            at = 0
+        elif job["state"] not in FINAL_STATES:
+            time.sleep(_RETRY_S)  # a daemon that is about to stop ends its answers early
+    if job["shell_code"] != 0:
+        output.say(f"job {job_id} {output.end_words(job)}")
+
+
+def _tell_waiting(job: Job) -> None:
+    """Say why nothing comes of a job that has not started."""
+    if job["state"] == "PENDING":
+        output.say(f"job {job['id']} has not started{output.reason_words(job)}")
+    else:
+        Holds().tell([job])
+
+
+def _ask_patiently(client: Client, ask: Callable[[], T]) -> T:
+    """The daemon's answer, as soon as it is back."""
+    until_s = time.monotonic() + client.reconnect_s
+    while True:
+        try:
+            return ask()
+        except NoDaemon:
+            if time.monotonic() > until_s:
+                raise
+        time.sleep(_RETRY_S)
 
 
 def _lines(text: str) -> int:

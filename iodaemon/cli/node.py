@@ -7,6 +7,7 @@ import typer
 from iodaemon.api.model import JsonObject
 from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.condition import condition_lines
 from iodaemon.cli.document import document_lines
 from iodaemon.cli.option import OFF, AsJson
 from iodaemon.cli.session import Session
@@ -25,7 +26,9 @@ def node(
     if as_json:
         output.print_json(answer)
     else:
-        print("\n".join(document_lines(_in_place(answer))))
+        condition = answer.pop("condition", None)
+        above = condition_lines(condition if isinstance(condition, dict) else None)
+        print("\n".join([*above, *document_lines(_in_place(answer))]))
     return 0
 
 

@@ -32,5 +32,11 @@ def argument(metavar: str) -> Any:
     return typer.Argument(metavar=metavar, hidden=True)
 
 
+Named = Annotated[Word, option("-J", "--name", metavar="GLOB", text="Only such names: sim-*.")]
+OfUser = Annotated[Word, option("-u", "--user", metavar="USER", text="Only this user's; or me.")]
+InState = Annotated[
+    Words, option("-s", "--state", metavar="STATE", text="Only these: RUNNING, SI, r,pd.")
+]
+"""What a verb that takes jobs selects them by, beside or in place of their numbers."""
 Jobs = Annotated[Words, argument("JOB")]
 AsJson = Annotated[bool, option("--json", text="The API's JSON.")]

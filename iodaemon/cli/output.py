@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import string
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from iodaemon.api.model import Job
 from iodaemon.text import printable
@@ -15,6 +16,9 @@ from iodaemon.text import printable
 UNKNOWN: Final = "?"
 NOTHING: Final = "-"
 _CUT: Final = "…"
+
+_UNQUOTED: Final = frozenset(f"{string.ascii_letters}{string.digits}@%+=:,./-_")
+"""Characters that mean nothing to a shell, as in shlex.quote."""
 
 _COLOURS: Final[Mapping[str, str]] = {
     "R": "32",
@@ -41,11 +45,21 @@ def print_json(value: object) -> None:
 
 
 class Column(NamedTuple):
-    """One column of a table; numbers stand to the right."""
+    """One column of a table.
+
+    Attributes:
+        title: above it.
+        is_number: its cells stand to the right.
+        width_max: on a terminal never wider.
+        least: a narrow terminal cuts it to so many characters; 0: it is not cut.
+        drop: a narrower one leaves it out: 1 first; 0: never.
+    """
 
     title: str
     is_number: bool = False
     width_max: int | None = None
+    least: int = 0
+    drop: int = 0
 
 
 def terminal_columns() -> int | None:
@@ -70,7 +84,11 @@ def table(
     header: bool = True,
     width: int | None = None,
 ) -> list[str]:
-    """The lines of a table; the last column takes what is left of the width.
+    """The lines of a table.
+
+    Where the width is too small for all, columns are left out in the order of ``drop`` until the
+    others have their ``least``; what is left of the width goes to those that are never left out
+    first. Where that is not enough the last one is cut.
 
     Args:
         columns: one a cell.
@@ -86,21 +104,33 @@ def table(
         ]
     if header:
         cells.insert(0, [column.title for column in columns])
-    sizes = [max(map(len, column), default=0) for column in zip(*cells, strict=True)]
+    sizes = dict(enumerate(max(map(len, column), default=0) for column in zip(*cells, strict=True)))
     if width is not None and sizes:
-        sizes[-1] = max(1, width - sum(sizes[:-1]) - len(sizes) + 1)
-    return [_row(row, columns, sizes, is_cut=width is not None) for row in cells]
+        sizes = _fit(columns, sizes, width)
+    return [_row(row, columns, sizes) for row in cells]
 
 
-def _row(
-    cells: Sequence[str], columns: Sequence[Column], sizes: Sequence[int], *, is_cut: bool
-) -> str:
-    parts = [
-        cell.rjust(size) if column.is_number else cell.ljust(size)
-        for cell, column, size in zip(cells, columns, sizes, strict=True)
-    ]
-    if is_cut:
-        parts[-1] = _cut(cells[-1], sizes[-1])
+def _fit(columns: Sequence[Column], sizes: Mapping[int, int], width: int) -> dict[int, int]:
+    """The columns that are shown, by number, and how wide each is."""
+    least = {at: min(size, columns[at].least or size) for at, size in sizes.items()}
+    dropped = sorted((at for at in sizes if columns[at].drop), key=lambda at: columns[at].drop)
+    while dropped and sum(least.values()) + len(least) - 1 > width:
+        del least[dropped.pop(0)]
+    spare = width - sum(least.values()) - len(least) + 1
+    if spare < 0:
+        last = max(least)
+        least[last] = max(1, least[last] + spare)
+    for at in sorted(least, key=lambda at: -columns[at].drop if columns[at].drop else 1):
+        more = max(0, min(sizes[at] - least[at], spare))
+        least[at], spare = least[at] + more, spare - more
+    return least
+
+
+def _row(cells: Sequence[str], columns: Sequence[Column], sizes: Mapping[int, int]) -> str:
+    shown = ((_cut(cells[at], size), columns[at], size) for at, size in sizes.items())
+    parts = (
+        cell.rjust(size) if column.is_number else cell.ljust(size) for cell, column, size in shown
+    )
     return " ".join(parts).rstrip()
 
 
@@ -156,6 +186,16 @@ def job_name(job: Job) -> str:
     return job["name"] or os.path.basename(job["command"][0])
 
 
+def command_line(job: Job) -> str:
+    """The command as a shell would take it."""
+    words = job["command"]
+    if all(word and _UNQUOTED.issuperset(word) for word in words):
+        return " ".join(words)
+    import shlex  # most commands do without it
+
+    return shlex.join(words)
+
+
 def end_words(job: Job) -> str:
     """How a job ended: ``FAILED: exit code 3``, in the daemon's words where it gives a reason."""
     if words := reason_words(job):
@@ -167,8 +207,16 @@ def end_words(job: Job) -> str:
 
 def reason_words(job: Job) -> str:
     """The reason after what it explains: ``: waits for 4 slots``, or nothing."""
-    reason = job["reason"]
-    return f": {printable(reason['text'])}" if reason and reason["text"] else ""
+    text = printable(told_reason(job["reason"]))
+    return f": {text}" if text else ""
+
+
+def told_reason(reason: Mapping[str, Any] | None) -> str:
+    """A reason's text with what lets the job go on; empty without one."""
+    if reason is None:
+        return ""
+    cure = reason.get("cure", "")
+    return f"{reason['text']}; {cure} lets it go" if cure else str(reason["text"])
 
 
 def signal_name(number: int) -> str:

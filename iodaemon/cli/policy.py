@@ -56,13 +56,42 @@ def check_policy(
     name: PolicyName = None,
     as_json: AsJson = OFF,
 ) -> int:
-    """Check a policy, by default the configured one."""
+    """Check a policy, by default the configured one.
+
+    Its rules are run on simulated loads as well, of the daemon's sockets and disks where one
+    answers: an empty queue, jobs without hints, I/O that cannot be read, jobs that all stand
+    still, and others.
+    """
     policy = _configured(ctx.obj) if name is None else load_named(name)
+    remarks = _tried(ctx.obj, policy)
     if as_json:
         _print(_document(policy), as_json=True)
     else:
         print(f"policy {policy.name} is right ({policy.path})")
+    for remark in remarks:
+        output.say(remark)
     return 0
+
+
+def _tried(session: Session, policy: PolicyFile) -> tuple[str, ...]:
+    """What the policy cannot do on this platform, and how it went on simulated loads.
+
+    Raises:
+        RuleError: a rule failed.
+    """
+    from iodaemon.rule_limit import RuleLimit
+    from iodaemon.simulator.policy_check import any_platform, platform_of, try_policy
+
+    try:
+        platform = platform_of(session.client().node())
+    except NoDaemon:
+        platform = any_platform()
+    limit = RuleLimit()
+    try:
+        remarks = try_policy(policy.rules, platform, limit=limit)
+    finally:
+        limit.close()
+    return (*policy.rules.cautions(platform), *remarks)
 
 
 def _in_force(session: Session) -> dict[str, Any]:

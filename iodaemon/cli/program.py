@@ -54,6 +54,7 @@ VERBS: Final[Mapping[str, str]] = MappingProxyType(
         "backup": "backup",
         "restore": "restore",
         "daemon": "daemon",
+        "stop": "stop",
         "keeper": "keeper",
     }
 )
@@ -62,8 +63,37 @@ VERBS: Final[Mapping[str, str]] = MappingProxyType(
 ALIASES: Final[Mapping[str, str]] = MappingProxyType({"ls": "queue", "inspect": "show"})
 
 
+_CANCEL: Final = "'iod cancel JOB' ends a job"
+_QUEUE: Final = "'iod queue' shows the jobs, 'iod node' the machine"
+_HOLD: Final = "'iod suspend JOB' holds a job that waits, and suspends one that runs"
+_SUBMIT: Final = "'iod submit -- COMMAND' submits a job"
+POINTERS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **dict.fromkeys(("hold", "pause", "stash"), _HOLD),
+        **dict.fromkeys(("release", "unhold", "continue"), "'iod resume JOB' lets it go"),
+        **dict.fromkeys(("kill", "rm", "del", "delete", "remove", "abort"), _CANCEL),
+        **dict.fromkeys(("status", "stat", "ps", "list", "jobs", "top", "info"), _QUEUE),
+        **dict.fromkeys(("add", "run", "sub", "batch"), _SUBMIT),
+        **dict.fromkeys(
+            ("edit", "update", "modify", "alter", "set"),
+            "a job cannot be changed: 'iod cancel JOB' and submit it again",
+        ),
+        **dict.fromkeys(("log", "output", "cat", "tail"), "'iod logs JOB' prints what it wrote"),
+        **dict.fromkeys(("restart", "retry", "rerun"), "'iod requeue JOB' runs it again"),
+        **dict.fromkeys(("acct", "sacct"), "'iod history' shows what has ended"),
+        **dict.fromkeys(("open", "undrain"), "'iod drain --off' lets jobs start again"),
+        "start": "'iod daemon' starts the daemon, 'iod resume JOB' lets a held job go",
+        "explain": "'iod why JOB' tells why a job waits",
+        "reload": "'iod config reload' reads the configuration again",
+    }
+)
+"""Verbs of other batch systems, and what does it here."""
+
+
 class VerbGroup(WordGroup):
     """Imports a verb when it is asked for."""
+
+    pointers = POINTERS
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - click's signature
         """All verbs, in the order of the help."""

@@ -13,41 +13,38 @@ from iodaemon.api.client import Client
 from iodaemon.api.model import STATE_CODES, Job, JobsAnswer, LoadLine
 from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.condition import condition_lines
 from iodaemon.cli.expectation import expected_cell
 from iodaemon.cli.failure import UsageError
-from iodaemon.cli.option import OFF, AsJson, Jobs, Word, Words, option
+from iodaemon.cli.option import OFF, AsJson, InState, Jobs, Named, OfUser, Word, option
 from iodaemon.cli.output import Column
 from iodaemon.cli.selector import Selection, format_ids, parse_selectors
-from iodaemon.cli.session import Session
-from iodaemon.cli.state import parse_states
+from iodaemon.cli.session import SIMULATED, Session
 from iodaemon.errors import NoDaemon, NotFound
+from iodaemon.text import printable
 
 app = new_app()
 
 COLUMNS: Final = (
     Column("ID", is_number=True),
     Column("NAME", width_max=14),
-    Column("USER", width_max=8),
+    Column("USER", width_max=8, drop=4),
     Column("ST"),
-    Column("SOCK", is_number=True),
-    Column("CPUS", is_number=True),
+    Column("SOCK", is_number=True, drop=3),
+    Column("CPUS", is_number=True, drop=6),
     Column("RUN", is_number=True),
-    Column("SUSP", is_number=True),
+    Column("SUSP", is_number=True, drop=5),
     Column("IO/s", is_number=True),
-    Column("EXPECTED", is_number=True),
-    Column("REASON"),
+    Column("EXPECTED", is_number=True, drop=2),
+    Column("REASON", least=40),
+    Column("COMMAND", least=12, drop=1),
 )
 _STATE_AT: Final = 3
 _CLEAR_SCREEN: Final = "\x1b[H\x1b[2J"
 _DOTS: Final = "..."
-_EVERYTHING: Final = Selection((), ())
 
 
 All = Annotated[bool, option("-a", "--all", text="Finished jobs too.")]
-States = Annotated[
-    Words, option("-s", "--state", metavar="STATE", text="Only these: RUNNING, SI, r,pd.")
-]
-User = Annotated[Word, option("-u", "--user", metavar="USER", text="Only this user's; or me.")]
 NoHeader = Annotated[bool, option("--no-header", text="Rows alone.")]
 Watch = Annotated[
     Word, option("-w", "--watch", metavar="SECONDS", text="Show again every so often.")
@@ -59,29 +56,29 @@ def queue(
     ctx: typer.Context,
     jobs: Jobs = None,
     all_jobs: All = OFF,
-    state: States = None,
-    user: User = None,
+    name: Named = None,
+    user: OfUser = None,
+    state: InState = None,
     no_header: NoHeader = OFF,
     watch: Watch = None,
     as_json: AsJson = OFF,
 ) -> int:
     """Show the queue (alias: ls).
 
-    JOB is 7, 3-9, 1,4, last or all; nothing: all that have not ended.
+    JOB is 7, 3-9, 1,4, last (your newest) or all; nothing: all that have not ended.
 
     ST is the state's code: H held, PD pending, ST starting, R running, SI suspended for I/O,
     SU suspended by a person, SG stopping; CD completed, F failed, CA cancelled, TO timeout,
     OM out of memory, LO lost.
 
     IO/s is what it moves now, EXPECTED the mean over its run: d declared, l learned from earlier
-    runs, i imported, m its own mean until now; ? is unknown.
+    runs, i imported, m its own mean until now; ? is unknown. A narrow terminal leaves out COMMAND,
+    EXPECTED, SOCK, USER, SUSP and CPUS, in this order.
     """
     session: Session = ctx.obj
     view = _View(
         client=session.client(),
-        selection=parse_selectors(jobs) if jobs else _EVERYTHING,
-        states=parse_states(state or []),
-        user=user,
+        selection=parse_selectors(jobs or ["all"], name=name, user=user, states=state),
         all_jobs=all_jobs,
         header=not no_header,
         as_json=as_json,
@@ -100,16 +97,12 @@ class _View:
         *,
         client: Client,
         selection: Selection,
-        states: list[str],
-        user: str | None,
         all_jobs: bool,
         header: bool,
         as_json: bool,
     ) -> None:
         self.client = client
         self.selection = selection
-        self.states = states
-        self.user = user
         self.all_jobs = all_jobs
         self.header = header
         self.as_json = as_json
@@ -121,22 +114,21 @@ class _View:
             output.print_json(answer)
         else:
             print("\n".join(self._lines(answer)))
-        if not self.states and self.user is None:
+        if not self.selection.has_filters:
             missing = set(self.selection.ids) - {job["id"] for job in answer["jobs"]}
             if missing:
                 raise NotFound(f"no job {format_ids(missing)}: 'iod queue -a' lists them")
 
     def _ask(self) -> JobsAnswer:
-        select = "" if self.selection.is_all else self.selection.text
-        answer = self.client.jobs(
-            select=select, states=self.states, all_jobs=self.all_jobs or bool(select)
+        selection = self.selection
+        select = "" if selection.is_all else selection.text
+        return self.client.jobs(
+            select=select,
+            user=selection.user,
+            name=selection.name,
+            states=selection.states,
+            all_jobs=self.all_jobs or bool(select),
         )
-        if self.user is not None:
-            name = str(os.geteuid()) if self.user == "me" else self.user
-            answer["jobs"] = [
-                job for job in answer["jobs"] if name in (job["user"], str(job["uid"]))
-            ]
-        return answer
 
     def _lines(self, answer: JobsAnswer) -> list[str]:
         width = output.terminal_columns()
@@ -145,7 +137,14 @@ class _View:
         if output.has_colour():
             pairs = zip(lines[self.header :], rows, strict=True)
             lines[self.header :] = [_in_colour(line, row) for line, row in pairs]
-        return [load_line(answer["node"]), *lines] if self.header else lines
+        node = answer["node"]
+        above = [
+            load_line(node),
+            *simulated_lines(self.client.socket_path),
+            *condition_lines(node.get("condition")),
+            *set_aside_lines(node),
+        ]
+        return [*above, *lines] if self.header else lines
 
 
 def job_row(job: Job) -> list[str]:
@@ -168,7 +167,8 @@ def job_row(job: Job) -> list[str]:
         output.clock(job["suspended_io_s"] + job["suspended_user_s"]),
         rate,
         expected_cell(job),
-        job["reason"]["text"] if job["reason"] else "",
+        output.told_reason(job["reason"]),
+        output.command_line(job),
     ]
 
 
@@ -197,6 +197,19 @@ def load_line(node: LoadLine) -> str:
     return " | ".join(parts + ([", ".join(counts)] if counts else []))
 
 
+def simulated_lines(socket_path: str) -> list[str]:
+    """That the node is simulated, by the name of its place; nothing where it is a machine."""
+    is_simulated = os.path.dirname(socket_path).endswith(SIMULATED)
+    return ["a simulated node: its jobs run no programs"] if is_simulated else []
+
+
+def set_aside_lines(node: LoadLine) -> list[str]:
+    """The rules that failed, one line each; a daemon of the version before tells of none."""
+    faults = node.get("set_aside", [])
+    return [printable(f"set aside: {text}; mend it, {_RELOAD}") for text in faults]
+
+
+_RELOAD: Final = "then 'iod config reload'"
 _SHOWN_ABOVE: Final = frozenset({"HELD", "PENDING", "RUNNING", "SUSPENDED_IO", "SUSPENDED_USER"})
 
 

@@ -66,6 +66,8 @@ def replay(
         )
     from iodaemon.simulator.replay import replay as ask
 
+    for caution in rules.cautions(recording.platform):
+        output.say(caution)
     outcome = ask(recording, rules)
     if as_json:
         import msgspec

@@ -7,6 +7,7 @@ whether the command, the directory and the place for the output exist, and hears
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -22,6 +23,8 @@ _CLEAN: Final = ("HOME", "LANG", "LOGNAME", "SHELL", "TZ", "USER")
 _CPUS_MAX: Final = 1_000_000
 _MINUTE_S: Final = 60.0
 _NOTHING_DONE: Final = "nothing was submitted"
+_PATTERN: Final = re.compile(r"%(.?)", re.DOTALL)
+"""In the name of an output file; the letters are those of sbatch(1)."""
 
 
 class Place(NamedTuple):
@@ -40,13 +43,22 @@ class Place(NamedTuple):
         """The directory the command starts in."""
         return self.options["cwd"]
 
+    def moved(self, folder: str) -> Place:
+        """The same in another directory.
+
+        Raises:
+            RequestError: it is missing or may not be entered.
+        """
+        cwd = _working_directory(os.path.join(self.cwd, folder))
+        return self._replace(options={**self.options, "cwd": cwd})
+
 
 def parse_limits(
     *,
     cpus: str | None,
     mem: str | None,
     time: str | None,
-    max_suspend: str | None,
+    max_suspend: str | None = None,
 ) -> JobOptions:
     """The part of a spec that says how much; a bare number is MiB or minutes.
 
@@ -88,13 +100,9 @@ def _minutes_s(text: str) -> float:
 
 
 def _memory_bytes(text: str) -> float:
-    from iodaemon.units import parse_bytes
+    from iodaemon.units import is_bare, parse_bytes
 
-    return parse_bytes(text + " MiB" if _is_bare(text) else text)
-
-
-def _is_bare(text: str) -> bool:
-    return text.strip().replace(".", "", 1).isdigit()
+    return parse_bytes(text + " MiB" if is_bare(text) else text)
 
 
 def find_place(
@@ -116,7 +124,12 @@ def find_place(
 
 
 def output_options(
-    cwd: str, out: str | None, err: str | None, *, option: str = "--stdout"
+    cwd: str,
+    out: str | None,
+    err: str | None,
+    *,
+    option: str = "--stdout",
+    called: str | None = None,
 ) -> JobOptions:
     """Where the job's words go, as absolute paths.
 
@@ -125,16 +138,55 @@ def output_options(
         out: of standard output.
         err: of standard error.
         option: the one that named ``out``.
+        called: the job's name, for ``%x``. None: it is not known yet.
 
     Raises:
+        UsageError: a pattern means nothing.
         RequestError: a directory is missing or may not be written.
     """
     options = JobOptions()
     if out is not None:
-        options["stdout"] = _output_file(option, cwd, out)
+        options["stdout"] = _output_file(option, cwd, _filled(option, out, called))
     if err is not None:
-        options["stderr"] = _output_file("--error", cwd, err)
+        options["stderr"] = _output_file("--error", cwd, _filled("--error", err, called))
     return options
+
+
+def _filled(option: str, name: str, called: str | None) -> str:
+    """The file's name without its patterns; ``%j`` stays, for only the daemon knows the number."""
+    if "%" not in name:
+        return name
+
+    def fill(match: re.Match[str]) -> str:
+        match match[1]:
+            case "%":
+                if name[match.end() :].startswith("j"):
+                    raise UsageError(f"{option}: {name!r}: a literal %j cannot be in a file's name")
+                return "%"
+            case "j" | "J":
+                return "%j"
+            case "x":
+                return "%x" if called is None else called.replace("/", "_")
+            case "u":
+                return _user_name()
+            case "N":
+                return os.uname().nodename
+            case _:
+                raise UsageError(
+                    f"{option}: {match[0]!r} in {name!r} is no pattern: write %j for the job's "
+                    "number, %x for its name, %u for the user, %N for the machine, %% for %"
+                )
+
+    return _PATTERN.sub(fill, name)
+
+
+def _user_name() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def _umask() -> int:
@@ -167,7 +219,7 @@ def _output_file(option: str, cwd: str, name: str) -> str:
     folder = os.path.dirname(path)
     if not name or name.endswith("/") or os.path.isdir(path):
         raise RequestError(f"{option}: {path} is a directory, name a file in it; {_NOTHING_DONE}")
-    if "%j" in folder:
+    if "%j" in folder or "%x" in folder:
         return path  # the job's own number; only the daemon knows it
     if not os.path.isdir(folder):
         raise RequestError(f"{option}: {folder}: no such directory; {_NOTHING_DONE}")
@@ -216,6 +268,8 @@ def check_command(words: Sequence[str], place: Place) -> None:
         if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
             return
     hint = f"; did you mean ./{program}?" if os.path.isfile(f"{place.cwd}/{program}") else ""
+    if " " in program:
+        hint = ": --shell has it run by a shell"
     raise RequestError(f"{program}: no such command in PATH{hint}; {_NOTHING_DONE}")
 
 

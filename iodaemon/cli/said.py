@@ -4,6 +4,9 @@
     #IOD name=solver cpus=4 time=90m
     #IOD io=40M,20%
 
+Lines ``#SBATCH`` are read as well, as far as they mean something here (``cli.sbatch``); what an
+``#IOD`` line says goes before them. Lines below the first command are not read, which is told.
+
 A line has the options of ``iod submit`` by their long names, with or without dashes; ``io`` is
 ``io-rate`` and, behind a comma, ``io-share``. What an option says goes before what a script says;
 so does one of ``stdout`` and ``output`` before the other where both name the same file.
@@ -17,6 +20,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from iodaemon.api.model import JobOptions
+from iodaemon.cli import sbatch
 from iodaemon.cli.failure import UsageError, nearest
 from iodaemon.cli.request import Place, output_options, parse_limits
 from iodaemon.cli.scratch_option import (
@@ -25,6 +29,7 @@ from iodaemon.cli.scratch_option import (
     has_space,
     scratch_options,
 )
+from iodaemon.core.launcher import Script, script_of
 from iodaemon.errors import ConfigError
 
 MARK: Final = "#IOD"
@@ -37,10 +42,6 @@ HINTS: Final = ("io-rate", "io-share", "io-ops")
 _WORDS: Final = (*VALUES, *HINTS, *SWITCHES, "io")
 _ENDS_EARLY: Final = frozenset(" \t\n")
 _MOST_BYTES: Final = 64 * 1024
-_INTERPRETERS: Final = frozenset(
-    {"sh", "bash", "dash", "zsh", "ksh", "python", "python3", "perl", "ruby", "Rscript", "julia"}
-)
-"""Programs whose first word that is no option is a script."""
 _FILES: Final = ("stdout", "output")
 """Of a job without space both name the file of its standard output."""
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
@@ -140,10 +141,15 @@ def _limits(words: Mapping[str, str]) -> dict[str, str | None]:
     return {name.replace("-", "_"): words.get(name) for name in names}
 
 
-def options_of(said: Said, place: Place) -> tuple[JobOptions, str]:
+def options_of(said: Said, place: Place, called: str) -> tuple[JobOptions, str]:
     """What was said, in base units, and one line on what of it makes no sense, or nothing.
 
     What was not said is not in it: the daemon has the defaults.
+
+    Args:
+        said: by options, lines and scripts.
+        place: where the job runs.
+        called: the job's name, for files that are named after it.
 
     Raises:
         UsageError: one of them is no such quantity; names the option.
@@ -151,7 +157,7 @@ def options_of(said: Said, place: Place) -> tuple[JobOptions, str]:
     """
     words = said.options
     options = parse_limits(**_limits(words)) | place.options
-    options |= _files(words, place.cwd)
+    options |= _files(words, place.cwd, called)
     options |= scratch_options(words, place.cwd)
     if "name" in words:
         options["name"] = words["name"]
@@ -176,16 +182,23 @@ def check_options(said: Said, place: Place) -> None:
     output_options(place.cwd, said.options.get("stdout"), said.options.get("error"))
 
 
-def _files(words: Mapping[str, str], cwd: str) -> JobOptions:
+def _files(words: Mapping[str, str], cwd: str, called: str) -> JobOptions:
     """Of standard output and error."""
     if has_space(words) or "output" not in words:
-        return output_options(cwd, words.get("stdout"), words.get("error"))
+        return output_options(cwd, words.get("stdout"), words.get("error"), called=called)
     if "stdout" in words:
         raise UsageError(
             "--stdout and --output both name the file of standard output without --scratch or "
             "--fast: write one of them"
         )
-    return output_options(cwd, words["output"], words.get("error"), option="--output")
+    return output_options(
+        cwd, words["output"], words.get("error"), option="--output", called=called
+    )
+
+
+def names_files_by_name(said: Said) -> bool:
+    """Whether the job's name is part of a file's name."""
+    return any("%x" in said.options.get(name, "") for name in (*_FILES, "error"))
 
 
 def _hints_of(said: Said) -> tuple[JobOptions, str]:
@@ -223,11 +236,16 @@ def _parsed(parse: Callable[[str], float], text: str, name: str) -> float:
 
 
 class Scripts:
-    """What the scripts among commands say; each is read once."""
+    """What the scripts among commands say; each is read once.
+
+    Attributes:
+        warnings: one line on each thing that they say in vain.
+    """
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._said: dict[tuple[bool, str], Said] = {}
+        self._said: dict[Script, Said] = {}
+        self.warnings: dict[str, None] = {}
 
     def said(self, words: Sequence[str]) -> Said:
         """What the script of this command says; nothing where it is none.
@@ -235,23 +253,40 @@ class Scripts:
         Raises:
             UsageError: one of its lines means nothing; names it.
         """
-        is_program, name = os.path.basename(words[0]) not in _INTERPRETERS, words[0]
-        if not is_program:
-            name = next((word for word in words[1:] if not word.startswith("-")), "")
-        if (is_program, name) not in self._said:
-            self._said[is_program, name] = self._read(name, is_program=is_program)
-        return self._said[is_program, name]
+        script = script_of(words)
+        if script not in self._said:
+            self._said[script] = self._read(script)
+        return self._said[script]
 
-    def _read(self, name: str, *, is_program: bool) -> Said:
-        head = _read_head(self._find(name, is_program=is_program))
-        if is_program and not head.startswith("#!"):
+    def _read(self, script: Script) -> Said:
+        head = _read_head(self._find(script)) if script.word else ""
+        if MARK not in head and sbatch.MARK not in head:
             return NOTHING
-        return parse_lines(_comments(head), name)
+        if script.is_program and not head.startswith("#!"):
+            return NOTHING
+        lines = list(enumerate(head.splitlines(), start=1))
+        first = next((at for at, (_, line) in enumerate(lines) if _is_command(line)), len(lines))
+        self._warn_of_late(lines[first:], script.word)
+        directives = sbatch.read_directives(lines[:first], script.word)
+        if directives.told:
+            self.warnings[directives.told] = None
+        return merge(parse_lines(lines[:first], script.word), Said(directives.words))
 
-    def _find(self, name: str, *, is_program: bool) -> str:
+    def _warn_of_late(self, lines: Sequence[tuple[int, str]], shown: str) -> None:
+        """Say which lines for us stand below the first command, the first of these lines."""
+        for mark, is_ours in ((MARK, is_said), (sbatch.MARK, sbatch.is_directive)):
+            late = [number for number, line in lines if is_ours(line)]
+            if late:
+                many = f", nor are {len(late) - 1} more" if len(late) > 1 else ""
+                self.warnings[
+                    f"{shown}:{late[0]}: {mark} below the first command (line {lines[0][0]}) is "
+                    f"not read{many}: move it up"
+                ] = None
+
+    def _find(self, script: Script) -> str:
         """Its path; a program without a path is looked for in PATH."""
-        cwd = self._place.cwd
-        if not is_program or "/" in name:
+        cwd, name = self._place.cwd, script.word
+        if not script.is_program or "/" in name:
             return os.path.join(cwd, name)
         folders = self._place.environment.get("PATH", os.defpath).split(os.pathsep)
         candidates = (os.path.join(cwd, folder, name) for folder in folders)
@@ -267,9 +302,22 @@ def _read_head(path: str) -> str:
         return ""
 
 
-def _comments(head: str) -> Iterable[tuple[int, str]]:
-    """The lines of a script up to its first command."""
-    for number, line in enumerate(head.splitlines(), start=1):
-        if line.strip() and not line.lstrip().startswith("#"):
-            return
-        yield number, line
+def _is_command(line: str) -> bool:
+    """True for what is neither blank nor a comment: a docstring is one too."""
+    return bool(line.strip()) and not line.lstrip().startswith("#")
+
+
+def moved_to(folder: str, command: Sequence[str], place: Place) -> tuple[Place, list[str]]:
+    """Where a job runs that asks for this directory, and its command as seen from there.
+
+    Raises:
+        RequestError: the directory is missing or may not be entered.
+    """
+    there = place.moved(folder)
+    script = script_of(command)
+    path = os.path.join(place.cwd, script.word)
+    is_here = bool(script.word) and (not script.is_program or "/" in script.word)
+    if not is_here or not os.path.exists(path):
+        return there, list(command)
+    at = list(command).index(script.word)
+    return there, [*command[:at], path, *command[at + 1 :]]

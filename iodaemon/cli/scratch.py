@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import typer
 
-from iodaemon.api.model import FINAL_STATES, Job
+from iodaemon.api.model import Job, JobAnswer
 from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.control import report
 from iodaemon.cli.failure import ExitCode
-from iodaemon.cli.option import OFF, AsJson, Jobs
-from iodaemon.cli.selector import find_ids, parse_selectors
+from iodaemon.cli.option import OFF, AsJson, InState, Jobs, Named, OfUser
+from iodaemon.cli.selector import Selection, parse_selectors
 from iodaemon.cli.session import Session
+from iodaemon.errors import RequestError
 from iodaemon.text import printable
-
-if TYPE_CHECKING:
-    from iodaemon.api.client import Client
 
 app = new_app()
 scratch = new_app(help="What ended jobs have left on storage tiers: copy, remove.")
@@ -27,62 +26,78 @@ app.add_typer(scratch, name="scratch")
 def copy(
     ctx: typer.Context,
     jobs: Jobs = None,
+    name: Named = None,
+    user: OfUser = None,
+    state: InState = None,
     as_json: AsJson = OFF,
 ) -> int:
     """Copy out what was kept of jobs that have ended, then remove it.
 
-    JOB is 7, 3-9, 1,4, last or all. It goes to the --output of each job; what an earlier try has
-    copied is not copied again.
+    JOB is 7, 3-9, 1,4, last (your newest) or all; -J, -u and -s select among them, or without JOB
+    among all of yours. It goes to the --output of each job; what an earlier try has copied is not
+    copied again.
     """
-    from iodaemon.api.scratch import copy_scratch
-
-    client, ids = _find(ctx, jobs)
-    answers = [copy_scratch(client, job_id) for job_id in ids]
-    if as_json:
-        output.print_json(answers)
-    elif not answers:
-        output.say("nothing is kept of these jobs")
-    is_refused = False
-    for answer in answers:
-        job, scratch_of = answer["job"], answer["job"]["scratch"]
-        kept = scratch_of["kept"] if scratch_of else None
-        if answer["copied"]:
-            _tell(job, f"copied to {_output_of(job)}", as_json=as_json)
-            continue
-        if kept and kept["code"] != "ScratchCopying":
-            is_refused = True
-            output.say(f"job {job['id']}: not copied: {printable(kept['text'])}")
-        else:
-            output.say(f"job {job['id']}: still being copied; 'iod why {job['id']}' tells")
-    return ExitCode.REFUSED if is_refused else 0
+    selection = parse_selectors(jobs or [], name=name, user=user, states=state)
+    return _act(ctx.obj, "scratch/copy", selection, _tell_copied, as_json=as_json)
 
 
 @verb(scratch, "remove")
 def remove(
     ctx: typer.Context,
     jobs: Jobs = None,
+    name: Named = None,
+    user: OfUser = None,
+    state: InState = None,
     as_json: AsJson = OFF,
 ) -> int:
     """Remove what was kept of jobs that have ended.
 
-    JOB is 7, 3-9, 1,4, last or all. What could not be copied out of a job's space is
-    kept; this deletes it for good.
+    JOB is 7, 3-9, 1,4, last (your newest) or all; -J, -u and -s select among them, or without JOB
+    among all of yours. What could not be copied out of a job's space is kept; this deletes it for
+    good.
     """
-    from iodaemon.api.scratch import remove_scratch
+    selection = parse_selectors(jobs or [], name=name, user=user, states=state)
+    return _act(ctx.obj, "scratch/remove", selection, _tell_removed, as_json=as_json)
 
-    client, ids = _find(ctx, jobs)
-    answers = [remove_scratch(client, job_id) for job_id in ids]
+
+def _act(
+    session: Session,
+    action: str,
+    selection: Selection,
+    tell: Callable[[JobAnswer, bool], int],
+    *,
+    as_json: bool,
+) -> int:
+    outcomes = session.client().act(action, selection.selector)
     if as_json:
+        answers = [outcome for _, outcome in outcomes if not isinstance(outcome, RequestError)]
         output.print_json(answers)
-    elif not answers:
+    elif not outcomes:
         output.say("nothing is kept of these jobs")
-    for answer in answers:
-        job = answer["job"]
-        if answer["removed"]:
-            _tell(job, "removed", as_json=as_json)
-        else:
-            output.say(f"job {job['id']}: not removed yet{output.reason_words(job)}")
-    return 0 if all(answer["removed"] for answer in answers) else ExitCode.REFUSED
+    is_one = selection.is_plain and len(outcomes) == 1
+    return report(outcomes, lambda answer: tell(answer, as_json), is_one=is_one, as_json=False)
+
+
+def _tell_copied(answer: JobAnswer, as_json: bool) -> int:  # noqa: FBT001
+    job, scratch_of = answer["job"], answer["job"]["scratch"]
+    kept = scratch_of["kept"] if scratch_of else None
+    if answer.get("copied"):
+        _tell(job, f"copied to {_output_of(job)}", as_json=as_json)
+        return ExitCode.OK
+    if kept and kept["code"] != "ScratchCopying":
+        output.say(f"job {job['id']}: not copied: {printable(kept['text'])}")
+        return ExitCode.REFUSED
+    output.say(f"job {job['id']}: still being copied; 'iod why {job['id']}' tells")
+    return ExitCode.OK
+
+
+def _tell_removed(answer: JobAnswer, as_json: bool) -> int:  # noqa: FBT001
+    job = answer["job"]
+    if answer.get("removed"):
+        _tell(job, "removed", as_json=as_json)
+        return ExitCode.OK
+    output.say(f"job {job['id']}: not removed yet{output.reason_words(job)}")
+    return ExitCode.REFUSED
 
 
 def _tell(job: Job, text: str, *, as_json: bool) -> None:
@@ -93,21 +108,3 @@ def _tell(job: Job, text: str, *, as_json: bool) -> None:
 def _output_of(job: Job) -> str:
     scratch_of = job["scratch"]
     return printable(scratch_of["output_path"] or "") if scratch_of else "its output directory"
-
-
-def _find(ctx: typer.Context, words: list[str] | None) -> tuple[Client, list[int]]:
-    """The jobs that are named, and those of ``all``, ``last`` and ranges that have anything."""
-    session: Session = ctx.obj
-    client = session.client()
-    selection = parse_selectors(words or [])
-    found = find_ids(client, selection, finished=True)
-    if selection.is_plain:
-        return client, found
-    jobs = client.jobs(select=selection.text, all_jobs=True)["jobs"]
-    kept = {job["id"] for job in jobs if _has_kept(job)}
-    return client, [job_id for job_id in found if job_id in selection.ids or job_id in kept]
-
-
-def _has_kept(job: Job) -> bool:
-    scratch = job.get("scratch")
-    return bool(scratch and scratch["shares"]) and job["state"] in FINAL_STATES

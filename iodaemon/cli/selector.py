@@ -8,7 +8,9 @@ from typing import Final, NamedTuple
 
 from iodaemon.api.client import Client
 from iodaemon.api.model import FINAL_STATES, Job
+from iodaemon.api.shape import Selector
 from iodaemon.cli.failure import UsageError
+from iodaemon.cli.state import parse_states
 from iodaemon.errors import NotFound, RequestError
 
 _HOW: Final = "write 7, 3-9, 1,4, last or all"
@@ -17,42 +19,70 @@ _DIGITS_MAX: Final = 18
 
 
 class Selection(NamedTuple):
-    """Jobs as the user named them.
+    """Jobs as the user named them: those that every part selects.
 
     Attributes:
         items: each selector, without the commas.
         ids: the jobs named by their number, in order.
+        user: the submitter; empty: as ``selector`` says.
+        name: a glob over names; empty: any.
+        states: empty: any that the verb is about.
     """
 
     items: tuple[str, ...]
     ids: tuple[int, ...]
+    user: str = ""
+    name: str = ""
+    states: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
-        """As the API takes it; ``all`` stands alone there."""
+        """The ids as the API takes them; ``all`` stands alone there."""
         return "all" if self.is_all else ",".join(self.items)
+
+    @property
+    def has_filters(self) -> bool:
+        """True when jobs are also selected by what they are."""
+        return bool(self.user or self.name or self.states)
 
     @property
     def is_plain(self) -> bool:
         """True when every job is named by its number: nobody needs to be asked."""
-        return len(self.ids) == len(self.items)
+        return len(self.ids) == len(self.items) and not self.has_filters
 
     @property
     def is_all(self) -> bool:
-        """True when ``all`` is among them."""
-        return "all" in self.items
+        """True when no ids restrict it: ``all`` is among them, or there are none."""
+        return "all" in self.items or not self.items
+
+    @property
+    def selector(self) -> Selector:
+        """As the API takes it: without ids the caller's own jobs, or everybody's for root."""
+        own = "me" if self.is_all and os.geteuid() != 0 else ""
+        return Selector(self.text, self.user or own, self.name, self.states)
 
 
-def parse_selectors(words: Sequence[str]) -> Selection:
-    """What these words select.
+def parse_selectors(
+    words: Sequence[str],
+    *,
+    user: str | None = None,
+    name: str | None = None,
+    states: Sequence[str] | None = None,
+) -> Selection:
+    """What these words and options select.
 
     Raises:
-        UsageError: a word selects nothing, or there is none.
+        UsageError: a word selects nothing, or there is neither word nor option.
     """
+    for option, value in (("--user", user), ("--name", name)):
+        if value == "":
+            raise UsageError(f"{option} is empty, and would select every job: leave it out")
     items = [item for word in words for item in word.split(",")]
-    if not items:
-        raise UsageError(f"no job given: {_HOW}")
-    return Selection(tuple(items), tuple(map(int, filter(_is_id, items))))
+    wanted = tuple(parse_states(states or []))
+    if not items and user is None and name is None and not wanted:
+        raise UsageError(f"no job given: {_HOW}, or select by -J, -u or -s")
+    ids = tuple(map(int, filter(_is_id, items)))
+    return Selection(tuple(items), ids, user or "", name or "", wanted)
 
 
 def _is_id(item: str) -> bool:
@@ -91,22 +121,28 @@ def find_ids(client: Client, selection: Selection, *, finished: bool) -> list[in
     """
     if selection.is_plain:
         return list(dict.fromkeys(selection.ids))
+    select, user, name, states = selection.selector
     unfinished = selection.is_all and not finished
-    jobs = client.jobs(select="" if unfinished else selection.text, all_jobs=not unfinished)["jobs"]
-    named = set(selection.ids)
-    found = [job["id"] for job in jobs if job["id"] in named or _is_meant(job, selection, finished)]
+    jobs = client.jobs(
+        select="" if unfinished else select,
+        user=user,
+        name=name,
+        states=states,
+        all_jobs=not unfinished,
+    )["jobs"]
+    named = () if selection.has_filters else selection.ids
+    found = [
+        job["id"]
+        for job in jobs
+        if finished or states or job["id"] in named or job["state"] not in FINAL_STATES
+    ]
     if not found and not selection.is_all and jobs:
         ended = job_words([job["id"] for job in jobs])
         raise RequestError(f"{ended} {'have' if len(jobs) > 1 else 'has'} ended already")
     if not found and not selection.is_all:
-        raise NotFound(f"no job in {selection.text}: 'iod queue -a' lists them")
-    return list(dict.fromkeys([*found, *selection.ids]))
-
-
-def _is_meant(job: Job, selection: Selection, finished: bool) -> bool:  # noqa: FBT001
-    if selection.is_all and not may_act_on(job):
-        return False
-    return finished or job["state"] not in FINAL_STATES
+        such = " that is so" if selection.has_filters else ""
+        raise NotFound(f"no job in {selection.text}{such}: 'iod queue -a' lists them")
+    return list(dict.fromkeys([*found, *named]))
 
 
 def may_act_on(job: Job) -> bool:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 SYSTEM_CONFIG: Final = "/etc/iodaemon/config.toml"
 SYSTEM_RUNTIME_DIR: Final = "/run/iodaemon"
 SOCKET_NAME: Final = "iod.sock"
+SIMULATED: Final = "-simulated"
 """The places of ``iodaemon.config``, written out: importing it takes longer than asking."""
 
 
@@ -86,6 +87,8 @@ def find_socket(
 ) -> str:
     """The socket of the user's own daemon where there is one, else the system's.
 
+    Where neither exists, that of the user's own simulated node, if there is one.
+
     Args:
         environ: for the XDG directories and HOME.
         uid: root has the system's daemon alone.
@@ -94,10 +97,21 @@ def find_socket(
     """
     system = f"{_runtime_dir_in(system_config) or system_dir}/{SOCKET_NAME}"
     if uid == 0:
-        return system
+        return _or_simulated(system, system_dir, uid)
     own = f"{_own_runtime_dir(environ, uid)}/{SOCKET_NAME}"
-    is_own = _is_owned(os.path.dirname(own), uid) and os.path.exists(own)
-    return own if is_own or not os.path.exists(system) else system
+    if _is_own_socket(own, uid) or not os.path.exists(system):
+        return _or_simulated(own, _default_runtime_dir(environ, uid), uid)
+    return system
+
+
+def _or_simulated(socket: str, default_dir: str, uid: int) -> str:
+    simulated = f"{default_dir}{SIMULATED}/{SOCKET_NAME}"
+    is_alone = not os.path.exists(socket) and _is_own_socket(simulated, uid)
+    return simulated if is_alone else socket
+
+
+def _is_own_socket(path: str, uid: int) -> bool:
+    return _is_owned(os.path.dirname(path), uid) and os.path.exists(path)
 
 
 def _own_runtime_dir(environ: Mapping[str, str], uid: int) -> str:
@@ -106,6 +120,10 @@ def _own_runtime_dir(environ: Mapping[str, str], uid: int) -> str:
         home = f"{environ.get('HOME', '')}/.config"
     if configured := _runtime_dir_in(f"{home}/iodaemon/config.toml"):
         return configured
+    return _default_runtime_dir(environ, uid)
+
+
+def _default_runtime_dir(environ: Mapping[str, str], uid: int) -> str:
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     if runtime.startswith("/"):
         return f"{runtime.rstrip('/')}/iodaemon"

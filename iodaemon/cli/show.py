@@ -11,9 +11,9 @@ from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.each import tell_each
 from iodaemon.cli.expectation import expected_words, percent
-from iodaemon.cli.option import OFF, AsJson, Jobs
+from iodaemon.cli.option import OFF, AsJson, InState, Jobs, Named, OfUser
 from iodaemon.cli.scratch_words import scratch_pairs
-from iodaemon.cli.selector import format_ids
+from iodaemon.cli.selector import format_ids, parse_selectors
 
 app = new_app()
 
@@ -22,15 +22,19 @@ app = new_app()
 def show(
     ctx: typer.Context,
     jobs: Jobs = None,
+    name: Named = None,
+    user: OfUser = None,
+    state: InState = None,
     as_json: AsJson = OFF,
 ) -> int:
     """Show all of a job (alias: inspect).
 
-    JOB is 7, 3-9, 1,4, last or all.
+    JOB is 7, 3-9, 1,4, last (your newest) or all. -J, -u and -s select among them, or without JOB
+    among all of yours.
     """
     return tell_each(
         ctx.obj,
-        jobs or [],
+        parse_selectors(jobs or [], name=name, user=user, states=state),
         lambda client, job_id: client.job(job_id),
         lambda job: output.aligned(job_lines(job)),
         as_json=as_json,
@@ -55,7 +59,7 @@ def job_lines(job: JobDetail) -> list[tuple[str, str]]:
         *_phase(job),
         *scratch_pairs(job),
         *_io(job),
-        ("Output", job["stdout"] or "unknown"),
+        ("Output", (job["stdout"] or "unknown") + _kept(job)),
         ("Errors", job["stderr"] or "with the output"),
     ]
     if pids := job.get("pids"):
@@ -63,6 +67,16 @@ def job_lines(job: JobDetail) -> list[tuple[str, str]]:
     for name, value in (job.get("counters") or {}).items():
         pairs.append((f"  {name}", "unknown" if value is None else str(value)))
     return pairs
+
+
+def _kept(job: JobDetail) -> str:
+    """How long the daemon keeps the output where it is the daemon's to remove."""
+    from iodaemon.units import format_duration
+
+    kept_s = job.get("output_kept_s")
+    if kept_s is None:
+        return ""
+    return f" (removed {format_duration(kept_s)} after its end; -o writes to a file of yours)"
 
 
 def _asked(job: Job) -> str:

@@ -16,7 +16,7 @@ from iodaemon.cli.failure import ExitCode, UsageError
 from iodaemon.cli.option import OFF, Word, Words, argument, option
 from iodaemon.cli.output import Column
 from iodaemon.cli.session import Session
-from iodaemon.cli.sim_outcome import outcome_lines
+from iodaemon.cli.sim_outcome import outcome_lines, rate_lines
 from iodaemon.cli.sim_storage import simulate_storage
 from iodaemon.errors import IodaemonError, RequestError
 
@@ -48,6 +48,9 @@ All = Annotated[bool, option("--all", text="Every experiment that 'iod sim list'
 Seeds = Annotated[
     Word, option("--seeds", metavar="N|LIST", text="So many, 1 to N; or these: 1,2,3 (one: 7,).")
 ]
+SeedSetCount = Annotated[
+    Word, option("--seed-sets", metavar="N", text="Bands on N other sets of seeds instead.")
+]
 Policies = Annotated[
     Words, option("--policy", metavar="NAME|FILE", text="To compare, instead of the file's.")
 ]
@@ -73,6 +76,9 @@ FileSystem = Annotated[
     Word, option("--file-system", metavar="RATE", text="All jobs together [43 GB/s].")
 ]
 Network = Annotated[Word, option("--network", metavar="RATE", text="Each node [12.5 GB/s].")]
+Latency = Annotated[
+    Word, option("--latency", metavar="TIME", text="From a node to the file system [0.55 ms].")
+]
 AgreementJson = Annotated[bool, option("--json", text="The differences as JSON.")]
 
 
@@ -111,6 +117,7 @@ def run_experiments(
     jobs: Jobs = None,
     folder: Folder = None,
     strict: Strict = OFF,
+    seed_sets: SeedSetCount = None,
     as_json: ResultsJson = OFF,
 ) -> int:
     """Run experiments, and hold them against what is published.
@@ -118,6 +125,9 @@ def run_experiments(
     Rows (CSV), results and figures (SVG, PNG) are kept in ./iod-sim/NAME, those of --quick in
     ./iod-sim/NAME-quick. The same seeds give the same bytes. A miss is a result: exit code 0,
     with --strict 1. --policy and --set may be repeated.
+
+    With --seed-sets nothing is compared: the bands that an experiment names under [seed_sets] are
+    tried on N other sets of as many seeds, and on how many each holds is told and kept.
     """
     if bool(names) == every:
         raise UsageError("name experiments, or give --all: 'iod sim list' shows them")
@@ -125,6 +135,12 @@ def run_experiments(
         raise UsageError("--output takes the results of one experiment: name one alone")
     from iodaemon.simulator.pool import Pool
 
+    if seed_sets is not None:
+        refused = {"--quick": quick, "--seeds": seeds, "--policy": policy, "--set": settings}
+        for name, value in refused.items():
+            if value:
+                raise UsageError(f"--seed-sets and {name}: give one of the two")
+        return _run_seed_sets(names, _parse_count("--seed-sets", seed_sets), jobs, folder, as_json)
     session: Session = ctx.obj
     processes, numbers = _parse_jobs(jobs), _parse_seeds(seeds)
     files = _load_all() if every else [_load(name) for name in names or ()]
@@ -207,20 +223,23 @@ def check_model(
     nodes: Nodes = None,
     file_system: FileSystem = None,
     network: Network = None,
+    latency: Latency = None,
     as_json: AgreementJson = OFF,
 ) -> int:
     """Hold the model of a cluster to another simulator's results.
 
     FILE is CSV (or .csv.gz) with the columns job, submit_s, nodes, iterations, compute_s, io_bytes
     (both of one iteration), start_s, end_s: rigid jobs that compute, then write to the file system,
-    first come, first served. They are compared job by job; exit code 1 where the end times differ
-    by more than a thousandth in the median or a hundredth in the 99th percentile.
+    first come, first served. Starts, ends and run lengths are compared job by job, each by its own
+    size; exit code 1 where one of the three differs by more than a thousandth in the median, a
+    hundredth in the 99th percentile or a tenth in one job. With a latency above 0 a node has at
+    most 4 MiB under way: it moves 4 MiB / (2 x latency) at most.
     """
     if path is None:
         raise UsageError("name a file of results: 'iod sim check --help' says which columns")
     from iodaemon.simulator.fluid import check_fluid, named_cluster, read_reference
 
-    cluster = named_cluster(nodes=nodes, file_system=file_system, network=network)
+    cluster = named_cluster(nodes=nodes, file_system=file_system, network=network, latency=latency)
     agreement = check_fluid(read_reference(Path(path)), cluster)
     if as_json:
         output.print_json(agreement.document())
@@ -297,6 +316,37 @@ def _run(
     return outcome
 
 
+def _run_seed_sets(
+    names: Words,
+    count: int,
+    jobs: str | None,
+    folder: str | None,
+    as_json: bool,  # noqa: FBT001 - run's options, in its order
+) -> int:
+    """Of all experiments those that name targets for it."""
+    from iodaemon.cli.progress import Progress
+    from iodaemon.simulator.archive import check_folder, manifest_of
+    from iodaemon.simulator.catalogue import prepare
+    from iodaemon.simulator.conduct import folder_of, try_seed_sets
+    from iodaemon.simulator.pool import Pool
+
+    files = [_load(name) for name in names or ()] or [
+        file for file in _load_all() if file.experiment.seed_sets is not None
+    ]
+    with Pool(_parse_jobs(jobs)) as pool:
+        for file in files:
+            experiment = file.experiment
+            place = Path(folder) if folder else folder_of(experiment.name, is_quick=False)
+            check_folder(place, manifest_of(prepare(file)))
+            with Progress(experiment.name) as progress:
+                rates = try_seed_sets(file, count, place, pool=pool, on_done=progress)
+            if as_json:
+                output.print_json(rates)
+            else:
+                print("\n".join(rate_lines(file.experiment, rates)))
+    return 0
+
+
 def _took(outcome: Outcome) -> str:
     from iodaemon.units import format_duration
 
@@ -339,10 +389,12 @@ def _list_row(file: ExperimentFile, took_s: float | None) -> tuple[str, ...]:
 def _parse_jobs(text: str | None) -> int:
     from iodaemon.simulator.pool import usable_cores
 
-    if text is None:
-        return usable_cores()
+    return usable_cores() if text is None else _parse_count("--jobs", text, "processes")
+
+
+def _parse_count(option: str, text: str, what: str = "sets") -> int:
     if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise UsageError(f"--jobs {text}: write a number of processes, 1 or more")
+        raise UsageError(f"{option} {text}: write a number of {what}, 1 or more")
     return int(text)
 
 

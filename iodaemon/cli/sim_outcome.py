@@ -8,8 +8,10 @@ from iodaemon.cli import output
 from iodaemon.cli.output import Column
 
 if TYPE_CHECKING:
+    from iodaemon.simulator.archive import Rates
     from iodaemon.simulator.catalogue import Trial
     from iodaemon.simulator.conduct import Outcome
+    from iodaemon.simulator.experiment import Experiment
 
 _QUANTITY_MIN: Final = 24
 """Characters that a quantity is not cut below, however narrow the terminal."""
@@ -24,6 +26,7 @@ def outcome_lines(trial: Trial, outcome: Outcome) -> list[str]:
     if experiment.targets or not outcome.summary:
         lines += ["", *_result_lines([report.cells(result) for result in outcome.results])]
         lines += ["", f"{report.tally(outcome.results)}"]
+        lines += [f"{word}: {report.LEGEND[word]}" for word in report.meanings(outcome.results)]
         lines += report.left_out(experiment, outcome.results)
         lines += report.notes(experiment, outcome.results)
     if outcome.summary:
@@ -39,6 +42,27 @@ def outcome_lines(trial: Trial, outcome: Outcome) -> list[str]:
         lines += ["", "Where the source is silent, and in [] the parameter to choose otherwise:"]
         lines += [f"- {report.choice_words(choice)}" for choice in experiment.choices]
     return lines
+
+
+def rate_lines(experiment: Experiment, rates: Rates) -> list[str]:
+    """A line a target: its band, on how many sets of seeds it holds, and within what."""
+    from iodaemon.simulator import report
+
+    columns = [
+        *(Column(title) for title in ("ID", "BAND", "HOLDS")),
+        *(Column(title, is_number=True) for title in ("LEAST", "MOST")),
+    ]
+    rows = []
+    for target in experiment.targets:
+        if (rate := rates.rates.get(target.id)) is not None:
+            values = [value for value in rate.values if value is not None]
+            ends = (min(values, default=None), max(values, default=None))
+            words = (target.id, report.band_words(target), f"on {rate.words()} sets")
+            rows.append((*words, *map(report.number_words, ends)))
+    first, last = rates.sets[0], rates.sets[-1]
+    seeds = f"{len(first)} seeds each, {first[0]} to {last[-1]}"
+    title = f"{experiment.title}: {len(rates.sets)} sets, {seeds}"
+    return [title, "", *output.table(columns, rows)]
 
 
 def _result_lines(rows: list[tuple[str, ...]]) -> list[str]:

@@ -25,6 +25,8 @@ from iodaemon.cli.said import (
     Scripts,
     check_options,
     merge,
+    moved_to,
+    names_files_by_name,
     options_of,
 )
 from iodaemon.cli.selector import job_words
@@ -35,6 +37,7 @@ app = new_app()
 
 _NAMES: Final = {"out": "stdout", "results": "output", "err": "error", "input_dir": "input"}
 """Parameters that are not called as their options are."""
+_HERE: Final = "."
 
 CommandWords = Annotated[Words, argument("COMMAND")]
 Name = Annotated[Word, option("-J", "--name", metavar="NAME", text="Shown in the queue.")]
@@ -73,7 +76,14 @@ Requeue = Annotated[
 ]
 Chdir = Annotated[Word, option("-D", "--chdir", metavar="DIR", text="Where it runs [here].")]
 Out = Annotated[
-    Word, option("-o", "--stdout", metavar="FILE", text="Standard output; %j: the job's number.")
+    Word,
+    option(
+        "-o",
+        "--stdout",
+        metavar="FILE",
+        text="Standard output [a file of the daemon, which 'iod show' says when it removes]; "
+        "%j: the job's number, %x: its name, %u: the user, %N: the machine.",
+    ),
 ]
 Results = Annotated[
     Word,
@@ -125,6 +135,10 @@ CleanEnv = Annotated[
     bool,
     option("--clean-env", text="Send HOME, LANG, LOGNAME, SHELL, TZ, USER and a plain PATH."),
 ]
+Shell = Annotated[
+    bool,
+    option("--shell", text="Have COMMAND, or each line of --from, run by sh: pipes, >, $X, *."),
+]
 From = Annotated[
     Word, option("--from", metavar="FILE|-", text="One command a line; all of them or none.")
 ]
@@ -163,6 +177,7 @@ def submit(
     env: Env = None,
     clean_env: CleanEnv = OFF,
     from_file: From = None,
+    shell: Shell = OFF,
     wait: Wait = OFF,
     parsable: Parsable = OFF,
     dry_run: DryRun = OFF,
@@ -175,9 +190,13 @@ def submit(
 
     A script may say the same: lines '#IOD time=90m io=40M,20%' before its first command. What
     options say goes before them. In a --from file such a line speaks of all commands below it.
+    Lines '#SBATCH' are read too; what of them has no effect here is told.
     """
     place = find_place(os.environ, chdir=chdir, env=env or [], is_clean=clean_env)
-    specs = _specs(ctx.obj, command, from_file, _said(locals()), place)
+    if shell and command:
+        command = ["sh", "-c", " ".join(command)]
+    said = _said(locals())
+    specs = _specs(ctx.obj, command, from_file, said, place, is_shell=shell)
     if dry_run:
         return _show(specs, as_json=as_json)
     report = _in_json if as_json else _bare if parsable else _in_words
@@ -188,7 +207,8 @@ def _said(given: Mapping[str, Any]) -> Said:
     """What the options say, by the names of the parameters that have them."""
     words = {_NAMES.get(name, name.replace("_", "-")): value for name, value in given.items()}
     switches = {name: "" for name in SWITCHES if words[name]}
-    return Said({**_given(words, VALUES), **switches}, _given(words, HINTS))
+    chdir = {} if words["chdir"] is None else {"chdir": _HERE}  # it is the place already
+    return Said({**_given(words, VALUES), **switches, **chdir}, _given(words, HINTS))
 
 
 def _given(words: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
@@ -196,31 +216,58 @@ def _given(words: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
 
 
 def _specs(
-    session: Session, command: list[str] | None, from_file: str | None, said: Said, place: Place
+    session: Session,
+    command: list[str] | None,
+    from_file: str | None,
+    said: Said,
+    place: Place,
+    *,
+    is_shell: bool,
 ) -> list[JobSpec]:
     """Each command with what is said of it; one line a hint that makes no sense."""
     check_options(said, place)  # what is wrong with them is told before what is with the command
-    commands = _commands(session, command, from_file, place)
+    commands = _commands(session, command, from_file, place, is_shell=is_shell)
     scripts = Scripts(place)
-    made: dict[tuple[int, int], tuple[JobOptions, str]] = {}
-    problems: dict[str, None] = {}
+    merged: dict[tuple[int, int], Said] = {}
+    made: dict[tuple[int, str], tuple[JobOptions, str]] = {}
     specs: list[JobSpec] = []
-    for words, line in commands:
+    for command_words, line in commands:
+        words, here = command_words, place
         script = scripts.said(words)
-        if (id(script), id(line)) not in made:  # all of them live as long as this call
-            made[id(script), id(line)] = options_of(merge(said, line, script), place)
-        options, problem = made[id(script), id(line)]
+        key = (id(script), id(line))  # all of them live as long as this call
+        if key not in merged:
+            merged[key] = merge(said, line, script)
+        every = merged[key]
+        if every.options.get("chdir", _HERE) != _HERE:
+            here, words = moved_to(every.options["chdir"], words, place)
+        called = _called(every, words) if names_files_by_name(every) else ""
+        if (id(every), called) not in made:
+            made[id(every), called] = options_of(every, here, called)
+        options, problem = made[id(every), called]
         if problem:
-            problems[problem] = None
+            scripts.warnings[problem] = None
         specs.append({**options, "command": words})
-    for problem in problems:
-        output.say(problem)
+    for warning in scripts.warnings:
+        output.say(warning)
     _warn_of_shared_files(specs)
     return specs
 
 
+def _called(said: Said, command: Sequence[str]) -> str:
+    """The job's name, as the daemon will show it."""
+    from iodaemon.core.job import JobSpec as Spec
+    from iodaemon.core.signature import name_of
+
+    return name_of(Spec(command=tuple(command), name=said.options.get("name", "")))
+
+
 def _commands(
-    session: Session, command: list[str] | None, from_file: str | None, place: Place
+    session: Session,
+    command: list[str] | None,
+    from_file: str | None,
+    place: Place,
+    *,
+    is_shell: bool,
 ) -> list[Command]:
     """The commands to submit, each checked.
 
@@ -231,7 +278,9 @@ def _commands(
     if from_file is not None:
         if command:
             raise UsageError("--from reads the commands from a file: leave the command away")
-        return read_commands(from_file, lambda words: _check(session, words, place))
+        return read_commands(
+            from_file, lambda words: _check(session, words, place), is_shell=is_shell
+        )
     if not command:
         raise UsageError("no command to submit: write it after --, as in 'iod submit -- make -j4'")
     _check(session, command, place)

@@ -128,8 +128,7 @@ def evidence_lines(evidence: Evidence, *, width: int | None) -> list[str]:
 
 
 def _reason(event: Event) -> str:
-    reason = event.get("reason")
-    return "" if reason is None else str(reason["text"])
+    return output.told_reason(event.get("reason"))
 
 
 def _shadow_words(event: Event) -> str:

@@ -2,51 +2,111 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Annotated, Final
 
 import typer
 
 from iodaemon.api.client import Client
 from iodaemon.api.model import Job
+from iodaemon.api.shape import Selector
 from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
-from iodaemon.cli.failure import ExitCode
-from iodaemon.cli.option import OFF, AsJson, Jobs
-from iodaemon.cli.selector import find_ids, format_ids, job_words, may_act_on, parse_selectors
+from iodaemon.cli.failure import ExitCode, UsageError
+from iodaemon.cli.moment import parse_moment_s
+from iodaemon.cli.option import OFF, AsJson, InState, Jobs, Named, OfUser, Word, option
+from iodaemon.cli.selector import (
+    Selection,
+    find_ids,
+    format_ids,
+    job_words,
+    may_act_on,
+    parse_selectors,
+)
 from iodaemon.cli.session import Session
 from iodaemon.errors import NoDaemon
+from iodaemon.text import printable
 
 app = new_app()
+
+
+Since = Annotated[
+    Word, option("--since", metavar="WHEN", text="Of all: ended ones submitted since then.")
+]
 
 
 @verb(app, "wait")
 def wait(
     ctx: typer.Context,
     jobs: Jobs = None,
+    name: Named = None,
+    user: OfUser = None,
+    state: InState = None,
+    since: Since = None,
     as_json: AsJson = OFF,
 ) -> int:
     """Wait for jobs, return their exit code.
 
-    JOB is 7, 3-9, 1,4, last or all. The code is the job's own, the highest of several; 128 + N for
-    signal N, 124 for a job that reached its --time. Ctrl-C ends the waiting, not the job. A job
-    that stands still until 'iod resume' is named, and waited for all the same.
+    JOB is 7, 3-9, 1,4, last (your newest) or all; -J, -u and -s select among them, or without JOB
+    among all. The code is the job's own, the highest of several; 128 + N for signal N, 124 for a
+    job that reached its --time. Ctrl-C ends the waiting, not the job. A job that stands still until
+    'iod resume' is named, and waited for all the same.
+
+    all is all of your jobs that have not ended, and those that have, well or not, if they were
+    submitted since this session (terminal, cron job) submitted its first one or last returned from
+    'iod wait all'; --since says otherwise. A session that submitted none goes by your last 'iod
+    wait all' in any. It looks back a day at most. With -J, -u or -s the next 'all' is as before.
     """
     session: Session = ctx.obj
     client = session.client()
-    selection = parse_selectors(jobs or [])
-    ids = find_ids(client, selection, finished=not selection.is_all)
+    selection = parse_selectors(jobs or [], name=name, user=user, states=state)
+    since_s = None if since is None else parse_moment_s(since, time.time(), "--since")
+    if selection.is_all:
+        return _wait_for_all(client, selection, since_s, as_json=as_json)
+    if since is not None:
+        raise UsageError("--since goes with all, -J, -u and -s: jobs named by number are all meant")
+    return wait_for(client, find_ids(client, selection, finished=True), as_json=as_json)
+
+
+def _wait_for_all(
+    client: Client, selection: Selection, since_s: float | None, *, as_json: bool
+) -> int:
+    """Wait for what has not ended; what was submitted since the mark counts as well."""
+    selector = Selector("", selection.user, selection.name, selection.states)
+    awaited = client.awaited(selector, since_s=since_s)
+    ids, mark = awaited["ids"], output.local_time(awaited["since_s"])
+    meant = f"not ended, or submitted since {mark}"
     if not ids:
-        output.say("no unfinished job: nothing to wait for")
+        output.say(f"no job {meant}: nothing to wait for")
         return ExitCode.OK
-    return wait_for(client, ids, as_json=as_json)
+    output.say(f"{len(ids)} job{'s' if len(ids) > 1 else ''} {meant} (--since says otherwise)")
+
+    def note() -> None:
+        if since_s is None and not selection.has_filters:
+            client.note_told(awaited["now_s"])
+
+    return wait_for(client, ids, as_json=as_json, on_end=note)
 
 
-def wait_for(client: Client, ids: Sequence[int], *, as_json: bool) -> int:
-    """Wait for these jobs and tell how those ended that did not end well; the highest code."""
+def wait_for(
+    client: Client,
+    ids: Sequence[int],
+    *,
+    as_json: bool,
+    on_end: Callable[[], None] = lambda: None,
+) -> int:
+    """Wait for these jobs and tell how those ended that did not end well; the highest code.
+
+    Args:
+        client: the daemon.
+        ids: the jobs.
+        as_json: print the answer.
+        on_end: called when all have ended and that is told.
+    """
     try:
-        answer = client.wait(ids, on_lost=_tell_lost, on_told=_Holds().tell)
+        answer = client.wait(ids, on_lost=tell_lost, on_told=Holds().tell)
     except KeyboardInterrupt:
         goes = "go" if len(ids) > 1 else "goes"
         again = job_words(ids).partition(" ")[2]
@@ -57,6 +117,7 @@ def wait_for(client: Client, ids: Sequence[int], *, as_json: bool) -> int:
     for job in answer["jobs"]:
         if _code(job) != 0:
             output.say(f"job {job['id']} {output.end_words(job)}")
+    on_end()
     return max(map(_code, answer["jobs"]), default=ExitCode.OK)
 
 
@@ -71,7 +132,7 @@ _IDS_CHARACTERS: Final = 20
 """Longest list of jobs that is told whole: it stands in a line three times."""
 
 
-class _Holds:
+class Holds:
     """Names the jobs that wait for a person, each once for as long as it does."""
 
     def __init__(self) -> None:
@@ -102,11 +163,13 @@ def _held_words(jobs: Sequence[Job], *, may_act: bool) -> str:
 
 def _own_words(job: Job) -> str:
     words = f"job {job['id']} {_HOLDS[job['state']]}{output.reason_words(job)}"
-    return words if _CURE in words else f"{words}; {_CURE} {job['id']}' lets it go"
+    says_cure = job["reason"] is not None and job["reason"].get("cure")
+    return words if says_cure else f"{words}; {_CURE} {job['id']}' lets it go"
 
 
 def _others_words(job: Job) -> str:
-    why = output.reason_words(job).partition(f"; {_CURE}")[0]  # that is for those who may
+    reason = job["reason"]
+    why = f": {printable(reason['text'])}" if reason is not None else ""  # its cure is not theirs
     who = f"its user, {job['user']}, or an administrator"
     return f"job {job['id']} {_HOLDS[job['state']]}{why}; {who} can let it go"
 
@@ -117,5 +180,6 @@ def _code(job: Job) -> int:
     return int(ExitCode.REFUSED) if code is None else code
 
 
-def _tell_lost(error: NoDaemon) -> None:
+def tell_lost(error: NoDaemon) -> None:
+    """Say that the daemon went away while it was waited for."""
     output.say(f"{error}; waiting for it to come back, jobs go on meanwhile")

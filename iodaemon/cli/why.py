@@ -11,8 +11,9 @@ from iodaemon.api.model import WhyAnswer
 from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.each import tell_each
-from iodaemon.cli.option import OFF, AsJson, Jobs
+from iodaemon.cli.option import OFF, AsJson, InState, Jobs, Named, OfUser
 from iodaemon.cli.scratch_words import kept_until_pairs
+from iodaemon.cli.selector import parse_selectors
 from iodaemon.cli.telling import event_cells, evidence_lines
 from iodaemon.text import printable
 
@@ -26,15 +27,19 @@ LAST_STEPS: Final = 8
 def why(
     ctx: typer.Context,
     jobs: Jobs = None,
+    name: Named = None,
+    user: OfUser = None,
+    state: InState = None,
     as_json: AsJson = OFF,
 ) -> int:
     """Tell why a job is where it is, and what would let it go on.
 
-    JOB is 7, 3-9, 1,4, last or all.
+    JOB is 7, 3-9, 1,4, last (your newest) or all. -J, -u and -s select among them, or without JOB
+    among all of yours.
     """
     return tell_each(
         ctx.obj,
-        jobs or [],
+        parse_selectors(jobs or [], name=name, user=user, states=state),
         lambda client, job_id: client.why(job_id),
         lambda answer: why_lines(answer, time.time()),
         as_json=as_json,

@@ -12,6 +12,8 @@ from iodaemon.config.describe import describe_settings, toml_value
 from iodaemon.config.policy import PolicyFile, rule_tables
 from iodaemon.config.settings import Config
 from iodaemon.config.table import key_of
+from iodaemon.registry import rule_name
+from iodaemon.systemd import is_unit
 
 _DAEMON: Final = "restart the daemon ({daemon}); jobs run on"
 _EMPTY: Final = "restart the daemon ({daemon}) when no job is left: another one does not find them"
@@ -36,16 +38,13 @@ NEEDS_RESTART: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Settings that a daemon reads when it starts, and what to do; all others count at once."""
 
-_COMMANDS: Final = {
-    True: {
-        "daemon": "systemctl restart iodaemon",
-        "keeper": "systemctl restart iodaemon-keeper iodaemon",
-    },
-    False: {
-        "daemon": "systemctl --user restart iodaemon",
-        "keeper": "once no job runs, for the keeper ends with the last one",
-    },
+_KEEPER_ENDS: Final = "once no job runs, for the keeper ends with the last one"
+_SYSTEM: Final = {
+    "daemon": "systemctl restart iodaemon",
+    "keeper": "systemctl restart iodaemon-keeper iodaemon",
 }
+_USER: Final = {"daemon": "systemctl --user restart iodaemon", "keeper": _KEEPER_ENDS}
+_BY_HAND: Final = {"daemon": "'iod stop', then start it as before", "keeper": _KEEPER_ENDS}
 _UNTOLD: Final = frozenset({"file", "origins", "is_system", "admission", "placement", "regulation"})
 """No settings; and the tables over the policy, of which the rules tell what came of them."""
 
@@ -75,12 +74,13 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 def setting_changes(before: Config, after: Config) -> tuple[Change, ...]:
     """The settings that differ, in the order of their declaration."""
     old, new = _values_of(before), _values_of(after)
+    commands = _SYSTEM if after.is_system else _USER if is_unit() else _BY_HAND
     return tuple(
         Change(
             path=path,
             before=old[path],
             after=value,
-            remedy=NEEDS_RESTART.get(path, "").format(**_COMMANDS[after.is_system]),
+            remedy=NEEDS_RESTART.get(path, "").format(**commands),
         )
         for path, value in new.items()
         if path not in _UNTOLD and value != old[path]
@@ -129,6 +129,14 @@ def _differences(before: PolicyFile, after: PolicyFile) -> Iterator[tuple[str, s
     old, new = rule_tables(before.rules), rule_tables(after.rules)
     for kind in old:
         yield from _rule_differences(kind, old[kind], new[kind])
+        if _is_written_anew(getattr(before.rules, kind), getattr(after.rules, kind)):
+            name = toml_value(new[kind]["rule"], "")
+            yield f"{kind}.rule", name, f"{name}, its code is another"
+
+
+def _is_written_anew(old: object, new: object) -> bool:
+    """The same rule by name, and other code: a user's, imported again."""
+    return type(old) is not type(new) and rule_name(old) == rule_name(new)
 
 
 def _rule_differences(
@@ -138,6 +146,6 @@ def _rule_differences(
     for field in fields:
         yield (
             f"{kind}.{key_of(field)}",
-            toml_value(old[field], field),
+            toml_value(old.get(field), field),
             toml_value(new[field], field),
         )

@@ -22,7 +22,14 @@ def default_file(environ: Mapping[str, str], uid: int) -> Path | None:
     return None if home is None else home / "iodaemon" / "config.toml"
 
 
-def default_place(key: str, environ: Mapping[str, str], uid: int) -> str:
+SIMULATED: Final = "-simulated"
+"""What the default places of a simulated node end with: its journal is not the server's, and its
+socket is not where the server's users look."""
+
+
+def default_place(
+    key: str, environ: Mapping[str, str], uid: int, *, is_simulated: bool = False
+) -> str:
     """The default of ``state_dir`` or ``runtime_dir``.
 
     Without ``$XDG_RUNTIME_DIR`` the runtime directory is below /tmp, where anybody may have made it
@@ -31,6 +38,10 @@ def default_place(key: str, environ: Mapping[str, str], uid: int) -> str:
     Raises:
         ConfigError: it depends on HOME, which is not set.
     """
+    return _place_of(key, environ, uid) + (SIMULATED if is_simulated else "")
+
+
+def _place_of(key: str, environ: Mapping[str, str], uid: int) -> str:
     if uid == 0:
         return {"state_dir": "/var/lib/iodaemon", "runtime_dir": "/run/iodaemon"}[key]
     variable = {"state_dir": "XDG_STATE_HOME", "runtime_dir": "XDG_RUNTIME_DIR"}[key]

@@ -12,7 +12,9 @@ from msgspec import UNSET, UnsetType
 
 import iodaemon
 from iodaemon.config.table import decode_table, key_of, read_toml
+from iodaemon.core.platform import Platform
 from iodaemon.core.rule import Rules
+from iodaemon.core.rule_error import FROM_A_RULE, raised_at
 from iodaemon.errors import ConfigError
 from iodaemon.registry import Kind, find_rule, nearest, rule_name, rule_names, shipped
 
@@ -39,6 +41,13 @@ class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     rules: Rules
     notes: tuple[str, ...] = ()
+
+    def cautions(self, platform: Platform) -> tuple[str, ...]:
+        """What people should know of the policy on this platform, one line each.
+
+        A daemon, a check, a comparison and a simulation all tell these.
+        """
+        return (*self.notes, *self.rules.cautions(platform))
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,13 +170,31 @@ def _find(name_or_path: str, search: Sequence[Path]) -> Path:
 def _rules(table: Mapping[str, Any], *, name: str, where: str) -> Rules:
     newer = "" if table.get("requires") else _NEWER
     document = decode_table({**_DEFAULTS, **table}, _Document, where=where, else_=newer)
-    found = {kind: _rule(kind, getattr(document, kind), where, newer) for kind in _KINDS}
-    if document.max_suspend_s is UNSET:
-        rules = Rules(name=name, **found)
-    else:
-        rules = Rules(name=name, max_suspend_s=document.max_suspend_s, **found)
-    _check_guard(rules, where)
+    try:
+        found = {kind: _rule(kind, getattr(document, kind), where, newer) for kind in _KINDS}
+        if document.max_suspend_s is UNSET:
+            rules = Rules(name=name, **found)
+        else:
+            rules = Rules(name=name, max_suspend_s=document.max_suspend_s, **found)
+        _check_timeslice(rules, where)
+        _check_guard(rules, where)
+    except ConfigError:
+        raise
+    except FROM_A_RULE as error:  # a rule may be a user's own code
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ConfigError(f"{where}: a rule fails at {raised_at(error)}: {text}") from error
     return rules
+
+
+def _check_timeslice(rules: Rules, where: str) -> None:
+    """Refuse a regulation that would be asked without a pause; shipped ones say so themselves."""
+    slice_s: object = rules.regulation.timeslice_s
+    is_time = isinstance(slice_s, int | float) and 0.0 < slice_s < math.inf
+    if not is_time:
+        raise ConfigError(
+            f"{where} [regulation]: timeslice_s is {slice_s!r}; it must be a number of seconds "
+            "above 0"
+        )
 
 
 def _check_guard(rules: Rules, where: str) -> None:

@@ -24,6 +24,7 @@ from iodaemon.config.tier import TierTable, check_tiers
 from iodaemon.core.sharing import Sharing
 from iodaemon.errors import ConfigError
 
+_PLACES: Final = ("state_dir", "runtime_dir")
 _SOCKET_NAMES: Final = ("iod.sock", "keeper.sock")
 _LONGEST_SOCKET_BYTES: Final = 107
 """sun_path holds 108 bytes with the closing NUL (unix(7))."""
@@ -84,8 +85,16 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """All that can be configured. Durations are in seconds inside, ``"60 s"`` in the file."""
 
-    state_dir: Annotated[str, Meta(description="the journal and the jobs' directories")]
-    runtime_dir: Annotated[str, Meta(description="the sockets of daemon and keeper")]
+    state_dir: Annotated[
+        str,
+        Meta(
+            description="the journal and the jobs' directories; a simulated node has others by "
+            "default, whose names end with -simulated"
+        ),
+    ]
+    runtime_dir: Annotated[
+        str, Meta(description="the sockets of daemon and keeper; of a simulated node likewise")
+    ]
     keeper_dir: Annotated[
         str | None,
         Meta(
@@ -107,6 +116,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cancel_grace_s: Annotated[
         float, Meta(description="from SIGTERM to SIGKILL when a job is cancelled")
     ] = 10.0
+    cancel_grace_max_s: Annotated[
+        float,
+        Meta(description="the longest such time that a request may ask for (--grace)"),
+    ] = 600.0
     orphan_grace_s: Annotated[
         float,
         Meta(description="suspended jobs run again when the daemon stays away for this long"),
@@ -129,6 +142,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             'that takes more is ended; "none": any'
         ),
     ] = 10 << 30
+    default_walltime_s: Annotated[
+        float | None,
+        Meta(
+            description="walltime of a job that is submitted without one (-t), which its submitter "
+            "is told; backfilling plans by walltimes"
+        ),
+    ] = None
     mode: Annotated[
         Literal["on", "shadow", "off"],
         Meta(
@@ -194,6 +214,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} is {path!r}; write an absolute path")
         if self.max_processes is not None and self.max_processes < 1:
             raise ValueError(f'max_processes is {self.max_processes}; write 1 or more, or "none"')
+        if self.default_walltime_s == 0:
+            raise ValueError('default_walltime_s is 0; write for example "1 d", or "none"')
         if self.output_max_bytes == 0:
             raise ValueError('output_max_bytes is 0; write for example "1 GiB", or "none"')
         if self.scratch_keep_s == 0:
@@ -223,6 +245,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def keeper_state(self) -> Path:
         """The keeper's directory; the jobs' are in ``jobs`` below it."""
         return Path(self.keeper_dir or self.state_dir)
+
+    @property
+    def longest_grace_s(self) -> float:
+        """The longest grace time of a cancel or requeue."""
+        return max(self.cancel_grace_s, self.cancel_grace_max_s)
 
     @property
     def journal_path(self) -> Path:
@@ -279,14 +306,15 @@ def load_config(
     file = path or default_file(environ, uid)
     table = _read(file, must_exist=path is not None)
     given = {key: value for key, value in overrides.items() if value is not None}
+    is_simulated = given.get("backend", table.get("backend")) == "simulated"
     places: dict[str, object] = {
-        key: default_place(key, environ, uid)
-        for key in ("state_dir", "runtime_dir")
+        key: default_place(key, environ, uid, is_simulated=is_simulated)
+        for key in _PLACES
         if key not in table and key not in given
     }
     if is_system and "keeper_dir" not in table:
         places["keeper_dir"] = SYSTEM_KEEPER_DIR
-    chosen = {key: value for key, value in given.items() if key in ("state_dir", "runtime_dir")}
+    chosen = {key: value for key, value in given.items() if key in _PLACES}
     where = str(file) if table else "configuration"
     settings = decode_table({**places, **table, **chosen}, Settings, where=where)
     if given:

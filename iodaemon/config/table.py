@@ -153,8 +153,9 @@ def _named_struct_in(type_: Any) -> type[msgspec.Struct] | None:
 
 
 def _problem(error: Exception, value: object, type_: Any) -> str:
-    if get_origin(type_) is Literal:
-        return f"{value!r} is none of {', '.join(map(repr, get_args(type_)))}"
+    for choice in (type_, *get_args(type_)):  # alone, or one that may be None
+        if get_origin(choice) is Literal:
+            return f"{value!r} is none of {', '.join(map(repr, get_args(choice)))}"
     text = str(error).replace("`", "").replace(" - at $", " at ")
     return f"{text.replace('Expected', 'expected', 1)}, is {value!r}"
 

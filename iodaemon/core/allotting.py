@@ -21,6 +21,7 @@ from iodaemon.core.storage import (
     Storage,
     StorageRequest,
     StorageView,
+    ask_allocation,
 )
 from iodaemon.core.tier import Tier
 
@@ -121,7 +122,7 @@ def allot(
         if tier.rule is None:
             found = _first_with_room(sketch, part)
         else:
-            found, memory = tier.rule.choose(sketch, part, memory)
+            found, memory = ask_allocation(tier.rule, sketch, part, memory, tier=tier.name)
         if isinstance(found, Refusal) or free_of(sketch, found) < size:
             found = _first_with_room(sketch, part)
         if isinstance(found, Refusal):

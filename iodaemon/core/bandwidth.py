@@ -209,7 +209,8 @@ class Meter:
     """Keeps the last sample and what followed from it: one rate a job, one load a device.
 
     Invariant: ``bandwidth`` speaks of the slice between the last two samples; a job that is
-    not in both (unless it started in between) has no rate, which is not a rate of 0.
+    not in both (unless it started in between) has no rate, which is not a rate of 0. Counters of
+    one attempt are never compared with those of another.
     """
 
     def __init__(self) -> None:
@@ -217,6 +218,7 @@ class Meter:
         self._bandwidth: dict[JobId, Bandwidth] = {}
         self._active: dict[JobId, Bandwidth] = {}
         self._begun: set[JobId] = set()
+        self._ended: set[JobId] = set()  # since the last sample, which is of that attempt
         self._run_s: dict[JobId, float] = {}
         self.devices: dict[DeviceId, DeviceLoad] = {}
 
@@ -240,13 +242,14 @@ class Meter:
         """
         before_s, self._run_s = self._run_s, dict(run_s)
         begun, self._begun = self._begun, self._begun.difference(sample.jobs)
+        ended, self._ended = self._ended, set()
         last, self._last = self._last, sample
         self._bandwidth = {}
         if last is None or sample.at_s <= last.at_s:
             return
         interval_s = sample.at_s - last.at_s
         for job_id, counters in sample.jobs.items():
-            earlier = last.jobs.get(job_id)
+            earlier = None if job_id in ended else last.jobs.get(job_id)
             if earlier is None and job_id not in begun:
                 continue
             rate = job_bandwidth(earlier, counters, interval_s)
@@ -263,6 +266,8 @@ class Meter:
         self._bandwidth.pop(job_id, None)
         self._active.pop(job_id, None)
         self._begun.discard(job_id)
+        self._run_s.pop(job_id, None)
+        self._ended.add(job_id)
 
     def bandwidth(self, job_id: JobId) -> Bandwidth | None:
         """What the job moved in the last slice; None where that is unknown."""
@@ -270,7 +275,9 @@ class Meter:
 
     def counters(self, job_id: JobId) -> JobCounters | None:
         """The job's counters at the last sample; None where there are none."""
-        return None if self._last is None else self._last.jobs.get(job_id)
+        if self._last is None or job_id in self._ended:
+            return None
+        return self._last.jobs.get(job_id)
 
     def active(self, job_id: JobId) -> Bandwidth | None:
         """What the job moves while it runs, by the last slice that shows it; None: none yet."""

@@ -259,6 +259,7 @@ class Book:
             operations_per_s=None if operations is None else float(2.0**operations) - 1.0,
             by=key.shown,
             runs=memory.rate.count,
+            run_s=None if memory.run is None else float(2.0**memory.run),
         )
 
 

@@ -7,7 +7,7 @@ The same controller runs the real server, the simulated one, and later a cluster
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -30,6 +30,8 @@ from iodaemon.core.phase import grant, wait_ends_s
 from iodaemon.core.react import react
 from iodaemon.core.regulator import Regulator
 from iodaemon.core.rule import Explaining, Mode, Rules
+from iodaemon.core.rule_call import Limit, ask_admission, no_limit
+from iodaemon.core.rule_error import FROM_A_RULE, RuleError, RuleFault, rule_error
 from iodaemon.core.scratch_life import end_keeping
 from iodaemon.core.state import State, with_fields
 from iodaemon.core.state_view import StateView
@@ -52,6 +54,8 @@ class Controller:
         mode: Mode = Mode.ON,
         output_max_bytes: int | None = None,
         scratch_keep_s: float | None = None,
+        fallback: Rules | None = None,
+        limit: Limit = no_limit,
     ) -> None:
         """Control this state.
 
@@ -63,12 +67,18 @@ class Controller:
             output_max_bytes: room that a job's own output may take. None: any.
             scratch_keep_s: how long what could not be copied out of a job's space is kept. None:
                 until somebody has it removed.
+            fallback: goes on where one of the rules fails; they are set aside. None: the failure is
+                raised.
+            limit: on the time that a rule may take.
         """
         self.state = state
         self.rules = rules
+        self.fallback = fallback
+        self.faults: Mapping[str, RuleFault] = {}
+        self._limit = limit
         self.state.let_choose(any_tier=rules.chooses_tier)
         self._rng = random.Random(seed)  # noqa: S311 - for policies, not for secrets
-        self.regulator = Regulator(self._rng, mode)
+        self.regulator = Regulator(self._rng, mode, limit)
         self._output_max_bytes = output_max_bytes
         self.state.stock.keep_s = scratch_keep_s
         self._admission_memory: Any = None
@@ -86,7 +96,8 @@ class Controller:
             What to do and what changed. The state already reflects it.
 
         Raises:
-            TransitionError, InvariantError: a bug here or in a rule.
+            RuleError: a rule failed, and there is no fallback.
+            TransitionError, InvariantError: a bug here.
         """
         self.state.forget_finished()
         step = Step(self.state, self._now_s)
@@ -120,6 +131,12 @@ class Controller:
         self._admission_memory = None
         self.regulator.forget()
 
+    def begin_without(self, fault: RuleFault, now_s: float) -> None:
+        """Set the policy aside before the first step: it failed under the program before."""
+        assert self.fallback is not None
+        self.use(self.fallback)
+        self.faults = {fault.part: msgspec.structs.replace(fault, at_s=now_s)}
+
     def account(self, job: Job) -> str:
         """What the admission has to say of a job that waits, at length; empty: nothing more."""
         rule = self.rules.admission
@@ -127,7 +144,11 @@ class Controller:
             return ""
         rng = random.Random(0)  # noqa: S311 - a question must not change what is decided next
         view = StateView(self.state, self.rules, self._now_s, rng)
-        return rule.explain(view, job, self._admission_memory)
+        try:
+            with self._limit("admission"):
+                return str(rule.explain(view, job, self._admission_memory))
+        except FROM_A_RULE as error:  # it decides nothing
+            return str(rule_error("admission", rule, rule.explain, error))
 
     def _reconfigure(self, step: Step, event: ev.Reconfigured) -> None:
         """Other rules, other limits: from now on; what has been given to anybody is kept.
@@ -145,18 +166,43 @@ class Controller:
             self._output_max_bytes = event.output_max_bytes
         if event.scratch_keep_s is not msgspec.UNSET:
             self.state.stock.keep_s = event.scratch_keep_s
-        if event.rules is None:
-            return
-        before, self.rules = self.rules, event.rules
-        self.state.let_choose(any_tier=event.rules.chooses_tier)
+        if event.rules is not None:
+            self.faults = {kind: fault for kind, fault in self.faults.items() if fault.tier}
+            self._go_by(step, event.rules, "the policy was changed")
+
+    def _go_by(self, step: Step, rules: Rules, why: str) -> None:
+        before, self.rules = self.rules, rules
+        self.state.let_choose(any_tier=rules.chooses_tier)
         self._knows_all = False  # walltimes and suspensions may end at other times
         if (before.admission, before.placement) != (self.rules.admission, self.rules.placement):
             self._admission_memory = None
             self.state.reservations = {}
         if before.regulation != self.rules.regulation:
-            self.regulator.begin_anew(step, self.rules, "the policy was changed")
+            self.regulator.begin_anew(step, self.rules, why)
+
+    def _set_aside(self, step: Step, error: RuleError) -> None:
+        """Go on without what failed: the whole policy, or the rule of one tier.
+
+        Raises:
+            RuleError: there is nothing to go on with.
+        """
+        if self.fallback is None or (self.rules is self.fallback and not error.fault.tier):
+            raise error
+        fault = msgspec.structs.replace(error.fault, at_s=step.now_s)
+        self.faults = {**self.faults, fault.part: fault}
+        step.set_aside(fault)
+        if fault.tier:
+            self.state.stock.forget_rule(fault.tier)
+        else:
+            self._go_by(step, self.fallback, fault.text)
 
     def _regulate(self, step: Step, events: Sequence[ev.Event]) -> None:
+        try:
+            self._ask_regulation(step, events)
+        except RuleError as error:
+            self._set_aside(step, error)
+
+    def _ask_regulation(self, step: Step, events: Sequence[ev.Event]) -> None:
         if any(isinstance(event, ev.Reconfigured) for event in events):
             return  # what it has just let go is not held again before it has run at all
         if any(isinstance(event, ev.SampleTaken) for event in events):
@@ -173,7 +219,8 @@ class Controller:
     def _enforce_limits(self, step: Step) -> None:
         for job in self._live_of_concern(step):
             if job.state is JobState.STOPPING:
-                self._enforce_kill(step, job)
+                self._hasten_overdue(step, job)
+                self._enforce_kill(step, self.state.jobs[job.id])
             elif (end_s := self._walltime_ends_s(job)) is not None and end_s <= step.now_s:
                 text = f"ran for its walltime of {job.spec.walltime_s:g} s"
                 reason = Reason(code="Walltime", text=text)
@@ -195,6 +242,12 @@ class Controller:
             if until_s <= step.now_s:
                 del self.state.delayed[job_id]
                 step.put(with_fields(self.state.jobs[job_id], reason=None))
+
+    def _hasten_overdue(self, step: Step, job: Job) -> None:
+        """A grace time that was asked for does not outlast the walltime by more than its own."""
+        if self.rules.ends_overdue and job.spec.walltime_s is not None:
+            end_s = job.since_s + max(0.0, job.spec.walltime_s - job.run_s)
+            step.hasten(job, end_s + WALLTIME_GRACE_S)
 
     def _enforce_kill(self, step: Step, job: Job) -> None:
         if job.kill_at_s is not None and job.kill_at_s <= step.now_s:
@@ -273,7 +326,12 @@ class Controller:
         """Asked again where jobs ended that would wait for space and asked to fail instead."""
         while self.state.may_start:
             view = StateView(self.state, self.rules, step.now_s, self._rng)
-            plan, memory = self.rules.admission.decide(view, self._admission_memory)
+            rule, memory = self.rules.admission, self._admission_memory
+            try:
+                plan, memory = ask_admission(rule, view, memory, self.state, self._limit)
+            except RuleError as error:
+                self._set_aside(step, error)
+                continue
             self._admission_memory = memory
             view.commit(plan)
             self._carry_out(step, plan)
@@ -321,10 +379,15 @@ class Controller:
         if job.spec.scratch is None or is_found:
             return placed
         draft = StockDraft(self.state.stock, self._rng, step.now_s)
-        found = draft.find(job, placed.tier)
+        try:
+            with self._limit("allocation"):
+                found = draft.find(job, placed.tier)
+                shares = () if isinstance(found, Reason) else draft.take(job, placed.tier)
+        except RuleError as error:
+            self._set_aside(step, error)
+            return self._with_space(step, placed)
         if isinstance(found, Reason):
             return found
-        shares = draft.take(job, placed.tier)
         draft.commit()
         where = draft.tier_of(shares, placed.tier)
         return msgspec.structs.replace(placed, shares=shares, tier=where)

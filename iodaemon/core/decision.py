@@ -13,6 +13,7 @@ import msgspec
 
 from iodaemon.core.job import Job, JobId, JobState, Reason
 from iodaemon.core.platform import PartitionId, SlotId
+from iodaemon.core.rule_error import RuleFault
 from iodaemon.core.scratch import Share, TierName
 
 _NONE: Mapping[Any, Any] = MappingProxyType({})
@@ -261,6 +262,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         transitions: every step in a job's life, in the order they were made.
         evidence: what regulation saw in this step, if it acted.
         shadow: what it would have done, had it been on.
+        faults: of rules that were set aside in this step.
         wake_at_s: the controller wants to be stepped at this time even if nothing happens.
     """
 
@@ -270,4 +272,5 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     transitions: tuple[Transition, ...] = ()
     evidence: tuple[Evidence, ...] = ()
     shadow: tuple[ShadowStep, ...] = ()
+    faults: tuple[RuleFault, ...] = ()
     wake_at_s: float | None = None

@@ -89,8 +89,14 @@ class SuspendFailed(_Event, frozen=True):
     problem: str
 
 
+class FoundFrozen(_Event, frozen=True):
+    """All processes of a running job stand still by the kernel's word, and nobody asked for it."""
+
+    job_id: JobId
+
+
 class StopDelayed(_Event, frozen=True):
-    """Processes of a job that was killed still exist, for the reason given."""
+    """What was asked of a job's processes, an end or a standstill, is not done yet, and why."""
 
     job_id: JobId
     problem: str
@@ -114,19 +120,25 @@ class RequeueRequested(_Event, frozen=True):
     """Somebody wants the job run again from its beginning, ended first where it runs.
 
     ``ended`` is its record where it ended so long ago that the state may not have it any more.
+    ``by_uid``: who that is; None: the job's own user.
     """
 
     job_id: JobId
     by: str
     grace_s: float
+    by_uid: int | None = None
     ended: Job | None = None
 
 
 class SuspendRequested(_Event, frozen=True):
-    """A person wants the job to stand still until resumed by a person."""
+    """A person wants the job to stand still until resumed by a person.
+
+    ``by_uid``: who that is; None: the job's own user.
+    """
 
     job_id: JobId
     by: str
+    by_uid: int | None = None
 
 
 class ResumeRequested(_Event, frozen=True):
@@ -163,13 +175,14 @@ class ScratchKept(_Event, frozen=True):
     """What an attempt that has ended had in its space is still there, for the reason given.
 
     Its space stays taken until ScratchRemoved. ``is_result``: it is what could not be copied out;
-    None: nobody can tell now.
+    None: nobody can tell now. ``is_open``: all of it is removed, and some is open in a process.
     """
 
     job_id: JobId
     attempt: int
     problem: str
     is_result: bool | None = None
+    is_open: bool = False
 
 
 class ScratchUsed(_Event, frozen=True):
@@ -260,6 +273,7 @@ JobEvent = (
     | JobExited
     | JobSuspended
     | JobResumed
+    | FoundFrozen
     | SuspendFailed
     | StopDelayed
     | SampleTaken

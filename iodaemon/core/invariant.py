@@ -23,6 +23,7 @@ def check_job(job: Job) -> None:
     claim(job.state is not JobState.RUNNING or not job.frozen, f"{name}: a running job does not")
     waits = job.state in (JobState.HELD, *SUSPENDED, JobState.STOPPING)
     claim(not waits or job.reason is not None, f"{name}: has a reason")
+    claim(job.held_by_uid is None or job.user_hold, f"{name}: who holds it does")
     times = (job.run_s, job.suspended_io_s, job.suspended_user_s)
     claim(job.scratch_kept is None or bool(job.shares), f"{name}: what is kept takes space")
     since_s = job.scratch_kept_since_s

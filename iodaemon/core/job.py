@@ -7,6 +7,7 @@ A spec is all that a policy may see of a job before it runs. What the job really
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NewType
@@ -102,16 +103,28 @@ TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = MappingProxyType(
 """The life of a job: from each state, the states it may step to."""
 
 
-class Reason(msgspec.Struct, frozen=True, kw_only=True):
+class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why a job is where it is: a stable word for programs, a text for people.
 
     The text stands by itself after a colon: what is the case, in words that begin small and end
     without a full stop. What has no subject is said of the job (``needs 2 free CPUs``), and is
     never glued to a word before it. Whatever else has its own (``all jobs move 90 MB/s``).
+
+    Attributes:
+        code: for programs; all that acts on a reason goes by it.
+        text: for people.
+        cure: what lets a held job go on, as a noun (``'iod resume 7'``); empty where nobody need
+            act. Whoever shows the reason adds it, or leaves it out for those who may not.
     """
 
     code: str
     text: str
+    cure: str = ""
+
+
+def resume_command(job_id: JobId) -> str:
+    """The command that lets a held job go, in quotes."""
+    return f"'iod resume {job_id}'"
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -221,6 +234,18 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     granted_s: float | None = None
 
 
+class QueuePlace(msgspec.Struct, frozen=True, kw_only=True):
+    """A place in the queue that a job took after its submission.
+
+    Attributes:
+        behind: the newest job that there was; all up to it come first.
+        since_s: when it was taken.
+    """
+
+    behind: JobId
+    since_s: float
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One job and all that happened to it. Changed only within a step (``life``).
 
@@ -234,6 +259,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         uid: the submitter.
         state: where it is in its life; ``since_s`` is when it got there.
         submitted_s: when it was accepted.
+        place: in the queue. None: that of its submission.
         attempt: 1 for the first start; each further start is a new attempt. 0 before.
         partition: where it runs or ran.
         slots: the slots it holds, while it is live.
@@ -245,6 +271,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         hold_reason: why the regulation last held it, shown while it stands still.
         release_reason: why the regulation lets it go, told with its next step to RUNNING.
         user_hold_reason: who holds it, shown while a person's hold keeps it still.
+        held_by_uid: the administrator whose hold that is, which its own user may not end. None:
+            its own user's, or nobody's.
         stop: what the end of a STOPPING job will be called; PENDING: it is being requeued.
         stop_reason: why it is being stopped; becomes the reason of its end.
         kill_at_s: when a STOPPING job is killed; None: it has been, or is not stopping.
@@ -273,6 +301,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     state: JobState
     since_s: float
     submitted_s: float
+    place: QueuePlace | None = None
     attempt: int = 0
     partition: PartitionId | None = None
     slots: tuple[SlotId, ...] = ()
@@ -290,6 +319,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     hold_reason: Reason | None = None
     release_reason: Reason | None = None
     user_hold_reason: Reason | None = None
+    held_by_uid: int | None = None
     stop: JobState | None = None
     stop_reason: Reason | None = None
     kill_at_s: float | None = None
@@ -312,6 +342,18 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     scratch_unwanted_by: str = ""
 
     @property
+    def queue_key(self) -> tuple[int, float, int]:
+        """Smallest first in the queue."""
+        if self.place is None:
+            return self.id, -math.inf, self.id
+        return self.place.behind, self.place.since_s, self.id
+
+    @property
+    def queued_s(self) -> float:
+        """Since when it has its place in the queue."""
+        return self.submitted_s if self.place is None else self.place.since_s
+
+    @property
     def is_live(self) -> bool:
         """True while the job holds slots."""
         return self.state in LIVE
@@ -330,6 +372,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def has_turn(self) -> bool:
         """True while it is in an I/O phase that it told of."""
         return self.phase is not None and self.phase.granted_s is not None
+
+    def is_counted_at(self, at_s: float) -> bool:
+        """Whether counters that were read from then on are those of its present attempt."""
+        if self.attempt <= 1:
+            return True
+        return self.started_s is not None and self.started_s <= at_s
 
     def is_immune(self, now_s: float) -> bool:
         """Whether it stood still for so long that the regulation may not suspend it now."""

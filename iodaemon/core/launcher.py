@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 _VALUE: Final = re.compile(r"[\d.,:x-]+[a-zA-Z]{0,3}", re.ASCII)
 """What stands between a launcher and its command: ``60s``, ``0-3``, ``0x3``."""
@@ -81,6 +81,70 @@ _INTERPRETERS: Final[Mapping[str, tuple[str, str]]] = {
         "",
     ),
 }
+
+_SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash"})
+_SHELL_OPTIONS: Final = frozenset({"-o", "-O", "+o", "+O", "--rcfile", "--init-file"})
+"""Those of a shell that take a value."""
+
+
+class Script(NamedTuple):
+    """The file whose program a command runs.
+
+    Attributes:
+        word: as the command names it; empty where it runs none: a line, a module.
+        is_program: it is the program itself, which may be found in PATH.
+    """
+
+    word: str
+    is_program: bool
+
+
+def script_of(command: Sequence[str]) -> Script:
+    """The file that does the work: the script, not its interpreter nor what only starts that."""
+    words = without_launchers(command)
+    program = words[0].rpartition("/")[2]
+    if is_shell(program):
+        is_line, rest = shell_words(words[1:])
+        return Script("" if is_line or not rest else rest[0], is_program=False)
+    interpreter = interpreter_of(program)
+    if interpreter is None:
+        return Script(words[0], is_program=True)
+    values, programs = options_of(interpreter)
+    words = words[1:]
+    while words and words[0].startswith("-"):
+        word, words = words[0], words[1:]
+        if word == "--":
+            break
+        if is_module(word, interpreter) or takes_program(word, values, programs):
+            return Script("", is_program=False)
+        if takes_next(word, values):
+            words = words[1:]
+    return Script(words[0] if words else "", is_program=False)
+
+
+def is_shell(program: str) -> bool:
+    """True for a shell's name."""
+    return program in _SHELLS
+
+
+def shell_words(words: Sequence[str]) -> tuple[bool, Sequence[str]]:
+    """Whether the first word behind a shell's options is a line of commands; these words."""
+    is_line = False
+    while words and words[0].startswith(("-", "+")):
+        word, words = words[0], words[1:]
+        if word == "--":
+            break
+        is_line = is_line or (word[0] == "-" and word[1:2] != "-" and "c" in word)
+        if word in _SHELL_OPTIONS or (word[:2] != "--" and word[-1] in "oO"):
+            words = words[1:]
+    return is_line, words
+
+
+def is_module(word: str, interpreter: str) -> bool:
+    """Whether what follows names the program, though it is no file: ``-m``, ``-um``, ``-jar``."""
+    if interpreter == "java":
+        return word in ("-jar", "-m", "--module")
+    return interpreter in ("python", "pypy") and re.fullmatch(r"-[a-ln-zA-VYZ]*m", word) is not None
 
 
 def launcher_of(word: str) -> str | None:

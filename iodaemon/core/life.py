@@ -47,7 +47,10 @@ def shifted(job: Job, by_s: float) -> Job:
     names = _TIMES_OF_ENDED if job.state in FINAL else _TIMES
     moments = {name: getattr(job, name) for name in names}
     told = {name: at_s + by_s for name, at_s in moments.items() if at_s is not None}
-    return msgspec.structs.replace(job, **told)
+    place = job.place
+    if place is not None and job.state not in FINAL:
+        place = msgspec.structs.replace(place, since_s=place.since_s + by_s)
+    return msgspec.structs.replace(job, **told, place=place)
 
 
 def renewed(job: Job) -> Job:
@@ -96,6 +99,7 @@ def _let_go(job: Job) -> Job:
         hold_reason=None,
         release_reason=None,
         user_hold_reason=None,
+        held_by_uid=None,
         stop=None,
         stop_reason=None,
         kill_at_s=None,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
 
+import msgspec
+
 from iodaemon.core.bandwidth import Meter
 from iodaemon.core.experience import Experience
 from iodaemon.core.job import Job, JobId
@@ -11,6 +13,13 @@ from iodaemon.core.observer import Observer
 from iodaemon.core.platform import Platform
 from iodaemon.core.prediction import UNKNOWN, Prediction
 from iodaemon.core.sensitivity import Sensitivity
+
+
+def _with_run(declared: Prediction, found: Prediction | None) -> Prediction:
+    """What was declared of the I/O, with how long earlier runs took."""
+    if found is None or found.run_s is None:
+        return declared
+    return msgspec.structs.replace(declared, run_s=found.run_s)
 
 
 class Outlook:
@@ -51,9 +60,10 @@ class Outlook:
         """What is known without looking at the job itself: declared, else by experience."""
         if job.id not in self._hints:
             known = job.spec.declared
-            if known is None and self._experience is not None:
-                known = self._experience.find(job)
+            if self._experience is not None and (known is None or job.spec.walltime_s is None):
+                found = self._experience.find(job)
                 self._follow(job, self._experience.kinds(job))
+                known = found if known is None else _with_run(known, found)
             self._hints[job.id] = known
         return self._hints[job.id]
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from iodaemon.core.job import SUSPENDED, Job, JobState, Reason
+from iodaemon.core.job import SUSPENDED, JobState, Reason
 from iodaemon.core.sample import Sample
 from iodaemon.core.size import told_bytes
 from iodaemon.core.step import Step
 
 
 def end_overfull(step: Step, sample: Sample, most_bytes: int, grace_s: float) -> None:
-    """Ask every started job whose output is larger to end.
+    """Ask every started job whose output is larger to end, or end it sooner.
 
     Args:
         step: takes the decisions.
@@ -22,15 +22,14 @@ def end_overfull(step: Step, sample: Sample, most_bytes: int, grace_s: float) ->
         if taken_bytes is None or taken_bytes <= most_bytes:
             continue
         job = step.state.jobs.get(job_id)
-        if job is not None and _may_end(job, sample.at_s):
+        if job is None or job.started_s is None or job.started_s > sample.at_s:
+            continue
+        if job.state is JobState.STOPPING:
+            step.hasten(job, step.now_s + grace_s)
+        elif job.state is JobState.RUNNING or job.state in SUSPENDED:
             taken, most = told_bytes(taken_bytes), told_bytes(most_bytes)
             text = (
                 f"its output took {taken}, more than the {most} of output_max; "
                 "'iod submit -o FILE' writes it elsewhere"
             )
             step.stop(job, JobState.FAILED, Reason(code="OutputMax", text=text), grace_s)
-
-
-def _may_end(job: Job, at_s: float) -> bool:
-    is_started = job.state is JobState.RUNNING or job.state in SUSPENDED
-    return is_started and job.started_s is not None and job.started_s <= at_s

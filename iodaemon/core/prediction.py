@@ -23,6 +23,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         operations_per_s: read and write requests. None: not known.
         by: what earlier runs it is known by, for example ``name:solver``. Empty: none.
         runs: how many of them.
+        run_s: how long they took, typically; no bound. None: not known.
     """
 
     rate_bytes_per_s: float
@@ -32,6 +33,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     operations_per_s: float | None = None
     by: str = ""
     runs: int = 0
+    run_s: float | None = None
 
     @property
     def is_known(self) -> bool:

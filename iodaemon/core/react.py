@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import Final, assert_never
 
+import msgspec
+
 from iodaemon.core import event as ev
 from iodaemon.core.drain import Drain
 from iodaemon.core.job import (
     SUSPENDED,
+    WAITING,
     Exit,
     Job,
     JobId,
     JobState,
+    QueuePlace,
     Reason,
+    resume_command,
     suspended_state,
 )
 from iodaemon.core.phase import hear
@@ -21,6 +26,12 @@ from iodaemon.core.scratch_life import hear_of_end, hear_of_scratch
 from iodaemon.core.state import with_fields
 from iodaemon.core.step import Step
 
+_STOP_DELAYED: Final = "StopDelayed"
+_HOLD_DELAYED: Final = "HoldDelayed"
+_FROZEN_OUTSIDE: Final = "FrozenOutside"
+_DELAYED: Final = frozenset({_STOP_DELAYED, _HOLD_DELAYED})
+"""Codes of reasons that end with the backend's answer."""
+_HOLD: Final = ("user_hold", "user_hold_reason", "held_by_uid")
 START_RETRY_S: Final = 10.0
 """A start that failed for now is tried again after this time: a lasting fault must not spin."""
 
@@ -42,7 +53,13 @@ def react(step: Step, event: ev.JobEvent) -> None:
             pass
         case ev.JobStarted() | ev.StartFailed() | ev.JobExited():
             _on_life(step, event)
-        case ev.JobSuspended() | ev.JobResumed() | ev.SuspendFailed() | ev.StopDelayed():
+        case (
+            ev.JobSuspended()
+            | ev.JobResumed()
+            | ev.FoundFrozen()
+            | ev.SuspendFailed()
+            | ev.StopDelayed()
+        ):
             job = step.state.jobs.get(event.job_id)
             if job is not None and job.is_live:
                 _on_word(step, event, job)
@@ -107,24 +124,33 @@ def _on_exited(step: Step, event: ev.JobExited, job: Job) -> None:
         again = Reason(code="Requeued", text=f"{event.note}; it asked to be run again then")
     if again is not None:
         step.requeue(job, again, happened_s=event.at_s)
+        _keep_held(step, job)
     else:
         step.move(job, _end_state(job), _end_reason(job, note), happened_s=event.at_s)
         step.state.outlook.learn(step.state.jobs[job.id])
 
 
 def _on_word(
-    step: Step, event: ev.JobSuspended | ev.JobResumed | ev.SuspendFailed | ev.StopDelayed, job: Job
+    step: Step,
+    event: ev.JobSuspended | ev.JobResumed | ev.FoundFrozen | ev.SuspendFailed | ev.StopDelayed,
+    job: Job,
 ) -> None:
     match event:
         case ev.JobSuspended():
             _on_suspended(step, job)
         case ev.JobResumed():
             _on_resumed(step, job)
+        case ev.FoundFrozen():
+            _on_found_frozen(step, job)
         case ev.SuspendFailed():
             _on_suspend_failed(step, event, job)
         case ev.StopDelayed():
+            reason = Reason(code=_STOP_DELAYED, text=event.problem)
             if job.state is JobState.STOPPING:
-                step.put(with_fields(job, reason=Reason(code="StopDelayed", text=event.problem)))
+                step.put(with_fields(job, reason=reason))
+            elif job.wants_freeze != job.frozen:
+                reason = Reason(code=_HOLD_DELAYED, text=event.problem)
+                step.put(with_fields(job, reason=reason))
 
 
 def _on_wish(
@@ -160,8 +186,7 @@ def _on_start_failed(step: Step, event: ev.StartFailed, job: Job) -> None:
         job = with_fields(job, exit=Exit(code=event.exit_code))
         step.move(job, JobState.FAILED, reason)
     elif event.holds:
-        text = f"{event.problem}; 'iod resume {job.id}' lets it try again"
-        reason = Reason(code="StartFailed", text=text)
+        reason = msgspec.structs.replace(reason, cure=resume_command(job.id))
         job = with_fields(job, user_hold=True, user_hold_reason=reason)
         _try_again_later(step, job, reason)
     else:
@@ -172,18 +197,24 @@ def _on_start_failed(step: Step, event: ev.StartFailed, job: Job) -> None:
 
 def _try_again_later(step: Step, job: Job, reason: Reason) -> None:
     """It gives its slots back; a daemon that was restarted meanwhile had taken it for running."""
-    held = {"user_hold": job.user_hold, "user_hold_reason": job.user_hold_reason}
     if job.state is JobState.STARTING:
         job = with_fields(job, slots=(), partition=None, frozen=False)
         step.move(job, JobState.PENDING, reason)
     else:
         step.requeue(job, reason)
-    job = with_fields(step.state.jobs[job.id], reason=reason, **held)
-    step.put(job)
-    if job.user_hold:
-        step.move(step.state.jobs[job.id], JobState.HELD, job.user_hold_reason)
-    else:
+    step.put(with_fields(step.state.jobs[job.id], reason=reason))
+    if not _keep_held(step, job):
         step.state.delayed[job.id] = step.now_s + START_RETRY_S
+
+
+def _keep_held(step: Step, before: Job) -> bool:
+    """A person's hold outlives the attempt: a job that waits again is held as it was."""
+    if before.user_hold:
+        held = {name: getattr(before, name) for name in _HOLD}
+        step.move(
+            with_fields(step.state.jobs[before.id], **held), JobState.HELD, before.user_hold_reason
+        )
+    return before.user_hold
 
 
 def _end_delay(step: Step, job_id: JobId) -> None:
@@ -196,12 +227,30 @@ def _on_suspended(step: Step, job: Job) -> None:
     if job.state is JobState.RUNNING:
         job = with_fields(job, freeze_asked=True)
         step.move(job, suspended_state(job), _hold_reason(job))
+    elif job.state in SUSPENDED and job.reason is not None and job.reason.code in _DELAYED:
+        step.put(with_fields(job, reason=_hold_reason(job)))
     else:
         step.put(job)
 
 
+def _on_found_frozen(step: Step, job: Job) -> None:
+    """Shown as a person's hold, which it is: it stays until a person ends it, here or there."""
+    if job.state is not JobState.RUNNING or job.wants_freeze:
+        return
+    text = "its cgroup was frozen, not by iodaemon"
+    reason = Reason(code=_FROZEN_OUTSIDE, text=text, cure=resume_command(job.id))
+    job = with_fields(job, user_hold=True, user_hold_reason=reason, frozen=True, freeze_asked=True)
+    step.move(job, JobState.SUSPENDED_USER, reason)
+
+
 def _on_resumed(step: Step, job: Job) -> None:
-    """A thaw nobody asked for (the keeper went away) ends the regulation's hold as well."""
+    """A thaw nobody asked for (the keeper went away) ends the regulation's hold as well.
+
+    And that of whoever froze the cgroup, who has thawed it again.
+    """
+    why_held = job.user_hold_reason
+    if job.user_hold and why_held is not None and why_held.code == _FROZEN_OUTSIDE:
+        job = with_fields(job, user_hold=False)
     unasked = job.frozen and job.freeze_asked
     job = with_fields(job, frozen=False)
     if unasked:
@@ -210,6 +259,9 @@ def _on_resumed(step: Step, job: Job) -> None:
         why = job.release_reason if job.state is JobState.SUSPENDED_IO else None
         step.move(with_fields(job, release_reason=None), JobState.RUNNING, why)
         step.put(with_fields(step.state.jobs[job.id], reason=None))  # it runs: that needs none
+    elif job.reason is not None and job.reason.code in _DELAYED:
+        why = job.stop_reason if job.state is JobState.STOPPING else None
+        step.put(with_fields(job, reason=why))
     else:
         step.put(job)
 
@@ -223,7 +275,8 @@ def _on_suspend_failed(step: Step, event: ev.SuspendFailed, job: Job) -> None:
         return
     job = with_fields(job, freeze_asked=event.frozen)
     if not event.frozen:
-        job = with_fields(job, user_hold=False, io_hold=False, io_held_since_s=None)
+        job = with_fields(job, user_hold=False, held_by_uid=None)
+        job = with_fields(job, io_hold=False, io_held_since_s=None)
     if event.frozen and job.state is JobState.RUNNING:
         step.move(job, suspended_state(job), reason)
     elif not event.frozen and job.state in SUSPENDED:
@@ -250,13 +303,25 @@ def _kill_sooner(step: Step, job: Job, grace_s: float) -> None:
 
 
 def _on_requeue(step: Step, event: ev.RequeueRequested) -> None:
-    """A job that waits, or that is being ended for another reason, is left alone."""
+    """A job that waits, or that is being ended for another reason, is left alone.
+
+    Waiting earns a place in the queue, and a start spends it: whoever has their job run again waits
+    anew, behind all that are there. Whom the machine owes a run (LOST) keeps the old place, and so
+    does a job that was running and that somebody else put back.
+    """
     if event.job_id not in step.state.jobs and event.ended is not None:
         step.recall(event.ended)
     job = step.state.jobs.get(event.job_id)
     reason = Reason(code="Requeued", text=f"requeued by {event.by}")
     if job is None:
         return
+    is_owed = job.state is JobState.LOST
+    is_put_back = job.is_live and event.by_uid not in (None, job.uid)
+    if job.state in WAITING or job.state is JobState.STOPPING or is_owed or is_put_back:
+        place = job.place
+    else:
+        place = QueuePlace(behind=JobId(step.state.next_id - 1), since_s=step.now_s)
+    job = with_fields(job, place=place)
     if job.state.is_final:
         step.requeue(job, reason)
     elif job.is_live and job.state is not JobState.STOPPING:
@@ -266,22 +331,28 @@ def _on_requeue(step: Step, event: ev.RequeueRequested) -> None:
 
 
 def _on_user_suspend(step: Step, event: ev.SuspendRequested, job: Job) -> None:
+    """An administrator's hold stays one, whoever else suspends the job."""
     if job.state is JobState.STOPPING:
         return
-    reason = Reason(
-        code="Suspended", text=f"suspended by {event.by}; 'iod resume {job.id}' lets it go"
-    )
-    job = with_fields(job, user_hold=True, user_hold_reason=reason)
+    by_uid = None if event.by_uid == job.uid else event.by_uid
+    if by_uid is None and job.held_by_uid is not None:
+        return
+    whose = "" if by_uid is None else "an administrator's "
+    cure = whose + resume_command(job.id)
+    reason = Reason(code="Suspended", text=f"suspended by {event.by}", cure=cure)
+    job = with_fields(job, user_hold=True, user_hold_reason=reason, held_by_uid=by_uid)
     if job.state is JobState.PENDING:
         step.move(job, JobState.HELD, reason)
     elif job.state is JobState.SUSPENDED_IO:
         step.move(job, JobState.SUSPENDED_USER, reason)
+    elif job.state in (JobState.HELD, JobState.SUSPENDED_USER):
+        step.put(with_fields(job, reason=reason))
     else:
         step.put(job)
 
 
 def _on_user_resume(step: Step, job: Job) -> None:
-    job = with_fields(job, user_hold=False)
+    job = with_fields(job, user_hold=False, held_by_uid=None)
     if job.state is JobState.HELD:
         step.move(job, JobState.PENDING)
     elif job.state is JobState.SUSPENDED_USER and job.io_hold:
@@ -293,6 +364,10 @@ def _on_user_resume(step: Step, job: Job) -> None:
 def _on_sample(step: Step, sample: Sample) -> None:
     state = step.state
     live = list(state.live)
+    read = {job.id for job in live if job.is_counted_at(sample.at_s)}
+    if not read.issuperset(sample.jobs):  # an attempt that ended while its counters were read
+        jobs = {job_id: each for job_id, each in sample.jobs.items() if job_id in read}
+        sample = msgspec.structs.replace(sample, jobs=jobs)
     run_s = {job.id: job.run_s_at(sample.at_s) for job in live}
     state.meter.take(sample, run_s=run_s)
     state.outlook.observe(live, run_s, state.platform)

@@ -13,6 +13,7 @@ from iodaemon.core.job import Job, JobId, JobState, Reason
 from iodaemon.core.life import released
 from iodaemon.core.phase import grant, revoke
 from iodaemon.core.rule import Mode, Refilling, Rules
+from iodaemon.core.rule_call import Limit, ask_regulation, no_limit
 from iodaemon.core.shadow import Shadow
 from iodaemon.core.state import with_fields
 from iodaemon.core.state_view import StateView
@@ -26,8 +27,9 @@ _REFUSED: Final = "the rule wanted otherwise, but a guard of the controller stan
 class Regulator:
     """Regulation as the controller sees it: a rule, what it remembers, and a mode."""
 
-    def __init__(self, rng: random.Random, mode: Mode = Mode.ON) -> None:
+    def __init__(self, rng: random.Random, mode: Mode = Mode.ON, limit: Limit = no_limit) -> None:
         self.mode = mode
+        self._limit = limit
         self.shadow = Shadow()
         self._rng = rng
         self._memory: Any = None
@@ -94,7 +96,7 @@ class Regulator:
 
     def _act(self, step: Step, rules: Rules, decide: _Decide) -> None:
         view = StateView(step.state, rules, step.now_s, self._rng)
-        plan, self._memory = decide(view, self._memory)
+        plan = self._plan(rules, decide, view, step)
         step.state.io_headroom_bytes_per_s = plan.io_headroom_bytes_per_s
         tables = _evidence_of(view, plan)
         acted: set[JobId] = set()
@@ -119,13 +121,19 @@ class Regulator:
             step.pretend(shadow)
             for evidence in _evidence_of(view, _release_of(shadow)):
                 step.show(msgspec.structs.replace(evidence, is_shadow=True))
-        plan, self._memory = decide(view, self._memory)
+        plan = self._plan(rules, decide, view, step)
         tables = _evidence_of(view, plan)
         done = tuple(self.shadow.apply(plan, step.state, step.now_s))
         for evidence in _truly(tables, {shadow.job_id for shadow in done}):
             step.show(msgspec.structs.replace(evidence, is_shadow=True))
         for shadow in done:
             step.pretend(shadow)
+
+    def _plan(self, rules: Rules, decide: _Decide, view: View, step: Step) -> RegulationPlan:
+        plan, self._memory = ask_regulation(
+            rules.regulation, decide, view, self._memory, step.state, self._limit
+        )
+        return plan
 
 
 def _give_turns(step: Step, plan: RegulationPlan) -> None:

@@ -15,6 +15,7 @@ import msgspec
 from iodaemon.core.decision import AdmissionPlan, RegulationPlan
 from iodaemon.core.job import Job
 from iodaemon.core.platform import Platform
+from iodaemon.core.rule_error import FROM_A_RULE, rule_error
 from iodaemon.core.view import Placement, View
 
 M = TypeVar("M")
@@ -134,6 +135,17 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
     def cautions(self, platform: Platform) -> tuple[str, ...]:
         """What the rules lack on this platform, one line each, for people."""
-        rules: tuple[object, ...] = (self.admission, self.placement, self.regulation)
-        told = (rule.caution(platform) for rule in rules if isinstance(rule, Cautious))
+        rules = {kind: getattr(self, kind) for kind in ("admission", "placement", "regulation")}
+        told = (
+            _caution(kind, rule, platform)
+            for kind, rule in rules.items()
+            if isinstance(rule, Cautious)
+        )
         return tuple(f"policy {self.name}: {text}" for text in told if text is not None)
+
+
+def _caution(kind: str, rule: Cautious, platform: Platform) -> str | None:
+    try:
+        return rule.caution(platform)
+    except FROM_A_RULE as error:  # it decides nothing
+        return str(rule_error(kind, rule, rule.caution, error))

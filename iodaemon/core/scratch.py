@@ -13,10 +13,10 @@ COPYING: Final = "ScratchCopying"
 """The word for what is kept of an ended job while it is copied out once more."""
 KEPT: Final = "ScratchKept"
 """The word for what an ended job still has in its space."""
+OPEN: Final = "ScratchOpen"
+"""The word for space of an ended job where all is removed, and some is open in a process."""
 Fallback = Literal["slow", "wait", "fail"]
 """What becomes of a request that no disk can hold now: the slowest tier, later, or its end."""
-NOTHING_LEFT: Final = "nothing else is left"
-"""The last words of a keeper on space where all is removed and some is open still."""
 
 
 class ScratchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -10,7 +10,7 @@ from iodaemon.core import event as ev
 from iodaemon.core.decision import Free
 from iodaemon.core.explanation import duration
 from iodaemon.core.job import FINAL, Exit, Job, JobState, Reason
-from iodaemon.core.scratch import COPYING, KEPT, Staged
+from iodaemon.core.scratch import COPYING, KEPT, OPEN, Staged
 from iodaemon.core.size import told_bytes
 from iodaemon.core.state import with_fields
 from iodaemon.core.step import Step
@@ -77,7 +77,7 @@ def _hear_of_kept(step: Step, event: ev.ScratchKept, job: Job) -> None:
         job = _copied_since(job)
     if event.is_result is not None:
         since_s = (event.at_s if since_s is None else since_s) if event.is_result else None
-    kept = Reason(code=KEPT, text=event.problem)
+    kept = Reason(code=OPEN if event.is_open else KEPT, text=event.problem)
     step.put(with_fields(job, scratch_kept=kept, scratch_kept_since_s=since_s))
 
 
@@ -122,5 +122,10 @@ def _hear_of_use(step: Step, event: ev.ScratchUsed, job: Job) -> None:
     reason = Reason(code="ScratchOver", text=text)
     most = max(job.scratch_most_bytes, event.used_bytes if event.used_bytes > asked else 0)
     step.put(with_fields(job, scratch_over=reason, scratch_most_bytes=most))
-    if event.ends and job.state is not JobState.STOPPING:
-        step.stop(step.state.jobs[job.id], JobState.CANCELLED, reason, END_GRACE_S)
+    if not event.ends:
+        return
+    job = step.state.jobs[job.id]
+    if job.state is JobState.STOPPING:
+        step.hasten(job, step.now_s + END_GRACE_S)
+    else:
+        step.stop(job, JobState.CANCELLED, reason, END_GRACE_S)

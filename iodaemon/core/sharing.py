@@ -27,6 +27,8 @@ from iodaemon.core.job import LIVE, WAITING, Job, JobId, JobState, Reason
 
 USER_LIMIT: Final = "UserLimit"
 """The word for a job that waits because its user has as much as one may have."""
+MAX_QUEUED: Final = 100_000
+"""As many as one submission may have; of usual jobs they take 322 MiB of the daemon's memory."""
 
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +47,7 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     max_queued: Annotated[
         int | None,
         Meta(description="jobs of one user that may wait at once; further ones are refused"),
-    ] = None
+    ] = MAX_QUEUED
     max_slots: Annotated[
         int | None, Meta(description="CPUs that the jobs of one user may hold at once")
     ] = None
@@ -82,9 +84,9 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _User(msgspec.Struct):
-    """One user's jobs: those pending, ordered by id, and how much there is of the others."""
+    """One user's jobs: those pending with their queue keys, in order, and how many others."""
 
-    pending: dict[JobId, None] = {}
+    pending: dict[JobId, tuple[int, float, int]] = {}
     waiting: int = 0
     running: int = 0
     slots: int = 0
@@ -107,7 +109,8 @@ class Users:
     def is_same(self, other: Users) -> bool:
         """True when the other has counted the same; for checks."""
         return self._users == other._users and all(
-            list(user.pending) == sorted(user.pending) for user in self._users.values()
+            list(user.pending.values()) == sorted(user.pending.values())
+            for user in self._users.values()
         )
 
     def waiting(self, uid: int) -> int:
@@ -129,13 +132,13 @@ class Users:
         """
         fair = self.sharing.fair
         heads = [
-            (user.slots if fair else 0, job.id, user.running, user.slots, uid, job, own)
+            (user.slots if fair else 0, job.queue_key, user.running, user.slots, uid, job, own)
             for uid, user in self._users.items()
             for own in [self._own(user, jobs, may_start)]
             for job in [next(own, None)]
             if job is not None
         ]
-        heapify(heads)  # by slots and id: ids are never equal
+        heapify(heads)  # by slots and place: places are never equal
         while heads:
             _, _, running, slots, uid, job, own = heads[0]
             running, slots = running + 1, slots + job.spec.cpus
@@ -147,7 +150,7 @@ class Users:
                 heappop(heads)
                 continue
             key = slots if fair else 0
-            heapreplace(heads, (key, following.id, running, slots, uid, following, own))
+            heapreplace(heads, (key, following.queue_key, running, slots, uid, following, own))
 
     def limit_of(self, job: Job) -> Reason | None:
         """Why its user's limits keep a waiting job from starting now; None: they do not."""
@@ -215,17 +218,17 @@ class Users:
             user.running += by
             user.slots += by * len(job.slots)
         if job.state is JobState.PENDING:
-            _list(user, job.id, is_there=by > 0)
+            _list(user, job, is_there=by > 0)
         if not (user.waiting or user.running):
             del self._users[job.uid]
 
 
-def _list(user: _User, job_id: JobId, *, is_there: bool) -> None:
-    """Keep the pending jobs ordered by id; new ones come last, requeued ones need not."""
+def _list(user: _User, job: Job, *, is_there: bool) -> None:
+    """Keep the pending jobs in queue order; new ones come last, requeued ones need not."""
     if not is_there:
-        del user.pending[job_id]
+        del user.pending[job.id]
         return
-    in_order = not user.pending or job_id > next(reversed(user.pending))
-    user.pending[job_id] = None
-    if not in_order:
-        user.pending = dict(sorted(user.pending.items()))
+    last = next(reversed(user.pending.values()), None)
+    user.pending[job.id] = job.queue_key
+    if last is not None and last > job.queue_key:
+        user.pending = dict(sorted(user.pending.items(), key=lambda item: item[1]))

@@ -21,10 +21,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
-from iodaemon.core.job import Job
+from iodaemon.core.job import Job, JobSpec
 from iodaemon.core.launcher import (
     interpreter_of,
+    is_module,
+    is_shell,
     options_of,
+    script_of,
+    shell_words,
     takes_next,
     takes_program,
     without_launchers,
@@ -46,7 +50,6 @@ _MOST_CACHED: Final = 1024
 _DEEPEST: Final = 4
 """So many lines of commands within one another are looked into."""
 
-_SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash"})
 _NUMBER: Final = re.compile(r"\d+(?:[.,:x_-]\d+)*(?:[eE][+-]?\d+)?", re.ASCII)
 _FILE: Final = re.compile(r"[^/=]*\.([A-Za-z][A-Za-z0-9_]{0,7})")
 
@@ -110,6 +113,19 @@ def shortened(text: str) -> str:
     return f"{text[: LONGEST - 9]}…{zlib.crc32(text.encode(errors='surrogatepass')):08x}"
 
 
+def name_of(spec: JobSpec) -> str:
+    """What a job is called: its name, else its script, else the program that does the work."""
+    if spec.name:
+        return spec.name
+    is_short = sum(map(len, spec.command)) <= _MOST_CACHED
+    return _called(spec.command) if is_short else _called.__wrapped__(spec.command)
+
+
+@lru_cache(maxsize=8192)
+def _called(command: tuple[str, ...]) -> str:
+    return _base(script_of(command[:_LOOKED_AT]).word) or work_of(command)[0] or _base(command[0])
+
+
 def work_of(command: Sequence[str]) -> tuple[str, tuple[str, ...] | None]:
     """The program that does the work, and the pattern of its words.
 
@@ -132,27 +148,16 @@ def _work_of(command: Sequence[str], depth: int) -> tuple[str, tuple[str, ...] |
     if not words:
         return "", None
     program, rest = _base(words[0]), words[1:]
-    if program in _SHELLS:
+    if is_shell(program):
         return _of_shell(program, rest, depth)
     if (interpreter := interpreter_of(program)) is not None:
         return _of_interpreter(program, interpreter, rest)
     return _generalised_name(program), pattern_of(rest)
 
 
-_SHELL_OPTIONS: Final = frozenset({"-o", "-O", "+o", "+O", "--rcfile", "--init-file"})
-"""Those of a shell that take a value."""
-
-
 def _of_shell(shell: str, rest: Sequence[str], depth: int) -> tuple[str, tuple[str, ...] | None]:
     """A script, or a line of commands."""
-    words, is_line = rest, False
-    while words and words[0].startswith(("-", "+")):
-        word, words = words[0], words[1:]
-        if word == "--":
-            break
-        is_line = is_line or (word[0] == "-" and word[1:2] != "-" and "c" in word)
-        if word in _SHELL_OPTIONS or (word[:2] != "--" and word[-1] in "oO"):
-            words = words[1:]
+    is_line, words = shell_words(rest)
     if is_line:
         line = words[0] if words else ""
         pattern = (f"{shell} -c", *pattern_of(line.split()))
@@ -182,7 +187,7 @@ def _of_interpreter(
         word, words = words[0], words[1:]
         if word == "--":
             break
-        if words and _is_module(word, interpreter):
+        if words and is_module(word, interpreter):
             option = word if word == "-jar" else "-m"
             return f"{name} {option} {_generalised_name(_base(words[0]))}", pattern_of(words[1:])
         if takes_program(word, values, programs):
@@ -192,13 +197,6 @@ def _of_interpreter(
     if words:
         return _generalised_name(_base(words[0])), pattern_of(words[1:])
     return name, pattern_of(rest)
-
-
-def _is_module(word: str, interpreter: str) -> bool:
-    """Whether what follows names the program, though it is no file: ``-m``, ``-um``, ``-jar``."""
-    if interpreter == "java":
-        return word in ("-jar", "-m", "--module")
-    return interpreter in ("python", "pypy") and re.fullmatch(r"-[a-ln-zA-VYZ]*m", word) is not None
 
 
 def pattern_of(words: Sequence[str]) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from iodaemon.core.decision import Evidence, Free, clearing_of
 from iodaemon.core.drain import Drain
 from iodaemon.core.error import InvariantError
 from iodaemon.core.experience import Experience
+from iodaemon.core.footprint import job_bytes
 from iodaemon.core.invariant import check_job, claim
 from iodaemon.core.job import FINAL, LIVE, Job, JobId, JobState, Reason
 from iodaemon.core.outlook import Outlook
@@ -29,11 +30,12 @@ from iodaemon.core.tier import Tier
 from iodaemon.core.unready import why_never, why_not_ready
 
 KEPT_FINISHED: Final = 1000
-KEPT_FINISHED_BYTES: Final = 64 * 2**20
-"""Of their commands; the journal has all of them."""
-LEAST_FINISHED: Final = 50
-"""Kept however long their commands are: their ends may still be on their way to the journal."""
 """Finished jobs kept in memory; the journal keeps all of them for ``retain``."""
+KEPT_FINISHED_BYTES: Final = 64 * 2**20
+"""Memory that they take together, but for the newest ones."""
+LEAST_FINISHED: Final = 8
+"""Kept however large they are, as their ends may still be on their way to the journal; of the
+largest that can be submitted these are 100 MB."""
 
 TURN: Final = "IoTurn"
 """The word for a job that waits for its turn to do I/O."""
@@ -98,7 +100,9 @@ class State:
 
     @property
     def pending(self) -> Iterator[Job]:
-        """Jobs that wait for slots and fit some partition and tier, in queue order (by id).
+        """Jobs that wait for slots and fit some partition and tier, in queue order.
+
+        That is the order of submission, by id; see ``Job.place`` for those that came back.
 
         A job whose start just failed is not in it until its time in ``delayed``, one of which an
         earlier attempt still holds space not until that is free.
@@ -108,11 +112,17 @@ class State:
         kept_out = self._unready.keys() | self.delayed.keys()
         return (job for job in self._pending.values() if job.id not in kept_out)
 
+    def may_be_started(self, job_id: JobId) -> bool:
+        """Whether the job is among ``pending``."""
+        return (
+            job_id in self._pending and job_id not in self._unready and job_id not in self.delayed
+        )
+
     @property
     def queue(self) -> Iterator[Job]:
         """Those of the pending jobs that their users' limits let start now, whose turn it is first.
 
-        Without limits and fair order: all of them, by id.
+        Without limits and fair order: all of them.
         """
         if self.users.sharing.is_plain:
             return self.pending
@@ -190,7 +200,7 @@ class State:
     def restore(self, jobs: Iterable[Job], next_id: JobId, drain: Drain | None = None) -> None:
         """Take in what the journal holds, before the first step."""
         self.drain = drain
-        for job in sorted(jobs, key=lambda job: job.id):
+        for job in sorted(jobs, key=lambda job: job.queue_key):
             self.add(job)
         self.forget_finished()
         self._next_id = max(self._next_id, next_id)
@@ -227,6 +237,7 @@ class State:
         self.users.note(job, None)
         self.stock.follow(job, None)
         self._leave_queue(job_id)
+        self._leave_finished(job)
         self.outlook.forget(job_id)
         if job.state is JobState.STARTING:  # decided, but a start is performed once durable
             self._give_back(job)
@@ -252,9 +263,7 @@ class State:
         self.users.note(before, job)
         if before.state is JobState.PENDING:
             self._leave_queue(job.id)
-        if before.state in FINAL and not before.shares:
-            self._finished.remove(job.id)
-            self._finished_bytes -= _command_bytes(before)
+        self._leave_finished(before)
         if before.state in LIVE and job.state not in LIVE:
             self._give_back(before)
             self._live.pop(job.id, None)
@@ -273,13 +282,17 @@ class State:
         while len(self._finished) > self._kept_finished or (
             self._finished_bytes > KEPT_FINISHED_BYTES and len(self._finished) > LEAST_FINISHED
         ):
-            self._finished_bytes -= _command_bytes(self.jobs.pop(self._finished.popleft()))
+            self._finished_bytes -= job_bytes(self.jobs.pop(self._finished.popleft()).spec)
 
     def _finish(self, job: Job) -> None:
-        if job.shares:  # kept until they are given back
-            return
-        self._finished.append(job.id)
-        self._finished_bytes += _command_bytes(job)
+        if not job.shares:  # one that holds space is kept until it is given back
+            self._finished.append(job.id)
+            self._finished_bytes += job_bytes(job.spec)
+
+    def _leave_finished(self, job: Job) -> None:
+        if job.state in FINAL and not job.shares:
+            self._finished.remove(job.id)
+            self._finished_bytes -= job_bytes(job.spec)
 
     def choose_slots(self, partition_id: PartitionId, count: int) -> tuple[SlotId, ...]:
         """The lowest free slots of the partition.
@@ -303,10 +316,11 @@ class State:
             self.phases[job.id] = None
 
     def _enqueue(self, job: Job) -> None:
-        in_order = not self._pending or job.id > next(reversed(self._pending))
+        last = next(reversed(self._pending.values()), None)
         self._pending[job.id] = job
-        if not in_order:
-            self._pending = {job_id: self._pending[job_id] for job_id in sorted(self._pending)}
+        if last is not None and last.queue_key > job.queue_key:
+            in_order = sorted(self._pending.values(), key=lambda each: each.queue_key)
+            self._pending = {each.id: each for each in in_order}
         self._note_readiness(job)
 
     def _note_readiness(self, job: Job) -> None:
@@ -360,13 +374,15 @@ class State:
         for job in self.jobs.values():
             check_job(job)
         self._check_indexes()
+        self._check_finished()
         self._check_slots()
         self.stock.check(self.jobs)
 
     def _check_indexes(self) -> None:
         pending = [i for i, job in self.jobs.items() if job.state is JobState.PENDING]
         live = [i for i, job in self.jobs.items() if job.state in LIVE]
-        claim(list(self._pending) == sorted(pending), "the queue lists exactly the pending jobs")
+        pending.sort(key=lambda job_id: self.jobs[job_id].queue_key)
+        claim(list(self._pending) == pending, "the queue lists exactly the pending jobs, in order")
         listed = (*self._pending.items(), *self._live.items())
         current = all(self.jobs[i] is job for i, job in listed)
         claim(current, "the queue and the live index hold the last record of each job")
@@ -383,6 +399,12 @@ class State:
         waiting = {i for i in told if self.jobs[i].waits_for_turn}
         claim(set(self.waits) <= waiting, "only jobs that wait for their turn have a reason to")
 
+    def _check_finished(self) -> None:
+        ended = [i for i, job in self.jobs.items() if job.state in FINAL and not job.shares]
+        claim(sorted(self._finished) == sorted(ended), "the finished jobs are listed once each")
+        size_bytes = sum(job_bytes(self.jobs[i].spec) for i in ended)
+        claim(self._finished_bytes == size_bytes, "the finished jobs are as large as is counted")
+
     def _check_slots(self) -> None:
         held = [slot for job in self.live for slot in job.slots if slot in self._home]
         free = [slot for slots in self._free.values() for slot in slots]
@@ -392,7 +414,3 @@ class State:
 def with_fields(job: Job, **fields: object) -> Job:
     """The job with these fields changed."""
     return msgspec.structs.replace(job, **fields)
-
-
-def _command_bytes(job: Job) -> int:
-    return sum(map(len, job.spec.command))

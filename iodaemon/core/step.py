@@ -18,6 +18,7 @@ from iodaemon.core.decision import (
 )
 from iodaemon.core.job import FINAL, LIVE, Job, JobId, JobState, Reason
 from iodaemon.core.life import moved, renewed
+from iodaemon.core.rule_error import RuleFault
 from iodaemon.core.state import State, with_fields
 
 
@@ -33,6 +34,7 @@ class Step:
         self._transitions: list[Transition] = []
         self._evidence: list[Evidence] = []
         self._shadow: list[ShadowStep] = []
+        self._faults: list[RuleFault] = []
         self.phases_changed = False
 
     @property
@@ -109,6 +111,7 @@ class Step:
             stop_reason=reason,
             kill_at_s=self.now_s + grace_s,
             user_hold=False,
+            held_by_uid=None,
             io_hold=False,
             io_held_since_s=None,
             freeze_asked=False,
@@ -116,8 +119,13 @@ class Step:
         self.move(job, JobState.STOPPING, reason)
         self.decide(Stop(job_id=job.id))
 
+    def hasten(self, job: Job, kill_at_s: float) -> None:
+        """A job that is being ended is killed at this time, if it were killed later."""
+        if job.kill_at_s is not None and kill_at_s < job.kill_at_s:
+            self.put(with_fields(job, kill_at_s=kill_at_s))
+
     def requeue(self, job: Job, reason: Reason, *, happened_s: float | None = None) -> None:
-        """Nothing of it is left to run: it waits in its old place, for a new attempt."""
+        """Nothing of it is left to run: it waits in its place for a new attempt."""
         self.move(job, JobState.PENDING, reason, happened_s=happened_s)
         self.put(renewed(self.state.jobs[job.id]))
 
@@ -136,6 +144,10 @@ class Step:
         """What regulation would have done."""
         self._shadow.append(shadow)
 
+    def set_aside(self, fault: RuleFault) -> None:
+        """What failed in a rule, so that it is set aside."""
+        self._faults.append(fault)
+
     def plan(self, wake_at_s: float | None) -> Plan:
         """All of it."""
         return Plan(
@@ -145,5 +157,6 @@ class Step:
             transitions=tuple(self._transitions),
             evidence=tuple(self._evidence),
             shadow=tuple(self._shadow),
+            faults=tuple(self._faults),
             wake_at_s=wake_at_s,
         )

@@ -7,6 +7,8 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from iodaemon.core.allotting import (
     Sketch,
     allot,
@@ -56,6 +58,14 @@ class Stock:
         self._blocked: dict[DiskId, tuple[StorageLedger, Allocation]] = {}
         self._held: dict[JobId, dict[Allocation, Share]] = {}
         self._shares: dict[JobId, tuple[Share, ...]] = {}
+
+    def forget_rule(self, name: TierName) -> None:
+        """The tier goes on without its rule: the first of its disks with room."""
+        self.memories.pop(name, None)
+        self.tiers = tuple(
+            msgspec.structs.replace(tier, rule=None) if tier.name == name else tier
+            for tier in self.tiers
+        )
 
     def ledger(self, tier: TierName) -> StorageLedger:
         """What is taken of a tier that has disks.

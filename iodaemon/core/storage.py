@@ -10,13 +10,14 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from iodaemon.core.error import InvariantError
 from iodaemon.core.job import Reason
-from iodaemon.core.scratch import DiskId
+from iodaemon.core.rule_error import FROM_A_RULE, BadAnswer, answer_and_memory, rule_error
+from iodaemon.core.scratch import DiskId, TierName
 
 M = TypeVar("M")
 
@@ -175,6 +176,35 @@ class AllocationRule(Protocol[M]):
     ) -> tuple[DiskId | Refusal, M | None]:
         """Asked once a request or part; what it answers is then written down by whoever asked."""
         ...
+
+
+def ask_allocation(
+    rule: AllocationRule[Any],
+    view: StorageView,
+    request: StorageRequest,
+    memory: Any,
+    *,
+    tier: TierName | None = None,
+) -> tuple[DiskId | Refusal, Any]:
+    """What the rule chooses, a disk that is there or a refusal, and its memory.
+
+    Args:
+        rule: that is asked.
+        view: of the storage.
+        request: for space.
+        memory: as the rule returned it last.
+        tier: whose rule it is. None: of no tier.
+
+    Raises:
+        RuleError: it has no answer of use.
+    """
+    try:
+        found, memory = answer_and_memory(rule.choose(view, request, memory))
+        if not isinstance(found, Refusal) and found not in view.storage.by_id:
+            raise BadAnswer(f"returned {found!r}, neither a disk of the storage nor a Refusal")
+    except FROM_A_RULE as error:
+        raise rule_error("allocation", rule, rule.choose, error, tier=tier) from error
+    return found, memory
 
 
 class StorageLedger:

@@ -16,6 +16,7 @@ from iodaemon.core.decision import Placed
 from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.platform import DeviceId, PartitionId, Platform
 from iodaemon.core.prediction import Prediction
+from iodaemon.core.rule_error import FROM_A_RULE, BadAnswer, rule_error
 from iodaemon.core.sample import JobCounters, NodeCounters
 from iodaemon.core.scratch import Share, TierName
 from iodaemon.core.sensitivity import Sensitivity
@@ -316,9 +317,21 @@ class Draft:
 
     def _place(self, job: Job, aside: Mapping[PartitionId, int] | None) -> PartitionId | NotNow:
         if aside is None:
-            return self._placement.choose(self, job)
+            return self._choose(job)
         self._aside = aside
         try:
-            return self._placement.choose(self, job)
+            return self._choose(job)
         finally:
             self._aside = {}
+
+    def _choose(self, job: Job) -> PartitionId | NotNow:
+        rule = self._placement
+        try:
+            found = rule.choose(self, job)
+            if not isinstance(found, NotNow) and self.slots_free(found) < job.spec.cpus:
+                raise BadAnswer(
+                    f"puts job {job.id} on socket {found}, which has too few free slots"
+                )
+        except FROM_A_RULE as error:
+            raise rule_error("placement", rule, rule.choose, error) from error
+        return found

@@ -10,10 +10,10 @@ from typing import Final, assert_never
 
 from iodaemon.core.decision import Evidence
 from iodaemon.core.explanation import Explanation, duration, plain, text_of
-from iodaemon.core.job import Job, JobState, Phase
+from iodaemon.core.job import Job, JobState, Phase, Reason, resume_command
 from iodaemon.core.phase import wait_ends_s
 from iodaemon.core.rule import Rules, TakingTurns
-from iodaemon.core.scratch import COPYING, NOTHING_LEFT
+from iodaemon.core.scratch import COPYING, OPEN
 from iodaemon.core.shadow import Shadow
 from iodaemon.core.state import TURN, State
 from iodaemon.core.waiting import removed_in, why_it_waits
@@ -44,7 +44,7 @@ def explain(
     match job.state:
         case JobState.HELD:
             is_so = f"waits to be released: {_wish(state, job)}"
-            return plain(job, is_so, f"'iod resume {job.id}'")
+            return plain(job, is_so, _cure(state, job))
         case JobState.PENDING:
             return why_it_waits(state, job, now_s, account)
         case JobState.STARTING:
@@ -63,9 +63,12 @@ def explain(
 
 
 def _wish(state: State, job: Job) -> str:
-    """What a person asked for, without the advice at its end, which is given elsewhere."""
+    return text_of(state.reason(job.id))
+
+
+def _cure(state: State, job: Job) -> str:
     reason = state.reason(job.id)
-    return text_of(reason).partition("; 'iod resume")[0]
+    return (reason.cure if reason is not None else "") or resume_command(job.id)
 
 
 # -- while it runs -----------------------------------------------------------------------------
@@ -74,7 +77,7 @@ def _wish(state: State, job: Job) -> str:
 def _running(state: State, rules: Rules, job: Job, now_s: float, shadow: Shadow) -> Explanation:
     if job.freeze_asked and not job.frozen:
         reason = job.user_hold_reason if job.user_hold else job.hold_reason
-        why = text_of(reason).partition("; 'iod resume")[0]
+        why = text_of(reason)
         until = "its processes stand still; one that waits for a disk first gets its answer"
         return plain(job, "is being suspended" + (f": {why}" if why else ""), until)
     if job.phase is not None and job.phase.granted_s is None:
@@ -158,6 +161,18 @@ def _expected(phase: Phase) -> str:
     return "" if phase.expect_bytes is None else f"; it told of {phase.expect_bytes / 1e6:.0f} MB"
 
 
+def find_silence(state: State, job: Job) -> int | None:
+    """The process for which the I/O of a job that runs is unknown; None: there is none."""
+    counters = state.meter.counters(job.id) if job.is_live else None
+    return None if counters is None else counters.silent_pid
+
+
+def silence(pid: int) -> Reason:
+    """Why a job's I/O is unknown, where this process does not answer; 0: too many others do not."""
+    what = f"process {pid} does not answer" if pid else "too many processes do not answer"
+    return Reason(code="ProcessSilent", text=f"I/O unknown: {what}")
+
+
 def _unknown_io(state: State, job: Job) -> str:
     last = state.meter.last
     if last is None or state.meter.bandwidth(job.id) is not None:
@@ -165,6 +180,8 @@ def _unknown_io(state: State, job: Job) -> str:
     counters = last.jobs.get(job.id)
     if counters is None and (job.started_s or 0.0) < last.at_s:
         return "its I/O cannot be read, so it is never suspended for it"
+    if (silent := find_silence(state, job)) is not None:
+        return f"{silence(silent).text}, so it is never suspended for it"
     if counters is not None and counters.read_bytes is None and counters.written_bytes is None:
         return "its I/O cannot be read, so it is never suspended for it"
     return "its I/O has not been measured yet"
@@ -243,7 +260,7 @@ def _figure(load: float, evidence: Evidence) -> str:
 
 def _suspended_user(state: State, rules: Rules, job: Job) -> Explanation:
     is_so = f"stands still: {_wish(state, job)}"
-    until = f"'iod resume {job.id}'"
+    until = _cure(state, job)
     if not job.io_hold:
         return plain(job, is_so, until)
     evidence = state.evidence.get(job.id)
@@ -263,6 +280,8 @@ def _stopping(job: Job, now_s: float) -> Explanation:
     if job.kill_at_s is not None:
         left = duration(job.kill_at_s - now_s)
         is_so += "; its processes were asked to end"
+        if job.reason is not None and job.reason.code == "StopDelayed":
+            is_so = f"is to be ended: {text_of(job.stop_reason)}; {job.reason.text}"
         return plain(job, is_so, f"they have ended, or are killed in {left}")
     is_so += "; its processes were killed"
     if job.reason is not None and job.reason.code == "StopDelayed":
@@ -281,7 +300,7 @@ def _left(state: State, job: Job, now_s: float) -> str:
     if job.scratch_kept.code == COPYING:
         return f"; what it left is being copied to {_output_of(job)}"
     why, where = job.scratch_kept.text, ""
-    if why.endswith(NOTHING_LEFT):
+    if job.scratch_kept.code == OPEN:
         again = f"'iod scratch remove {job.id}' gives it back all the same"
         return f"; its scratch space is taken: {why}; {again}"
     if not all(share.disk in why for share in job.shares):

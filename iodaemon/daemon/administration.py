@@ -14,7 +14,7 @@ from iodaemon.core.drain import Drain
 from iodaemon.daemon.account import user_name
 from iodaemon.daemon.batch import Batch
 from iodaemon.daemon.decree import decree
-from iodaemon.daemon.lookup import Lookup, json_answer, parse_number, read_body
+from iodaemon.daemon.lookup import Lookup, json_answer, parse_number, read_body, takes
 from iodaemon.errors import RequestError
 from iodaemon.text import printable
 
@@ -50,6 +50,7 @@ class Administration:
             web.post("/v1/config/reload", self._read_again),
         ]
 
+    @takes("wait")
     async def _show(self, request: web.Request) -> web.Response:
         """How it stands; with ``wait``, when the node is empty, drained no longer, or in time."""
         wait_s = parse_number(request.query.get("wait", "0"))
@@ -70,12 +71,12 @@ class Administration:
                 f"the reason has {len(reason)} characters; say it in {_LONGEST_REASON}"
             )
         now_s, by, before = self._driver.timeline.now_s, user_name(actor.uid), self._state.drain
-        if asked.drain:
+        if asked.drain and (before is None or reason):
             since_s = now_s if before is None else before.since_s
             drain = Drain(since_s=since_s, by=by, reason=reason)
             begun = ev.DrainBegun(at_s=now_s, by=by, reason=reason)
             await decree(self._driver, Batch(drain=drain), begun)
-        elif before is not None:
+        elif not asked.drain and before is not None:
             await decree(self._driver, Batch(drain=None), ev.DrainEnded(at_s=now_s, by=by))
         await self._driver.watch.until(lambda: (self._state.drain is not None) == asked.drain, 1.0)
         return json_answer(self._told())

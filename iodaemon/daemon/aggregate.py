@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Transition
-from iodaemon.core.job import IoTotals, JobId, JobState
+from iodaemon.core.job import IoTotals, Job, JobId, JobState
 from iodaemon.core.platform import DeviceId
 from iodaemon.core.sample import Sample
 from iodaemon.daemon.batch import BandwidthMinute
 
 _MINUTE_S: Final = 60
 _UNKNOWN: Final = "unknown"
+PLACES: Final = ("several", "none", _UNKNOWN)
+"""Where a job's open files may lie besides on one disk."""
 
 
 class MinuteBook:
@@ -24,12 +26,13 @@ class MinuteBook:
     moved when this daemon adopted it. What crosses the end of a minute is booked before it.
 
     Attributes:
-        moved: bytes of all rows, by direction and by the disk that the job's open files lay on
-            then: its name, ``several``, ``none`` or ``unknown``.
+        moved: bytes of all rows, by the job's socket, by the disk that its open files lay on then
+            (its name, ``several``, ``none`` or ``unknown``), and by direction.
     """
 
     def __init__(self) -> None:
-        self.moved: Counter[tuple[str, str]] = Counter()
+        self.moved: Counter[tuple[str, str, str]] = Counter()
+        self._socket: dict[JobId, str] = {}
         self._place: dict[JobId, str] = {}
         self._seen: dict[JobId, IoTotals] = {}
         self._open: dict[JobId, BandwidthMinute] = {}
@@ -39,7 +42,7 @@ class MinuteBook:
         self,
         events: Iterable[ev.Event],
         transitions: Sequence[Transition],
-        live: Container[JobId],
+        live: Mapping[JobId, Job],
     ) -> list[BandwidthMinute]:
         """Take in one step of the controller; returns the rows of minutes that are over.
 
@@ -51,7 +54,7 @@ class MinuteBook:
         rows: list[BandwidthMinute] = []
         for step in transitions:
             if step.after is JobState.STARTING:
-                self.begin(step.job_id)
+                self.begin(step.job_id, live.get(step.job_id))
         for event in events:
             if isinstance(event, ev.SampleTaken):
                 rows += self.take(event.sample, live)
@@ -62,15 +65,16 @@ class MinuteBook:
                 self.forget(step.job_id)
         return rows
 
-    def begin(self, job_id: JobId) -> None:
+    def begin(self, job_id: JobId, job: Job | None = None) -> None:
         """A job starts now, with counters at zero."""
         self._seen[job_id] = IoTotals()
+        self._note_socket(job_id, job)
 
     def knows(self, job_id: JobId) -> bool:
         """True from the job's beginning, or its first sample, to its end."""
         return job_id in self._seen
 
-    def take(self, sample: Sample, live: Container[JobId]) -> list[BandwidthMinute]:
+    def take(self, sample: Sample, live: Mapping[JobId, Job]) -> list[BandwidthMinute]:
         """Take in a sample; returns the rows of minutes that are over.
 
         Args:
@@ -81,9 +85,14 @@ class MinuteBook:
         spent_s = 0.0 if last_s is None else max(0.0, sample.at_s - last_s)
         minute = int(sample.at_s) // _MINUTE_S
         for job_id, counters in sample.jobs.items():
-            if job_id not in live and job_id not in self._seen:
+            job = live.get(job_id)
+            if job is None and job_id not in self._seen:
+                continue
+            if job is not None and not job.is_counted_at(sample.at_s):
                 continue
             self._place[job_id] = _place(counters.devices)
+            if job_id not in self._socket:
+                self._note_socket(job_id, job)
             totals = IoTotals(read_bytes=counters.read_bytes, written_bytes=counters.written_bytes)
             self._add(job_id, minute, totals, spent_s)
         return self._close([i for i, row in self._open.items() if row.minute < minute])
@@ -93,6 +102,7 @@ class MinuteBook:
         self._add(job_id, int(at_s) // _MINUTE_S, totals, 0.0)
         self._seen.pop(job_id, None)
         self._place.pop(job_id, None)
+        self._socket.pop(job_id, None)
         return self._close([job_id])
 
     def forget(self, job_id: JobId) -> None:
@@ -100,6 +110,11 @@ class MinuteBook:
         self._seen.pop(job_id, None)
         self._open.pop(job_id, None)
         self._place.pop(job_id, None)
+        self._socket.pop(job_id, None)
+
+    def _note_socket(self, job_id: JobId, job: Job | None) -> None:
+        is_known = job is not None and job.partition is not None
+        self._socket[job_id] = str(job.partition) if job and is_known else _UNKNOWN
 
     def _add(self, job_id: JobId, minute: int, totals: IoTotals, spent_s: float) -> None:
         before = self._seen.get(job_id, totals)
@@ -116,8 +131,8 @@ class MinuteBook:
             written_bytes=row.written_bytes + written,
             seconds=row.seconds + spent_s,
         )
-        place = self._place.get(job_id, _UNKNOWN)
-        self.moved.update({(place, "read"): read, (place, "write"): written})
+        place, socket = self._place.get(job_id, _UNKNOWN), self._socket.get(job_id, _UNKNOWN)
+        self.moved.update({(socket, place, "read"): read, (socket, place, "write"): written})
 
     def _close(self, job_ids: list[JobId]) -> list[BandwidthMinute]:
         return [self._open.pop(job_id) for job_id in job_ids if job_id in self._open]

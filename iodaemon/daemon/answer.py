@@ -14,6 +14,8 @@ import msgspec
 from aiohttp import web
 
 from iodaemon.core.job import Job
+from iodaemon.daemon.driver import Driver
+from iodaemon.daemon.fair_queue import give_place
 from iodaemon.daemon.front import find_turn
 
 AT_ONCE: Final = 500
@@ -24,12 +26,41 @@ UNREAD_S: Final = 60.0
 """A reader that takes none of a piece for so long is hung up on."""
 
 
+class Cached:
+    """An answer that is computed once for all who ask: anew when the state may have changed.
+
+    Args:
+        make: computes it.
+        driver: says whether the state may have changed; nothing is older than its timeslice.
+    """
+
+    def __init__(self, make: Callable[[], bytes], driver: Driver) -> None:
+        self._make = make
+        self._driver = driver
+        self._made: tuple[int, float, bytes] | None = None
+
+    def get(self) -> bytes:
+        """The answer of now."""
+        changes, now_s = self._driver.watch.changes, self._driver.timeline.now_s
+        if self._made is not None:
+            made_at, made_s, answer = self._made
+            age_s = now_s - made_s
+            if changes == made_at and age_s < self._driver.controller.rules.regulation.timeslice_s:
+                return answer
+        answer = self._make()
+        self._made = (changes, now_s, answer)
+        return answer
+
+
 class Answer:
     """One answer to one request; ``async with`` gives its turn back.
 
     Args:
         request: what is answered.
         content_type: of an answer in pieces.
+
+    Attributes:
+        headers: further ones of an answer in pieces.
     """
 
     def __init__(self, request: web.Request, content_type: str = "application/json") -> None:
@@ -38,6 +69,7 @@ class Answer:
         self._has_turn = False
         self._response: web.StreamResponse | None = None
         self._content_type = content_type
+        self.headers: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -46,7 +78,11 @@ class Answer:
         self.give_turn()
 
     async def take_turn(self) -> None:
-        """Wait for this user's other large answers; at once where the turn is had already."""
+        """Wait for this user's other large answers; at once where the turn is had already.
+
+        Whoever waits for this turn, or has it, holds up no small requests of the same user.
+        """
+        give_place()
         if not self._has_turn:
             await self._turn.acquire()
             self._has_turn = True
@@ -57,10 +93,17 @@ class Answer:
             self._turn.release()
         self._has_turn = False
 
+    @property
+    def is_begun(self) -> bool:
+        """True once its head is sent: no other answer can be given any more."""
+        return self._response is not None
+
     async def begin(self) -> web.StreamResponse:
         """The answer in pieces, its head sent."""
         if self._response is None:
-            self._response = web.StreamResponse(headers={"Content-Type": self._content_type})
+            self._response = web.StreamResponse(
+                headers={"Content-Type": self._content_type, **self.headers}
+            )
             await self._response.prepare(self._request)
         return self._response
 

@@ -29,6 +29,10 @@ _CREDENTIALS: Final = "3i"  # struct ucred: pid, uid, gid (unix(7), SO_PEERCRED)
 _SO_PEERGROUPS: Final = 59  # include/uapi/asm-generic/socket.h, Linux 4.13
 _MOST_GROUPS: Final = 65536  # include/uapi/linux/limits.h, NGROUPS_MAX
 _FOR_ALL: Final = frozenset({"see", "submit", "hint"})
+_LETS_GO: Final = frozenset({"resume", "requeue"})
+"""What ends a hold and has the job run: that of an administrator, administrators alone."""
+OVERFLOW_UID: Final = 65534
+"""Anybody of another user namespace, and so nobody (DEFAULT_OVERFLOWUID, linux/highuid.h)."""
 _OF_SUBMITTERS: Final = frozenset({"submit", "hint"})
 
 
@@ -104,10 +108,21 @@ def authorise(actor: Actor, verb: Verb, job: Job | None, rights: Rights) -> None
         if verb == "hint_others" and actor.uid != 0:
             raise NotPermitted(f"uid {actor.uid} may not {what}: only its own jobs are run here")
         return
+    if verb in _OF_SUBMITTERS and actor.uid == OVERFLOW_UID:
+        raise NotPermitted(
+            f"uid {actor.uid} may not {what}: users whom this machine does not know all have this "
+            f"number; {verb} as yourself, outside of the user namespace"
+        )
     if verb in _OF_SUBMITTERS and actor.uid < rights.min_uid:
         raise NotPermitted(
             f"uid {actor.uid} may not {what}: jobs are run for uids from {rights.min_uid} on; "
             f"{verb} as an ordinary user, or lower min_uid"
+        )
+    is_held = job is not None and job.held_by_uid is not None and verb in _LETS_GO
+    if is_held and not rights.is_admin(actor):
+        raise NotPermitted(
+            f"uid {actor.uid} may not {what}: an administrator suspended it; ask root or a member "
+            "of the daemon's group"
         )
     if verb in _FOR_ALL or rights.is_admin(actor) or (job is not None and job.uid == actor.uid):
         return

@@ -43,8 +43,8 @@ class Door(Protocol):
         """Post what became of jobs that were live when the journal was last written."""
         ...
 
-    async def close(self) -> None:
-        """Let go; nothing is left standing still."""
+    async def close(self) -> str:
+        """Let go; nothing is left standing still, or the answer says what is, and the cure."""
         ...
 
     async def retire(self, before_s: float) -> None:
@@ -66,6 +66,11 @@ class Door(Protocol):
     @property
     def samples_skipped(self) -> int:
         """Readings that were skipped because the last one was still under way."""
+        ...
+
+    @property
+    def problem(self) -> str:
+        """Why nothing that is asked of jobs is done now; empty: it is."""
         ...
 
 
@@ -109,9 +114,9 @@ class LinuxDoor:
         """By the job directories."""
         await self.backend.adopt(jobs, same_boot=same_boot)
 
-    async def close(self) -> None:
+    async def close(self) -> str:
         """Jobs run on under the keeper."""
-        await self.backend.close()
+        return await self.backend.close()
 
     async def retire(self, before_s: float) -> None:
         """Directories that are the keeper's are the keeper's to remove."""
@@ -143,6 +148,7 @@ class LinuxDoor:
             "controls": dict(self.controls()),
             **words_of(link.controls),
             "keeper_pid": link.pid,
+            "keeper_problem": link.problem,
             "unaccounted": list(unaccounted_devices()),
         }
 
@@ -161,11 +167,17 @@ class LinuxDoor:
         """Those of the reading thread."""
         return self.backend.samples_skipped
 
+    @property
+    def problem(self) -> str:
+        """The keeper's."""
+        return self.backend.link.problem
+
 
 class SimulatedDoor:
     """A pretended server in wall time: no processes, no root, the same controller."""
 
     samples_skipped = 0
+    problem = ""
 
     def __init__(
         self,
@@ -200,8 +212,9 @@ class SimulatedDoor:
                 )
             )
 
-    async def close(self) -> None:
+    async def close(self) -> str:
         """Nothing to let go."""
+        return ""
 
     async def retire(self, before_s: float) -> None:
         """There are no directories."""

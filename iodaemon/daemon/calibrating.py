@@ -11,15 +11,17 @@ from typing import Any
 import msgspec
 
 from iodaemon.calibration.fit import Fit, judge
+from iodaemon.calibration.putting import read
 from iodaemon.calibration.record import (
     Calibration,
     Kept,
     Leaf,
     calibrated,
+    decode,
     find_problem,
     known_leaves,
 )
-from iodaemon.calibration.store import kept_file, load
+from iodaemon.calibration.store import MOST_BYTES, kept_file
 from iodaemon.config.change import Change
 from iodaemon.core.bandwidth import DeviceLoad
 from iodaemon.core.platform import Device, DeviceId
@@ -103,14 +105,20 @@ class Measured:
 
 def _load(state_dir: Path) -> tuple[Kept, str]:
     """What is kept; nothing, and why, where that cannot be read."""
+    file = kept_file(state_dir)
     try:
-        return load(state_dir), ""
+        text = read(file, MOST_BYTES)
+    except FileNotFoundError:
+        return Kept(), ""
     except ConfigError as error:
-        problem = str(error)
-        return Kept(), problem if "'iod calibrate PATH'" in problem else f"{problem}; {AGAIN}"
+        return Kept(), f"{error}; {AGAIN}"
     except OSError as error:
-        problem = f"{kept_file(state_dir)}: {error.strerror}"
-        return Kept(), f"{problem}; make it readable for the daemon, then 'iod config reload'"
+        cure = "make it readable for the daemon, then 'iod config reload'"
+        return Kept(), f"{file}: {error.strerror}; {cure}"
+    try:
+        return decode(text, str(file)), ""
+    except ConfigError as error:  # it says how to have another one
+        return Kept(), str(error)
 
 
 def find_identities(devices: Iterable[Device]) -> dict[DeviceId, str]:

@@ -83,17 +83,18 @@ def connect(path: Path) -> sqlite3.Connection:
     return db
 
 
-def prepare(db: sqlite3.Connection, path: Path, *, seed: int) -> None:
+def prepare(db: sqlite3.Connection, path: Path, *, seed: int, backend: str) -> None:
     """Check that it is a sound journal; make the tables of a new one, migrate an older one.
 
     Raises:
         JournalError: it is not.
+        HopelessError: it belongs to another backend.
     """
     problem = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     if problem != "ok":
         problem = " ".join(problem.split())
         raise JournalError(f"journal {path} is damaged ({problem}); move it away or restore a copy")
-    schema.settle(db, path, seed=seed)
+    schema.settle(db, path, seed=seed, backend=backend)
     # Only here: while a daemon runs it may refer again to one that it knows to be stored.
     db.execute("DELETE FROM environment WHERE id NOT IN (SELECT environment_id FROM job)")
 
@@ -121,12 +122,32 @@ def job_row(job: Job) -> tuple[Any, ...]:
 def add_note(db: sqlite3.Connection, at_s: float, kind: str, record: Mapping[str, Any]) -> None:
     """A note that concerns no single job."""
     text = msgspec.json.encode(record).decode()
-    db.execute("INSERT INTO note (at_s, kind, record) VALUES (?, ?, ?)", (at_s, kind, text))
+    row = (at_s, kind, text, claim_events(db, 1))
+    db.execute("INSERT INTO note (at_s, kind, record, event) VALUES (?, ?, ?, ?)", row)
 
 
-def store_transitions(db: sqlite3.Connection, rows: Iterable[tuple[int, str]]) -> None:
+def store_transitions(db: sqlite3.Connection, rows: Sequence[tuple[int, str]]) -> None:
     """Rows of (job id, record), in order."""
-    db.executemany("INSERT INTO transition (job_id, record) VALUES (?, ?)", rows)
+    first = claim_events(db, len(rows))
+    numbered = [(*row, event) for event, row in enumerate(rows, first)]
+    db.executemany("INSERT INTO transition (job_id, record, event) VALUES (?, ?, ?)", numbered)
+
+
+def claim_events(db: sqlite3.Connection, count: int) -> int:
+    """The first of so many new ids of events; an id is used once in a journal's life.
+
+    Rowids would not do: SQLite gives that of a removed last row again.
+    """
+    first = newest_event(db) + 1
+    if count:
+        db.execute("UPDATE meta SET value = value + ? WHERE key = 'next_event'", (count,))
+    return first
+
+
+def lose_events(db: sqlite3.Connection, last: int) -> None:
+    """Remember that events up to this id may be missing; no new one has such an id."""
+    db.execute("UPDATE meta SET value = max(value, ?) WHERE key = 'events_gone'", (last,))
+    db.execute("UPDATE meta SET value = max(value, ?) WHERE key = 'next_event'", (last + 1,))
 
 
 def store_environments(db: sqlite3.Connection, rows: Iterable[tuple[str, str]]) -> None:
@@ -170,6 +191,9 @@ def prune(db: sqlite3.Connection, before_s: float, *, limit: int) -> int:
     """Remove the oldest jobs that ended before this time and hold no space; returns how many."""
     query = "SELECT id FROM job WHERE ended_s < ? AND NOT holds ORDER BY ended_s LIMIT ?"
     ids = [job_id for (job_id,) in db.execute(query, (before_s, limit))]
+    newest = "SELECT max(event) FROM transition WHERE job_id = ?"
+    events = [db.execute(newest, (job_id,)).fetchone()[0] or 0 for job_id in ids]
+    lose_events(db, max(events, default=0))
     remove_jobs(db, ids)
     return len(ids)
 
@@ -177,16 +201,29 @@ def prune(db: sqlite3.Connection, before_s: float, *, limit: int) -> int:
 # -- reading -----------------------------------------------------------------------------------
 
 
-def unfinished_jobs(db: sqlite3.Connection) -> list[str]:
-    """Records of the jobs that are waiting or live."""
-    query = "SELECT record FROM job WHERE ended_s IS NULL ORDER BY id"
-    return [record for (record,) in db.execute(query)]
+@contextmanager
+def named(record: str) -> Iterator[None]:
+    """Name the record that cannot be decoded in the error that says so."""
+    try:
+        yield
+    except (msgspec.DecodeError, ValueError, TypeError) as error:
+        raise msgspec.DecodeError(f"{record}: {error}") from error
 
 
-def holding_jobs(db: sqlite3.Connection) -> list[str]:
-    """Records of the jobs that ended and still hold space."""
-    query = "SELECT record FROM job WHERE holds AND ended_s IS NOT NULL ORDER BY id"
-    return [record for (record,) in db.execute(query)]
+JobRow = tuple[int, str]
+"""Id and record of a job."""
+
+
+def unfinished_jobs(db: sqlite3.Connection) -> list[JobRow]:
+    """The jobs that are waiting or live."""
+    query = "SELECT id, record FROM job WHERE ended_s IS NULL ORDER BY id"
+    return db.execute(query).fetchall()
+
+
+def holding_jobs(db: sqlite3.Connection) -> list[JobRow]:
+    """The jobs that ended and still hold space."""
+    query = "SELECT id, record FROM job WHERE holds AND ended_s IS NOT NULL ORDER BY id"
+    return db.execute(query).fetchall()
 
 
 def finished_jobs(
@@ -200,8 +237,8 @@ def finished_jobs(
     ended_from_s: float | None = None,
     ended_before_s: float | None = None,
     after: tuple[float, int] | None = None,
-) -> list[str]:
-    """Records of finished jobs, the one that ended last first; None and () do not restrict.
+) -> list[JobRow]:
+    """Finished jobs, the one that ended last first; None and () do not restrict.
 
     Args:
         db: open.
@@ -214,7 +251,7 @@ def finished_jobs(
         ended_before_s: ended before.
         after: only those that come behind the job which ended then and has this id.
     """
-    query = "SELECT record FROM job WHERE ended_s IS NOT NULL"
+    query = "SELECT id, record FROM job WHERE ended_s IS NOT NULL"
     values: list[Any] = []
     restrictions = (("uid =", uid), ("id >=", first_id), ("id <=", last_id))
     times = (("ended_s >=", ended_from_s), ("ended_s <", ended_before_s))
@@ -229,7 +266,13 @@ def finished_jobs(
         query += f" AND state IN ({', '.join('?' * len(states))})"
         values += states
     query += " ORDER BY ended_s DESC, id DESC LIMIT ?"
-    return [record for (record,) in db.execute(query, (*values, limit))]
+    return db.execute(query, (*values, limit)).fetchall()
+
+
+def newest_job(db: sqlite3.Connection, uid: int) -> int | None:
+    """The highest id among the jobs of this user; None: there is none."""
+    row = db.execute("SELECT id FROM job WHERE uid = ? ORDER BY id DESC LIMIT 1", (uid,)).fetchone()
+    return None if row is None else int(row[0])
 
 
 def count_jobs(db: sqlite3.Connection) -> tuple[int, int]:
@@ -239,16 +282,34 @@ def count_jobs(db: sqlite3.Connection) -> tuple[int, int]:
     return jobs, unfinished
 
 
-def transitions(db: sqlite3.Connection, job_id: int) -> list[str]:
-    """Records of the steps in the job's life, in order."""
-    query = "SELECT record FROM transition WHERE job_id = ? ORDER BY seq"
-    return [record for (record,) in db.execute(query, (job_id,))]
+def transitions(db: sqlite3.Connection, job_id: int) -> list[tuple[int | None, str]]:
+    """The steps in the job's life, in order: id of the event (None: it has none), record."""
+    query = "SELECT event, record FROM transition WHERE job_id = ? ORDER BY seq"
+    return db.execute(query, (job_id,)).fetchall()
 
 
-def recent_transitions(db: sqlite3.Connection, limit: int) -> list[str]:
-    """Records of the newest steps in any job's life, in order."""
-    query = "SELECT record FROM transition ORDER BY seq DESC LIMIT ?"
-    return [record for (record,) in db.execute(query, (limit,))][::-1]
+def recent_transitions(db: sqlite3.Connection, limit: int) -> list[tuple[int | None, str]]:
+    """The newest steps in any job's life, in order: id of the event (None: it has none), record."""
+    query = "SELECT event, record FROM transition ORDER BY seq DESC LIMIT ?"
+    return db.execute(query, (limit,)).fetchall()[::-1]
+
+
+def transitions_after(db: sqlite3.Connection, event: int, limit: int) -> list[tuple[int, str]]:
+    """The first steps in any job's life after this event, in order: id of the event, record."""
+    query = "SELECT event, record FROM transition WHERE event > ? ORDER BY event LIMIT ?"
+    return db.execute(query, (event, limit)).fetchall()
+
+
+def newest_event(db: sqlite3.Connection) -> int:
+    """The highest id that an event ever had; 0: there was none."""
+    query = "SELECT value FROM meta WHERE key = 'next_event'"
+    return int(db.execute(query).fetchone()[0]) - 1
+
+
+def events_gone(db: sqlite3.Connection) -> int:
+    """Events up to this id may be missing; 0: none is."""
+    query = "SELECT value FROM meta WHERE key = 'events_gone'"
+    return int(db.execute(query).fetchone()[0])
 
 
 def minutes(db: sqlite3.Connection, job_id: int) -> list[tuple[Any, ...]]:

@@ -1,8 +1,9 @@
 """Drives the controller in wall time: events in, journal, decisions out, clients answered.
 
 Order of things in one turn: all waiting events are one step; what changed goes to the journal
-in one batch; suspends and resumes are performed at once (they must not wait for the very disk
-they relieve); starts, stops and kills when the batch is durable; clients are answered then.
+in one batch; suspends and resumes are performed first (they must not wait for the very disk
+they relieve); starts, stops and kills when the batch is durable; clients are answered then. The
+log comes last.
 
 While the journal cannot be written, nothing starts and nothing is accepted. What was asked to end
 is ended all the same and its clients are answered; the disk is asked again every two seconds, and
@@ -27,12 +28,13 @@ from iodaemon.core.timeline import Timeline, Timer
 from iodaemon.daemon.aggregate import MinuteBook
 from iodaemon.daemon.arrears import Arrears
 from iodaemon.daemon.batch import BandwidthMinute, Batch
+from iodaemon.daemon.device_book import DeviceBook
 from iodaemon.daemon.environments import Environments
 from iodaemon.daemon.journal import Journal
 from iodaemon.daemon.notebook import Note
 from iodaemon.daemon.pace import Pace
 from iodaemon.daemon.tally import Durations, Tally
-from iodaemon.daemon.turn import in_order, log_plan, notes_of, orders_among
+from iodaemon.daemon.turn import in_order, log_plan, notes_of
 from iodaemon.daemon.watch import Watch
 from iodaemon.errors import JournalError
 from iodaemon.fault import reach
@@ -41,6 +43,8 @@ log = logging.getLogger(__name__)
 
 JOURNAL_RETRY_S: Final = 2.0
 """Between attempts to write what a full disk did not take."""
+_AT_ONCE: Final = (Suspend, Resume, Grant)
+"""Decisions that wait for no disk; the others are durable before they are performed."""
 
 
 class _Pending(msgspec.Struct, kw_only=True):
@@ -95,6 +99,7 @@ class Driver:
         self._refused: set[JobId] = set()
         self._arrears = Arrears()
         self.book = MinuteBook()
+        self.device_book = DeviceBook()
         self._next_id = self.state.next_id
 
     # -- for main ------------------------------------------------------------------------------
@@ -156,7 +161,9 @@ class Driver:
         ids = [JobId(self._next_id + offset) for offset in range(len(jobs))]
         self._next_id = JobId(self._next_id + len(jobs))
         for job_id, make in zip(ids, jobs, strict=True):
-            self.post(ev.JobSubmitted(at_s=now_s, job=make(job_id, now_s)))
+            job = make(job_id, now_s)
+            self.environments.follow(job)
+            self.post(ev.JobSubmitted(at_s=now_s, job=job))
             self._unwritten[job_id] = self._unwritten.get(job_id, 0) + 1
         await self.watch.until(lambda: not any(i in self._unwritten for i in ids))
         if not self._refused.isdisjoint(ids):
@@ -165,7 +172,7 @@ class Driver:
 
     def waiting(self, uid: int) -> int:
         """How many jobs of this user wait, those included that arrived in this very instant."""
-        arrived = (e.job.uid for e in self._inbox if isinstance(e, ev.JobSubmitted))
+        arrived = (job.uid for event in self._inbox if (job := _arriving(event)) is not None)
         return self.state.users.waiting(uid) + sum(1 for other in arrived if other == uid)
 
     def is_durable(self, job_id: JobId) -> bool:
@@ -195,21 +202,25 @@ class Driver:
         self.tally.step.begin()
         plan = self.controller.step(events)
         self.tally.step.end()
+        for decision in plan.decisions:  # first of all: nothing else may delay the relief
+            if isinstance(decision, _AT_ONCE):
+                self.backend.perform(decision)
         self.tally.take(plan, self.state.jobs)
-        log_plan(plan)
         submitted = tuple(e.job.id for e in events if isinstance(e, ev.JobSubmitted))
         if any(isinstance(event, ev.SampleTaken) for event in events):
             self.pace.end(self.controller.rules.regulation.timeslice_s)
             self.after_sample()
-        rows = self.book.follow(events, plan.transitions, {job.id for job in self.state.live})
-        immediate = [d for d in plan.decisions if isinstance(d, Suspend | Resume | Grant)]
-        for decision in immediate:
-            self.backend.perform(decision)
-        later = tuple(d for d in plan.decisions if not isinstance(d, Suspend | Resume | Grant))
+        live = {job.id: job for job in self.state.live}
+        rows = self.book.follow(events, plan.transitions, live)
+        for event in events:
+            if isinstance(event, ev.SampleTaken):
+                self.device_book.take(event.sample.devices, self.book.moved)
+        later = tuple(d for d in plan.decisions if not isinstance(d, _AT_ONCE))
         notes = notes_of(plan, self.state.jobs, self.timeline.now_s)
         self._write(plan, submitted, later, self._kept(events, rows, notes))
         self._wake_at(plan.wake_at_s)
-        self.watch.notify([*plan.transitions, *notes, *orders_among(events)])
+        self.watch.notify()
+        log_plan(plan)
 
     def _kept(
         self, events: Sequence[ev.Event], rows: Sequence[BandwidthMinute], notes: tuple[Note, ...]
@@ -277,7 +288,7 @@ class Driver:
             if pending.is_retry:
                 self._recover()
         self._settle(pending)
-        self.watch.notify(())
+        self.watch.notify()
 
     def _settle(self, pending: _Pending) -> None:
         """The disk has answered for these records, one way or the other."""
@@ -383,3 +394,14 @@ class Driver:
         slice_s = self.controller.rules.regulation.timeslice_s
         late_s = max(0.0, self.timeline.now_s - due_s)
         self._sample_at(due_s + slice_s * (1 + late_s // slice_s))
+
+
+def _arriving(event: ev.Event) -> Job | None:
+    """The job that will wait once this is dealt with, and does not yet."""
+    match event:
+        case ev.JobSubmitted():
+            return event.job
+        case ev.RequeueRequested():
+            return event.ended
+        case _:
+            return None

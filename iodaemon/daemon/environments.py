@@ -1,13 +1,26 @@
-"""The environments of waiting and live jobs, and how much each user has kept in memory."""
+"""The environments of waiting and live jobs, and how much memory the jobs of each user take.
+
+Memory is everybody's, so it is shared as the buffer of a network switch is (dynamic thresholds;
+Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998): a user may take as much as
+would be left. A single user gets half of it, two get a third each, and what others took never keeps
+a user out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from types import TracebackType
+from typing import Final, NamedTuple, Self
 
+from iodaemon.core.footprint import environment_bytes, job_bytes
 from iodaemon.core.job import Job, JobId
+from iodaemon.errors import RequestError
+from iodaemon.units import format_bytes
 
 Environment = Mapping[str, str]
+KEPT_IN_ALL_BYTES: Final = 2**30
+"""For waiting and live jobs of all users, and submissions that are being decoded: half of it is one
+and a half times the largest submission of 100,000 usual jobs (3.4 KB each)."""
 
 
 class _Kept(NamedTuple):
@@ -15,7 +28,7 @@ class _Kept(NamedTuple):
 
     uid: int
     key: str
-    command_bytes: int
+    size_bytes: int
 
 
 class Environments:
@@ -63,12 +76,12 @@ class Environments:
         if job.state.is_final:
             self.forget(job.id)
         elif job.id not in self._kept:
-            kept = _Kept(job.uid, job.spec.environment_id, sum(map(len, job.spec.command)))
+            kept = _Kept(job.uid, job.spec.environment_id, job_bytes(job.spec))
             self._kept[job.id] = kept
             users = self._users.setdefault(kept.key, {})
             users[kept.uid] = users.get(kept.uid, 0) + 1
             shared = 0 if users[kept.uid] > 1 else environment_bytes(self.get(kept.key))
-            self._count(kept.uid, kept.command_bytes + shared)
+            self.count(kept.uid, kept.size_bytes + shared)
 
     def forget(self, job_id: JobId) -> None:
         """The job has ended, or never was."""
@@ -78,7 +91,7 @@ class Environments:
         users = self._users[kept.key]
         users[kept.uid] -= 1
         shared = 0 if users[kept.uid] else environment_bytes(self.get(kept.key))
-        self._count(kept.uid, -kept.command_bytes - shared)
+        self.count(kept.uid, -kept.size_bytes - shared)
         if not users[kept.uid]:
             del users[kept.uid]
         if not users:
@@ -86,15 +99,72 @@ class Environments:
             self._known.pop(kept.key, None)
 
     def kept_bytes(self, uid: int) -> int:
-        """What commands and environments of this user's waiting and live jobs come to."""
+        """What waiting and live jobs of this user take, with what is claimed for more."""
         return self._bytes.get(uid, 0)
 
-    def _count(self, uid: int, by: int) -> None:
+    def claim(self, uid: int) -> Claim:
+        """Room for what a user submits, until it is counted as jobs."""
+        return Claim(self, uid)
+
+    def refuse_above(self, uid: int, size_bytes: int) -> None:
+        """Refuse what would leave others less memory than this user has then.
+
+        Raises:
+            RequestError: says how much the user has.
+        """
+        own, left = self.kept_bytes(uid), KEPT_IN_ALL_BYTES - sum(self._bytes.values())
+        if own + size_bytes > left - size_bytes:
+            raise RequestError(
+                f"jobs of uid {uid} take {format_bytes(own)} of the daemon's memory; with "
+                f"{format_bytes(size_bytes)} more it would be above the "
+                f"{format_bytes(max(0, (own + left) // 2))} that one user may have now; "
+                "submit them when some have ended"
+            )
+
+    def count(self, uid: int, by: int) -> None:
+        """This user takes so much more, or less."""
         self._bytes[uid] = self._bytes.get(uid, 0) + by
         if not self._bytes[uid]:
             del self._bytes[uid]
 
 
-def environment_bytes(environment: Environment) -> int:
-    """What it comes to, in characters."""
-    return sum(map(len, environment)) + sum(map(len, environment.values()))
+class Claim:
+    """Memory that a request takes before its jobs are there; a context manager.
+
+    Args:
+        kept: where it is counted.
+        uid: whose request it is.
+    """
+
+    def __init__(self, kept: Environments, uid: int) -> None:
+        self._kept = kept
+        self._uid = uid
+        self._size_bytes = 0
+
+    def take(self, size_bytes: int) -> None:
+        """So much more.
+
+        Raises:
+            RequestError: the user has as much as one may have.
+        """
+        self._kept.refuse_above(self._uid, size_bytes)
+        self._kept.count(self._uid, size_bytes)
+        self._size_bytes += size_bytes
+
+    def release(self) -> None:
+        """Nothing is claimed any more: it is counted as jobs from now on, or refused."""
+        self._kept.count(self._uid, -self._size_bytes)
+        self._size_bytes = 0
+
+    def __enter__(self) -> Self:
+        """The claim."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Give back what is claimed still."""
+        self.release()

@@ -25,9 +25,14 @@ METRICS: Final = JOB_METRICS + NODE_METRICS + STORAGE_METRICS
 
 
 class Exporter:
-    """Renders the page. Holds no figure: each scrape reads them anew, in the daemon's loop."""
+    """Renders the page. Holds no figure: each page reads them anew, in the daemon's loop.
+
+    Attributes:
+        driver: whose state it shows.
+    """
 
     def __init__(self, scene: Scene) -> None:
+        self.driver = scene.driver
         self._registry = CollectorRegistry()
         self._registry.register(_View(scene))
         ProcessCollector(registry=self._registry)

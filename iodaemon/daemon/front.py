@@ -16,6 +16,7 @@ from aiohttp import web
 
 from iodaemon.daemon.account import Accounts
 from iodaemon.daemon.authorise import read_peer
+from iodaemon.daemon.fair_queue import without_place
 from iodaemon.errors import RequestError
 
 MOST_OF_A_USER: Final = 256
@@ -25,8 +26,8 @@ MOST_IN_ALL: Final = 16 * 1024
 ACCOUNTS: Final = web.AppKey("accounts", Accounts)
 """As whom a user is counted."""
 BODY_WITHIN_S: Final = 60.0
-_SMALL_BYTES: Final = 1024 * 1024
-"""Bodies up to this are read beside each other: 256 connections hold 256 MiB of them at most."""
+_SMALL_BYTES: Final = 64 * 1024
+"""Bodies up to this are read beside each other: 256 connections hold 16 MiB of them at most."""
 UNREAD_S: Final = 60.0
 """In which a client takes an answer that is large and made already; else it is hung up on."""
 _UNREAD_BYTES: Final = 1024 * 1024
@@ -61,9 +62,10 @@ async def body_of(request: web.Request) -> AsyncIterator[bytes]:
     async with contextlib.AsyncExitStack() as held:
         try:
             async with asyncio.timeout(BODY_WITHIN_S):
-                if not is_small:
-                    await held.enter_async_context(find_turn(request, "body"))
-                body = await request.read()
+                async with without_place():
+                    if not is_small:
+                        await held.enter_async_context(find_turn(request, "body"))
+                    body = await request.read()
         except TimeoutError as error:
             raise RequestError(
                 f"the body was not here within {BODY_WITHIN_S:g} s; send it at once"

@@ -19,7 +19,7 @@ from iodaemon.daemon.account import parse_user, user_name
 from iodaemon.daemon.answer import Answer
 from iodaemon.daemon.front import find_turn
 from iodaemon.daemon.knowledge import Knowledge
-from iodaemon.daemon.lookup import Lookup, json_answer, parse_number, read_body
+from iodaemon.daemon.lookup import Lookup, json_answer, parse_number, read_body, takes
 from iodaemon.daemon.record import expected_record
 from iodaemon.errors import JournalError, NotPermitted, RequestError
 
@@ -31,6 +31,8 @@ _LOOKED_AT_ONCE: Final = 20
 """Keys; at worst 5 ms, where the sensitivity of all of them is to be found."""
 _LONGEST_S: Final = 10 * 365 * 86400.0
 """No run takes longer; a record that says so is damaged."""
+_LATEST_S: Final = 253402300799.0
+"""The end of the year 9999: no later time can be written as a date."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Uid = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
@@ -41,7 +43,7 @@ class ImportedRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """One run elsewhere: RUN of docs/api.md."""
 
     command: Annotated[tuple[_Word, ...], msgspec.Meta(max_length=4096)]
-    ended_s: Annotated[float, msgspec.Meta(ge=0)]
+    ended_s: Annotated[float, msgspec.Meta(ge=0, le=_LATEST_S)]
     run_s: Annotated[float, msgspec.Meta(gt=0, le=_LONGEST_S)]
     processes: Annotated[int, msgspec.Meta(ge=1, le=2**31)] = 1
     read_bytes: _Count
@@ -78,6 +80,7 @@ class Hinting:
             web.post("/v1/hints/forget", self._forget),
         ]
 
+    @takes("user", "name", "limit")
     async def _show(self, request: web.Request) -> web.Response:
         query = request.query
         uid = await asyncio.to_thread(parse_user, query["user"]) if "user" in query else None

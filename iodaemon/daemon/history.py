@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
-import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal
@@ -18,11 +16,19 @@ import msgspec
 from aiohttp import web
 
 from iodaemon.core.job import Job, JobState
+from iodaemon.core.signature import name_of
 from iodaemon.daemon.account import parse_user, user_name
 from iodaemon.daemon.answer import Answer
 from iodaemon.daemon.journal import Journal
-from iodaemon.daemon.lookup import Lookup, json_answer, parse_number
-from iodaemon.daemon.selector import parse_selector
+from iodaemon.daemon.lookup import (
+    SELECTOR_KEYS,
+    Lookup,
+    json_answer,
+    parse_number,
+    parse_time,
+    takes,
+)
+from iodaemon.daemon.selector import id_bounds, parse_selector, parse_states
 from iodaemon.errors import RequestError
 
 _MOST_JOBS: Final = 100_000
@@ -44,7 +50,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         states: how they ended.
         since_s: ended at this time or later, seconds since 1970.
         until_s: ended before this time.
-        select: ids as in ``GET /v1/jobs``; ``last`` is the job that ended last.
+        select: ids as in ``GET /v1/jobs``; ``last`` is the job of ``last_of`` that ended last.
+        last_of: the user asked for, else the caller.
         limit: of these, the ones that ended last.
         by: what they are added up by.
     """
@@ -55,6 +62,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     since_s: float | None = None
     until_s: float | None = None
     select: str = ""
+    last_of: int | None = None
     limit: int | None = None
     by: By | None = None
 
@@ -139,7 +147,7 @@ class Tallies:
     def add(self, jobs: Iterable[Job]) -> None:
         """Count these finished jobs."""
         for job in jobs:
-            key = user_name(job.uid) if self._by == "user" else name_of(job)
+            key = user_name(job.uid) if self._by == "user" else name_of(job.spec)
             self._of.setdefault(key, Tally()).add(job)
             self._all.add(job)
 
@@ -162,11 +170,6 @@ def _moved_bytes(row: Mapping[str, Any]) -> int:
     return moved
 
 
-def name_of(job: Job) -> str:
-    """The job's name, or else its program's."""
-    return job.spec.name or os.path.basename(job.spec.command[0])
-
-
 class History:
     """Looks at the journal and changes nothing."""
 
@@ -178,8 +181,11 @@ class History:
         """What is read where."""
         return [web.get("/v1/history", self._answer)]
 
+    @takes(*SELECTOR_KEYS, "since_s", "until_s", "limit", "by")
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         asked = await asyncio.to_thread(parse_query, list(request.query.items()))
+        last_of = self._lookup.who(request).uid if asked.uid is None else asked.uid
+        asked = msgspec.structs.replace(asked, last_of=last_of)
         head = {"version": 1, "now_s": self._lookup.driver.timeline.now_s}
         async with Answer(request) as answer:
             await answer.take_turn()  # before all of them are in memory
@@ -218,7 +224,7 @@ def _read_page(
     journal: Journal, asked: Asked, *, after: Cursor | None, matches: Callable[[Job], bool]
 ) -> tuple[list[Job], Cursor | None]:
     """The jobs meant among the next ones, and where to go on; None: these were the last."""
-    first_id, last_id = _id_bounds(asked.select)
+    first_id, last_id = id_bounds(asked.select)
     page = journal.list_finished(
         _PAGE,
         uid=asked.uid,
@@ -236,17 +242,11 @@ def _read_page(
 
 def _matcher(journal: Journal, asked: Asked) -> Callable[[Job], bool]:
     """True for the jobs whose id and name are meant; the rest is the journal's to compare."""
-    newest = journal.list_finished(1)
+    newest = journal.list_finished(1, uid=asked.last_of) if "last" in asked.select else ()
     selects = parse_selector(asked.select or "all", newest[0].id if newest else 0)
-    return lambda job: selects(job.id) and (not asked.name or fnmatchcase(name_of(job), asked.name))
-
-
-def _id_bounds(select: str) -> tuple[int | None, int | None]:
-    """The lowest and highest id that a selector names; None: it does not bound them."""
-    if not select or re.search("[a-z]", select):
-        return None, None
-    ids = [int(digits) for digits in re.findall(r"\d+", select)]
-    return min(ids), max(ids)
+    return lambda job: (
+        selects(job.id) and (not asked.name or fnmatchcase(name_of(job.spec), asked.name))
+    )
 
 
 def parse_query(items: Iterable[tuple[str, str]]) -> Asked:
@@ -266,30 +266,10 @@ def parse_query(items: Iterable[tuple[str, str]]) -> Asked:
     return Asked(
         uid=parse_user(query["user"]) if "user" in query else None,
         name=query.get("name", ""),
-        states=_parse_states([value for key, value in pairs if key == "state"]),
-        since_s=_parse_time(query, "since_s"),
-        until_s=_parse_time(query, "until_s"),
+        states=parse_states(value for key, value in pairs if key == "state"),
+        since_s=parse_time(query, "since_s"),
+        until_s=parse_time(query, "until_s"),
         select=select,
         limit=parse_number(query["limit"]) if "limit" in query else None,
         by="user" if by == "user" else "name" if by == "name" else None,
     )
-
-
-def _parse_states(words: Sequence[str]) -> frozenset[JobState]:
-    known = {word: state for state in JobState for word in (str(state), state.code)}
-    states = {known.get(word.upper()) for word in words}
-    if bad := [word for word in words if word.upper() not in known]:
-        raise RequestError(f"no state {bad[0]!r}; known: {', '.join(JobState)}")
-    return frozenset(state for state in states if state is not None)
-
-
-def _parse_time(query: Mapping[str, str], key: str) -> float | None:
-    if key not in query:
-        return None
-    try:
-        value = float(query[key])
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise RequestError(f"{key}={query[key]!r} is no time; write seconds since 1970")
-    return value

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import psutil
 
+from iodaemon.backend.linux.process import read_status
 from iodaemon.daemon.account import user_name
 
 _LEAST_FREE_BYTES: Final = 256 * 1024 * 1024
@@ -35,11 +36,11 @@ def host_metrics() -> dict[str, Any]:
 def describe_process(pid: int) -> str:
     """Who a process is, for a message: number, command and user; the number alone when gone."""
     try:
-        process = psutil.Process(pid)
-        with process.oneshot():
-            return f"pid {pid}, {process.name()} of {user_name(process.uids().real)}"
-    except psutil.Error:
+        name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except OSError:
         return f"pid {pid}"
+    status = read_status(pid)
+    return f"pid {pid}" if status is None else f"pid {pid}, {name} of {user_name(status.uid)}"
 
 
 def startup_warnings(state: Path) -> Iterator[str]:

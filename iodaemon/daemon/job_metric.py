@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Final
 
 from iodaemon.core.bandwidth import Bandwidth
 from iodaemon.core.job import SUSPENDED, JobState
 from iodaemon.core.platform import PartitionId
+from iodaemon.daemon.aggregate import PLACES
 from iodaemon.daemon.metric import Histograms, Metric, Rows, Scene
 from iodaemon.registry import rule_name
 
@@ -18,6 +20,14 @@ def _policy(scene: Scene) -> Rows:
     controller = scene.driver.controller
     regulation = rule_name(controller.rules.regulation)
     yield (controller.rules.name, regulation, str(controller.regulator.mode)), 1.0
+
+
+def _rules_set_aside(scene: Scene) -> Rows:
+    yield (), len(scene.driver.controller.faults)
+
+
+def _rule_faults(scene: Scene) -> Rows:
+    return _counted(scene.driver.tally.rule_faults)
 
 
 def _io_bound(scene: Scene) -> Rows:
@@ -84,7 +94,12 @@ def _hindsight(scene: Scene) -> Histograms:
 
 
 def _moved(scene: Scene) -> Rows:
-    return sorted(scene.driver.book.moved.items())
+    """Every series is there from the start: rate() does not see how a new one began."""
+    platform = scene.driver.state.platform
+    sockets = [str(partition.id) for partition in platform.partitions]
+    places = [*(device.id for device in platform.devices), *PLACES]
+    moved = dict.fromkeys(product(sockets, places, ("read", "write")), 0)
+    return sorted((moved | scene.driver.book.moved).items())
 
 
 # -- sockets ------------------------------------------------------------------------------------
@@ -130,6 +145,21 @@ JOB_METRICS: Final = (
         "The policy in force, its regulation rule, and whether that acts (on), only decides "
         "(shadow) or rests (off); always 1.",
         _policy,
+    ),
+    Metric(
+        "rules_set_aside",
+        "gauge",
+        (),
+        "1 while policy none is in force because a rule of the configured one failed, and 1 more "
+        "for each storage tier whose rule failed.",
+        _rules_set_aside,
+    ),
+    Metric(
+        "rule_failures_total",
+        "counter",
+        ("kind",),
+        "Rules that were set aside because they failed.",
+        _rule_faults,
     ),
     Metric(
         "io_bound_bytes_per_second",
@@ -179,9 +209,10 @@ JOB_METRICS: Final = (
     Metric(
         "job_bytes_total",
         "counter",
-        ("device", "direction"),
-        "What jobs read and wrote, as far as it is known, by the disk that their open files lie "
-        "on; several: on more than one, none: on no disk of this machine, unknown: not known.",
+        ("socket", "device", "direction"),
+        "What jobs read and wrote until they ended, as far as it is known, by their socket and the "
+        "disk that their open files lie on; several: on more than one, none: on no disk of this "
+        "machine, unknown: not known.",
         _moved,
     ),
     Metric(

@@ -8,6 +8,8 @@ Everything that is queued when the writer comes round is one transaction, and wi
 
 from __future__ import annotations
 
+import logging
+import os
 import secrets
 import sqlite3
 import threading
@@ -26,15 +28,19 @@ from iodaemon.core.state import KEPT_FINISHED
 from iodaemon.daemon import database, hintbook, notebook
 from iodaemon.daemon.batch import BandwidthMinute, Batch, Restored
 from iodaemon.daemon.notebook import Note
-from iodaemon.daemon.recall import decode_environment, decode_job, recall
-from iodaemon.errors import JournalError
+from iodaemon.daemon.recall import decode_environment, decode_jobs, recall
+from iodaemon.errors import Gone, JournalError
 from iodaemon.fault import reach
+
+log = logging.getLogger(__name__)
 
 LAZY_S: Final = 0.05
 """How long what nobody waits for may wait for company."""
 PRUNE_JOBS: Final = 1000
 """Finished jobs removed in one transaction, so that no submit waits long behind a pruning."""
 
+Event = tuple[int | None, Transition | Note]
+"""Its id, and what happened; events that an earlier version wrote have no id."""
 Done = Callable[[JournalError | None], object]
 """Called from the writer's thread; must not raise and must not wait."""
 
@@ -60,7 +66,12 @@ class _Item:
 
 
 class Journal:
-    """An open journal. ``write`` and everything that reads may be called from any thread."""
+    """An open journal. ``write`` and everything that reads may be called from any thread.
+
+    Attributes:
+        commits: how many transactions became durable.
+        newest_event: the highest id of an event that is durable; 0: there is none.
+    """
 
     def __init__(self, path: Path, writer: sqlite3.Connection, reader: sqlite3.Connection) -> None:
         self.path = path
@@ -75,25 +86,29 @@ class Journal:
         self._closing = False
         self._highest_id = 0
         self._noted_id = 0
+        self._files = _identities(path)
         self.commits = 0
+        self.newest_event = database.newest_event(reader)
         self._thread = threading.Thread(target=self._serve, name="journal", daemon=True)
         self._thread.start()
 
     @classmethod
-    def open(cls, path: Path, *, seed: int | None = None) -> Journal:
+    def open(cls, path: Path, *, seed: int | None = None, backend: str = "linux") -> Journal:
         """Open the journal, or begin a new one that only the present user can read.
 
         Args:
             path: its database; the folder must exist. One daemon at a time: the lock is not here.
             seed: for a new journal; None: a random one.
+            backend: what carries out the daemon's decisions; a journal serves one for its life.
 
         Raises:
             JournalError: not a journal, damaged, of another version, or not accessible.
+            HopelessError: it belongs to another backend.
         """
         new_seed = secrets.randbits(53) if seed is None else seed
         with database.spoken(path), ExitStack() as opened:
             writer = opened.enter_context(closing(database.connect(path)))
-            database.prepare(writer, path, seed=new_seed)
+            database.prepare(writer, path, seed=new_seed, backend=backend)
             reader = opened.enter_context(closing(database.connect(path)))
             reader.execute("PRAGMA query_only=ON")
             opened.pop_all()
@@ -207,8 +222,8 @@ class Journal:
     def finished(self, job_id: JobId) -> Job | None:
         """The finished job with this id; None: there is none, or it is not finished."""
         with self._read() as db:
-            records = database.finished_jobs(db, limit=1, first_id=job_id, last_id=job_id)
-            return decode_job(records[0]) if records else None
+            rows = database.finished_jobs(db, limit=1, first_id=job_id, last_id=job_id)
+            return next(iter(decode_jobs(rows)), None)
 
     def list_finished(
         self,
@@ -227,7 +242,7 @@ class Journal:
         ``after`` goes on behind the job that ended then and has this id.
         """
         with self._read() as db:
-            records = database.finished_jobs(
+            rows = database.finished_jobs(
                 db,
                 limit=limit,
                 uid=uid,
@@ -238,12 +253,22 @@ class Journal:
                 ended_before_s=ended_before_s,
                 after=after,
             )
-            return tuple(map(decode_job, records))
+            return tuple(decode_jobs(rows))
+
+    def newest_job(self, uid: int) -> int:
+        """The highest id among the jobs of this user; 0: there is none."""
+        with self._read() as db:
+            return database.newest_job(db, uid) or 0
 
     def transitions(self, job_id: JobId) -> tuple[Transition, ...]:
         """The steps in the job's life, in order."""
-        with self._read() as db:
-            return tuple(map(_decode_transition, database.transitions(db, job_id)))
+        return tuple(step for _, step in self.steps(job_id))
+
+    def steps(self, job_id: JobId) -> list[tuple[int | None, Transition]]:
+        """The steps in the job's life, in order, each with the id of its event."""
+        with self._read() as db, database.named(f"a step of job {job_id}"):
+            rows = database.transitions(db, job_id)
+            return [(event, _decode_transition(record)) for event, record in rows]
 
     def minutes(self, job_id: JobId) -> tuple[BandwidthMinute, ...]:
         """What the job moved, one row a minute in which it was measured, in order."""
@@ -257,18 +282,47 @@ class Journal:
     ) -> tuple[Note, ...]:
         """The newest notes since then, in order; of one job or of one kind only, if asked."""
         with self._read() as db:
-            return notebook.notes(db, since_s=since_s, limit=limit, job_id=job_id, kind=kind)
+            found = notebook.notes(db, since_s=since_s, limit=limit, job_id=job_id, kind=kind)
+            return tuple(note for _, note in found)
 
     def samples(self, *, since_s: float, limit: int) -> tuple[Sample, ...]:
         """The first samples since then, in order."""
         with self._read() as db:
             return notebook.samples(db, since_s=since_s, limit=limit)
 
-    def recent_transitions(self, *, since_s: float, limit: int) -> tuple[Transition, ...]:
-        """The newest steps in jobs' lives since then, in order."""
+    def events_since(self, since_s: float, *, limit: int) -> tuple[list[Event], int]:
+        """The newest steps and as many notes since then, and after which event to go on.
+
+        Those without an id come first, by time; then the others, by id.
+        """
         with self._read() as db:
-            steps = map(_decode_transition, database.recent_transitions(db, limit))
-            return tuple(step for step in steps if step.at_s >= since_s)
+            rows = database.recent_transitions(db, limit)
+            steps = [(event, _decode_transition(record)) for event, record in rows]
+            notes = notebook.notes(db, since_s=since_s, limit=limit, job_id=None, kind=None)
+            newest = database.newest_event(db)
+        found: list[Event] = [*(step for step in steps if step[1].at_s >= since_s), *notes]
+        found.sort(key=lambda event: (0, event[1].at_s) if event[0] is None else (event[0], 0.0))
+        return found, newest
+
+    def events_after(self, event: int, *, limit: int) -> list[tuple[int, Transition | Note]]:
+        """The first events after this one, in order.
+
+        Raises:
+            Gone: not all of them are in the journal.
+        """
+        with self._read() as db:
+            gone, newest = database.events_gone(db), database.newest_event(db)
+            if not gone <= event <= newest:
+                raise Gone(
+                    f"event {event} is not among those after which all are known ({gone} to "
+                    f"{newest}): retention or a restore removed some; ask by time ('iod events "
+                    "--since WHEN', since=SECONDS)"
+                )
+            rows = database.transitions_after(db, event, limit)
+            found: dict[int, Transition | Note] = {}
+            found.update((after, _decode_transition(record)) for after, record in rows)
+            found.update(notebook.notes_after(db, event, limit))
+        return sorted(found.items(), key=lambda event: event[0])[:limit]
 
     def environment(self, environment_id: str) -> dict[str, str] | None:
         """The stored environment; None: there is none with this id."""
@@ -303,10 +357,26 @@ class Journal:
     def _serve(self) -> None:
         try:
             while group := self._next_group():
-                self._answer(group, self._commit(group))
+                self._perform(group)
                 reach("journal.answered")
         finally:
             self._abandon()
+
+    def _perform(self, group: Sequence[_Item]) -> None:
+        """Commit the group and answer; after a bug in one of its items, each by itself."""
+        try:
+            error = self._commit(group)
+        except Exception as bug:  # the thread is to answer whatever a batch raises
+            if len(group) > 1:
+                for item in group:
+                    self._perform([item])
+                return
+            log.exception("event=journal_bug")
+            error = JournalError(
+                f"journal {self.path}: a batch cannot be written ({bug!r}); this is a bug, please "
+                "report it with the traceback in the log; 'iod stop' ends the daemon, jobs run on"
+            )
+        self._answer(group, error)
 
     def _next_group(self) -> list[_Item]:
         """All that is queued, up to what wants a transaction alone; empty: closed."""
@@ -336,23 +406,45 @@ class Journal:
                 item.work(db)
             if next_id != self._noted_id:
                 database.raise_next_id(db, next_id)
+            newest_event = database.newest_event(db)
             reach("journal.stored")
+            self._check_files()
             db.execute("COMMIT")
             reach("journal.committed")
-        except sqlite3.Error as e:
+        except Exception as error:
             with suppress(sqlite3.Error):  # most errors have rolled back already
                 db.execute("ROLLBACK")
-            return database.journal_error(self.path, e)
+            if isinstance(error, sqlite3.Error):
+                return database.journal_error(self.path, error)
+            if isinstance(error, JournalError):
+                return error
+            raise
         self.commits += 1
         self._noted_id = next_id
+        self.newest_event = newest_event
         return None
+
+    def _check_files(self) -> None:
+        """Nothing is acknowledged that goes into a file without a name: the next start is without.
+
+        Raises:
+            JournalError: one of the files was removed or replaced.
+        """
+        found = _identities(self.path)
+        for file, identity in self._files.items():
+            if found.get(file) != identity:
+                raise JournalError(
+                    f"{file} was removed or replaced while the daemon runs, and what is written "
+                    "would be lost; put it back, or stop the daemon and restore a copy "
+                    "('iod restore FILE'); jobs run on"
+                )
 
     def _answer(self, group: Sequence[_Item], error: JournalError | None) -> None:
         for item in group:
             with suppress(RuntimeError):  # the event loop that waited is closed
                 item.done(error)
         with self._changed:
-            self._in_hand = []
+            self._in_hand = [item for item in self._in_hand if item not in group]
             self._answered += len(group)
             self._changed.notify_all()
 
@@ -363,6 +455,16 @@ class Journal:
             left = [*self._in_hand, *self._queue]
             self._queue = []
         self._answer(left, JournalError(f"journal {self.path}: its writer has stopped"))
+
+
+def _identities(path: Path) -> dict[Path, tuple[int, int]]:
+    """Device and inode of the journal's files that are there."""
+    found = {}
+    for file in (path, path.with_name(f"{path.name}-wal")):
+        with suppress(FileNotFoundError):
+            status = os.stat(file)
+            found[file] = (status.st_dev, status.st_ino)
+    return found
 
 
 def _json(value: object) -> str:

@@ -65,7 +65,7 @@ def thaw_all(config: Config) -> int:
     except PermissionError as error:
         raise ConfigError(f"{directories.path} may not be read; run this as root") from error
     for key in keys:
-        record = directories.shim_record(key)
+        record = directories.shim_record(key)  # also of one whose record cannot be read
         if record is not None:
             Grip(directories, freezer_of(record, directories)).thaw(key)
     return len(keys)

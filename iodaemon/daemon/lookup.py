@@ -4,25 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from aiohttp import web
 
-from iodaemon.core.job import Job, JobId
-from iodaemon.daemon.account import Accounts, groups_of_users, refresh_groups
+from iodaemon.core.job import Job, JobId, JobState
+from iodaemon.core.signature import name_of
+from iodaemon.daemon.account import Accounts, groups_of_users, parse_user, refresh_groups
 from iodaemon.daemon.allowance import NOT_COUNTED, Allowances
 from iodaemon.daemon.authorise import Actor, Rights, Verb, authorise, read_peer
 from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.front import read_bytes
 from iodaemon.daemon.journal import Journal
 from iodaemon.daemon.record import job_record
+from iodaemon.daemon.selector import Selector, id_bounds, parse_selector
+from iodaemon.daemon.wait_mark import WaitMarks
 from iodaemon.errors import NotFound, NotPermitted, RequestError
 from iodaemon.text import printable
 
+MOST_JOBS: Final = 100_000
+"""Finished jobs that one request looks at."""
+_LOOKED_AT_ONCE: Final = 5000
+"""Jobs looked at between two looks at what else there is to do: some milliseconds."""
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+_QUERY_KEYS: Final = "query_keys"
+SELECTOR_KEYS: Final = ("select", "user", "name", "state")
+"""Of a query that selects jobs."""
 LARGEST_ID: Final = 2**63 - 1
 """What the journal's database can hold."""
 LARGEST_REQUEST_BYTES: Final = 8 * 1024 * 1024
@@ -51,6 +64,7 @@ class Lookup:
         self.jobs_directory = jobs_directory
         self._rights = rights
         self._accounts = accounts
+        self.wait_marks = WaitMarks()
         self._allowances = Allowances(lambda: driver.timeline.now_s)
 
     @property
@@ -65,8 +79,16 @@ class Lookup:
             NotPermitted: they may not.
         """
         actor = self.who(request)
-        authorise(actor, verb, job, self._rights)
+        self.authorise(actor, verb, job)
         return actor
+
+    def authorise(self, actor: Actor, verb: Verb, job: Job | None = None) -> None:
+        """Let this actor do this.
+
+        Raises:
+            NotPermitted: they may not.
+        """
+        authorise(actor, verb, job, self._rights)
 
     def spend(self, uid: int, size_bytes: float) -> None:
         """What one user has written down is bounded; root, and who is alone, may fill the disk.
@@ -152,6 +174,68 @@ class Lookup:
             found |= await asyncio.to_thread(self._read, missing)
         return [found[job_id] for job_id in ids]
 
+    async def select(
+        self,
+        actor: Actor,
+        asked: Selector,
+        states: Collection[JobState],
+        *,
+        queued_from_s: float | None = None,
+    ) -> list[Job]:
+        """The jobs that the selector means, ordered by id.
+
+        Args:
+            actor: whose newest job is ``last``, where no user is given.
+            asked: the selector.
+            states: where the selector gives none.
+            queued_from_s: of those that have ended only those that were submitted, or requeued,
+                then or later.
+
+        Raises:
+            RequestError: a part of it means nothing.
+            NotFound: no such user.
+        """
+        wanted = asked.states or states
+        uid = await self._uid(actor, asked.user)
+        last_id = 0
+        if "last" in asked.select:
+            last_id = await self._newest(actor.uid if uid is None else uid)
+        selects = parse_selector(asked.select or "all", last_id)
+        first, last = (last_id, last_id) if asked.select == "last" else id_bounds(asked.select)
+        known: dict[JobId, Job] = {}
+        if final := [state for state in sorted(wanted) if state.is_final]:
+            stored = await asyncio.to_thread(
+                self.journal.list_finished,
+                MOST_JOBS,
+                uid=uid,
+                states=final,
+                ended_from_s=queued_from_s,
+                first_id=first,
+                last_id=None if last is None else min(last, LARGEST_ID),
+            )
+            known = {job.id: job for job in stored}
+        found = []
+        for place, (job_id, job) in enumerate(sorted((known | self.state.jobs).items()), 1):
+            if place % _LOOKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if job.state not in wanted or not selects(job_id) or uid not in (None, job.uid):
+                continue
+            if queued_from_s is not None and job.state.is_final and job.queued_s < queued_from_s:
+                continue
+            if not asked.name or fnmatchcase(name_of(job.spec), asked.name):
+                found.append(job)
+        return found
+
+    async def _uid(self, actor: Actor, user: str) -> int | None:
+        if not user:
+            return None
+        return actor.uid if user == "me" else await asyncio.to_thread(parse_user, user)
+
+    async def _newest(self, uid: int) -> int:
+        stored = await asyncio.to_thread(self.journal.newest_job, uid)
+        known = (job.id for job in self.state.jobs.values() if job.uid == uid)
+        return max(stored, max(known, default=0))
+
     def _read(self, job_ids: Iterable[JobId]) -> dict[JobId, Job]:
         """Jobs that only the journal knows; in a thread, because its disk may be busy."""
         found: dict[JobId, Job] = {}
@@ -171,6 +255,33 @@ class Lookup:
         """The job as the API shows it."""
         state = self.state if job.id in self.state.jobs else None
         return job_record(job, state, self.driver.timeline.now_s, self.jobs_directory)
+
+
+def takes(*keys: str) -> Callable[[Handler], Handler]:
+    """Say which keys a route's query may have; without it there are none."""
+
+    def mark(handler: Handler) -> Handler:
+        handler.__dict__[_QUERY_KEYS] = frozenset(keys)
+        return handler
+
+    return mark
+
+
+def refuse_unknown_keys(request: web.Request) -> None:
+    """Refuse a query with a key that its route does not know: it may restrict what is meant.
+
+    Raises:
+        RequestError: names the key.
+    """
+    if request.match_info.http_exception is not None:
+        return  # no such route
+    known: frozenset[str] = getattr(request.match_info.handler, _QUERY_KEYS, frozenset())
+    for key in request.query:
+        if key not in known:
+            keys = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
+            raise RequestError(
+                f"{request.method} {request.path}: no query key {key[:_MOST_DIGITS]!r}; {keys}"
+            )
 
 
 def _connection(request: web.Request) -> socket.socket | None:
@@ -205,6 +316,34 @@ def parse_number(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS:
         raise RequestError(f"{text[:_MOST_DIGITS]!r} is no number; write one from 0 on")
     return int(text)
+
+
+def parse_time(query: Mapping[str, str], key: str) -> float | None:
+    """A time from a query, seconds since 1970; None: it names none.
+
+    Raises:
+        RequestError: it is none.
+    """
+    if key not in query:
+        return None
+    try:
+        value = float(query[key])
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise RequestError(f"{key}={query[key][:40]!r} is no time; write seconds since 1970")
+    return value
+
+
+def parse_event(text: str, name: str) -> int:
+    """The id of an event.
+
+    Raises:
+        RequestError: it is none.
+    """
+    if not (text.isascii() and text.isdigit()) or len(text) > _MOST_DIGITS:
+        raise RequestError(f"{name} {text[:40]!r} is no event; write the 'id' of one")
+    return min(int(text), LARGEST_ID)
 
 
 def json_answer(value: object, *, status: int = 200) -> web.Response:

@@ -25,6 +25,7 @@ from iodaemon.core.job import SUSPENDED, Job, JobId, JobState
 from iodaemon.core.platform import Platform
 from iodaemon.core.rule import Mode
 from iodaemon.core.state import State
+from iodaemon.daemon.action import Grace
 from iodaemon.daemon.backends import (
     Door,
     LinuxDoor,
@@ -43,19 +44,21 @@ from iodaemon.daemon.knowledge import Knowledge
 from iodaemon.daemon.launching import launch_record
 from iodaemon.daemon.metric import Scene
 from iodaemon.daemon.place import prepare_places, spoken_of
-from iodaemon.daemon.reload import InForce, Read, Reloading, policy_of
-from iodaemon.daemon.report import node_report, policy_report
+from iodaemon.daemon.reload import InForce, Read, Reloading, fallback_of, policy_of
+from iodaemon.daemon.report import node_report, policy_report, running_config
 from iodaemon.daemon.rights import rights_of
+from iodaemon.daemon.rule_watch import RuleWatch, watch_path
 from iodaemon.daemon.scrape import MetricsPage
 from iodaemon.daemon.server import Server
 from iodaemon.daemon.stranger import STRANGER, find_strangers, highest_job
-from iodaemon.daemon.telltale import begin_log
+from iodaemon.daemon.telltale import LogWriter, begin_log
 from iodaemon.daemon.tiering import live_tiers, watch_disks
 from iodaemon.daemon.timeline import WallTimeline
 from iodaemon.daemon.watchdog import feed_watchdog
-from iodaemon.errors import BackendError, ConfigError, IodaemonError
+from iodaemon.errors import BackendError, ConfigError, HopelessError, IodaemonError
 from iodaemon.fault import reach
 from iodaemon.systemd import notify, take_socket
+from iodaemon.text import quoted
 
 log = logging.getLogger(__name__)
 
@@ -74,18 +77,24 @@ def run(config: Config, read: Read) -> int:
     Raises:
         ConfigError: it cannot start; one line that says what to do.
     """
-    begin_log(config.log_level, os.environ)
-    force = InForce(config, policy_of(config))
-    with prepare_places(config):
-        return asyncio.run(_Daemon(force, read).live())
+    writer = begin_log(config.log_level, os.environ)
+    try:
+        force = InForce(config, policy_of(config))
+        with prepare_places(config):
+            return asyncio.run(_Daemon(force, read, writer).live())
+    except BaseException:
+        if writer is not None and not writer.takes_more():
+            os._exit(1)  # the message would wait for ever where the log does
+        raise
 
 
 class _Daemon:
     """Everything that lives as long as the daemon does."""
 
-    def __init__(self, force: InForce, read: Read) -> None:
+    def __init__(self, force: InForce, read: Read, writer: LogWriter | None) -> None:
         self._force = force
         self._read = read
+        self._writer = writer
         self._config = config = force.config  # for what needs a restart to change
         self._reloading: Reloading | None = None
         self._tidying = asyncio.Event()
@@ -95,31 +104,37 @@ class _Daemon:
         self._handed = take_socket()
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
+        self._remains = ""
         self._knowledge = Knowledge()
         self._measured: Measured | None = None
+        self._rule_watch = RuleWatch(watch_path(config))
 
     async def live(self) -> int:
-        """Open, serve, close; 1 after a failure of our own, with its traceback in the log."""
+        """Open, serve, close; 1 after a failure of our own, with its traceback in the log.
+
+        Also 1 where suspended jobs could not be let go.
+        """
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._on_failure)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
-        journal = Journal.open(self._config.journal_path)
+        journal = Journal.open(self._config.journal_path, backend=self._config.backend)
         try:
             await self._serve(journal, WallTimeline(loop))
         finally:
             await asyncio.to_thread(journal.close)
         if self._failure is not None:
             raise self._failure
-        return 0
+        self._rule_watch.close()
+        return 1 if self._remains else 0
 
     async def _serve(self, journal: Journal, timeline: WallTimeline) -> None:
         same_boot = is_same_boot(self._state_dir)
         restored = self._restore(journal, timeline, same_boot=same_boot)
         driver, door = self._assemble(journal, timeline, restored)
         self._reloading = self._make_reloading(driver, door)
-        metrics = MetricsPage(Exporter(Scene(driver, lambda: door.samples_skipped, door.controls)))
+        metrics = MetricsPage(Exporter(self._scene(driver, door)))
         server = self._make_server(driver, journal, door, metrics)
         try:
             await door.open()
@@ -144,12 +159,23 @@ class _Daemon:
             await server.close()
             reach("daemon.ending")
             driver.halt()
-            await door.close()
+            self._remains = await door.close()
             reach("daemon.let_go")
+            if self._remains:
+                log.error('event=not_let_go problem="%s"', self._remains)
             log.info("event=stopped running_jobs=%d", sum(1 for _ in driver.state.live))
 
+    def _scene(self, driver: Driver, door: Door) -> Scene:
+        return Scene(
+            driver,
+            samples_skipped=lambda: door.samples_skipped,
+            controls=door.controls,
+            keeper_problem=lambda: door.problem,
+            log_lines_lost=lambda: 0 if self._writer is None else self._writer.lost,
+        )
+
     def _restore(self, journal: Journal, timeline: WallTimeline, *, same_boot: bool) -> Restored:
-        for warning in (*self._force.policy.notes, *startup_warnings(self._state_dir)):
+        for warning in startup_warnings(self._state_dir):
             log.warning('event=warned text="%s"', warning)
         restored = journal.restore()
         restored = keep_time(journal, restored, timeline.anchor_s, same_boot=same_boot)
@@ -160,7 +186,7 @@ class _Daemon:
         """Raises ConfigError where the policy is none for this backend."""
         rules, offers = self._force.policy.rules, door.backend.offers
         check_offers(rules, offers, self._config.backend)
-        for warning in rules.cautions(driver.state.platform):
+        for warning in self._force.policy.cautions(driver.state.platform):
             log.warning('event=warned text="%s"', warning)
         changed = self._tidying.set
         return Reloading(
@@ -170,29 +196,40 @@ class _Daemon:
             offers=offers,
             changed=changed,
             measured=self._measured,
+            retried=self._rule_watch.forgive,
         )
 
     def _announce(self, driver: Driver, door: Door) -> None:
+        drain = driver.state.drain
         log.info(
-            'event=ready version=%s socket=%s policy=%s backend=%s live_jobs=%d suspend="%s"',
+            "event=ready version=%s socket=%s policy=%s backend=%s live_jobs=%d suspend=%s "
+            "mode=%s drained=%s",
             iodaemon.__version__,
             self._config.socket_path,
-            self._force.policy.name,
+            driver.controller.rules.name,  # not the configured one where that is set aside
             self._config.backend,
             sum(1 for _ in driver.state.live),
-            door.describe()["suspend"],
+            quoted(str(door.describe()["suspend"])),
+            driver.controller.regulator.mode,
+            "no" if drain is None else quoted(drain.why.text),
         )
-        self._tell_status("READY=1")
+        self._tell_status(driver, "READY=1")
 
-    def _tell_status(self, *words: str) -> None:
-        policy = self._force.policy.name
-        notify(*words, f"STATUS=policy {policy}, {self._config.backend} backend")
+    def _tell_status(self, driver: Driver, *words: str) -> None:
+        """What ``systemctl status`` shows."""
+        told = [f"policy {driver.controller.rules.name}", f"{self._config.backend} backend"]
+        if (mode := driver.controller.regulator.mode) is not Mode.ON:
+            told.append(f"regulation {mode}")
+        if driver.state.drain is not None:
+            told.append("drained")
+        notify(*words, f"STATUS={', '.join(told)}")
 
     async def _until_stopped(self, driver: Driver, journal: Journal, door: Door) -> None:
         """Wait for a signal; meanwhile learn of the past, forget what is older than ``retain``."""
         past = asyncio.create_task(self._knowledge.learn_the_past(journal, driver.state.outlook))
         feeding = asyncio.create_task(feed_watchdog())
         disks = asyncio.create_task(watch_disks(self._config, driver))
+        began_s = driver.timeline.now_s
         while not self._stopping.is_set():
             self._tidying.clear()
             if not driver.problem:
@@ -201,7 +238,9 @@ class _Daemon:
                 await door.retire(before_s)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._tidying.wait(), _PRUNE_EVERY_S)
-            self._tell_status()
+            if driver.timeline.now_s - began_s >= _PRUNE_EVERY_S:
+                self._rule_watch.forgive()
+            self._tell_status(driver)
         past.cancel()
         feeding.cancel()
         disks.cancel()
@@ -219,7 +258,9 @@ class _Daemon:
         experience = self._knowledge.recollection
         state = State(platform, tiers, sharing=config.users, experience=experience)
         next_id = restored.next_id if simulated else self._next_id(restored)
-        state.restore([_awaken(j) for j in restored.jobs], next_id, restored.drain)
+        most_s = config.longest_grace_s
+        jobs = [_awaken(job, longest_grace_s=most_s) for job in restored.jobs]
+        state.restore(jobs, next_id, restored.drain)
         mode = restored.mode or Mode(config.mode)
         rules = self._force.policy.rules
         controller = Controller(
@@ -229,7 +270,12 @@ class _Daemon:
             mode=mode,
             output_max_bytes=config.output_max_bytes,
             scratch_keep_s=config.scratch_keep_s,
+            fallback=fallback_of(rules),
+            limit=self._rule_watch,
         )
+        if (fault := self._rule_watch.find_fault(rules)) is not None:
+            controller.begin_without(fault, timeline.now_s)
+            log.error("event=rule_set_aside text=%s", quoted(fault.text))
         driver = Driver(
             controller,
             journal,
@@ -253,15 +299,27 @@ class _Daemon:
         return msgspec.structs.replace(platform, devices=devices)
 
     def _next_id(self, restored: Restored) -> JobId:
-        """Above all ids that a keeper knows too; what runs unknown to the journal is told."""
+        """The next id; what runs unknown to the journal is told.
+
+        Raises:
+            HopelessError: there are attempts at jobs that the journal never gave an id to.
+        """
         unfinished = (job for job in restored.jobs if not job.state.is_final)
         try:
             for key, pid in find_strangers(self._jobs_dir, unfinished):
                 log.warning("event=stranger attempt=%s pid=%s problem=%r", key, pid, STRANGER)
-            return JobId(max(restored.next_id, highest_job(self._jobs_dir) + 1))
+            highest = highest_job(self._jobs_dir)
         except PermissionError as error:  # what it can do without that, it does
             log.warning('event=warned text="%s may not be read"', error.filename)
             return restored.next_id
+        if highest >= restored.next_id:  # 'iod restore' raises it above all of them
+            raise HopelessError(
+                f"journal {self._config.journal_path} does not know job {highest}, which has a "
+                f"directory in {self._jobs_dir}: it was removed or replaced by an older one, and "
+                "ids would be used again; put it back, or restore a copy ('iod restore FILE'); to "
+                f"begin anew when no job runs any more, move {self._jobs_dir} away as well"
+            )
+        return restored.next_id
 
     def _launches(
         self, driver: Driver, platform: Platform
@@ -290,7 +348,10 @@ class _Daemon:
             journal,
             knowledge=self._knowledge,
             jobs_directory=self._jobs_dir,
-            cancel_grace_s=lambda: self._force.config.cancel_grace_s,
+            grace=self._grace,
+            retain_s=lambda: self._force.config.retain_s,
+            default_walltime_s=lambda: self._force.config.default_walltime_s,
+            controls=door.controls,
             rights=rights_of(self._config),
             pids=door.pids,
             reports={
@@ -301,13 +362,24 @@ class _Daemon:
                     driver.pace.report(door.samples_skipped),
                     self._measured.report() if self._measured else (),
                     calibration_problem=self._measured.problem if self._measured else "",
+                    faults=driver.controller.faults,
+                    is_system=self._config.is_system,
+                    mode=driver.controller.regulator.mode,
                 ),
-                "policy": lambda: policy_report(self._force.policy),
-                "config": lambda: config_document(self._force.config),
+                "policy": lambda: policy_report(
+                    self._force.policy, driver.state.platform, driver.controller.faults
+                ),
+                "config": lambda: running_config(
+                    config_document(self._force.config), driver.controller.regulator.mode
+                ),
             },
             reload=self._reloading.reload if self._reloading else None,
             further_routes=metrics.routes(),
         )
+
+    def _grace(self) -> Grace:
+        config = self._force.config
+        return Grace(config.cancel_grace_s, config.longest_grace_s)
 
     def _stop(self) -> None:
         self._stopping.set()
@@ -351,19 +423,28 @@ def _is_about_accepting(context: Mapping[str, Any]) -> bool:
     return isinstance(context.get("exception"), OSError) and "socket" in context
 
 
-def _awaken(job: Job) -> Job:
+def _awaken(job: Job, *, longest_grace_s: float) -> Job:
     """A job as restored: the regulation's holds ended with the daemon that had them.
 
     A turn that was given is still had; whoever waited for one asks again. What was asked of the
     last keeper may never have reached it: it is asked again, a hold as well as a release. A start
-    that failed is tried again at once, so that this is no reason any more.
+    that failed is tried again at once, so that this is no reason any more. A grace time of an
+    earlier version may be longer than any is now.
     """
     if not job.is_live:
         return msgspec.structs.replace(job, reason=None) if job.state is JobState.PENDING else job
     asked = job.state in (JobState.RUNNING, *SUSPENDED) and not job.user_hold
     phase = None if job.waits_for_turn else job.phase
+    kill_at_s = job.kill_at_s
+    if kill_at_s is not None:
+        kill_at_s = min(kill_at_s, job.since_s + longest_grace_s)
     return msgspec.structs.replace(
-        job, io_hold=False, io_held_since_s=None, freeze_asked=asked, phase=phase
+        job,
+        io_hold=False,
+        io_held_since_s=None,
+        freeze_asked=asked,
+        phase=phase,
+        kill_at_s=kill_at_s,
     )
 
 

@@ -13,7 +13,7 @@ from iodaemon.core.decision import Transition
 from iodaemon.core.job import LIVE, JobState, Reason
 from iodaemon.core.life import moved
 from iodaemon.daemon import database
-from iodaemon.daemon.recall import decode_job
+from iodaemon.daemon.recall import decode_jobs
 
 _TAKE: Final = """
 INSERT INTO job SELECT * FROM old.job WHERE id = ?;
@@ -23,6 +23,8 @@ INSERT INTO minute SELECT * FROM old.minute WHERE job_id = ?;
 INSERT OR IGNORE INTO environment
     SELECT * FROM old.environment WHERE id = (SELECT environment_id FROM old.job WHERE id = ?)
 """
+_UNKNOWN_EVENTS: Final = 2**32
+"""More events than a journal nobody can read will have had: 136 years of one a second."""
 _LIVE: Final = ", ".join(f"'{state}'" for state in sorted(LIVE))
 
 
@@ -56,11 +58,15 @@ class Merged(msgspec.Struct, frozen=True, kw_only=True):
 def merge(db: sqlite3.Connection, before: Path | None) -> Merged:
     """Change the restored journal by what the replaced one knows, in one transaction.
 
+    Who heard events of the replaced journal goes on after its newest one, and no further back:
+    not all of them are in the restored one.
+
     Args:
         db: the copy, of this schema, not in its place yet.
         before: the journal that is replaced, sound, in one file. None: there is none.
     """
     if before is None:
+        database.lose_events(db, database.newest_event(db) + _UNKNOWN_EVENTS)
         return Merged()
     db.execute("ATTACH DATABASE ? AS old", (str(before),))
     try:
@@ -84,6 +90,10 @@ def _merge(db: sqlite3.Connection) -> Merged:
         "SELECT id FROM job WHERE ended_s IS NULL AND id NOT IN (SELECT id FROM old.job) "
         "AND id < (SELECT value FROM old.meta WHERE key = 'next_id')",
     )
+    [next_event] = db.execute(
+        "SELECT coalesce(max(value), 1) FROM old.meta WHERE key = 'next_event'"
+    ).fetchone()
+    database.lose_events(db, max(next_event - 1, database.newest_event(db)))
     for job_id in sorted({*live, *changed}):
         _take(db, job_id)
     for job_id in gone:
@@ -114,7 +124,7 @@ def _take(db: sqlite3.Connection, job_id: int) -> None:
 def _give_up(db: sqlite3.Connection, job_id: int) -> None:
     """It is not to run again: it waited or ran then, and nobody knows what became of it."""
     [record] = db.execute("SELECT record FROM job WHERE id = ?", (job_id,)).fetchone()
-    job = decode_job(record)
+    [job] = decode_jobs([(job_id, record)])
     to = JobState.LOST if job.is_live else JobState.CANCELLED
     reason = Reason(
         code="Restored",

@@ -36,11 +36,15 @@ class Scene(NamedTuple):
         driver: with the state, the journal, the rules and the tally.
         samples_skipped: how many readings were skipped because the last one was still under way.
         controls: what the kernel may offer for jobs besides, and whether it does.
+        log_lines_lost: lines of the log that could not be written.
+        keeper_problem: why no keeper answers; empty: one does.
     """
 
     driver: Driver
     samples_skipped: Callable[[], int]
     controls: Callable[[], Mapping[str, bool]] = dict
+    log_lines_lost: Callable[[], int] = lambda: 0
+    keeper_problem: Callable[[], str] = str
 
 
 class Metric(NamedTuple):

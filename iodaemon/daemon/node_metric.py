@@ -38,6 +38,43 @@ def _device_busy(scene: Scene) -> Rows:
     return (((device,), load.busy_ratio) for device, load in _loads(scene))
 
 
+def _device_bytes(scene: Scene) -> Rows:
+    for device, totals in scene.driver.device_book.totals():
+        yield from (((device, way), size) for way, size in totals.bytes.items())
+
+
+def _device_other_bytes(scene: Scene) -> Rows:
+    for device, totals in scene.driver.device_book.totals():
+        yield from (((device, way), size) for way, size in totals.other_bytes.items())
+
+
+def _device_requests(scene: Scene) -> Rows:
+    for device, totals in scene.driver.device_book.totals():
+        yield from (((device, way), count) for way, count in totals.requests.items())
+
+
+def _device_request_s(scene: Scene) -> Rows:
+    for device, totals in scene.driver.device_book.totals():
+        yield from (((device, way), time_s) for way, time_s in totals.request_s.items())
+
+
+def _device_queue_s(scene: Scene) -> Rows:
+    return (((device,), totals.queue_s) for device, totals in scene.driver.device_book.totals())
+
+
+def _device_busy_s(scene: Scene) -> Rows:
+    return (((device,), totals.busy_s) for device, totals in scene.driver.device_book.totals())
+
+
+def _pressure(scene: Scene) -> Rows:
+    last = scene.driver.state.meter.last
+    if last is None:
+        return
+    for resource, stall_s in (("io", last.node.io_stall_s), ("memory", last.node.memory_stall_s)):
+        if stall_s is not None:
+            yield (resource,), stall_s
+
+
 def _loads(scene: Scene) -> Sequence[tuple[DeviceId, DeviceLoad]]:
     return sorted(scene.driver.state.meter.devices.items())
 
@@ -61,6 +98,12 @@ def _sampler_success(scene: Scene) -> Rows:
     yield ("io_pressure",), node.io_stall_s is not None
     yield ("memory_pressure",), node.memory_stall_s is not None
     yield ("meminfo",), node.dirty_bytes is not None
+
+
+def _silent_processes(scene: Scene) -> Rows:
+    last = scene.driver.state.meter.last
+    counters = () if last is None else last.jobs.values()
+    yield (), len({job.silent_pid for job in counters if job.silent_pid})
 
 
 def _all_jobs_read(last: Sample, live: Sequence[Job]) -> bool:
@@ -107,6 +150,56 @@ NODE_METRICS: Final = (
         (),
         "1 while nothing starts because the node is drained, else 0.",
         _draining,
+    ),
+    Metric(
+        "device_bytes_total",
+        "counter",
+        ("device", "direction"),
+        "What the device moved since the machine was started, whoever asked for it.",
+        _device_bytes,
+    ),
+    Metric(
+        "device_other_bytes_total",
+        "counter",
+        ("device", "direction"),
+        "Of that, since the daemon was started, what jobs did not move.",
+        _device_other_bytes,
+    ),
+    Metric(
+        "device_requests_total",
+        "counter",
+        ("device", "direction"),
+        "Requests that the device completed since the machine was started.",
+        _device_requests,
+    ),
+    Metric(
+        "device_request_seconds_total",
+        "counter",
+        ("device", "direction"),
+        "Time from queueing to completion, summed over these requests.",
+        _device_request_s,
+    ),
+    Metric(
+        "device_queue_seconds_total",
+        "counter",
+        ("device",),
+        "Time with requests in flight, times their number.",
+        _device_queue_s,
+    ),
+    Metric(
+        "device_busy_seconds_total",
+        "counter",
+        ("device",),
+        "Time with a request in flight.",
+        _device_busy_s,
+    ),
+    Metric(
+        "pressure_stall_seconds_total",
+        "counter",
+        ("resource",),
+        "Time in which at least one task of the machine waited for io or memory "
+        "(/proc/pressure); absent where the kernel does not say.",
+        _pressure,
     ),
     Metric(
         "device_read_bytes_per_second",
@@ -166,6 +259,14 @@ NODE_METRICS: Final = (
         _sampler_success,
     ),
     Metric(
+        "silent_processes",
+        "gauge",
+        (),
+        "Processes of jobs that do not answer (they hang in execve), one a job: its I/O is not "
+        "known.",
+        _silent_processes,
+    ),
+    Metric(
         "job_control",
         "gauge",
         ("control",),
@@ -204,6 +305,14 @@ NODE_METRICS: Final = (
     ),
     Metric("journal_queued", "gauge", (), "Batches that are not durable yet.", _journal_queued),
     Metric(
+        "keeper_problem",
+        "gauge",
+        (),
+        "1 while the keeper does not answer, or none can be had, else 0: no job can be started, "
+        "suspended, resumed or ended.",
+        lambda scene: [((), bool(scene.keeper_problem()))],
+    ),
+    Metric(
         "journal_problem",
         "gauge",
         (),
@@ -216,5 +325,12 @@ NODE_METRICS: Final = (
         (),
         "Batches that the journal could not write; what they held is tried again.",
         _journal_failures,
+    ),
+    Metric(
+        "log_lines_lost_total",
+        "counter",
+        (),
+        "Lines of the log that could not be written: standard error took nothing for too long.",
+        lambda scene: [((), scene.log_lines_lost())],
     ),
 )

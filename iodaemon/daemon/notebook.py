@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal, assert_never
 
 import msgspec
@@ -12,6 +12,7 @@ from iodaemon.core.decision import ACTED, Evidence, ShadowStep
 from iodaemon.core.event import DrainBegun, DrainEnded, ModeChanged, Reconfigured
 from iodaemon.core.job import Job, JobId
 from iodaemon.core.sample import Sample
+from iodaemon.daemon import database
 
 Kind = Literal["evidence", "shadow", "scratch", "mode", "drain", "config", "restored"]
 Order = ModeChanged | DrainBegun | DrainEnded | Reconfigured
@@ -95,17 +96,21 @@ def sample_rows(samples: Iterable[Sample]) -> list[tuple[float, bytes]]:
 
 
 def store(
-    db: sqlite3.Connection, notes: Iterable[NoteRow], samples: Iterable[tuple[float, bytes]]
+    db: sqlite3.Connection, notes: Sequence[NoteRow], samples: Iterable[tuple[float, bytes]]
 ) -> None:
     """Append them, within a transaction."""
-    for row, job_ids in notes:
-        seq = db.execute("INSERT INTO note (at_s, kind, record) VALUES (?, ?, ?)", row).lastrowid
+    first = database.claim_events(db, len(notes))
+    query = "INSERT INTO note (at_s, kind, record, event) VALUES (?, ?, ?, ?)"
+    for event, (row, job_ids) in enumerate(notes, first):
+        seq = db.execute(query, (*row, event)).lastrowid
         db.executemany("INSERT INTO note_job VALUES (?, ?)", [(i, seq) for i in job_ids])
     db.executemany("INSERT OR REPLACE INTO sample VALUES (?, ?)", samples)
 
 
 def prune(db: sqlite3.Connection, before_s: float) -> None:
     """Remove notes older than that, and samples older than a day before the newest."""
+    [newest] = db.execute("SELECT max(event) FROM note WHERE at_s < ?", (before_s,)).fetchone()
+    database.lose_events(db, newest or 0)
     old = "SELECT seq FROM note WHERE at_s < ?"
     db.execute(f"DELETE FROM note_job WHERE seq IN ({old})", (before_s,))  # noqa: S608
     db.execute("DELETE FROM note WHERE at_s < ?", (before_s,))
@@ -115,9 +120,9 @@ def prune(db: sqlite3.Connection, before_s: float) -> None:
 
 def notes(
     db: sqlite3.Connection, *, since_s: float, limit: int, job_id: JobId | None, kind: str | None
-) -> tuple[Note, ...]:
-    """The newest since then, in order."""
-    query = "SELECT seq, at_s, kind, record FROM note WHERE at_s >= ?"
+) -> list[tuple[int | None, Note]]:
+    """The newest since then, in order, each with the id of its event (None: it has none)."""
+    query = "SELECT seq, at_s, kind, record, event FROM note WHERE at_s >= ?"
     values: list[Any] = [since_s]
     if job_id is not None:
         query += " AND seq IN (SELECT seq FROM note_job WHERE job_id = ?)"
@@ -126,10 +131,19 @@ def notes(
         query += " AND kind = ?"
         values.append(kind)
     rows = db.execute(query + " ORDER BY seq DESC LIMIT ?", (*values, limit)).fetchall()[::-1]
-    return tuple(
-        Note(at_s=at_s, kind=kind, jobs=_jobs_of(db, seq), record=msgspec.json.decode(record))
-        for seq, at_s, kind, record in rows
-    )
+    return [(event, _note(db, *row)) for *row, event in rows]
+
+
+def notes_after(db: sqlite3.Connection, event: int, limit: int) -> list[tuple[int, Note]]:
+    """The first notes after this event, in order, each with the id of its event."""
+    query = "SELECT seq, at_s, kind, record, event FROM note WHERE event > ? ORDER BY event LIMIT ?"
+    rows = db.execute(query, (event, limit)).fetchall()
+    return [(event, _note(db, *row)) for *row, event in rows]
+
+
+def _note(db: sqlite3.Connection, seq: int, at_s: float, kind: Kind, record: str) -> Note:
+    jobs = _jobs_of(db, seq)
+    return Note(at_s=at_s, kind=kind, jobs=jobs, record=msgspec.json.decode(record))
 
 
 def samples(db: sqlite3.Connection, *, since_s: float, limit: int) -> tuple[Sample, ...]:

@@ -17,6 +17,7 @@ from typing import BinaryIO, Final, ParamSpec, TypeVar
 
 from aiohttp import web
 
+from iodaemon.api.model import OUTPUT_BEGIN
 from iodaemon.daemon.front import find_turn
 from iodaemon.errors import RequestError
 
@@ -57,6 +58,7 @@ async def stream_output(
     threads: OutputThreads,
     follow: bool,
     tail: int | None,
+    begin: int = 0,
 ) -> None:
     """Answer with the file's bytes; with ``follow`` until the job is over.
 
@@ -65,14 +67,15 @@ async def stream_output(
         response: not prepared yet.
         look: the file (None: the job has not started), and whether the job is over.
         threads: where it is read.
-        follow: go on while the job is not over.
+        follow: go on while the job is not over, and writes to this file.
         tail: begin this many lines before the end, or ``LONGEST_TAIL_BYTES``, what is nearer; None:
-            at the beginning.
+            at ``begin``.
+        begin: leave out so many bytes; a file that is shorter now is sent from its beginning.
 
     Raises:
         RequestError: the file cannot be read.
     """
-    file = await _open_when_there(look, threads, follow=follow)
+    file, path = await _open_when_there(look, threads, follow=follow)
     if file is None:
         await response.prepare(request)
         return
@@ -80,28 +83,33 @@ async def stream_output(
         if tail is not None:
             async with find_turn(request, "search"):
                 await threads.run(_seek_to_tail, file, tail)
+        elif begin <= os.fstat(file.fileno()).st_size:
+            file.seek(begin)
+        response.headers[OUTPUT_BEGIN] = str(file.tell())
         await response.prepare(request)
         try:
             size_bytes = os.fstat(file.fileno()).st_size
             most = None if follow else max(0, size_bytes - file.tell())
-            await _pump(file, response, look, threads=threads, most=most)
+            await _pump(file, path, response, look, threads=threads, most=most)
         except ConnectionResetError:
             return
 
 
-async def _open_when_there(look: Look, threads: OutputThreads, *, follow: bool) -> BinaryIO | None:
+async def _open_when_there(
+    look: Look, threads: OutputThreads, *, follow: bool
+) -> tuple[BinaryIO | None, Path | None]:
     while True:
         path, over = await look()
         try:
             if path is not None:
-                return await threads.run(_open_regular, path)
+                return await threads.run(_open_regular, path), path
         except FileNotFoundError as error:
             if over or not follow:
                 raise RequestError(f"the output file {path} does not exist (any more)") from error
         except OSError as error:
             raise RequestError(f"the output file {path}: {error.strerror}") from error
         if over:
-            return None
+            return None, None
         await asyncio.sleep(_LOOK_S)
 
 
@@ -116,15 +124,19 @@ def _open_regular(path: Path) -> BinaryIO:
 
 async def _pump(
     file: BinaryIO,
+    path: Path | None,
     response: web.StreamResponse,
     look: Look,
     *,
     threads: OutputThreads,
     most: int | None,
 ) -> None:
-    """Send so many bytes; None: all that come until the job is over."""
+    """Send so many bytes; None: all that come until the job is over or writes another file."""
     while True:
-        over = most is not None or (await look())[1]  # before the read: nothing is missed
+        over = most is not None
+        if not over:  # before the read: nothing is missed
+            now, is_ended = await look()
+            over = is_ended or now != path
         while piece := await threads.run(_read_piece, file, most):
             await response.write(piece)
             most = None if most is None else most - len(piece)

@@ -10,24 +10,32 @@ from typing import Annotated, Final
 import msgspec
 from aiohttp import web
 
-from iodaemon.core.job import Job, JobId, JobState
+from iodaemon.core.job import JobId, JobState
 from iodaemon.daemon.answer import Answer
-from iodaemon.daemon.lookup import Lookup, json_answer, parse_number, read_body
+from iodaemon.daemon.fair_queue import give_place
+from iodaemon.daemon.lookup import (
+    MOST_JOBS,
+    SELECTOR_KEYS,
+    Lookup,
+    json_answer,
+    parse_number,
+    parse_time,
+    read_body,
+    takes,
+)
 from iodaemon.daemon.output import OutputThreads, stream_output
 from iodaemon.daemon.record import asked_path, load_line, output_path
-from iodaemon.daemon.selector import parse_selector
+from iodaemon.daemon.selector import Selector
+from iodaemon.daemon.wait_mark import session_of
 from iodaemon.errors import RequestError
 
 _LONGEST_POLL_S: Final = 60.0
-_MOST_JOBS: Final = 100_000
 _MOST_AWAITED: Final = 10_000
 """Jobs in one request to wait; all of them are told of in its answer, some 10 MB."""
 
 
-_LOOKED_AT_ONCE: Final = 5000
 _MANY: Final = 100
 """Jobs of one request that only the journal may know: it is asked for each of them."""
-"""Jobs looked at between two looks at what else there is to do: some milliseconds."""
 
 
 class _Wait(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,14 +43,24 @@ class _Wait(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     timeout_s: float = 30.0
 
 
+class _Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    now_s: float
+
+
 class Queries:
     """Looks at the state and changes nothing."""
 
     def __init__(
-        self, lookup: Lookup, *, ending: asyncio.Event, pids: Callable[[JobId], list[int]]
+        self,
+        lookup: Lookup,
+        *,
+        ending: asyncio.Event,
+        pids: Callable[[JobId], list[int]],
+        retain_s: Callable[[], float],
     ) -> None:
         self._lookup = lookup
         self._pids = pids
+        self._retain_s = retain_s
         self._state = lookup.state
         self._driver = lookup.driver
         self._ending = ending
@@ -59,54 +77,50 @@ class Queries:
             web.get("/v1/jobs/{id}", self._show_job),
             web.get("/v1/jobs/{id}/logs", self._logs),
             web.post("/v1/wait", self._wait),
+            web.get("/v1/wait/all", self._list_awaited),
+            web.post("/v1/wait/all", self._note_told),
         ]
 
     # -- jobs ------------------------------------------------------------------------------------
 
+    @takes(*SELECTOR_KEYS, "all", "limit")
     async def _list_jobs(self, request: web.Request) -> web.StreamResponse:
-        limit = parse_number(request.query.get("limit", str(_MOST_JOBS)))
-        select = request.query.get("select", "")
-        states = _states(request.query.getall("state", []))
-        all_jobs = bool(select) or request.query.get("all") == "1"
-        finished_too = all_jobs or any(state.is_final for state in states)
+        limit = parse_number(request.query.get("limit", str(MOST_JOBS)))
+        query = request.query
+        asked = _selector(request)
+        all_jobs = bool(asked.select) or query.get("all") == "1"
+        states = asked.states or _states_of(all_jobs)
         async with Answer(request) as answer:
-            stored: Sequence[Job] = ()
-            if finished_too:
+            if any(state.is_final for state in states):
                 await answer.take_turn()  # before all of them are in memory
-                stored = await asyncio.to_thread(self._lookup.journal.list_finished, _MOST_JOBS)
-            chosen = await self._chosen(
-                stored, select=select, states=states or _states_of(all_jobs)
-            )
+            chosen = await self._lookup.select(self._lookup.who(request), asked, states)
+            controller = self._driver.controller
             head = {
                 "version": 1,
                 "now_s": self._driver.timeline.now_s,
-                "node": load_line(self._state, self._driver.controller.rules),
+                "node": load_line(
+                    self._state,
+                    controller.rules,
+                    controller.faults,
+                    controller.regulator.mode,
+                ),
             }
             newest = chosen[max(0, len(chosen) - limit) :]
             return await answer.send_jobs(head, newest, self._lookup.record)
 
-    async def _chosen(
-        self, stored: Sequence[Job], *, select: str, states: Collection[JobState]
-    ) -> list[Job]:
-        """The jobs asked for, of those stored and those in memory, ordered by id."""
-        known = {job.id: job for job in stored} | self._state.jobs
-        selects = parse_selector(select or "all", max(known, default=0))
-        chosen = []
-        for place, (job_id, job) in enumerate(sorted(known.items()), 1):
-            if place % _LOOKED_AT_ONCE == 0:
-                await asyncio.sleep(0)
-            if job.state in states and selects(job_id):
-                chosen.append(job)
-        return chosen
-
     async def _show_job(self, request: web.Request) -> web.Response:
         job = await self._lookup.job(request)
         counters = self._state.meter.counters(job.id) if job.is_live else None
-        extra = {"pids": self._pids(job.id), "counters": msgspec.to_builtins(counters)}
+        extra = {
+            "pids": self._pids(job.id),
+            "counters": msgspec.to_builtins(counters),
+            "output_kept_s": self._retain_s() if asked_path(job, "stdout") is None else None,
+        }
         return json_answer({**self._lookup.record(job), **extra})
 
     # -- output ------------------------------------------------------------------------------------
 
+    @takes("stream", "tail", "begin", "follow")
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         job = await self._lookup.job(request)
         self._lookup.allow(request, "read_output", job)
@@ -114,6 +128,7 @@ class Queries:
         if stream not in ("stdout", "stderr"):
             raise RequestError(f"no stream {stream!r}; ask for stdout or stderr")
         tail = parse_number(request.query["tail"]) if "tail" in request.query else None
+        begin = parse_number(request.query.get("begin", "0"))
         follow = request.query.get("follow") == "1"
         directory = self._lookup.jobs_directory
         path = output_path(job, directory, stream)
@@ -122,6 +137,7 @@ class Queries:
             # the path, not by where it lies: one in the jobs' directory may be another job's, and
             # ".." in it leads out of it.
             raise RequestError(f"job {job.id} writes to {asked}; read it there")
+        give_place()
         if path is None and not follow:
             raise RequestError(f"job {job.id} has no output: it is {job.state} and never started")
 
@@ -132,7 +148,13 @@ class Queries:
 
         response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
         await stream_output(
-            request, response, look, threads=self._threads, follow=follow, tail=tail
+            request,
+            response,
+            look,
+            threads=self._threads,
+            follow=follow,
+            tail=tail,
+            begin=begin,
         )
         return response
 
@@ -161,15 +183,40 @@ class Queries:
             jobs = await self._lookup.get_all(ids)
             return await answer.send_jobs({"finished": not left}, jobs, self._lookup.record)
 
+    @takes(*SELECTOR_KEYS, "since_s")
+    async def _list_awaited(self, request: web.Request) -> web.Response:
+        """What ``iod wait all`` means: jobs that have not ended, or were queued since the mark."""
+        actor, now_s = self._lookup.who(request), self._driver.timeline.now_s
+        since_s = parse_time(request.query, "since_s")
+        if since_s is None:
+            since_s = self._lookup.wait_marks.since_s(actor.uid, session_of(actor.pid), now_s)
+        asked = _selector(request)
+        if not asked.user:
+            asked = msgspec.structs.replace(asked, user="me")
+        async with Answer(request) as answer:
+            await answer.take_turn()
+            jobs = await self._lookup.select(actor, asked, list(JobState), queued_from_s=since_s)
+        return json_answer({"since_s": since_s, "now_s": now_s, "ids": [job.id for job in jobs]})
+
+    async def _note_told(self, request: web.Request) -> web.Response:
+        """The caller was told of the ends of all jobs of then."""
+        told: _Told = await read_body(request, _Told)
+        actor, now_s = self._lookup.who(request), self._driver.timeline.now_s
+        at_s = min(told.now_s, now_s)
+        self._lookup.wait_marks.told(actor.uid, session_of(actor.pid), at_s)
+        return json_answer({"since_s": at_s})
+
+
+def _selector(request: web.Request) -> Selector:
+    query = request.query
+    return Selector(
+        select=query.get("select", ""),
+        user=query.get("user", ""),
+        name=query.get("name", ""),
+        state=tuple(query.getall("state", [])),
+    )
+
 
 def _states_of(all_jobs: bool) -> Collection[JobState]:  # noqa: FBT001
     """Those that are meant where none is named."""
     return [state for state in JobState if all_jobs or not state.is_final]
-
-
-def _states(words: Sequence[str]) -> set[JobState]:
-    by_word = {str(state): state for state in JobState} | {s.code: s for s in JobState}
-    for word in words:
-        if word.upper() not in by_word:
-            raise RequestError(f"no state {word!r}; known: {', '.join(sorted(by_word))}")
-    return {by_word[word.upper()] for word in words}

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
+
+import msgspec
 
 from iodaemon.core.bandwidth import Bandwidth
 from iodaemon.core.drain import DRAIN
 from iodaemon.core.hindsight import hindsight
 from iodaemon.core.job import SUSPENDED, Job, JobState
 from iodaemon.core.prediction import UNKNOWN, Prediction
-from iodaemon.core.rule import Rules
+from iodaemon.core.rule import Mode, Rules
+from iodaemon.core.rule_error import RuleFault
+from iodaemon.core.signature import name_of
 from iodaemon.core.state import TURN, State
+from iodaemon.core.why import find_silence, silence
 from iodaemon.daemon.account import user_name
 from iodaemon.daemon.scratch_record import Stage, find_stage, scratch_record
 from iodaemon.units import format_duration
@@ -40,7 +46,7 @@ def job_record(job: Job, state: State | None, now_s: float, jobs_directory: Path
     stage = find_stage(job, jobs_directory)
     return {
         "id": job.id,
-        "name": spec.name or os.path.basename(spec.command[0]),
+        "name": name_of(spec),
         "user": user_name(job.uid),
         "uid": job.uid,
         "state": str(job.state),
@@ -72,13 +78,14 @@ def job_record(job: Job, state: State | None, now_s: float, jobs_directory: Path
 
 def _reason(
     job: Job, state: State | None, now_s: float, stage: Stage | None
-) -> dict[str, str] | None:
+) -> dict[str, Any] | None:
     reason = job.reason if state is None else state.reason(job.id)
     if reason is None and stage is not None:
         return {"code": "Staging", "text": stage.text}
     reason = reason or job.scratch_over or job.scratch_kept
     if reason is None:
-        return None
+        pid = None if state is None else find_silence(state, job)
+        return None if pid is None else {**msgspec.to_builtins(silence(pid)), "pid": pid}
     text = reason.text
     since_s = None
     if job.phase is not None and reason.code == TURN:
@@ -87,7 +94,7 @@ def _reason(
         since_s = state.drain.since_s
     if since_s is not None:
         text += f", for {format_duration(round(max(0.0, now_s - since_s)))}"
-    return {"code": reason.code, "text": text}
+    return {**msgspec.to_builtins(reason), "text": text}
 
 
 def _phase(job: Job) -> dict[str, Any] | None:
@@ -185,8 +192,34 @@ def output_path(job: Job, jobs_directory: Path, stream: str) -> Path | None:
     return jobs_directory / f"{job.id}.{job.attempt}" / "output"
 
 
-def load_line(state: State, rules: Rules) -> dict[str, Any]:
-    """The node in one line: policy, bound, slots, what all jobs moved in the last slice."""
+def condition(state: State, mode: Mode) -> dict[str, Any]:
+    """What keeps the node from what its configuration says: shadow mode, a drain, a full disk.
+
+    Args:
+        state: of the node.
+        mode: what regulation may do.
+    """
+    return {
+        "mode": str(mode),
+        "drain": None if state.drain is None else msgspec.to_builtins(state.drain),
+        "starts_blocked": state.starts_blocked,
+    }
+
+
+def load_line(
+    state: State,
+    rules: Rules,
+    faults: Mapping[str, RuleFault] = MappingProxyType({}),
+    mode: Mode = Mode.ON,
+) -> dict[str, Any]:
+    """The node in one line: policy, bound, slots, what all jobs moved in the last slice.
+
+    Args:
+        state: of the node.
+        rules: in force.
+        faults: of rules that were set aside.
+        mode: what regulation may do.
+    """
     rates = [rate for job in state.live if (rate := state.meter.bandwidth(job.id)) is not None]
     free = sum(state.slots_free(partition.id) for partition in state.platform.partitions)
     return {
@@ -198,4 +231,7 @@ def load_line(state: State, rules: Rules) -> dict[str, Any]:
         "read_bytes_per_s": sum(rate.read_bytes_per_s for rate in rates),
         "written_bytes_per_s": sum(rate.written_bytes_per_s for rate in rates),
         "states": {str(s): n for s, n in state.by_state().items()},
+        "set_aside": [fault.text for fault in faults.values()],
+        "starts_blocked": state.starts_blocked,
+        "condition": condition(state, mode),
     }

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -23,15 +23,19 @@ from iodaemon.config import (
 )
 from iodaemon.core import event as ev
 from iodaemon.core.platform import Device
-from iodaemon.core.rule import Mode
+from iodaemon.core.rule import Mode, Rules
 from iodaemon.daemon.batch import Batch
 from iodaemon.daemon.calibrating import Measured, device_changes
 from iodaemon.daemon.decree import decree
 from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.telltale import set_level
 from iodaemon.errors import ConfigError, IodaemonError, RequestError
+from iodaemon.registry import import_again, shipped
 
 log = logging.getLogger(__name__)
+
+FALLBACK: Final = "none"
+"""The policy that needs nothing, holds nobody and starts jobs in their order."""
 
 Read = Callable[[], Config]
 """Reads the files again, under the options that the daemon was started with."""
@@ -59,6 +63,13 @@ def policy_of(config: Config) -> PolicyFile:
     )
 
 
+def fallback_of(rules: Rules) -> Rules:
+    """What goes on where one of these rules fails: the shipped policy ``none``, at their pace."""
+    pace = {"regulation": {"timeslice": rules.regulation.timeslice_s}}
+    policy = load_policy(FALLBACK, overrides=pace, search=(shipped("policies"),))
+    return policy.rules
+
+
 class Reloading:
     """Compares what the files say with what is in force, and brings it into force."""
 
@@ -71,6 +82,7 @@ class Reloading:
         offers: Collection[type],
         changed: Callable[[], None] = lambda: None,
         measured: Measured | None = None,
+        retried: Callable[[], None] = lambda: None,
     ) -> None:
         """Reload for this driver.
 
@@ -81,7 +93,9 @@ class Reloading:
             offers: decisions that the backend performs.
             changed: called when something else is in force.
             measured: the calibrations of the disks. None: there are none to read.
+            retried: called when rules that were set aside get another chance.
         """
+        self._retried = retried
         self._driver = driver
         self._force = force
         self._read = read
@@ -105,7 +119,7 @@ class Reloading:
                 raise RequestError(f"{error}; nothing was changed") from error
             settings = setting_changes(self._force.config, config)
             changes = [each for each in settings if not each.remedy and each.path != "policy"]
-            changes += policy_changes(self._force.policy, policy)
+            changes += self._policy_changes(policy)
             changes += device_changes(self._driver.state.platform.devices, devices)
             await self._bring_into_force(config, policy, changes, by, devices)
             return self._told(changes, [each for each in settings if each.remedy])
@@ -119,9 +133,17 @@ class Reloading:
 
     def _look(self) -> tuple[Config, PolicyFile]:
         config = self._read()
-        policy = policy_of(config)
-        check_offers(policy.rules, self._offers, self._force.config.backend)
+        with import_again():
+            policy = policy_of(config)
+            check_offers(policy.rules, self._offers, self._force.config.backend)
         return config, policy
+
+    def _policy_changes(self, policy: PolicyFile) -> list[Change]:
+        changes = list(policy_changes(self._force.policy, policy))
+        if "policy" in self._driver.controller.faults:  # it is tried again, mended or not
+            back = Change(path="policy", before=f'"{FALLBACK}"', after=f'"{policy.name}"')
+            return [back, *(each for each in changes if each.path != "policy")]
+        return changes
 
     def _look_at_disks(self) -> tuple[Device, ...]:
         devices = self._driver.state.platform.devices
@@ -136,15 +158,17 @@ class Reloading:
         devices: tuple[Device, ...],
     ) -> None:
         before = self._force.config
-        slice_s = self._driver.controller.rules.regulation.timeslice_s
+        controller = self._driver.controller
+        slice_s = controller.rules.regulation.timeslice_s
         texts = tuple(each.text for each in changes)
         if changes:
+            self._retried()
             now_s = self._driver.timeline.now_s
             event = ev.Reconfigured(
                 at_s=now_s,
                 by=by,
                 changes=texts,
-                rules=policy.rules if policy.rules != self._driver.controller.rules else None,
+                rules=policy.rules if policy.rules != controller.rules else None,
                 sharing=config.users if config.users != before.users else None,
                 devices=devices if devices != self._driver.state.platform.devices else None,
                 output_max_bytes=config.output_max_bytes,
@@ -157,9 +181,10 @@ class Reloading:
                 switch = ev.ModeChanged(at_s=now_s, mode=mode, by=by)
                 await decree(self._driver, Batch(mode=mode), event, switch)
         self._force.config, self._force.policy = in_force(before, config), policy
+        controller.fallback = fallback_of(policy.rules)
         self._driver.keeps_samples = config.journal_samples
         set_level(config.log_level)
-        if self._driver.controller.rules.regulation.timeslice_s != slice_s:
+        if controller.rules.regulation.timeslice_s != slice_s:
             self._driver.keep_another_pace()
         self._changed()
         for text in texts:
@@ -167,7 +192,7 @@ class Reloading:
 
     def _told(self, changes: list[Change], lacking: list[Change]) -> dict[str, Any]:
         policy, state = self._force.policy, self._driver.state
-        notes = [*policy.notes, *policy.rules.cautions(state.platform)]
+        notes = list(policy.cautions(state.platform))
         for note in notes:
             log.warning('event=warned text="%s"', note)
         for each in lacking:

@@ -11,19 +11,25 @@ import msgspec
 
 from iodaemon.config import PolicyFile, rule_tables
 from iodaemon.core.explanation import text_of
-from iodaemon.core.platform import Partition
+from iodaemon.core.platform import Partition, Platform
+from iodaemon.core.rule import Mode
+from iodaemon.core.rule_error import RuleFault
 from iodaemon.core.scratch import DiskId
 from iodaemon.core.state import State
 from iodaemon.core.tier import Tier
 from iodaemon.daemon.account import user_name
 from iodaemon.daemon.calibrating import shown
 from iodaemon.daemon.host import host_metrics
+from iodaemon.daemon.record import condition
 from iodaemon.registry import rule_name
+from iodaemon.systemd import is_unit
 
 _LIMITS: Final[Mapping[bool | None, str | None]] = MappingProxyType(
     {True: "quota", False: "measured", None: None}
 )
 """What keeps jobs to the size that they asked for."""
+
+_STOP_USER_UNIT: Final = "systemctl --user stop iodaemon"
 
 
 def node_report(
@@ -34,6 +40,9 @@ def node_report(
     measured: Sequence[Mapping[str, Any]] = (),
     *,
     calibration_problem: str = "",
+    faults: Mapping[str, RuleFault] = MappingProxyType({}),
+    is_system: bool = False,
+    mode: Mode = Mode.ON,
 ) -> dict[str, Any]:
     """Sockets, slots, devices, the host, and what is measured how.
 
@@ -44,9 +53,14 @@ def node_report(
         sampling: whether it keeps pace with the timeslice.
         measured: what is used of each disk's calibration.
         calibration_problem: why nothing of what is kept could be read; empty: it could.
+        faults: of rules that were set aside.
+        is_system: the daemon is the service of the system.
+        mode: what regulation may do.
     """
     return {
         "backend": backend,
+        "stopped_by": _stop_command(is_system=is_system),
+        "condition": condition(state, mode),
         "draining": state.drain is not None,
         **({} if state.drain is None else {"drain": msgspec.to_builtins(state.drain)}),
         "sockets": [_socket(state, partition) for partition in state.platform.partitions],
@@ -59,11 +73,19 @@ def node_report(
         ],
         **({"calibration": list(measured)} if measured else {}),
         **({"calibration_problem": calibration_problem} if calibration_problem else {}),
+        **({"set_aside": _faults(faults)} if faults else {}),
         **_storage(state),
         "host": host_metrics(),
         "measured": dict(means),
         "sampling": dict(sampling),
     }
+
+
+def _stop_command(*, is_system: bool) -> str:
+    """What ends this daemon and is not undone by who keeps it up."""
+    if not is_unit():
+        return "iod stop"
+    return "systemctl stop iodaemon.socket iodaemon" if is_system else _STOP_USER_UNIT
 
 
 def _socket(state: State, partition: Partition) -> dict[str, Any]:
@@ -143,12 +165,53 @@ def _tier(tier: Tier, free: Mapping[DiskId, int]) -> dict[str, Any]:
     }
 
 
-def policy_report(policy: PolicyFile) -> dict[str, Any]:
-    """The policy in force: its rules with every parameter."""
+def _faults(faults: Mapping[str, RuleFault]) -> list[dict[str, Any]]:
+    """What was set aside, why, and since when."""
+    return [
+        {
+            "part": part,
+            "kind": fault.kind,
+            "rule": fault.rule,
+            "place": fault.place,
+            "problem": fault.problem,
+            "since_s": fault.at_s,
+        }
+        for part, fault in sorted(faults.items())
+    ]
+
+
+def policy_report(
+    policy: PolicyFile,
+    platform: Platform,
+    faults: Mapping[str, RuleFault] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """The policy in force: its rules with every parameter, and what to know of them here.
+
+    Args:
+        policy: as it is configured.
+        platform: on which it decides.
+        faults: of rules that were set aside.
+    """
+    cautions = policy.cautions(platform)
     return {
+        **({"set_aside": _faults(faults)} if faults else {}),
         "name": policy.name,
         "path": str(policy.path),
         "source": policy.source,
         "max_suspend_s": policy.rules.max_suspend_s,
         **rule_tables(policy.rules),
+        **({"cautions": cautions} if cautions else {}),
     }
+
+
+def running_config(document: dict[str, Any], mode: Mode) -> dict[str, Any]:
+    """The configuration in force, with the mode that somebody switched to.
+
+    Args:
+        document: of the configuration (``config_document``).
+        mode: what regulation may do now.
+    """
+    for row in document["settings"]:
+        if (row["table"], row["key"]) == ("", "mode") and row["value"] != f'"{mode}"':
+            row.update(value=f'"{mode}"', origin=f"iod mode (configured: {row['value']})")
+    return document

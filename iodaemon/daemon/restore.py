@@ -26,14 +26,14 @@ from iodaemon.daemon.backup import COPY, CopyNote, opened
 from iodaemon.daemon.boot import note_boot
 from iodaemon.daemon.host import describe_process
 from iodaemon.daemon.merge import Merged, merge
-from iodaemon.daemon.recall import decode_job
+from iodaemon.daemon.recall import decode_jobs
 from iodaemon.daemon.replica import check_integrity, copy_database, put_in_place, sync_folder
 from iodaemon.daemon.stranger import find_strangers, highest_job
 from iodaemon.errors import IodaemonError, JournalError, NotFound, NotPermitted, RequestError
 
 _STOP: Final = {
     True: "systemctl stop iodaemon.socket iodaemon",
-    False: "systemctl --user stop iodaemon",
+    False: "iod stop",
 }
 
 
@@ -68,6 +68,7 @@ def restore(config: Config, source: Path) -> Restored:
         RequestError: a daemon runs on that state directory, or the copy is its journal.
         NotFound, NotPermitted: copy or state directory.
         JournalError: the copy is damaged, or of an unknown version.
+        HopelessError: the copy belongs to another backend.
     """
     state = Path(config.state_dir)
     path = config.journal_path
@@ -78,6 +79,7 @@ def restore(config: Config, source: Path) -> Restored:
         with as_root_again(), opened(source) as copy:
             check_integrity(copy, source)
             schema.check(copy, source)
+            schema.check_backend(copy, source, config.backend)
             copy.execute("BEGIN")  # it is open and read from here on, whoever may reach its path
             copy.execute("SELECT count(*) FROM sqlite_master").fetchone()
             with as_owner_of(state):
@@ -97,7 +99,7 @@ def _put(config: Config, source: Path, new: Path) -> Restored:
         schema.raise_schema(db)
         note = _copy_note(db)
         merged = merge(db, before)
-        unfinished = [decode_job(record) for record in database.unfinished_jobs(db)]
+        unfinished = decode_jobs(database.unfinished_jobs(db))
         with as_root_again():  # the keeper's directory is root's
             strangers = tuple(find_strangers(jobs_directory, unfinished))
             highest = highest_job(jobs_directory)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from iodaemon.backend.linux.protocol import LARGEST_LINE_BYTES, encode
+from iodaemon.core.footprint import Texts
 from iodaemon.errors import RequestError
 
 LONGEST_WORD_BYTES: Final = 128 * 1024 - 1
@@ -20,49 +21,6 @@ _LARGEST_LAUNCH_BYTES: Final = LARGEST_LINE_BYTES - 64 * 1024
 """Of one job on its way to the keeper; the rest is for what the daemon adds."""
 _WIDEST_BYTES: Final = 12
 """Of one character as it is passed on: two escapes."""
-
-
-class Staging(Protocol):
-    """What is copied for a job."""
-
-    @property
-    def input_path(self) -> str | None:
-        """From where into its space."""
-        ...
-
-    @property
-    def output_path(self) -> str | None:
-        """Where to afterwards."""
-        ...
-
-
-class Brought(Protocol):
-    """What a job brings along."""
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """Its words."""
-        ...
-
-    @property
-    def cwd(self) -> str:
-        """Where it runs."""
-        ...
-
-    @property
-    def stdout(self) -> str | None:
-        """Its file, if it chose one."""
-        ...
-
-    @property
-    def stderr(self) -> str | None:
-        """Likewise."""
-        ...
-
-    @property
-    def scratch(self) -> Staging | None:
-        """Space that it wants, if any."""
-        ...
 
 
 class Room:
@@ -90,7 +48,7 @@ class Room:
                 )
         self._launch_bytes = _LARGEST_LAUNCH_BYTES - len(encode(dict(environment)))
 
-    def check(self, job: Brought, which: str) -> None:
+    def check(self, job: Texts, which: str) -> None:
         """Refuse a job that could not be executed or passed on.
 
         What the keeper would not take must not come to it: it would hang up on all other jobs.
@@ -116,7 +74,7 @@ class Room:
             )
 
 
-def _staged_words(job: Brought) -> tuple[str, ...]:
+def _staged_words(job: Texts) -> tuple[str, ...]:
     """Where its data comes from and goes to, as its environment has that; passed on twice."""
     if job.scratch is None:
         return ()

@@ -17,16 +17,21 @@ import msgspec
 from iodaemon.core.job import Job
 from iodaemon.daemon import hintbook
 from iodaemon.daemon.replica import copy_database, sync_folder
-from iodaemon.errors import JournalError
+from iodaemon.errors import HopelessError, JournalError
 
-SCHEMA: Final = 3
+SCHEMA: Final = 4
 """Raised with every change that another version could not read or would misread.
 
 1: until 2 came, tables were added without raising it; the first one had no notes and no samples.
 2: all tables; ``drain`` in meta, which an earlier daemon would not heed.
 3: jobs with space on tiers of storage, which an earlier daemon would start without it, and forget;
    ``holds`` in job: it holds some, though it may have ended.
+4: ids of events, which an earlier daemon would give to none: ``event`` in transition and note,
+   ``next_event`` and ``events_gone`` in meta.
 """
+
+_FIRST_BACKEND: Final = "linux"
+"""Of journals that do not say which."""
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
@@ -52,17 +57,19 @@ CREATE TABLE IF NOT EXISTS sample (at_s REAL PRIMARY KEY, record BLOB NOT NULL) 
 """
 
 
-def settle(db: sqlite3.Connection, path: Path, *, seed: int) -> None:
+def settle(db: sqlite3.Connection, path: Path, *, seed: int, backend: str) -> None:
     """Make a new journal's tables, or bring those of an older one to this version.
 
     Raises:
         JournalError: it is no journal, or of a newer version.
+        HopelessError: it belongs to another backend.
     """
     tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type='table'")}
     if not tables:
-        _create(db, path, seed)
+        _create(db, path, seed, backend)
         return
     check(db, path)
+    check_backend(db, path, backend)
     if meta(db)["schema"] < SCHEMA:
         _migrate(db, path)
 
@@ -88,13 +95,28 @@ def check(db: sqlite3.Connection, path: Path) -> int:
     )
 
 
+def check_backend(db: sqlite3.Connection, path: Path, backend: str) -> None:
+    """A journal of the version before that recorded none is this machine's.
+
+    Raises:
+        HopelessError: it belongs to another backend, which would end its jobs without asking them.
+    """
+    found = meta(db).get("backend", _FIRST_BACKEND)
+    if found != backend:
+        raise HopelessError(
+            f"journal {path} belongs to a daemon with backend {found!r}, not {backend!r}; give "
+            "this one a directory of its own (--state-dir DIR), or start it with "
+            f"--backend {found}"
+        )
+
+
 def kept_copy(path: Path, schema: int) -> Path:
     """Where a journal is kept as it was before it was migrated from this schema."""
     return path.with_name(f"{path.name}.schema-{schema}")
 
 
 def meta(db: sqlite3.Connection) -> dict[str, Any]:
-    """What the journal says of itself: ``schema``, ``next_id``, ``seed``, perhaps ``mode``.
+    """What the journal says of itself: ``schema``, ``next_id``, ``seed``, perhaps ``backend``.
 
     Raises:
         JournalError: something of it is missing or no number.
@@ -106,11 +128,12 @@ def meta(db: sqlite3.Connection) -> dict[str, Any]:
     return values
 
 
-def _create(db: sqlite3.Connection, path: Path, seed: int) -> None:
+def _create(db: sqlite3.Connection, path: Path, seed: int, backend: str) -> None:
     db.execute("BEGIN IMMEDIATE")
     _add_tables(db)
     _from_2(db)
-    values = {"schema": SCHEMA, "next_id": 1, "seed": seed}
+    _from_3(db)
+    values = {"schema": SCHEMA, "next_id": 1, "seed": seed, "backend": backend}
     db.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
     db.execute("COMMIT")
     sync_folder(path.parent)  # the file's name is to survive a power failure as well
@@ -169,7 +192,15 @@ def _from_2(db: sqlite3.Connection) -> None:
     db.execute("CREATE INDEX job_holds ON job (id) WHERE holds")
 
 
+def _from_3(db: sqlite3.Connection) -> None:
+    """Events have ids from now on; those that are there have none."""
+    for table in ("transition", "note"):
+        db.execute(f"ALTER TABLE {table} ADD COLUMN event INTEGER")
+        db.execute(f"CREATE INDEX {table}_event ON {table} (event) WHERE event IS NOT NULL")
+    db.executemany("INSERT INTO meta VALUES (?, ?)", [("next_event", 1), ("events_gone", 0)])
+
+
 _STEPS: Final[Mapping[int, Callable[[sqlite3.Connection], None]]] = MappingProxyType(
-    {1: _from_1, 2: _from_2}
+    {1: _from_1, 2: _from_2, 3: _from_3}
 )
 """From each schema to the next."""

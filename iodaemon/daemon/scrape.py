@@ -8,14 +8,17 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from iodaemon.config import Config
+from iodaemon.daemon.answer import Cached
 from iodaemon.daemon.exporter import Exporter
+from iodaemon.daemon.fair_queue import FairQueue
+from iodaemon.daemon.telltale import request_log
 from iodaemon.errors import ConfigError
 
 _MOST_CONNECTIONS: Final = 16
@@ -23,13 +26,16 @@ _MOST_CONNECTIONS: Final = 16
 _SWEEP_S: Final = 30.0
 """A connection that two sweeps found is closed, idle or not; Prometheus opens another one."""
 _LAST_ANSWERS_S: Final = 1.0
+_BY_TCP: Final = 0
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class MetricsPage:
     """The route, and the TCP listener that serves nothing but this route."""
 
     def __init__(self, exporter: Exporter) -> None:
-        self._exporter = exporter
+        self._page = Cached(exporter.page, exporter.driver)
+        self._queue = FairQueue()
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
         self._sweeping: asyncio.TimerHandle | None = None
@@ -46,9 +52,11 @@ class MetricsPage:
         """
         if config.metrics_address is None:
             return
-        app = web.Application()
+        app = web.Application(middlewares=[self._in_turn])
         app.add_routes(self.routes())
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_LAST_ANSWERS_S)
+        self._runner = web.AppRunner(
+            app, access_log=None, logger=request_log(), shutdown_timeout=_LAST_ANSWERS_S
+        )
         await self._runner.setup()
         bound = _bind(*config.metrics_address)
         self._listener = await asyncio.get_running_loop().create_server(self._accept, sock=bound)
@@ -64,9 +72,13 @@ class MetricsPage:
             await self._runner.cleanup()
 
     async def _show(self, _: web.Request) -> web.Response:
-        return web.Response(
-            body=self._exporter.page(), headers={"Content-Type": CONTENT_TYPE_LATEST}
-        )
+        return web.Response(body=self._page.get(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    @web.middleware
+    async def _in_turn(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """All who ask by TCP are one user: nobody knows more of them."""
+        async with self._queue.place(_BY_TCP):
+            return await handler(request)
 
     def _accept(self) -> asyncio.Protocol:
         if len(self._connections()) >= _MOST_CONNECTIONS:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from iodaemon.backend.linux.attempt_record import RecordError, read_regular
 from iodaemon.backend.linux.protocol import STAGE_FILE
 from iodaemon.core.job import Job, JobState
 from iodaemon.core.size import told_bytes
@@ -53,8 +54,8 @@ def find_stage(job: Job, jobs_directory: Path) -> Stage | None:
         return None
     path = jobs_directory / f"{job.id}.{job.attempt}" / STAGE_FILE
     try:
-        stage = msgspec.json.decode(path.read_bytes(), type=Stage)
-    except (OSError, msgspec.DecodeError):
+        stage = msgspec.json.decode(read_regular(str(path)) or b"", type=Stage)
+    except (OSError, RecordError, msgspec.DecodeError):
         return None
     is_done = stage.step == "in" and (stage.bytes, stage.files) >= (
         stage.total_bytes,

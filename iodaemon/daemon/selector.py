@@ -7,6 +7,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from typing import Final
 
+import msgspec
+
+from iodaemon.core.job import JobState
 from iodaemon.errors import RequestError
 
 _PART: Final = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
@@ -17,7 +20,7 @@ def parse_selector(text: str, last_id: int) -> Callable[[int], bool]:
 
     Args:
         text: parts separated by commas.
-        last_id: the newest job's id, for ``last``.
+        last_id: the id of the user's newest job, for ``last``; 0: there is none.
 
     Raises:
         RequestError: it is no selector.
@@ -54,3 +57,75 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         elif first <= last:
             merged.append((first, last))
     return merged or [(0, -1)]
+
+
+class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which jobs a request means: those that every given part selects.
+
+    Attributes:
+        select: ids, as ``parse_selector`` reads them; empty: any.
+        user: the submitter, by name or number; ``me`` is the caller. Empty: anybody.
+        name: a glob over job names, case counts. Empty: any.
+        state: states by word or code; empty: those that the request is about.
+    """
+
+    select: str = ""
+    user: str = ""
+    name: str = ""
+    state: tuple[str, ...] = ()
+
+    @property
+    def names_ids(self) -> bool:
+        """True when ids are given, by number or as ``last``."""
+        return self.select not in ("", "all")
+
+    @property
+    def has_filters(self) -> bool:
+        """True when jobs are also selected by what they are."""
+        return bool(self.user or self.name or self.state)
+
+    @property
+    def is_empty(self) -> bool:
+        """True when nothing says which jobs are meant."""
+        return not self.select and not self.has_filters
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The jobs that are named by their number, each once."""
+        parts = (part.strip() for part in self.select.split(","))
+        return tuple(dict.fromkeys(int(part) for part in parts if part.isdigit()))
+
+    @property
+    def states(self) -> frozenset[JobState]:
+        """The states that are given.
+
+        Raises:
+            RequestError: there is no such state.
+        """
+        return parse_states(self.state)
+
+
+def parse_states(words: Iterable[str]) -> frozenset[JobState]:
+    """States from words or codes, in any case.
+
+    Raises:
+        RequestError: there is no such state.
+    """
+    found = set()
+    for word in words:
+        state = _STATES.get(word.upper())
+        if state is None:
+            raise RequestError(f"no state {word!r}; known: {', '.join(sorted(_STATES))}")
+        found.add(state)
+    return frozenset(found)
+
+
+_STATES: Final = {word: state for state in JobState for word in (str(state), state.code)}
+
+
+def id_bounds(select: str) -> tuple[int | None, int | None]:
+    """The lowest and highest id that a selector names; None: it does not bound them."""
+    if not select or re.search("[a-z]", select):
+        return None, None
+    ids = [int(digits) for digits in re.findall(r"\d+", select)]
+    return min(ids), max(ids)

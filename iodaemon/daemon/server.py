@@ -10,24 +10,29 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from aiohttp import web
 
 from iodaemon.core.job import JobId
 from iodaemon.daemon.account import Accounts
+from iodaemon.daemon.action import Grace
 from iodaemon.daemon.administration import Administration, Reload
+from iodaemon.daemon.answer import Cached
 from iodaemon.daemon.authorise import Rights
 from iodaemon.daemon.command import Commands
 from iodaemon.daemon.driver import Driver
+from iodaemon.daemon.fair_queue import FairQueue, give_place
 from iodaemon.daemon.front import ACCOUNTS, TURNS, Front
 from iodaemon.daemon.hinting import Hinting
 from iodaemon.daemon.history import History
 from iodaemon.daemon.journal import Journal
 from iodaemon.daemon.knowledge import Knowledge
-from iodaemon.daemon.lookup import Lookup, error_answer, json_answer
+from iodaemon.daemon.lookup import Lookup, error_answer, refuse_unknown_keys
 from iodaemon.daemon.phasing import Phasing
 from iodaemon.daemon.query import Queries
 from iodaemon.daemon.telling import Telling
-from iodaemon.errors import JournalError, NotFound, NotPermitted, RequestError
+from iodaemon.daemon.telltale import request_log
+from iodaemon.errors import Conflict, Gone, JournalError, NotFound, NotPermitted, RequestError
 from iodaemon.fault import reach
 
 _LARGEST_BODY_BYTES: Final = 64 * 1024 * 1024
@@ -37,8 +42,13 @@ _LAST_ANSWERS_S: Final = 2.0
 
 _SILENT_S: Final = 75.0
 """A connection without a whole request for so long is closed."""
-_BACKLOG: Final = 128
-"""asyncio tries as often to accept at a time, and complains as often where it cannot."""
+_BACKLOG: Final = 512
+"""Connections that wait to be accepted: twice as many as one user may have."""
+_ACCEPTED_AT_ONCE: Final = 16
+"""Connections that asyncio accepts in one round of the event loop: some 2 ms."""
+
+_CACHED: Final = frozenset({"node"})
+"""Reports that take milliseconds, and change with the state alone."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -53,7 +63,10 @@ class Server:
         *,
         knowledge: Knowledge,
         jobs_directory: Path,
-        cancel_grace_s: Callable[[], float],
+        grace: Callable[[], Grace],
+        retain_s: Callable[[], float],
+        default_walltime_s: Callable[[], float | None] = lambda: None,
+        controls: Callable[[], Mapping[str, bool]] = dict,
         rights: Rights | None = None,
         pids: Callable[[JobId], list[int]],
         reports: Mapping[str, Callable[[], Mapping[str, Any]]],
@@ -68,6 +81,7 @@ class Server:
         self._listening: asyncio.Server | None = None
         self._made: tuple[Path, int] | None = None  # the socket's file and its inode
         self._accounts = Accounts()
+        self._queue = FairQueue()
         self._lookup = Lookup(
             driver,
             journal,
@@ -75,10 +89,12 @@ class Server:
             rights=rights or Rights(owner_uid=os.geteuid()),
             accounts=self._accounts,
         )
-        self._queries = Queries(self._lookup, ending=self._ending, pids=pids)
+        self._queries = Queries(self._lookup, ending=self._ending, pids=pids, retain_s=retain_s)
         self._history = History(self._lookup)
-        self._telling = Telling(self._lookup)
-        self._commands = Commands(self._lookup, cancel_grace_s=cancel_grace_s)
+        self._telling = Telling(self._lookup, ending=self._ending)
+        self._commands = Commands(
+            self._lookup, grace=grace, default_walltime_s=default_walltime_s, controls=controls
+        )
         self._administration = Administration(self._lookup, reload=reload, ending=self._ending)
         self._hinting = Hinting(self._lookup, knowledge)
         self._phasing = Phasing(self._lookup, ending=self._ending)
@@ -95,6 +111,7 @@ class Server:
         self._runner = web.AppRunner(
             self._make_app(),
             access_log=None,
+            logger=request_log(),
             shutdown_timeout=_LAST_ANSWERS_S,
             handler_cancellation=True,  # nothing is done for a client that is gone
             keepalive_timeout=_SILENT_S,
@@ -105,21 +122,16 @@ class Server:
         if self._lookup.is_shared:
             make = Front(make, self._accounts)
         loop = asyncio.get_running_loop()
-        if handed is not None:  # its file is not ours; who connects meanwhile waits
-            self._listening = await loop.create_server(make, sock=handed, backlog=_BACKLOG)
-            return
-        old_mask = os.umask(0o177)
-        try:
-            self._listening = await loop.create_unix_server(make, str(path), backlog=_BACKLOG)
-        finally:
-            os.umask(old_mask)
-        self._remember_socket(path)
+        listener = _bind(path) if handed is None else handed
+        self._listening = await loop.create_server(make, sock=listener, backlog=_ACCEPTED_AT_ONCE)
+        listener.listen(_BACKLOG)  # asyncio would accept as many at a time
+        if handed is None:
+            self._remember_socket(path)
 
     async def close(self) -> None:
         """Answer no more; streams end, and the socket is gone."""
         self._ending.set()
-        self._watch.end_streams()
-        self._watch.notify(())
+        self._watch.notify()
         if self._listening is not None:
             self._listening.close()
         if self._runner is not None:
@@ -141,6 +153,7 @@ class Server:
     def _make_app(self) -> web.Application:
         app = web.Application(middlewares=[self._guard], client_max_size=_LARGEST_BODY_BYTES)
         app[TURNS] = {}
+        app.on_response_prepare.append(_give_place)
         app[ACCOUNTS] = self._accounts
         app.add_routes(self._queries.routes())
         app.add_routes(self._history.routes())
@@ -154,18 +167,26 @@ class Server:
         return app
 
     def _reporting(self, name: str) -> Handler:
+        def make() -> bytes:
+            return msgspec.json.encode(self._reports[name]())
+
+        get = Cached(make, self._lookup.driver).get if name in _CACHED else make
+
         async def report(_: web.Request) -> web.Response:
-            return json_answer(self._reports[name]())
+            return web.Response(body=get(), content_type="application/json")
 
         return report
 
     async def _admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         await self._lookup.prepare(request)
-        self._lookup.allow(request, "see")
-        reach("api.heard", request.method)
-        answer = await handler(request)
-        reach("api.done", request.method)
-        return answer
+        actor = self._lookup.allow(request, "see")
+        if request.path.startswith("/v1/"):
+            refuse_unknown_keys(request)
+        async with self._queue.place(self._accounts.pool(actor.uid)):
+            reach("api.heard", request.method)
+            answer = await handler(request)
+            reach("api.done", request.method)
+            return answer
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -176,6 +197,10 @@ class Server:
             return error_answer(403, "not_permitted", str(error))
         except NotFound as error:
             return error_answer(404, "not_found", str(error))
+        except Conflict as error:
+            return error_answer(409, "conflict", str(error))
+        except Gone as error:
+            return error_answer(410, "gone", str(error))
         except RequestError as error:
             return error_answer(400, "refused", str(error))
         except web.RequestPayloadError:
@@ -187,3 +212,22 @@ class Server:
             code = "not_found" if error.status == web.HTTPNotFound.status_code else "refused"
             text = f"{request.method} {request.path}: {error.reason}; see docs/api.md"
             return error_answer(error.status, code, text)
+
+
+async def _give_place(_request: web.Request, _response: web.StreamResponse) -> None:
+    """From its head on an answer goes as fast as it is read."""
+    give_place()
+
+
+def _bind(path: Path) -> socket.socket:
+    """A socket of this name, which only its owner may reach."""
+    listener = socket.socket(socket.AF_UNIX)
+    old_mask = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+    except BaseException:
+        listener.close()
+        raise
+    finally:
+        os.umask(old_mask)
+    return listener

@@ -9,13 +9,15 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-from iodaemon.core.job import Job, JobId, JobSpec, JobState, Reason
+from iodaemon.core.footprint import environment_bytes, job_bytes
+from iodaemon.core.job import Job, JobId, JobSpec, JobState, Reason, resume_command
 from iodaemon.core.platform import Platform
 from iodaemon.core.tier import Tier
 from iodaemon.daemon.room import LONGEST_PATH_BYTES, Room
 from iodaemon.daemon.scratch_request import SubmittedScratch, check_scratch
 from iodaemon.errors import RequestError
 from iodaemon.hint import DROPPED, SenselessHint, check_hint
+from iodaemon.units import format_duration
 
 _LARGEST_BATCH: Final = 100_000
 _MOST_WARNINGS: Final = 20
@@ -35,7 +37,9 @@ _LONGEST_ID: Final = "9" * 19
 """What ``%j`` may come to: ids are below 2**63."""
 
 _T = TypeVar("_T")
-_Positive = Annotated[float, msgspec.Meta(gt=0)]
+LONGEST_S: Final = 10 * 365 * 86400.0
+"""Ten years: no run lasts longer, and every date until then can be written."""
+_Duration = Annotated[float, msgspec.Meta(gt=0, le=LONGEST_S)]
 _Word = Annotated[str, msgspec.Meta(min_length=1)]
 
 
@@ -49,13 +53,13 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     cwd: Annotated[str, msgspec.Meta(pattern="^/")] = "/"
     name: Annotated[str, msgspec.Meta(max_length=200)] = ""
     cpus: Annotated[int, msgspec.Meta(ge=1)] = 1
-    walltime_s: _Positive | None = None
+    walltime_s: _Duration | None = None
     memory_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)] | None = None
     io_rate_bytes_per_s: float | None = None
     io_share: float | None = None
     io_operations_per_s: float | None = None
     no_suspend: bool = False
-    max_suspend_s: _Positive | None = None
+    max_suspend_s: _Duration | None = None
     requeue: bool = False
     stdout: _Word | None = None
     stderr: _Word | None = None
@@ -100,6 +104,7 @@ def decode_in_steps(
     any_tier: bool = False,
     in_lines: bool = False,
     admit: Callable[[Sequence[int]], None] = lambda _: None,
+    take: Callable[[int], None] = lambda _: None,
 ) -> Generator[None, None, Submission]:
     """The submission, if every job of it could ever run; each step is some milliseconds.
 
@@ -110,14 +115,16 @@ def decode_in_steps(
         any_tier: the admission rule chooses among all for who names none.
         in_lines: the latter.
         admit: refuses by what the jobs ask for, so many CPUs each, before each is looked at.
+        take: refuses by memory; told of each piece, once it is decoded, how much it takes.
 
     Raises:
         RequestError: names the job (by its place in the list), the value, and what to do.
     """
     if in_lines:
-        submission = yield from _decode_lines(body)
+        submission = yield from _decode_lines(body, take)
     else:
         submission = _decode(body, Submission, "submission")
+        take(environment_bytes(submission.environment) + sum(map(job_bytes, submission.jobs)))
     count = len(submission.jobs)
     if not 1 <= count <= _LARGEST_BATCH:
         raise RequestError(_wrong_count(count))
@@ -134,12 +141,13 @@ def decode_in_steps(
     return submission
 
 
-def _decode_lines(body: bytes) -> Generator[None, None, Submission]:
+def _decode_lines(body: bytes, take: Callable[[int], None]) -> Generator[None, None, Submission]:
     count = body.rstrip(b"\n").count(b"\n")
     if not 1 <= count <= _LARGEST_BATCH:  # before there are as many pieces
         raise RequestError(_wrong_count(count))
     first, *lines = body.rstrip(b"\n").split(b"\n")
     head = _decode(first, _Head, "line 1")
+    take(environment_bytes(head.environment))
     jobs: list[SubmittedJob] = []
     decoded_bytes = 0
     for place, line in enumerate(lines, 2):
@@ -147,7 +155,9 @@ def _decode_lines(body: bytes) -> Generator[None, None, Submission]:
         if decoded_bytes > _BYTES_AT_ONCE:
             yield
             decoded_bytes = len(line)
-        jobs.append(_decode(line, SubmittedJob, f"line {place}"))
+        job = _decode(line, SubmittedJob, f"line {place}")
+        take(job_bytes(job))
+        jobs.append(job)
     return Submission(jobs=tuple(jobs), environment=head.environment)
 
 
@@ -165,6 +175,43 @@ def _decode(text: bytes, kind: type[_T], what: str) -> _T:
 
 def _wrong_count(count: int) -> str:
     return f"{count} jobs in one submission; send 1 to {_LARGEST_BATCH}"
+
+
+_MEMORY: Final = "memory"
+_NO_MEMORY_LIMIT: Final = (
+    "--mem limits nothing on this machine: jobs' cgroups have no memory controller ('iod doctor')"
+)
+
+
+def limit_all(
+    jobs: Sequence[SubmittedJob], walltime_s: float | None
+) -> tuple[tuple[SubmittedJob, ...], tuple[str, ...]]:
+    """The jobs, each with a walltime; and one line where some had none.
+
+    Args:
+        jobs: as submitted.
+        walltime_s: of those that name none. None: they have none.
+    """
+    if walltime_s is None or all(job.walltime_s is not None for job in jobs):
+        return tuple(jobs), ()
+    told = f"without -t a job may run for {format_duration(walltime_s)} here (default_walltime)"
+    limited = (
+        msgspec.structs.replace(job, walltime_s=walltime_s) if job.walltime_s is None else job
+        for job in jobs
+    )
+    return tuple(limited), (told,)
+
+
+def find_unlimited(jobs: Sequence[SubmittedJob], controls: Mapping[str, bool]) -> tuple[str, ...]:
+    """One line where a job asks for a memory limit that this machine does not keep.
+
+    Args:
+        jobs: as submitted.
+        controls: what the jobs' cgroups have; empty where there are none to have.
+    """
+    if controls.get(_MEMORY, True) or all(job.memory_bytes is None for job in jobs):
+        return ()
+    return (_NO_MEMORY_LIMIT,)
 
 
 def heed_hints(submission: Submission) -> tuple[tuple[SubmittedJob, ...], tuple[str, ...]]:
@@ -245,4 +292,4 @@ def job_maker(
 
 
 def _held(job_id: JobId) -> Reason:
-    return Reason(code="Held", text=f"held at submission; 'iod resume {job_id}' lets it go")
+    return Reason(code="Held", text="held at submission", cure=resume_command(job_id))

@@ -23,6 +23,10 @@ RATIO_BOUNDS: Final = (0.1, 0.25, 0.5, 0.8, 1.25, 2.0, 4.0, 10.0)
 """Of what was expected over what came: 0.8 to 1.25 is as good as right, 10 as good as wrong."""
 SOURCES: Final = ("declared", "learned", "imported")
 """Of what was expected before a start."""
+RULE_KINDS: Final = ("admission", "allocation", "placement", "regulation")
+"""Of rules that may fail."""
+STANDSTILLS: Final = ("Congested", "IoBound", "IoTurn", "Suspended", "Turn")
+"""Codes of the reasons for which jobs are suspended. A user's own rule may have others."""
 BOUNDS_S: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 """Upper bounds of the duration histograms: from a step with nothing to do to a stuck disk."""
 
@@ -96,12 +100,12 @@ class Spells:
     Invariant: no total ever falls, whatever order the times are in.
 
     Attributes:
-        counts: how often one began.
+        counts: how often one began; the codes of the shipped rules and of people are there.
     """
 
     def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self.counts: Counter[str] = Counter(dict.fromkeys(STANDSTILLS, 0))
+        self._seconds: defaultdict[str, float] = defaultdict(float, dict.fromkeys(STANDSTILLS, 0.0))
         self._standing: dict[JobId, tuple[str, float]] = {}
 
     def stands_already(self, job_id: JobId, code: str, now_s: float) -> None:
@@ -143,6 +147,7 @@ class Tally:
         shadow: what they would have stood still for the regulation, had it been on.
         expectations: started jobs, by where it was known from what their I/O would be.
         hindsight: of ended jobs, what was expected over what they moved, by the same.
+        rule_faults: rules that were set aside, by kind; every kind is there.
         journal_failures: batches that the disk did not take.
         step: the controller's steps.
     """
@@ -156,6 +161,7 @@ class Tally:
         self.shadow = Spells()
         self.expectations: Counter[str] = Counter(dict.fromkeys((*SOURCES, "unknown"), 0))
         self.hindsight = {source: Histogram(RATIO_BOUNDS) for source in SOURCES}
+        self.rule_faults: Counter[str] = Counter(dict.fromkeys(RULE_KINDS, 0))
         self.journal_failures = 0
         self.step = Durations()
         for job in jobs:
@@ -169,6 +175,7 @@ class Tally:
             plan: of the step.
             jobs: as they are after it.
         """
+        self.rule_faults.update(fault.kind for fault in plan.faults)
         self.decisions.update(type(decision).__name__.lower() for decision in plan.decisions)
         for step in plan.transitions:
             self.suspended.end(step.job_id, step.at_s)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Container, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 from aiohttp import web
 
+from iodaemon.api.model import LAST_EVENT
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Transition
 from iodaemon.core.job import Job, JobId
@@ -19,11 +19,18 @@ from iodaemon.daemon.account import user_name
 from iodaemon.daemon.answer import PIECE_BYTES, Answer
 from iodaemon.daemon.batch import Batch
 from iodaemon.daemon.decree import decree
-from iodaemon.daemon.lookup import Lookup, json_answer, read_body
+from iodaemon.daemon.journal import Event
+from iodaemon.daemon.lookup import (
+    Lookup,
+    json_answer,
+    parse_event,
+    parse_time,
+    read_body,
+    takes,
+)
 from iodaemon.daemon.notebook import Note
 from iodaemon.daemon.scratch_record import find_stage
-from iodaemon.daemon.watch import News
-from iodaemon.errors import RequestError
+from iodaemon.errors import Gone, RequestError
 
 _MOST_EVENTS: Final = 100_000
 _MOST_STEPS: Final = 1000
@@ -32,8 +39,8 @@ _SETTLING_S: Final = 2.0
 """How long what just happened may take to reach the disk before the past is read without it."""
 _MOMENT_S: Final = 0.25
 """The same for somebody who only wants to know why; the last steps may then be missing."""
-_OVERLAP_S: Final = 60.0
-"""The past and what is heard meanwhile overlap by far less than this."""
+_PAGE_EVENTS: Final = 1000
+"""Events that are read from the journal at a time."""
 _MOST_SAMPLES: Final = 3600
 """Samples in one answer: an hour of one a second; ask again from the last one on."""
 
@@ -45,11 +52,12 @@ class _Switch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Telling:
     """Why, what happened, what was seen."""
 
-    def __init__(self, lookup: Lookup) -> None:
+    def __init__(self, lookup: Lookup, *, ending: asyncio.Event) -> None:
         self._lookup = lookup
         self._driver = lookup.driver
         self._state = lookup.state
         self._journal = lookup.journal
+        self._ending = ending
 
     def routes(self) -> Sequence[web.RouteDef]:
         """What is told where."""
@@ -80,52 +88,79 @@ class Telling:
             {
                 "job": self._lookup.record(job),
                 **msgspec.to_builtins(told),
-                "history": [_event(step) for step in steps[-_MOST_STEPS:]],
+                "history": [_record(step) for step in steps[-_MOST_STEPS:]],
             }
         )
 
-    def _life(self, job_id: JobId) -> Sequence[Transition]:
+    def _life(self, job_id: JobId) -> Sequence[Event]:
         self._journal.flush(_MOMENT_S)
-        return self._journal.transitions(job_id)
+        return self._journal.steps(job_id)
 
+    @takes("since", "after", "follow")
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        """What happened since then, if asked; then what happens, for ever or until now."""
-        since_s = _seconds(request.query.get("since"))
+        """What happened since then or after that event; then what happens, for ever or until now.
+
+        All of it is read from the journal: what is told is durable.
+        """
+        since_s, after = _beginning(request)
         follow = request.query.get("follow", "1") == "1"
         async with Answer(request, "application/x-ndjson") as answer:
-            nobody_listens = suppress(ConnectionResetError)
-            with self._driver.watch.listening() as news, nobody_listens:
-                told = await self._tell_past(answer, since_s)
+            try:
+                if not follow:
+                    await asyncio.to_thread(self._journal.flush, _SETTLING_S)
+                told = await self._tell_past(answer, since_s, after)
                 await answer.begin()
                 if follow:
-                    await _tell_on(answer, news, told)
+                    await self._tell_on(answer, told)
+            except ConnectionResetError:
+                pass  # nobody reads any more
+            except Gone:  # at the beginning, or because the reader is too far behind
+                if not answer.is_begun:
+                    raise
             return await answer.begin()
 
-    async def _tell_past(self, answer: Answer, since_s: float | None) -> Container[bytes]:
-        """What has been told of the last minute."""
-        if since_s is None:
-            return ()
-        began_s = self._driver.timeline.now_s
-        await answer.take_turn()  # before all of it is in memory
-        past = await asyncio.to_thread(self._past, since_s)
-        await answer.write_all(line for _, line in past)
+    async def _tell_past(self, answer: Answer, since_s: float | None, after: int | None) -> int:
+        """The event up to which all is told."""
+        newest = self._journal.newest_event
+        if after is None and since_s is None:
+            answer.headers[LAST_EVENT] = str(newest)
+            return newest
+        await answer.take_turn()  # before much of it is in memory
+        if after is not None:
+            answer.headers[LAST_EVENT] = str(after)
+            told = await self._tell_after(answer, after, newest)
+        else:
+            past, told = await asyncio.to_thread(
+                self._journal.events_since, since_s or 0.0, limit=_MOST_EVENTS
+            )
+            first = next((event for event, _ in past if event is not None), told + 1)
+            answer.headers[LAST_EVENT] = str(first - 1)
+            await answer.write_all(map(_line, past))
         answer.give_turn()
-        return {line for at_s, line in past if at_s > began_s - _OVERLAP_S}
+        return told
 
-    def _past(self, since_s: float) -> list[tuple[float, bytes]]:
-        """When it happened, and its line."""
-        self._journal.flush(_SETTLING_S)
-        steps: Iterable[News] = self._journal.recent_transitions(
-            since_s=since_s, limit=_MOST_EVENTS
-        )
-        notes: Iterable[News] = self._journal.notes(since_s=since_s, limit=_MOST_EVENTS)
-        events = (_event(item) for item in (*steps, *notes))
-        lines = ((event["at_s"], _line(event)) for event in events)
-        return sorted(lines, key=lambda at_and_line: at_and_line[0])
+    async def _tell_after(self, answer: Answer, told: int, until: int) -> int:
+        """Tell the events after this one, at least until that one."""
+        while True:
+            page = await asyncio.to_thread(self._journal.events_after, told, limit=_PAGE_EVENTS)
+            await answer.write_all(map(_line, page))
+            told = max((event for event, _ in page if event is not None), default=told)
+            if told >= until or not page:
+                return told
 
+    async def _tell_on(self, answer: Answer, told: int) -> None:
+        """Tell what becomes durable, until the daemon ends."""
+
+        def is_due() -> bool:
+            return self._journal.newest_event > told or self._ending.is_set()
+
+        while await self._driver.watch.until(is_due) and not self._ending.is_set():
+            told = await self._tell_after(answer, told, self._journal.newest_event)
+
+    @takes("since")
     async def _samples(self, request: web.Request) -> web.StreamResponse:
         """Raw samples and the jobs they speak of."""
-        since_s = _seconds(request.query.get("since")) or 0.0
+        since_s = parse_time(request.query, "since") or 0.0
         async with Answer(request) as answer:
             await answer.take_turn()
             body = await self._sampled(since_s)
@@ -164,29 +199,31 @@ class Telling:
         return json_answer({"mode": str(asked.mode)})
 
 
-async def _tell_on(answer: Answer, news: AsyncIterable[News], told: Container[bytes]) -> None:
-    """What happens from now on, but for what has been told."""
-    async for item in news:
-        if (line := _line(_event(item))) not in told:
-            await answer.write(line)
+def _beginning(request: web.Request) -> tuple[float | None, int | None]:
+    """Since when, or after which event, events are asked for.
+
+    Raises:
+        RequestError: both, or one that is none.
+    """
+    since_s = parse_time(request.query, "since")
+    if "after" in request.query:
+        if since_s is not None:
+            raise RequestError("'since' and 'after' exclude each other; give one of them")
+        return None, parse_event(request.query["after"], "after")
+    if LAST_EVENT in request.headers:  # of a stream that began with 'since', and is resumed
+        return None, parse_event(request.headers[LAST_EVENT], LAST_EVENT)
+    return since_s, None
 
 
-def _event(item: News) -> dict[str, Any]:
+def _record(event: Event) -> dict[str, Any]:
+    event_id, item = event
     match item:
         case Transition():
-            return {"kind": "moved", **msgspec.to_builtins(item)}
+            return {"id": event_id, "kind": "moved", **msgspec.to_builtins(item)}
         case Note():
-            return {"kind": item.kind, **{k: v for k, v in item.record.items() if k != "type"}}
+            told = {key: value for key, value in item.record.items() if key != "type"}
+            return {"id": event_id, "kind": item.kind, **told}
 
 
-def _line(event: Mapping[str, Any]) -> bytes:
-    return msgspec.json.encode(event) + b"\n"
-
-
-def _seconds(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        return float(text)
-    except ValueError as error:
-        raise RequestError(f"since={text!r} is no time; write seconds since 1970") from error
+def _line(event: Event) -> bytes:
+    return msgspec.json.encode(_record(event)) + b"\n"

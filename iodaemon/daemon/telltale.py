@@ -1,5 +1,9 @@
 """The daemon's log: lines on standard error, and nowhere else.
 
+A thread writes them. Whatever standard error is (a pipe that nobody reads, a file on a disk that
+hangs), it holds up this thread and nothing else: lines wait for it up to a bound, and beyond that
+they are lost, counted, and reported where they would have been.
+
 Under systemd standard error is the journal's, which has the time of every line already; a line
 there begins with ``<N>``, its priority as in syslog(3) (sd-daemon(3)). Anywhere else a line begins
 with the time and its level. There is no log file of our own, and so none to rotate.
@@ -7,12 +11,22 @@ with the time and its level. There is no log file of our own, and so none to rot
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
+import os
+import select
 import sys
-from collections.abc import Mapping
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Final, TextIO
 
+from aiohttp.http_exceptions import HttpProcessingError
+
 from iodaemon.systemd import is_journal_stream
+from iodaemon.text import quoted
 
 _PRIORITIES: Final = (
     (logging.CRITICAL, 2),
@@ -21,6 +35,12 @@ _PRIORITIES: Final = (
     (logging.INFO, 6),
 )
 """From which level on which priority; below all of them 7, debug."""
+MOST_WAITING_BYTES: Final = 1024 * 1024
+"""About 9,000 lines: more than a node of 1,000 jobs writes in one turn."""
+_ONE_WRITE_BYTES: Final = 64 * 1024
+"""The usual size of a pipe."""
+DRAIN_S: Final = 1.0
+"""For which a process that ends waits for its last lines to be written."""
 _PLAIN: Final = "%(asctime)s level=%(levelname)s %(message)s"
 _OURS: Final = "level=%(levelname)s %(message)s"
 
@@ -34,19 +54,154 @@ class _JournalLines(logging.Formatter):
         return "\n".join(prefix + line for line in super().format(record).splitlines() or [""])
 
 
-def begin_log(level: str, environ: Mapping[str, str], stream: TextIO | None = None) -> None:
-    """Tell all that happens from this level on.
+class LogWriter(logging.Handler):
+    """Writes lines to a file descriptor from a thread of its own; never blocks who logs.
+
+    Args:
+        fd: of standard error.
+        most_bytes: that wait to be written. Further lines are lost.
+
+    Attributes:
+        lost: lines that were not written: there was no room, or the write failed.
+    """
+
+    def __init__(self, fd: int, *, most_bytes: int = MOST_WAITING_BYTES) -> None:
+        super().__init__()
+        self.lost = 0
+        self._fd = fd
+        self._most_bytes = most_bytes
+        self._lines: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        self._unreported = 0
+        self._is_writing = False
+        self._changed = threading.Condition()
+        threading.Thread(target=self._run, name="log", daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue the record's lines, or count them as lost."""
+        try:
+            line = self._encoded(record)
+        except Exception:  # noqa: BLE001 - as logging does: a bad record must not end its caller
+            self.handleError(record)
+            return
+        with self._changed:
+            if self._waiting_bytes + len(line) > self._most_bytes:
+                self._lose(1)
+                return
+            self._report_lost()
+            self._queue(line)
+            self._changed.notify_all()
+
+    def handleError(self, _: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Count a record that cannot be formatted; logging itself would write to stderr."""
+        with self._changed:
+            self._lose(1)
+
+    def flush(self) -> None:
+        """Wait until all is written, for a second at most; called when the process ends."""
+        self.drain(DRAIN_S)
+
+    def drain(self, within_s: float) -> bool:
+        """Whether all is written by then."""
+        with self._changed:
+            return self._changed.wait_for(self._is_drained, within_s)
+
+    def takes_more(self) -> bool:
+        """Whether all is written and more can be, in a second at most."""
+        if not self.drain(DRAIN_S):
+            return False
+        poll = select.poll()
+        poll.register(self._fd, select.POLLOUT)
+        return bool(poll.poll(1000.0 * DRAIN_S))
+
+    def _is_drained(self) -> bool:
+        return not (self._lines or self._unreported or self._is_writing)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._lines or self._unreported)
+                if not self._lines:
+                    self._report_lost()
+                lines = self._take()
+                self._is_writing = True
+            is_written = _write_all(self._fd, b"".join(lines))
+            with self._changed:
+                self._is_writing = False
+                if not is_written:
+                    self.lost += len(lines)  # not reported: that could not be written either
+                self._changed.notify_all()
+
+    def _take(self) -> list[bytes]:
+        """The oldest lines, as many as make one write."""
+        lines = [self._lines.popleft()]
+        size_bytes = len(lines[0])
+        while self._lines and size_bytes + len(self._lines[0]) <= _ONE_WRITE_BYTES:
+            lines.append(self._lines.popleft())
+            size_bytes += len(lines[-1])
+        self._waiting_bytes -= size_bytes
+        return lines
+
+    def _lose(self, count: int) -> None:
+        self.lost += count
+        self._unreported += count
+        self._changed.notify_all()
+
+    def _report_lost(self) -> None:
+        """Queue a line that says how many are missing at this place."""
+        if not self._unreported:
+            return
+        text = "event=log_lines_lost lines=%d in_all=%d"
+        fields = {"msg": text, "args": (self._unreported, self.lost), "levelno": logging.WARNING}
+        record = logging.makeLogRecord({**fields, "levelname": "WARNING", "name": __name__})
+        self._unreported = 0
+        self._queue(self._encoded(record))
+
+    def _queue(self, line: bytes) -> None:
+        self._lines.append(line)
+        self._waiting_bytes += len(line)
+
+    def _encoded(self, record: logging.LogRecord) -> bytes:
+        return f"{self.format(record)}\n".encode(errors="backslashreplace")
+
+
+def _write_all(fd: int, data: bytes) -> bool:
+    """Write it, however long that takes; False where it cannot be written."""
+    while data:
+        try:
+            data = data[os.write(fd, data) :]
+        except BlockingIOError:  # somebody else made the terminal or pipe non-blocking
+            with contextlib.suppress(OSError):
+                select.select([], [fd], [])
+        except OSError:  # closed, full, gone: there is nowhere to say so
+            return False
+    return True
+
+
+def begin_log(level: str, environ: Mapping[str, str]) -> LogWriter | None:
+    """Log to standard error from this level on.
 
     Args:
         level: ``debug``, ``info``, ``warning``, ``error``.
         environ: for ``JOURNAL_STREAM``.
-        stream: where to; None: standard error.
+
+    Returns:
+        What writes the lines; None where standard error is no file.
     """
-    to = sys.stderr if stream is None else stream
-    handler = logging.StreamHandler(to)
-    is_journal = is_journal_stream(to, environ)
+    writer = None if sys.stderr is None else _writer_to(sys.stderr)
+    handler = writer or logging.StreamHandler()
+    is_journal = sys.stderr is not None and is_journal_stream(sys.stderr, environ)
     handler.setFormatter(_JournalLines(_OURS) if is_journal else logging.Formatter(_PLAIN))
     logging.basicConfig(level=level.upper(), handlers=[handler])
+    logging.captureWarnings(True)  # noqa: FBT003 - the library's signature
+    return writer
+
+
+def _writer_to(stream: TextIO) -> LogWriter | None:
+    try:
+        return LogWriter(stream.fileno())
+    except ValueError:  # io.UnsupportedOperation: it is no file, so nothing can block it
+        return None
 
 
 def set_level(level: str) -> None:
@@ -57,3 +212,52 @@ def set_level(level: str) -> None:
 def priority_of(level: int) -> int:
     """Syslog's priority of a level of Python's."""
     return next((priority for least, priority in _PRIORITIES if level >= least), 7)
+
+
+MALFORMED_EVERY_S: Final = 60.0
+"""Least time between two lines about malformed requests: anybody can send thousands a second."""
+_REQUESTS: Final = "iodaemon.daemon.requests"
+
+
+@functools.cache
+def request_log() -> logging.Logger:
+    """The logger of the HTTP servers; all malformed requests of a minute are one line in it."""
+    log = logging.getLogger(_REQUESTS)
+    log.addFilter(MalformedRequests())
+    return log
+
+
+class MalformedRequests(logging.Filter):
+    """Turns errors about malformed requests into one line a minute, without a traceback.
+
+    Other errors of the server are faults of ours: they pass as they are.
+
+    Args:
+        clock: in s; only differences count.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._next_s = 0.0
+        self._count = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is logged; one of a malformed request is rewritten."""
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, HttpProcessingError):
+            return True
+        self._count += 1
+        now_s = self._clock()
+        if now_s < self._next_s:
+            return False
+        self._next_s = now_s + MALFORMED_EVERY_S
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+        record.msg, record.exc_info, record.exc_text = _MALFORMED, None, None
+        record.args = (self._count, quoted(" ".join(error.message.split())[:_LONGEST_PROBLEM]))
+        self._count = 0
+        return True
+
+
+_MALFORMED: Final = "event=malformed_requests count=%d last=%s"
+_LONGEST_PROBLEM: Final = 200

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Free, Plan
 from iodaemon.core.job import Job, JobId
-from iodaemon.daemon.notebook import Note, Order, note_of, note_of_clearing
+from iodaemon.daemon.notebook import Note, note_of, note_of_clearing
 from iodaemon.text import quoted
 
 log = logging.getLogger(__name__)
@@ -45,11 +45,6 @@ def notes_of(plan: Plan, jobs: Mapping[JobId, Job], now_s: float) -> tuple[Note,
     return (*seen, *(note_of(shadow) for shadow in plan.shadow), *gone)
 
 
-def orders_among(events: Sequence[ev.Event]) -> tuple[Note, ...]:
-    """What an administrator ordered in this turn; the journal had it before."""
-    return tuple(note_of(event) for event in events if isinstance(event, Order))
-
-
 def _job_of(event: ev.Event) -> JobId | None:
     job_id: JobId | None = getattr(event, "job_id", None)
     return job_id
@@ -70,5 +65,9 @@ def log_plan(plan: Plan) -> None:
             log.info(
                 "event=moved job=%d from=%s to=%s%s", step.job_id, step.before, step.after, reason
             )
+    for fault in plan.faults:
+        log.error("event=rule_set_aside text=%s", quoted(fault.text))
+        if fault.trace:
+            log.error("event=rule_traceback\n%s", fault.trace.rstrip())
     for decision in plan.decisions:
         log.info("decision=%s job=%d", type(decision).__name__.lower(), decision.job_id)

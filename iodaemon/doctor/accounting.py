@@ -16,6 +16,7 @@ from typing import Final, Literal
 import msgspec
 
 from iodaemon.backend.linux.devices import find_device
+from iodaemon.backend.linux.process import is_executing
 from iodaemon.core.platform import DeviceId
 from iodaemon.core.sample import DeviceCounters
 from iodaemon.doctor.child import Child, a_child
@@ -300,7 +301,7 @@ def probe_others() -> Others:
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             uid = os.stat(f"/proc/{name}").st_uid
-            if uid != os.geteuid() and _is_program(name):
+            if uid != os.geteuid() and _is_program(name) and not is_executing(int(name)):
                 return Others(uid=uid, is_readable=_read_process(int(name)) is not None)
     return Others(uid=None, is_readable=False)
 

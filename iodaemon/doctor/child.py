@@ -54,7 +54,7 @@ def a_child() -> Iterator[Child]:
     """A child that waits to be told what to do; gone, with all that it forked, at the end."""
     root = Path(__file__).resolve().parents[2]
     code = (
-        f"import sys; sys.path.insert(0, {str(root)!r}); "
+        f"import sys; sys.path.append({str(root)!r}); "
         "from iodaemon.doctor.program import main; sys.exit(main())"
     )
     command = [sys.executable, "-I", "-S", "-c", code, str(os.getpid())]

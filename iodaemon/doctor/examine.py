@@ -94,9 +94,13 @@ def examine(subject: Subject) -> Iterator[Finding]:
     """Every finding as soon as it is made. What was made for a check is gone when it comes."""
     if subject.measured is not None:
         yield judge_daemon(subject.measured)
+        yield from judge_keeper(subject.measured)
         yield from judge_controls(subject.measured)
     if subject.sampling is not None:
         yield judge_sampling(subject.sampling)
+    if subject.node is not None:
+        yield from judge_condition(subject.node)
+        yield from judge_rules(subject.node)
     release, python = version.probe_versions()
     yield version.judge_kernel(release)
     yield version.judge_python(python)
@@ -219,6 +223,16 @@ def judge_daemon(measured: Mapping[str, Any]) -> Finding:
     return ok("daemon", shown, {"suspend": means})
 
 
+def judge_keeper(measured: Mapping[str, Any]) -> Iterator[Finding]:
+    """What the running daemon says of a keeper that does not answer; nothing where one does."""
+    problem = str(measured.get("keeper_problem", ""))
+    if problem:
+        pid = measured.get("keeper_pid")
+        cost = "no job can be started, suspended, resumed or ended"
+        remedy = f"'kill -CONT {pid}' where it is stopped; after 'kill -9 {pid}' another takes over"
+        yield broken("keeper", problem, {"pid": pid}, cost=cost, remedy=remedy)
+
+
 def judge_controls(measured: Mapping[str, Any]) -> Iterator[Finding]:
     """What the running daemon's jobs have of what a kernel can offer, by its own words."""
     there: Mapping[str, bool] = measured.get("controls", {})
@@ -247,6 +261,35 @@ def judge_sampling(sampling: Mapping[str, Any]) -> Finding:
     if last_s is None:
         return ok("sampling", "the daemon has not read the counters yet", values)
     return ok("sampling", f"the last reading of the counters took {1000 * last_s:.1f} ms", values)
+
+
+def judge_condition(node: Mapping[str, Any]) -> Iterator[Finding]:
+    """What somebody switched and may have forgotten; nothing where the node is as usual."""
+    condition = node.get("condition") or {}
+    if (mode := condition.get("mode", "on")) != "on":
+        shown = f"regulation is {'in shadow' if mode == 'shadow' else mode}"
+        cost, remedy = "no job is suspended for I/O", "'iod mode on'"
+        yield lacking("mode", shown, {"mode": mode}, cost=cost, remedy=remedy)
+    if (drain := condition.get("drain")) is not None:
+        why = f": {drain['reason']}" if drain["reason"] else ""
+        shown = f"the node is drained by {drain['by']}{why}"
+        yield lacking("drain", shown, drain, cost="no job starts", remedy="'iod drain off'")
+    if problem := condition.get("starts_blocked"):
+        values = {"problem": problem}
+        yield broken("starts", problem, values, cost="no job starts", remedy="mend what it names")
+
+
+def judge_rules(node: Mapping[str, Any]) -> Iterator[Finding]:
+    """Each rule that the running daemon has set aside; nothing where there is none."""
+    for fault in node.get("set_aside", ()):
+        shown = f"{fault['kind']} rule {fault['rule']!r} failed at {fault['place']}: "
+        yield broken(
+            "rules",
+            shown + fault["problem"],
+            {key: fault[key] for key in ("part", "kind", "rule", "place", "problem")},
+            cost="the node goes on without it",
+            remedy="mend it, then 'iod config reload'",
+        )
 
 
 def is_broken(findings: Iterable[Finding]) -> bool:

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from iodaemon.backend.linux.holder import find_holder
+from iodaemon.backend.linux.process import find_state
 from iodaemon.doctor.finding import Finding, Values, broken, lacking, ok
 
 AS_ROOT: Final = "run 'iod doctor' as root"
@@ -122,6 +123,11 @@ def judge_lock(what: str, path: Path, *, answers: bool) -> Finding:
     if pid is None:
         return ok(what, f"nobody holds {path}", {"pid": None})
     shown, values = f"pid {pid} ({_name_of(pid)}) holds {path}", {"pid": pid}
+    if find_state(pid) in ("T", "t"):
+        cost = "it does nothing, and suspended jobs run on after orphan_grace"
+        return broken(
+            what, f"{shown}, and is stopped", values, cost=cost, remedy=f"'kill -CONT {pid}'"
+        )
     if answers or "keeper" in what:
         return ok(what, shown, values)
     return lacking(

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from iodaemon.backend.linux.protocol import SCRATCH_FILE, parse_job_key, read_json
+from iodaemon.backend.linux.attempt_record import RecordError, read_scratch
+from iodaemon.backend.linux.protocol import SCRATCH_FILE, parse_job_key
 from iodaemon.backend.linux.scratch import paths_of
 from iodaemon.errors import RequestError
 from iodaemon.install.layout import SCOPE, SERVICE_USER, Layout
@@ -118,8 +119,10 @@ def _kept_on_tiers(host: Host, layout: Layout) -> Iterator[tuple[int, tuple[str,
         for path in glob.glob(host.at(f"{data}/jobs/*/{SCRATCH_FILE}")):
             key = parse_job_key(os.path.basename(os.path.dirname(path)))
             if key is not None:
-                record = read_json(path) or {}
-                yield key[0], tuple(paths_of(record.get("shares", [])))
+                record = None
+                with contextlib.suppress(RecordError):  # it has some, and nobody knows where
+                    record = read_scratch(os.path.dirname(path))
+                yield key[0], () if record is None else tuple(paths_of(record["shares"]))
 
 
 def _missing_folders(host: Host, paths: Iterable[str]) -> tuple[str, ...]:

@@ -2,15 +2,18 @@
 
 A job ends at the latest when its walltime is used up. Time for which it stands still does not count
 against it: a suspended job has all of what was left still before it. A job without walltime
-never ends, as far as is known.
+never ends, as far as is known; how long earlier runs of it took is an estimate, and no promise is
+made by it. A job that outlasts its estimate is taken to need twice as much.
 
-Source: Mu'alem and Feitelson, IEEE TPDS 2001, section 2 (EASY: shadow time and extra nodes).
+Source: Mu'alem and Feitelson, IEEE TPDS 2001, section 2 (EASY: shadow time and extra nodes);
+Tsafrir, Etsion and Feitelson, IEEE TPDS 2007 (run times of earlier jobs in place of estimates, and
+their correction once they have run out; that it doubles is ours).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -41,7 +44,12 @@ class Shadow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def expected_end_s(
-    job: Job, now_s: float, *, stops_at_once: bool = False, extra_s: float = 0.0
+    job: Job,
+    now_s: float,
+    *,
+    stops_at_once: bool = False,
+    extra_s: float = 0.0,
+    typical_s: float | None = None,
 ) -> float:
     """When a live job has ended at the latest; infinite where it has no walltime.
 
@@ -53,10 +61,13 @@ def expected_end_s(
         now_s: the instant.
         stops_at_once: one that is being ended heeds it now: when it has ended at the soonest.
         extra_s: by how much it lasts longer than its walltime says.
+        typical_s: how long it is taken to last where it has no walltime. None: not known.
     """
     walltime_s = job.spec.walltime_s
     if walltime_s is not None:
         walltime_s += extra_s
+    elif typical_s:
+        walltime_s = _corrected(typical_s, job.run_s_at(now_s))
     if job.state is JobState.STOPPING:
         end_s = now_s if job.kill_at_s is None or stops_at_once else job.kill_at_s
     elif walltime_s is None:
@@ -66,6 +77,13 @@ def expected_end_s(
     else:
         end_s = now_s + walltime_s - job.run_s
     return max(now_s, end_s)
+
+
+def _corrected(typical_s: float, ran_s: float) -> float:
+    """The estimate, doubled until it is more than the job has run for."""
+    if ran_s < typical_s:
+        return typical_s
+    return float(typical_s * 2.0 ** (math.floor(math.log2(ran_s / typical_s)) + 1))
 
 
 def latest_end_s(jobs: Iterable[Job], now_s: float) -> float | None:
@@ -88,11 +106,20 @@ def most_free(view: PlacementView) -> int:
     return most
 
 
+Typical = Callable[[Job], float | None]
+"""How long a job without walltime is taken to run; None: not known."""
+
+
 def _ends_in_order(
-    jobs: Iterable[Job], now_s: float, *, stops_at_once: bool
+    jobs: Iterable[Job], now_s: float, *, stops_at_once: bool, typical: Typical | None
 ) -> list[tuple[float, Job]]:
     """When each of these is expected to have ended, those that never do left out; by that time."""
-    ends = ((expected_end_s(job, now_s, stops_at_once=stops_at_once), job) for job in jobs)
+
+    def end_s(job: Job) -> float:
+        typical_s = typical(job) if typical is not None and job.spec.walltime_s is None else None
+        return expected_end_s(job, now_s, stops_at_once=stops_at_once, typical_s=typical_s)
+
+    ends = ((end_s(job), job) for job in jobs)
     return sorted((end for end in ends if end[0] < math.inf), key=lambda end: (end[0], end[1].id))
 
 
@@ -103,6 +130,7 @@ def find_shadow(
     budget: Budget | None = None,
     *,
     stops_at_once: bool = False,
+    typical: Typical | None = None,
 ) -> Shadow | None:
     """The earliest room for a job, by the expected ends of those who hold slots.
 
@@ -115,13 +143,14 @@ def find_shadow(
         now_s: the instant.
         budget: its I/O has to fit in as well. None: it does not matter.
         stops_at_once: count on jobs that are being ended to heed it now, not when they are killed.
+        typical: how long jobs without walltime are taken to run. None: for ever.
 
     Returns:
         None where it never fits, as far as is known.
     """
     sizes = {p.id: len(p.slots) for p in view.platform.partitions}
     free = {partition: view.slots_free(partition) for partition in sizes}
-    ends = _ends_in_order(view.live, now_s, stops_at_once=stops_at_once)
+    ends = _ends_in_order(view.live, now_s, stops_at_once=stops_at_once, typical=typical)
     used = 0.0 if budget is None else budget.used_bytes_per_s
     rate = 0.0 if budget is None else budget.rate(job)
     at_s, ended = now_s, 0

@@ -15,6 +15,10 @@ from iodaemon.policy.wording import told_rate
 
 IO_BUDGET: Final = "IoBudget"
 """The code of the reason of a job for which there is no room in a budget."""
+IO_HEADROOM: Final = "IoHeadroom"
+"""Likewise in what regulation leaves room for."""
+FOR_STORAGE: Final = frozenset({IO_BUDGET, IO_HEADROOM})
+"""Why jobs wait that wait for the storage's bandwidth."""
 ALONE_SHARE: Final = 0.1
 """A job is as good as alone where all others move at most this part of what it moves (ours)."""
 NEXT_TO_NOTHING: Final = 0.01
@@ -133,7 +137,7 @@ class Headroom:
             return None
         room = "none" if left <= 0.0 else told_rate(left)
         text = f"would add {told_rate(self._rate(job))} of I/O; regulation leaves room for {room}"
-        return Reason(code="IoHeadroom", text=f"{text} now")
+        return Reason(code=IO_HEADROOM, text=f"{text} now")
 
     def take(self, job: Job) -> None:
         """The job starts."""

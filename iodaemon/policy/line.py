@@ -13,14 +13,14 @@ from iodaemon.core.job import Job
 Intensity = Callable[[Job], float | None]
 """What is known of a job's I/O intensity; None: nothing."""
 
-_BY_ARRIVAL = attrgetter("submitted_s")
+_BY_ARRIVAL = attrgetter("queued_s")
 
 
 class Line:
     """The queue by arrival; who starts leaves it.
 
     Attributes:
-        jobs: ordered by arrival, equal ones as they came in (by id).
+        jobs: ordered by arrival, equal ones as they came in.
         arrivals_s: when each came, rising.
         cpus: slots that each asks for.
         walltimes_s: infinite where there is none.
@@ -48,7 +48,7 @@ class Line:
     def append(self, job: Job, intensity: float | None) -> None:
         """A job that came no earlier than the last."""
         self.jobs.append(job)
-        self.arrivals_s.append(job.submitted_s)
+        self.arrivals_s.append(job.queued_s)
         self.cpus.append(job.spec.cpus)
         walltime_s = job.spec.walltime_s
         self.walltimes_s.append(math.inf if walltime_s is None else walltime_s)
@@ -75,14 +75,14 @@ class Line:
 
     def place_of(self, job: Job) -> int:
         """Where the job, which is in it, stands."""
-        place = bisect_left(self.arrivals_s, job.submitted_s)
+        place = bisect_left(self.arrivals_s, job.queued_s)
         while self.jobs[place].id != job.id:
             place += 1
         return place
 
 
 def line_of(jobs: Iterable[Job], intensity_of: Intensity) -> Line:
-    """The line of jobs in the order of their ids."""
+    """The line of jobs in queue order."""
     line = Line()
     for job in sorted(jobs, key=_BY_ARRIVAL):
         line.append(job, intensity_of(job))
@@ -94,7 +94,7 @@ def brought_forward(line: Line, jobs: list[Job], intensity_of: Intensity) -> Lin
 
     Args:
         line: of before; left as it is.
-        jobs: in the order of their ids.
+        jobs: in queue order.
         intensity_of: gives what it gave when the line was made.
     """
     count = len(line.jobs)
@@ -103,7 +103,7 @@ def brought_forward(line: Line, jobs: list[Job], intensity_of: Intensity) -> Lin
     new = jobs[count:]
     if not new:
         return line
-    arrivals_s = [*line.arrivals_s[-1:], *(job.submitted_s for job in new)]
+    arrivals_s = [*line.arrivals_s[-1:], *(job.queued_s for job in new)]
     if any(late < early for early, late in pairwise(arrivals_s)):
         return line_of(jobs, intensity_of)
     longer = line.copy()

@@ -19,6 +19,7 @@ from iodaemon.core.storage import (
     Refusal,
     StorageLedger,
     StorageRequest,
+    ask_allocation,
 )
 
 Bookkeeping = Literal["correct", "artefact"]
@@ -90,7 +91,7 @@ def place(
         return _place_parts(placing, ledger, request, sizes, memory)
     wanted = _sized(request, sizes[0])
     while True:
-        found, memory = placing.rule.choose(ledger, wanted, memory)
+        found, memory = ask_allocation(placing.rule, ledger, wanted, memory)
         delay_s = wanted.start_s - request.start_s
         if not isinstance(found, Refusal):
             part = Allocation(found, sizes[0], wanted.start_s, wanted.end_s)
@@ -123,7 +124,7 @@ def _place_parts(
     booked: list[Allocation] = []
     for size in sizes:
         wanted = _sized(request, size)
-        found, memory = placing.rule.choose(ledger, wanted, memory)
+        found, memory = ask_allocation(placing.rule, ledger, wanted, memory)
         if isinstance(found, Refusal):
             if is_correct:
                 for entry in booked:

@@ -6,7 +6,10 @@
 2. A later job may start now where it fits now and breaks no promise: it ends by its walltime
    before that time, or takes only what the head does not need then: slots of other partitions,
    spare slots of that one, spare bandwidth.
-3. Where no time can be promised nothing overtakes the head. Two exceptions: a head that has
+3. Where no time can be promised, because jobs without walltime are in the way, room is kept for
+   the head where it is expected by how long earlier runs of those took. That is an estimate and
+   no promise: it may be late. A head that has waited for ``_OVERTAKEN_FOR_S`` is not overtaken so.
+4. Where no time is expected either nothing overtakes the head. Two exceptions: a head that has
    slots and waits for the storage alone keeps a claim to these slots; beside them a job may start
    that is known to do no I/O. So does one that regulation leaves no headroom for; beside that, of
    whose I/O nothing is known as well.
@@ -24,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from typing import Final
 
 import msgspec
 
@@ -33,9 +37,16 @@ from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.platform import PartitionId
 from iodaemon.core.view import NotNow, View
 from iodaemon.policy.backfill import BACKFILL, Shadow, find_shadow, most_free
-from iodaemon.policy.bandwidth import IO_BUDGET, Budget, Headroom
+from iodaemon.policy.bandwidth import FOR_STORAGE, IO_BUDGET, Budget, Headroom
 from iodaemon.policy.spacing import space_from_s
 from iodaemon.policy.wording import told_cpus, told_passed, told_span
+
+_OVERTAKEN_FOR_S: Final = 86400.0
+"""Since its submission; estimates that come out wrong again and again may not starve a job. A day
+is ours: longer than most runs, and nobody waits for longer than without estimates after it."""
+_MOST_NAMED: Final = 3
+_SLOTS: Final = "Slots"
+"""The code of the placement's reason where no socket has room."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,12 +57,14 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         reason: what it lacks.
         shadow: what is kept for it. None: nothing can be, and nobody overtakes it.
         is_promised: whether the shadow's time is one; otherwise it is kept from now on.
+        is_expected: the shadow's time is an estimate.
     """
 
     job: Job
     reason: Reason
     shadow: Shadow | None
     is_promised: bool
+    is_expected: bool = False
 
 
 class Round:
@@ -119,7 +132,8 @@ class Round:
     def may_take_its_bandwidth(self, job: Job) -> bool:
         """Whether the job can turn out to do I/O that the head is promised."""
         head = self.head
-        if head is None or not (head.is_promised or head.reason.code == IO_BUDGET):
+        is_kept = head is not None and (head.is_promised or head.is_expected)
+        if head is None or not (is_kept or head.reason.code == IO_BUDGET):
             return False
         return self._budget.rate(head.job) > 0.0 and self._budget.is_open(job)
 
@@ -160,6 +174,10 @@ class Round:
         is_held = isinstance(answer, NotNow)
         if shadow is not None and (is_held or shadow.at_s > self._now_s):
             return Head(job=job, reason=refusal, shadow=shadow, is_promised=has_headroom)
+        if shadow is None and is_held and (expected := self._expect(job)) is not None:
+            return Head(
+                job=job, reason=refusal, shadow=expected, is_promised=False, is_expected=True
+            )
         kept: Shadow | None = None
         if not isinstance(answer, NotNow):  # it waits for the storage alone
             spare = self._draft.slots_free(answer) - job.spec.cpus
@@ -196,6 +214,16 @@ class Round:
         if at_s is None:
             return None
         return msgspec.structs.replace(shadow, at_s=max(shadow.at_s, at_s))
+
+    def _expect(self, job: Job) -> Shadow | None:
+        """When and where room is expected, by how long earlier runs of those that run took."""
+        if job.spec.scratch is not None or self._now_s - job.submitted_s >= _OVERTAKEN_FOR_S:
+            return None
+
+        def typical_s(other: Job) -> float | None:
+            return self._view.expected(other.id).run_s
+
+        return find_shadow(self._draft, job, self._now_s, self._budget, typical=typical_s)
 
     def _find_slots(self, job: Job) -> Shadow | None:
         """When and where there is room; not put off by a job that is to end and has not yet.
@@ -263,23 +291,46 @@ def admit(view: View, budget: Budget, depth: int) -> Round:
 def account(view: View, job: Job, made: Round) -> str:
     """What there is to say of a job that waits behind the head, for people."""
     head = made.head
-    if head is None or head.job.id == job.id:
+    if head is None or (head.job.id == job.id and head.is_promised):
         return ""
+    cause = _endless(view)
+    if head.job.id == job.id:
+        if head.is_expected and head.shadow is not None:
+            cause = f"room is {_expected(head.shadow, view.now_s)}; {cause}"
+        return f"{head.reason.text}; {cause}" if cause and head.reason.code == _SLOTS else ""
     parts = [f"waits behind job {head.job.id}, {_waits(head, view.now_s)}"]
     if head.shadow is None:
         parts.append("no time is known for that one, so nothing starts before it")
-        return "; ".join(parts)
+        return "; ".join([*parts, cause] if cause else parts)
     walltime_s = job.spec.walltime_s
     if made.may_take_its_bandwidth(job):
         own = "none (--time)" if walltime_s is None else told_span(walltime_s)
         parts.append(f"nothing is known of its I/O (--io-rate), so it has to end in time; {own}")
         return f"{'; '.join(parts)} is its walltime"
     if walltime_s is None:
-        parts.append("it has no walltime (--time), so it starts before that one only if it takes")
-        return "; ".join(parts) + " nothing that one needs"
+        parts.append("it has no walltime, so it starts before that one only if it takes nothing")
+        return "; ".join(parts) + " that one needs: give -t when you submit"
     own = f"its own walltime is {told_span(walltime_s)}"
     parts.append(f"it starts before that one if it ends in time or takes nothing it needs; {own}")
     return "; ".join(parts)
+
+
+def _endless(view: View) -> str:
+    """Which jobs leave no time to promise, and what to do; empty: all have a walltime."""
+    ids = [str(job.id) for job in view.live if job.spec.walltime_s is None]
+    if not ids:
+        return ""
+    shown = ", ".join(ids[:_MOST_NAMED]) + (" and others" if len(ids) > _MOST_NAMED else "")
+    have = f"job {shown} has" if len(ids) == 1 else f"jobs {shown} have"
+    return (
+        f"{have} no walltime, so nothing can be promised: give -t when you submit (an "
+        "administrator: default_walltime)"
+    )
+
+
+def _expected(shadow: Shadow, now_s: float) -> str:
+    left = told_span(max(0.0, shadow.at_s - now_s))
+    return f"expected in {left} by how long earlier runs took, an estimate that may be late"
 
 
 def _waits(head: Head, now_s: float) -> str:
@@ -287,8 +338,10 @@ def _waits(head: Head, now_s: float) -> str:
     what = f"which waits for {told_cpus(head.job.spec.cpus)}"
     if head.reason.code == NO_SPACE:
         what = "which waits for space of a storage tier"
-    if head.reason.code.startswith("Io"):
+    if head.reason.code in FOR_STORAGE:
         what = "which waits for the storage"
+    if head.shadow is not None and head.is_expected:
+        return f"{what}, {_expected(head.shadow, now_s)}"
     if head.shadow is None or not head.is_promised:
         return what
     return f"{what}, promised in {told_span(max(0.0, head.shadow.at_s - now_s))}"

@@ -19,7 +19,7 @@ from iodaemon.core.scratch import TierName
 from iodaemon.core.size import told_bytes
 from iodaemon.core.view import NotNow, View
 from iodaemon.policy.backfill import BACKFILL, expected_end_s, most_free
-from iodaemon.policy.bandwidth import Headroom
+from iodaemon.policy.bandwidth import FOR_STORAGE, Headroom
 from iodaemon.policy.prospect import NEVER, End, Prospect, ends_of
 from iodaemon.policy.staging import Option, Wish, Wishes
 from iodaemon.policy.wording import told_cpus, told_passed, told_span
@@ -371,7 +371,7 @@ def waits(head: Head, now_s: float) -> str:
     what = f"which waits for {told_cpus(head.job.spec.cpus)}"
     if head.reason.code == NO_SPACE and head.planned is not None:
         what = f"which waits for space on tier {head.planned.option.tier}"
-    elif head.reason.code.startswith("Io"):
+    elif head.reason.code in FOR_STORAGE:
         what = "which waits for the storage"
     if head.planned is None or not head.is_promised:
         return what

@@ -24,6 +24,7 @@ from iodaemon.simulator.experiment import Row
 MANIFEST: Final = "manifest.json"
 RESULTS: Final = "results.json"
 RUN_LOG: Final = "run.log"
+SEED_SETS: Final = "seed-sets.json"
 _OURS: Final = frozenset({".csv", ".svg", ".png"})
 _KIND: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _READERS: Final[Mapping[str, type[str | int | float]]] = {
@@ -72,6 +73,44 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     elapsed_s: float
     tasks: int
     processes: int
+
+
+class Rate(msgspec.Struct, frozen=True, kw_only=True):
+    """How often a band holds on other seeds.
+
+    Attributes:
+        held: on so many sets.
+        values: one a set; None where there is no finite number.
+        low: of the band.
+        high: of the band.
+    """
+
+    held: int
+    values: tuple[float | None, ...]
+    low: float | None = None
+    high: float | None = None
+
+    def words(self) -> str:
+        """``3 of 12``."""
+        return f"{self.held} of {len(self.values)}"
+
+
+class Rates(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of other sets of seeds.
+
+    Attributes:
+        experiment: its name.
+        version: of iodaemon.
+        parameters: of the study, as a file has them.
+        sets: the seeds of each.
+        rates: by id of target.
+    """
+
+    experiment: str
+    version: str
+    parameters: dict[str, Any]
+    sets: tuple[tuple[int, ...], ...]
+    rates: dict[str, Rate]
 
 
 def manifest_of(trial: Trial) -> Manifest:
@@ -243,6 +282,27 @@ def find_run(folder: Path) -> Run | None:
         return msgspec.convert(dict(word.split("=") for word in text.split()), Run, strict=False)
     except (OSError, ValueError):
         return None
+
+
+def write_rates(folder: Path, rates: Rates) -> None:
+    """Keep what came of other sets of seeds beside the results, if there are any."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / SEED_SETS, msgspec.to_builtins(rates))
+
+
+def find_rates(folder: Path) -> Rates | None:
+    """What came of other sets of seeds; None: nothing is kept.
+
+    Raises:
+        RequestError: it cannot be read.
+    """
+    path = folder / SEED_SETS
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Rates)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RequestError(f"{path} cannot be read ({error}): remove it") from error
 
 
 def _column_types(kind: str, rows: Sequence[Row]) -> dict[str, ColumnType]:

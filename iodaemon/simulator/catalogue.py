@@ -21,9 +21,11 @@ from iodaemon.config.policy import config_home_of
 from iodaemon.config.table import decode_table, key_of, read_toml
 from iodaemon.errors import ConfigError, NotFound
 from iodaemon.registry import find_own, nearest, shipped
-from iodaemon.simulator.experiment import Choice, Experiment, Study, Target
+from iodaemon.simulator.experiment import Choice, Experiment, SeedSets, Study, Target
 
 SYSTEM_EXPERIMENTS: Final = Path("/etc/iodaemon/experiments")
+SEED_SET_STEP: Final = 1000
+"""The seeds of set k are those of the file and k times this, so that no set shares one."""
 _METHODS: Final = ("tasks", "run", "measure", "figures")
 """What a study answers to (``iodaemon.simulator.experiment.Study``)."""
 
@@ -70,6 +72,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
     seeds: tuple[int, ...]
     parameters: dict[str, Any] = {}
     quick: dict[str, Any] = {}
+    seed_sets: SeedSets | None = None
     target: tuple[Target, ...] = ()
     choice: tuple[Choice, ...] = ()
 
@@ -150,6 +153,7 @@ def load_experiment(name_or_path: str, *, search: Sequence[Path]) -> ExperimentF
         seeds=document.seeds,
         parameters=document.parameters,
         quick=document.quick,
+        seed_sets=document.seed_sets,
         targets=document.target,
         choices=document.choice,
     )
@@ -157,6 +161,7 @@ def load_experiment(name_or_path: str, *, search: Sequence[Path]) -> ExperimentF
     file = ExperimentFile(path=path, experiment=experiment)
     _check_choices(experiment.choices, type(prepare(file).study), where)
     prepare(file, is_quick=True)
+    _check_seed_sets(file)
     return file
 
 
@@ -208,6 +213,33 @@ def prepare(
         seeds=check_seeds(own_seeds if seeds is None else seeds, str(file.path)),
         is_quick=is_quick,
         has_other_policies=bool(policies or settings),
+    )
+
+
+def prepare_seed_sets(file: ExperimentFile, count: int) -> tuple[Trial, ...]:
+    """The experiment on so many other sets of seeds, with what its ``seed_sets`` changes.
+
+    Raises:
+        ConfigError: it names none, or a parameter is wrong.
+    """
+    experiment = file.experiment
+    if experiment.seed_sets is None:
+        raise ConfigError(
+            f"--seed-sets: experiment {experiment.name!r} names no targets for it: add a table "
+            f"[seed_sets] to {file.path}"
+        )
+    parameters = _merged(experiment.parameters, experiment.seed_sets.parameters)
+    type_ = _study_of(experiment, str(file.path))
+    study = decode_table(parameters, type_, where=f"{file.path} [seed_sets]")
+    return tuple(
+        Trial(
+            file=file,
+            study=study,
+            parameters=parameters,
+            seeds=tuple(seed + number * SEED_SET_STEP for seed in experiment.seeds),
+            has_other_policies=True,
+        )
+        for number in range(1, count + 1)
     )
 
 
@@ -327,8 +359,22 @@ def _check_band(target: Target, at: str) -> None:
     for key, value in (("low", low), ("high", high), ("published", target.published)):
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{at}: {key} is {value}; write a finite number or leave it out")
+    if target.means is not None and not target.has_band:
+        raise ConfigError(f"{at}: means is {target.means!r}, but there is no band to pass")
     if low is not None and high is not None and low > high:
         raise ConfigError(f"{at}: low {low:g} is above high {high:g}; nothing would pass")
+
+
+def _check_seed_sets(file: ExperimentFile) -> None:
+    sets = file.experiment.seed_sets
+    if sets is None:
+        return
+    bands = [target.id for target in file.experiment.targets if target.has_band]
+    for id_ in sets.targets:
+        if id_ not in bands:
+            hint = nearest(id_, bands)
+            raise ConfigError(f"{file.path} [seed_sets]: targets: {id_!r} has no band; {hint}")
+    prepare_seed_sets(file, 1)
 
 
 def _check_choices(choices: Sequence[Choice], type_: type[msgspec.Struct], where: str) -> None:

@@ -19,10 +19,12 @@ from iodaemon.core.job import Job, JobSpec
 from iodaemon.core.platform import Platform
 from iodaemon.core.rule import Rules
 from iodaemon.policy.backfill import BACKFILL
-from iodaemon.simulator.run import Submission, simulate
+from iodaemon.simulator.run import StepPer, Submission, simulate
 
 PFS: Final = "pfs"
 """The link that all jobs share."""
+TCP_WINDOW_BYTES: Final = 4_194_304
+"""The most that a stream has under way: SimGrid's default for ``network/TCP-gamma``, 4 MiB."""
 
 
 class ClusterJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +85,9 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
         nodes: compute nodes, any of which serve any job.
         file_system_bytes_per_s: what the parallel file system delivers.
         node_bytes_per_s: what the network of one node carries.
+        latency_s: one way from a node to the file system. Each phase of I/O begins with it. With
+            one above 0 a node moves at most ``window_bytes`` in each round trip.
+        window_bytes: what a node may send before an answer comes.
         weights: of two jobs in I/O: equal shares, or by their nodes, each of which is a flow.
         caps: a job in I/O is never faster than its network and, with ``own``, than the mean
             bandwidth that it has alone.
@@ -92,18 +97,29 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int = 1098
     file_system_bytes_per_s: float = 43e9
     node_bytes_per_s: float = 12.5e9
+    latency_s: float = 0.0
+    window_bytes: int = TCP_WINDOW_BYTES
     weights: Literal["equal", "nodes"] = "equal"
     caps: Literal["own", "network"] = "own"
     cycles: int = 10
 
     def __post_init__(self) -> None:
         """Refuse a cluster without nodes or network."""
-        for key in ("nodes", "cycles"):
+        for key in ("nodes", "cycles", "window_bytes"):
             if getattr(self, key) < 1:
                 raise ValueError(f"{key} is {getattr(self, key)}; it must be at least 1")
         for key in ("file_system_bytes_per_s", "node_bytes_per_s"):
             if not 0.0 < getattr(self, key) < math.inf:
                 raise ValueError(f"{key} is {getattr(self, key):g}; it must be above 0")
+        if not 0.0 <= self.latency_s < math.inf:
+            raise ValueError(f"latency_s is {self.latency_s:g}; it must be finite, and not below 0")
+
+    @property
+    def flow_bytes_per_s(self) -> float:
+        """What one node moves: its network's rate, and at most a window in each round trip."""
+        if not self.latency_s:
+            return self.node_bytes_per_s
+        return min(self.node_bytes_per_s, self.window_bytes / (2.0 * self.latency_s))
 
     def platform(self) -> Platform:
         """One partition; there is no disk to sample."""
@@ -116,19 +132,24 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
     def fastest_bytes_per_s(self, nodes: int) -> float:
         """What so many nodes move when nobody else does I/O."""
-        return min(self.file_system_bytes_per_s, self.node_bytes_per_s * nodes)
+        return min(self.file_system_bytes_per_s, self.flow_bytes_per_s * nodes)
+
+    @property
+    def delay(self) -> tuple[Step, ...]:
+        """What a phase of I/O begins with: the latency, if there is any."""
+        return (Compute(self.latency_s),) if self.latency_s else ()
 
     def transfer(
         self, nodes: int, size_bytes: float, own_bytes_per_s: float | None = None
     ) -> Transfer:
-        """One phase of I/O of a job.
+        """One phase of I/O of a job, after its ``delay``.
 
         Args:
             nodes: that write.
             size_bytes: of the whole job.
             own_bytes_per_s: its bandwidth alone. None: what its nodes carry.
         """
-        cap = self.node_bytes_per_s * nodes
+        cap = self.flow_bytes_per_s * nodes
         if own_bytes_per_s is not None and self.caps == "own":
             cap = min(cap, own_bytes_per_s)
         weight = float(nodes) if self.weights == "nodes" else 1.0
@@ -141,14 +162,14 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
         rate = self.fastest_bytes_per_s(job.nodes)
         if self.caps == "own":
             rate = min(rate, job.io_bytes_per_s or rate)
-        return job.io_bytes / rate
+        return job.io_bytes / rate + self.cycles * self.latency_s
 
     def profile(self, job: ClusterJob) -> Profile:
         """What the job does."""
         steps: list[Step] = [Compute(job.compute_s / self.cycles)]
         if job.does_io:
             size_bytes = job.io_bytes / self.cycles
-            steps.append(self.transfer(job.nodes, size_bytes, job.io_bytes_per_s))
+            steps += (*self.delay, self.transfer(job.nodes, size_bytes, job.io_bytes_per_s))
         return Profile(steps=tuple(steps), repeat=self.cycles)
 
 
@@ -192,6 +213,7 @@ def run_cluster(
     *,
     hinted: Collection[int] | None = None,
     seed: int = 0,
+    step_per: StepPer = "instant",
 ) -> tuple[Lived, ...]:
     """Run the jobs under the rules; what became of each, in the order given.
 
@@ -203,6 +225,7 @@ def run_cluster(
         jobs: ordered by submit time.
         hinted: places in ``jobs`` of those that tell of their I/O. None: all do.
         seed: of the generator that rules may use.
+        step_per: how often the rules are asked.
     """
     lenient = msgspec.structs.replace(rules, ends_overdue=False)
     work = [
@@ -210,7 +233,13 @@ def run_cluster(
         for place, job in enumerate(jobs)
     ]
     result = simulate(
-        cluster.platform(), lenient, work, model=cluster.model(), sampling=False, seed=seed
+        cluster.platform(),
+        lenient,
+        work,
+        model=cluster.model(),
+        sampling=False,
+        seed=seed,
+        step_per=step_per,
     )
     return tuple(_lived(cluster, job, ended) for job, ended in zip(jobs, result.jobs, strict=True))
 

@@ -10,10 +10,17 @@ from typing import Any, Final
 
 import msgspec
 
+from iodaemon import __version__
 from iodaemon.errors import ConfigError, IodaemonError, NotFound, RequestError
 from iodaemon.simulator import archive, report
-from iodaemon.simulator.archive import Run
-from iodaemon.simulator.catalogue import ExperimentFile, Trial, prepare, with_parameters
+from iodaemon.simulator.archive import Rate, Rates, Run
+from iodaemon.simulator.catalogue import (
+    ExperimentFile,
+    Trial,
+    prepare,
+    prepare_seed_sets,
+    with_parameters,
+)
 from iodaemon.simulator.execute import run_study
 from iodaemon.simulator.experiment import Figure, Row, Study
 from iodaemon.simulator.pool import OnDone, Pool
@@ -98,6 +105,81 @@ def conduct(trial: Trial, folder: Path, *, pool: Pool, on_done: OnDone | None) -
     return outcome
 
 
+def try_seed_sets(
+    file: ExperimentFile, count: int, folder: Path, *, pool: Pool, on_done: OnDone | None
+) -> Rates:
+    """How often the bands that the experiment names hold on so many other sets of seeds.
+
+    What is found is kept in the folder, beside the results.
+
+    Args:
+        file: the experiment.
+        count: how many sets.
+        folder: where its results are kept.
+        pool: where it runs.
+        on_done: called after every task.
+
+    Raises:
+        ConfigError: the experiment names no target.
+        RequestError: a task failed, or a target has no value.
+        OSError: the folder cannot be written.
+    """
+    trials = prepare_seed_sets(file, count)
+    sets = file.experiment.seed_sets
+    assert sets is not None
+    found: dict[str, list[float | None]] = {id_: [] for id_ in sets.targets}
+    for number, trial in enumerate(trials):
+
+        def told(done: int, tasks: int, before: int = number) -> None:
+            if on_done is not None:
+                on_done(before * tasks + done, count * tasks)
+
+        rows = archive.arranged(run_study(trial.study, trial.seeds, pool=pool, on_done=told))
+        with _told(file.experiment.study):
+            values = trial.study.measure(rows)
+        for id_, held in found.items():
+            if id_ not in values:
+                raise RequestError(
+                    f"{file.path} [seed_sets]: with these parameters there is no value for {id_}"
+                )
+            held.append(values[id_])
+    targets = {target.id: target for target in file.experiment.targets}
+    rates = Rates(
+        experiment=file.experiment.name,
+        version=__version__,
+        parameters=trials[0].parameters,
+        sets=tuple(trial.seeds for trial in trials),
+        rates={
+            id_: Rate(
+                held=sum(targets[id_].verdict(value) == "pass" for value in held),
+                values=tuple(map(archive.finite, held)),
+                low=targets[id_].low,
+                high=targets[id_].high,
+            )
+            for id_, held in found.items()
+        },
+    )
+    archive.write_rates(folder, rates)
+    return rates
+
+
+def kept_rates(file: ExperimentFile, folder: Path) -> Mapping[str, Rate]:
+    """What is kept of other sets of seeds, of the bands and parameters that the file has now.
+
+    Raises:
+        RequestError: it cannot be read.
+    """
+    kept = archive.find_rates(folder)
+    if kept is None or file.experiment.seed_sets is None:
+        return {}
+    if kept.parameters != prepare_seed_sets(file, 1)[0].parameters:
+        return {}
+    bands = {target.id: (target.low, target.high) for target in file.experiment.targets}
+    return {
+        id_: rate for id_, rate in kept.rates.items() if bands.get(id_) == (rate.low, rate.high)
+    }
+
+
 def kept_figures(file: ExperimentFile, folder: Path) -> tuple[Figure, ...]:
     """The figures from the kept rows, with the parameters that those were made with.
 
@@ -154,6 +236,7 @@ def kept_chapter(file: ExperimentFile, results: Path) -> tuple[Chapter, tuple[st
             manifest=manifest,
             run=archive.find_run(folder),
             summary=() if experiment.targets else _summary(study, rows),
+            rates=kept_rates(file, folder),
         )
     return chapter, ()
 

@@ -39,6 +39,12 @@ SIZE_INCHES: Final = (7.2, 4.4)
 PNG_DOTS_PER_INCH: Final = 150
 GROUP_WIDTH: Final = 0.8
 """Of the bars or boxes of one category, where categories are 1 apart."""
+BREAK_FROM, BREAK_TO = 0.90, 0.94
+"""Where the white line lies that breaks a bar, in parts of the axis above 0."""
+BELOW: Final = 0.05
+"""Room below the least value of a picture with broken bars, in parts of the axis above 0."""
+CUT_PAD: Final = 14.0
+"""Points between the axis and the title where values stand above broken bars."""
 LEGEND_INSIDE: Final = 4
 """So many entries find room between lines; more, and those of bars, are beside the picture."""
 TICKS: Final = 6
@@ -256,9 +262,12 @@ def _error_bars(series: Series) -> list[list[float]] | None:
 
 
 def _draw_lines(axes: Any, figure: Figure, places: Mapping[Any, float]) -> None:
+    """Points of one category stand side by side, so that equal values hide none of them."""
     is_line = figure.kind == "line"
+    width = 0.0 if is_line or not places else GROUP_WIDTH / max(1, len(list(_looks(figure))))
+    shifts = _shifts(figure, width)
     for series, colour, marker, style in _looks(figure):
-        x = _x(series, places)
+        x = [at + shifts[series.label] for at in _x(series, places)]
         axes.errorbar(
             x,
             series.y,
@@ -278,7 +287,7 @@ def _draw_lines(axes: Any, figure: Figure, places: Mapping[Any, float]) -> None:
             low, high = series.low or series.y, series.high or series.y
             axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0.0, zorder=2.0)
     _draw_fits(axes, figure, places)
-    _draw_published(axes, figure, places)
+    _draw_published(axes, figure, places, shifts=shifts)
 
 
 def _draw_traces(axes: Any, figure: Figure, places: Mapping[Any, float]) -> None:
@@ -312,6 +321,38 @@ def _draw_bars(axes: Any, figure: Figure, places: Mapping[Any, float]) -> None:
             label=series.label,
         )
     _draw_published(axes, figure, places, shifts=shifts)
+    if figure.cut_y is not None:
+        _cut_bars(axes, figure, places, width)
+
+
+def _cut_bars(axes: Any, figure: Figure, places: Mapping[Any, float], width: float) -> None:
+    """End the axis, break the bars that go beyond it, and write above them how far they go."""
+    end = figure.cut_y
+    assert end is not None
+    least = min(0.0, *(y for series in figure.series for y in (*series.y, *series.low)))
+    axes.set_ylim(least - (BELOW * end if least < 0.0 else 0.0), end)
+    shifts = _shifts(figure, width)
+    for series, *_ in _looks(figure):
+        for x, y in zip(_x(series, places), series.y, strict=True):
+            if y > end:
+                left, right = (x + shifts[series.label] + side * width / 2.0 for side in (-1, 1))
+                axes.plot(
+                    (left, right),
+                    (BREAK_FROM * end, BREAK_TO * end),
+                    color="#FFFFFF",
+                    linewidth=3.0,
+                    zorder=4.0,
+                )
+                axes.annotate(
+                    f"{y:.0f}",
+                    ((left + right) / 2.0, end),
+                    xytext=(0.0, 2.0),
+                    textcoords="offset points",
+                    ha="center",
+                    va="bottom",
+                    fontsize=8.0,
+                    annotation_clip=False,
+                )
 
 
 def _shifts(figure: Figure, width: float) -> dict[str, float]:
@@ -367,7 +408,8 @@ def _draw_boxes(axes: Any, figure: Figure, places: Mapping[Any, float]) -> None:
 
 
 def _label_axes(axes: Any, figure: Figure, places: Mapping[Any, float]) -> None:
-    axes.set_title(figure.title, loc="left", wrap=True)
+    pad = None if figure.cut_y is None else CUT_PAD
+    axes.set_title(figure.title, loc="left", wrap=True, pad=pad)
     axes.set_xlabel(figure.x_label)
     axes.set_ylabel(figure.y_label)
     if not places:
@@ -391,7 +433,8 @@ def _add_legend(axes: Any, figure: Figure) -> None:
     handles, labels = axes.get_legend_handles_labels()
     if figure.kind == "stack":  # as they lie: the last one on top
         handles, labels = handles[::-1], labels[::-1]
-    if figure.kind in _ALONG_NUMBERS and len(figure.series) <= LEGEND_INSIDE:
+    is_full = figure.kind == "point" and bool(_places(figure))  # side by side, in all its width
+    if figure.kind in _ALONG_NUMBERS and len(figure.series) <= LEGEND_INSIDE and not is_full:
         axes.legend(handles, labels, loc="best")
     else:
         beside: dict[str, Any] = {"bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.0}

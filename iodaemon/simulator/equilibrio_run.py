@@ -36,6 +36,7 @@ from iodaemon.simulator.intensity import (
     mean_running,
 )
 from iodaemon.simulator.record import Record, Records, read_records
+from iodaemon.simulator.run import StepPer
 
 Bound = Literal["max", "easy"]
 Delta = Literal["system", "candidate"]
@@ -55,6 +56,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
         records: a CSV file of real jobs for the low ones; empty: drawn from laws.
         bound: until when a backfilled job must have ended.
         intensity_delta: what the rule compares with W.
+        step_per: how often the rule is asked.
     """
 
     mix: Mix = Mix()
@@ -62,6 +64,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     records: str = ""
     bound: Bound = "max"
     intensity_delta: Delta = "system"
+    step_per: StepPer = "instant"
 
     def read(self) -> Records | None:
         """The records; None: none are wanted.
@@ -117,7 +120,14 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
         hinted: Collection[int] | None = None
         if knowledge < 1.0:
             hinted = hinted_places(len(jobs), knowledge, seed, draw)
-        return run_cluster(self.cluster, self.rules(alpha), jobs, hinted=hinted, seed=seed)
+        return run_cluster(
+            self.cluster,
+            self.rules(alpha),
+            jobs,
+            hinted=hinted,
+            seed=seed,
+            step_per=self.step_per,
+        )
 
 
 class HasSetup(Protocol):
@@ -148,6 +158,11 @@ class HasSetup(Protocol):
         """Of the rule."""
         ...
 
+    @property
+    def step_per(self) -> StepPer:
+        """How often the rule is asked."""
+        ...
+
 
 def setup_of(study: HasSetup) -> Setup:
     """What all runs of the study have in common."""
@@ -157,6 +172,7 @@ def setup_of(study: HasSetup) -> Setup:
         records=study.records,
         bound=study.bound,
         intensity_delta=study.intensity_delta,
+        step_per=study.step_per,
     )
 
 

@@ -18,6 +18,9 @@ BandFrom = Literal["paper", "ours"]
 """``paper``: it prints the bounds, or words that mean them. ``ours``: written after a first result
 of our own, to notice a change of it; a pass says that nothing moved, not that the paper is met."""
 
+Means = Literal["by construction", "fitted", "directional", "published", "own"]
+"""What a pass of a band says; ``iodaemon.simulator.report.LEGEND`` has it in words."""
+
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """A quantity that the paper gives, and the band in which ours counts as the same.
@@ -30,6 +33,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         low: ours must not be below; None with ``high`` None: reported only.
         high: ours must not be above.
         band_from: where ``low`` and ``high`` come from; what nobody claims of the paper is ours.
+        means: what a pass says. None: nobody has judged it, or there is no band.
         note: what a reader must know to judge ours.
     """
 
@@ -40,6 +44,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     low: float | None = None
     high: float | None = None
     band_from: BandFrom = "ours"
+    means: Means | None = None
     note: str = ""
 
     @property
@@ -78,6 +83,18 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     option: str = ""
 
 
+class SeedSets(msgspec.Struct, frozen=True, kw_only=True):
+    """Bands that are also tried on other sets of as many seeds.
+
+    Attributes:
+        targets: their ids.
+        parameters: replace the study's, so that no more is run than these targets take.
+    """
+
+    targets: tuple[str, ...]
+    parameters: dict[str, Any] = {}
+
+
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     """One experiment file.
 
@@ -89,6 +106,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
         seeds: one whole repetition each.
         parameters: of the study: platform, workload, policies, measures.
         quick: parameters and ``seeds`` that replace these in the quick mode (under a minute).
+        seed_sets: which targets are tried on other seeds as well. None: none.
         targets: what is compared.
         choices: what the paper leaves unstated.
     """
@@ -100,6 +118,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     seeds: tuple[int, ...]
     parameters: dict[str, Any] = {}
     quick: dict[str, Any] = {}
+    seed_sets: SeedSets | None = None
     targets: tuple[Target, ...] = ()
     choices: tuple[Choice, ...] = ()
 
@@ -142,6 +161,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
         log_x: logarithmic axis.
         log_y: logarithmic axis.
         line_y: a horizontal reference line.
+        cut_y: of bars: the axis ends here, and a bar beyond it is broken and bears its value.
     """
 
     name: str
@@ -153,6 +173,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     log_x: bool = False
     log_y: bool = False
     line_y: float | None = None
+    cut_y: float | None = None
 
 
 class Study(Protocol):

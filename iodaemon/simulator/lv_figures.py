@@ -22,6 +22,8 @@ from iodaemon.simulator.series import printed, ranged
 THROUGHPUT: Final = "throughput"
 RUNTIME: Final = "average run time"
 SLOWDOWN: Final = "slowdown"
+_CUT: Final = {"figure-16": 120.0}
+"""Percent at which an axis ends: slowdown of #1 and #2 is up to ten times all else."""
 _LATENCY_FIGURES: Final = (
     ("figure-18", "waiting", 1, (696.0, 286.0)),
     ("figure-19", "serving", 1, (4.95, 3.9)),
@@ -78,6 +80,7 @@ def _gain_figure(runs: By, name: str, workloads: Sequence[int], title: str) -> F
         kind="bar",
         series=tuple(each for each in series if each.x),
         line_y=0.0,
+        cut_y=_CUT.get(name),
     )
 
 

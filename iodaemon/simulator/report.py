@@ -8,10 +8,18 @@ from typing import Any, Final
 import msgspec
 
 from iodaemon.errors import RequestError
-from iodaemon.simulator.archive import Manifest, Run, finite, seed_words
-from iodaemon.simulator.experiment import BandFrom, Choice, Experiment, Row, Target, Verdict
+from iodaemon.simulator.archive import Manifest, Rate, Run, finite, seed_words
+from iodaemon.simulator.experiment import (
+    BandFrom,
+    Choice,
+    Experiment,
+    Means,
+    Row,
+    Target,
+    Verdict,
+)
 
-HEADER: Final = ("ID", "QUANTITY", "PUBLISHED", "OURS", "BAND", "BAND FROM", "VERDICT")
+HEADER: Final = ("ID", "QUANTITY", "PUBLISHED", "OURS", "BAND", "BAND FROM", "MEANS", "VERDICT")
 COLUMNS: Final = (
     "Paper",
     "Experiment",
@@ -21,12 +29,22 @@ COLUMNS: Final = (
     "Ours",
     "Band",
     "Band from",
+    "Means",
     "Verdict",
     "Seeds",
+    "Other sets",
 )
 """Of the table of all experiments."""
 NOTHING: Final = "-"
-_KEYS: Final = ("id", "quantity", "published", "ours", "low", "high", "verdict")
+LEGEND: Final[Mapping[Means, str]] = {
+    "by construction": "nothing; the inputs were made from this value",
+    "fitted": "the model can do it; parameters were chosen with this value in view",
+    "directional": "a sign, an order or a statement in words is met, no size",
+    "published": "a printed number is met, within the band, and nothing was chosen by it",
+    "own": "our own result has not moved; nothing is published of it, or the band is wider",
+}
+"""What the words of ``means`` say, for people."""
+_KEYS: Final = ("id", "quantity", "published", "ours", "low", "high", "means", "verdict")
 """Of a result in JSON."""
 
 
@@ -42,6 +60,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         high: ours must not be above.
         verdict: whether it is.
         band_from: where the band comes from; None: there is none.
+        means: what a pass says; None: nobody has judged it, or there is no band.
     """
 
     id: str
@@ -52,6 +71,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None
     verdict: Verdict
     band_from: BandFrom | None = None
+    means: Means | None = None
 
 
 def compare(
@@ -97,6 +117,7 @@ def cells(result: Result) -> tuple[str, ...]:
         number_words(result.ours),
         band_words(result),
         result.band_from or NOTHING,
+        result.means or NOTHING,
         result.verdict,
     )
 
@@ -108,7 +129,13 @@ def number_words(value: float | str | None) -> str:
     return value if isinstance(value, str) else f"{value:.4g}"
 
 
-def band_words(result: Result) -> str:
+def meanings(results: Iterable[Result]) -> tuple[Means, ...]:
+    """What passes mean among these, in the order of the legend."""
+    found = {result.means for result in results}
+    return tuple(word for word in LEGEND if word in found)
+
+
+def band_words(result: Result | Target) -> str:
     """What passes: ``1.75..1.9``, ``<= 1.34``, ``> 5``; nothing where it is only reported."""
     low, high = result.low, result.high
     if low is None:
@@ -159,6 +186,7 @@ class Chapter(msgspec.Struct, frozen=True, kw_only=True):
         manifest: of the run; None: not run.
         run: when; None: not known.
         summary: the study's own table, for an experiment without targets.
+        rates: by id of target, how often its band holds on other sets of seeds.
     """
 
     experiment: Experiment
@@ -166,6 +194,7 @@ class Chapter(msgspec.Struct, frozen=True, kw_only=True):
     manifest: Manifest | None = None
     run: Run | None = None
     summary: tuple[Row, ...] = ()
+    rates: Mapping[str, Rate] = {}
 
 
 def head(version: str, date: str, *, by_hand: str = "") -> str:
@@ -179,13 +208,17 @@ def head(version: str, date: str, *, by_hand: str = "") -> str:
     text = (
         "# Experiments: published, and ours\n\n"
         f"Made on {date} with iodaemon {version} by `make experiments` (`iod sim run --all`, then "
-        "`iod sim report`).\n\n"
+        "`iod sim run --all --seed-sets 12` and\n`iod sim report`).\n\n"
         "`pass`: ours is within the band, ends included. **`miss`**: it is not, and stays here as "
         "it is. `report`: there is\nno band, the value is told. True is 1, false is 0. Published "
         "values are as printed. The same seeds give the same values.\n\n"
         "Band from `paper`: the paper prints the bound, or words that mean it. Band from `ours`: "
         "it was written after a\nfirst result of our own and is for regression: a pass says that "
-        "nothing moved, not that the paper is met."
+        "nothing moved, not that the paper is met.\n\n"
+        "Means, what a pass says:\n\n"
+        + "".join(f"- `{word}`: {meaning}\n" for word, meaning in LEGEND.items())
+        + "\nOther sets: on how many other sets of as many seeds the band holds "
+        "(`iod sim run NAME --seed-sets 12`), where that was tried."
     )
     if not by_hand:
         return text
@@ -218,15 +251,17 @@ def _table_lines(chapter: Chapter) -> list[str]:
     if not experiment.targets:
         return []
     if chapter.manifest is None:
-        return [_line([*first, *[NOTHING] * 6, "not run", NOTHING])]
+        return [_line([*first, *[NOTHING] * 7, "not run", NOTHING, NOTHING])]
     seeds = seed_words(chapter.manifest.seeds)
     places = {target.id: target.source for target in experiment.targets}
     lines = []
     for result in chapter.results:
-        id_, quantity, published, ours, band, band_from, _ = cells(result)
+        id_, quantity, published, ours, band, band_from, means, _ = cells(result)
         quantity = f"{quantity} ({places[result.id]})"
         verdict = _stressed(result.verdict)
-        words = [id_, quantity, published, ours, band, band_from, verdict, seeds]
+        rate = chapter.rates.get(result.id)
+        others = NOTHING if rate is None else rate.words()
+        words = [id_, quantity, published, ours, band, band_from, means, verdict, seeds, others]
         lines.append(_line([*first, *words]))
     return lines
 
@@ -282,6 +317,7 @@ def _result(target: Target, ours: float | None) -> Result:
         high=target.high,
         verdict=target.verdict(ours),
         band_from=target.band_from if target.has_band else None,
+        means=target.means,
     )
 
 

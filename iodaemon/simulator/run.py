@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Literal
 
 import msgspec
 
@@ -16,6 +17,7 @@ from iodaemon.core.experience import Experience
 from iodaemon.core.job import Job, JobId, JobSpec, JobState
 from iodaemon.core.platform import Platform
 from iodaemon.core.rule import Mode, Rules
+from iodaemon.core.rule_call import Limit, no_limit
 from iodaemon.core.state import State
 from iodaemon.core.tier import Tier
 from iodaemon.core.timeline import Timer
@@ -23,6 +25,9 @@ from iodaemon.simulator.timeline import EARLY, LATE, VirtualTimeline
 
 Submission = tuple[float, JobSpec, Profile]
 """When a job is submitted (s), what is asked, and what it really does."""
+StepPer = Literal["instant", "event"]
+"""How often the controller decides: once for all that happens in one instant, as the daemon does,
+or after each event, as a scheduler that is called at every submission and every completion."""
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +84,8 @@ def simulate(
     on_step: Callable[[State, Plan], None] | None = None,
     events: Sequence[ev.Event] = (),
     experience: Experience | None = None,
+    step_per: StepPer = "instant",
+    limit: Limit = no_limit,
 ) -> Result:
     """Run a workload to its end.
 
@@ -98,10 +105,15 @@ def simulate(
         on_step: called after each step of the controller, to watch or to check.
         events: what else happens, each at its time: what an operator does, for example.
         experience: what is known of such jobs, which learns of these. None: nothing is.
+        step_per: how often the controller decides.
+        limit: on the time that a rule may take.
+
+    Raises:
+        RuleError: a rule failed; names its file and line.
     """
     state = State(platform, tiers, kept_finished=len(jobs), experience=experience)
-    controller = Controller(state, rules, seed=seed, mode=mode)
-    run = _Run(controller, jobs, model=model, sampling=sampling, on_step=on_step)
+    controller = Controller(state, rules, seed=seed, mode=mode, limit=limit)
+    run = _Run(controller, jobs, model=model, sampling=sampling, on_step=on_step, step_per=step_per)
     for event in events:
         run.timeline.call_at(event.at_s, partial(run.post, event))
     if until_s is None:
@@ -122,6 +134,7 @@ class _Run:
         model: Model,
         sampling: bool,
         on_step: Callable[[State, Plan], None] | None,
+        step_per: StepPer,
     ) -> None:
         self.timeline = VirtualTimeline()
         self._controller = controller
@@ -136,6 +149,7 @@ class _Run:
             free_until_s=lambda: self.timeline.free_until_s,
         )
         self._on_step = on_step
+        self._step_per = step_per
         self._inbox: list[ev.Event] = []
         self._wake: Timer | None = None
         self._samples = sampling
@@ -180,13 +194,20 @@ class _Run:
         self._submit_next()
 
     def post(self, event: ev.Event) -> None:
-        """Something happened; all that does in one instant is one step."""
+        """Something happened; the controller is told at the end of the instant."""
         if not self._inbox:
-            self.timeline.call_at(self.timeline.now_s, self._step, priority=LATE)
+            self.timeline.call_at(self.timeline.now_s, self._end_instant, priority=LATE)
         self._inbox.append(event)
 
-    def _step(self) -> None:
+    def _end_instant(self) -> None:
         events, self._inbox = self._inbox, []
+        if self._step_per == "instant":
+            self._step(events)
+            return
+        for event in events:
+            self._step([event])
+
+    def _step(self, events: Sequence[ev.Event]) -> None:
         plan = self._controller.step(events)
         self._transitions += plan.transitions
         if any(isinstance(event, ev.SampleTaken) for event in events):

@@ -132,7 +132,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         if job.does_io:
             transfer = self.cluster.transfer(job.nodes, job.io_bytes / cycles, job.io_bytes_per_s)
             size_bytes = max(1, round(transfer.size_bytes))
-            steps.append(Write(size_bytes, cap_bytes_per_s=transfer.cap_bytes_per_s, direct=True))
+            write = Write(size_bytes, cap_bytes_per_s=transfer.cap_bytes_per_s, direct=True)
+            steps += (*self.cluster.delay, write)
         return Profile(steps=tuple(steps), repeat=cycles)
 
 

@@ -90,6 +90,7 @@ class _Seen:
         self.raws: list[tuple[str, int, Raw]] = []
         self.sockets: tuple[tuple[int, ...], ...] = ()
         self.slots = 0
+        self.cautions: dict[str, None] = {}
 
 
 def order(policies: Sequence[Policy], number: int) -> list[Policy]:
@@ -173,6 +174,8 @@ def _run_rounds(place: Site, plan: Plan, seen: _Seen, course: Course) -> None:
         for policy in order(plan.policies, number):
             what = f"round {number + 1} of {rounds}, {policy.name}"
             with fresh_daemon(place, {"policy": policy.source}) as daemon:
+                shown: Mapping[str, Any] = daemon.client.policy()
+                seen.cautions.update(dict.fromkeys(shown.get("cautions", ())))
                 raw = run_jobs(daemon, specs, place, course.next(what), what=what)
             seen.raws.append((policy.name, number + 1, raw))
 
@@ -212,7 +215,7 @@ def _outcome(
         machine=describe(place.disks),
         sockets=seen.sockets,
         slots=seen.slots,
-        notes=(*place.notes, *short_notes([raw for *_, raw in seen.raws])),
+        notes=(*place.notes, *seen.cautions, *short_notes([raw for *_, raw in seen.raws])),
         began_s=began_s,
         signal_number=number,
         failure=failure,

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from iodaemon.backend.linux.attempt_record import RecordError, read_keeper
 from iodaemon.backend.linux.leftover import (
     Maker,
     find_left,
@@ -18,7 +19,6 @@ from iodaemon.backend.linux.leftover import (
     open_directory,
     remove_directory,
 )
-from iodaemon.backend.linux.protocol import KEEPER_FILE, read_json
 from iodaemon.trial.private import HOME, STATE, kill_marked
 
 PREFIX: Final = "iod-trial"
@@ -90,7 +90,9 @@ def _remove(name: str, descriptor: int) -> None:
     try:
         _remove_other(name, descriptor)
         state_dir = Path(f"/proc/self/fd/{descriptor}") / HOME / STATE
-        record = read_json(str(state_dir / KEEPER_FILE)) if state_dir.is_dir() else None
+        record = None
+        with contextlib.suppress(RecordError):
+            record = read_keeper(str(state_dir))
         if record is not None and record.get("base"):
             _remove_cgroups(Path(record["base"]))
         remove_directory(descriptor)

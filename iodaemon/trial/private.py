@@ -20,6 +20,7 @@ from typing import Any, Final
 import toml
 
 from iodaemon.api.client import Client
+from iodaemon.backend.linux.process import is_executing
 from iodaemon.calibration.putting import read
 from iodaemon.calibration.store import MOST_BYTES
 from iodaemon.errors import BackendError, ConfigError, IodaemonError, NoDaemon
@@ -130,6 +131,8 @@ def _marked(mark: str) -> list[int]:
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
+            if is_executing(int(name)):  # it may hang there, and would not answer
+                continue
             if wanted in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
                 found.append(int(name))
     return found

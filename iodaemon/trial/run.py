@@ -149,18 +149,36 @@ def run_jobs(
 
     Raises:
         CommandFailedError: a job did not end well; the others are left to the daemon's end.
-        RequestError: the daemon refuses a job.
+        RequestError: the daemon refuses a job, or has set a rule of the policy aside.
     """
     looks: list[Look] = []
     suspended = daemon.suspensions()
     with watched(place.devices, looks):
         ids = daemon.client.submit(specs, daemon.environment)
         jobs = _watch(daemon.client, f"{ids[0]}-{ids[-1]}", conduct, what)
+    check_rules(daemon.client.policy(), what)
     return Raw(
         jobs=tuple(sorted(jobs, key=lambda job: job["id"])),
         looks=tuple(looks),
         suspensions=daemon.suspensions() - suspended,
     )
+
+
+def check_rules(policy: Mapping[str, Any], what: str) -> None:
+    """Refuse a run of which a part was under another policy than it is called by.
+
+    Args:
+        policy: as the daemon shows it after the run.
+        what: the run, for messages.
+
+    Raises:
+        RequestError: a rule failed.
+    """
+    for fault in policy.get("set_aside", ()):
+        raise RequestError(
+            f"{what}: {fault['kind']} rule {fault['rule']!r} failed at {fault['place']}: "
+            f"{fault['problem']}; mend it, 'iod policy check' runs it"
+        )
 
 
 def _watch(client: Client, select: str, conduct: Conduct, what: str) -> list[Job]:

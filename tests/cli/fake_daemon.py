@@ -7,8 +7,10 @@ import os
 import socketserver
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
 from http.server import BaseHTTPRequestHandler
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -81,9 +83,9 @@ def expected(rate: float | None, source: str, **changes: Any) -> dict[str, Any]:
     return made | {"operations_per_s": None, "by": "", "runs": 0} | changes
 
 
-def reason(text: str, code: str = "Slots") -> dict[str, str]:
+def reason(text: str, code: str = "Slots", cure: str = "") -> dict[str, str]:
     """A REASON of the API."""
-    return {"code": code, "text": text}
+    return {"code": code, "text": text} | ({"cure": cure} if cure else {})
 
 
 def sum_of(**changes: Any) -> dict[str, Any]:
@@ -122,8 +124,11 @@ class FakeDaemon:
         backend: what the node says it runs jobs on.
         effective: whether cancel, requeue, suspend and resume have their effect.
         logs: what each job wrote, by stream.
+        after_follow: what happens when the answer to each ``logs -f`` has ended.
         sums: what the history comes to, added up.
         before_waits: what is done when a request to wait comes, one for each.
+        caller_uid: who asks.
+        told_s: the mark of the caller's session.
         hurried: a request to wait is answered at once, as by a daemon that is about to stop.
     """
 
@@ -135,6 +140,7 @@ class FakeDaemon:
         self.effective = True
         self.backend = "linux"
         self.logs: dict[tuple[int, str], bytes] = {}
+        self.after_follow: list[Callable[[], None]] = []
         self.sums: dict[str, Any] = {"sums": [], "total": sum_of()}
         self.events: list[dict[str, Any]] = []
         self.whys: dict[int, dict[str, Any]] = {}
@@ -146,6 +152,8 @@ class FakeDaemon:
         self.samples: dict[str, Any] = {"samples": [], "jobs": [], "platform": {}}
         self.before_waits: list[Callable[[], None]] = []
         self.hurried = False
+        self.caller_uid = os.geteuid()
+        self.told_s = NOW_S - 1000
         self.waiting = threading.Event()
         self.changed = threading.Condition()
         self._server: _Server | None = None
@@ -191,8 +199,7 @@ class FakeDaemon:
             jobs = [made for made in jobs if self._selects(select, made["id"])]
         elif "all" not in query:
             jobs = [made for made in jobs if made["state"] not in FINAL]
-        if "state" in query:
-            jobs = [made for made in jobs if made["state"] in query["state"]]
+        jobs = self._filtered(jobs, query)
         node = {
             "policy": "default",
             "timeslice_s": 1.0,
@@ -204,6 +211,59 @@ class FakeDaemon:
             "states": {"RUNNING": 2, "PENDING": 1, "COMPLETED": 9},
         }
         return {"version": 1, "now_s": NOW_S, "node": node, "jobs": jobs}
+
+    def _filtered(self, jobs: list[dict[str, Any]], by: dict[str, Any]) -> list[dict[str, Any]]:
+        """Those that a selector's other parts mean; each part is a list, as in a query."""
+        [user], [name] = by.get("user", [""]), by.get("name", ["*"])
+        uid = str(self.caller_uid) if user == "me" else user
+        return [
+            made
+            for made in jobs
+            if made["state"] in by.get("state", [made["state"]])
+            and fnmatchcase(made["name"], name)
+            and uid in ("", made["user"], str(made["uid"]))
+        ]
+
+    def act_on_many(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        """As docs/api.md says; nothing without ids is meant that is not the caller's."""
+        select, rows = body.get("select", "all"), []
+        by = {key: [body[key]] for key in ("user", "name") if key in body}
+        by |= {"state": body["state"]} if "state" in body else {}
+        named = set() if by else {int(part) for part in select.split(",") if part.isdigit()}
+        jobs = [
+            made
+            for job_id, made in sorted(self.jobs.items())
+            if select == "all" or self._selects(select, job_id)
+        ]
+        takes_ended = verb == "requeue" and (select != "all" or "state" in body)
+        for made in self._filtered(jobs, by):
+            is_meant = made["id"] in named or takes_ended or made["state"] not in FINAL
+            rows += [{"id": made["id"], **self.outcome(made, verb)}] if is_meant else []
+        for job_id in named - set(self.jobs):
+            text = f"no job {job_id}: 'iod queue -a' lists them"
+            rows.append({"id": job_id, "error": {"code": "not_found", "message": text}})
+        return {"results": sorted(rows, key=lambda row: row["id"])}
+
+    def outcome(self, made: dict[str, Any], verb: str) -> dict[str, Any]:
+        """What became of one job: the answer, or the error."""
+        if made["uid"] != self.caller_uid:
+            told = ("not_permitted", f"job {made['id']} is not yours")
+        elif made["state"] in FINAL and verb != "requeue":
+            told = ("conflict", f"job {made['id']} has ended already")
+        else:
+            return self.act(made, verb)
+        return {"error": dict(zip(("code", "message"), told, strict=True))}
+
+    def awaited(self, query: dict[str, list[str]]) -> dict[str, Any]:
+        """The caller's jobs that have not ended, or were submitted since the mark."""
+        since_s = float(query.get("since_s", [str(self.told_s)])[0])
+        mine = [made for _, made in sorted(self.jobs.items()) if made["uid"] == self.caller_uid]
+        ids = [
+            made["id"]
+            for made in self._filtered(mine, query)
+            if made["ended_s"] is None or made["submitted_s"] >= since_s
+        ]
+        return {"since_s": since_s, "now_s": NOW_S, "ids": ids}
 
     def history(self, query: dict[str, list[str]]) -> dict[str, Any]:
         """All ended jobs but those deselected, or the sums that the test set."""
@@ -281,6 +341,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if url.path == "/v1/jobs":
             self._json(200, fake.list_jobs(query))
+        elif url.path == "/v1/wait/all":
+            self._json(200, fake.awaited(query))
         elif url.path == "/v1/history":
             self._json(200, fake.history(query))
         elif url.path in ("/v1/node", "/v1/policy", "/v1/config"):
@@ -336,6 +398,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path == "/v1/mode":
             fake.mode = body["mode"]
             self._json(200, {"mode": fake.mode})
+        elif self.path == "/v1/wait/all":
+            fake.told_s = body["now_s"]
+            self._json(200, {"since_s": fake.told_s})
         elif self.path == "/v1/wait":
             missing = [i for i in body["ids"] if i not in fake.jobs]
             if missing:
@@ -346,13 +411,12 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
             else:
                 self._json(200, answer)
+        elif self.path.split("/")[3] in ("cancel", "requeue", "suspend", "resume"):
+            self._json(200, fake.act_on_many(self.path.split("/")[3], body))
         elif made := self._job(self.path):
-            if made["uid"] != os.geteuid():
-                self._error(403, "not_permitted", f"job {made['id']} is not yours")
-            elif made["state"] in FINAL and not self.path.endswith("/requeue"):
-                self._error(400, "refused", f"job {made['id']} has ended already")
-            else:
-                self._json(200, fake.act(made, self.path.rpartition("/")[2]))
+            told = fake.outcome(made, self.path.rpartition("/")[2])
+            codes = {"not_permitted": 403, "conflict": 409}
+            self._json(codes[told["error"]["code"]] if "error" in told else 200, told)
 
     def _job(self, path: str) -> dict[str, Any] | None:
         job_id = int(path.split("/")[3])
@@ -362,10 +426,16 @@ class _Handler(BaseHTTPRequestHandler):
         return made
 
     def _logs(self, made: dict[str, Any], query: dict[str, list[str]]) -> None:
-        data = self.server.fake.logs.get((made["id"], query["stream"][0]), b"")
+        fake = self.server.fake
+        data = fake.logs.get((made["id"], query["stream"][0]), b"")
+        begin = int(query.get("begin", ["0"])[0])
         if "tail" in query:
-            data = b"".join(data.splitlines(keepends=True)[-int(query["tail"][0]) :])
-        self._stream([data])
+            begin = len(data) - sum(
+                map(len, data.splitlines(keepends=True)[-int(query["tail"][0]) :])
+            )
+        self._stream([data[begin:]], {"Output-Begin": str(begin)})
+        if "follow" in query and fake.after_follow:
+            fake.after_follow.pop(0)()
 
     def _answered(self, path: str) -> bool:
         if path not in self.server.fake.answers:
@@ -390,8 +460,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def _stream(self, pieces: list[bytes]) -> None:
+    def _stream(
+        self, pieces: list[bytes], headers: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.send_response(200)
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         for piece in filter(None, pieces):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import pty
 import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 
 import pytest
-from fake_daemon import job
+from fake_daemon import job, reason
 
 from iodaemon.api.client import Client
 from iodaemon.cli.selector import format_ids, parse_selectors
@@ -40,8 +43,8 @@ def test_cancel_sends_the_grace_time_in_seconds(iod, daemon):
     iod("cancel", "1", "--grace", "1m")
     iod("cancel", "2")
 
-    assert daemon.bodies("/v1/jobs/1/cancel") == [{"grace_s": 60.0}]
-    assert daemon.bodies("/v1/jobs/2/cancel") == [{}]
+    sent = [{"select": "1", "grace_s": 60.0}, {"select": "2"}]
+    assert sent == daemon.bodies("/v1/jobs/cancel")
 
 
 def test_a_job_that_is_not_gone_is_exit_code_1_with_the_reason(iod, daemon):
@@ -92,11 +95,56 @@ def test_nothing_to_cancel_is_no_fault(iod, daemon):
 
 def test_all_leaves_other_peoples_jobs_alone(iod, daemon, monkeypatch):
     monkeypatch.setattr("iodaemon.cli.selector.os.geteuid", lambda: 4242)
+    daemon.caller_uid = 4242
     daemon.add(job(1, uid=1000), job(2, uid=4242))
 
     iod("cancel", "all", "--yes")
 
-    assert [path for method, path, _ in daemon.seen if method == "POST"] == ["/v1/jobs/2/cancel"]
+    assert ["RUNNING", "CANCELLED"] == [daemon.jobs[i]["state"] for i in (1, 2)]
+
+
+def test_many_jobs_are_one_request(iod, daemon):
+    daemon.add(*(job(n) for n in range(1, 301)))
+
+    result = iod("cancel", "1-300")
+
+    assert (0, 300) == (result.code, len(result.out.splitlines()))
+    assert [("POST", "/v1/jobs/cancel", {"select": "1-300"})] == daemon.seen
+
+
+def test_jobs_are_selected_by_name_user_and_state(iod, daemon):
+    daemon.add(
+        job(1, "FAILED", name="sim-a"),
+        job(2, "FAILED", name="other"),
+        job(3, "COMPLETED", name="sim-b"),
+        job(4, "FAILED", name="sim-c", user="bob"),
+        job(5, "RUNNING", name="sim-d"),
+    )
+
+    assert "job 1 PENDING\n" == iod("requeue", "1-3", "-J", "sim-*", "-s", "F").out
+    daemon.add(job(1, "FAILED", name="sim-a"))
+    assert "job 4 PENDING\n" == iod("requeue", "-s", "FAILED", "-u", "bob", "-y").out
+    assert 1 == iod("show", "1-4", "-s", "f", "-J", "s*", "--json").json["id"]
+    assert 3 == iod("cancel", "2", "-J", "sim-*").code
+
+
+@pytest.mark.parametrize("words", [("-s", "FAILED"), ("-J", "sim-*"), ("-u", "ann"), ("all",)])
+def test_what_no_number_names_is_confirmed_by_a_person(iod, daemon, monkeypatch, words):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    daemon.add(job(1))
+
+    for verb in ("cancel", "requeue"):
+        assert 2 == iod(verb, *words).code
+    assert [] == daemon.seen
+
+
+def test_an_empty_name_or_user_does_not_select_every_job(iod, daemon):
+    daemon.add(job(1))
+
+    for option in ("-J", "-u"):
+        for verb in ("cancel", "requeue", "suspend", "resume", "show", "why"):
+            assert 2 == iod(verb, option, "").code
+    assert [] == daemon.seen
 
 
 def test_requeue_says_what_became_of_each_and_takes_ended_jobs(iod, daemon):
@@ -105,7 +153,7 @@ def test_requeue_says_what_became_of_each_and_takes_ended_jobs(iod, daemon):
     result = iod("requeue", "1", "2-3", "--grace", "5")
 
     assert (0, "job 1 PENDING\njob 2 PENDING\njob 3 PENDING\n") == (result.code, result.out)
-    assert daemon.bodies("/v1/jobs/2/requeue") == [{"grace_s": 5.0}]
+    assert [{"select": "1,2-3", "grace_s": 5.0}] == daemon.bodies("/v1/jobs/requeue")
 
 
 def test_requeue_all_leaves_ended_jobs_alone_and_asks(iod, daemon, monkeypatch):
@@ -207,9 +255,11 @@ def test_nothing_to_wait_for_is_no_fault(iod, daemon):
 
 def test_wait_outlives_a_restart_of_the_daemon(iod, daemon):
     daemon.add(job(1))
+    waits = threading.Event()
+    daemon.before_waits = [lambda: None, waits.set]  # the first one only looks
 
     def restart():
-        daemon.waiting.wait(10)
+        assert waits.wait(30)
         daemon.stop()
         daemon.end(1, "FAILED", exit_code=4, shell_code=4)
         daemon.start()
@@ -236,6 +286,13 @@ def test_wait_gives_up_on_a_daemon_that_stays_away(daemon):
     stopper.join()
 
     assert len(lost) == 1
+
+
+@pytest.mark.parametrize("grace_s", [1e300, float("inf"), -1.0])
+def test_a_grace_time_that_cannot_be_is_the_daemons_to_refuse(daemon, grace_s):
+    daemon.add(job(1))
+
+    assert 1 == Client(daemon.path).cancel(1, grace_s=grace_s)["job"]["id"]
 
 
 def test_wait_with_a_timeout_answers_unfinished(daemon):
@@ -275,17 +332,90 @@ def test_logs_prints_the_bytes_as_they_are(daemon):
 
 
 def test_logs_asks_for_what_is_wanted(iod, daemon):
-    daemon.add(job(1))
+    daemon.add(job(1, "COMPLETED", shell_code=0))
     daemon.logs[1, "stderr"] = b"a\nb\nc\n"
 
     assert iod("logs", "-f", "--err", "--tail", "2", "last").out == "b\nc\n"
-    assert daemon.seen[-1][2] == {"stream": ["stderr"], "follow": ["1"], "tail": ["2"]}
+    [asked] = [query for _, path, query in daemon.seen if path.endswith("/logs")]
+    assert asked == {"stream": ["stderr"], "follow": ["1"], "tail": ["2"]}
 
 
-def test_following_a_job_that_has_not_started_is_no_fault(iod, daemon):
-    daemon.add(job(1, "PENDING"))
+def on_a_terminal(*words):
+    """What a terminal gets of ``iod``."""
+    reader, writer = pty.openpty()
+    command = [sys.executable, "-m", "iodaemon.cli", *words]
+    subprocess.run(command, stdout=writer, check=True, timeout=60)
+    os.close(writer)
+    with open(reader, "rb", buffering=0) as terminal, contextlib.suppress(OSError):
+        return terminal.read(65536)
 
-    assert tuple(vars(iod("logs", "-f", "1")).values()) == (0, "", "")
+
+ORDERS = b"\x1b]0;title\x07\x1b[2Ja\tb\r\nc\xc2\x9b31m \xff \xe2\x82\xac\x08\n"
+SHOWN = (
+    rb"\x1b]0;title\x07\x1b[2J" + b"a\tb\r\r\nc" + rb"\x9b31m \xff " + b"\xe2\x82\xac" + rb"\x08"
+)
+
+
+def test_a_terminal_gets_no_orders_from_what_a_job_wrote(daemon):
+    daemon.add(job(1))
+    daemon.logs[1, "stdout"] = ORDERS
+
+    assert SHOWN + b"\r\n" == on_a_terminal("--api", daemon.path, "logs", "1")
+
+
+def test_a_terminal_gets_all_of_it_on_request(daemon):
+    daemon.add(job(1))
+    daemon.logs[1, "stdout"] = ORDERS
+
+    raw = on_a_terminal("--api", daemon.path, "logs", "--raw", "1")
+
+    assert ORDERS.replace(b"\n", b"\r\n") == raw  # as every terminal's driver does
+
+
+def test_following_tells_what_a_job_waits_for_and_how_it_failed(iod, daemon):
+    daemon.add(job(1, "PENDING", reason=reason("waits for 4 slots")))
+    daemon.add(job(2, "HELD", reason=reason("held", cure="'iod resume 2'")))
+    for job_id in (1, 2):
+        daemon.after_follow = [partial(daemon.end, job_id, "FAILED", exit_code=3, shell_code=3)]
+
+        code, out, err = vars(iod("logs", "-f", str(job_id))).values()
+
+        assert (code, out) == (0, "")
+        waits, ended = err.splitlines()
+        assert ("waits for 4 slots", "'iod resume 2'")[job_id - 1] in waits
+        assert f"iod: job {job_id} FAILED: exit code 3" == ended
+
+
+def test_following_goes_on_after_a_restart_of_the_daemon_where_it_was(iod, daemon):
+    daemon.add(job(1))
+    daemon.logs[1, "stdout"] = b"one\ntwo\n"
+
+    def restart():
+        daemon.stop()
+        daemon.logs[1, "stdout"] += b"three\n"
+        daemon.end(1, shell_code=0)
+        daemon.start()
+
+    daemon.after_follow = [lambda: threading.Thread(target=restart).start()]
+
+    result = iod("logs", "-f", "--tail", "1", "1")
+
+    assert (0, "two\nthree\n") == (result.code, result.out)
+
+
+def test_following_a_job_that_is_requeued_goes_on_with_its_new_output(iod, daemon):
+    daemon.add(job(1))
+    daemon.logs[1, "stdout"] = b"first run\n"
+
+    def requeue():
+        daemon.logs[1, "stdout"] = b"second\n"
+        daemon.end(1, attempt=2, stdout="/out/1.2", shell_code=0)
+
+    daemon.after_follow = [requeue]
+
+    result = iod("logs", "-f", "1")
+
+    assert (0, "first run\nsecond\n", "") == (result.code, result.out, result.err)
 
 
 def test_events_come_one_by_one(daemon):

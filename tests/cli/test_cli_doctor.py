@@ -52,3 +52,24 @@ def test_a_daemon_that_refuses_is_left_out(iod, daemon, tmp_path, monkeypatch):
 
     assert result.code == 0
     assert "daemon" not in [finding["what"] for finding in result.json]
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("line", ["cancel_grase = 5", "policy = ", 'runtime_dir = "x'])
+def test_a_wrong_configuration_is_a_finding_beside_all_others(
+    iod, daemon, tmp_path, monkeypatch, line
+):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    file = tmp_path / "iodaemon" / "config.toml"
+    file.parent.mkdir()
+    file.write_text(f"{line}\n")
+    tell(daemon, "/v1/node", {"backend": "linux", "measured": {"suspend": "cgroup"}})
+
+    result = iod("--config", str(file), "doctor", "--json")
+
+    findings = {finding["what"]: finding for finding in result.json}
+    assert 1 == result.code
+    assert "broken" == findings["configuration"]["verdict"]
+    assert str(file) in findings["configuration"]["measured"]
+    assert {"daemon", "topology", "disk of the state", "keeper's lock"} <= findings.keys()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import threading
 
@@ -12,6 +13,7 @@ from fake_daemon import job
 
 from iodaemon.api import connection
 from iodaemon.cli import main
+from iodaemon.cli.program import POINTERS, VERBS
 
 
 def test_no_daemon_is_exit_code_7_and_says_how_to_start_one(iod, socket_path):
@@ -146,7 +148,7 @@ def test_a_socket_that_may_not_be_opened_is_exit_code_4(iod, monkeypatch):
         (("policy",), "no verb given: 'iod policy --help' lists them"),
         (("policy", "shwo"), "no verb 'shwo': did you mean show?"),
         (("policy", "show", "--jsn"), "no option --jsn in 'iod policy show': did you mean --json?"),
-        (("show",), "no job given: write 7, 3-9, 1,4, last or all"),
+        (("show",), "no job given: write 7, 3-9, 1,4, last or all, or select by -J, -u or -s"),
         (("show", "x7"), "'x7' selects no job: write 7, 3-9, 1,4, last or all"),
         (("show", "0"), "'0' selects no job: write 7, 3-9, 1,4, last or all"),
         (("show", "1,"), "'' selects no job: write 7, 3-9, 1,4, last or all"),
@@ -168,6 +170,31 @@ def test_a_socket_that_may_not_be_opened_is_exit_code_4(iod, monkeypatch):
 )
 def test_a_wrong_command_line_is_exit_code_2_and_says_what_is_right(iod, words, line):
     assert (2, line) == iod.fails(*words)
+
+
+@pytest.mark.parametrize(
+    ("word", "verb"),
+    [
+        ("hold", "iod suspend"),
+        ("release", "iod resume"),
+        ("kill", "iod cancel"),
+        ("edit", "iod cancel"),
+        ("status", "iod queue"),
+        ("sbmit", "submit"),
+        ("nonsense", "iod --help"),
+    ],
+)
+def test_a_verb_of_another_batch_system_points_to_ours(iod, word, verb):
+    code, line = iod.fails(word, "7")
+
+    assert code == 2
+    assert verb in line
+
+
+def test_every_pointer_names_a_verb_that_is_there():
+    assert not POINTERS.keys() & VERBS.keys()
+    named = re.findall(r"'iod (\w+)", " ".join(POINTERS.values()))
+    assert set(named) <= VERBS.keys()
 
 
 @pytest.mark.parametrize("words", [("submit", "--name"), ("policy", "show", "a", "b")])

@@ -59,8 +59,8 @@ def test_policies_are_listed_shown_and_checked(iod, home):
     assert "default" in [policy["name"] for policy in listed]
     for policy in listed:
         assert policy["name"] == iod("policy", "show", "--json", policy["name"]).json["name"]
-        assert "is right" in iod("policy", "check", policy["path"]).out
     assert "rule" in iod("policy", "show", "default").out
+    assert "is right" in iod("policy", "check", "none").out
 
 
 def test_the_policy_in_force_is_the_daemons(iod, daemon):
@@ -231,6 +231,20 @@ def test_ones_own_daemon_goes_before_the_systems(tmp_path):
 
     assert f"{system}/iod.sock" == before
     assert f"{tmp_path}/run/iodaemon/iod.sock" == after
+
+
+@pytest.mark.parametrize("uid", [0, os.geteuid() or 77])
+def test_a_simulated_node_is_asked_only_where_there_is_no_daemon(tmp_path, uid):
+    environ = {"XDG_RUNTIME_DIR": str(tmp_path), "HOME": str(tmp_path)}
+    simulated = tmp_path / "iodaemon-simulated"
+    with listen(simulated / "iod.sock"):
+        os.chown(simulated, uid, -1)
+        alone = session.find_socket(environ, uid, "/none", str(tmp_path / "iodaemon"))
+        with listen(tmp_path / "iodaemon" / "iod.sock"):
+            beside = session.find_socket(environ, uid, "/none", str(tmp_path / "iodaemon"))
+
+    assert f"{simulated}/iod.sock" == alone
+    assert f"{tmp_path}/iodaemon/iod.sock" == beside
 
 
 def test_a_socket_that_somebody_else_may_have_put_there_is_not_used(tmp_path):

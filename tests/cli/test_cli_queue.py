@@ -9,9 +9,12 @@ import subprocess
 import sys
 
 import pytest
-from fake_daemon import expected, job, reason
+from fake_daemon import FakeDaemon, expected, job, reason
 
-HEADER = ["ID", "NAME", "USER", "ST", "SOCK", "CPUS", "RUN", "SUSP", "IO/s", "EXPECTED", "REASON"]
+from iodaemon.cli import main
+
+HEADER = ["ID", "NAME", "USER", "ST", "SOCK", "CPUS", "RUN", "SUSP"]
+HEADER += ["IO/s", "EXPECTED", "REASON", "COMMAND"]
 
 
 def test_the_queue_has_a_load_line_titles_and_a_row_for_each_job(iod, daemon):
@@ -24,8 +27,9 @@ def test_the_queue_has_a_load_line_titles_and_a_row_for_each_job(iod, daemon):
         == "policy default | I/O 150 MB/s of 400 MB/s | 12 of 16 slots free | 1 pending, 2 running"
     )
     assert titles.split() == HEADER
-    assert " ".join(rows[0].split()) == "7 job7 ann R 0 1 1:05 0:00 3 MB 5 MB/s l"
-    assert " ".join(rows[1].split()) == "8 job8 ann PD - 1 0:00 0:00 - 5 MB/s l waits for 4 slots"
+    assert " ".join(rows[0].split()) == "7 job7 ann R 0 1 1:05 0:00 3 MB 5 MB/s l sleep 10"
+    waiting = "8 job8 ann PD - 1 0:00 0:00 - 5 MB/s l waits for 4 slots sleep 10"
+    assert " ".join(rows[1].split()) == waiting
 
 
 def test_ls_is_the_queue(iod, daemon):
@@ -60,7 +64,7 @@ def test_unknown_io_is_no_zero(iod, daemon):
 def test_what_is_expected_is_shown_with_its_source(iod, daemon, told, cell):
     daemon.add(job(7, "PENDING", expected=told))
 
-    assert " ".join(iod("queue", "--no-header").out.split()[9:]) == cell
+    assert " ".join(iod("queue", "--no-header").out.split()[9:-2]) == cell
 
 
 def test_the_letters_are_explained(iod):
@@ -71,7 +75,7 @@ def test_a_daemon_that_says_nothing_of_expectations_is_no_trouble(iod, daemon):
     made = {key: value for key, value in job(7).items() if not key.startswith("expected")}
     daemon.add(made)
 
-    assert iod("queue", "--no-header").out.split()[-1] == "?"
+    assert iod("queue", "--no-header").out.split()[-3] == "?"
     assert "I/O expected  unknown" in iod("show", "7").out
 
 
@@ -148,7 +152,38 @@ def test_on_a_terminal_every_line_fits_and_states_have_colour(daemon, columns):
     rows = out.replace("\x1b[33m", "").replace("\x1b[0m", "").splitlines()[1:]
     assert len(rows) == 3
     assert max(map(len, rows)) == columns
-    assert rows[1].endswith("…")
+    reasons = rows[1][rows[0].index("REASON") :].partition("  ")[0]
+    assert reasons.partition("…")[0] in long["text"]
+    assert len(reasons) > 30
+
+
+def test_what_is_left_of_a_terminals_width_shows_the_commands(daemon):
+    daemon.add(
+        job(1, command=["python", "a b.py", "--x=$Y"], reason=reason("waits for 4 slots")),
+        job(2, command=["./solve", "*.dat"]),
+    )
+
+    def lines(columns):
+        return on_a_terminal(daemon.path, "queue", "--no-header", columns=columns).splitlines()
+
+    first, second = lines(200)
+    assert first.endswith("waits for 4 slots python 'a b.py' '--x=$Y'")
+    assert second.endswith("   ./solve '*.dat'")
+    assert all("slots" in lines(columns)[0] for columns in (60, 80, 200))
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_a_narrow_terminal_shows_how_each_job_ended(daemon, columns):
+    daemon.add(
+        job(7, "FAILED", name="a-name-that-is-far-too-long", signal=9, run_s=300_000.0),
+        job(123456, "TIMEOUT", user="somebody-long", exit_code=143),
+    )
+
+    titles, *rows = on_a_terminal(daemon.path, "history", columns=columns).splitlines()
+
+    end = titles.index("EXIT") + len("EXIT")
+    assert ["SIGKILL", "143"] == [row[:end].split()[-1] for row in rows]
+    assert max(map(len, rows)) <= columns
 
 
 def on_a_terminal(socket_path, *words, columns):
@@ -239,6 +274,13 @@ def test_show_tells_all_of_a_job(iod, daemon):
     )
     assert told["Errors"] == "with the output"
     assert told["Processes"] == "4711"
+    assert told["Output"] == "/out/7"
+
+
+def test_show_tells_how_long_the_daemon_keeps_an_output(iod, daemon):
+    daemon.add(job(7, output_kept_s=7776000.0))
+
+    assert "/out/7 (removed 90d after its end; " in iod("show", "7").out
 
 
 @pytest.mark.parametrize(
@@ -324,3 +366,19 @@ def test_a_calibration_that_cannot_be_read_is_told_where_it_would_stand(iod, dae
         "host",
     )
     assert told == iod("node", "--json").json["calibration_problem"]
+
+
+def test_a_simulated_node_that_answers_in_place_of_a_daemon_is_named(tmp_path, monkeypatch, capsys):
+    place = tmp_path / "iodaemon-simulated"
+    place.mkdir()
+    fake = FakeDaemon(str(place / "iod.sock"))
+    fake.start()
+    try:
+        monkeypatch.delenv("IOD_API_SOCKET", raising=False)
+        monkeypatch.setattr("iodaemon.cli.session.find_socket", lambda *_: str(place / "iod.sock"))
+        assert 0 == main(["queue"])
+        _, second, *_ = capsys.readouterr().out.splitlines()
+    finally:
+        fake.stop()
+
+    assert "simulated" in second

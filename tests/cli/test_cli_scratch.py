@@ -250,12 +250,13 @@ def test_what_is_above_a_link_is_above_where_it_leads(tmp_path):
 # -- what is kept ----------------------------------------------------------------------------------
 
 
-def kept(daemon, job_id, verb, word, *, done, **scratch):
-    """An ended job, and what the daemon answers who wants its space copied or removed."""
-    ended = job(job_id, "FAILED", scratch={"output_path": "/out", "kept": None, **scratch})
-    daemon.add(ended)
-    body = json.dumps({"job": ended, word: done}).encode()
-    daemon.answers[f"/v1/jobs/{job_id}/scratch/{verb}"] = (200, body)
+def kept(daemon, verb, word, **done):
+    """Ended jobs, and what the daemon answers who wants their space copied or removed."""
+    scratch = {"output_path": "/out", "kept": None}
+    ended = {name: job(int(name[1:]), "FAILED", scratch=scratch) for name in done}
+    daemon.add(*ended.values())
+    rows = [{"id": each["id"], "job": each, word: done[name]} for name, each in ended.items()]
+    daemon.answers[f"/v1/jobs/scratch/{verb}"] = (200, json.dumps({"results": rows}).encode())
 
 
 @pytest.mark.parametrize(
@@ -263,8 +264,7 @@ def kept(daemon, job_id, verb, word, *, done, **scratch):
     [("copy", "copied", "copied to /out"), ("remove", "removed", "removed")],
 )
 def test_of_each_job_a_line_says_that_it_is_done(iod, daemon, verb, word, told):
-    for job_id in (7, 8):
-        kept(daemon, job_id, verb, word, done=True)
+    kept(daemon, verb, word, j7=True, j8=True)
     result = iod("scratch", verb, "7,8")
 
     assert (0, f"job 7: {told}\njob 8: {told}\n") == (result.code, result.out)
@@ -273,8 +273,7 @@ def test_of_each_job_a_line_says_that_it_is_done(iod, daemon, verb, word, told):
 
 
 def test_what_is_not_done_is_told_beside_what_is(iod, daemon):
-    kept(daemon, 7, "remove", "removed", done=True)
-    kept(daemon, 8, "remove", "removed", done=False)
+    kept(daemon, "remove", "removed", j7=True, j8=False)
     result = iod("scratch", "remove", "7,8")
 
     assert (1, "job 7: removed\n") == (result.code, result.out)

@@ -82,7 +82,7 @@ def test_a_run_prints_quantity_published_ours_and_verdict(iod, tiny):
 
     assert 0 == result.code
     assert (
-        "ID  QUANTITY                   PUBLISHED         OURS BAND       BAND FROM VERDICT\n"
+        "ID  QUANTITY                   PUBLISHED         OURS BAND       BAND FROM MEANS VERDICT\n"
         in result.out
     )
     assert "T1b greatest mean              below a quarter" in result.out
@@ -95,7 +95,7 @@ def test_the_json_is_exactly_what_was_agreed(iod, tiny):
 
     assert ["experiment", "results"] == list(document)
     assert "tiny" == document["experiment"]
-    assert ["id", "quantity", "published", "ours", "low", "high", "verdict"] == list(
+    assert ["id", "quantity", "published", "ours", "low", "high", "means", "verdict"] == list(
         document["results"][0]
     )
     assert [("T1a", "pass"), ("T1b", "miss"), ("T1c", "report")] == [
@@ -152,6 +152,54 @@ def test_a_policy_in_one_file_is_tried_in_simulation(iod, place):
     result = iod("sim", "run", "first-steps", *words)
 
     assert (0, True) == (result.code, "\nmine " in result.out)
+
+
+def test_bands_are_tried_on_other_sets_of_seeds_and_the_report_has_on_how_many_they_hold(
+    iod, place
+):
+    own = place / "home" / ".config" / "iodaemon" / "experiments"
+    own.mkdir(parents=True)
+    sets = '[seed_sets]\ntargets = ["T1a", "T1b"]\n[quick]'
+    (own / "tiny.toml").write_text(tiny_study.FILE.replace("[quick]", sets))
+    iod("sim", "run", "tiny")
+
+    tried = iod("sim", "run", "tiny", "--seed-sets", "4", "--jobs", "1")
+    kept = json.loads((place / "iod-sim" / "tiny" / "seed-sets.json").read_text())
+    report = iod("sim", "report").out
+
+    assert tried.code == 0
+    assert kept["sets"][3] == [4001, 4002, 4003]
+    assert (kept["rates"]["T1a"]["held"], kept["rates"]["T1b"]["held"]) == (4, 0)
+    rows = [line.split() for line in tried.out.splitlines() if line.startswith("T1")]
+    assert [(row[0], row[-5:-3]) for row in rows] == [("T1a", ["of", "4"]), ("T1b", ["of", "4"])]
+    lines = [line for line in report.splitlines() if "| tiny | T1" in line]
+    assert [line.split(" | ")[-1] for line in lines] == ["4 of 4 |", "0 of 4 |", "- |"]
+
+
+def test_a_rate_of_a_band_that_has_changed_is_not_in_the_report(iod, place):
+    own = place / "home" / ".config" / "iodaemon" / "experiments"
+    own.mkdir(parents=True)
+    text = tiny_study.FILE.replace("[quick]", '[seed_sets]\ntargets = ["T1b"]\n[quick]')
+    (own / "tiny.toml").write_text(text)
+    iod("sim", "run", "tiny")
+    iod("sim", "run", "tiny", "--seed-sets", "2", "--jobs", "1")
+    (own / "tiny.toml").write_text(text.replace("high = 0.25", "high = 0.9"))
+
+    report = iod("sim", "report").out
+
+    (line,) = (line for line in report.splitlines() if "| tiny | T1b" in line)
+    assert line.endswith("| 1-3 | - |")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--seed-sets", "0"], "--seed-sets 0: write a number of sets, 1 or more"),
+        (["--seed-sets", "2", "--seeds", "3"], "--seed-sets and --seeds: give one of the two"),
+    ],
+)
+def test_sets_of_seeds_that_make_no_sense_are_refused(iod, tiny, words, message):
+    assert iod.fails("sim", "run", tiny, *words) == (2, message)
 
 
 def test_a_miss_is_a_result_unless_strict(iod, tiny):
@@ -323,7 +371,9 @@ def test_the_report_has_what_fits_and_names_what_does_not(iod, place):
     assert "| Laplace 1812, chapter 1 | tiny | T1a | mean of the largest sample (section 2) |" in (
         result.out
     )
-    assert "| Laplace 1812, chapter 1 | tiny2 | - | - | - | - | - | - | not run | - |" in result.out
+    assert "| Laplace 1812, chapter 1 | tiny2 | - | - | - | - | - | - | - | not run | - | - |" in (
+        result.out
+    )
     assert "iod: tiny2 is left out: seeds 1,2 instead of 1-3\n" in result.err
     assert "iod: first-steps is left out: not run yet\n" in result.err
 
@@ -359,7 +409,7 @@ RESULTS = (
 
 def test_the_model_is_held_to_another_simulators_results(iod, place):
     (place / "results.csv").write_text(RESULTS)
-    options = ("--nodes", "2", "--network", "1 GB/s")
+    options = ("--nodes", "2", "--network", "1 GB/s", "--latency", "0")
 
     near = iod("sim", "check", "results.csv", *options)
     document = iod("sim", "check", "results.csv", *options, "--json").json
@@ -367,8 +417,8 @@ def test_the_model_is_held_to_another_simulators_results(iod, place):
 
     assert (0, 1) == (near.code, far.code)
     assert "2 jobs, simulated in " in near.out
-    assert "largest 0.00e+00 of job A" in near.out
-    assert (2, True, 0.0) == (document["jobs"], document["agrees"], document["most"])
+    assert "run lengths: median difference 0.00e+00" in near.out
+    assert (2, True, 0.0) == (document["jobs"], document["agrees"], document["lengths"]["most"])
     assert "differs\n" in far.out
 
 

@@ -183,7 +183,8 @@ def test_a_daemon_that_explains_otherwise_is_not_ours(iod, daemon):
 
 
 def test_why_needs_a_job(iod):
-    assert (2, "no job given: write 7, 3-9, 1,4, last or all") == iod.fails("why")
+    told = "no job given: write 7, 3-9, 1,4, last or all, or select by -J, -u or -s"
+    assert (2, told) == iod.fails("why")
 
 
 # -- events --------------------------------------------------------------------------------------

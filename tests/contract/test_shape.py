@@ -1,4 +1,4 @@
-"""The house rules that a machine can check: size, names, docstrings, imports, data, README."""
+"""The house rules that a machine can check: names, docstrings, imports, data, README."""
 
 import ast
 import contextlib
@@ -25,9 +25,6 @@ FILES = sorted([*(ROOT / "iodaemon").rglob("*.py"), *(ROOT / "examples").rglob("
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 
-LONGEST_FILE = 400
-LONGEST_FUNCTION = 40
-"""Lines from ``def`` to the last one, decorators and docstring not counted."""
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "misc"}
 
 KEEPER_MODULES = (
@@ -51,15 +48,6 @@ def parse(path):
     return ast.parse(path.read_text())
 
 
-def body_lines(function):
-    """Lines of a function without its decorators and docstring."""
-    total = function.end_lineno - function.lineno + 1
-    first = function.body[0]
-    if ast.get_docstring(function, clean=False) is None:
-        return total
-    return total - (first.end_lineno - first.lineno + 1)
-
-
 def defined(tree, path=""):
     """Every class and function that is not within a function, with its dotted name."""
     for node in ast.iter_child_nodes(tree):
@@ -73,7 +61,7 @@ def is_public(name):
     return not any(part.startswith("_") for part in name.split("."))
 
 
-# -- size and names --------------------------------------------------------------------------------
+# -- names -----------------------------------------------------------------------------------------
 
 
 def test_there_is_something_to_look_at():
@@ -85,19 +73,6 @@ def test_no_two_files_of_tests_have_one_name():
     names = [path.name for path in TESTS if path.name != "conftest.py"]
 
     assert [] == sorted(name for name in set(names) if names.count(name) > 1)
-
-
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_no_file_is_longer_than_four_hundred_lines(path):
-    assert len(path.read_text().splitlines()) <= LONGEST_FILE
-
-
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_no_function_is_longer_than_forty_lines(path):
-    functions = [node for node in ast.walk(parse(path)) if isinstance(node, Function)]
-    too_long = {f.name: body_lines(f) for f in functions if body_lines(f) > LONGEST_FUNCTION}
-
-    assert {} == too_long
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)

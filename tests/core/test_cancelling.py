@@ -8,6 +8,7 @@ from builders import (
     hold,
     job,
     platform,
+    requeue,
     resumed,
     started,
     submitted,
@@ -16,6 +17,7 @@ from builders import (
 )
 
 from iodaemon.core import event as ev
+from iodaemon.core.controller import WALLTIME_GRACE_S
 from iodaemon.core.decision import Kill, Stop
 from iodaemon.core.job import Exit, JobState
 from iodaemon.core.state import State
@@ -127,3 +129,48 @@ def test_a_cancel_ends_every_hold(rig):
     rig.step(exited(4.0))
 
     assert rig.job().state is JobState.CANCELLED
+
+
+# -- limits stay in force while a job is being ended ---------------------------------------------
+
+
+FOR_EVER_S = 1e300
+
+
+@pytest.mark.parametrize("ask", [cancel, requeue])
+def test_a_grace_time_does_not_outlast_the_walltime(rig, ask):
+    rig.run(job(1, walltime_s=100.0))
+
+    rig.step(ask(40.0, grace_s=FOR_EVER_S))
+    rig.backend.take()
+
+    assert 100.0 + WALLTIME_GRACE_S == rig.step(timer(50.0)).wake_at_s
+    rig.step(timer(100.0 + WALLTIME_GRACE_S))
+    assert [Kill(job_id=1)] == rig.backend.take()
+
+
+def test_time_in_which_a_job_stood_still_is_no_part_of_its_walltime_when_it_is_ended(rig):
+    rig.run(job(1, walltime_s=100.0))
+    rig.step(hold(30.0))
+    rig.step(suspended(30.0))
+
+    plan = rig.step(cancel(500.0, grace_s=FOR_EVER_S))
+    rig.backend.take()
+
+    assert 500.0 + 70.0 + WALLTIME_GRACE_S == plan.wake_at_s
+
+
+def test_a_shorter_grace_time_than_what_is_left_of_the_walltime_counts(rig):
+    rig.run(job(1, walltime_s=100.0))
+
+    assert 45.0 == rig.step(cancel(40.0, grace_s=5.0)).wake_at_s
+    rig.backend.take()
+
+
+def test_a_job_that_was_killed_is_not_killed_again_by_its_walltime(rig):
+    rig.run(job(1, walltime_s=100.0))
+    rig.step(cancel(40.0, grace_s=5.0))
+    rig.step(timer(45.0))
+    rig.backend.take()
+
+    assert rig.step(timer(500.0)).wake_at_s is None

@@ -2,6 +2,7 @@
 
 import itertools
 
+import msgspec
 import pytest
 from builders import (
     Rig,
@@ -110,7 +111,7 @@ def test_each_hold_shows_its_own_reason(busy):
     answer(busy, 3.0)
     busy.step(hold(4.0))
 
-    assert busy.job().reason.text == "suspended by ann; 'iod resume 1' lets it go"
+    assert busy.job().reason.text == "suspended by ann"
 
     busy.step(release(5.0))
 
@@ -378,3 +379,126 @@ def test_a_cancel_of_a_job_past_its_walltime_leaves_it_a_timeout(rig: Rig):
     rig.step(exited(12.0, end=Exit(signal=9)))
 
     assert rig.job().state is JobState.TIMEOUT
+
+
+def delayed(at_s):
+    return ev.StopDelayed(at_s=at_s, job_id=1, problem="the keeper does not answer")
+
+
+def test_a_standstill_that_is_delayed_says_why_until_it_is_there(busy):
+    busy.step(hold(3.0, 1))
+    busy.step(delayed(4.0))
+
+    assert ("RUNNING", "HoldDelayed") == (str(busy.job().state), busy.job().reason.code)
+
+    busy.step(suspended(5.0))
+
+    assert ("SUSPENDED_USER", "Suspended") == (str(busy.job().state), busy.job().reason.code)
+
+    busy.step(release(6.0, 1))
+    busy.step(delayed(7.0))
+
+    assert ("SUSPENDED_USER", "HoldDelayed") == (str(busy.job().state), busy.job().reason.code)
+
+    busy.step(hold(8.0, 1))
+    busy.step(suspended(9.0))
+
+    assert ("SUSPENDED_USER", "Suspended") == (str(busy.job().state), busy.job().reason.code)
+    assert [Suspend, Resume, Suspend] == [type(each) for each in busy.backend.take()]
+
+
+def test_a_standstill_that_nobody_wants_any_more_leaves_no_reason(busy):
+    busy.step(hold(3.0, 1))
+    busy.step(delayed(4.0))
+    busy.step(release(5.0, 1))
+    busy.step(resumed(6.0))
+
+    assert (JobState.RUNNING, None) == (busy.job().state, busy.job().reason)
+    assert [Suspend, Resume] == [type(each) for each in busy.backend.take()]
+
+
+def test_an_end_that_is_delayed_says_why_until_the_job_has_been_told(busy):
+    busy.step(cancel(3.0, 1))
+    busy.step(delayed(4.0))
+
+    assert "StopDelayed" == busy.job().reason.code
+
+    busy.step(resumed(5.0))
+
+    assert "Cancelled" == busy.job().reason.code
+    assert [Stop] == [type(each) for each in busy.backend.take()]
+
+
+# -- an administrator's hold -----------------------------------------------------------------------
+
+
+ROOT, OWNER = 0, 1000
+
+
+def hold_by(uid, at_s=1.0, job_id=1):
+    return msgspec.structs.replace(hold(at_s, job_id), by_uid=uid)
+
+
+def test_who_suspended_a_job_is_recorded_where_it_is_not_its_own_user(rig):
+    rig.run(job(1), job(2))
+    rig.step(hold_by(ROOT), hold_by(OWNER, job_id=2))
+    rig.backend.take()
+
+    assert (ROOT, None) == (rig.job(1).held_by_uid, rig.job(2).held_by_uid)
+
+
+@pytest.mark.parametrize("order", [(ROOT, OWNER), (OWNER, ROOT), (OWNER, ROOT, OWNER)])
+def test_an_administrators_hold_stays_one_whoever_else_suspends_the_job(rig, order):
+    rig.run(job(1))
+    rig.step(hold_by(order[0]))
+    rig.step(suspended(1.5))
+    for uid in order[1:]:
+        rig.step(hold_by(uid, 2.0))
+    rig.backend.take()
+
+    assert (True, ROOT) == (rig.job().user_hold, rig.job().held_by_uid)
+    assert rig.job().reason == rig.job().user_hold_reason
+
+
+def test_once_resumed_it_is_nobodys(rig):
+    rig.run(job(1))
+    rig.step(hold_by(ROOT))
+    rig.step(suspended(2.0), release(3.0))
+    rig.backend.take()
+
+    assert (False, None) == (rig.job().user_hold, rig.job().held_by_uid)
+
+
+def test_a_persons_hold_outlives_a_restart_of_the_machine(rig):
+    rig.run(job(1, requeue=True))
+    rig.step(hold_by(ROOT))
+    rig.step(suspended(2.0))
+    rig.backend.take()
+    end = msgspec.structs.replace(exited(9.0, end=Exit()), by_reboot=True)
+
+    rig.step(end)
+
+    assert (JobState.HELD, ROOT) == (rig.job().state, rig.job().held_by_uid)
+
+
+def test_a_job_that_somebody_froze_is_shown_so_until_a_person_resumes_it(busy):
+    busy.step(ev.FoundFrozen(at_s=3.0, job_id=1))
+
+    assert ("SUSPENDED_USER", "FrozenOutside") == (str(busy.job().state), busy.job().reason.code)
+    assert [] == busy.backend.take()
+
+    busy.step(release(4.0, 1))
+
+    assert [Resume] == [type(each) for each in busy.backend.take()]
+
+    busy.step(resumed(5.0))
+
+    assert (JobState.RUNNING, None) == (busy.job().state, busy.job().reason)
+
+
+def test_a_job_runs_again_when_who_froze_it_thaws_it(busy):
+    busy.step(ev.FoundFrozen(at_s=3.0, job_id=1))
+    busy.step(resumed(4.0))
+
+    assert (JobState.RUNNING, None) == (busy.job().state, busy.job().reason)
+    assert [] == busy.backend.take()

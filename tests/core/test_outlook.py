@@ -1,5 +1,6 @@
 """What is expected of a job: what it says, what those like it did, what it has done until now."""
 
+import msgspec
 import pytest
 from builders import counters, exited, job, sample, started, submitted
 from builders import platform as machine
@@ -19,15 +20,15 @@ LEARNED = Prediction(rate_bytes_per_s=7.0, confidence=0.9, source="learned")
 class Remembering:
     """An experience that knows of every job, once one has ended."""
 
-    def __init__(self):
-        self.asked, self.learned = [], []
+    def __init__(self, told=LEARNED):
+        self.asked, self.learned, self._told = [], [], told
 
     def kinds(self, made):
         return made.spec.command
 
     def find(self, made):
         self.asked.append(made.id)
-        return LEARNED if self.learned else None
+        return self._told if self.learned else None
 
     def learn(self, made):
         self.learned.append(made)
@@ -64,8 +65,18 @@ def test_what_a_job_says_goes_before_experience():
     experience = Remembering()
     experience.learn(job())
 
-    assert "declared" == Outlook(Meter(), experience).expected(job(io_rate_bytes_per_s=1.0)).source
+    limited = job(io_rate_bytes_per_s=1.0, walltime_s=60.0)
+    assert "declared" == Outlook(Meter(), experience).expected(limited).source
     assert [] == experience.asked
+
+
+def test_how_long_a_job_without_walltime_runs_is_learned_whatever_it_says_of_its_io():
+    experience = Remembering(msgspec.structs.replace(LEARNED, run_s=90.0))
+    experience.learn(job())
+
+    found = Outlook(Meter(), experience).expected(job(io_rate_bytes_per_s=1.0))
+
+    assert (1.0, "declared", 90.0) == (found.rate_bytes_per_s, found.source, found.run_s)
 
 
 def test_experience_is_asked_once_until_something_was_learned():

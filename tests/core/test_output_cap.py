@@ -46,6 +46,19 @@ def took(at_s, **sizes):
     return sampled(at_s, jobs)
 
 
+def test_a_job_that_is_being_ended_is_killed_sooner_when_its_output_grows_too_large():
+    one = capped(10 * GIB)
+    one.run(job(1))
+    one.step(cancel(1.0, grace_s=500.0))
+    one.backend.take()
+
+    assert 2.0 + WALLTIME_GRACE_S == one.step(took(2.0, of_1=11 * GIB)).wake_at_s
+    assert 2.0 + WALLTIME_GRACE_S == one.step(took(5.0, of_1=12 * GIB)).wake_at_s
+    one.step(timer(2.0 + WALLTIME_GRACE_S))
+    assert [Kill(job_id=1)] == one.backend.take()
+    assert one.step(took(30.0, of_1=13 * GIB)).wake_at_s is None
+
+
 def test_a_job_whose_output_is_too_large_is_stopped_then_killed_with_the_reason():
     one = capped(10 * GIB)
     one.run(job(1), job(2))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from iodaemon.config import load_policy
 from iodaemon.core.controller import Controller
 from iodaemon.core.decision import Start
-from iodaemon.core.job import JobId, JobState
+from iodaemon.core.job import JobId, JobState, QueuePlace
 from iodaemon.core.sharing import USER_LIMIT, Sharing, Users
 from iodaemon.core.state import State
 from iodaemon.core.why import explain
@@ -214,3 +214,15 @@ def test_every_job_that_may_run_has_its_turn_within_limits(sharing, jobs, random
 
     waiting = list(state.pending)
     assert all(state.users.is_too_large(left) for left in waiting)
+
+
+def test_in_turns_too_a_requeued_job_waits_behind_those_that_were_there():
+    state = State(platform(1), sharing=Sharing(fair=True))
+    place = QueuePlace(behind=JobId(3), since_s=5.0)
+    state.add(job(2, uid=1))
+    state.add(job(3, uid=2))
+    state.add(job(1, uid=3, place=place))
+    state.add(job(4, uid=4))
+    state.check()
+
+    assert [2, 3, 1, 4] == [each.id for each in state.queue]

@@ -30,7 +30,7 @@ def test_a_job_whose_user_is_gone_is_held_and_says_why_and_what_to_do():
 
     held = rig.job()
     assert (JobState.HELD, True, ()) == (held.state, held.user_hold, held.slots)
-    assert f"{NOBODY}; 'iod resume 1' lets it try again" == held.reason.text
+    assert (NOBODY, "'iod resume 1'") == (held.reason.text, held.reason.cure)
     assert [Start(job_id=2, attempt=1, partition=0, slots=(0,))] == rig.backend.take()
 
 

@@ -1,8 +1,27 @@
 """The single source of truth keeps its indexes, slots and ids."""
 
 import pytest
-from builders import counters, job, platform, reason, sample
+from builders import (
+    Rig,
+    cancel,
+    counters,
+    exited,
+    hold,
+    job,
+    platform,
+    reason,
+    release,
+    requeue,
+    sample,
+    started,
+    submitted,
+    timer,
+)
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from iodaemon.core import event as ev
 from iodaemon.core.error import InvariantError
 from iodaemon.core.job import JobId, JobState
 from iodaemon.core.life import moved
@@ -207,3 +226,98 @@ def test_check_finds_a_queue_reason_of_a_job_that_does_not_queue():
 
     with pytest.raises(InvariantError, match="only pending jobs have a queue reason"):
         state.check()
+
+
+# -- submissions that are revoked ------------------------------------------------------------------
+
+
+def revoked(at_s, job_id):
+    return ev.SubmitRevoked(at_s=at_s, job_id=JobId(job_id))
+
+
+@pytest.mark.parametrize("end", ["cancelled", "rejected"])
+def test_a_submission_that_ended_as_it_arrived_and_was_revoked_is_not_listed_as_finished(end):
+    rig = Rig(State(platform(1), kept_finished=1))
+    if end == "rejected":
+        rig.admission.rejects = {JobId(1): reason("Never")}
+        rig.step(submitted(job(1)))
+    else:
+        rig.step(submitted(job(1)), cancel(0.0))
+    rig.step(revoked(1.0, 1))
+    for job_id in (2, 3, 4):
+        rig.step(submitted(job(job_id)), cancel(2.0, job_id))
+
+    rig.step(timer(3.0))
+
+    assert [4] == list(rig.state.jobs)
+
+
+class Lives(RuleBasedStateMachine):
+    """Jobs come, end, are requeued and revoked in any order; the state never contradicts itself."""
+
+    KEPT = 2
+
+    def __init__(self):
+        super().__init__()
+        self.rig = Rig(State(platform(2), kept_finished=self.KEPT))
+        self.at_s = 0.0
+        self.next_id = 1
+
+    def step(self, *events):
+        self.at_s += 1.0
+        self.rig.step(*events)
+        self.rig.backend.take()
+
+    def some(self, place):
+        """The id of a job that is, or was, here."""
+        return 1 + place % max(1, self.next_id - 1)
+
+    @rule(
+        words=st.lists(st.sampled_from(["a", "ä" * 300, "\N{GRINNING FACE}"]), min_size=1),
+        held=st.booleans(),
+        fate=st.sampled_from(["waits", "cancelled", "rejected", "revoked"]),
+    )
+    def submit(self, words, held, fate):
+        state = JobState.HELD if held else JobState.PENDING
+        made = job(self.next_id, state=state, at_s=self.at_s, command=tuple(words))
+        self.next_id += 1
+        if fate == "rejected" and not held:
+            self.rig.admission.rejects = {made.id: reason("Never")}
+        events = [submitted(made)]
+        if fate == "cancelled":
+            events.append(cancel(self.at_s, made.id))
+        if fate == "revoked":
+            events.append(revoked(self.at_s, made.id))
+        self.step(*events)
+
+    @rule(place=st.integers(0, 50), with_cancel=st.booleans())
+    def revoke(self, place, with_cancel):
+        """What has not started is revoked, whatever else has become of it."""
+        job_id = self.some(place)
+        found = self.rig.state.jobs.get(JobId(job_id))
+        if found is None or (found.is_live and found.state is not JobState.STARTING):
+            return
+        if found.attempt > (found.state is JobState.STARTING):
+            return
+        before = [cancel(self.at_s, job_id)] if with_cancel and not found.is_live else []
+        self.step(*before, revoked(self.at_s, job_id))
+
+    @rule(
+        place=st.integers(0, 50),
+        make=st.sampled_from([started, exited, cancel, hold, release, requeue]),
+    )
+    def happen(self, place, make):
+        job_id = self.some(place)
+        found = self.rig.state.jobs.get(JobId(job_id))
+        attempt = (
+            {} if make not in (started, exited) else {"attempt": found.attempt if found else 1}
+        )
+        self.step(make(self.at_s, job_id, **attempt))
+
+    @rule()
+    def pass_time(self):
+        self.step(timer(self.at_s))
+
+
+TestLives = Lives.TestCase
+TestLives.settings = settings(max_examples=60, stateful_step_count=30)

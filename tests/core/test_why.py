@@ -9,7 +9,7 @@ from iodaemon.core.job import JobId, JobState, Phase, Reason
 from iodaemon.core.rule import Mode
 from iodaemon.core.why import explain
 
-ANN = Reason(code="Suspended", text="suspended by ann; 'iod resume 1' lets it go")
+ANN = Reason(code="Suspended", text="suspended by ann", cure="'iod resume 1'")
 AGAIN = "'iod requeue 1' runs it again from its beginning"
 BOUND = Reason(code="IoBound", text="all jobs move 90 MB/s, io_bound is 40 MB/s")
 
@@ -294,6 +294,17 @@ def test_a_job_that_a_person_suspended_says_who(rig):
     made = job(state=JobState.SUSPENDED_USER, reason=ANN, user_hold_reason=ANN)
 
     assert ("stands still: suspended by ann", "'iod resume 1'") == told(rig, made)
+
+
+def test_a_job_that_an_administrator_suspended_says_who_may_let_it_go(rig):
+    rig.run(job())
+    rig.step(ev.SuspendRequested(at_s=1.0, job_id=1, by="root", by_uid=0))
+    rig.step(suspended(2.0))
+    rig.backend.take()
+
+    assert ("stands still: suspended by root", "an administrator's 'iod resume 1'") == told(
+        rig, rig.job()
+    )
 
 
 def test_a_job_that_both_hold_says_so(rig):

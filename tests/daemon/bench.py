@@ -28,7 +28,7 @@ BIG = "x" * 200_000
 class Bench:
     """What a test of the driver holds; ``drive`` makes and closes it."""
 
-    def __init__(self, journal: Journal, *, timeline=None, slots=(2, 2)) -> None:
+    def __init__(self, journal: Journal, *, timeline=None, slots=(2, 2), backend=None) -> None:
         self.journal = journal
         self.timeline = VirtualTimeline(start_s=1000.0) if timeline is None else timeline
         restored = journal.restore()
@@ -46,6 +46,8 @@ class Bench:
         self.driver = Driver(
             Controller(self.state, rules), journal, self.timeline, restored.environments
         )
+        if backend is not None:
+            self.backend = backend(self)
 
     @property
     def now_s(self) -> float:

@@ -9,9 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from iodaemon.api.client import Client
 from iodaemon.errors import NoDaemon
@@ -57,6 +58,7 @@ def daemon(
     *options: str,
     backend: str = "simulated",
     open_files: int | None = None,
+    environ: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[tuple[Client, subprocess.Popen[str]]]:
     """A daemon that serves; it is stopped at the end, whatever happens."""
 
@@ -66,7 +68,7 @@ def daemon(
 
     process = subprocess.Popen(
         command(state, runtime, *options, backend=backend),
-        env=environment(state.parent),
+        env={**environment(state.parent), **environ},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,15 @@ from iodaemon.core.job import JobId
 from iodaemon.core.rule import Mode
 from iodaemon.core.sharing import Sharing
 from iodaemon.core.state import State
+from iodaemon.daemon.action import Grace
 from iodaemon.daemon.authorise import Rights
 from iodaemon.daemon.driver import Driver
+from iodaemon.daemon.exporter import Exporter
 from iodaemon.daemon.journal import Journal
 from iodaemon.daemon.knowledge import Knowledge
+from iodaemon.daemon.metric import Scene
+from iodaemon.daemon.report import node_report
+from iodaemon.daemon.scrape import MetricsPage
 from iodaemon.daemon.server import Server
 from iodaemon.daemon.timeline import WallTimeline
 from iodaemon.registry import shipped
@@ -43,6 +48,7 @@ class Served:
         keeps_samples: bool = False,
         rights: Rights | None = None,
         sharing: Sharing | None = None,
+        controls: Mapping[str, bool] | None = None,
     ) -> None:
         self.directory = directory
         self._regulation = {"timeslice": "0.1 s", **(regulation or {})}
@@ -50,10 +56,12 @@ class Served:
         self._keeps_samples = keeps_samples
         self._rights = rights
         self._sharing = sharing
+        self._controls = controls or {}
         self.socket_path = str(directory / "iod.sock")
         self.jobs_directory = directory / "jobs"
         self.journal = Journal.open(directory / "journal.db", seed=1)
         self._kept_finished = kept_finished
+        self.node_reports = 0
         self._errors: list[BaseException] = []
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._live()))
@@ -105,12 +113,16 @@ class Served:
             self.journal,
             knowledge=self.knowledge,
             jobs_directory=self.jobs_directory,
-            cancel_grace_s=lambda: 5.0,
+            grace=lambda: Grace(5.0, 600.0),
+            retain_s=lambda: 7776000.0,
+            controls=lambda: self._controls,
             rights=self._rights,
             pids=lambda _: [],
             reports={
-                name: lambda name=name: {"name": name} for name in ("node", "policy", "config")
+                "node": self._node,
+                **{name: lambda name=name: {"name": name} for name in ("policy", "config")},
             },
+            further_routes=MetricsPage(Exporter(Scene(self.driver, lambda: 0))).routes(),
         )
         await self.server.open(Path(self.socket_path))
         self.driver.run(node)
@@ -118,6 +130,11 @@ class Served:
         await self._stop.wait()
         await self.server.close()
         self.driver.halt()
+
+    def _node(self) -> dict[str, Any]:
+        self.node_reports += 1
+        sampling, mode = self.driver.pace.report(0), self.driver.controller.regulator.mode
+        return node_report(self.state, "simulated", {}, sampling, mode=mode)
 
     def _on_error(self, _: object, context: dict[str, Any]) -> None:
         self._errors.append(context.get("exception") or RuntimeError(str(context)))

@@ -1,11 +1,11 @@
 """Bandwidth by the minute: every byte is booked once."""
 
 import msgspec
-from builders import counters, sample
+from builders import counters, job, sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iodaemon.core.job import IoTotals, JobId
+from iodaemon.core.job import IoTotals, JobId, JobState
 from iodaemon.daemon.aggregate import MinuteBook
 
 ONE = JobId(1)
@@ -16,7 +16,9 @@ def totals(read_bytes, written_bytes=0):
 
 
 def take(book, at_s, read_bytes, written_bytes=0, job_id=1):
-    return book.take(sample(at_s, {job_id: counters(read_bytes, written_bytes)}), {job_id})
+    return book.take(
+        sample(at_s, {job_id: counters(read_bytes, written_bytes)}), {job_id: job(job_id)}
+    )
 
 
 def test_a_minute_is_a_row_once_it_is_over():
@@ -79,7 +81,7 @@ def test_a_forgotten_job_leaves_nothing_behind():
     book.forget(ONE)
 
     assert not book.knows(ONE)
-    assert [] == book.take(sample(100.0, {}), set())
+    assert [] == book.take(sample(100.0, {}), {})
 
 
 def test_a_sample_taken_while_the_job_ended_is_left_alone():
@@ -87,7 +89,7 @@ def test_a_sample_taken_while_the_job_ended_is_left_alone():
     book.begin(ONE)
     book.end(ONE, 1.0, totals(5))
 
-    assert [] == book.take(sample(2.0, {1: counters(5)}), set())
+    assert [] == book.take(sample(2.0, {1: counters(5)}), {})
     assert not book.knows(ONE)
 
 
@@ -110,25 +112,26 @@ def test_the_rows_always_add_up_to_the_totals(slices):
     assert moved == sum(row.read_bytes for row in rows)
 
 
-def test_what_jobs_moved_is_told_by_the_disk_of_their_files():
+def test_what_jobs_moved_is_told_by_socket_and_disk_of_their_files():
     """What was moved between a look at the files and the next belongs to what was seen last."""
     book = MinuteBook()
     looks = [None, ("sda",), ("sda", "sdb"), (), ("sda",)]
-    book.begin(ONE)
+    here = job(1, state=JobState.RUNNING)
+    book.begin(ONE, here)
     for at_s, devices in enumerate(looks, start=1):
         seen = msgspec.structs.replace(counters(at_s * 100, at_s), devices=devices)
-        book.take(sample(float(at_s), {1: seen}), {1})
+        book.take(sample(float(at_s), {1: seen}), {1: here})
     book.end(ONE, 9.0, totals(1000, 5))
 
     assert {
-        ("unknown", "read"): 100,
-        ("unknown", "write"): 1,
-        ("sda", "read"): 100 + 100 + 500,
-        ("sda", "write"): 1 + 1,
-        ("several", "read"): 100,
-        ("several", "write"): 1,
-        ("none", "read"): 100,
-        ("none", "write"): 1,
+        ("0", "unknown", "read"): 100,
+        ("0", "unknown", "write"): 1,
+        ("0", "sda", "read"): 100 + 100 + 500,
+        ("0", "sda", "write"): 1 + 1,
+        ("0", "several", "read"): 100,
+        ("0", "several", "write"): 1,
+        ("0", "none", "read"): 100,
+        ("0", "none", "write"): 1,
     } == book.moved
 
 
@@ -137,4 +140,4 @@ def test_of_a_job_that_was_never_sampled_the_disk_is_unknown():
     book.begin(ONE)
     book.end(ONE, 1.0, totals(7, 8))
 
-    assert {("unknown", "read"): 7, ("unknown", "write"): 8} == book.moved
+    assert {("unknown", "unknown", "read"): 7, ("unknown", "unknown", "write"): 8} == book.moved

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import pwd
 import random
 import shutil
 import socket
@@ -36,7 +37,7 @@ from iodaemon.daemon.submission import (
 )
 from iodaemon.errors import RequestError
 
-NOBODY = 65534
+ANOTHER = pwd.getpwnam("games").pw_uid
 SHARED = Rights(owner_uid=4321, is_shared=True)
 FUZZED = int(os.environ.get("IOD_FUZZED", "400"))
 """Requests of the fuzzed kind; a longer run: IOD_FUZZED=100000."""
@@ -73,7 +74,7 @@ print(answer.split(b" ", 2)[1].decode(), answer.partition(b"\\r\\n\\r\\n")[2].de
 """
 
 
-def as_nobody(served, method, target, body=""):
+def as_another(served, method, target, body=""):
     """The status and text that another user gets."""
     request = f"{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
     request += f"Content-Length: {len(body)}\r\n\r\n{body}"
@@ -82,7 +83,7 @@ def as_nobody(served, method, target, body=""):
         capture_output=True,
         text=True,
         check=True,
-        user=NOBODY if os.geteuid() == 0 else None,
+        user=ANOTHER if os.geteuid() == 0 else None,
         cwd="/",
         timeout=30,
     )
@@ -105,7 +106,7 @@ ROOT_ONLY = pytest.mark.skipif(
 def test_a_user_does_nothing_with_another_users_job(served, verb):
     job_id = served.running()
 
-    status, text = as_nobody(served, "POST", f"/v1/jobs/{job_id}/{verb}", "{}")
+    status, text = as_another(served, "POST", f"/v1/jobs/{job_id}/{verb}", "{}")
 
     assert (403, "not_permitted") == (status, json.loads(text)["error"]["code"])
     assert "RUNNING" == served.state.jobs[JobId(job_id)].state
@@ -117,7 +118,7 @@ def test_a_user_does_not_read_another_users_output(served):
     served.output(job_id, b"secret")
 
     for stream in ("stdout", "stderr"):
-        status, text = as_nobody(served, "GET", f"/v1/jobs/{job_id}/logs?stream={stream}")
+        status, text = as_another(served, "GET", f"/v1/jobs/{job_id}/logs?stream={stream}")
         assert 403 == status
         assert "secret" not in text
 
@@ -182,7 +183,7 @@ def test_a_flood_of_connections_is_its_users_own(served):
     try:
         served.until(lambda: True)
         one_more = served.exchange(b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n\r\n")
-        status, _ = as_nobody(served, "GET", "/v1/jobs")
+        status, _ = as_another(served, "GET", "/v1/jobs")
     finally:
         for connection in flood:
             connection.close()
@@ -193,6 +194,24 @@ def test_a_flood_of_connections_is_its_users_own(served):
     until_s = time.monotonic() + 10.0
     while served.ask("GET", "/v1/jobs").status != 200:
         assert time.monotonic() < until_s, "closed connections make no room"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.parametrize("verb", ["resume", "requeue"])
+def test_the_owner_does_not_let_go_what_an_administrator_suspended(served, verb):
+    body = json.dumps({"jobs": [{"command": ["compute=1000s"]}]})
+    status, text = as_another(served, "POST", "/v1/jobs", body)
+    assert status == 201, text
+    [job_id] = json.loads(text)["ids"]
+    served.client.suspend(job_id)
+    status, text = as_another(served, "POST", f"/v1/jobs/{job_id}/{verb}", "{}")
+    state = served.client.job(job_id)["state"]
+    served.client.resume(job_id)
+
+    assert (403, "SUSPENDED_USER") == (status, state)
+    assert "an administrator suspended it" in text
+    assert 200 == as_another(served, "POST", f"/v1/jobs/{job_id}/suspend", "{}")[0]
+    assert 200 == as_another(served, "POST", f"/v1/jobs/{job_id}/resume", "{}")[0]
 
 
 def test_a_slow_sender_holds_nobody_up(served, monkeypatch):
@@ -245,11 +264,11 @@ RUN |= {"written_bytes": 1, "io_s": 20.0, "operations": 1000, "name": "", "job":
 
 @ROOT_ONLY
 def test_a_user_gives_hints_on_own_jobs_and_drops_own_ones(served):
-    own = json.dumps({"runs": [RUN | {"uid": NOBODY}, RUN | {"uid": None, "job": "2"}]})
-    assert 201 == as_nobody(served, "POST", "/v1/hints", own)[0]
+    own = json.dumps({"runs": [RUN | {"uid": ANOTHER}, RUN | {"uid": None, "job": "2"}]})
+    assert 201 == as_another(served, "POST", "/v1/hints", own)[0]
 
     asked = json.dumps({"keys": ["program:job"]})
-    status, text = as_nobody(served, "POST", "/v1/hints/forget", asked)
+    status, text = as_another(served, "POST", "/v1/hints/forget", asked)
 
     assert (200, ["program:job"]) == (status, json.loads(text)["forgotten"])
 
@@ -267,12 +286,12 @@ def test_a_user_says_nothing_of_another_users_jobs(served, target, body):
     runs = {"runs": [RUN | {"uid": 0}]}
     assert 201 == served.ask("POST", "/v1/hints", json.dumps(runs).encode()).status
 
-    status, text = as_nobody(served, "POST", target, json.dumps(body))
+    status, text = as_another(served, "POST", target, json.dumps(body))
 
     assert 403 == status
-    told = f"uid {NOBODY} may not give hints on jobs of uid 0; count the runs as your own"
+    told = f"uid {ANOTHER} may not give hints on jobs of uid 0; count the runs as your own"
     assert told in json.loads(text)["error"]["message"]
-    hints = json.loads(as_nobody(served, "GET", "/v1/hints")[1])["hints"]
+    hints = json.loads(as_another(served, "GET", "/v1/hints")[1])["hints"]
     assert {0} == {hint["uid"] for hint in hints}
 
 

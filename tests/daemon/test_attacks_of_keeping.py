@@ -1,24 +1,38 @@
 """What one user can have the daemon keep, in memory and in its journal."""
 
+import contextlib
+import http.client
+import json
 import os
+import socket
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
 
+import msgspec
 import pytest
 from builders import job, platform
 from hypothesis import given
 from hypothesis import strategies as st
+from process import command, environment, ready
 from served import Served
 
 from iodaemon.api.hints import forget_hints, import_runs
 from iodaemon.core import state as core_state
 from iodaemon.core.decision import Plan
+from iodaemon.core.footprint import environment_bytes, job_bytes, text_bytes
 from iodaemon.core.job import JobId, JobState
 from iodaemon.core.state import State
-from iodaemon.daemon import allowance, command, lookup
+from iodaemon.daemon import allowance, lookup
+from iodaemon.daemon import environments as kept_environments
 from iodaemon.daemon.allowance import BURST_BYTES, BYTES_PER_S, Allowances
 from iodaemon.daemon.authorise import Rights
 from iodaemon.daemon.environments import Environments
+from iodaemon.daemon.submission import LINES, decode_in_steps, job_maker
 from iodaemon.errors import RequestError
 
+EMOJI = "\N{GRINNING FACE}"
 HELD = {"command": ["job"], "hold": True}
 
 
@@ -95,18 +109,152 @@ def test_an_environment_is_known_exactly_while_a_job_uses_it(steps):
 
         assert {key for _, key in present.values()} == {k for k in "ab" if environments.get(k)}
         for each in (1000, 1001):
-            own = {n: k for n, (u, k) in present.items() if u == each}
-            assert sum(own) + 6 * len(set(own.values())) == environments.kept_bytes(each)
+            own = [(n, u, k) for n, (u, k) in present.items() if u == each]
+            jobs = sum(job_bytes(with_state(n, uid=u, key=k, state=state).spec) for n, u, k in own)
+            shared = len({k for _, _, k in own}) * environment_bytes({"A": "12345"})
+            assert jobs + shared == environments.kept_bytes(each)
 
 
 def test_one_user_has_so_much_kept_and_no_more(served, monkeypatch):
-    monkeypatch.setattr(command, "MOST_KEPT_BYTES", 10_000)
+    monkeypatch.setattr(kept_environments, "KEPT_IN_ALL_BYTES", 80_000)
     [first] = served.client.submit([{**HELD, "command": ["x" * 4000]}], {"A": "y" * 4000})
-    with pytest.raises(RequestError, match="that one user may have; submit them when some have"):
-        served.client.submit([{**HELD, "command": ["x" * 4000]}], {"A": "z"})
+    with pytest.raises(RequestError, match="that one user may have now; submit them when some"):
+        served.client.submit([{**HELD, "command": ["x" * 4000]}], {"A": "z" * 4000})
     served.client.cancel(first)
 
-    assert served.client.submit([{**HELD, "command": ["x" * 4000]}], {"A": "z"})
+    [again] = served.client.submit([{**HELD, "command": ["x" * 4000]}], {"A": "z" * 4000})
+    monkeypatch.setattr(kept_environments, "KEPT_IN_ALL_BYTES", 50_000)
+    with pytest.raises(RequestError, match="that one user may have now"):
+        served.client.requeue(first)
+    served.client.cancel(again)
+    served.client.requeue(first)
+
+
+def test_what_a_user_takes_is_bounded_by_what_is_left_and_no_user_is_kept_out(monkeypatch):
+    monkeypatch.setattr(kept_environments, "KEPT_IN_ALL_BYTES", 1200)
+    kept = Environments({}, ())
+    with kept.claim(1) as first, kept.claim(2) as second:
+        first.take(600)
+        with pytest.raises(RequestError, match="jobs of uid 1 take 600 B"):
+            first.take(1)
+        second.take(300)
+        with pytest.raises(RequestError):
+            second.take(1)
+        first.release()
+        second.take(300)
+
+    assert 0 == kept.kept_bytes(1) == kept.kept_bytes(2)
+
+
+def test_a_job_counts_from_its_arrival_and_not_from_the_next_step(served):
+    def begin_to_submit():
+        driver = served.driver
+        make = lambda job_id, _: job(job_id, uid=1234, command=("x" * 1000,))  # noqa: E731
+        submitting = driver.submit([make], {}, "key")
+        submitting.send(None)
+        submitting.close()
+        return driver.environments.kept_bytes(1234)
+
+    assert served.call(begin_to_submit) > 1000
+
+
+@given(st.text(max_size=200))
+def test_a_text_takes_no_more_memory_than_is_counted(text):
+    own = "".join(text)
+    msgspec.json.encode(own)  # caches it in UTF-8
+
+    assert sys.getsizeof(own) + 8 <= text_bytes(own)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"cwd": "/" + EMOJI + "x" * 4000, "stdout": EMOJI * 1000, "stderr": EMOJI + "z" * 4000},
+        {"command": ["ab"] * 1000, "name": EMOJI * 200},
+        {"command": ["python3", "train.py", "--seed", "7"], "cwd": "/home/user/project"},
+    ],
+    ids=["nothing", "paths", "words", "usual"],
+)
+def test_a_submission_takes_no_more_memory_than_is_counted(fields):
+    line = json.dumps({"command": ["true"], **fields}, ensure_ascii=False)
+    body = "\n".join(["{}", *[line] * 200]).encode()
+    environments = Environments({}, ())
+    tracemalloc.start()
+    try:
+        [(made, _)] = _run(decode_in_steps(body, platform(2), in_lines=True))
+        makers = [job_maker(each, 1000, "key") for each in made.jobs]
+        del made
+        state = State(platform(2))
+        for number, make in enumerate(makers, 1):
+            state.add(make(JobId(number), 1.0))
+        del makers
+        for each in state.jobs.values():
+            environments.follow(each)
+            msgspec.json.encode(each)
+        taken_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert taken_bytes < environments.kept_bytes(1000)
+
+
+def _run(steps):
+    """What the generator returns."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return [(end.value, None)]
+
+
+SMALL_DAEMON = (
+    "import sys; import iodaemon.daemon.environments as kept; kept.KEPT_IN_ALL_BYTES = 2**27; "
+    "from iodaemon.cli import main; sys.exit(main(sys.argv[1:]))"
+)
+
+
+@pytest.mark.node
+def test_submissions_of_wide_texts_do_not_fill_the_memory_of_a_daemon(tmp_path):
+    """Commands of one letter, with paths of 4 bytes a character beside them."""
+    paths = {"cwd": "/" + EMOJI + "x" * 4000, "stdout": EMOJI + "y" * 4000, "stderr": EMOJI * 900}
+    line = json.dumps({"command": ["a"], "hold": True, **paths}, ensure_ascii=False)
+    body = "\n".join(["{}", *[line] * 600]).encode()
+    python, _, _, *words = command(tmp_path / "state", tmp_path / "run")
+    daemon = subprocess.Popen(
+        [python, "-c", SMALL_DAEMON, *words],
+        env=environment(tmp_path),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        ready(daemon, tmp_path / "run" / "iod.sock")
+        before = resident_bytes(daemon.pid, "VmRSS")
+        answers = [post(tmp_path / "run" / "iod.sock", body) for _ in range(5)]
+        grown = resident_bytes(daemon.pid, "VmHWM") - before
+    finally:
+        daemon.kill()
+        daemon.wait()
+
+    assert [201, 400, 400, 400, 400] == answers
+    assert grown < 2**27
+
+
+def resident_bytes(pid, field):
+    [line] = [
+        each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if field in each
+    ]
+    return 1024 * int(line.split()[1])
+
+
+def post(path, body):
+    """Send it as a submission in lines; the status of the answer."""
+    connection = http.client.HTTPConnection("localhost")
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(str(path))
+    with contextlib.closing(connection):
+        connection.request("POST", "/v1/jobs", body, {"Content-Type": LINES})
+        return connection.getresponse().status
 
 
 # -- jobs that have ended ------------------------------------------------------------------------
@@ -122,7 +270,9 @@ def finished(count, size):
 
 
 def test_long_commands_of_ended_jobs_do_not_stay_in_memory(monkeypatch):
-    monkeypatch.setattr(core_state, "KEPT_FINISHED_BYTES", 10_000)
+    monkeypatch.setattr(
+        core_state, "KEPT_FINISHED_BYTES", 100 * job_bytes(job(command=("x" * 100,)).spec)
+    )
     state = finished(200, 100)
 
     assert list(range(101, 201)) == sorted(state.jobs)
@@ -132,7 +282,7 @@ def test_the_newest_ends_stay_whatever_their_size(monkeypatch):
     monkeypatch.setattr(core_state, "KEPT_FINISHED_BYTES", 10_000)
     state = finished(200, 5000)
 
-    assert list(range(151, 201)) == sorted(state.jobs)
+    assert list(range(193, 201)) == sorted(state.jobs)
 
 
 # -- the journal ---------------------------------------------------------------------------------

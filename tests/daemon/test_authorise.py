@@ -7,6 +7,7 @@ from typing import get_args
 import pytest
 from builders import job
 
+from iodaemon.core.job import JobState
 from iodaemon.daemon.authorise import Actor, Rights, Verb, authorise, read_peer
 from iodaemon.errors import NotPermitted
 
@@ -57,7 +58,7 @@ def test_nobody_else_may_do_anything_with_it(verb, uid, made):
     [
         (ANN, {"see", "submit", "hint", *OF_A_JOB}),
         (BOB, {"see", "submit", "hint"}),
-        (NOBODY, {"see", "submit", "hint"}),
+        (NOBODY, {"see"}),
         (MEMBER, set(VERBS)),
         (ROOT, set(VERBS) - {"submit", "hint"}),
         (DAEMON, set(VERBS) - {"submit", "hint"}),
@@ -91,3 +92,18 @@ def test_the_peer_is_what_the_kernel_says():
 
     groups = frozenset((os.getegid(), *os.getgroups()))
     assert Actor(pid=os.getpid(), uid=os.geteuid(), gids=groups) == actor
+
+
+@pytest.mark.parametrize(
+    ("actor", "is_let"), [(ANN, False), (BOB, False), (ROOT, True), (MEMBER, True), (DAEMON, True)]
+)
+@pytest.mark.parametrize("verb", ["resume", "requeue"])
+def test_what_an_administrator_suspended_an_administrator_lets_go(actor, is_let, verb):
+    held = job(7, uid=1001, state=JobState.SUSPENDED_USER, held_by_uid=0)
+
+    assert is_let is may(actor, verb, held, SHARED)
+
+
+@pytest.mark.parametrize("verb", ["cancel", "suspend", "read_output", "phase"])
+def test_a_user_may_do_all_else_with_a_job_that_an_administrator_suspended(verb):
+    assert may(ANN, verb, job(7, uid=1001, state=JobState.SUSPENDED_USER, held_by_uid=0), SHARED)

@@ -280,7 +280,7 @@ def test_while_a_daemon_runs_nothing_is_restored(server, tmp_path):
 
     assert 1 == code
     assert line.startswith(f"a daemon runs on {server.state} (pid {server.process.pid}, ")
-    assert line.endswith("('systemctl --user stop iodaemon', jobs run on), then restore")
+    assert line.endswith("('iod stop', jobs run on), then restore")
 
 
 def test_a_copy_that_is_none_is_refused_and_nothing_is_changed(server, tmp_path):

@@ -1,6 +1,7 @@
 """Events in, journal, decisions out, clients answered: in that order, on a full disk too."""
 
 import asyncio
+import logging
 import time
 
 import pytest
@@ -112,6 +113,28 @@ def test_suspend_and_resume_are_performed_at_once_while_the_journal_is_stuck(tmp
         await bench.settle()
 
     drive(tmp_path, scenario)
+
+
+def test_a_suspend_is_performed_before_anything_is_logged(tmp_path):
+    performed = []
+
+    async def scenario(bench):
+        await bench.run()
+        log = logging.getLogger("iodaemon")
+        handler = logging.Handler()
+        handler.emit = lambda _: performed.append(bench.backend.take())
+        log.addHandler(handler)
+        log.setLevel(logging.DEBUG)
+        try:
+            bench.post(hold(bench.now_s))
+            await bench.settle()
+        finally:
+            log.removeHandler(handler)
+            log.setLevel(logging.NOTSET)
+
+    drive(tmp_path, scenario)
+
+    assert [(Suspend, 1)] == kinds(performed[0])
 
 
 def test_the_regulation_suspends_at_once_while_the_journal_is_stuck(tmp_path):

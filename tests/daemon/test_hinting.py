@@ -301,6 +301,10 @@ def test_a_journal_of_an_earlier_version_gets_the_tables_it_lacks(start, tmp_pat
     db.execute("DROP TABLE forgotten")
     db.execute("DROP INDEX job_holds")
     db.execute("ALTER TABLE job DROP COLUMN holds")
+    for table in ("transition", "note"):
+        db.execute(f"DROP INDEX {table}_event")
+        db.execute(f"ALTER TABLE {table} DROP COLUMN event")
+    db.execute("DELETE FROM meta WHERE key IN ('next_event', 'events_gone')")
     db.execute("UPDATE meta SET value = 1 WHERE key = 'schema'")
     db.commit()
     db.close()

@@ -611,7 +611,7 @@ def test_a_damaged_record_is_named(journal, path):
     write(journal, jobs=(job(1, JobState.COMPLETED),))
     edit(path, "UPDATE job SET record = '{\"id\": 1'")
 
-    with pytest.raises(JournalError, match="has a damaged record: Input data was truncated"):
+    with pytest.raises(JournalError, match="has a damaged record: job 1: Input data was truncated"):
         journal.finished(1)
 
 

@@ -1,17 +1,23 @@
 """What the daemon tells, and to whom: journald has the time already, nobody else has."""
 
+import contextlib
 import io
 import logging
 import os
 import re
+import select
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
 
 import pytest
-from process import command, environment, ready, stop
+from harness import full_pipe
+from process import READY_S, command, environment, ready, stop, wait_until
 
-from iodaemon.daemon.telltale import priority_of
-from iodaemon.systemd import is_journal_stream
+from iodaemon.daemon.telltale import LogWriter, priority_of
+from iodaemon.systemd import is_journal_stream, notify
 
 STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} level=[A-Z]+ \S")
 
@@ -138,3 +144,209 @@ def test_the_keeper_tells_it_the_same_way(is_journal, expected):
     ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
 
     assert re.fullmatch(expected, ended.stderr.strip())
+
+
+def test_a_keeper_whose_messages_nobody_reads_counts_them_and_goes_on():
+    text = (
+        "import sys\n"
+        "from iodaemon.backend.linux.service import say\n"
+        "say('first'), say('second')\n"
+        "print('went on', flush=True), sys.stdin.read()\n"
+        "say('third')\n"
+    )
+    with full_pipe() as (reader, writer):
+        words = [sys.executable, "-c", text]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=writer) as process:
+            try:
+                assert select.select([process.stdout], [], [], READY_S)[0]
+                os.read(reader, 65536)
+                process.stdin.close()
+                told = read_until(reader, b"third").splitlines()
+            finally:
+                process.kill()
+
+    assert 2 == len(told)
+    assert "2 lines" in told[0]
+
+
+@pytest.mark.parametrize("kind", [socket.AF_UNIX, None])
+def test_a_keeper_whose_messages_a_terminal_or_the_journal_does_not_take_goes_on(kind):
+    here, there = os.openpty() if kind is None else (s.detach() for s in socket.socketpair(kind))
+    text = (
+        "from iodaemon.backend.linux.service import say\n"
+        "for _ in range(1000): say('.' * 1000)\n"
+        "print('went on', flush=True)\n"
+    )
+    words = [sys.executable, "-c", text]
+    try:
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=there) as process:
+            try:
+                assert select.select([process.stdout], [], [], READY_S)[0]
+            finally:
+                process.kill()
+        assert os.get_blocking(there), "others may share it"
+    finally:
+        os.close(here), os.close(there)
+
+
+def test_what_ends_a_keeper_is_told_without_waiting():
+    text = (
+        "import sys; sys.argv[1:] = ['/', '/', 'nan', 'auto', 'no number']\n"
+        "from iodaemon.backend.linux.keeper_main import main\n"
+        "main()\n"
+    )
+    words = [sys.executable, "-c", text]
+    told = subprocess.run(words, capture_output=True, text=True, check=False).stderr
+    with full_pipe() as (_, writer):
+        ended = subprocess.run(words, stderr=writer, timeout=READY_S, check=False)
+
+    assert 1 == ended.returncode
+    assert all(" keeper[" in line for line in told.splitlines())
+    assert "ValueError" in told
+
+
+# -- a log that takes nothing ----------------------------------------------------------------------
+
+
+def read_until(fd, mark):
+    """What comes from the pipe, up to the line with the mark."""
+    told = b""
+    while mark not in told:
+        told += os.read(fd, 65536)
+    return told.decode()
+
+
+def read_some(fd, into):
+    """Move what is in the pipe; how much that is."""
+    try:
+        data = os.read(fd, 65536)
+    except BlockingIOError:
+        return 0
+    into.extend(data)
+    return len(data)
+
+
+def count_through(told):
+    """The number of the last line, where those that are missing are reported where they belong."""
+    expected = 0
+    for line in bytes(told).decode().lstrip(".").splitlines():
+        if line.startswith("event=log_lines_lost"):
+            expected += int(re.search(r"lines=(\d+)", line)[1])
+        else:
+            assert f"line {expected}" == line
+            expected += 1
+    return expected - 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_daemon_whose_log_takes_nothing_suspends_answers_and_ends(tmp_path, number):
+    with full_pipe() as (_, writer):
+        process = subprocess.Popen(
+            command(tmp_path / "state", tmp_path / "run", "--log-level", "debug"),
+            env=environment(tmp_path),
+            stdout=subprocess.DEVNULL,
+            stderr=writer,
+        )
+        try:
+            client = ready(process, tmp_path / "run" / "iod.sock")
+            ids = client.submit([{"command": ["compute=1000s"]}] * 2, {})
+            assert wait_until(lambda: client.job(ids[0])["state"] == "RUNNING")
+            suspended = client.suspend(ids[0])["job"]
+            resumed = client.resume(ids[0])["job"]
+            process.send_signal(number)
+
+            assert ("SUSPENDED_USER", "RUNNING") == (suspended["state"], resumed["state"])
+            assert 0 == process.wait(READY_S)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_a_daemon_that_fails_ends_though_its_log_takes_nothing(tmp_path):
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "journal.db").write_bytes(b"no database" * 1000)
+    with full_pipe() as (_, writer):
+        words = command(tmp_path / "state", tmp_path / "run")
+        process = subprocess.Popen(
+            words, env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=writer
+        )
+        try:
+            assert 1 == process.wait(READY_S)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def new_writer(fd, **options):
+    writer = LogWriter(fd, **options)
+    writer.setFormatter(logging.Formatter("%(message)s"))
+    return writer
+
+
+def record(text):
+    return logging.makeLogRecord({"msg": text, "levelno": logging.INFO})
+
+
+def test_lines_without_room_are_lost_counted_and_reported_in_their_place():
+    told = bytearray()
+    with full_pipe() as (reader, writer):
+        log = new_writer(writer, most_bytes=1000)
+        for number in range(1000):
+            log.emit(record(f"line {number}"))
+        assert not log.drain(0.0)
+        assert log.lost > 0
+        os.set_blocking(reader, False)
+        assert wait_until(lambda: not read_some(reader, told) and log.drain(0.0))
+        log.emit(record("line 1000"))
+        assert wait_until(lambda: log.drain(0.0) and not read_some(reader, told))
+
+    assert 1000 == count_through(told)
+
+
+def test_a_log_that_nobody_will_ever_read_loses_its_lines_and_ends_nothing():
+    with full_pipe() as (reader, writer):
+        os.close(reader)
+        log = new_writer(writer)
+        log.emit(record("to nobody"))
+
+        assert log.drain(30.0)
+        assert 1 == log.lost
+
+
+def test_a_record_that_cannot_be_formatted_is_counted(capfd):
+    with full_pipe() as (reader, writer):
+        log = new_writer(writer)
+        log.emit(logging.makeLogRecord({"msg": "%d lines", "args": ("no number",)}))
+        read_until(reader, b"lines=1")
+
+    assert 1 == log.lost
+    assert ("", "") == capfd.readouterr()
+
+
+def test_a_descriptor_that_somebody_made_non_blocking_loses_nothing():
+    with full_pipe() as (reader, writer):
+        os.set_blocking(writer, False)
+        log = new_writer(writer)
+        log.emit(record("patient"))
+
+        assert "patient" in read_until(reader, b"patient")
+        assert log.drain(30.0)
+        assert 0 == log.lost
+
+
+def test_a_systemd_that_takes_no_messages_is_not_waited_for(monkeypatch):
+    with (
+        tempfile.TemporaryDirectory() as place,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other,
+    ):
+        listener.bind(f"{place}/notify")
+        other.setblocking(False)
+        other.connect(f"{place}/notify")
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                other.send(b"full")
+        monkeypatch.setenv("NOTIFY_SOCKET", f"{place}/notify")
+
+        notify("WATCHDOG=1")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from served import Served
-from test_attacks import NOBODY, ROOT_ONLY, as_nobody
+from test_attacks import ANOTHER, ROOT_ONLY, as_another
 
 from iodaemon.backend.linux.name_service import Lookups
 from iodaemon.daemon import account, lookup
@@ -42,29 +42,29 @@ def served(groups):
 
 
 def may(served):
-    status, text = as_nobody(served, "POST", "/v1/jobs/1/suspend", "{}")
+    status, text = as_another(served, "POST", "/v1/jobs/1/suspend", "{}")
     return status if status == 200 else json.loads(text)["error"]["code"]
 
 
 def test_who_is_taken_out_of_the_group_acts_on_others_jobs_no_more(served, groups, caplog):
     caplog.set_level("INFO", "iodaemon")
     served.running()
-    groups[NOBODY] = frozenset({NOBODY, ADMINS})
+    groups[ANOTHER] = frozenset({ANOTHER, ADMINS})
     before = may(served)
 
-    groups[NOBODY] = frozenset({NOBODY})
+    groups[ANOTHER] = frozenset({ANOTHER})
 
     assert (200, "not_permitted") == (before, may(served))
     [line] = [each for each in caplog.messages if "groups_changed" in each]
-    assert f"uid={NOBODY} came=none went={ADMINS} " in line
+    assert f"uid={ANOTHER} came=none went={ADMINS} " in line
 
 
 def test_who_is_taken_into_the_group_need_not_log_in_again(served, groups):
     served.running()
-    groups[NOBODY] = frozenset({NOBODY})
+    groups[ANOTHER] = frozenset({ANOTHER})
     before = may(served)
 
-    groups[NOBODY] = frozenset({NOBODY, ADMINS})
+    groups[ANOTHER] = frozenset({ANOTHER, ADMINS})
 
     assert ("not_permitted", 200) == (before, may(served))
 

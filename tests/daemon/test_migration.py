@@ -14,7 +14,7 @@ import pytest
 from builders import job
 from process import daemon, fails
 
-from iodaemon.core.job import Job, JobState
+from iodaemon.core.job import Job, JobState, Reason
 from iodaemon.core.platform import Partition, Platform, Slot
 from iodaemon.core.recollection import Recollection
 from iodaemon.core.rule import Mode
@@ -23,6 +23,7 @@ from iodaemon.core.state import State
 from iodaemon.core.work import LENGTH
 from iodaemon.daemon.batch import Batch
 from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.main import _awaken
 from iodaemon.daemon.notebook import Note
 from iodaemon.daemon.schema import SCHEMA, kept_copy
 from iodaemon.errors import JournalError
@@ -92,8 +93,8 @@ def old(request, tmp_path):
 
 
 def test_there_are_journals_to_look_at():
-    names = {"journal-1-first", "journal-1-notes", "journal-1-hints", "journal-2-last"}
-    assert names == set(NAMES)
+    numbers = ("1-first", "1-notes", "1-hints", "2-last", "3-last")
+    assert {f"journal-{number}" for number in numbers} == set(NAMES)
 
 
 def test_no_job_step_minute_note_sample_or_environment_is_lost(old):
@@ -103,8 +104,10 @@ def test_no_job_step_minute_note_sample_or_environment_is_lost(old):
 
     after = content(old)
     assert SCHEMA == schema_of(old)
-    for table in set(before) - {"meta", "job"}:
+    for table in set(before) - {"meta", "job", "transition", "note"}:
         assert before[table] == after[table], table
+    for table in {"transition", "note"} & set(before):
+        assert [(*row, None) for row in before[table]] == after[table], "no event gets an id"
     assert [row[:5] for row in before["job"]] == [row[:5] for row in after["job"]]
     assert {0} == {row[6] for row in after["job"]}, "nobody holds space"
     kept = dict(before["meta"]).items() - {("schema", was(before)), ("boot_id", "")}
@@ -123,8 +126,9 @@ def test_every_job_is_what_it_was(old):
     for each in restored.jobs:
         then = before[each.id]
         if each.user_hold:
-            assert each.user_hold_reason == then.reason
-            then = msgspec.structs.replace(then, user_hold_reason=then.reason)
+            cure = f"'iod resume {each.id}'"  # in these journals, a part of the text
+            why = Reason(code="Suspended", text="suspended by ann", cure=cure)
+            then = msgspec.structs.replace(then, reason=why, user_hold_reason=why)
         assert then == each
     assert {"PATH": "/usr/bin", "NAME": "Größe\n"} == restored.environments["e1"]
 
@@ -291,7 +295,8 @@ def test_a_newer_one_is_refused_with_the_way_back(tmp_path):
 
 @pytest.mark.parametrize("source", JOURNALS, ids=NAMES)
 def test_a_real_daemon_goes_on_from_it(tmp_path, source):
-    made(tmp_path / "state", source)
+    with closing(sqlite3.connect(made(tmp_path / "state", source))) as db, db:
+        db.execute("INSERT INTO meta VALUES ('backend', 'simulated')")  # else it is the machine's
 
     with daemon(tmp_path / "state", tmp_path / "run") as (client, _):
         [new] = client.submit([{"command": ["compute=0s"]}], {})
@@ -313,3 +318,10 @@ def test_a_real_daemon_refuses_a_newer_one_in_a_line(tmp_path):
 
     assert 1 == code
     assert f"has schema 9, newer than {SCHEMA} of this iodaemon" in line
+
+
+@pytest.mark.parametrize(("kill_at_s", "expected"), [(1e300, 605.0), (15.0, 15.0), (None, None)])
+def test_a_grace_time_of_an_earlier_version_is_no_longer_than_any_now(kill_at_s, expected):
+    stopping = job(1, state=JobState.STOPPING, at_s=5.0, kill_at_s=kill_at_s)
+
+    assert expected == _awaken(stopping, longest_grace_s=600.0).kill_at_s

@@ -113,9 +113,13 @@ def served(tmp_path_factory):
         ("?tail=99", b"a\nb\nc"),
         ("?tail=2&follow=1", b"b\nc"),
         ("?tail=1&stream=stderr", b"c"),
+        ("?begin=0", b"a\nb\nc"),
+        ("?begin=3", b"\nc"),
+        ("?begin=5&follow=1", b""),
+        ("?begin=6", b"a\nb\nc"),
     ],
 )
-def test_the_tail_of_a_jobs_output(served, query, expected):
+def test_a_part_of_a_jobs_output_and_where_it_begins(served, query, expected):
     job_id = served.ended()
     served.output(job_id, b"a\nb\nc")
 
@@ -123,6 +127,28 @@ def test_the_tail_of_a_jobs_output(served, query, expected):
 
     assert 200 == answer.status
     assert expected == dechunked(answer.body)
+    assert f"Output-Begin: {5 - len(expected)}\r\n" in answer.head + "\r\n"
+
+
+def test_what_follows_a_job_ends_where_its_output_begins_again(served):
+    job_id = served.running()
+    served.output(job_id, b"first run\n")
+    pieces = served.client.logs(job_id, follow=True)
+    first = next(pieces)
+
+    served.client.requeue(job_id)
+    rest = b"".join(pieces)
+
+    assert b"first run\n" == first + rest
+    assert {"RUNNING"} == {job["state"] for job in served.client.jobs(select=str(job_id))["jobs"]}
+
+
+def test_only_the_output_that_is_no_file_of_its_submitters_is_kept_for_a_time(served):
+    own, given = served.ended(), served.ended(stdout="/tmp/out.%j")
+
+    kept = [served.client.job(job_id)["output_kept_s"] for job_id in (own, given)]
+
+    assert [7776000.0, None] == kept
 
 
 def test_output_that_shrinks_or_grows_while_it_is_sent_does_no_harm(served):

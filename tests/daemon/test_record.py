@@ -1,6 +1,7 @@
 """Jobs as the API shows them."""
 
 import re
+import shlex
 import typing
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from builders import FirstFit, InOrder, Rig, Script, counters, job, platform, reason, sampled
 
 from iodaemon.api import model
-from iodaemon.core.job import LIVE, SUSPENDED, Exit, JobState, Phase
+from iodaemon.core.job import LIVE, SUSPENDED, Exit, JobState, Phase, Reason
 from iodaemon.core.rule import Rules
 from iodaemon.core.state import State
 from iodaemon.daemon.account import user_name
@@ -69,7 +70,8 @@ def test_a_job_has_the_documented_keys_and_no_others():
 def test_the_objects_within_a_job_have_the_documented_keys(name, model_type):
     state = measured(job(1, state=JobState.RUNNING))
     shown = job_record(state.jobs[1], state, 3.0, JOBS)
-    shown["reason"] = record(job(2, state=JobState.HELD))["reason"]
+    why = Reason(code="Suspended", text="suspended by u", cure="'iod resume 2'")
+    shown["reason"] = record(job(2, state=JobState.HELD, reason=why))["reason"]
 
     assert inner(name) == list(shown[name])
     assert inner(name) == list(typing.get_type_hints(model_type))
@@ -223,9 +225,28 @@ def test_where_the_output_is(fields, expected):
     assert expected == tuple(None if path is None else str(path) for path in found)
 
 
-def test_a_job_without_a_name_is_called_by_its_program():
-    assert "solve" == record(job(command=("/opt/bin/solve", "x")))["name"]
-    assert "night" == record(job(command=("/opt/bin/solve",), name="night"))["name"]
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("/opt/bin/solve x", "solve"),
+        ("bash -l ./runs/night_7.sh -c", "night_7.sh"),
+        ("python3.11 -W ignore train_2.py", "train_2.py"),
+        ("nice -n 5 python -u a.py", "a.py"),
+        ("srun -n 4 ./solve", "solve"),
+        ("sh -c 'cd a && ./solve | tee log'", "solve"),
+        ("sh -c 'echo hello'", "sh"),
+        ("python -m http.server", "python -m http.server"),
+        ("python -c 'print(1)'", "python"),
+        ("bash", "bash"),
+        ("compute=5s read=1GiB", "compute=5s"),
+        ("env -i", "env"),
+    ],
+)
+def test_a_job_without_a_name_is_called_by_its_script(line, name):
+    command = tuple(shlex.split(line))
+
+    assert name == record(job(command=command))["name"]
+    assert "given" == record(job(command=command, name="given"))["name"]
 
 
 def test_a_uid_without_a_name_is_shown_as_a_number():

@@ -16,7 +16,7 @@ OTHER_KEEPER = """
 import sys
 sys.path.insert(0, {root!r})
 from iodaemon.backend.linux import keeper_main, protocol
-protocol.VERSION = 99
+protocol.VERSION = protocol.OLDEST_VERSION = 99
 sys.exit(keeper_main.main())
 """
 
@@ -56,7 +56,7 @@ def test_a_keeper_of_another_protocol_version(make_server):
 
     assert exit_code == 1
     assert len(lines) == 1
-    assert "speaks protocol 99, not 1" in lines[0]
+    assert "speaks protocol 99, not 1" in lines[0]  # the oldest that this daemon speaks
     assert "refused a daemon that speaks protocol 1, not 99" in told
 
 

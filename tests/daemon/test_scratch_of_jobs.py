@@ -32,7 +32,7 @@ from iodaemon.daemon.report import node_report
 from iodaemon.daemon.scratch_record import find_stage
 from iodaemon.daemon.scratch_request import find_vain
 from iodaemon.daemon.submission import decode_submission, job_maker
-from iodaemon.errors import BackendError, RequestError
+from iodaemon.errors import RequestError, Unsupported
 from iodaemon.policy.staging import extra_s
 
 GIB = 2**30
@@ -778,7 +778,7 @@ def test_a_use_that_was_not_measured_whole_is_told_as_at_least(used_bytes, is_al
 
 
 def test_a_keeper_of_before_has_made_nothing():
-    no_verb = BackendError("this keeper (protocol 1) has no verb 'scratch'")
+    no_verb = Unsupported("this keeper (protocol 1) has no verb 'scratch'")
 
     assert [ev.ScratchRemoved] == heard(lambda talk: talk.free(FREE), no_verb)[0]
 

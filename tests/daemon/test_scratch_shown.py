@@ -11,9 +11,11 @@ from iodaemon.cli.scratch_words import scratch_pairs
 from iodaemon.core import event as ev
 from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.scratch import DiskId, ScratchRequest, Share, Staged, TierName
+from iodaemon.core.scratch_life import END_GRACE_S
 from iodaemon.core.state import State
 from iodaemon.core.storage import Disk, Storage, StorageNode
 from iodaemon.core.tier import Tier
+from iodaemon.core.why import explain
 from iodaemon.daemon.record import job_record
 
 MIB = 2**20
@@ -195,6 +197,30 @@ def test_of_a_job_that_had_no_more_nothing_is_said():
     rig.step(used(3, is_all=False))
 
     assert "Too much" not in end(rig)
+
+
+def test_a_job_that_is_being_ended_is_killed_sooner_when_it_has_too_much():
+    rig = running()
+    rig.step(ev.CancelRequested(at_s=1.0, job_id=JobId(1), by="ann", grace_s=500.0))
+
+    plan = rig.step(msgspec.structs.replace(used(30), ends=True))
+
+    assert 2.0 + END_GRACE_S == plan.wake_at_s == rig.job().kill_at_s
+    rig.backend.take()
+
+
+@pytest.mark.parametrize(("is_open", "code"), [(True, "ScratchOpen"), (False, "ScratchKept")])
+def test_that_nothing_is_left_is_known_by_a_code_and_not_by_words(is_open, code):
+    rig = running()
+    rig.step(exited(3.0))
+    about = {"at_s": 4.0, "job_id": JobId(1), "attempt": 1, "is_result": False}
+
+    rig.step(ev.ScratchKept(**about, problem="so, and nothing else is left", is_open=is_open))
+    rig.backend.take()
+
+    assert code == rig.job().scratch_kept.code
+    told = explain(rig.state, rig.controller.rules, rig.job(), 5.0)
+    assert is_open is ("gives it back all the same" in told.is_so)
 
 
 def test_a_job_that_runs_again_begins_with_nothing():

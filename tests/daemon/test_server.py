@@ -179,7 +179,7 @@ def test_a_job_that_ended_cannot_be_cancelled_suspended_or_resumed(shared):
 
     for verb in ("cancel", "suspend", "resume"):
         status, code, message = shared.ask("POST", f"/v1/jobs/{job_id}/{verb}").error
-        assert (400, "refused") == (status, code)
+        assert (409, "conflict") == (status, code)
         assert "COMPLETED" in message
 
 
@@ -188,11 +188,11 @@ def test_a_suspend_is_answered_when_the_job_stands_still(served):
 
     suspended = served.client.suspend(job_id)["job"]
     assert ("SUSPENDED_USER", "SU") == (suspended["state"], suspended["code"])
-    assert "iod resume" in suspended["reason"]["text"]
+    assert f"'iod resume {job_id}'" == suspended["reason"]["cure"]
     resumed = served.client.resume(job_id)["job"]
     assert "RUNNING" == resumed["state"]
     status, _, message = served.ask("POST", f"/v1/jobs/{job_id}/resume").error
-    assert 400 == status
+    assert 409 == status
     assert "nobody suspended it" in message
 
 
@@ -245,7 +245,8 @@ def test_who_waits_for_a_held_job_is_told_at_once_and_then_of_its_end(served):
 
     served.client.wait([job_id], on_told=look)
 
-    held = {"code": "Held", "text": f"held at submission; 'iod resume {job_id}' lets it go"}
+    cure = f"'iod resume {job_id}'"
+    held = {"code": "Held", "text": "held at submission", "cure": cure}
     assert [("HELD", held), "FAILED"] == [told[0], told[-1][0]]
 
 
@@ -403,7 +404,7 @@ def test_every_step_in_a_jobs_life_is_an_event(served):
         thread = threading.Thread(target=lambda: seen.extend(next(events) for _ in range(4)))
         seen = []
         thread.start()
-        assert patient(lambda: served.call(lambda: len(served.driver.watch._streams)) == 1)
+        assert patient(lambda: served.call(lambda: len(served.driver.watch._conditions)) == 1)
         job_id = served.ended("exit=3")
         thread.join()
 
@@ -416,16 +417,17 @@ def test_every_step_in_a_jobs_life_is_an_event(served):
 def test_a_listener_that_went_away_leaves_nothing_behind(served):
     connection = served.raw()
     connection.sendall(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert patient(lambda: served.call(lambda: len(served.driver.watch._streams)) == 1)
+    assert patient(lambda: served.call(lambda: len(served.driver.watch._conditions)) == 1)
     connection.close()
 
-    assert patient(lambda: served.call(lambda: len(served.driver.watch._streams)) == 0)
+    assert patient(lambda: served.call(lambda: len(served.driver.watch._conditions)) == 0)
 
 
 def test_streams_end_when_the_daemon_stops(tmp_path):
     served = Served(tmp_path)
     job_id = served.running()
     served.output(job_id, b"")
+    served.journal.flush()
     ends = []
     threads = [
         threading.Thread(target=lambda: ends.append(list(served.client.events()))),
@@ -433,7 +435,7 @@ def test_streams_end_when_the_daemon_stops(tmp_path):
     ]
     for thread in threads:
         thread.start()
-    assert patient(lambda: served.call(lambda: len(served.driver.watch._streams)) == 1)
+    assert patient(lambda: served.call(lambda: len(served.driver.watch._conditions)) == 1)
     time.sleep(0.1)
     served.close()
     for thread in threads:
@@ -445,7 +447,7 @@ def test_streams_end_when_the_daemon_stops(tmp_path):
 # -- reports -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["node", "policy", "config"])
+@pytest.mark.parametrize("name", ["policy", "config"])
 def test_the_reports_are_objects(shared, name):
     assert {"name": name} == getattr(shared.client, name)()
 
@@ -559,18 +561,33 @@ def test_a_wrong_query_is_refused(shared, query):
     assert (400, "refused") == shared.ask("GET", f"/v1/jobs?{query}").error[:2]
 
 
-def test_a_grace_time_beyond_all_reason_does_no_harm(shared):
+@pytest.mark.parametrize("grace", [b"1e300", b"1e308", b"600.5", b"-5", b"-1e-300", b"1e999"])
+@pytest.mark.parametrize("verb", ["cancel", "requeue"])
+def test_a_grace_time_beyond_reason_is_refused_and_nothing_is_ended(shared, verb, grace):
     job_id = shared.running()
-    answer = shared.ask("POST", f"/v1/jobs/{job_id}/cancel", b'{"grace_s": 1e308}')
+    error = shared.ask("POST", f"/v1/jobs/{job_id}/{verb}", b'{"grace_s": %s}' % grace).error
+    state = shared.client.job(job_id)["state"]
+    shared.client.cancel(job_id)
 
-    assert (200, True) == (answer.status, answer.json["gone"])
+    assert (400, "refused") == error[:2]
+    assert "RUNNING" == state
 
 
-def test_a_negative_grace_time_is_none(shared):
-    job_id = shared.running()
-    answer = shared.ask("POST", f"/v1/jobs/{job_id}/cancel", b'{"grace_s": -5}')
+@pytest.mark.parametrize(
+    "field",
+    ["walltime_s", "max_suspend_s", "memory_bytes", "cpus", "umask"],
+)
+@pytest.mark.parametrize("value", [b"1e300", b"1e999", b"NaN", b"-1", b"1" + b"0" * 400])
+def test_a_number_of_a_submission_beyond_reason_is_refused(shared, field, value):
+    body = b'{"jobs": [{"command": ["compute=1s"], "%s": %s}]}' % (field.encode(), value)
 
-    assert (200, True) == (answer.status, answer.json["gone"])
+    assert (400, "refused") == shared.ask("POST", "/v1/jobs", body).error[:2]
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e999", "x", ""])
+@pytest.mark.parametrize("path", ["/v1/events?follow=0&since=", "/v1/samples?since="])
+def test_a_time_that_is_none_is_refused(shared, path, value):
+    assert (400, "refused") == shared.ask("GET", path + value).error[:2]
 
 
 @pytest.mark.parametrize(
@@ -669,13 +686,10 @@ def test_a_slow_client_holds_nobody_up(shared):
     with shared.raw() as slow:
         for byte in b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n":
             slow.sendall(bytes([byte]))
-        began_s = time.monotonic()
         assert 200 == shared.ask("GET", "/v1/jobs").status
-        spent_s = time.monotonic() - began_s
         slow.sendall(b"\r\n")
 
         assert b"200" == slow.recv(1 << 16).split()[1]
-    assert spent_s < 2.0
 
 
 def test_a_client_that_does_not_read_its_output_holds_nobody_up(shared):

@@ -1,5 +1,6 @@
 """A daemon that cannot start says why in one line; one that can, does."""
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -15,7 +16,7 @@ from iodaemon.cli import main
 from iodaemon.config import check_offers, load_policy
 from iodaemon.core.decision import Kill, Reject, Start, Stop
 from iodaemon.daemon.journal import Journal
-from iodaemon.errors import ConfigError
+from iodaemon.errors import ConfigError, HopelessError
 from iodaemon.registry import shipped
 
 HOPELESS = 78
@@ -380,7 +381,7 @@ def test_a_policy_that_suspends_is_refused_where_nothing_can_be_suspended():
 
 def make_journal(state):
     state.mkdir(mode=0o700)
-    Journal.open(state / "journal.db").close()
+    Journal.open(state / "journal.db", backend="simulated").close()
     return state / "journal.db"
 
 
@@ -461,6 +462,33 @@ def test_a_journal_that_cannot_be_used_is_told_in_one_line(places, cannot_start,
     assert 1 == code
     assert "journal" in line
     assert expected in line
+
+
+def test_a_journal_is_refused_to_another_backend_than_its_own(places, cannot_start):
+    """A simulated node would end the jobs of the real one, and pretend to run those that wait."""
+    state, _ = places
+    state.mkdir(mode=0o700)
+    Journal.open(state / "journal.db").close()
+    before = (state / "journal.db").read_bytes()
+
+    code, line = cannot_start()
+
+    assert 78 == code
+    assert f"journal {state}/journal.db belongs to a daemon with backend 'linux'" in line
+    assert "--state-dir DIR" in line
+    assert before == (state / "journal.db").read_bytes()
+
+
+def test_a_journal_that_records_no_backend_is_this_machines(places):
+    state, _ = places
+    state.mkdir(mode=0o700)
+    Journal.open(state / "journal.db", backend="simulated").close()
+    with contextlib.closing(sqlite3.connect(state / "journal.db")) as db, db:
+        db.execute("DELETE FROM meta WHERE key = 'backend'")
+    Journal.open(state / "journal.db").close()
+
+    with pytest.raises(HopelessError):
+        Journal.open(state / "journal.db", backend="simulated")
 
 
 def test_a_damaged_journal_is_told_without_a_traceback_by_a_real_process(places):

@@ -9,10 +9,13 @@ from hypothesis import strategies as st
 
 from iodaemon.core.job import JobId, JobState
 from iodaemon.daemon.submission import (
+    SubmittedJob,
     decode_submission,
     environment_key,
+    find_unlimited,
     heed_hints,
     job_maker,
+    limit_all,
 )
 from iodaemon.errors import RequestError
 
@@ -82,7 +85,7 @@ def test_a_held_job_waits_for_its_resume():
     job = made(spec(hold=True))
 
     assert (JobState.HELD, True) == (job.state, job.user_hold)
-    assert "iod resume" in job.reason.text
+    assert f"'iod resume {job.id}'" == job.reason.cure
 
 
 @pytest.mark.parametrize(
@@ -274,3 +277,24 @@ def test_any_value_of_any_field_is_taken_or_refused(field, value):
         return
 
     assert 1 == len(submission.jobs)
+
+
+def test_a_job_without_walltime_gets_the_default_one_and_its_submitter_is_told():
+    jobs = decode_submission(body(spec(), spec(walltime_s=5.0)), MACHINE).jobs
+
+    limited, told = limit_all(jobs, 86400.0)
+
+    assert [86400.0, 5.0] == [job.walltime_s for job in limited]
+    assert 1 == len(told)
+    assert "(default_walltime)" in told[0]
+    assert (limited, ()) == limit_all(limited, 86400.0)
+    assert (jobs, ()) == limit_all(jobs, None)
+
+
+@pytest.mark.parametrize(("has_limit", "count"), [(True, 0), (False, 1)])
+def test_a_memory_limit_that_nothing_keeps_is_told_to_its_submitter(has_limit, count):
+    jobs = [SubmittedJob(command=("x",), memory_bytes=size) for size in (None, 1 << 30, 1 << 31)]
+
+    assert count == len(find_unlimited(jobs, {"memory": has_limit}))
+    assert () == find_unlimited(jobs[:1], {"memory": has_limit})
+    assert () == find_unlimited(jobs, {})

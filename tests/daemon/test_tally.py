@@ -11,6 +11,11 @@ BOUND = Reason(code="IoBound", text="too much")
 BY_HAND = Reason(code="Suspended", text="by a person")
 
 
+def counted(totals):
+    """Without those that are still at 0."""
+    return {code: value for code, value in totals.items() if value}
+
+
 def step(job_id, at_s, after, reason=None):
     return Transition(job_id=job_id, at_s=at_s, before=JobState.RUNNING, after=after, reason=reason)
 
@@ -59,9 +64,9 @@ def test_suspended_time_is_summed_by_reason_up_to_the_present():
         step(3, 16.0, JobState.SUSPENDED_USER, BY_HAND),
     )
 
-    suspended_s = dict(tally.suspended.seconds(20.0))
+    suspended_s = counted(tally.suspended.seconds(20.0))
 
-    assert {"IoBound": 2, "Suspended": 1} == tally.suspended.counts
+    assert {"IoBound": 2, "Suspended": 1} == counted(tally.suspended.counts)
     assert {"IoBound": 5.0 + 8.0, "Suspended": 4.0} == suspended_s
 
 
@@ -72,7 +77,7 @@ def test_a_person_who_takes_over_a_hold_is_charged_from_then_on():
         step(1, 20.0, JobState.RUNNING),
     )
 
-    suspended_s = dict(tally.suspended.seconds(50.0))
+    suspended_s = counted(tally.suspended.seconds(50.0))
 
     assert {"IoBound": 3.0, "Suspended": 7.0} == suspended_s
 
@@ -80,28 +85,28 @@ def test_a_person_who_takes_over_a_hold_is_charged_from_then_on():
 def test_a_job_that_ends_while_it_stands_still_stands_still_no_longer():
     tally = told(step(1, 10.0, JobState.SUSPENDED_IO, BOUND), step(1, 14.0, JobState.OUT_OF_MEMORY))
 
-    suspended_s = dict(tally.suspended.seconds(99.0))
+    suspended_s = counted(tally.suspended.seconds(99.0))
 
     assert {"IoBound": 4.0} == suspended_s
 
 
 def test_a_total_does_not_fall_when_an_end_is_told_after_a_later_scrape():
     tally = told(step(1, 10.0, JobState.SUSPENDED_IO, BOUND))
-    at_scrape = dict(tally.suspended.seconds(20.0))
+    at_scrape = counted(tally.suspended.seconds(20.0))
 
     tally.take(Plan(transitions=(step(1, 19.0, JobState.RUNNING),)))
 
-    assert at_scrape == dict(tally.suspended.seconds(21.0))
+    assert at_scrape == counted(tally.suspended.seconds(21.0))
 
 
 def test_jobs_that_stand_still_when_the_daemon_starts_count_from_then():
     held = job(7, state=JobState.SUSPENDED_USER, at_s=1.0, reason=BY_HAND)
     tally = Tally([held, job(8, state=JobState.RUNNING)], 100.0)
 
-    suspended_s = dict(tally.suspended.seconds(103.0))
+    suspended_s = counted(tally.suspended.seconds(103.0))
 
     assert {"Suspended": 3.0} == suspended_s
-    assert {} == tally.suspended.counts
+    assert {} == counted(tally.suspended.counts)
 
 
 def test_durations_are_counted_by_their_upper_bounds():
@@ -138,9 +143,9 @@ def test_what_regulation_in_shadow_would_have_done_is_counted_apart():
     tally.take(Plan(shadow=(would(1, 10.0, "suspend", BOUND), would(2, 12.0, "suspend", BOUND))))
     tally.take(Plan(shadow=(would(1, 15.0, "resume", BY_HAND),)))
 
-    assert {"IoBound": 2} == tally.shadow.counts
-    assert {"IoBound": 5.0 + 8.0} == dict(tally.shadow.seconds(20.0))
-    assert ({}, {}) == (tally.suspended.counts, dict(tally.suspended.seconds(20.0)))
+    assert {"IoBound": 2} == counted(tally.shadow.counts)
+    assert {"IoBound": 5.0 + 8.0} == counted(tally.shadow.seconds(20.0))
+    assert ({}, {}) == (counted(tally.suspended.counts), counted(tally.suspended.seconds(20.0)))
 
 
 def foretold(source, ratio, **fields):

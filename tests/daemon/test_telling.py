@@ -181,7 +181,7 @@ def test_past_and_present_leave_nothing_out_and_tell_nothing_twice(serve):
 def test_evidence_and_switches_are_events_too(serve):
     served, seen = serve(regulation=BOUND), []
     thread = listen(served, seen)
-    served.until(lambda: bool(served.driver.watch._streams))
+    served.until(lambda: bool(served.driver.watch._conditions))
     held(served)
     served.client.switch("off")
     served.until(lambda: any(event["kind"] == "mode" for event in seen))
@@ -193,7 +193,7 @@ def test_evidence_and_switches_are_events_too(serve):
     assert not evidence["is_shadow"]
     assert "suspend" in {row["verdict"] for row in evidence["jobs"]}
     switch = next(event for event in seen if event["kind"] == "mode")
-    assert {"kind", "at_s", "mode", "by"} == set(switch)
+    assert {"id", "kind", "at_s", "mode", "by"} == set(switch)
     assert "off" == switch["mode"]
     assert evidence in past
     assert switch in past

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from harness import until
 from scratching import both_disks, disks, left, needs_root
-from sharing import GAMES, NOBODY, Shared
+from sharing import GAMES, MAIL, Shared
 from tiering import tables
 
 __all__ = ["both_disks", "disks"]
@@ -32,7 +32,7 @@ def service(_lasting, disks):
     yield _lasting
     _lasting.end_all()
     _lasting.await_nothing()
-    for user in (NOBODY, GAMES):
+    for user in (MAIL, GAMES):
         for path in sorted(_lasting.home(user).rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
 
@@ -52,13 +52,13 @@ def owned(user, path, content=None):
 
 
 def test_each_has_a_directory_of_their_own_that_is_closed_to_others(service):
-    first = service.sent_by(NOBODY, "--scratch", "2M", text=HELD.format(name="nobody"))
-    place = place_of(service, NOBODY)
+    first = service.sent_by(MAIL, "--scratch", "2M", text=HELD.format(name="mail"))
+    place = place_of(service, MAIL)
     spy = f"ls {place}; cat {place}/of; rm -rf {place}; echo mine > {place}/of; ls {place.parent}"
     second = service.sent_by(
         GAMES, "--scratch", "2M", text=f"({HELD.format(name='games')}) & {spy}; echo > spied"
     )
-    places = {NOBODY: place, GAMES: place_of(service, GAMES)}
+    places = {MAIL: place, GAMES: place_of(service, GAMES)}
 
     for user, path in places.items():
         found = path.stat()
@@ -90,7 +90,7 @@ def test_data_is_copied_in_and_out_as_the_user_whose_job_it_is(service):
 
 
 def test_an_input_that_the_user_may_not_read_is_refused_when_it_is_submitted(service):
-    secret = owned(NOBODY, service.home(NOBODY) / "in")
+    secret = owned(MAIL, service.home(MAIL) / "in")
     words = ("--fast", "1M", "--input", str(secret), "--output", "out", "--", "true")
     code, told = service.as_user(GAMES, "submit", *words)
 
@@ -100,8 +100,8 @@ def test_an_input_that_the_user_may_not_read_is_refused_when_it_is_submitted(ser
 
 def test_an_input_that_the_user_may_not_read_any_more_ends_the_job(service):
     home = service.home(GAMES)
-    source = owned(NOBODY, home / "in")
-    owned(NOBODY, source / "a", b"a" * 1000)
+    source = owned(MAIL, home / "in")
+    owned(MAIL, source / "a", b"a" * 1000)
     words = ("--hold", "--fast", "1M", "--input", "in", "--output", "out")
     job = service.sent_by(GAMES, *words, text="echo > ran")
     source.chmod(0o700)
@@ -115,13 +115,13 @@ def test_an_input_that_the_user_may_not_read_any_more_ends_the_job(service):
 
 
 def test_what_is_kept_is_removed_by_its_owner_and_nobody_else(service):
-    out = owned(NOBODY, service.home(NOBODY) / "out")
+    out = owned(MAIL, service.home(MAIL) / "out")
     words = ("--scratch", "2M", "--output", f"{out}/")
-    job = service.sent_by(NOBODY, *words, text='echo x > "$IOD_SCRATCH/x"; chmod 500 out')
+    job = service.sent_by(MAIL, *words, text='echo x > "$IOD_SCRATCH/x"; chmod 500 out')
     until(lambda: service.job(job)["scratch"]["kept"], "the word that it is kept")
     code, told = service.as_user(GAMES, "scratch", "remove", str(job))
     remained = left(service.disks)
-    own = service.as_user(NOBODY, "scratch", "remove", str(job))
+    own = service.as_user(MAIL, "scratch", "remove", str(job))
 
     assert (4, 1) == (code, told.count("\n"))
     assert f"uid {GAMES.pw_uid} may not cancel job {job}" in told

@@ -40,6 +40,7 @@ from iodaemon.doctor.examine import (
     is_broken,
     judge_controls,
     judge_daemon,
+    judge_keeper,
     judge_sampling,
 )
 from iodaemon.doctor.finding import Finding, Verdict, broken, lacking, ok
@@ -380,6 +381,13 @@ def test_lacking_is_not_broken():
 )
 def test_a_daemon_that_must_do_with_signals_lacks_a_cgroup(means, verdict):
     assert verdict == judge_daemon({"suspend": means}).verdict
+
+
+def test_a_keeper_that_does_not_answer_is_broken():
+    [found] = judge_keeper({"keeper_problem": "the keeper (pid 7) is stopped", "keeper_pid": 7})
+
+    assert (BROKEN, 7) == (found.verdict, found.values["pid"])
+    assert [] == list(judge_keeper({"keeper_problem": "", "keeper_pid": 7}))
 
 
 def test_sampling_that_does_not_keep_pace_is_lacking_and_says_what_to_write():

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -10,9 +11,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from harness import until
 
 from iodaemon.backend.linux.delegation import UNDELEGATED, find_lack, find_undelegated
 from iodaemon.backend.linux.holder import find_holder
+from iodaemon.backend.linux.process import find_state
 from iodaemon.doctor import account, examine
 from iodaemon.doctor.account import (
     Running,
@@ -136,6 +139,19 @@ def test_who_holds_a_lock_is_found_without_taking_it(tmp_path, how):
     assert LACKING == silent.verdict
     assert f"pid {pid} (python" in silent.measured
     assert find_holder(str(path)) is None
+
+
+def test_a_keeper_that_is_stopped_is_broken(tmp_path):
+    path = tmp_path / "keeper.lock"
+    with held(path, "lockf") as pid:
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            until(lambda: find_state(pid) == "T", "a standstill")
+            found = judge_lock("keeper's lock", path, answers=True)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    assert (BROKEN, f"'kill -CONT {pid}'") == (found.verdict, found.remedy)
 
 
 def test_who_waits_for_a_lock_or_only_reads_holds_none(tmp_path):

@@ -15,6 +15,8 @@ from iodaemon.daemon.timeline import WallTimeline
 class SlowLink:
     """A keeper that answers each request when the test says so; remembers what it was asked."""
 
+    problem = ""
+
     def __init__(self):
         self.asked = []
         self.answers = asyncio.Queue()
@@ -81,6 +83,7 @@ def test_the_answer_to_a_signal_says_nothing_about_the_next_attempt(tmp_path):
         node.link.answers.put_nowait(ENDED)
         await settle()
         node.perform(start(2))
+        await settle()
         node.link.answers.put_nowait({"signalled": 1})
         await settle()
 

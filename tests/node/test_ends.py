@@ -1,13 +1,19 @@
 """Learning that jobs have ended while their shims live on."""
 
 import asyncio
+import contextlib
+import fcntl
 import os
+import resource
+import signal
 import subprocess
 
 import pytest
+from harness import PATIENCE_S
 
+from iodaemon.backend.linux.attempt_record import lost_status
 from iodaemon.backend.linux.ends import Ends
-from iodaemon.backend.linux.process import identify
+from iodaemon.backend.linux.process import has_ended, identify
 from iodaemon.backend.linux.protocol import write_json
 from iodaemon.backend.linux.track import Track
 from iodaemon.core.job import JobId
@@ -25,7 +31,7 @@ class Ear:
         )
 
     def _on_status(self, track, status):
-        self.ended.append((track.job_id, status["n"]))
+        self.ended.append((track.job_id, status["exit"]["code"]))
         self.ends.forget(track)
         track.close()
 
@@ -39,7 +45,8 @@ class Ear:
     def write_status(self, job):
         place = self.directory / f"{job}.1"
         place.mkdir(exist_ok=True)
-        write_json(str(place / "status.json"), {"n": job}, durable=False)
+        status = {**lost_status("", 1.0), "exit": {"code": job, "signal": None}}
+        write_json(str(place / "status.json"), status, durable=False)
 
 
 @pytest.fixture
@@ -60,6 +67,86 @@ def listen(directory, act):
         return ear
 
     return asyncio.run(run())
+
+
+@contextlib.contextmanager
+def descriptors_left(count):
+    """This process can open so many files more, and not one beyond."""
+    free = [os.dup(0) for _ in range(count + 1)]
+    for fd in free:
+        os.close(fd)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(free), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_job_without_its_shim_is_waited_for_while_no_descriptor_is_left(shim):
+    main = subprocess.Popen(["/bin/sleep", "1000"], start_new_session=True)
+    leader = identify(main.pid)
+    record = {**identify(shim.pid)._asdict(), "cgroup": None, "baseline": [0, 0, 0]}
+    track = Track(
+        JobId(1), 1, {**record, "main_pid": main.pid, "main_start_ticks": leader.start_ticks}
+    )
+    track.lose_shim(())
+
+    async def run():
+        with descriptors_left(0):
+            waiting = asyncio.create_task(track.gone())
+            main.kill()
+            main.wait()
+            await asyncio.wait({waiting}, timeout=0.3)
+            told = track.describe_left()
+            assert not waiting.done()
+        await asyncio.wait_for(waiting, PATIENCE_S)
+        return told
+
+    assert asyncio.run(run())
+    track.close()
+
+
+def test_no_process_is_lost_where_descriptors_run_out_as_a_shim_dies(tmp_path):
+    script = "sleep 1000 & sleep 1000 & sleep 1000 & echo; wait"
+    shim = subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE)
+    shim.stdout.readline()
+    children = []
+
+    async def act(ear):
+        track = ear.expect(1, shim.pid)
+        children.extend(track.pids())
+        with descriptors_left(2):
+            shim.kill()
+            await asyncio.sleep(0.3)
+            early = list(ear.bereaved)
+        async with asyncio.timeout(PATIENCE_S):
+            while not ear.bereaved:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert early == []
+        assert sorted(track.pids()) == sorted(children)
+        ear.ends.forget(track)
+        track.close()
+
+    try:
+        listen(tmp_path, act)
+    finally:
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+        shim.wait()
+        shim.stdout.close()
+    assert 3 == len(children)
+
+
+def test_the_end_of_a_process_is_seen_by_a_descriptor_of_any_number(shim):
+    low = os.pidfd_open(shim.pid)
+    high = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 1024)
+    before = has_ended(high)
+    shim.kill()
+    shim.wait()
+
+    assert (False, True) == (before, has_ended(high))
+    os.close(low), os.close(high)
 
 
 def test_two_jobs_of_one_shim_end_while_it_lives(tmp_path, shim):

@@ -2,15 +2,26 @@
 
 import json
 import os
+import shutil
 import signal
+import stat
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
-from harness import end, until
-from keeping import keeper, keeper_words
+from harness import cgroup_trees, end, full_pipe, until
+from keeping import Keeper, is_removed, keeper, keeper_words
+from mounting import disk_of, full
 
+import iodaemon
 from iodaemon.backend.linux import protocol
-from iodaemon.backend.linux.process import find_state
+from iodaemon.backend.linux.directory import JobDirectories
+from iodaemon.backend.linux.freezer import SignalFreezer
+from iodaemon.backend.linux.grip import Grip
+from iodaemon.backend.linux.keeper_main import HOPELESS
+from iodaemon.backend.linux.process import Identity, find_state
+from iodaemon.backend.linux.stopping import stop_below
 
 __all__ = ["keeper"]
 
@@ -48,6 +59,16 @@ def test_a_job_that_is_just_being_started_is_never_given_up(keeper):
     assert "never_ran" not in there
     assert there["shim"]["main_pid"] == answers[0]["ok"]["shim"]["main_pid"]
     assert keeper.status()["exit"]["code"] == 3
+
+
+def test_a_keeper_whose_messages_nobody_reads_starts_and_ends_jobs(keeper):
+    with full_pipe() as (_, writer):
+        line = keeper.begin(stderr=writer)
+        line.ask("start", **ONE, launch=keeper.gated_launch())
+        keeper.open_gate("it")
+
+        assert keeper.status()["exit"]["code"] == 3
+        assert "error" in line.ask("no such verb")
 
 
 def test_the_next_keeper_answers_for_jobs_of_the_last(keeper):
@@ -113,6 +134,40 @@ def test_a_shim_thaws_its_job_when_the_next_keeper_dies_at_once_as_well(keeper):
     assert keeper.status()["exit"]["code"] == 3
 
 
+@pytest.mark.parametrize("is_adopted", [False, True])
+def test_a_shim_thaws_its_job_when_the_keeper_stands_still_for_the_grace_time(keeper, is_adopted):
+    line = keeper.begin(grace_s=0.6)
+    line.ask("start", **ONE, launch=keeper.gated_launch())
+    if is_adopted:
+        end(keeper.process.pid)
+        keeper.process.wait()
+        line = keeper.begin(grace_s=60)  # the shim keeps the grace time that it began with
+    assert {"frozen": True} == line.ask("freeze", **ONE)
+    assert keeper.stands_still("it")
+    keeper.stop_processes(keeper.process.pid)
+    keeper.goes_on("it")
+    keeper.process.send_signal(signal.SIGCONT)
+    [there] = line.ask("list", jobs=[[1, 1]])["jobs"]
+    keeper.open_gate("it")
+
+    assert not there["frozen"]
+    assert keeper.status()["exit"]["code"] == 3
+
+
+def test_a_job_stays_frozen_while_its_keeper_has_nothing_to_do(keeper):
+    line = keeper.begin(grace_s=0.6)
+    line.ask("start", **ONE, launch=keeper.gated_launch())
+    line.ask("freeze", **ONE)
+    for _ in range(8):
+        line.ask("list", jobs=[])
+        still = keeper.stands_still("it")
+    line.ask("thaw", **ONE)
+    keeper.open_gate("it")
+
+    assert still
+    assert keeper.status()["exit"]["code"] == 3
+
+
 def test_jobs_run_on_when_nobody_is_connected_for_the_grace_time(keeper):
     line = keeper.begin(grace_s=0.3)
     line.ask("start", **ONE, launch=keeper.gated_launch())
@@ -160,5 +215,176 @@ def test_a_daemon_of_another_version_or_state_is_refused(keeper):
     old = line.ask("hello", version=0, state=os.path.realpath(keeper.state))
     strange = line.ask("hello", version=protocol.VERSION, state="/elsewhere")
 
-    assert "speaks protocol 1, not 0" in old["error"]
+    assert f"speaks protocol {protocol.VERSION}, not 0" in old["error"]
     assert "keeps the jobs of" in strange["error"]
+
+
+def test_the_jobs_directory_and_cgroup_are_made_again_where_somebody_removed_them(keeper):
+    line = keeper.begin()
+    line.ask("start", **ONE, launch=keeper.launch("exit 3"))
+    keeper.status()
+    shutil.rmtree(keeper.state / "jobs")
+    for tree in cgroup_trees(keeper.state):
+        until(lambda tree=tree: is_removed(tree / "jobs" / "1.1"), "the end of the first job")
+        (tree / "jobs").rmdir()
+    started = line.ask("start", job=2, attempt=1, launch=keeper.gated_launch())
+    frozen = line.ask("freeze", job=2, attempt=1)
+    groups = [path.name for tree in cgroup_trees(keeper.state) for path in tree.glob("jobs/*/")]
+    line.ask("thaw", job=2, attempt=1)
+    keeper.open_gate("it")
+    status = keeper.status(2)
+
+    assert started["alive"]
+    assert {"frozen": True} == frozen
+    assert groups == (["2.1"] if keeper.means == "cgroup" else [])
+    assert 3 == status["exit"]["code"]
+    assert 0o700 == stat.S_IMODE((keeper.state / "jobs").stat().st_mode)
+
+
+def test_a_keeper_begins_and_acts_while_its_disk_takes_nothing(means):
+    keeper = Keeper(means)
+    with disk_of(keeper, files=200) as disk, keeper:
+        line = keeper.begin()
+        main = line.ask("start", **ONE, launch=keeper.gated_launch())["shim"]["main_pid"]
+        keeper.goes_on("it")
+        with full(disk, takes_no_file=True):
+            end(keeper.process.pid)
+            keeper.process.wait()
+            line = keeper.begin()
+            frozen = line.ask("freeze", **ONE)
+            thawed = line.ask("thaw", **ONE)
+            told = line.ask("kill", **ONE, signal=15)
+            until(lambda: find_state(main) in (None, "Z"), "the end of its first process")
+
+        assert ({"frozen": True}, {"frozen": False}) == (frozen, thawed)
+        assert told["signalled"] > 0
+        assert keeper.status()["exit"]["signal"] == 15
+
+
+def test_nothing_beside_this_package_replaces_a_module_of_the_standard_library(tmp_path):
+    """Where the package is installed, other distributions lie beside it."""
+    package = Path(iodaemon.__file__).parent
+    ignored = shutil.ignore_patterns("__pycache__", "simulator", "calibration", "trial")
+    shutil.copytree(package, tmp_path / "iodaemon", ignore=ignored)
+    for name in ("selectors.py", "site.py"):
+        (tmp_path / name).write_text("raise SystemExit('replaced')\n")
+    state = tmp_path / "none"
+    print_command = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from pathlib import Path; import json;"
+        "from iodaemon.backend.linux.keeper_command import KeeperSpec, keeper_command;"
+        f"state = Path({str(state)!r});"
+        "print(json.dumps(keeper_command("
+        "KeeperSpec(state=state, socket=state / 'socket', grace_s=1.0), 0, 0, 1)))"
+    )
+    # Its own selectors.py must not end this process, which has the package at the front.
+    made = subprocess.run(
+        [sys.executable, "-c", f"import selectors; {print_command}"],
+        capture_output=True,
+        check=True,
+    )
+    begun = subprocess.run(json.loads(made.stdout), capture_output=True, timeout=20)
+
+    assert HOPELESS == begun.returncode, begun.stderr
+
+
+LEAVES = (
+    "setsid sh -c 'setsid sh -c \"echo \\$\\$ > far.new; mv far.new far; "
+    "while [ ! -e gate-far ]; do sleep 0.02; echo >> ticks-far; done\" & exit 0'; exit 0"
+)
+"""A process that leaves its session twice, so that only its shim is above it."""
+
+
+@pytest.mark.parametrize("who_dies", ["shim", "shim and keeper"])
+def test_a_stopped_process_outside_of_its_session_outlives_its_shim(who_dies):
+    with Keeper("signals") as keeper:
+        line = keeper.begin()
+        launch = keeper.launch(f"cd {keeper.place}; {LEAVES}")
+        shim = line.ask("start", **ONE, launch=launch)["shim"]["pid"]
+        keeper.goes_on("far")
+        far = int((keeper.place / "far").read_text())
+        assert {"frozen": True} == line.ask("freeze", **ONE)
+        if "keeper" in who_dies:
+            keeper.stop_processes(shim)  # it hears of no death
+            end(keeper.process.pid)
+            keeper.process.wait()
+        end(shim)
+        line = keeper.begin() if "keeper" in who_dies else line
+        keeper.goes_on("far")
+        told = line.ask("kill", **ONE, signal=9)
+
+        assert told["signalled"] >= 1  # it, and its child of the moment
+        until(lambda: find_state(far) in (None, "Z"), "its end")
+
+
+class ShimDies(SignalFreezer):
+    """In the middle of one verb somebody kills the shim."""
+
+    def __init__(self, directories, verb, shim):
+        super().__init__(directories, "")
+        self._verb, self._shim = verb, shim
+
+    def _reach(self, verb):
+        if verb == self._verb:
+            self._verb = ""
+            end(self._shim)
+
+    def freeze(self, key, shim_pid):
+        is_still = super().freeze(key, shim_pid)
+        self._reach("freeze")
+        return is_still
+
+    def thaw(self, key, shim_pid):
+        self._reach("thaw")
+        super().thaw(key, shim_pid)
+
+    def kill(self, key, shim_pid):
+        stop_below(shim_pid)
+        self._reach("kill")
+        super().kill(key, shim_pid)
+
+
+@pytest.mark.parametrize("verb", ["freeze", "thaw", "kill"])
+def test_a_shim_that_dies_in_the_middle_leaves_nothing_stopped(verb):
+    with Keeper("signals") as keeper:
+        line = keeper.begin()
+        launch = keeper.launch(f"cd {keeper.place}; {LEAVES}")
+        shim = line.ask("start", **ONE, launch=launch)["shim"]
+        keeper.goes_on("far")
+        far = int((keeper.place / "far").read_text())
+        keeper.stop_processes(keeper.process.pid)  # this test is the keeper
+        directories = JobDirectories(str(keeper.state / "jobs"))
+        grip = Grip(directories, ShimDies(directories, verb, shim["pid"]))
+        if verb != "kill":
+            grip.freeze("1.1", Identity(shim["pid"], shim["start_ticks"], shim["boot_id"]))
+        if verb == "thaw":
+            grip.thaw("1.1")
+        if verb == "kill":
+            grip.kill("1.1", signal.SIGKILL)
+        grip.lay_to_rest("1.1")
+        state = find_state(far)
+        grip.kill("1.1", signal.SIGKILL)
+        os.kill(keeper.process.pid, signal.SIGCONT)
+
+        assert state not in ("T", "t")
+        until(lambda: find_state(far) in (None, "Z"), "its end")
+
+
+def test_keeper_and_shims_are_named_in_the_list_of_processes(keeper):
+    def name(pid):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode()
+        return Path(f"/proc/{pid}/comm").read_text().rstrip("\n"), words
+
+    line = keeper.begin()
+    shim = line.ask("start", job=12, attempt=1, launch=keeper.gated_launch())["shim"]
+    keeper.goes_on("it")
+    job = name(shim["main_pid"])
+    busy, parent = name(shim["pid"]), name(keeper.process.pid)
+    idle = [name(pid) for pid in keeper.idle_shims()]
+    keeper.open_gate("it")
+    keeper.status(12)
+
+    assert ("iod-shim 12.1", "iod-shim 12.1") == busy
+    assert ("iod-keeper", f"iod-keeper {keeper.state}") == parent
+    assert {("iod-shim idle", "iod-shim idle")} == set(idle)
+    assert "sh" == job[0]
+    assert job[1].startswith("/bin/sh\0-c\0")

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from harness import end, until
-from keeping import DAEMON, NOBODY, keeper_words
+from keeping import DAEMON, NOBODY, ServiceKeeper, keeper_words
 
+from iodaemon.backend.linux.account import has_expired
 from iodaemon.backend.linux.process import find_state
 from iodaemon.cli import main
 
@@ -294,6 +295,31 @@ def test_a_job_ended_with_its_machine_is_not_one_that_failed(keeper, order):
     until(lambda: not Path(f"/proc/{shim}").exists(), "end of the shim")
 
 
+@pytest.mark.parametrize("stops", [True, False])
+@pytest.mark.parametrize("text", ["kill $$; sleep 60", "exit 143"])
+def test_systemd_says_at_once_whether_a_job_that_was_terminated_was_stopped_with_its_unit(
+    keeper, stops, text
+):
+    keeper.root.chmod(0o700)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(keeper.root / "notices"))
+        systemd.settimeout(20)
+        keeper.environment["NOTIFY_SOCKET"] = str(keeper.root / "notices")
+        line = keeper.begin()
+        assert b"READY=1" in systemd.recv(1000)
+        shim = line.ask("start", job=1, attempt=1, launch=keeper.launch(text))["shim"]["pid"]
+        word, [barrier], _, _ = socket.recv_fds(systemd, 1000, 1)
+        has_waited = not (keeper.directory(1) / "status.json").exists()
+        if stops:
+            os.kill(shim, 15)
+        os.close(barrier)
+        status = keeper.status()
+
+    assert b"BARRIER=1" == word
+    assert has_waited
+    assert stops == status.get("stopped_from_outside", False)
+
+
 def test_a_job_ended_by_the_keeper_is_ended_by_nobody_else(keeper):
     line = keeper.begin()
     line.ask("start", job=1, attempt=1, launch=keeper.launch("exec sleep 60"))
@@ -304,3 +330,60 @@ def test_a_job_ended_by_the_keeper_is_ended_by_nobody_else(keeper):
     assert {"code": None, "signal": 15} == status["exit"]
     assert "stopped_from_outside" not in status
     assert time.monotonic() - began_s < 1.5
+
+
+# -- accounts that have expired --------------------------------------------------------------------
+
+
+DAY_S = 86400.0
+
+
+@pytest.mark.parametrize(
+    ("line", "is_expired"),
+    [
+        ("ann:$6$salt$hash:19000:0:99999:7:::", False),
+        ("ann:!:19000:0:99999:7:::", False),
+        ("ann:!!:19000::::::", False),
+        ("ann:*:19000:0:99999:7:::", False),
+        ("ann:!$6$salt$hash:19000:0:99999:7:::", False),
+        ("ann:!$6$salt$hash:19000:0:99999:7::1:", True),
+        ("ann:*:19000:0:99999:7::20000:", True),
+        ("ann:*:19000:0:99999:7::20001:", False),
+        ("ann:*:19000:0:99999:7::0:", True),
+        ("ann:*:19000:0:99999:7::-1:", False),
+        ("ann:*:19000:0:1:7:1::", False),
+        ("ann:*", False),
+        ("anna:*:19000:0:99999:7::1:", False),
+        ("", False),
+    ],
+)
+def test_an_account_has_expired_by_its_date_and_by_nothing_else(tmp_path, line, is_expired):
+    """Not by a locked password: those who log in by key, and services, have no other."""
+    shadow = tmp_path / "shadow"
+    shadow.write_text(f"root:*:1:::::1:\n{line}\n")
+
+    assert is_expired is has_expired("ann", 20_000 * DAY_S + 5.0, str(shadow))
+    assert not has_expired("ann", 0.0, str(tmp_path / "none"))
+
+
+class WithShadow(ServiceKeeper):
+    """A keeper that sees an /etc/shadow of its own."""
+
+    expires = ""
+
+    def prefix(self, command):
+        shadow = self.root / "shadow"
+        shadow.write_text(f"{NOBODY.pw_name}:!:19000:0:99999:7::{self.expires}:\n")
+        mount = f'mount --bind {shadow} /etc/shadow && exec "$@"'
+        return ["unshare", "--mount", "sh", "-c", mount, "sh", *command]
+
+
+@pytest.mark.parametrize(("expires", "is_run"), [("", True), ("1", False)])
+def test_a_job_of_an_expired_account_does_not_start_and_may_be_tried_again(means, expires, is_run):
+    with WithShadow(means) as keeper:
+        keeper.expires = expires
+        printed, status = keeper.run("echo word")
+
+        assert is_run is (printed == "word\n")
+        if not is_run:
+            assert (None, True) == (status["exit_code"], "has expired" in status["never_ran"])

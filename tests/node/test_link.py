@@ -24,6 +24,8 @@ class Keeper:
     def __init__(self):
         self.asked = []
         self.connections = 0
+        self.listens = asyncio.Event()
+        self.listens.set()
 
     async def serve(self, reader, writer):
         self.connections += 1
@@ -35,20 +37,21 @@ class Keeper:
             except ValueError:
                 break
             for message in messages:
+                await self.listens.wait()
                 self.asked.append(message["verb"])
                 ok = HELLO if message["verb"] == "hello" else {}
                 writer.write(protocol.encode({"id": message["id"], "ok": ok}))
         writer.close()
 
 
-def with_keeper(tmp_path, play):
+def with_keeper(tmp_path, play, *, shows_keeper=False):
     keeper = Keeper()
     path = tmp_path / "keeper.sock"
 
     async def scene():
         server = await asyncio.start_unix_server(keeper.serve, path, limit=1 << 24)
         try:
-            await asyncio.wait_for(play(path), 20.0)
+            await asyncio.wait_for(play(path, keeper) if shows_keeper else play(path), 20.0)
         finally:
             server.close()
 
@@ -101,3 +104,34 @@ def test_a_job_that_cannot_be_passed_on_fails_and_no_other_waits_for_it(tmp_path
 
     assert ev.StartFailed is type(event)
     assert (7, 126) == (event.job_id, event.exit_code)
+
+
+def test_the_silence_of_a_keeper_is_told_until_it_answers_and_nothing_asked_is_lost(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("iodaemon.backend.linux.link._LOOK_S", 0.05)
+    troubles, told, agreed = [], asyncio.Event(), asyncio.Event()
+
+    async def play(path, keeper):
+        link = KeeperLink(
+            KeeperSpec(state=tmp_path, socket=path, grace_s=0.3, is_service=True),
+            on_connected=agreed.set,
+            on_trouble=lambda problem: (troubles.append(problem), told.set()),
+        )
+        await link.open()
+        keeper.listens.clear()
+        asking = asyncio.ensure_future(link.ask("thaw", job=2, attempt=1))
+        await told.wait()
+        was_pending = not asking.done()
+        keeper.listens.set()
+        await asking
+        await agreed.wait()
+        assert was_pending
+        assert "" == link.problem
+        await link.close(leave=False)
+
+    keeper = with_keeper(tmp_path, play, shows_keeper=True)
+
+    assert "the keeper (pid 1) " in troubles[0]
+    assert "" == troubles[-1]
+    assert 1 == keeper.asked.count("thaw")

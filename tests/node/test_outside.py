@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import cgroup_trees, end, until
+from harness import Server, cgroup_trees, end, until
 from keeping import Keeper
 
 from iodaemon.backend.linux.freezer import CgroupFreezer
@@ -253,7 +253,7 @@ def test_without_its_shim_what_has_left_is_let_go_and_can_be_killed(keeper, else
     end(shim["pid"])
     keeper.goes_on("it")
     track = Track(1, 1, shim)
-    track.is_bereaved = True
+    track.lose_shim(())
     before = track.pids()
     told = line.ask("kill", **ONE, signal=signal.SIGKILL)
     until(lambda: find_state(shim["main_pid"]) in (None, "Z"), "its end")
@@ -311,3 +311,30 @@ def test_a_shell_with_job_control_does_not_notice_that_its_child_outside_was_sto
     keeper.status()
 
     assert "rc=0\n" == (keeper.place / "rc").read_text()
+
+
+def test_a_job_whose_cgroup_somebody_froze_is_shown_and_resumed():
+    with Server("cgroup") as server:
+        server.start()
+        job = server.gated("it")
+        server.goes_on("it")
+        [tree] = cgroup_trees(server.state)
+        freeze = tree / "jobs" / f"{job}.1" / "cgroup.freeze"
+        freeze.write_text("1")
+        held = server.await_state(job, "SUSPENDED_USER")
+        server.client.resume(job)
+        server.goes_on("it")
+        resumed = server.job(job)
+        freeze.write_text("1")
+        server.await_state(job, "SUSPENDED_USER")
+        freeze.write_text("0")
+        server.await_state(job, "RUNNING")
+        server.suspend(job)
+        freeze.write_text("0")  # what a person holds here is held again
+        until(lambda: freeze.read_text() == "1\n", "the person's hold")
+        server.client.resume(job)
+        server.open_gate("it")
+
+        assert "FrozenOutside" == held["reason"]["code"]
+        assert ("RUNNING", None) == (resumed["state"], resumed["reason"])
+        assert ("COMPLETED", 0) == server.outcome(job)[0]

@@ -122,7 +122,7 @@ def test_what_is_deleted_and_open_elsewhere_takes_space_until_then(disks, tmp_pa
         holder = subprocess.Popen(sleeper, stdin=large)
         other = subprocess.Popen(sleeper, stdin=small, cwd=place)
     try:
-        with pytest.raises(scratch.KeptError) as kept:
+        with pytest.raises(scratch.OpenError) as kept:
             scratch.remove(str(tmp_path), math.inf)
         there = left(disks)
         if ends:

@@ -468,7 +468,8 @@ class Hanging:
         self.looks = []
         for number in range(6):
             (place / f"{number}.1").mkdir()
-            shares = [{"path": "/disk", "size": 1, "name": "x", "project": 1, "store": "y"}]
+            share = {"path": "/disk", "size": 1, "name": f"{number}-1-0f", "project": 1}
+            shares = [{**share, "store": "y"}]
             record = {"uid": 65534, "output": None, "shares": shares}
             (place / f"{number}.1" / "scratch.json").write_text(json.dumps(record))
         self._selector = selectors.DefaultSelector()

@@ -7,7 +7,6 @@ import subprocess
 import pytest
 from harness import until
 
-from iodaemon.backend.linux import sending
 from iodaemon.backend.linux.process import find_state
 from iodaemon.backend.linux.sending import send
 
@@ -38,17 +37,17 @@ def test_who_is_no_member_any_more_is_not_told(sleepers):
     assert two.poll() is None
 
 
-def test_another_process_under_a_members_number_is_not_told(sleepers, monkeypatch):
-    """It began later than who was a member: its ticks are others."""
-    stranger, member = sleepers
-    real = sending.find_start_ticks
-    monkeypatch.setattr(
-        sending, "find_start_ticks", lambda pid: real(pid) - (1 if pid == stranger.pid else 0)
-    )
+def test_another_process_under_a_members_number_is_not_told(sleepers):
+    """The one that was seen first has ended by then, and a signal to it reaches nobody."""
+    one, two = sleepers
+    lists = iter([lambda: None, lambda: (one.kill(), one.wait(20))])
 
-    assert 1 == send(lambda: [stranger.pid, member.pid], signal.SIGTERM)
-    assert -15 == member.wait(20)
-    assert stranger.poll() is None
+    def members():
+        next(lists)()
+        return [one.pid, two.pid]
+
+    assert 1 == send(members, signal.SIGTERM)
+    assert -15 == two.wait(20)
 
 
 def test_what_is_gone_or_ended_is_no_failure(sleepers):

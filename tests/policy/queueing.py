@@ -27,13 +27,14 @@ def queued(job_id, *, at_s=0.0, cpus=1, rate=None, walltime_s=None, **spec):
     )
 
 
-def running(scene, job_id, *, cpus=1, rate=None, left_s=None, socket=0):
+def running(scene, job_id, *, cpus=1, rate=None, left_s=None, socket=0, name=""):
     """A job that has run since 0, and has so much of its walltime left."""
     return scene.live(
         job_id,
         socket,
         cpus=cpus,
         moved=None,
+        name=name,
         io_rate_bytes_per_s=rate,
         walltime_s=None if left_s is None else NOW_S + left_s,
     )

@@ -36,6 +36,17 @@ def test_a_job_that_has_not_begun_has_all_of_it_before_it():
     assert 170.0 == expected_end_s(made, 110.0)
 
 
+@pytest.mark.parametrize(
+    ("ran_s", "ends_s"), [(0.0, 60.0), (59.0, 60.0), (60.0, 120.0), (119.0, 120.0), (500.0, 960.0)]
+)
+def test_an_estimate_that_ran_out_is_doubled(ran_s, ends_s):
+    made = job(1, state=JobState.RUNNING, at_s=100.0)
+    limited = job(1, state=JobState.RUNNING, at_s=100.0, walltime_s=70.0)
+
+    assert 100.0 + ends_s == expected_end_s(made, 100.0 + ran_s, typical_s=60.0)
+    assert max(170.0, 100.0 + ran_s) == expected_end_s(limited, 100.0 + ran_s, typical_s=60.0)
+
+
 def test_without_walltime_no_end_is_known():
     assert math.inf == expected_end_s(job(1, state=JobState.RUNNING), 5.0)
 

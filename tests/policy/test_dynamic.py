@@ -81,6 +81,16 @@ def test_a_total_at_the_bound_suspends_nothing():
     assert plan == RegulationPlan()
 
 
+def test_a_job_that_moved_nothing_is_not_suspended_as_the_figure_would():
+    scene = Scene(platform(1, 1, 1, 1))
+    for socket, moved in enumerate((0, 10, 20, 20)):
+        scene.live(socket + 1, socket, moved=moved * MB)
+
+    plan = plan_of(scene)
+
+    assert plan.suspends == (2,)
+
+
 def test_the_last_running_job_is_suspended_as_printed():
     scene = Scene(platform(2)).live(1, 0, moved=41 * MB)
 

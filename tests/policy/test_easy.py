@@ -9,6 +9,7 @@ from iodaemon.core.controller import Controller
 from iodaemon.core.decision import AdmissionPlan
 from iodaemon.core.event import JobSubmitted
 from iodaemon.core.job import JobId, Reason
+from iodaemon.core.prediction import Prediction
 from iodaemon.core.rule import Rules
 from iodaemon.core.state import State
 from iodaemon.core.why import explain
@@ -176,10 +177,85 @@ def test_those_behind_are_told_who_is_first_and_what_would_help():
     first = "waits behind job 2, which waits for 4 CPUs, promised in 10 min"
     assert "" == told[0]
     assert told[1] == (
-        f"{first}; it has no walltime (--time), so it starts before that one only if it takes "
-        "nothing that one needs"
+        f"{first}; it has no walltime, so it starts before that one only if it takes nothing that "
+        "one needs: give -t when you submit"
     )
     assert told[2] == (
         f"{first}; it starts before that one if it ends in time or takes nothing it needs; its own "
         "walltime is 2.0 h"
     )
+
+
+# -- jobs without walltime -------------------------------------------------------------------------
+
+
+class Knowing:
+    """An experience of how long each command runs."""
+
+    def __init__(self, **run_s):
+        self._run_s = run_s
+
+    def kinds(self, made):
+        return made.spec.command
+
+    def find(self, made):
+        run_s = self._run_s.get(made.spec.name)
+        known = Prediction(rate_bytes_per_s=0.0, confidence=0.5, source="learned", run_s=run_s)
+        return known if made.spec.name else None
+
+
+def endless(*sizes, **run_s):
+    """Job 1, known or not, has no walltime and holds all of socket 0 but a CPU; job 2 wants it."""
+    scene = Scene(platform(*sizes))
+    scene.state = State(platform(*sizes), experience=Knowing(**run_s))
+    running(scene, 1, cpus=sizes[0] - 1, name="known" if run_s else "")
+    return scene.queue(queued(2, cpus=sizes[0], at_s=NOW_S - 60.0))
+
+
+def told_of(scene, job_id):
+    view = scene.view()
+    return Rule().explain(view, view.job(JobId(job_id)), None)
+
+
+def test_behind_a_head_that_waits_for_jobs_without_walltime_the_cure_is_told():
+    scene = endless(4, 2).queue(queued(3, cpus=2))
+
+    assert [] == started(decide(scene))
+    for job_id in (2, 3):
+        assert "job 1 has no walltime" in told_of(endless(4, 2).queue(queued(3)), job_id)
+        assert "give -t" in told_of(endless(4, 2).queue(queued(3)), job_id)
+
+
+def test_room_is_kept_where_earlier_runs_let_it_be_expected_and_promised_to_nobody():
+    def scene():
+        waiting = (queued(3, cpus=2), queued(4), queued(5, walltime_s=200.0))
+        return endless(4, 2, known=NOW_S + 300.0).queue(*waiting)
+
+    plan = decide(scene())
+
+    assert [(3, 1), (5, 0)] == [(placed.job_id, placed.partition) for placed in plan.starts]
+    assert {} == plan.reservations
+    assert "expected in 5 min" in plan.starts[0].why.text
+    assert "an estimate that may be late" in told_of(scene(), 2)
+    assert "an estimate that may be late" in told_of(scene(), 4)
+
+
+def test_an_estimate_that_ran_out_moves_the_room_and_keeps_it():
+    scene = endless(4, 2, known=NOW_S / 2).queue(queued(3, cpus=2), queued(4, walltime_s=900.0))
+
+    assert [3, 4] == started(decide(scene))  # 1000 s ran, so 2000 s are taken
+
+
+def test_a_promise_by_walltimes_is_not_touched_by_an_estimate():
+    scene = endless(4, 4, known=NOW_S + 100.0)
+    running(scene, 6, cpus=3, socket=1, left_s=600.0)
+
+    assert {2: NOW_S + 600.0} == decide(scene).reservations
+
+
+def test_a_head_that_has_waited_a_day_is_overtaken_by_no_estimate():
+    scene = endless(4, 2, known=NOW_S + 300.0)
+    scene._jobs[-1] = queued(2, cpus=4, at_s=NOW_S - 86400.0)
+    scene.queue(queued(3, cpus=2))
+
+    assert [] == started(decide(scene))

@@ -409,6 +409,43 @@ def test_a_rule_of_ones_own_that_fails_is_named_in_one_line(own, source, name, m
     assert "\n" not in str(e.value)
 
 
+OWN = """import msgspec
+class Rule(msgspec.Struct, frozen=True):
+    timeslice_s: float = 1.0
+    def __post_init__(self):
+        {body}
+    def decide(self, view, memory): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("{}['x']", "{path}: a rule fails at {module}:5: KeyError: 'x'"),
+        ("1 / 0", "{path}: a rule fails at {module}:5: ZeroDivisionError: division by zero"),
+        ("raise SystemExit(3)", "{path}: a rule fails at {module}:5: SystemExit: 3"),
+    ],
+)
+def test_a_rule_that_fails_when_it_is_made_is_named_with_its_line(own, body, told):
+    module = own / "own_g.py"
+    module.write_text(OWN.replace("{body}", body))
+    path = written(own, MINIMAL.replace('"dynamic"', '"own_g:Rule"'))
+
+    with pytest.raises(ConfigError) as e:
+        load(path)
+
+    assert told.format(path=path, module=module) == str(e.value)
+
+
+@pytest.mark.parametrize("slice_s", ["0.0", "-1.0", "float('inf')", "float('nan')", "'1'", "None"])
+def test_a_timeslice_of_ones_own_rule_is_a_time(own, slice_s):
+    source = OWN.replace("float = 1.0", f"object = {slice_s}").replace("{body}", "pass")
+    (own / "own_h.py").write_text(source)
+
+    with pytest.raises(ConfigError, match="timeslice"):
+        load(written(own, MINIMAL.replace('"dynamic"', '"own_h:Rule"')))
+
+
 def test_a_regulation_needs_a_timeslice(own):
     (own / "own_f.py").write_text(
         "import msgspec\nclass Rule(msgspec.Struct, frozen=True):\n    def decide(self): ...\n"

@@ -120,12 +120,12 @@ def packs():
     return run(carretero_packs.Study(), *SEEDS)
 
 
-def test_of_all_bands_on_the_mean_of_five_seeds_one_is_missed(packs):
-    """With longest remaining the stretch is larger, which the paper does not see."""
+def test_of_all_bands_on_the_mean_of_five_seeds_two_are_missed(packs):
+    """More is taken off delay than printed; the stretch with longest remaining is larger."""
     rows, values, figures = packs
 
     assert 5 * 12 * 10 * 4 == len(rows)
-    assert ["C2j-stretch"] == list(misses("carretero-packs", values))
+    assert ["C2i", "C2j-stretch"] == list(misses("carretero-packs", values))
     assert [f"figure-{number}" for number in range(10, 16)] == [figure.name for figure in figures]
 
 

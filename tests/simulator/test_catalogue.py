@@ -17,9 +17,11 @@ from iodaemon.simulator.catalogue import (
     load_experiment,
     parse_setting,
     prepare,
+    prepare_seed_sets,
     study_names,
 )
 
+SEED_SETS = '[seed_sets]\ntargets = ["T1a"]\n'
 SHIPPED = sorted((shipped("sim") / "experiments").glob("*.toml"))
 
 
@@ -117,6 +119,10 @@ NoStudy = int
         ("title =", "# title =", "mine.toml: 'title' is missing"),
         ('"Laplace 1812, chapter 1"', '" "', "mine.toml: source is empty"),
         ("seeds = [1, 2, 3]", "seeds = []", "mine.toml: seeds is empty"),
+        ("published = 6", 'published = 6\nmeans = "own"', "(T1c): means is 'own', but there is no"),
+        ("high = 0.25", 'high = 0.25\nmeans = "luck"', "means: 'luck' is none of 'by con"),
+        ("[quick]", '[seed_sets]\ntargets = ["T1c"]\n[quick]', "targets: 'T1c' has no band"),
+        ("[quick]", f"{SEED_SETS}parameters = {{ size = 1 }}\n[quick]", "unknown key 'size'"),
         ("seeds = [1, 2, 3]", "seeds = [1, 2, 1]", "seeds: 1 is there 2 times"),
         ("seeds = [1, 2, 3]", "seeds = [-1]", "seeds: -1 is negative"),
         ("seeds = [1, 2, 3]", "seeds = [1.5]", "mine.toml: seeds: expected int"),
@@ -222,6 +228,24 @@ def test_a_shipped_band_says_where_it_comes_from_and_nothing_else_does(path):
     assert [target["id"] for target in targets if "low" in target or "high" in target] == [
         target["id"] for target in targets if "band_from" in target
     ]
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=[path.stem for path in SHIPPED])
+def test_a_shipped_band_says_what_a_pass_means(path):
+    targets = load(path).experiment.targets
+
+    assert [target.id for target in targets if target.has_band and target.means is None] == []
+
+
+def test_other_sets_of_seeds_share_none_with_each_other_or_the_file(write):
+    file = load(write(("[quick]", f"{SEED_SETS}parameters = {{ sizes = [10] }}\n[quick]")))
+
+    trials = prepare_seed_sets(file, 2)
+
+    assert [trial.seeds for trial in trials] == [(1001, 1002, 1003), (2001, 2002, 2003)]
+    assert [trial.study.sizes for trial in trials] == [(10,), (10,)]
+    with pytest.raises(ConfigError, match="'mine' names no targets for it"):
+        prepare_seed_sets(load(write()), 2)
 
 
 def test_the_experiment_in_the_documentation_loads(write):

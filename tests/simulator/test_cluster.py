@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iodaemon.core.rule import Rules
-from iodaemon.policy.admission import fcfs
+from iodaemon.policy.admission import equilibrio, fcfs
 from iodaemon.policy.placement import least_io
 from iodaemon.policy.regulation import none
 from iodaemon.simulator.cluster import Cluster, ClusterJob, run_cluster, submission
@@ -98,6 +98,22 @@ def test_a_job_without_a_cap_of_its_own_goes_as_fast_as_its_network():
     assert (network.end_s, network.io_alone_s) == (pytest.approx(3.0), 2.0)
 
 
+def test_each_phase_of_io_begins_with_the_latency_and_a_node_moves_a_window_a_round_trip():
+    """0.5 s each way and 3 GB a window: 3 GB/s a node of 4; two cycles of 2 s, 0.5 s and 6 GB."""
+    far = Cluster(
+        nodes=4,
+        file_system_bytes_per_s=12 * GB,
+        node_bytes_per_s=4 * GB,
+        latency_s=0.5,
+        window_bytes=3 * 10**9,
+        cycles=2,
+    )
+
+    (life,) = run_cluster(far, FCFS, [job(0.0, 1, 4.0, 12 * GB)])
+
+    assert (life.end_s, life.io_alone_s) == (pytest.approx(9.0), pytest.approx(5.0))
+
+
 def test_computing_and_io_take_turns_in_so_many_cycles():
     cycles = Cluster(nodes=4, file_system_bytes_per_s=12 * GB, node_bytes_per_s=4 * GB, cycles=10)
     (life,) = run_cluster(cycles, FCFS, [job(3.0, 1, 5.0, 20 * GB)])
@@ -106,6 +122,35 @@ def test_computing_and_io_take_turns_in_so_many_cycles():
     assert (profile.repeat, len(profile.steps)) == (10, 2)
     assert profile.steps[0].seconds == pytest.approx(0.5)
     assert (life.start_s, life.end_s) == (3.0, pytest.approx(13.0))
+
+
+@pytest.mark.parametrize(
+    ("step_per", "starts"), [("event", {"C": 15, "D": 10}), ("instant", {"C": 10, "D": 16})]
+)
+def test_two_ends_of_one_instant_are_two_decisions_or_one(step_per, starts):
+    """A (2 nodes) and B (1) end at 10 s, E (1) runs on; C (3) and D (1, 5 s) wait.
+
+    After A's end alone C does not fit and D is backfilled, and with B's end C still lacks a node
+    until D has ended at 15 s. Decided at once for both ends, C takes all three nodes, for 6 s.
+    """
+    jobs = {
+        "A": ClusterJob(submit_s=0.0, nodes=2, run_s=10.0, walltime_s=10.0),
+        "B": ClusterJob(submit_s=0.0, nodes=1, run_s=10.0, walltime_s=10.0),
+        "E": ClusterJob(submit_s=0.0, nodes=1, run_s=30.0, walltime_s=30.0),
+        "C": ClusterJob(submit_s=1.0, nodes=3, run_s=6.0, walltime_s=6.0),
+        "D": ClusterJob(submit_s=2.0, nodes=1, run_s=5.0, walltime_s=5.0),
+    }
+    slides = Rules(
+        name="equilibrio",
+        admission=equilibrio.Rule(alpha=0.0),
+        placement=least_io.Rule(),
+        regulation=none.Rule(),
+    )
+
+    lives = run_cluster(SMALL, slides, list(jobs.values()), step_per=step_per)
+
+    by_name = dict(zip(jobs, (life.start_s for life in lives), strict=True))
+    assert {name: by_name[name] for name in starts} == starts
 
 
 def test_a_job_runs_on_beyond_its_walltime():
@@ -155,7 +200,14 @@ def test_what_no_job_can_be_is_refused(fields):
 
 @pytest.mark.parametrize(
     "fields",
-    [{"nodes": 0}, {"cycles": 0}, {"file_system_bytes_per_s": 0.0}, {"node_bytes_per_s": math.inf}],
+    [
+        {"nodes": 0},
+        {"cycles": 0},
+        {"window_bytes": 0},
+        {"file_system_bytes_per_s": 0.0},
+        {"node_bytes_per_s": math.inf},
+        {"latency_s": -0.001},
+    ],
 )
 def test_what_no_cluster_can_be_is_refused(fields):
     with pytest.raises(ValueError, match=next(iter(fields))):

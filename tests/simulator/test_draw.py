@@ -109,6 +109,31 @@ def test_a_published_bar_stands_at_ours_of_the_same_name(axes):
     assert marker.get_xdata()[0] == pytest.approx(ours.get_x() + ours.get_width() / 2.0)
 
 
+def test_points_of_one_category_hide_none_of_equal_value(axes):
+    rules = [series(rule, y=(100.0,) * 4) for rule in ("random", "round_robin", "worst_fit")]
+    paper = series("round_robin", x=("S = 1",), y=(99.0,), is_published=True)
+
+    made = axes(figure("point", *rules, paper))
+
+    drawn = [tuple(line.get_xdata()) for line in made.lines if len(line.get_xdata()) == 4]
+    assert len(set(drawn)) == len(drawn) == 3
+    assert all(abs(x - place) < 0.5 for points in drawn for place, x in enumerate(points))
+    (published,) = (line for line in made.lines if list(line.get_ydata()) == [99.0])
+    assert published.get_xdata()[0] == drawn[1][1]
+
+
+def test_a_bar_beyond_the_cut_is_broken_and_bears_its_value(axes):
+    high, low = series("slowdown", y=(523.0, 761.0, 40.0, 60.0)), series("throughput")
+    paper = series("slowdown", x=("S = 1",), y=(-2.9,), is_published=True)
+
+    made = axes(figure("bar", low, high, paper, cut_y=120.0))
+
+    assert made.get_ylim()[1] == 120.0
+    assert -20.0 < made.get_ylim()[0] < -2.9
+    assert [text.get_text() for text in made.texts] == ["523", "761"]
+    assert axes(figure("bar", low, high)).get_ylim()[1] > 761.0
+
+
 def test_stacked_bars_lie_on_each_other(axes):
     made = axes(figure("stack", series(), series("other")))
 

@@ -80,7 +80,8 @@ def test_the_files_say_what_the_workload_is():
         mix, cluster = (document["parameters"][key].keys() for key in ("mix", "cluster"))
         left_out = {"batch", "low_io", "low"}  # of no effect with their defaults
         assert mix | left_out == {key_of(field) for field in Mix.__struct_fields__}
-        assert cluster == {key_of(field) for field in Cluster.__struct_fields__}
+        near = {"latency", "window"}  # likewise
+        assert cluster | near == {key_of(field) for field in Cluster.__struct_fields__}
 
 
 def test_the_letter_is_the_default_and_the_others_share_one_workload():
@@ -228,7 +229,8 @@ def test_a_reading_changes_what_it_names_and_nothing_else():
 
     assert setup.mix == msgspec.structs.replace(TINY, load=1.2)
     assert setup.cluster == Cluster(weights="nodes")
-    assert (setup.bound, setup.intensity_delta) == ("easy", "system")
+    assert (setup.bound, setup.intensity_delta, setup.step_per) == ("easy", "system", "instant")
+    assert Reading(name="z", step_per="event").applied(base).step_per == "event"
     assert Reading(name="y").applied(base) == base
 
 

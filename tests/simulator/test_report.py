@@ -2,22 +2,26 @@
 
 import json
 import math
+from typing import get_args
 
 import msgspec
 import pytest
 
 from iodaemon.errors import RequestError
-from iodaemon.simulator.archive import Manifest, Run
-from iodaemon.simulator.experiment import Choice, Experiment, Target
+from iodaemon.simulator.archive import Manifest, Rate, Run
+from iodaemon.simulator.experiment import Choice, Experiment, Means, Target
 from iodaemon.simulator.report import (
+    LEGEND,
     Chapter,
     band_words,
     cells,
     choice_words,
     compare,
     document,
+    head,
     left_out,
     markdown,
+    meanings,
     notes,
     tally,
 )
@@ -34,7 +38,9 @@ EXPERIMENT = Experiment(
     study="tiny_study:Study",
     seeds=(1, 2, 3),
     targets=(
-        target("C1a", quantity="max stretch", low=1.75, high=1.9, band_from="paper"),
+        target(
+            "C1a", quantity="max stretch", low=1.75, high=1.9, band_from="paper", means="fitted"
+        ),
         target("C1d", published="much better", high=1.34, note="the text says 'much'"),
         target("C1i", published="<= 15 %", note="no Tucan here"),
     ),
@@ -61,6 +67,7 @@ def test_the_document_has_these_keys_and_no_others():
                 "ours": 1.75,
                 "low": 1.75,
                 "high": 1.9,
+                "means": "fitted",
                 "verdict": "pass",
             }
         ],
@@ -86,7 +93,7 @@ def test_a_value_that_the_study_has_not_is_reported_and_no_band_lets_it_pass():
     assert [("miss", None), ("report", None)] == [
         (result.verdict, result.ours) for result in (results[0], results[2])
     ]
-    assert ("C1i", "q", "<= 15 %", "-", "-", "-", "report") == cells(results[2])
+    assert ("C1i", "q", "<= 15 %", "-", "-", "-", "-", "report") == cells(results[2])
 
 
 def test_of_a_part_targets_without_value_are_left_out_and_named():
@@ -107,9 +114,9 @@ def test_without_targets_every_value_is_reported():
 
 def test_a_result_in_words():
     assert [
-        ("C1a", "max stretch", "1.8", "1.75", "1.75..1.9", "paper", "pass"),
-        ("C1d", "q", "much better", "1.35", "<= 1.34", "ours", "miss"),
-        ("C1i", "q", "<= 15 %", "0.04", "-", "-", "report"),
+        ("C1a", "max stretch", "1.8", "1.75", "1.75..1.9", "paper", "fitted", "pass"),
+        ("C1d", "q", "much better", "1.35", "<= 1.34", "ours", "-", "miss"),
+        ("C1i", "q", "<= 15 %", "0.04", "-", "-", "-", "report"),
     ] == [cells(result) for result in RESULTS]
 
 
@@ -118,6 +125,12 @@ def test_a_result_in_words():
 )
 def test_a_band_in_words(low, high, words):
     assert words == band_words(msgspec.structs.replace(RESULTS[0], low=low, high=high))
+
+
+def test_what_a_pass_means_is_told_for_each_word_that_is_used():
+    assert set(LEGEND) == set(get_args(Means))
+    assert meanings(RESULTS) == ("fitted",)
+    assert all(f"- `{word}`: {meaning}" in head("1", "today") for word, meaning in LEGEND.items())
 
 
 def test_the_sum_of_all_verdicts():
@@ -155,12 +168,13 @@ def chapter(**fields):
 
 
 def test_the_table_of_all_experiments_has_a_line_a_target():
-    lines = markdown([chapter()], head="# All").splitlines()
+    rates = {"C1d": Rate(held=3, values=(1.3,) * 3 + (1.4,) * 9)}
+    lines = markdown([chapter(rates=rates)], head="# All").splitlines()
 
     assert lines[0] == "# All"
     words = "Laplace 1812 | mine | C1a | max stretch (table 1) | 1.8 | 1.75 | 1.75..1.9"
-    assert f"| {words} | paper | pass | 1-3 |" in lines
-    assert any("| <= 1.34 | ours | **miss** | 1-3 |" in line for line in lines)
+    assert f"| {words} | paper | fitted | pass | 1-3 | - |" in lines
+    assert any("| <= 1.34 | ours | - | **miss** | 1-3 | 3 of 12 |" in line for line in lines)
     assert "- C1d: the text says 'much'" in lines
     assert "- the law: binomial [law]; its mean is exact" in lines
 
@@ -177,7 +191,7 @@ def test_each_chapter_says_when_and_with_what_it_was_run():
 def test_what_was_not_run_is_in_the_table_as_such():
     lines = markdown([Chapter(experiment=EXPERIMENT)], head="").splitlines()
 
-    assert "| Laplace 1812 | mine | - | - | - | - | - | - | not run | - |" in lines
+    assert "| Laplace 1812 | mine | - | - | - | - | - | - | - | not run | - | - |" in lines
     assert "Not run yet: iod sim run mine" in lines
 
 

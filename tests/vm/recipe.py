@@ -160,14 +160,15 @@ def furnish(tree):
         run("useradd", "--root", tree, "-m", "-u", str(uid), "-U", "-s", "/bin/bash", name)
 
 
-def fetch_wheels(wheels):
-    """The dependencies, as the guest's Python takes them."""
+def fetch_wheels(wheels, *wanted):
+    """The dependencies, or what else is wanted, as the guest's Python takes them."""
     platforms = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
     download(
         *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
         *("--only-binary=:all:", "--implementation", "cp", "--python-version", PYTHON_OF[SUITE]),
         *(word for name in platforms for word in ("--platform", name)),
-        *("--constraint", ROOT / "constraints.txt", "--dest", wheels, *dependencies()),
+        *("--constraint", ROOT / "constraints.txt", "--dest", wheels),
+        *(wanted or dependencies()),
     )
 
 

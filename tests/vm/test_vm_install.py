@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import tarfile
 import tempfile
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from server import IOD, SCOPE, UNITS, build_wheel
 
 PIP = "/opt/iodaemon/bin/python -m pip --disable-pip-version-check"
 SYSTEM_UNITS = ("iodaemon.socket", *UNITS)
+CHECKOUT = ("iodaemon", "policies", "sim", "systemd", "pyproject.toml", "README.md")
+"""What the wheel is built of."""
 GATE = "while [ ! -e /tmp/gate-install ]; do sleep 0.2; done; exit 7"
 NOISE = (
     *(r"/(proc|sys|dev|tmp|root|home|boot)/", r"/var/(log|cache|tmp)/", r"/var/lib/(systemd|apt)/"),
@@ -82,23 +85,29 @@ def set_up(bare):
     bare.machine.sh("rm -f /tmp/gate-install")
 
 
-def put_wheels(machine, folder, *, with_dependencies):
-    """This project's wheel into a directory of the server, and all that it needs into another."""
+def put_checkout(machine, folder):
+    """This project into a directory of the server, and what requirements.txt names below it."""
     with tempfile.TemporaryDirectory() as place:
-        wheel = build_wheel(place)
-        machine.put(f"{folder}/{wheel.name}", wheel.read_bytes())
-        if with_dependencies:
-            fetch_wheels(Path(place) / "needed")
-            for path in sorted((Path(place) / "needed").iterdir()):
-                machine.put(f"{folder}/needed/{path.name}", path.read_bytes())
+        packed = Path(place) / "checkout.tar"
+        with tarfile.open(packed, "w") as archive:
+            for name in (*CHECKOUT, "requirements.txt"):
+                archive.add(
+                    ROOT / name, name, filter=lambda i: None if "__pycache__" in i.name else i
+                )
+        machine.put(f"{folder}/checkout.tar", packed.read_bytes())
+        machine.sh(f"cd {folder}; tar xf checkout.tar --no-same-owner; rm checkout.tar")
+        needed = Path(place) / "needed"
+        fetch_wheels(needed, "--require-hashes", "--requirement", ROOT / "requirements.txt")
+        for path in sorted(needed.iterdir()):
+            machine.put(f"{folder}/needed/{path.name}", path.read_bytes())
 
 
 @pytest.fixture
 def empty_place(bare):
-    """No venv either: a directory with the wheel, and those it needs in place of a network."""
+    """No venv either: a checkout, and the wheels it needs in place of a network."""
     machine = bare.machine
     machine.sh("mv /opt/iodaemon /opt/kept")
-    put_wheels(machine, "/root/readme", with_dependencies=True)
+    put_checkout(machine, "/root/readme")
     yield machine
     machine.sh("rm -rf /opt/iodaemon /root/readme; mv /opt/kept /opt/iodaemon")
 
@@ -139,8 +148,7 @@ def test_a_dry_run_says_what_it_would_do_and_touches_nothing(bare):
 def upgraded_tree(place):
     """This project as another version, with another unit."""
     tree = Path(place) / "tree"
-    wanted = ("iodaemon", "policies", "sim", "systemd", "pyproject.toml", "README.md")
-    for name in wanted:
+    for name in CHECKOUT:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         (tree).mkdir(exist_ok=True)
         copy(ROOT / name, tree / name)

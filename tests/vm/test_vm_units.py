@@ -1,6 +1,7 @@
 """The units: what they may; neither a restart nor a kill costs a job or leaves it frozen."""
 
 import json
+import os
 
 import pytest
 from server import ASK, SCOPE
@@ -99,7 +100,8 @@ def away(service):
     yield lambda: sh("touch /run/vm-may-begin")
     sh("touch /run/vm-may-begin; systemctl start iodaemon.service", limit_s=200)
     service.await_ready()
-    sh(f"rm -f {drop_in} /run/vm-may-begin /var/tmp/answer; systemctl daemon-reload")
+    sh(f"rm -f {drop_in} /run/vm-may-begin /var/tmp/answer; rmdir {os.path.dirname(drop_in)}")
+    sh("systemctl daemon-reload")
 
 
 def test_a_client_that_comes_while_the_daemon_is_away_waits_for_it(service, away):
@@ -130,3 +132,17 @@ def test_who_stops_the_scope_stops_the_jobs_and_not_the_service(service, two_job
     assert ["LOST", "LOST"] == [each["state"] for each in ended]
     assert ("again\n", 0) == (printed, shown["exit_code"])
     assert "1" == service.machine.sh(f"grep -c 'populated 1' {SCOPE}/cgroup.events")
+
+
+def test_systemd_answers_who_asks_whether_it_has_signalled_all(service):
+    """So a shim need not wait to know whether its job's unit is being stopped."""
+    program = "from iodaemon.systemd import await_turn; print(await_turn(60.0))"
+    command = f"/opt/iodaemon/bin/python -c '{program}'"
+
+    assert "True" == service.machine.sh(f"NOTIFY_SOCKET=/run/systemd/notify {command}")
+
+
+def test_a_job_that_terminates_itself_is_not_taken_for_one_that_was_stopped(service):
+    _, shown = service.run("exit 143")
+
+    assert ("FAILED", 143) == (shown["state"], shown["exit_code"])

@@ -9,10 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import time
 from typing import Final, NamedTuple
 
 _PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 """For a job whose environment has none."""
+_SHADOW: Final = "/etc/shadow"
+_EXPIRY: Final = 7
+"""Place of the day, since 1970, from which an account is not used (shadow(5)); empty: none."""
 
 
 class AccountError(Exception):
@@ -21,6 +25,10 @@ class AccountError(Exception):
 
 class NoAccountError(AccountError):
     """There is no such user now. There may be one again: a database may have been out of reach."""
+
+
+class ExpiredError(NoAccountError):
+    """The account has expired. An administrator may prolong it."""
 
 
 class Account(NamedTuple):
@@ -39,7 +47,7 @@ def find_account(uid: object, min_uid: int) -> Account:
 
     Raises:
         AccountError: jobs are not run as this one.
-        NoAccountError: there is none.
+        NoAccountError: there is none, or it has expired.
     """
     if not isinstance(uid, int) or isinstance(uid, bool) or uid < min_uid:
         raise AccountError(f"jobs of uid {uid} are not run here; min_uid is {min_uid}")
@@ -48,9 +56,29 @@ def find_account(uid: object, min_uid: int) -> Account:
         groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
     except (KeyError, OSError) as error:
         raise NoAccountError(f"uid {uid} has no account on this machine (any more)") from error
+    if has_expired(entry.pw_name, time.time()):
+        raise ExpiredError(f"the account of {entry.pw_name} (uid {uid}) has expired")
     return Account(
         uid, entry.pw_gid, tuple(groups), entry.pw_name, entry.pw_dir, entry.pw_shell or "/bin/sh"
     )
+
+
+def has_expired(name: str, now_s: float, shadow: str = _SHADOW) -> bool:
+    """Whether the account may be used no more, by its expiry date (shadow(5), field 8).
+
+    A locked password is no locked account (passwd(1), ``-l``): ``!`` and ``*`` are those of every
+    account that is used with keys, or by a service. An account that is in no shadow file, as those
+    of a directory service, has no date that could be read here.
+    """
+    try:
+        with open(shadow, "rb") as file:
+            entries = [line.split(b":") for line in file]
+    except OSError:
+        return False
+    for fields in entries:
+        if fields[0] == os.fsencode(name) and len(fields) > _EXPIRY and fields[_EXPIRY].isdigit():
+            return now_s // 86400 >= int(fields[_EXPIRY])
+    return False
 
 
 def take_on(account: Account) -> None:

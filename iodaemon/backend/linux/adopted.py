@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from iodaemon.backend.linux.directory import JobDirectories
 from iodaemon.backend.linux.grip import Grip
-from iodaemon.backend.linux.process import open_pidfd
+from iodaemon.backend.linux.process import Identity, has_ended, open_pidfd
 
 
 class Adopted:
@@ -44,6 +44,7 @@ class Adopted:
         self._on_over = on_over
         self._is_own = is_own
         self.keys: set[str] = set()
+        self._shims: dict[Identity, int] = {}
 
     def take_over(self) -> None:
         """Learn of an earlier keeper's jobs, thaw those without a shim, drop cgroups nobody needs.
@@ -63,17 +64,23 @@ class Adopted:
         """
         if key in self.keys:
             return True
-        shim = None if self._is_own(key) else self._directories.find_shim(key)
+        shim = None if self._is_own(key) else self._directories.last_shim(key)
         pidfd = None if shim is None else open_pidfd(shim)
-        if pidfd is None:
+        if shim is None or pidfd is None:
             return False
         self.keys.add(key)
+        self._shims[shim] = pidfd
         self._grip.maybe_frozen.add(key)
-        self._selector.register(pidfd, selectors.EVENT_READ, self._on_exit_of(key, pidfd))
+        self._selector.register(pidfd, selectors.EVENT_READ, self._on_exit_of(key, shim))
         return True
 
-    def _on_exit_of(self, key: str, pidfd: int) -> Callable[[], None]:
+    def has(self, shim: Identity) -> bool:
+        """Whether it is one of these shims, and lives."""
+        return shim in self._shims and not has_ended(self._shims[shim])
+
+    def _on_exit_of(self, key: str, shim: Identity) -> Callable[[], None]:
         def on_exit() -> None:
+            pidfd = self._shims.pop(shim)
             self._selector.unregister(pidfd)
             os.close(pidfd)
             self.keys.discard(key)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import select
 import signal
 import time
 from collections.abc import Callable
@@ -18,17 +17,20 @@ from typing import Final, NoReturn
 from iodaemon.backend.linux import launch as launching
 from iodaemon.backend.linux.fence import find_memory_end
 from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer
+from iodaemon.backend.linux.holder import hold
 from iodaemon.backend.linux.process import (
     Identity,
     children_cpu_s,
     do_nothing,
     exit_of,
     identify,
+    is_readable,
     read_own_io,
 )
 from iodaemon.backend.linux.protocol import (
     OUTPUT_FILE,
     SHIM_FILE,
+    SHIM_LOCK_FILE,
     STATUS_FILE,
     TOLD_FILE,
     Message,
@@ -40,11 +42,13 @@ from iodaemon.backend.linux.steps import STAGE_FAILED, News, Steps
 from iodaemon.backend.linux.traced import find_ends
 from iodaemon.backend.linux.trouble import NOBODY, NOT_NOW, parse_trouble, tell_trouble
 from iodaemon.fault import reach
+from iodaemon.systemd import await_turn
 
 _RETRY_S: Final = 1.0
 """Between attempts to write the status on a full disk."""
 _STOP_WITHIN_S: Final = 2.0
-"""Between the first and the last process of a unit that gets its SIGTERM; milliseconds."""
+"""Between the first and the last process of a unit that gets its SIGTERM; milliseconds. The wait
+where there is no systemd to ask, or it does not answer."""
 _LOOK_S: Final = 0.01
 _SHELL_SIGTERM: Final = 128 + signal.SIGTERM
 """A shell's exit code when its last command died of it."""
@@ -97,6 +101,7 @@ class Attempt:
         self._tell = tell
         self.is_told_to_end = False
         self.has_left = False
+        self._lock = hold(os.path.join(directory, SHIM_LOCK_FILE))
         self._main_pid = 0
         self._main_status: int | None = None
         self._largest_rss_kib = 0
@@ -246,6 +251,8 @@ class Attempt:
             **(self._problem or {}),
         }
         self._write_status(status)
+        if self._lock is not None:
+            os.close(self._lock)
         reach("shim.written")
         if self._problem is not None:
             self._tell({"status": status})
@@ -253,15 +260,18 @@ class Attempt:
     def _hear_of_a_stop(self) -> None:
         """Wait for our own SIGTERM where the job died of one that the keeper did not send.
 
-        systemd sends one to all processes of what it stops, job or shim first as it comes.
+        systemd sends one to all processes of what it stops, job or shim first as it comes, and
+        does nothing else meanwhile: once it answers, this process has its own, or gets none.
         """
         ended = exit_of(self._main_status)
         is_terminated = ended["signal"] == signal.SIGTERM or ended["code"] == _SHELL_SIGTERM
         is_service = self._launch.get("min_uid") is not None
         if not (is_service and is_terminated):
             return
-        until_s = time.monotonic() + _STOP_WITHIN_S
         told = os.path.join(self._directory, TOLD_FILE)
+        if self.is_told_to_end or os.path.exists(told) or await_turn(_STOP_WITHIN_S):
+            return
+        until_s = time.monotonic() + _STOP_WITHIN_S
         while not (self.is_told_to_end or os.path.exists(told)) and time.monotonic() < until_s:
             time.sleep(_LOOK_S)
 
@@ -273,6 +283,7 @@ class Attempt:
             **self._shim._asdict(),
             "main_pid": None,
             "main_start_ticks": None,
+            "uid": self._launch.get("uid", os.geteuid()),
             "freezer": self._freezer.name,
             "cgroup": self._cgroup(),
             "started_s": self._started_s,
@@ -314,7 +325,7 @@ class Attempt:
         go_write, trouble_read = pipes
         _say_go(go_write)
         if launching.has_submitter(self._launch):
-            if not select.select([trouble_read], [], [], ACCOUNT_WITHIN_S)[0]:
+            if not is_readable(trouble_read, ACCOUNT_WITHIN_S):
                 os.close(go_write)  # it goes no further, also if it is answered just now
                 os.close(trouble_read)
                 os.kill(self._main_pid, signal.SIGKILL)

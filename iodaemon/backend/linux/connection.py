@@ -5,6 +5,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -123,7 +124,14 @@ class Clients:
 
 
 def be_the_only_one(path: str) -> bool:
-    """Hold the keepers' lock until the end of this process; False when another keeper does."""
+    """Hold the keepers' lock until the end of this process; False when another keeper does.
+
+    The time of the last change of the file tells one keeper's reign from the next: setting it
+    needs no space on the disk.
+
+    Raises:
+        OSError: the file cannot be made or opened for writing.
+    """
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     until_s = time.monotonic() + _LOCK_WITHIN_S
     while True:
@@ -134,6 +142,8 @@ def be_the_only_one(path: str) -> bool:
                 return False
             time.sleep(_RETRY_S)
         else:
+            with contextlib.suppress(OSError):
+                os.utime(lock)
             return True
 
 

@@ -67,6 +67,10 @@ class Freezer(Protocol):
         """How many processes had left the job's cgroup when it was last brought to a standstill."""
         ...
 
+    def held_by_signals(self, key: str, shim_pid: int) -> list[int]:
+        """The processes that a standstill stopped, or may have stopped, by signals."""
+        ...
+
     def thaw(self, key: str, shim_pid: int) -> None:
         """Let all processes run on."""
         ...
@@ -112,18 +116,23 @@ class CgroupFreezer:
         Raises:
             OSError: the place is not writable, or this kernel's cgroups cannot do it.
         """
-        base = self.base
-        for name in ("", "keeper", "shims", "jobs"):
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(os.path.join(base, name))
+        self._make_tree()
         try:
             self._prove()
         except OSError:
             self.leave()
             raise
         if self._hosts_keeper:
-            _write(os.path.join(base, "keeper", "cgroup.procs"), "0")
-            self.take_controls()
+            self._move_in()
+
+    def _make_tree(self) -> None:
+        for name in ("", "keeper", "shims", "jobs"):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(os.path.join(self.base, name))
+
+    def _move_in(self) -> None:
+        _write(os.path.join(self.base, "keeper", "cgroup.procs"), "0")
+        self.take_controls()
 
     def take_controls(self) -> None:
         """Hand down to the jobs what the tree has, now that no process is at its top."""
@@ -143,9 +152,20 @@ class CgroupFreezer:
         return os.path.join(self.base, "jobs", key)
 
     def make(self, key: str) -> None:
-        """A directory a job."""
+        """A directory a job; of its own tree also what somebody removed above it.
+
+        Raises:
+            FileNotFoundError: the tree is gone, and whoever made it has to make it again.
+        """
         with contextlib.suppress(FileExistsError):
-            os.mkdir(self.path(key))
+            try:
+                os.mkdir(self.path(key))
+            except FileNotFoundError:
+                if not self._hosts_keeper:
+                    raise
+                self._make_tree()
+                self._move_in()
+                os.mkdir(self.path(key))
 
     def fork(self, key: str) -> tuple[int, bool]:
         """Into the job's cgroup."""
@@ -193,6 +213,12 @@ class CgroupFreezer:
     def count_outside(self, key: str) -> int:
         """As Freezer says."""
         return self._outside.get(key, 0)
+
+    def held_by_signals(self, key: str, shim_pid: int) -> list[int]:
+        """Those outside."""
+        if self._outside.get(key) == 0 or not self._event(key, "frozen"):
+            return []  # they are stopped once all inside stand still
+        return find_outside(self.path(key), shim_pid)
 
     def thaw(self, key: str, shim_pid: int) -> None:
         """As Freezer says; harmless for a cgroup that is gone.
@@ -305,28 +331,27 @@ class SignalFreezer:
         """There is no cgroup to leave."""
         return 0
 
+    def held_by_signals(self, key: str, shim_pid: int) -> list[int]:  # noqa: ARG002
+        """All of them."""
+        return list(descendants_of(shim_pid))
+
     def thaw(self, key: str, shim_pid: int) -> None:
         """SIGCONT leaf first."""
         pids = self.pids(key, shim_pid)
-        session = None if shim_pid else self._session(key)
+        session = None if shim_pid else self._directories.find_session(key)
         tell(pids[::-1], signal.SIGCONT, {shim_pid, *pids}, session)
 
     def pids(self, key: str, shim_pid: int) -> list[int]:
         """The tree below the shim; of a dead one (0) what it left."""
         if shim_pid:
             return list(descendants_of(shim_pid))
-        main = self._directories.find_main(key)
-        return [] if main is None else survivors_of(main)
+        session = self._directories.find_session(key)
+        return [] if session is None else survivors_of(session)
 
     def kill(self, key: str, shim_pid: int) -> None:
         """SIGKILL, again for what was forked meanwhile."""
-        session = None if shim_pid else self._session(key)
+        session = None if shim_pid else self._directories.find_session(key)
         kill_below(shim_pid, lambda: self.pids(key, shim_pid), session=session)
-
-    def _session(self, key: str) -> int | None:
-        """The session of a job whose shim is dead."""
-        main = self._directories.find_main(key)
-        return None if main is None else main.pid
 
     def remove(self, key: str) -> None:
         """Nothing to remove."""

@@ -5,16 +5,28 @@ Standard library only.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from iodaemon.backend.linux.directory import JobDirectories
 from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer
 from iodaemon.backend.linux.means import freezer_of
-from iodaemon.backend.linux.process import Identity, survivors_of
+from iodaemon.backend.linux.process import (
+    Identity,
+    descendants_of,
+    find_starts,
+    is_alive,
+    open_pidfd,
+    read_boot_id,
+    session_of,
+    survivors_of,
+)
 from iodaemon.backend.linux.protocol import Message, job_key
 from iodaemon.backend.linux.sending import send
 from iodaemon.backend.linux.service import say
+from iodaemon.backend.linux.stopping import tell
 
 
 class Grip:
@@ -30,6 +42,7 @@ class Grip:
         self.freezer = freezer
         self.maybe_frozen: set[str] = set()
         self._told: set[str] = set()
+        self._stopped: dict[str, list[Identity]] = {}
 
     def freeze(self, key: str, shim: Identity) -> bool:
         """Ask for a standstill; True when it is complete by now.
@@ -39,7 +52,7 @@ class Grip:
         """
         self.maybe_frozen.add(key)
         freezer = self._freezer_of(key)
-        return self._hold(key, freezer, lambda: freezer.freeze(key, shim.pid))
+        return self._hold(key, freezer, shim.pid, lambda: freezer.freeze(key, shim.pid))
 
     def look_again(self, key: str) -> Message | None:
         """What to answer who asked for the standstill; None: it is not complete yet."""
@@ -47,14 +60,16 @@ class Grip:
         if shim_pid == 0:
             return {"error": "the job ended"}
         try:
-            is_still = self._hold(key, freezer, lambda: freezer.insist(key, shim_pid))
+            is_still = self._hold(key, freezer, shim_pid, lambda: freezer.insist(key, shim_pid))
         except OSError as error:
             return {"error": str(error)}
         return {"ok": {"frozen": True}} if is_still else None
 
-    def _hold(self, key: str, freezer: Freezer, hold: Callable[[], bool]) -> bool:
+    def _hold(self, key: str, freezer: Freezer, shim_pid: int, hold: Callable[[], bool]) -> bool:
         try:
+            self._note_stopped(key, freezer, shim_pid)
             is_still = hold()
+            self._note_stopped(key, freezer, shim_pid)
         except OSError:  # one that left is another user's by now
             self.thaw(key)
             raise
@@ -67,26 +82,82 @@ class Grip:
             )
         return is_still
 
+    def _note_stopped(self, key: str, freezer: Freezer, shim_pid: int) -> None:
+        """Note those that only the shim connects with the job: they outlive it, still stopped.
+
+        Before they are stopped, because the shim may die at any moment; and afterwards, for those
+        that were forked meanwhile.
+        """
+        pids = freezer.held_by_signals(key, shim_pid)
+        main = self._directories.find_main(key)
+        session = None if main is None else main.pid
+        known = self._stopped.get(key, [])
+        left = {pid for pid in pids if session_of(pid) not in (None, session)}
+        new = left - {identity.pid for identity in known}
+        if new:
+            starts = find_starts(new).ticks.items()
+            found = [Identity(pid, ticks, read_boot_id()) for pid, ticks in starts]
+            self._stopped[key] = [*known, *found]
+            self._directories.note_stopped(key, self._stopped[key])
+
+    def _noted(self, key: str) -> list[Identity]:
+        """Those that were noted, by this keeper or the one before."""
+        return self._stopped.get(key) or self._directories.stopped(key)
+
+    def _tell_noted(self, key: str, number: signal.Signals, told: Container[int]) -> int:
+        """Send it to those that were noted and all below them; to how many.
+
+        Those below may have been forked, and stopped, after the note was made.
+
+        Args:
+            key: of the attempt.
+            number: what to send.
+            told: who gets it otherwise.
+        """
+        count = 0
+        for identity in self._noted(key):
+            pidfd = None if identity.pid in told else open_pidfd(identity)
+            if pidfd is None:
+                continue
+            below = list(descendants_of(identity.pid))
+            children = [pid for pid in reversed(below) if pid not in told]
+            with contextlib.suppress(PermissionError):
+                count += tell(children, number, {identity.pid, *below})
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, number)
+                count += 1
+            os.close(pidfd)
+        return count
+
     def thaw(self, key: str) -> None:
         """Let everything run on."""
         self.maybe_frozen.discard(key)
         freezer, shim_pid = self._freezer_of(key), self._shim_pid(key)
         self._tell_left_behind(key, freezer, shim_pid, signal.SIGCONT)
         freezer.thaw(key, shim_pid)
+        if shim_pid and self._shim_pid(key):  # all were found below it
+            self._stopped.pop(key, None)
+            self._directories.note_stopped(key, ())
 
     def _tell_left_behind(
         self, key: str, freezer: Freezer, shim_pid: int, number: signal.Signals
     ) -> int:
         """Where the shim is dead, what it left outside of the job's cgroup; to how many."""
-        if shim_pid or freezer.name != "cgroup":
+        if shim_pid:
             return 0
-        return send(lambda: self._left_behind(key, freezer), number)
+        others = [] if freezer.name != "cgroup" else self._left_behind(key, freezer)
+        count = send(lambda: self._left_behind(key, freezer), number) if others else 0
+        if self._noted(key):
+            count += self._tell_noted(key, number, {*others, *freezer.pids(key, 0)})
+        return count
 
     def _left_behind(self, key: str, freezer: Freezer) -> list[int]:
         """As far as it is known: those of the session of the job's first process."""
+        inside = set(freezer.pids(key, 0))
         main = self._directories.find_main(key)
-        inside = freezer.pids(key, 0)
-        return [] if main is None else [pid for pid in survivors_of(main) if pid not in inside]
+        is_inside = main is not None and main.pid in inside
+        session = main.pid if main and is_inside else self._directories.find_session(key)
+        return [] if session is None else [p for p in survivors_of(session) if p not in inside]
 
     def kill(self, key: str, number: signal.Signals) -> int:
         """SIGTERM and friends go to each process, then all run on to receive them; how many.
@@ -97,6 +168,7 @@ class Grip:
         try:
             if number is signal.SIGKILL:
                 count = len(freezer.pids(key, shim_pid))
+                self._note_stopped(key, freezer, shim_pid)  # what is killed is stopped first
                 freezer.kill(key, shim_pid)
             else:
                 count = send(lambda: freezer.pids(key, shim_pid), number)
@@ -114,6 +186,8 @@ class Grip:
         """
         if self._directories.has_main(key):
             return True
+        if any(is_alive(each, may_execute=True) for each in self._noted(key)):
+            return True
         return bool(self._freezer_of(key).pids(key, self._shim_pid(key)))
 
     def describe(self, job: int, attempt: int, claimant: Identity) -> Message:
@@ -128,6 +202,8 @@ class Grip:
         """Its shim is gone: forget the job; if the shim was killed, what it left runs on."""
         if not self._directories.has_status(key):
             self.thaw(key)
+        else:
+            self._stopped.pop(key, None)
         self.maybe_frozen.discard(key)
         self._told.discard(key)
         freezer = self._freezer_of(key)

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Final
 
 from iodaemon.backend.linux.devices import find_mount_devices
+from iodaemon.backend.linux.process import SilentError
+from iodaemon.backend.linux.reader_thread import Position
 from iodaemon.core.job import JobId
 from iodaemon.core.platform import DeviceId
 from iodaemon.errors import NoData
@@ -62,9 +64,10 @@ class JobFiles:
     mount that is gone is used again, in another table.
     """
 
-    def __init__(self, root: Path) -> None:
-        """Use ``/``, or a directory that looks like it."""
+    def __init__(self, root: Path, position: Position | None = None) -> None:
+        """Use ``/``, or a directory that looks like it; ``position`` tells what is looked at."""
         self._root = root
+        self._position = Position() if position is None else position
         self._slice = 0
         self._looked_at: dict[JobId, int] = {}
         self._seen: dict[JobId, tuple[frozenset[DeviceId] | None, ...]] = {}
@@ -86,6 +89,7 @@ class JobFiles:
         due.sort(key=lambda job_id: (self._looked_at.get(job_id, -PERIOD), job_id))
         for job_id in due[:MOST_JOBS]:
             self._looked_at[job_id] = self._slice
+            self._position.job = job_id
             found = self._look(jobs[job_id])
             self._seen[job_id] = (found, *self._seen.get(job_id, ()))[:LOOKS]
         return {job_id: _join(self._seen.get(job_id, ())) for job_id in jobs}
@@ -106,8 +110,8 @@ class JobFiles:
                 table = self._table(pid)
                 mounts = _open_mounts(self._root, pid, left)
                 if not (data or words or any(map(table.devices, mounts.values()))):
-                    places |= _only(table.devices_at(os.readlink(f"{self._root}/proc/{pid}/cwd")))
-            except (NoData, OSError):  # it is gone, or another user's
+                    places |= _only(table.devices_at(self._read_link(pid, "cwd")))
+            except (NoData, OSError, SilentError):  # it is gone, or another user's
                 continue
             is_known = True
             left -= len(mounts)
@@ -120,7 +124,7 @@ class JobFiles:
 
     def _table(self, pid: int) -> _Table:
         """The mounts that this process sees; read once a slice for all of its namespace."""
-        namespace = os.readlink(f"{self._root}/proc/{pid}/ns/mnt")
+        namespace = self._read_link(pid, "ns/mnt")
         if namespace not in self._of_namespace:
             file = KeptFile(f"{self._root}/proc/{pid}/mountinfo")
             try:
@@ -134,6 +138,14 @@ class JobFiles:
                 self._tables.popitem(last=False)
             self._of_namespace[namespace] = self._tables[text]
         return self._of_namespace[namespace]
+
+    def _read_link(self, pid: int, name: str) -> str:
+        """A process that hangs in execve(2) does not answer."""
+        self._position.enter(pid)
+        try:
+            return os.readlink(f"{self._root}/proc/{pid}/{name}")
+        finally:
+            self._position.leave()
 
 
 class _Table:

@@ -12,11 +12,14 @@ import errno
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from threading import get_ident
 from typing import Final
 
 import msgspec
 
 from iodaemon.backend.linux.allowance import MOST_OF_A_JOB, Allowance
+from iodaemon.backend.linux.process import SilentError, is_executing
+from iodaemon.backend.linux.reader_thread import GivenUpError, Position
 from iodaemon.core.sample import JobCounters
 from iodaemon.errors import NoData
 from iodaemon.sampler import KeptFile
@@ -90,6 +93,7 @@ class JobIo:
         io_stall_s: stall time of the job, from its cgroup.
         memory_stall_s: the same for memory.
         allowance: of descriptors, for all jobs; None: this job's own.
+        position: tells which process is being read.
     """
 
     def __init__(
@@ -104,7 +108,9 @@ class JobIo:
         io_stall_s: Callable[[], float | None] | None = None,
         memory_stall_s: Callable[[], float | None] | None = None,
         allowance: Allowance | None = None,
+        position: Position | None = None,
     ) -> None:
+        self._position = Position() if position is None else position
         self._allowance = Allowance() if allowance is None else allowance
         self._proc = os.fspath(root / "proc")
         self._shim_pid = shim_pid
@@ -121,19 +127,27 @@ class JobIo:
     def _path(self, pid: int) -> str:
         return f"{self._proc}/{pid}/io"
 
-    def read(self) -> JobCounters:
+    def read(self, silent_pid: int | None = None) -> JobCounters:
         """The counters now.
 
         I/O is None, which is not 0, while one of the processes may not be read (another user's,
-        a set-uid program) and once the shim is gone. ``known`` still has the last totals.
+        a set-uid program) or does not answer, and once the shim is gone. ``known`` still has the
+        last totals.
+
+        Args:
+            silent_pid: a process that is known not to answer: none is read.
         """
+        known = JobCounters()
         try:
-            self._highest.raise_to(self._sum())
+            if silent_pid is None:
+                self._highest.raise_to(self._sum())
+                known = self.known
+        except SilentError as error:
+            silent_pid = error.pid
         except _Unknown:
-            known = JobCounters()
-        else:
-            known = self.known
+            pass
         return JobCounters(
+            silent_pid=silent_pid,
             read_bytes=known.read_bytes,
             written_bytes=known.written_bytes,
             operations=known.operations,
@@ -175,19 +189,20 @@ class JobIo:
         if self._shim is None:
             raise _Unknown
         try:
-            return parse_proc_io(self._shim.read_record())
-        except NoData as error:
-            self._shim = None
-            raise _Unknown from error
+            io = self._find(self._shim_pid, self._shim)
         except OSError as error:
             raise _judge(error) from error
+        if io is None:
+            self._shim = None
+            raise _Unknown
+        return io
 
     def _read_member(self, pid: int, *, is_listed: bool) -> ProcIo | None:
         """Its I/O; None when it is gone. A descriptor that is outlived is replaced once."""
         file = self._files.get(pid)
         try:
             if file is not None:
-                io = _read(file)
+                io = self._find(pid, file)
                 if io is not None:
                     return io
                 del self._files[pid]
@@ -195,12 +210,32 @@ class JobIo:
             if not is_listed:
                 return None
             file = KeptFile(self._path(pid))
-            io = _read(file)
+            io = self._find(pid, file)
         except OSError as error:
             raise _judge(error) from error
         if io is not None:
             self._keep(pid, file)
         return io
+
+    def _find(self, pid: int, file: KeptFile) -> ProcIo | None:
+        """Its I/O; None when it is gone. ``Position.enter`` and ``leave``, but without calls."""
+        position = self._position
+        position.pid = pid
+        position.steps += 1
+        if position.is_careful and is_executing(pid):
+            raise SilentError(pid)
+        try:
+            record = file.read_record()
+        except NoData:
+            record = b""
+        finally:
+            if position.reader is not None and position.reader != get_ident():
+                raise GivenUpError
+        try:
+            return parse_proc_io(record)
+        except NoData:
+            file.close()
+            return None
 
     def _keep(self, pid: int, file: KeptFile) -> None:
         """Keep it for the next reading where that is allowed."""
@@ -218,14 +253,6 @@ class JobIo:
         if self._shim is not None:
             self._shim.close()
             self._shim = None
-
-
-def _read(file: KeptFile) -> ProcIo | None:
-    try:
-        return parse_proc_io(file.read_record())
-    except NoData:
-        file.close()
-        return None
 
 
 def _judge(error: OSError) -> Exception:

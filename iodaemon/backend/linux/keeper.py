@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import os
 import selectors
 import signal
@@ -43,6 +44,10 @@ from iodaemon.systemd import notify
 
 _RECHECK_S: Final = 0.01
 """Between looks at a job that has been told to stand still and does not yet."""
+_BEATS: Final = 3
+"""So often in the grace time it wakes with nothing to do: its shims see that it does."""
+_REWRITE_S: Final = 10.0
+"""Between attempts to write its own file on a full disk."""
 _IDLE_EXIT_S: Final = 1.0
 """A keeper without daemon and without jobs ends after this time beyond the grace time."""
 
@@ -52,7 +57,15 @@ _MALFORMED: Final = (ArithmeticError, AttributeError, LookupError, TypeError, Va
 
 
 class KeeperError(Exception):
-    """A request that cannot be met; its text goes to the daemon."""
+    """A request that cannot be met; its text goes to the daemon.
+
+    Attributes:
+        code: for the daemon; empty: none.
+    """
+
+    def __init__(self, text: str, code: str = "") -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class _Asked(NamedTuple):
@@ -81,8 +94,9 @@ class Keeper:
     ) -> None:
         self._service = service
         self._state = os.path.realpath(state)
-        self._directories = JobDirectories(os.path.join(state, "jobs"))
+        self._directories = JobDirectories(os.path.join(state, "jobs"), has_shim=self._has_shim)
         self._keeper_file = os.path.join(state, protocol.KEEPER_FILE)
+        self._lock_file = os.path.join(state, protocol.LOCK_FILE)
         self._listener = listener
         self._freezer = freezer
         self._grip = Grip(self._directories, freezer)
@@ -107,9 +121,13 @@ class Keeper:
         self._kills, self._lists, self._freezes = list[_Asked](), list[_Asked](), list[_Asked]()
         self._heard_s = time.monotonic()
         self._leaving = False
+        self._write_due_s, self._is_unwritten = 0.0, False
         me = identify(os.getpid())
         assert me is not None
         self._me: Identity = me
+
+    def _has_shim(self, shim: Identity) -> bool:
+        return self._pool.has_shim(shim) or self._adopted.has(shim)
 
     # -- the loop ------------------------------------------------------------------------------
 
@@ -118,8 +136,7 @@ class Keeper:
         wake = wake_on_signals()
         hear_signals(signal.SIGCHLD, signal.SIGINT, signal.SIGHUP)
         os.makedirs(self._directories.path, mode=0o700, exist_ok=True)
-        base = self._freezer.base if isinstance(self._freezer, CgroupFreezer) else None
-        protocol.write_json(self._keeper_file, {**self._me._asdict(), "base": base}, durable=False)
+        self._write_down()
         self._adopted.take_over()
         self._scratch.take_over(self._adopted.keys)
         reach("keeper.took_over")
@@ -134,6 +151,7 @@ class Keeper:
         while not self._is_done():
             for key, _ in self._next_events():
                 key.data()
+            self._write_down()
             self._look_at_waiting()
             self._scratch.look()
             self._guard_the_frozen()
@@ -143,6 +161,25 @@ class Keeper:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._keeper_file)
         say("no daemon and no jobs; it ends")
+
+    def _write_down(self) -> None:
+        """Say in the state directory who this is, now or once its disk takes it.
+
+        Only the next keeper needs it, to find this one's cgroups.
+        """
+        now_s = time.monotonic()
+        if now_s < self._write_due_s:
+            return
+        base = self._freezer.base if isinstance(self._freezer, CgroupFreezer) else None
+        self._write_due_s = math.inf
+        try:
+            record = {**self._me._asdict(), "base": base}
+            protocol.write_json(self._keeper_file, record, durable=False)
+        except OSError as error:
+            self._write_due_s = now_s + _REWRITE_S
+            if not self._is_unwritten:
+                say(f"{self._keeper_file} cannot be written ({error.strerror}); jobs are kept")
+            self._is_unwritten = True
 
     def _next_events(self) -> list[tuple[selectors.SelectorKey, int]]:
         """What there is to do; a shim for the next job is made when there is nothing else."""
@@ -157,7 +194,9 @@ class Keeper:
             return _RECHECK_S
         waits = self._clients and not (self._leaving or self._grip.maybe_frozen)
         patience_s = self._scratch.patience_s()
-        return patience_s if waits else min(0.5, patience_s or 0.5)
+        most_s = max(self._grace_s / _BEATS, _RECHECK_S)
+        most_s = most_s if waits else min(0.5, most_s)
+        return min(most_s, patience_s or most_s)
 
     def _is_done(self) -> bool:
         if self._service is not None:
@@ -198,7 +237,9 @@ class Keeper:
             asked = asked._replace(key=protocol.key_of(request))
             reach("keeper.heard", request["verb"])
             answer = self._verb(request["verb"])(asked)
-        except (KeeperError, OSError) as error:
+        except KeeperError as error:
+            answer = {"error": str(error), **({"code": error.code} if error.code else {})}
+        except OSError as error:
             answer = {"error": str(error)}
         except _MALFORMED as error:
             answer = {"error": f"malformed request: {error!r}"}
@@ -215,7 +256,8 @@ class Keeper:
     def _verb(self, name: str) -> Callable[[_Asked], Message | None]:
         verb = getattr(self, f"_do_{name}", None)
         if verb is None:
-            raise KeeperError(f"this keeper (protocol {protocol.VERSION}) has no verb {name!r}")
+            text = f"this keeper (protocol {protocol.VERSION}) has no verb {name!r}"
+            raise KeeperError(text, protocol.NO_VERB)
         return verb  # type: ignore[no-any-return]  # found by name
 
     def _do_hello(self, asked: _Asked) -> Message:
@@ -224,7 +266,7 @@ class Keeper:
             raise KeeperError(discord[1])
         return {
             "ok": {
-                "version": protocol.VERSION,
+                "version": protocol.common_version(asked.request),
                 "pid": self._me.pid,
                 "freezer": self._freezer.name,
                 "detail": self._freezer.detail,
@@ -237,9 +279,11 @@ class Keeper:
         if key in self._starting:
             self._starting[key].append(asked)
             return None
+        if self._pool.has(key) or key in self._adopted.keys:  # also if its directory was removed
+            return self._describe(key)
         launch = grant(self._service, asked.request["launch"])
         if not self._directories.make(key):
-            return {"ok": self._directories.describe(key, self._me)}
+            return self._describe(key)
         make_cgroup(self._service, self._freezer, key, asked.request["launch"])
         reach("keeper.cgroup_made")
         self._starting[key] = [asked]
@@ -268,7 +312,14 @@ class Keeper:
             gc.disable()  # it would write to pages that are shared with the keeper
             signal.set_wakeup_fd(-1)
             close_all_but(line)
-            Shim(self._directories, self._freezer, self._keeper_file, line).run(order)
+            shim = Shim(
+                self._directories,
+                self._freezer,
+                self._lock_file,
+                line,
+                grace_s=self._grace_s,
+            )
+            shim.run(order)
         except BaseException as error:  # noqa: BLE001 - a fork must not return into the keeper
             with contextlib.suppress(OSError):
                 os.write(line, protocol.encode({"error": f"shim: {error!r}"}))
@@ -295,8 +346,15 @@ class Keeper:
     def _on_over(self, key: str) -> None:
         """Its shim has nothing more to do with it, or is gone."""
         if key in self._starting:  # it said nothing, but may have let its job go
-            self._has_begun(key, {"ok": self._directories.describe(key, self._me)})
+            self._has_begun(key, self._describe(key))
         self._lay_to_rest(key)
+
+    def _describe(self, key: str) -> Message:
+        """The answer that says what is there of the attempt, or why that cannot be said."""
+        try:
+            return {"ok": self._directories.describe(key, self._me)}
+        except OSError as error:
+            return {"error": str(error)}
 
     def _lay_to_rest(self, key: str) -> None:
         self._grip.lay_to_rest(key)

@@ -32,7 +32,10 @@ class KeeperSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def keeper_command(keeper: KeeperSpec, *identity: int) -> list[str]:
-    """How a keeper is started: no site packages, nothing on the path but this package.
+    """The command of a keeper: an isolated Python without site packages.
+
+    The directory of this package, which may be ``site-packages``, comes after the standard
+    library: no distribution in it can replace a module that the keeper, as root, imports.
 
     Args:
         keeper: which.
@@ -40,7 +43,7 @@ def keeper_command(keeper: KeeperSpec, *identity: int) -> list[str]:
     """
     root = Path(__file__).resolve().parents[3]
     code = (
-        f"import sys; sys.path.insert(0, {str(root)!r}); "
+        f"import sys; sys.path.append({str(root)!r}); "
         "from iodaemon.backend.linux.keeper_main import main; sys.exit(main())"
     )
     return [

@@ -14,14 +14,15 @@ import sys
 from typing import Final
 
 from iodaemon.backend.linux import protocol
+from iodaemon.backend.linux.attempt_record import RecordError, read_keeper
 from iodaemon.backend.linux.connection import be_the_only_one, listen
 from iodaemon.backend.linux.freezer import Freezer
 from iodaemon.backend.linux.holder import find_holder
 from iodaemon.backend.linux.keeper import Keeper
 from iodaemon.backend.linux.means import choose_freezer, find_hierarchy
-from iodaemon.backend.linux.protocol import read_json
 from iodaemon.backend.linux.scope import open_scope
-from iodaemon.backend.linux.service import Service, say
+from iodaemon.backend.linux.service import Service, say, say_failure
+from iodaemon.backend.linux.title import set_title
 
 _MOST_FILES: Final = 65536
 """So many does ``process`` close. A job has two of the keeper's, one that asked for space more."""
@@ -29,8 +30,10 @@ _MOST_FILES: Final = 65536
 
 def main() -> int:
     """Keep until there is nothing left to keep; as a service, until a signal says so."""
+    sys.excepthook = say_failure
     _raise_limit()
     state, path, grace_s, means, *identity = sys.argv[1:]
+    set_title("iod-keeper", state)
     daemon_uid, daemon_gid, min_uid = map(int, identity) if identity else (None, None, None)
     places = (state, os.path.dirname(path)) if identity else ()
     for place in places:
@@ -38,7 +41,12 @@ def main() -> int:
             say(problem)
             return HOPELESS
     lock = os.path.join(state, protocol.LOCK_FILE)
-    if not be_the_only_one(lock):
+    try:
+        is_the_only_one = be_the_only_one(lock)
+    except OSError as error:
+        say(f"{lock} cannot be opened for writing ({error.strerror}); mend that, and try again")
+        return 1
+    if not is_the_only_one:
         say(f"a keeper runs already on {state} (pid {find_holder(lock)}); this one ends")
         return HOPELESS if identity else 0  # the daemon will reach that one
     hierarchy = find_hierarchy() if identity and means != "signals" else None
@@ -78,7 +86,11 @@ def _open_freezer(state: str, hierarchy: str | None, means: str) -> Freezer:
             return open_scope(hierarchy)
         except OSError as error:
             say(f"jobs get no scope of their own: {error}")
-    before = read_json(os.path.join(state, protocol.KEEPER_FILE)) or {}
+    try:
+        before = read_keeper(state) or {}
+    except RecordError as error:
+        say(f"{error}; cgroups of jobs are looked for below this keeper's own")
+        before = {}
     return choose_freezer(state, previous_base=before.get("base"), allow_cgroup=means != "signals")
 
 

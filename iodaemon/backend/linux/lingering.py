@@ -1,18 +1,32 @@
 """Who may still be in a job's directories, though nobody counts them among its processes.
 
 Without cgroups a process that made itself a session of its own is out of sight once the job's shim
-is dead; and others of its user may open what lies there. Standard library only.
+is dead; and others of its user may open what lies there. Children look, which are killed where a
+process does not answer (``process``). Standard library only.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-from collections.abc import Container, Iterator, Sequence
-from typing import Final, NamedTuple
+import time
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from iodaemon.backend.linux.process import in_time, is_executing, read_status
 
 _BLOCK_BYTES: Final = 512
 """Of ``st_blocks``, whatever the file system's are (stat(2))."""
+_AT_ONCE: Final = 200
+"""Processes that one child looks at."""
+_WITHIN_S: Final = 2.0
+"""For those: 0.1 ms each, measured. A process that does not answer takes up all of it."""
+_MOST_SILENT: Final = 4
+"""Of those; then the others count as such as well."""
+_EXECUTES_WITHIN_S: Final = 1.0
+"""An execve(2) that does not hang takes milliseconds, more where it waits for a busy disk."""
+_LOOK_S: Final = 0.01
 _DELETED: Final = " (deleted)"
 """Ends the link to an open file that has no name any more (man proc(5))."""
 
@@ -37,17 +51,21 @@ def find_held(paths: Sequence[str], uids: Container[int], proc: str = "/proc") -
 
     Args:
         paths: of the directories.
-        uids: processes of others are not looked at.
+        uids: processes of others are not looked at; nor is one that does not answer.
         proc: the file system.
     """
+
+    def look(pid: int) -> list[Any]:
+        if os.stat(f"{proc}/{pid}").st_uid not in uids:
+            return []
+        return list(_deleted(f"{proc}/{pid}/fd", paths))
+
     sizes: dict[tuple[int, int], int] = {}
     holder = 0
-    for pid in _processes(proc):
-        with contextlib.suppress(OSError):
-            if os.stat(f"{proc}/{pid}").st_uid in uids:
-                found = dict(_deleted(f"{proc}/{pid}/fd", paths))
-                holder = holder or (pid if found else 0)
-                sizes |= found
+    for pid, found in _look_at_all(look, proc):
+        for (device, inode), size_bytes in found or ():
+            sizes[device, inode] = size_bytes
+            holder = holder or pid
     return Held(holder, sum(sizes.values())) if sizes else None
 
 
@@ -62,7 +80,9 @@ def _deleted(files: str, paths: Sequence[str]) -> Iterator[tuple[tuple[int, int]
                     yield (found.st_dev, found.st_ino), found.st_blocks * _BLOCK_BYTES
 
 
-def find_lingering(paths: Sequence[str], proc: str = "/proc") -> int | None:
+def find_lingering(
+    paths: Sequence[str], proc: str = "/proc", *, uid: int | None = None
+) -> int | None:
     """A process that works in one of these directories, or was told of them; None: there is none.
 
     Seen is who has it in its environment as it began (``/proc/PID/environ``), as its working
@@ -71,8 +91,66 @@ def find_lingering(paths: Sequence[str], proc: str = "/proc") -> int | None:
     Args:
         paths: of the directories.
         proc: the file system.
+        uid: whose they are. One of this user's or of root's that does not answer may be there.
     """
-    return next((pid for pid in _processes(proc) if _knows(f"{proc}/{pid}", paths)), None)
+    for pid, knows in _look_at_all(lambda pid: _knows(f"{proc}/{pid}", paths), proc):
+        if knows or (knows is None and _is_of(pid, uid)):
+            return pid
+    return None
+
+
+def _is_of(pid: int, uid: int | None) -> bool:
+    status = read_status(pid)
+    return status is not None and status.uid in (uid, 0)
+
+
+def _look_at_all(look: Callable[[int], Any], proc: str) -> Iterator[tuple[int, Any]]:
+    """What is seen of each process; None of one that does not answer."""
+    pids = _processes(proc)
+    silent = _hanging(pids) if proc == "/proc" else []
+    left = [pid for pid in pids if pid not in silent]
+    count = 0
+    while left and count < _MOST_SILENT:
+        now = left[:_AT_ONCE]
+        seen, is_done = _look_in_time(look, now)
+        yield from seen
+        left = left[len(seen) :]
+        if not is_done and left:
+            count += 1
+            silent.append(left.pop(0))
+    yield from ((pid, None) for pid in [*silent, *left])
+
+
+def _hanging(pids: Iterable[int]) -> list[int]:
+    """Those that stay inside execve(2): on a busy machine some process is always there."""
+    until_s = time.monotonic() + _EXECUTES_WITHIN_S
+    executing = [pid for pid in pids if is_executing(pid)]
+    while executing and time.monotonic() < until_s:
+        time.sleep(_LOOK_S)
+        executing = [pid for pid in executing if is_executing(pid)]
+    return executing
+
+
+def _look_in_time(
+    look: Callable[[int], Any], pids: list[int]
+) -> tuple[list[tuple[int, Any]], bool]:
+    """What is seen of them, in their order, until one does not answer; whether all did."""
+
+    def work(write: int) -> None:
+        for pid in pids:
+            found = []
+            with contextlib.suppress(OSError):
+                found = look(pid)
+            _write(write, json.dumps(found).encode() + b"\n")
+
+    data, is_done = in_time(work, _WITHIN_S)
+    lines = [line for line in data.splitlines(keepends=True) if line.endswith(b"\n")]
+    return [(pid, json.loads(line)) for pid, line in zip(pids, lines, strict=False)], is_done
+
+
+def _write(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
 
 
 def _processes(proc: str) -> list[int]:

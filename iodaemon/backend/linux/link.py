@@ -11,14 +11,19 @@ import contextlib
 import logging
 import math
 import os
+import socket
+import struct
 import subprocess
 from collections.abc import Callable
-from typing import Final
+from pathlib import Path
+from typing import BinaryIO, Final
 
 from iodaemon.backend.linux import protocol
 from iodaemon.backend.linux.keeper_command import KeeperSpec, keeper_command
+from iodaemon.backend.linux.process import find_state
 from iodaemon.backend.linux.protocol import Message
-from iodaemon.errors import BackendError, TooLarge
+from iodaemon.backend.linux.pulse import Pulse
+from iodaemon.errors import BackendError, TooLarge, Unsupported
 from iodaemon.fault import reach
 
 log = logging.getLogger(__name__)
@@ -30,7 +35,22 @@ _LEAVE_WITHIN_S: Final = 2.0
 _RETRY_S: Final = 1.0
 _BEATS: Final = 3
 """So often in the keeper's grace time it hears of the daemon, though nothing be asked."""
+_MOST_BETWEEN_BEATS_S: Final = 5.0
+_TICK_S: Final = 1.0
+"""Between beats while something that was asked has no answer yet."""
+_LOOK_S: Final = 1.5
+_SILENT_AFTER_LOOKS: Final = 2
+"""A beat is answered in less than a millisecond. Two looks, because a daemon that stood still
+itself finds the first one over at once."""
+_BUSY_LOOKS: Final = 20
+"""A keeper that does something is not called silent before: a thousand starts take it 4 s."""
 _POLL_S: Final = 0.005
+_PEER: Final = struct.Struct("3i")
+"""struct ucred of unix(7): pid, uid, gid; of a listening socket those of who listens."""
+_HAS_CODES: Final = 2
+"""The protocol's first version in which a refusal may have a code."""
+_NO_VERB_BEFORE_CODES: Final = "has no verb"
+"""In the text of a keeper of version 1."""
 
 
 class KeeperLink:
@@ -49,7 +69,8 @@ class KeeperLink:
             keeper: started when none answers, unless it is a service.
             on_connected: runs after every connection but the first, and after this daemon stood
                 still for so long that the keeper may have thawed everything.
-            on_trouble: told why no keeper can be had, and ``""`` once one answers again.
+            on_trouble: told why no keeper can be had or heard, at once and for as long as that is
+                so, and ``""`` once one answers again.
         """
         self._keeper = keeper
         self._real_state = os.path.realpath(keeper.state)
@@ -67,6 +88,9 @@ class KeeperLink:
         self.detail = ""
         self.controls: tuple[str, ...] = ()
         self.pid = 0
+        self.problem = ""
+        """Why nothing that is asked is answered now; empty: it is."""
+        self.version = protocol.OLDEST_VERSION
 
     async def open(self) -> None:
         """Reach or start a keeper, and keep in touch from now on.
@@ -83,7 +107,8 @@ class KeeperLink:
         """Hang up; with ``leave`` a keeper that was started so ends as soon as no job needs it."""
         stays = True
         self._is_closing = True  # a keeper that leaves is not replaced
-        if leave and not self._keeper.is_service and self._connected.is_set():
+        is_heard = self._connected.is_set() and not self.problem
+        if leave and not self._keeper.is_service and is_heard:
             with contextlib.suppress(TimeoutError):
                 answer = await asyncio.wait_for(self._ask_once("leave", {}), _LEAVE_WITHIN_S)
                 stays = answer is not None and "ok" in answer and answer["ok"]["jobs"] > 0
@@ -99,6 +124,7 @@ class KeeperLink:
 
         Raises:
             TooLarge: the keeper would hang up on it, each time it is asked; so it is never sent.
+            Unsupported: this keeper, of another version, has no such verb.
             BackendError: the keeper says no, and why.
         """
         while True:
@@ -107,9 +133,15 @@ class KeeperLink:
             if answer is not None:
                 break
         if "error" in answer:
-            raise BackendError(str(answer["error"]))
+            kind = Unsupported if self._is_unsupported(answer) else BackendError
+            raise kind(str(answer["error"]))
         ok: Message = answer["ok"]
         return ok
+
+    def _is_unsupported(self, answer: Message) -> bool:
+        if self.version >= _HAS_CODES:
+            return answer.get("code") == protocol.NO_VERB
+        return _NO_VERB_BEFORE_CODES in str(answer["error"])
 
     async def _ask_once(self, verb: str, fields: dict[str, object]) -> Message | None:
         """The keeper's answer; None when the connection broke before it came."""
@@ -156,12 +188,66 @@ class KeeperLink:
         loop = asyncio.get_running_loop()
         while True:
             before_s = loop.time()
-            await asyncio.sleep(max(self._keeper.grace_s / _BEATS, _POLL_S))
+            between_s = min(self._keeper.grace_s / _BEATS, _MOST_BETWEEN_BEATS_S)
+            until_s = before_s + max(between_s, _POLL_S)
+            while (left_s := until_s - loop.time()) > 0:
+                await asyncio.sleep(min(left_s, _TICK_S))
+                if self._answers:
+                    break
             await self._connected.wait()
-            await self._ask_once("list", {"jobs": []})
-            if loop.time() - before_s >= self._keeper.grace_s:
+            was_silent = await self._is_silent_at_first()
+            if was_silent:
+                log.info("event=keeper_answers pid=%d", self.pid)
+            elif loop.time() - before_s >= self._keeper.grace_s:
                 log.warning("event=stood_still seconds=%.1f", loop.time() - before_s)
-                self._on_connected()
+            else:
+                continue
+            self._on_connected()
+
+    async def _is_silent_at_first(self) -> bool:
+        """Ask what is answered at once, and wait for the answer; True when that took too long."""
+        asking = asyncio.ensure_future(self._ask_once("list", {"jobs": []}))
+        pulse: Pulse | None = None
+        looks, count, is_silent = 0, None, False
+        try:
+            while not (await asyncio.wait({asking}, timeout=_LOOK_S))[0]:
+                looks, before = looks + 1, count
+                pulse = pulse or Pulse(self.pid)
+                count = pulse.count()
+                is_still = looks >= _SILENT_AFTER_LOOKS and count == before
+                if is_silent or is_still or looks >= _BUSY_LOOKS:
+                    is_silent = True
+                    self._tell_silence()
+        finally:
+            asking.cancel()
+            if pulse is not None:
+                pulse.close()
+        if asking.result() is None or not is_silent:
+            return False  # it died meanwhile, which is another trouble, or was in time
+        self._tell_trouble("")
+        return True
+
+    def _tell_silence(self) -> None:
+        problem = self.why_silent()
+        if not self.problem:
+            log.error('event=keeper_silent pid=%d problem="%s"', self.pid, problem)
+        self._tell_trouble(problem)
+
+    def why_silent(self) -> str:
+        """That the keeper does not answer, by its number, with what to do."""
+        pid, grace_s = self.pid, self._keeper.grace_s
+        if find_state(pid) in ("T", "t"):
+            cure = f"is stopped: 'kill -CONT {pid}' lets it go on"
+        else:
+            cure = f"does not answer: after 'kill -9 {pid}' another takes its jobs over"
+        return (
+            f"the keeper (pid {pid}) {cure}; until then no job starts, is suspended or ended, and "
+            f"suspended ones run on after {grace_s:g} s"
+        )
+
+    def _tell_trouble(self, problem: str) -> None:
+        self.problem = problem
+        self._on_trouble(problem)
 
     async def _reconnect(self) -> asyncio.StreamReader:
         told = False
@@ -169,12 +255,12 @@ class KeeperLink:
             try:
                 reader = await self._connect()
             except BackendError as error:
-                self._on_trouble(str(error))
+                self._tell_trouble(str(error))
                 told = True
                 await asyncio.sleep(_RETRY_S)
             else:
-                if told:
-                    self._on_trouble("")
+                if told or self.problem:
+                    self._tell_trouble("")
                 return reader
 
     async def _read_answers(self, reader: asyncio.StreamReader) -> None:
@@ -216,18 +302,24 @@ class KeeperLink:
             except OSError as error:
                 raise BackendError(f"{self._keeper.socket}: {error.strerror}") from error
             if loop.time() > deadline_s:
-                where = f"its messages are in {self._keeper.state / 'keeper.log'}"
-                if self._keeper.is_service:
-                    where = "see 'journalctl -u iodaemon-keeper'"
-                raise BackendError(f"the keeper does not answer on {self._keeper.socket}; {where}")
+                raise BackendError(self._why_unreachable())
             await asyncio.sleep(_POLL_S)
+
+    def _why_unreachable(self) -> str:
+        where = f"its messages are in {self._keeper.state / 'keeper.log'}"
+        if self._keeper.is_service:
+            where = "see 'journalctl -u iodaemon-keeper'"
+        elif problem := _find_disk_problem(self._keeper.state):
+            where = problem  # there are no messages then
+        return f"the keeper does not answer on {self._keeper.socket}; {where}"
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """True once the keeper has said hello; False when it was just about to end."""
         hello = {
             "id": 0,
             "verb": "hello",
-            "version": protocol.VERSION,
+            "version": protocol.OLDEST_VERSION,
+            "newest": protocol.VERSION,
             "state": self._real_state,
         }
         writer.write(protocol.encode(hello))
@@ -237,14 +329,22 @@ class KeeperLink:
                 return False
             answer = protocol.split_lines(bytearray(line))[0]
         except (TimeoutError, ValueError) as error:
-            raise BackendError("the keeper does not answer; stop it and try again") from error
+            raise BackendError(self._why_mute(writer)) from error
         if "error" in answer:
             raise BackendError(str(answer["error"]))
         reach("link.greeted")
         ok = answer["ok"]
         self.freezer, self.detail, self.pid = ok["freezer"], ok["detail"], ok["pid"]
         self.controls = tuple(ok.get("controls", ()))
+        self.version = int(ok.get("version", protocol.OLDEST_VERSION))
         return True
+
+    def _why_mute(self, writer: asyncio.StreamWriter) -> str:
+        """As ``why_silent``, of a keeper that took the connection and said nothing yet."""
+        line = writer.get_extra_info("socket")
+        peer = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        self.pid = _PEER.unpack(peer)[0]
+        return self.why_silent()
 
     def _start_if_none(self) -> None:
         if self._keeper.is_service:
@@ -256,7 +356,7 @@ class KeeperLink:
         self._spawned_s = now_s
         reach("link.spawning")
         try:
-            with open(self._keeper.state / "keeper.log", "ab") as messages:
+            with _open_messages(self._keeper.state / "keeper.log") as messages:
                 self._child = subprocess.Popen(
                     keeper_command(self._keeper),
                     stdin=subprocess.DEVNULL,
@@ -278,3 +378,25 @@ class KeeperLink:
             await asyncio.sleep(_POLL_S)
         if child.poll() is None:
             child.returncode = 0  # it stays on purpose; do not warn that it was not waited for
+
+
+def _open_messages(path: Path) -> BinaryIO:
+    """The keeper's log, or nowhere: a keeper that cannot be heard is better than none."""
+    try:
+        return open(path, "ab")
+    except OSError as error:
+        log.warning("event=no_keeper_log path=%s problem=%s", path, error.strerror)
+        return open(os.devnull, "ab")
+
+
+def _find_disk_problem(place: Path) -> str:
+    """Why nothing can be written below this directory; empty: it can, or nothing is known."""
+    try:
+        found = os.statvfs(place)
+    except OSError as error:
+        return f"{place}: {error.strerror}"
+    if found.f_flag & os.ST_RDONLY:
+        return f"the file system of {place} is read-only: mount it writable"
+    if found.f_bavail == 0 or (found.f_files and found.f_favail == 0):
+        return f"no space is left on the file system of {place}: make some"
+    return ""

@@ -6,6 +6,7 @@ Standard library only.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -119,7 +120,7 @@ class Manifest:
 
     def _take(self, line: bytes) -> None:
         self.is_whole = line == _WHOLE
-        with contextlib.suppress(ValueError, TypeError):
+        with contextlib.suppress(ValueError, TypeError, RecursionError):
             copied = Copied(*json.loads(line))
             self.copied[copied.name] = copied
 
@@ -132,9 +133,7 @@ def kind_of(found: os.stat_result) -> str:
 
 def open_manifest(directory: str, step: str) -> int:
     """The file of a step in the job's own directory, for a process that will not be able to."""
-    path = os.path.join(directory, _name(step))
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.open(path, flags, 0o600)
+    return _open(directory, step, os.O_RDWR | os.O_CREAT | os.O_APPEND)
 
 
 def read_manifest(directory: str, step: str) -> Manifest | None:
@@ -144,7 +143,7 @@ def read_manifest(directory: str, step: str) -> Manifest | None:
         OSError: it cannot be read.
     """
     try:
-        fd = os.open(os.path.join(directory, _name(step)), os.O_RDONLY | os.O_CLOEXEC)
+        fd = _open(directory, step, os.O_RDONLY)
     except FileNotFoundError:
         return None
     try:
@@ -185,7 +184,7 @@ def is_whole(directory: str, step: str) -> bool:
 def _read_end(directory: str, step: str) -> bytes | None:
     """Where the line would be that says so; None: the step was not begun."""
     try:
-        with open(os.path.join(directory, _name(step)), "rb") as file:
+        with open(_open(directory, step, os.O_RDONLY), "rb") as file:
             file.seek(-min(len(_WHOLE) + 1, os.fstat(file.fileno()).st_size), os.SEEK_END)
             return file.read()
     except FileNotFoundError:
@@ -195,13 +194,27 @@ def _read_end(directory: str, step: str) -> bytes | None:
 def is_at_work(directory: str, step: str) -> bool:
     """Whether a process goes on with the step now."""
     try:
-        fd = os.open(os.path.join(directory, _name(step)), os.O_RDONLY | os.O_CLOEXEC)
+        fd = _open(directory, step, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
         return not try_lock(fd)
     finally:
         os.close(fd)
+
+
+def _open(directory: str, step: str, flags: int) -> int:
+    """The step's file, which is a regular one: no link is followed, no pipe waited for.
+
+    Raises:
+        OSError: it cannot be opened, or is something else.
+    """
+    path = os.path.join(directory, _name(step))
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(errno.EINVAL, f"{path} is no regular file")
 
 
 def _name(step: str) -> str:

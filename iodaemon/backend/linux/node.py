@@ -14,10 +14,13 @@ from typing import Any, Final, assert_never
 import msgspec
 
 from iodaemon.backend.linux import outcome
+from iodaemon.backend.linux.allowance import has_spare
+from iodaemon.backend.linux.attempt_record import RecordError, check_shim, check_status
 from iodaemon.backend.linux.ends import Ends
 from iodaemon.backend.linux.fence import find_memory_end
 from iodaemon.backend.linux.keeper_command import KeeperSpec
 from iodaemon.backend.linux.link import KeeperLink
+from iodaemon.backend.linux.notice import Notices
 from iodaemon.backend.linux.protocol import Message
 from iodaemon.backend.linux.reading import NodeReader
 from iodaemon.backend.linux.scratch_talk import ScratchTalk
@@ -27,6 +30,7 @@ from iodaemon.core import event as ev
 from iodaemon.core.decision import Decision, Grant, Kill, Reject, Resume, Start, Stop, Suspend
 from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.platform import Platform
+from iodaemon.core.sample import Sample
 from iodaemon.core.timeline import Timeline
 from iodaemon.errors import BackendError, TooLarge
 
@@ -36,6 +40,21 @@ _BLOCKED_S: Final = 5.0
 """Starts pause this long after one failed for a reason of the machine, not of the job."""
 _KILL_PATIENCE_S: Final = 5.0
 """A job that still has processes this long after SIGKILL gets a reason that names them."""
+_START_HANGS: Final = (
+    "its start hangs: its output, error or working directory is on a server that does not answer"
+)
+_THAW_WITHIN_S: Final = 5.0
+"""All jobs, when the daemon ends; a keeper takes a millisecond a job."""
+_THAW_AT_LEAST_S: Final = 0.5
+"""Where it is known that no keeper answers."""
+_READING_WITHIN_S: Final = 1.0
+"""What the end waits for a reading that is under way, which takes milliseconds."""
+_TRACK_AGAIN_S: Final = 1.0
+"""Between looks for descriptors for a job that has begun."""
+NO_DESCRIPTORS: Final = (
+    "the daemon has too few file descriptors for one more job; raise its limit (LimitNOFILE= of "
+    "the unit, 'ulimit -n') and restart it, jobs run on"
+)
 _NOT_EXECUTABLE: Final = 126  # as a shell says of what is too long to be executed (E2BIG)
 _SIGTERM: Final = 15
 _SIGKILL: Final = 9
@@ -73,7 +92,12 @@ class LinuxNode:
         self._tracks: dict[JobId, Track] = {}
         self._attempts: dict[JobId, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._starts_problem = ""
+        self._deferred: dict[Track, str] = {}
+        self._unanswered: list[JobId] = []
+        self._told_problem = ""
         self.reader = NodeReader(Path("/"), platform.devices, keeper.jobs)
+        self._frozen = Notices()
         self._ends = Ends(
             keeper.jobs,
             on_status=self._on_status,
@@ -81,10 +105,11 @@ class LinuxNode:
         )
         self._reading: asyncio.Future[None] | None = None
         self.samples_skipped = 0
+        self._silent: dict[JobId, int] = {}
         self.link = KeeperLink(
             keeper,
             on_connected=lambda: self._spawn(self._agree_with_keeper()),
-            on_trouble=self._block,
+            on_trouble=self._on_keeper_trouble,
         )
         self.scratch = ScratchTalk(self.link, timeline, post)
 
@@ -101,31 +126,53 @@ class LinuxNode:
         """
         await self.link.open()
 
-    async def close(self) -> None:
-        """Let go of everything; running jobs run on, none is left standing still."""
-        thaws = [
-            self.link.ask("thaw", job=track.job_id, attempt=track.attempt)
-            for track in self._tracks.values()
-        ]
-        await asyncio.wait(
-            [asyncio.ensure_future(asyncio.gather(*thaws, return_exceptions=True))], timeout=5.0
-        )
+    async def close(self) -> str:
+        """Let go of everything; running jobs run on, none is left standing still.
+
+        Returns:
+            What remains to be done, and by whom; empty: nothing.
+        """
+        remains = await self._thaw_all()
         self.scratch.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._reading is not None:
-            await self._reading
+            await asyncio.wait({self._reading}, timeout=_READING_WITHIN_S)
+            self._reading.cancel()
         self._ends.close()
+        self._frozen.close()
         for track in self._tracks.values():
             track.close()
         await self.link.close(leave=True)
         self.reader.close()
+        return remains
+
+    async def _thaw_all(self) -> str:
+        """Have all jobs thawed; which ones the keeper has not thawed in time."""
+        thaws = {
+            asyncio.ensure_future(
+                self.link.ask("thaw", job=track.job_id, attempt=track.attempt)
+            ): track.job_id
+            for track in self._tracks.values()
+        }
+        if not thaws:
+            return ""
+        within_s = _THAW_AT_LEAST_S if self.link.problem else _THAW_WITHIN_S
+        done, late = await asyncio.wait(thaws, timeout=within_s)
+        for thaw in (*done, *late):
+            thaw.cancel()
+        await asyncio.gather(*thaws, return_exceptions=True)
+        jobs = " ".join(str(job_id) for job_id in sorted(thaws[thaw] for thaw in late))
+        return jobs and f"jobs {jobs} may stand still: {self.link.why_silent()}"
 
     def pids(self, job_id: JobId) -> list[int]:
-        """The job's processes; empty for a job that does not run."""
+        """The job's processes; empty for a job that does not run, and where nobody can look now."""
         track = self._tracks.get(job_id)
-        return [] if track is None else track.pids()
+        try:
+            return [] if track is None else track.pids()
+        except OSError:  # no descriptor is left
+            return []
 
     # -- decisions -------------------------------------------------------------------------------
 
@@ -180,19 +227,25 @@ class LinuxNode:
             self._fail_start(decision.job_id, decision.attempt, str(error))
             return
         self._take_in(decision.job_id, decision.attempt, there)
-        if decision.shares and decision.job_id in self._tracks:
+        if (track := self._tracks.get(decision.job_id)) is not None:
+            self._on_cgroup_event(track)  # what came before it was watched
+        if decision.shares and decision.job_id in self._attempts:
             self.scratch.follow(decision.job_id, decision.attempt)
 
     def _take_in(self, job_id: JobId, attempt: int, there: Message) -> None:
         """Act on what the keeper says of an attempt that was started, now or earlier."""
-        if "status" in there:
-            self._end(job_id, attempt, there["status"])
-        elif "never_ran" in there:
-            self._fail_start(job_id, attempt, "what was to start it was killed first")
-        elif "absent" in there:
-            self._lose(job_id, attempt, "its directory is gone; it may or may not have run")
-        else:
-            self._track(job_id, attempt, there["shim"])
+        keeper = f"what the keeper says of job {job_id}"
+        try:
+            if "status" in there:
+                self._end(job_id, attempt, check_status(there["status"], keeper))
+            elif "never_ran" in there:
+                self._fail_start(job_id, attempt, "what was to start it was killed first")
+            elif "absent" in there:
+                self._lose(job_id, attempt, "its directory is gone; it may or may not have run")
+            else:
+                self._track(job_id, attempt, check_shim(there.get("shim"), keeper))
+        except RecordError as error:  # a keeper of a version that does not check what it reads
+            self._lose(job_id, attempt, f"{error}; it may or may not have run")
 
     def _fail_start(self, job_id: JobId, attempt: int, problem: str) -> None:
         self._attempts.pop(job_id, None)
@@ -205,17 +258,40 @@ class LinuxNode:
         self._timeline.call_at(self._timeline.now_s + _BLOCKED_S, lambda: self._block(""))
 
     def _block(self, problem: str) -> None:
+        self._starts_problem = problem
+        self._tell_block()
+
+    def _tell_block(self) -> None:
+        problem = self.link.problem or self._starts_problem
         self._post(ev.StartsBlocked(at_s=self._timeline.now_s, problem=problem))
 
+    def _on_keeper_trouble(self, problem: str) -> None:
+        """No keeper answers, or one does again: nothing starts, and what is asked of jobs waits."""
+        self._tell_block()
+        if problem and problem != self._told_problem:
+            for job_id in dict.fromkeys(self._unanswered):
+                self._delay(job_id, problem)
+        self._told_problem = problem
+
     async def _hold(self, track: Track | None, verb: str) -> None:
-        """Freeze or thaw it and post what came of it; nothing of an attempt that has ended."""
+        """Freeze or thaw it and post what came of it; nothing of an attempt that has ended.
+
+        While no keeper answers, the last that was asked is put off until one does.
+        """
         if track is None:
             return
+        if self.link.problem:
+            self._deferred[track] = verb
+            self._delay(track.job_id, self.link.problem)
+            return
+        self._unanswered.append(track.job_id)
         try:
             answer = await self.link.ask(verb, job=track.job_id, attempt=track.attempt)
             is_frozen, problem = bool(answer["frozen"]), ""
         except BackendError as error:
             is_frozen, problem = verb != "freeze", str(error)
+        finally:
+            self._unanswered.remove(track.job_id)
         if self._tracks.get(track.job_id) is not track:
             return
         at_s, job_id = self._timeline.now_s, track.job_id
@@ -226,45 +302,88 @@ class LinuxNode:
         elif is_frozen == (verb == "freeze"):
             self._post_freezing(job_id, is_frozen=is_frozen)
 
+    def _on_cgroup_event(self, track: Track) -> None:
+        """Somebody froze or thawed its cgroup, or it is empty; what is asked here has an answer."""
+        is_frozen = None if track.cgroup is None else track.find_frozen()
+        is_asked = track.job_id in self._unanswered and not self.link.problem
+        if is_frozen in (None, track.is_frozen) or track.is_bereaved or is_asked:
+            return
+        if not is_frozen:
+            self._post_freezing(track.job_id, is_frozen=False)
+            return
+        track.is_frozen = True
+        log.warning("event=found_frozen job=%d cgroup=%s", track.job_id, track.cgroup)
+        self._post(ev.FoundFrozen(at_s=self._timeline.now_s, job_id=track.job_id))
+
     def _post_freezing(self, job_id: JobId, *, is_frozen: bool) -> None:
+        if (track := self._tracks.get(job_id)) is not None:
+            track.is_frozen = is_frozen
         kind = ev.JobSuspended if is_frozen else ev.JobResumed
         self._post(kind(at_s=self._timeline.now_s, job_id=job_id))
 
     async def _signal(self, job_id: JobId, attempt: int | None, number: int) -> None:
         if attempt is None:
             return
+        self._unanswered.append(job_id)
+        if self.link.problem:
+            self._delay(job_id, self.link.problem)
         try:
             await self.link.ask("kill", job=job_id, attempt=attempt, signal=number)
             problem = ""
         except BackendError as error:
             problem = str(error)
+        finally:
+            self._unanswered.remove(job_id)
         if self._attempts.get(job_id) != attempt:
             return
         if problem:
-            self._delay_stop(job_id, problem)
+            self._delay(job_id, problem)
         else:
             self._post_freezing(job_id, is_frozen=False)
 
-    def _delay_stop(self, job_id: JobId, problem: str) -> None:
+    def _delay(self, job_id: JobId, problem: str) -> None:
         now_s = self._timeline.now_s
         self._post(ev.StopDelayed(at_s=now_s, job_id=job_id, problem=problem))
 
     async def _kill(self, job_id: JobId, attempt: int | None) -> None:
-        await self._signal(job_id, attempt, _SIGKILL)
+        signal = asyncio.ensure_future(self._signal(job_id, attempt, _SIGKILL))
+        try:
+            await asyncio.wait({signal}, timeout=_KILL_PATIENCE_S)
+            is_starting = attempt is not None and job_id not in self._tracks
+            if not signal.done() and is_starting and not self.link.problem:
+                self._delay(job_id, _START_HANGS)
+            await signal
+        finally:
+            signal.cancel()
         await asyncio.sleep(_KILL_PATIENCE_S)
         track = self._tracks.get(job_id)
         if track is not None and track.attempt == attempt:
-            self._delay_stop(job_id, track.describe_left())
+            self._delay(job_id, track.describe_left())
 
     # -- jobs and their ends ---------------------------------------------------------------------
 
     def _track(self, job_id: JobId, attempt: int, shim: Message) -> None:
+        if "unreadable" in shim:
+            log.warning("event=record_unreadable job=%d problem=%r", job_id, shim["unreadable"])
+        self._attempts[job_id] = attempt
+        if not has_spare():
+            self._spawn(self._track_later(job_id, attempt, shim))
+            return
         track = Track(job_id, attempt, shim)
         self._tracks[job_id] = track
-        self._attempts[job_id] = attempt
         self.reader.add(track)
         self._post(outcome.began(job_id, attempt, shim, self._timeline.now_s))
         self._ends.expect(track)
+        if track.cgroup is not None and job_id in self._tracks:
+            path = f"{track.cgroup}/cgroup.events"
+            track.watch = self._frozen.add(path, lambda: self._on_cgroup_event(track))
+
+    async def _track_later(self, job_id: JobId, attempt: int, shim: Message) -> None:
+        """Starts wait, and of this job nothing is measured, until descriptors are free again."""
+        self._pause_starts(NO_DESCRIPTORS)
+        await asyncio.sleep(_TRACK_AGAIN_S)
+        if self._attempts.get(job_id) == attempt:
+            self._track(job_id, attempt, shim)
 
     def _on_status(self, track: Track, status: Message) -> None:
         self._forget(track)
@@ -290,6 +409,8 @@ class LinuxNode:
     def _forget(self, track: Track) -> None:
         self._tracks.pop(track.job_id, None)
         self._attempts.pop(track.job_id, None)
+        self._deferred.pop(track, None)
+        self._frozen.remove(track.watch)
         self.reader.remove(track.job_id)
         self._ends.forget(track)
         track.close()
@@ -328,9 +449,9 @@ class LinuxNode:
             else:
                 self._take_in(job.id, job.attempt, there)
                 self._report_freezing(there)
-                if job.shares and job.id in self._tracks:
+                if job.shares and job.id in self._attempts:
                     self.scratch.follow(job.id, job.attempt)
-                if job.state is JobState.STOPPING and job.id in self._tracks:
+                if job.state is JobState.STOPPING and job.id in self._attempts:
                     self.perform(Stop(job_id=job.id))  # it may not have been asked yet
 
     def _adopt_absent(self, job: Job, *, same_boot: bool) -> None:
@@ -362,6 +483,9 @@ class LinuxNode:
             return
         for there in answer["jobs"]:
             self._report_freezing(there)
+        deferred, self._deferred = self._deferred, {}
+        for track, verb in deferred.items():
+            self._spawn(self._hold(track, verb))
 
     # -- samples ---------------------------------------------------------------------------------
 
@@ -378,9 +502,21 @@ class LinuxNode:
     async def _sample(self) -> None:
         at_s = self._timeline.now_s
         sample = await self.reader.read(at_s)
+        self._log_silent(sample)
         self._ends.look()
         if gone := sample.jobs.keys() - self._tracks.keys():
             # What was read of them may be of the job that their shim went on to.
             jobs = {i: counters for i, counters in sample.jobs.items() if i not in gone}
             sample = msgspec.structs.replace(sample, jobs=jobs)
         self._post(ev.SampleTaken(at_s=self._timeline.now_s, sample=sample))
+
+    def _log_silent(self, sample: Sample) -> None:
+        """Log once that a process does not answer, and that its job can be read again."""
+        pids = {job_id: counters.silent_pid for job_id, counters in sample.jobs.items()}
+        silent = {job_id: pid for job_id, pid in pids.items() if pid is not None}
+        for job_id, pid in silent.items():
+            if job_id not in self._silent:
+                log.warning("event=process_silent job=%d pid=%d", job_id, pid)
+        for job_id in self._silent.keys() - silent.keys():
+            log.info("event=process_answers job=%d", job_id)
+        self._silent = silent

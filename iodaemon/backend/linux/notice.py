@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
+_IN_MODIFY: Final = 0x2
 _IN_MOVED_TO: Final = 0x80  # include/uapi/linux/inotify.h
 _IN_Q_OVERFLOW: Final = 0x4000
 _IN_ONLYDIR: Final = 0x0100_0000
@@ -24,18 +25,22 @@ _LIBC: Final = ctypes.PyDLL(None, use_errno=True)
 
 
 class Notices:
-    """Calls back when a file of one name is renamed into a directory that is watched.
+    """Calls back when a file of one name is renamed into a directory, or a file is modified.
 
     A convenience: where the kernel refuses (too many watches), nobody is called.
     """
 
-    def __init__(self, name: str) -> None:
-        """Look out for this name. Use in one event loop, ``close`` at the end."""
+    def __init__(self, name: str = "") -> None:
+        """Look out for this name in directories, or without one for modified files.
+
+        Use in one event loop, ``close`` at the end.
+        """
         self._name = os.fsencode(name)
+        self._mask = _IN_MOVED_TO | _IN_ONLYDIR if name else _IN_MODIFY
         self._fd: int | None = None
         self._watches: dict[int, Callable[[], object]] = {}
 
-    def add(self, directory: str, on_file: Callable[[], object]) -> int | None:
+    def add(self, path: str, on_file: Callable[[], object]) -> int | None:
         """Watch; what ``remove`` takes, or None where that cannot be had."""
         if self._fd is None:
             fd = _LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -43,8 +48,7 @@ class Notices:
                 return None
             self._fd = fd
             asyncio.get_running_loop().add_reader(fd, self.read)
-        mask = _IN_MOVED_TO | _IN_ONLYDIR
-        watch: int = _LIBC.inotify_add_watch(self._fd, os.fsencode(directory), mask)
+        watch: int = _LIBC.inotify_add_watch(self._fd, os.fsencode(path), self._mask)
         if watch < 0:
             return None
         self._watches[watch] = on_file

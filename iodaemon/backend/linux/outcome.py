@@ -42,7 +42,7 @@ def ended(job_id: JobId, attempt: int, status: Message, now_s: float) -> list[ev
                 at_s=at_s,
                 job_id=job_id,
                 attempt=attempt,
-                problem=status["never_ran"],
+                problem=_storable(status["never_ran"]),
                 exit_code=status["exit_code"],
                 holds=bool(status.get("holds")),
                 disk=_disk(status),
@@ -62,7 +62,7 @@ def ended(job_id: JobId, attempt: int, status: Message, now_s: float) -> list[ev
             job_id=job_id,
             attempt=attempt,
             exit=_exit(status["exit"]["code"], status["exit"]["signal"], memory),
-            note=status.get("note", "") if memory is None else _tell(memory),
+            note=_storable(status.get("note", "")) if memory is None else _tell(memory),
             io=IoTotals(
                 read_bytes=status["io"]["read_bytes"],
                 written_bytes=status["io"]["written_bytes"],
@@ -71,6 +71,11 @@ def ended(job_id: JobId, attempt: int, status: Message, now_s: float) -> list[ev
             staged=_staged(status.get("staged")),
         ),
     ]
+
+
+def _storable(text: str) -> str:
+    """The text without halves of surrogate pairs, which the journal cannot encode."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _disk(status: Message) -> DiskId | None:
@@ -111,8 +116,10 @@ def _moment(record: Message, word: str, now_s: float) -> float:
     """When it started or ended, on our timeline, which does not step when the wall clock is set.
 
     Within a boot by the monotonic clock that all processes share; of another boot only the wall
-    clock's word is left.
+    clock's word is left. Now where the record does not say.
     """
+    if f"{word}_s" not in record:
+        return now_s
     if record.get("boot_id") != read_boot_id() or f"{word}_monotonic_s" not in record:
         return min(float(record[f"{word}_s"]), now_s)
     return now_s - max(0.0, time.monotonic() - float(record[f"{word}_monotonic_s"]))

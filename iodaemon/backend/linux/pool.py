@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NoReturn
 
+from iodaemon.backend.linux.process import Identity, find_state, identify
 from iodaemon.backend.linux.protocol import Message, encode, split_lines
 from iodaemon.fault import reach
 
@@ -31,6 +32,7 @@ class _Member:
 
     def __init__(self, pid: int, line: socket.socket, key: str | None) -> None:
         self.pid = pid
+        self.identity = identify(pid)  # it is our child, and never executes
         self.line = line
         self.key = key
         self.unread = bytearray()
@@ -74,6 +76,13 @@ class Pool:
     def has(self, key: str) -> bool:
         """True while one of them serves this attempt."""
         return any(member.key == key for member in self._members.values())
+
+    def has_shim(self, shim: Identity) -> bool:
+        """Whether it is one of these, and lives; nobody else has its number before ``reap``."""
+        member = self._members.get(shim.pid)
+        if member is None or member.identity != shim:
+            return False
+        return find_state(shim.pid) not in (None, "Z", "X")
 
     def serve(self, key: str, launch: Message) -> None:
         """Have the job served.

@@ -4,8 +4,15 @@ One JSON object a line over a unix stream socket, versioned. Requests carry ``id
 each is answered, not necessarily in order, by an object with the same ``id`` and either
 ``ok`` or ``error``. Standard library only.
 
-Verbs (VERSION 1):
-    hello {version, state}               -> {version, pid, freezer, detail, controls}; state
+A keeper outlives an upgrade, so both sides speak a range of versions: hello names the daemon's
+oldest (``version``) and ``newest``, and the keeper answers with the newest that both speak. A
+keeper of version 1 knows no range and takes ``version`` for the one. A verb or a field that a side
+does not know is no reason to change the version: a verb is refused, a field left as it is.
+    1: the first.
+    2: an answer with ``error`` may have a ``code``: ``no_verb``.
+
+Verbs:
+    hello {version, newest, state}       -> {version, pid, freezer, detail, controls}; state
                                             is the directory the daemon means, by its real path
     start {job, attempt, launch}         -> {shim: {...}, alive} or {status: {...}} or
                                             {never_ran}; asked again: what is there
@@ -20,7 +27,8 @@ Verbs (VERSION 1):
              copy}                          of its directories on tier disks, once the state is
                                             another than ``known``: held, over, removing, kept,
                                             copying, removed; with ``free`` what is kept is
-                                            removed, with ``copy`` it is copied out before
+                                            removed, with ``copy`` it is copied out before;
+                                            kept with is_open: removed, and open in a process
     leave {}                             -> {jobs: N}; the keeper ends once no shim is alive
 """
 
@@ -33,8 +41,15 @@ from typing import Any, Final
 
 from iodaemon.fault import reach
 
-VERSION: Final = 1
+VERSION: Final = 2
+OLDEST_VERSION: Final = 1
+"""What a daemon or keeper of this package can still speak: at least the version before."""
+NO_VERB: Final = "no_verb"
+"""The code of a request whose verb the keeper does not know."""
 SHIM_FILE: Final = "shim.json"
+SHIM_LOCK_FILE: Final = "shim.lock"
+"""Locked by the shim for as long as it serves the attempt, so that the kernel knows which process
+it is even if ``shim.json`` cannot be read."""
 STATUS_FILE: Final = "status.json"
 OUTPUT_FILE: Final = "output"
 SCRATCH_FILE: Final = "scratch.json"
@@ -45,6 +60,9 @@ STAGE_FILE: Final = "stage.json"
 """How far copying in or out has come."""
 TOLD_FILE: Final = "told"
 """The keeper has told the job to end; what else tells it so comes from outside."""
+STOPPED_FILE: Final = "stopped.json"
+"""The processes outside of the job's session that signals hold; without its shim only this file
+says that they are the job's."""
 KEEPER_FILE: Final = "keeper.json"
 LOCK_FILE: Final = "keeper.lock"
 """Held by the keeper (exclusively) and by a shim while it thaws without one (shared)."""
@@ -94,6 +112,14 @@ def read_line(pipe: int) -> bytes:
     return data
 
 
+def common_version(hello: Message) -> int | None:
+    """The newest version that both the daemon of this request and this keeper speak; None: none."""
+    oldest: int = hello["version"]
+    newest: int = hello.get("newest", oldest)
+    common = min(VERSION, newest)
+    return common if common >= max(OLDEST_VERSION, oldest) else None
+
+
 def find_discord(hello: Message, pid: int, state: str) -> tuple[str, str] | None:
     """Why a keeper cannot serve the daemon that greets it so, for its log and for the daemon.
 
@@ -103,7 +129,7 @@ def find_discord(hello: Message, pid: int, state: str) -> tuple[str, str] | None
         state: the keeper's directory.
     """
     theirs, theirs_state, runs = hello["version"], hello.get("state"), f"that runs (pid {pid})"
-    if theirs != VERSION:
+    if common_version(hello) is None:
         speaks = f"speaks protocol {VERSION}, not {theirs}; it ends by itself when its jobs have"
         return f"that speaks protocol {theirs}, not {VERSION}", f"the keeper {runs} {speaks}"
     if theirs_state != state:
@@ -151,21 +177,11 @@ def parse_job_key(name: str) -> tuple[int, int] | None:
     return None
 
 
-def read_json(path: str) -> Message | None:
-    """The object in the file; None when there is none, or a power failure cut it short."""
-    try:
-        with open(path, "rb") as file:
-            value = json.loads(file.read())
-    except (FileNotFoundError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
 def write_json(path: str, value: Message, *, durable: bool) -> None:
     """Replace the file by atomic rename; with ``durable`` it is on the disk on return.
 
     It has its name before it is on the disk, so that readers need not wait for the disk. A power
-    failure in between may leave a file that ``read_json`` takes for none.
+    failure in between may leave a file that cannot be read.
     """
     temporary = f"{path}.{os.getpid()}"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -216,11 +232,11 @@ def claim(path: str, value: Message) -> bool:
     temporary = f"{path}.claim.{os.getpid()}"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        _write_all(fd, encode(value))
-    finally:
-        os.close(fd)
-    reach("claim.written")
-    try:
+        try:
+            _write_all(fd, encode(value))
+        finally:
+            os.close(fd)
+        reach("claim.written")
         os.link(temporary, path)
         reach("claim.linked")
     except FileExistsError:

@@ -1,7 +1,9 @@
 """All counters of one server, read in one go in a thread of their own.
 
 A thread, because a read of /proc/PID/io may wait for an exec that waits for the disk, and the
-event loop must never wait for a disk.
+event loop must never wait for a disk. A process that does not answer in time is left to the thread
+that waits for it: its job is set aside until that comes back, and another thread goes on
+(``reader_thread``).
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,14 @@ from iodaemon.backend.linux.job_files import JobFiles
 from iodaemon.backend.linux.job_io import IoBaseline, JobIo, sum_resident_bytes
 from iodaemon.backend.linux.leaves import Leaves
 from iodaemon.backend.linux.output_room import OutputRoom
+from iodaemon.backend.linux.process import is_executing
+from iodaemon.backend.linux.reader_thread import (
+    DEADLINE_S,
+    MOST_GIVEN_UP,
+    GivenUpError,
+    Position,
+    ReaderThread,
+)
 from iodaemon.backend.linux.track import Track
 from iodaemon.core.job import IoTotals, JobId
 from iodaemon.core.platform import Device, DeviceId
@@ -28,6 +37,8 @@ from iodaemon.core.sample import JobCounters, NodeCounters, Sample
 from iodaemon.errors import NoData
 from iodaemon.sampler import diskstats, meminfo, pressure
 
+_NOBODY: Final = 0
+"""No thread: its number is never 0."""
 _MOST_REPEATS: Final = 59
 """Readings of a job that has not run which repeat its last counters; then all is read again.
 
@@ -40,6 +51,9 @@ class _JobReader:
 
     What moves bytes runs for it: reads are counted when they are submitted, writes when a page is
     made dirty. Only the time for which a job stands in one and the same wait is seen late.
+
+    Attributes:
+        waits: the thread that was given up while it read this job, and the process; None: none.
     """
 
     def __init__(
@@ -49,7 +63,9 @@ class _JobReader:
         leaves: Leaves,
         allowance: Allowance,
         output: OutputRoom,
+        position: Position | None = None,
     ) -> None:
+        self.waits: tuple[ReaderThread, int] | None = None
         self._output = output
         self._output_bytes: int | None = None
         self._cgroup = None if track.cgroup is None else CgroupReader(Path(track.cgroup))
@@ -72,14 +88,34 @@ class _JobReader:
             io_stall_s=None if self._cgroup is None else self._cgroup.io_stall_s,
             memory_stall_s=None if self._cgroup is None else self._cgroup.memory_stall_s,
             allowance=allowance,
+            position=position,
         )
 
-    def read(self, devices: tuple[DeviceId, ...] | None) -> JobCounters:
+    @property
+    def silent_pid(self) -> int | None:
+        """The process of the job that was last seen not to answer, and does not yet."""
+        if self.waits is not None:
+            thread, pid = self.waits
+            if thread.is_alive():
+                return pid
+            self.waits = None
+        last_pid = self._counters.silent_pid
+        return last_pid if last_pid and is_executing(last_pid) else None
+
+    def read(
+        self, devices: tuple[DeviceId, ...] | None, silent_pid: int | None = None
+    ) -> JobCounters:
         """The counters now, with the devices where it has files open; None: not known.
 
         The same object as the last time when the job has not run.
+
+        Args:
+            devices: of its files.
+            silent_pid: a process that does not answer; its I/O is unknown then.
         """
-        if not self._has_run():
+        if silent_pid is not None or self._counters.silent_pid is not None:
+            last = self._io.read(silent_pid)
+        elif not self._has_run():
             self._repeats -= 1
             last = self._counters
         else:
@@ -143,6 +179,16 @@ def _apart(counters: JobCounters) -> tuple[object, ...]:
     return counters.devices, *moved, counters.output_bytes
 
 
+class _Reading:
+    """One sample that is being made, by one thread after another where one is given up."""
+
+    def __init__(self, at_s: float, tracks: dict[JobId, Track]) -> None:
+        self.at_s = at_s
+        self.tracks = tracks
+        self.files: dict[JobId, tuple[DeviceId, ...] | None] | None = None
+        self.jobs: dict[JobId, JobCounters] = {}
+
+
 class NodeReader:
     """Reads jobs, devices and the node. Descriptors are opened and closed in its own thread only.
 
@@ -163,14 +209,17 @@ class NodeReader:
         self._tracks: dict[JobId, Track] = {}
         self._readers: dict[JobId, tuple[Track, _JobReader]] = {}
         self._known: dict[JobId, JobCounters] = {}
-        self._files = JobFiles(root)
+        self._position = Position()
+        self._files = JobFiles(root, self._position)
         self._allowance = Allowance()
         self._leaves = Leaves(root, [device.id for device in devices])
         self._diskstats = diskstats.Sampler(root, wanted={device.id for device in devices})
         self._io_pressure = pressure.Sampler(root)
         self._memory_pressure = pressure.Sampler(root, resource="memory")
         self._meminfo = meminfo.Sampler(root)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reading")
+        self._thread: ReaderThread | None = None
+        self._given_up: list[ReaderThread] = []
+        self._is_reading = False
 
     def add(self, track: Track) -> None:
         """Read this job from now on."""
@@ -192,29 +241,104 @@ class NodeReader:
 
     async def read(self, at_s: float) -> Sample:
         """One sample of everything; ``at_s`` is when the reading began."""
-        loop = asyncio.get_running_loop()
-        tracks = dict(self._tracks)
-        sample = await loop.run_in_executor(self._thread, self.read_now, at_s, tracks)
+        reading = _Reading(at_s, dict(self._tracks))
+        self._is_reading = True
+        done = self._hand_over(reading)
+        while not done.done():
+            steps = self._position.steps
+            await asyncio.wait({done}, timeout=DEADLINE_S)
+            if not done.done() and self._is_stuck(steps):
+                self._give_up()
+                done = self._hand_over(reading)
+        self._is_reading = False
+        sample = done.result()
         self._known = {i: c for i, c in sample.jobs.items() if i in self._tracks}
         return sample
 
+    def _hand_over(self, reading: _Reading) -> asyncio.Future[Sample]:
+        """Have the thread do it, or what is left of it."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Sample] = loop.create_future()
+
+        def tell(result: Sample | BaseException) -> None:
+            if not done.done():
+                set_ = done.set_exception if isinstance(result, BaseException) else done.set_result
+                set_(result)  # type: ignore[arg-type]  # as it is
+
+        def work() -> None:
+            try:
+                result: Sample | BaseException = self._read(reading)
+            except GivenUpError:
+                raise
+            except Exception as error:  # noqa: BLE001 - it is the caller's
+                result = error
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(tell, result)
+
+        if self._thread is None:
+            self._thread = ReaderThread()
+            self._position.reader = self._thread.ident
+        self._thread.do(work)
+        return done
+
+    def _is_stuck(self, steps: int) -> bool:
+        """Whether the thread waits in the kernel for the same process as when it was there."""
+        thread = self._thread
+        return self._position.steps == steps and thread is not None and thread.is_blocked()
+
+    def _give_up(self) -> None:
+        """Leave the thread to what it waits for, and set that job aside."""
+        position, thread = self._position, self._thread
+        assert thread is not None
+        position.reader, self._thread = _NOBODY, None
+        thread.end()
+        self._given_up.append(thread)
+        if position.job in self._readers:
+            self._readers[JobId(position.job)][1].waits = thread, position.pid
+
     def close(self) -> None:
-        """Give the descriptors and the thread back."""
-        self._thread.submit(self._close_all).result()
-        self._thread.shutdown()
+        """Give the descriptors and the thread back; what is being read just now is let be."""
+        if self._thread is not None:
+            self._thread.end()
+        if not self._is_reading:
+            self._close_all()
 
     # -- in the thread ---------------------------------------------------------------------------
 
     def read_now(self, at_s: float, tracks: dict[JobId, Track]) -> Sample:
         """One sample of these jobs, in the calling thread; always the same one."""
-        self._follow(tracks)
-        files = self._files.read({i: reader.members for i, (_, reader) in self._readers.items()})
-        jobs = {job_id: reader.read(files[job_id]) for job_id, (_, reader) in self._readers.items()}
+        return self._read(_Reading(at_s, tracks))
+
+    def _read(self, reading: _Reading) -> Sample:
+        """Read what is left to be read of this sample."""
+        self._follow(reading.tracks)
+        silent = self._find_silent()
+        if reading.files is None:
+            members = {i: r.members for i, (_, r) in self._readers.items() if i not in silent}
+            reading.files = self._files.read(members)
+        for job_id, (_, reader) in self._readers.items():
+            if job_id not in reading.jobs:
+                self._position.job, self._position.pid = job_id, 0
+                counters = reader.read(reading.files.get(job_id), silent.get(job_id))
+                reading.jobs[job_id] = counters
         try:
             devices = self._diskstats.read()
         except NoData:
             devices = {}
-        return Sample(at_s=at_s, jobs=jobs, devices=devices, node=self._read_node())
+        return Sample(at_s=reading.at_s, jobs=reading.jobs, devices=devices, node=self._read_node())
+
+    def _find_silent(self) -> dict[JobId, int]:
+        """The jobs that are set aside, each with the process that does not answer.
+
+        All of them once so many threads wait that there shall be no more.
+        """
+        self._given_up = [thread for thread in self._given_up if thread.is_alive()]
+        if len(self._given_up) >= MOST_GIVEN_UP:
+            return dict.fromkeys(self._readers, 0)
+        readers = self._readers.items()
+        silent = {i: pid for i, (_, r) in readers if (pid := r.silent_pid) is not None}
+        self._position.is_careful = bool(silent or self._given_up)
+        return silent
 
     def _follow(self, tracks: dict[JobId, Track]) -> None:
         """Open readers for new attempts, close those of jobs that are gone."""
@@ -225,7 +349,9 @@ class NodeReader:
         for job_id, track in tracks.items():
             if job_id not in self._readers:
                 output = OutputRoom(self._jobs, track)
-                reader = _JobReader(self._root, track, self._leaves, self._allowance, output)
+                reader = _JobReader(
+                    self._root, track, self._leaves, self._allowance, output, self._position
+                )
                 self._readers[job_id] = (track, reader)
 
     def _read_node(self) -> NodeCounters:

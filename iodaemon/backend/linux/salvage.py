@@ -6,16 +6,16 @@ What an earlier try has copied is not copied again. Standard library only.
 from __future__ import annotations
 
 import os
-import select
 import signal
-from types import ModuleType
 from typing import Any, Final
 
 from iodaemon.backend.linux import launch as launching
-from iodaemon.backend.linux import scratch
+from iodaemon.backend.linux import scratch, stage
 from iodaemon.backend.linux.aside import tell
+from iodaemon.backend.linux.attempt_record import RecordError, read_scratch
 from iodaemon.backend.linux.manifest import Manifest, open_manifest, try_lock
-from iodaemon.backend.linux.protocol import SCRATCH_FILE, Message, read_json
+from iodaemon.backend.linux.process import is_readable
+from iodaemon.backend.linux.protocol import Message
 
 _SWEEP_S: Final = 60
 """For what only leaves no rubbish: a disk or a name service that does not answer is let be."""
@@ -30,18 +30,18 @@ class SalvageError(Exception):
 
 def copy(directory: str, line: int) -> None:
     """Copy it out, and say ``copied``, or ``kept`` and why. Ends when the keeper hangs up."""
-    stage = _load()
     record = _read(directory)
 
     def go_on(_word: Message) -> None:
-        if select.select([line], [], [], 0)[0]:
+        if is_readable(line):
             raise SalvageError("the keeper is gone")
 
     word = {"state": "copied"}
     books: list[Manifest] = []
     try:
         books = _become_the_user(directory, record)
-        stage.copy_out(*_ends(record), *books, go_on)
+        came, gone = books
+        stage.copy_out(*_ends(record), came, gone, go_on)
     except (OSError, launching.LaunchError, stage.StageError, SalvageError) as error:
         path, where = record["output"]["path"], scratch.whereabouts(record)
         because = f"it was not copied to {path}: {error}; {where}"
@@ -54,7 +54,6 @@ def copy(directory: str, line: int) -> None:
 def sweep(directory: str, _line: int) -> None:
     """Remove what a try that was killed has left beside the names in the output."""
     signal.alarm(_SWEEP_S)
-    stage = _load()
     record = _read(directory)
     try:
         _become_the_user(directory, record)
@@ -64,7 +63,10 @@ def sweep(directory: str, _line: int) -> None:
 
 
 def _read(directory: str) -> dict[str, Any]:
-    record = read_json(os.path.join(directory, SCRATCH_FILE))
+    try:
+        record = read_scratch(directory)
+    except RecordError as error:
+        raise SalvageError(str(error)) from error
     if record is None or record["output"] is None:
         raise SalvageError("nothing of it is to be copied")
     return record
@@ -93,14 +95,7 @@ def _become_the_user(directory: str, record: Message) -> list[Manifest]:
     return [Manifest(book) for book in books]
 
 
-def _ends(record: Message) -> tuple[list[str], object]:
+def _ends(record: Message) -> tuple[list[str], stage.Output]:
     """From where, and where to."""
-    output = _load().Output(record["output"]["path"], record["shares"][0]["name"])
+    output = stage.Output(record["output"]["path"], record["shares"][0]["name"])
     return scratch.paths_of(record["shares"]), output
-
-
-def _load() -> ModuleType:
-    """What copies; loaded while this process may still read it, and only where it is needed."""
-    from iodaemon.backend.linux import stage
-
-    return stage

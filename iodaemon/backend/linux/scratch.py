@@ -13,18 +13,22 @@ import os
 from typing import Any, Final
 
 from iodaemon.backend.linux import quota
+from iodaemon.backend.linux.attempt_record import (
+    RecordError,
+    read_scratch,
+    read_shim,
+    read_stage,
+    read_status,
+)
 from iodaemon.backend.linux.lingering import find_held, find_lingering
 from iodaemon.backend.linux.manifest import is_at_work, is_whole, read_manifest
 from iodaemon.backend.linux.process import read_boot_id
 from iodaemon.backend.linux.protocol import (
     FREED_FILE,
     SCRATCH_FILE,
-    SHIM_FILE,
-    STAGE_FILE,
     STATUS_FILE,
     Message,
     parse_job_key,
-    read_json,
     write_json,
 )
 from iodaemon.backend.linux.scratch_tree import (
@@ -49,13 +53,15 @@ class ResultError(KeptError):
     """It has what was to be copied out, and was not."""
 
 
+class OpenError(KeptError):
+    """All of it is removed, and some is open still: there is nothing to copy."""
+
+
 Shares = list[dict[str, Any]]
 """Each with ``path`` of the disk, ``tier``, ``size`` in bytes, ``name`` of the directory,
 ``project``."""
 _TRIFLE_BYTES: Final = 1 << 20
 """Of deleted files, for which nobody's space is withheld."""
-_NOTHING_LEFT: Final = "nothing else is left"
-"""By these last words it is known that there is nothing to copy (``core.scratch``)."""
 
 
 def plan(key: str, asked: Shares) -> Shares:
@@ -130,19 +136,25 @@ def _open_store(share: Message, new_on: str | None = None) -> contextlib.closing
 def remove(directory: str, until_s: float) -> None:
     """Remove all that the job's directory says was made, and then that it says so.
 
-    Of a disk that was replaced it is forgotten, once somebody said that it may go.
+    Of a disk that was replaced it is forgotten, once somebody said that it may go. So is a record
+    that cannot be read: what it says of was made somewhere, and nobody knows where.
 
     Raises:
         KeptError: not all can be removed; ResultError: not all may be.
         UnfinishedError: the time is up.
     """
     path = os.path.join(directory, SCRATCH_FILE)
-    record = read_json(path)
+    is_freed = os.path.exists(os.path.join(directory, FREED_FILE))
+    try:
+        record = read_scratch(directory)
+    except RecordError as error:
+        if not is_freed:
+            raise KeptError(f"{error}; what was made for it is not known") from error
+        record = None
     if record is not None and _has_result(directory, record, until_s):
         raise ResultError(_untold(record))
     if record is not None and not os.path.exists(os.path.join(directory, STATUS_FILE)):
         _refuse_company(directory, record)
-    is_freed = os.path.exists(os.path.join(directory, FREED_FILE))
     problems = []
     for share in () if record is None else record["shares"]:
         try:
@@ -173,7 +185,7 @@ def _refuse_company(directory: str, record: Message) -> None:
     if is_at_work(directory, "out"):
         raise KeptError(f"what copies it to {record['output']['path']} is still at it")
     paths = paths_of(record["shares"])
-    if (pid := find_lingering(paths)) is not None:
+    if (pid := find_lingering(paths, uid=int(record["uid"]))) is not None:
         whose = f"process {pid} still uses {' and '.join(paths)}"
         raise KeptError(f"its shim was killed, and {whose}; it goes when that has ended")
 
@@ -182,14 +194,14 @@ def _refuse_holders(record: Message) -> None:
     """What was removed takes space for as long as somebody has it open.
 
     Raises:
-        KeptError: somebody has.
+        OpenError: somebody has.
     """
     paths = paths_of(record["shares"])
     held = find_held(paths, {int(record["uid"]), 0})
     if held is not None and held.size_bytes > _TRIFLE_BYTES:
         what = f"deleted files of {' and '.join(paths)} are still open in process {held.pid}"
         takes = f"they take {held.size_bytes / (1 << 20):.0f} MiB of the disk until it ends"
-        raise KeptError(f"{what}; {takes}, and {_NOTHING_LEFT}")
+        raise OpenError(f"{what}; {takes}, and nothing else is left")
 
 
 def find_need(directory: str) -> str:
@@ -199,21 +211,31 @@ def find_need(directory: str) -> str:
 
     Args:
         directory: the job's.
+
+    Raises:
+        RecordError: what it has cannot be read.
     """
-    record = read_json(os.path.join(directory, SCRATCH_FILE))
+    record = read_scratch(directory)
     output = None if record is None else record["output"]
     if record is None or output is None or os.path.exists(os.path.join(directory, FREED_FILE)):
         return ""
-    status = read_json(os.path.join(directory, STATUS_FILE))
-    need = ""
+    status = None
+    with contextlib.suppress(RecordError):
+        status = read_status(directory)
     if status is not None:
         need = str(status.get("stage_out", ""))
-    else:
-        stage = read_json(os.path.join(directory, STAGE_FILE)) or {}
-        is_wanted = output["on"] == "always" or stage.get("step") == "out"
-        if is_wanted and has_come(directory, output):
-            return _untold(record)
-    return need and f"{need}; {whereabouts(record)}"
+        return need and f"{need}; {whereabouts(record)}"
+    is_wanted = output["on"] == "always" or _was_copied_out(directory)
+    return _untold(record) if is_wanted and has_come(directory, output) else ""
+
+
+def _was_copied_out(directory: str) -> bool:
+    """Whether copying out had begun, or may have."""
+    try:
+        stage = read_stage(directory)
+    except RecordError:
+        return True
+    return stage is not None and stage["step"] == "out"
 
 
 def has_come(directory: str, output: Message) -> bool:
@@ -245,8 +267,7 @@ def _has_result(directory: str, record: Message, until_s: float) -> bool:
     output = record["output"]
     if output is None or any(os.path.exists(os.path.join(directory, f)) for f in files):
         return False
-    shim = read_json(os.path.join(directory, SHIM_FILE)) or {}
-    if shim.get("boot_id") != read_boot_id() or not has_come(directory, output):
+    if not _is_of_this_boot(directory) or not has_come(directory, output):
         return False
     came = read_manifest(directory, "in")
     for place, share in enumerate(record["shares"]):
@@ -258,6 +279,15 @@ def _has_result(directory: str, record: Message, until_s: float) -> bool:
             if has_unknown(store.fd, share["name"], is_known, until_s):
                 return True
     return False
+
+
+def _is_of_this_boot(directory: str) -> bool:
+    """Whether its shim lived in this boot, or may have."""
+    try:
+        shim = read_shim(directory)
+    except RecordError:
+        return True
+    return shim is not None and shim.get("boot_id") == read_boot_id()
 
 
 def measure(share: Message, until_s: float) -> tuple[Usage, int]:
@@ -274,4 +304,12 @@ def measure(share: Message, until_s: float) -> tuple[Usage, int]:
     return usage, counted
 
 
-__all__ = ["DiskError", "KeptError", "ResultError", "ScratchError", "UnfinishedError", "Usage"]
+__all__ = [
+    "DiskError",
+    "KeptError",
+    "OpenError",
+    "ResultError",
+    "ScratchError",
+    "UnfinishedError",
+    "Usage",
+]

@@ -15,13 +15,12 @@ from typing import Final
 
 from iodaemon.backend.linux import salvage, scratch_work
 from iodaemon.backend.linux.aside import Aside
+from iodaemon.backend.linux.attempt_record import RecordError, read_scratch
 from iodaemon.backend.linux.directory import JobDirectories
 from iodaemon.backend.linux.manifest import is_unfinished
 from iodaemon.backend.linux.protocol import (
     FREED_FILE,
-    SCRATCH_FILE,
     Message,
-    read_json,
     sync_directory,
 )
 from iodaemon.backend.linux.scratch import find_need
@@ -180,7 +179,8 @@ class ScratchDesk:
 
     def _note_freed(self, key: str) -> None:
         directory = self._directories.of(key)
-        os.close(os.open(os.path.join(directory, FREED_FILE), os.O_WRONLY | os.O_CREAT, 0o600))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        os.close(os.open(os.path.join(directory, FREED_FILE), flags, 0o600))
         sync_directory(directory)
 
     def patience_s(self) -> float | None:
@@ -207,11 +207,16 @@ class ScratchDesk:
             self._look_at(key, entry, at_work)
         except OSError as error:  # nothing of one job may end all jobs' keeper
             self._keep(key, entry, f"its directory cannot be read ({error.strerror}); tried again")
+        except RecordError as error:
+            if os.path.exists(os.path.join(self._directories.of(key), FREED_FILE)):
+                self._remove(key, entry, at_work)
+            else:
+                self._keep(key, entry, f"{error}; tried again")
 
     def _look_at(self, key: str, entry: _Entry, at_work: list[list[str]]) -> None:
         """Remove what an ended job had, if nobody is left in it, nor needs it."""
         directory = self._directories.of(key)
-        record = read_json(os.path.join(directory, SCRATCH_FILE))
+        record = read_scratch(directory)
         if record is None:
             self._set(key, entry, {"state": "removed", "because": ""})
             return
@@ -298,7 +303,8 @@ class ScratchDesk:
             self._set(key, entry, {**word, "because": ""})
         elif word.get("state") == "kept":
             is_result = bool(word.get("is_result"))
-            self._keep(key, entry, str(word["because"]), is_result=is_result)
+            is_open = bool(word.get("is_open"))
+            self._keep(key, entry, str(word["because"]), is_result=is_result, is_open=is_open)
         elif "error" in word:
             self._keep(key, entry, str(word["error"]))
 
@@ -315,14 +321,21 @@ class ScratchDesk:
             entry.due_s = 0.0
 
     def _keep(
-        self, key: str, entry: _Entry, because: str, *, is_result: bool | None = None
+        self,
+        key: str,
+        entry: _Entry,
+        because: str,
+        *,
+        is_result: bool | None = None,
+        is_open: bool = False,
     ) -> None:
         """``is_result``: it has what could not be copied out; None: as it was last known."""
         if is_result is not None:
             entry.report = {**entry.report, "is_result": is_result}
         entry.due_s = time.monotonic() + entry.retry_s
         entry.retry_s = min(2 * entry.retry_s, _LAST_RETRY_S)
-        self._set(key, entry, {**entry.report, "state": "kept", "because": because})
+        kept = {"state": "kept", "because": because, "is_open": is_open}
+        self._set(key, entry, {**entry.report, **kept})
         with contextlib.suppress(OSError):  # the next look sees to it
             self._sweep(key, entry)
 

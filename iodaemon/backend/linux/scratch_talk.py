@@ -17,7 +17,7 @@ from iodaemon.core import event as ev
 from iodaemon.core.decision import Free
 from iodaemon.core.job import JobId
 from iodaemon.core.timeline import Timeline
-from iodaemon.errors import BackendError
+from iodaemon.errors import BackendError, Unsupported
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,6 @@ _AGAIN_S: Final = 30.0
 Wish = Mapping[str, bool]
 """``free`` what was kept, or ``copy`` it out first."""
 _NONE: Final[Wish] = {"free": False}
-_NO_SUCH_VERB: Final = "has no verb"
 
 
 class ScratchTalk:
@@ -82,12 +81,12 @@ class ScratchTalk:
             asked = {"job": job_id, "attempt": attempt, "known": known, **wish}
             try:
                 report = await self._link.ask("scratch", **asked)
-            except BackendError as error:
-                if _NO_SUCH_VERB not in str(error):
-                    log.warning("event=scratch_unknown job=%d problem=%s", job_id, error)
-                    await asyncio.sleep(_AGAIN_S)
-                    continue
+            except Unsupported:
                 report = {"state": "removed"}  # it never made any
+            except BackendError as error:
+                log.warning("event=scratch_unknown job=%d problem=%s", job_id, error)
+                await asyncio.sleep(_AGAIN_S)
+                continue
             wish, known = _NONE, str(report["state"])
             if (event := self._event(job_id, attempt, report)) is not None:
                 self._post(event)
@@ -105,7 +104,8 @@ class ScratchTalk:
                 return ev.ScratchRemoved(**about)
             case "kept":
                 is_result, why = report.get("is_result"), str(report["because"])
-                return ev.ScratchKept(**about, problem=why, is_result=is_result)
+                is_open = bool(report.get("is_open"))  # a keeper of before does not say it
+                return ev.ScratchKept(**about, problem=why, is_result=is_result, is_open=is_open)
             case "held" | "over" as state:
                 used = int(report.get("used_bytes") or 0)
                 return ev.ScratchUsed(

@@ -6,15 +6,16 @@ and nobody else. Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import os
-import select
 import time
 from typing import Final
 
 from iodaemon.backend.linux import scratch
 from iodaemon.backend.linux.aside import tell
-from iodaemon.backend.linux.protocol import SCRATCH_FILE, Message, read_json
+from iodaemon.backend.linux.attempt_record import RecordError, read_scratch
+from iodaemon.backend.linux.process import is_readable
+from iodaemon.backend.linux.protocol import Message
 from iodaemon.fault import reach
 
 TURN_S: Final = 20.0
@@ -31,7 +32,8 @@ _LONGEST_LOOK_S: Final = 10.0
 def remove(directory: str, line: int) -> None:
     """Remove a job's directories, and say ``removed``, ``unfinished`` or ``kept`` and why.
 
-    ``is_result``: because they have what was to be copied out.
+    ``is_result``: because they have what was to be copied out. ``is_open``: all is removed, and
+    takes space for as long as somebody has it open.
     """
     reach("scratch.sweeping")
     try:
@@ -41,6 +43,7 @@ def remove(directory: str, line: int) -> None:
     except scratch.KeptError as error:
         is_result = isinstance(error, scratch.ResultError)
         word = {"state": "kept", "because": str(error), "is_result": is_result}
+        word["is_open"] = isinstance(error, scratch.OpenError)
     else:
         word = {"state": "removed"}
     tell(line, word)
@@ -50,8 +53,10 @@ def watch(directory: str, line: int) -> None:
     """Say soon, and every few seconds, what a job's directories hold, until the keeper hangs up."""
     wait_s = _FIRST_LOOK_S
     last: dict[str, scratch.Usage] = {}
-    while not select.select([line], [], [], wait_s)[0]:
-        record = read_json(os.path.join(directory, SCRATCH_FILE))
+    while not is_readable(line, wait_s):
+        record = None
+        with contextlib.suppress(RecordError):
+            record = read_scratch(directory)
         if record is None:
             continue
         began_s = time.monotonic()

@@ -11,37 +11,44 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterable
+from typing import Final
 
-from iodaemon.backend.linux.process import (
-    Identity,
-    find_start_ticks,
-    open_pidfd,
-    read_boot_id,
-)
+_AT_ONCE: Final = 256
+"""Descriptors that are open at one time; the list is made once more for so many processes."""
 
 
 def send(members: Callable[[], Iterable[int]], number: signal.Signals) -> int:
     """Send it to each process that is a member; to how many.
 
-    A process counts that was there before the list is made once more, is in that list, and is the
-    same when it is told. What was forked in between is not told: as with a signal to a group. 25 us
-    a process.
+    A process is told that is in a list made after a pidfd of that number was opened: should the
+    pidfd be another's, that one has ended by then, and a dead process is told nothing. What was
+    forked in between is not told: as with a signal to a group.
 
     Args:
         members: lists the job's processes now.
         number: what to send.
     """
-    before = {pid: find_start_ticks(pid) for pid in members()}
+    pids = list(dict.fromkeys(members()))
+    return sum(
+        _send_some(pids[first : first + _AT_ONCE], members, number)
+        for first in range(0, len(pids), _AT_ONCE)
+    )
+
+
+def _send_some(
+    pids: list[int], members: Callable[[], Iterable[int]], number: signal.Signals
+) -> int:
     count = 0
-    for pid in dict.fromkeys(members()):
-        ticks = before.get(pid)
-        pidfd = None if ticks is None else open_pidfd(Identity(pid, ticks, read_boot_id()))
-        if pidfd is None:
-            continue
-        try:
+    with contextlib.ExitStack() as stack:
+        pidfds = {}
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(pidfd, number)
-                count += 1
-        finally:
-            os.close(pidfd)
+                pidfds[pid] = os.pidfd_open(pid)
+                stack.callback(os.close, pidfds[pid])
+        now = set(members())
+        for pid, pidfd in pidfds.items():
+            if pid in now:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, number)
+                    count += 1
     return count

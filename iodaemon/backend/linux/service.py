@@ -5,11 +5,15 @@ Standard library only.
 
 from __future__ import annotations
 
-import contextlib
 import os
+import select
+import socket
+import stat
 import sys
 import time
+import traceback
 from collections.abc import Callable
+from types import TracebackType
 from typing import Final, NamedTuple
 
 from iodaemon.backend.linux.fence import confine
@@ -19,6 +23,9 @@ from iodaemon.systemd import is_journal_stream
 
 _NOTICE: Final = 5
 """A priority of syslog(3): the keeper speaks seldom, and somebody should hear it."""
+
+_MOST_BYTES: Final = select.PIPE_BUF
+"""Of a line: a pipe takes so many whole or not at all (pipe(7))."""
 
 
 class Service(NamedTuple):
@@ -58,10 +65,90 @@ def grant(service: Service | None, launch: Message) -> Message:
 
 
 def say(text: str) -> None:
-    """One line into keeper.log, or the unit's journal, which has time and process already."""
-    moment = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    line = f"{moment} keeper[{os.getpid()}]: {text}"
+    """One line into keeper.log, or the unit's journal, which has time and process already.
+
+    A pipe, a socket or a terminal that takes nothing does not hold up the keeper: the line is lost,
+    and counted in the next one that is taken. A file can hold it up, where its disk hangs. Linux
+    has no write to a file that never waits, and a keeper that forks shims has no threads. Its own
+    file, keeper.log, is on the disk of the job directories, without which it can do nothing.
+    """
+    _messages.say(text)
+
+
+def say_failure(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """As ``sys.excepthook``, which would wait for whoever reads standard error."""
+    for part in traceback.format_exception(kind, error, trace):
+        for line in part.splitlines():
+            say(line)
+
+
+class _Messages:
+    """Lines on standard error; never waits for its reader."""
+
+    def __init__(self) -> None:
+        self._lost = 0
+
+    def say(self, text: str) -> None:
+        """Write the line, after a note of how many before it are lost; or count it as lost."""
+        if self._lost:
+            if not _write_line(f"{self._lost} lines were lost: nobody read this log"):
+                self._lost += 1
+                return
+            self._lost = 0
+        if not _write_line(text):
+            self._lost += 1
+
+
+_messages: Final = _Messages()
+
+
+def _write_line(text: str) -> bool:
+    if sys.stderr is None:
+        return False
     if is_journal_stream(sys.stderr, os.environ):
         line = f"<{_NOTICE}>{text}"
-    with contextlib.suppress(OSError):
-        print(line, file=sys.stderr, flush=True)
+    else:
+        line = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} keeper[{os.getpid()}]: {text}"
+    try:
+        _write_at_once(sys.stderr.fileno(), line.encode(errors="backslashreplace"))
+    except (OSError, ValueError):  # ValueError: it is closed, or no file at all
+        return False
+    return True
+
+
+def _write_at_once(fd: int, line: bytes) -> None:
+    """Write it whole or not at all, by a way that leaves the flags of a shared descriptor alone.
+
+    Raises:
+        OSError: it cannot be written, or not now.
+    """
+    data = line[: _MOST_BYTES - 1] + b"\n"
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        os.write(fd, data)
+        return
+    if stat.S_ISSOCK(mode):
+        with socket.socket(fileno=os.dup(fd)) as journal:
+            journal.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        return
+    try:
+        flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        own = os.open(f"/proc/self/fd/{fd}", flags)
+    except OSError:  # another user's pipe, as in some containers
+        _write_if_ready(fd, data)
+        return
+    try:
+        os.write(own, data)
+    finally:
+        os.close(own)
+
+
+def _write_if_ready(fd: int, data: bytes) -> None:
+    """Waits only where another process that shares the pipe takes the last room at this moment."""
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    if not poll.poll(0):
+        raise BlockingIOError
+    os.write(fd, data)

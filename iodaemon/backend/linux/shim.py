@@ -25,16 +25,17 @@ from typing import Final, NoReturn
 from iodaemon.backend.linux.attempt import Attempt
 from iodaemon.backend.linux.directory import JobDirectories
 from iodaemon.backend.linux.freezer import Freezer
+from iodaemon.backend.linux.holder import find_exclusive_holder
 from iodaemon.backend.linux.process import (
     Identity,
     become_subreaper,
     drain,
     identify,
-    is_alive,
-    open_pidfd,
     wake_on_signals,
 )
-from iodaemon.backend.linux.protocol import LOCK_FILE, Message, encode, read_json, read_line
+from iodaemon.backend.linux.protocol import Message, encode, read_line
+from iodaemon.backend.linux.pulse import Pulse
+from iodaemon.backend.linux.title import set_title
 from iodaemon.fault import reach
 
 MOST_JOBS: Final = 100
@@ -42,6 +43,12 @@ MOST_JOBS: Final = 100
 _RETRY_S: Final = 1.0
 """Between attempts to find the next keeper; between looks at what is left once the job's first
 process has ended."""
+_IDLE_TITLE: Final = "iod-shim idle"
+_LEAST_WAIT_S: Final = 0.05
+"""However short the grace time is."""
+_BEATS: Final = 3
+"""So often in the grace time it looks whether the keeper does anything. The keeper wakes as often
+with nothing to do."""
 _LOOK_S: Final = 30.0
 """Between looks at a job of which nothing is heard: who traces a thread may keep its end back."""
 
@@ -50,28 +57,38 @@ class Shim:
     """One shim. ``run`` never returns."""
 
     def __init__(
-        self, directories: JobDirectories, freezer: Freezer, keeper_file: str, line: int
+        self,
+        directories: JobDirectories,
+        freezer: Freezer,
+        lock_file: str,
+        line: int,
+        *,
+        grace_s: float,
     ) -> None:
         """Be the calling process.
 
         Args:
             directories: of the jobs.
             freezer: the keeper's.
-            keeper_file: where the next keeper will say who it is.
+            lock_file: locked by whichever keeper is alive.
             line: a stream socket to the keeper; its end is the keeper's end.
+            grace_s: a keeper that does nothing for so long is as good as dead.
         """
         self._directories = directories
         self._freezer = freezer
         self._line: int | None = line
         self._next_keeper: int | None = None
-        self._keeper_file = keeper_file
-        self._thawed_for: Identity | None = None
+        self._lock_file = lock_file
+        self._thawed_after: int | None = None
+        self._grace_s = grace_s
+        self._pulse = Pulse(os.getppid())
         self._attempt: Attempt | None = None
         self._wake = _wake_on_children()
         me = identify(os.getpid())
         assert me is not None
         self._me: Identity = me
         signal.signal(signal.SIGTERM, self._on_term)
+        set_title(_IDLE_TITLE)
 
     def _on_term(self, *_: object) -> None:
         """Whoever stops the jobs' unit, or the machine, tells every shim of it as well.
@@ -89,10 +106,12 @@ class Shim:
             if order is None:
                 break
             reach("shim.begun")
+            set_title(f"iod-shim {order['key']}")
             self._serve(order)
             if self._line is None or order["is_last"]:
                 break
             order = None
+            set_title(_IDLE_TITLE)
             self._tell({"over": True})
             reach("shim.over")
         os._exit(0)
@@ -148,9 +167,11 @@ class Shim:
                 poll.register(keeper, select.POLLIN)
                 watched = keeper
             wait_s = _RETRY_S if watched is None or main is None else _LOOK_S
+            wait_s = min(wait_s, max(self._grace_s / _BEATS, _LEAST_WAIT_S))
             ready = {fd for fd, _ in poll.poll(wait_s * 1000)}
             if not ready and attempt.leave():
                 break
+            self._feel_pulse(attempt.key)
             if self._wake in ready:
                 drain(self._wake)
             if news is not None and news in ready and not attempt.hear():
@@ -167,36 +188,61 @@ class Shim:
         if main is not None:
             os.close(main)
 
-    def _seek_keeper(self, key: str) -> None:
-        """Watch the next keeper; while there is none, nobody would thaw the job but its shim."""
-        record = read_json(self._keeper_file)
-        last = record and Identity(record["pid"], record["start_ticks"], record["boot_id"])
-        if last and is_alive(last):
-            self._next_keeper = open_pidfd(last)
-            self._thawed_for = None
-        elif last and last != self._thawed_for and self._thaw(key):
-            self._thawed_for = last
-            reach("shim.thawed")
+    def _feel_pulse(self, key: str) -> None:
+        """Thaw the job when the keeper has done nothing for the grace time, stopped or stuck.
 
-    def _thaw(self, key: str) -> bool:
-        """Thaw the job unless a keeper lives, also one that is only just beginning.
-
-        The keeper's lock makes sure of it: one that has it finds the job as it is and answers for
-        it, and none can begin while the shim has it.
+        The daemon could not have it thawed either: it acts through the keeper alone. A keeper that
+        goes on learns from the kernel what stands still, as after any other thaw.
         """
-        path = os.path.join(os.path.dirname(self._keeper_file), LOCK_FILE)
+        if self._pulse.is_silent_for(self._grace_s):
+            with contextlib.suppress(OSError):
+                self._freezer.thaw(key, os.getpid())
+
+    def _seek_keeper(self, key: str) -> None:
+        """Watch the next keeper, or thaw the job: without a keeper, only its shim can.
+
+        The lock decides: a keeper that has it finds the job as it is and answers for it, and none
+        can begin while the shim has it. The lock's time changes with each keeper, so the job is
+        thawed once after each of them.
+        """
         try:
-            lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            lock = os.open(self._lock_file, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
-            return False
+            return
         try:
+            found = _open_holder(lock)
+            if found is not None:
+                self._pulse.close()
+                self._next_keeper, self._pulse = found
+                return
+            began_ns = os.fstat(lock).st_mtime_ns
+            if began_ns == self._thawed_after:
+                return
             fcntl.lockf(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             self._freezer.thaw(key, os.getpid())
+            self._thawed_after = began_ns
+            reach("shim.thawed")
         except OSError:
-            return False
+            return
         finally:
             os.close(lock)
-        return True
+
+
+def _open_holder(lock: int) -> tuple[int, Pulse] | None:
+    """A descriptor and the pulse of the process that holds this lock; None: there is none."""
+    pid = find_exclusive_holder(lock)
+    if pid is None:
+        return None
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    pulse = Pulse(pid)
+    if find_exclusive_holder(lock) == pid:  # else the number may be another process's by now
+        return pidfd, pulse
+    os.close(pidfd)
+    pulse.close()
+    return None
 
 
 def _wake_on_children() -> int:

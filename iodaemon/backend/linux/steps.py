@@ -13,11 +13,10 @@ import os
 import select
 import signal
 from collections.abc import Callable
-from types import ModuleType
 from typing import Final, NoReturn
 
 from iodaemon.backend.linux import launch as launching
-from iodaemon.backend.linux import scratch
+from iodaemon.backend.linux import scratch, stage
 from iodaemon.backend.linux.freezer import Freezer
 from iodaemon.backend.linux.manifest import Manifest, is_whole, open_manifest, try_lock
 from iodaemon.backend.linux.protocol import STAGE_FILE, Message, encode, write_json
@@ -157,10 +156,9 @@ class Steps:
     # -- in the job's first process ---------------------------------------------------------------
 
     def open_books(self) -> dict[str, int]:
-        """Manifests, by step, while this process may still open them, and the code as well."""
+        """Manifests, by step, while this process may still open them."""
         if self._input is None:
             return {}
-        _load()
         return {"in": open_manifest(self._directory, "in")}
 
     def copy_in(self, books: dict[str, int], news: int) -> None:
@@ -183,7 +181,6 @@ class Steps:
             os.close(fd)
 
     def _copy_in(self, book: int, news: int) -> None:
-        stage = _load()
         paths = scratch.paths_of(self._shares)
         sizes = [share["size"] for share in self._shares]
         targets = list(map(stage.Target, paths, sizes))
@@ -266,7 +263,6 @@ class Steps:
         signal.set_wakeup_fd(-1)
         try:
             launching.become(self.launch, enter)
-            _load()
             books = [open_manifest(self._directory, step) for step in ("in", "out")]
             account = launching.find_submitter(self.launch)
             if account is not None:
@@ -288,7 +284,6 @@ class Steps:
                 raise
 
     def _copy_out(self, books: list[int], news: int) -> None:
-        stage = _load()
         if not try_lock(books[1]):
             raise stage.StageError("it is being copied just now")
         came, manifest = map(Manifest, books)
@@ -309,17 +304,10 @@ class Steps:
             signal.signal(told.number, signal.SIG_DFL)
             os.kill(os.getpid(), told.number)
         except BaseException as error:  # noqa: BLE001 - nothing may go on in its place
-            text = str(error) if isinstance(error, OSError | _load().StageError) else repr(error)
+            text = str(error) if isinstance(error, OSError | stage.StageError) else repr(error)
             with contextlib.suppress(OSError):
                 os.write(news, encode({"failed": text}))
             os._exit(STAGE_FAILED)
-
-
-def _load() -> ModuleType:
-    """What copies; loaded while this process may still read it, and only where it is needed."""
-    from iodaemon.backend.linux import stage
-
-    return stage
 
 
 def _tell(news: int, word: Message) -> None:

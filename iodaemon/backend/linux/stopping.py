@@ -19,7 +19,7 @@ from iodaemon.backend.linux.process import (
     find_kin,
     find_living_state,
     find_state,
-    is_stop_pending,
+    read_status,
 )
 
 States = dict[int, str | None]
@@ -176,7 +176,8 @@ def _scan(shim_pid: int, inside: Container[int], *, stop: bool) -> States:
 def _state_of(pid: int) -> str | None:
     """Its state; one that has been told to stop and waits in vfork(2) for a stopped child: T."""
     state = find_living_state(pid)
-    if state == "D" and is_stop_pending(pid):
+    status = read_status(pid) if state == "D" else None
+    if status is not None and status.is_stop_pending:
         return "T" if any(find_state(child) == "T" for child in children_of(pid)) else "D"
     return state
 

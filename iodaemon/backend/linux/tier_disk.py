@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Final
 
 from iodaemon.backend.linux import quota
+from iodaemon.backend.linux.attempt_record import RecordError, read_keeper
 from iodaemon.backend.linux.devices import PathDevice, find_device, find_mount_devices
 from iodaemon.backend.linux.process import Identity, is_alive
-from iodaemon.backend.linux.protocol import KEEPER_FILE, read_json
+from iodaemon.backend.linux.reader_thread import find_start_ticks_in_thread
 from iodaemon.core.platform import Device
 from iodaemon.core.tier import DiskFacts, DiskKind
 from iodaemon.errors import NoData
@@ -83,11 +84,11 @@ def find_witness(keeper_state: Path) -> int | None:
         Its number; None: neither may be looked through.
     """
     pids = [_INIT]
-    with contextlib.suppress(OSError):
-        record = read_json(str(keeper_state / KEEPER_FILE))
+    with contextlib.suppress(OSError, RecordError):
+        record = read_keeper(str(keeper_state))
         if record is not None:
             keeper = Identity(record["pid"], record["start_ticks"], record["boot_id"])
-            pids = [keeper.pid, *pids] if is_alive(keeper) else pids
+            pids = [keeper.pid, *pids] if is_alive(keeper, find_start_ticks_in_thread) else pids
     for pid in pids:
         with contextlib.suppress(OSError):
             os.stat(f"/proc/{pid}/root/")

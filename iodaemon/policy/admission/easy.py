@@ -9,8 +9,9 @@ go before it.
    count against a walltime.
 3. A later job starts now if it fits now, and either ends by its walltime before that time, or takes
    slots only that the head does not need then. One without walltime can only do the latter.
-4. Where running jobs have no walltimes nothing can be promised: then nothing overtakes. Without
-   walltimes this is first come, first served.
+4. Where running jobs have no walltimes nothing can be promised. Room is kept where it is expected
+   by how long earlier runs of them took, which may be late; where that is not known either
+   nothing overtakes. Without walltimes and earlier runs this is first come, first served.
 5. A job that is known to do I/O waits while regulation leaves no headroom for it; meanwhile its
    slots are kept free for it as a head, and only jobs start that add no more than the headroom.
 

@@ -7,8 +7,8 @@ competes is decided before it competes.
 1. When no pack waits, the first ``most`` jobs of the queue are packed (Make-Pack(S)): by
    decreasing walltime, each into the fullest pack with CPUs for it and room for its I/O.
 2. A job's volume is its expected mean rate times its walltime; a pack's budget is S times the
-   socket's share of ``bandwidth`` times its longest walltime. All sockets share one storage
-   system, so a share is ``bandwidth`` over the number of sockets.
+   socket's share of ``bandwidth`` times its longest walltime, and may be used up exactly (equation
+   4). All sockets share one storage system, so a share is ``bandwidth`` over the number of sockets.
 3. ``online``: a socket that becomes free takes the longest pack that waits and fits it.
    ``static``: each pack is given to a socket when it is made (LPT), and runs there in its turn.
 4. All jobs of a pack start at once; the next pack starts when the last of them has ended. What

@@ -21,11 +21,14 @@ still fits, so that a heavy job goes round in a limit cycle; a suspended job kee
 the rounds, so that a partition is passed over where one heads the list; MB/s says little of what
 a parallel device can carry; jobs with much I/O pay for all.
 
-Differs: figure 11 calls the module only when the bound is exceeded, while figure 15 resumes in
-its else branch; it is called every timeslice. Line 26 of figure 15 (head = next) stands behind
-the loop over the partitions with that loop's index; every head moves on. The loop ends when all
-lists are used up. Jobs whose I/O is unknown, and those that may not be suspended (``--no-suspend``,
-immune), are no candidates; what the latter move counts in the total. Equal rates go by job id.
+Differs: figure 11 calls the module only when the bound is exceeded, while figure 15 resumes in its
+else branch; it is called every timeslice. Line 26 of figure 15 (head = next) stands behind the
+loop over the partitions with that loop's index; every head moves on. The loop ends when all lists
+are used up. A running job that moved nothing in the slice is no candidate: where it heads the list
+of its CMP, figure 15 suspends it and frees nothing (rates 0, 10, 20 and 20 MB/s on four CMPs,
+bound 40: the figure suspends the first two, this rule the second). Jobs whose I/O is unknown, and
+those that may not be suspended (``--no-suspend``, immune), are no candidates; what the latter move
+counts in the total. Equal rates go by job id.
 ``per_socket_share`` is the variant of section 3.3 ("the entire bandwidth is amortized equally into
 each CMP, the dynamic module only cares jobs on the CMP that exceeds its portion"): in step 2 only
 partitions above bound / partitions are touched, each until it is not above its share.

@@ -16,7 +16,7 @@ import msgspec
 from iodaemon.backend.model.profile import Profile
 from iodaemon.backend.model.spec import Model
 from iodaemon.backend.simulated import default_platform
-from iodaemon.config import load_policy, policy_search
+from iodaemon.config import PolicyFile, load_policy, policy_search
 from iodaemon.core.job import Job, JobState
 from iodaemon.core.measure import (
     jain_index,
@@ -120,17 +120,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             ConfigError: a policy is not found or wrong, or two have one name.
         """
-        search = policy_search(os.environ)
-        rules: dict[str, Rules] = {}
-        for name in self.policies:
-            policy = load_policy(name, overrides={}, search=search)
-            if policy.name in rules:
-                raise ConfigError(f"policies: {policy.name!r} is there twice; each has its name")
-            rules[policy.name] = policy.rules
+        policies = self._policies()
         return [
-            Task(seed=seed, policy=name, rules=each)
+            Task(seed=seed, policy=policy.name, rules=policy.rules)
             for seed in seeds
-            for name, each in rules.items()
+            for policy in policies
         ]
 
     def run(self, task: Task) -> Sequence[Row]:
@@ -190,6 +184,20 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         runs = _runs(rows)
         first = next(iter(runs))
         return [_summary_row(policy, alike, runs[first]) for policy, alike in runs.items()]
+
+    def remarks(self) -> Sequence[str]:
+        """What each policy cannot do on this platform, one line each."""
+        platform = default_platform(self.sockets, self.slots)
+        return [text for policy in self._policies() for text in policy.cautions(platform)]
+
+    def _policies(self) -> list[PolicyFile]:
+        search = policy_search(os.environ)
+        policies = [load_policy(name, overrides={}, search=search) for name in self.policies]
+        names = [policy.name for policy in policies]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(f"policies: {name!r} is there twice; each has its name")
+        return policies
 
     def _model(self) -> Model:
         return Model(

@@ -20,6 +20,7 @@ from iodaemon.simulator.equilibrio_rows import (
 )
 from iodaemon.simulator.equilibrio_run import Bound, Delta, Point, run_point, setup_of
 from iodaemon.simulator.experiment import Figure, Row
+from iodaemon.simulator.run import StepPer
 from iodaemon.simulator.series import printed
 
 PUBLISHED: Final = {0.0: 0.78, 0.1: 0.59, 0.2: 0.48, 0.3: 0.38, 0.4: 0.21, 0.5: 0.07, 0.6: 0.06}
@@ -40,6 +41,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         bound: until when a backfilled job must have ended: as the last that runs, or before the
             first in the queue has room (EASY).
         intensity_delta: what is compared with W: S with the job, or the job's own.
+        step_per: the rule is asked once for all that happens in one instant, or after each event.
     """
 
     alphas: tuple[float, ...] = tuple(PUBLISHED)
@@ -48,6 +50,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     records: str = ""
     bound: Bound = "max"
     intensity_delta: Delta = "system"
+    step_per: StepPer = "instant"
 
     def __post_init__(self) -> None:
         """Refuse what the rule refuses."""

@@ -21,6 +21,7 @@ from iodaemon.simulator.equilibrio_rows import (
 )
 from iodaemon.simulator.equilibrio_run import Bound, Delta, Point, run_point, setup_of
 from iodaemon.simulator.experiment import Figure, Row
+from iodaemon.simulator.run import StepPer
 from iodaemon.simulator.study.equilibrio_alpha import summary_rows
 
 KNOWLEDGE: Final = (1.0, 0.85, 0.7, 0.55, 0.4, 0.25, 0.1, 0.0)
@@ -41,6 +42,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         records: a CSV file of real jobs for those with low to medium I/O; empty: from laws.
         bound: until when a backfilled job must have ended.
         intensity_delta: what is compared with W.
+        step_per: the rule is asked once for all that happens in one instant, or after each event.
     """
 
     knowledge: tuple[float, ...] = KNOWLEDGE
@@ -51,6 +53,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     records: str = ""
     bound: Bound = "max"
     intensity_delta: Delta = "system"
+    step_per: StepPer = "instant"
 
     def __post_init__(self) -> None:
         """Refuse what is no part, what gives nothing to compare with, what the rule refuses."""

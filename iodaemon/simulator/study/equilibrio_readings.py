@@ -19,6 +19,7 @@ from iodaemon.simulator.equilibrio import Arrivals, Mix
 from iodaemon.simulator.equilibrio_rows import by_seed, of_kind
 from iodaemon.simulator.equilibrio_run import Bound, Delta, Setup, run_columns, setup_of
 from iodaemon.simulator.experiment import Figure, Row, Series
+from iodaemon.simulator.run import StepPer
 from iodaemon.simulator.study.equilibrio_alpha import BALANCED, FIRST, PUBLISHED
 
 BASE: Final = "base"
@@ -32,7 +33,7 @@ COLUMNS: Final = (
     "backfilled",
 )
 _OF_CLUSTER: Final = ("weights", "caps")
-_OF_RULE: Final = ("bound", "intensity_delta")
+_OF_RULE: Final = ("bound", "intensity_delta", "step_per")
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +63,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     caps: Literal["own", "network"] | None = None
     bound: Bound | None = None
     intensity_delta: Delta | None = None
+    step_per: StepPer | None = None
 
     def applied(self, base: Setup) -> Setup:
         """The base with the changes."""
@@ -101,6 +103,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         records: a CSV file of real jobs for those with low to medium I/O; empty: from laws.
         bound: of the base.
         intensity_delta: of the base.
+        step_per: of the base.
     """
 
     readings: tuple[Reading, ...] = ()
@@ -109,6 +112,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     records: str = ""
     bound: Bound = "max"
     intensity_delta: Delta = "system"
+    step_per: StepPer = "instant"
 
     def __post_init__(self) -> None:
         """Refuse two of one name, and what makes no workload."""

@@ -103,6 +103,12 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     # -- beyond the protocol ------------------------------------------------------------------
 
+    def remarks(self) -> Sequence[str]:
+        """What each policy cannot do on this platform, one line each."""
+        ways = find_ways(self.policies, policy_search(os.environ)).values()
+        texts = (text for way in ways for text in way.rules.cautions(self.server.platform()))
+        return list(dict.fromkeys(texts))
+
     def summary(self, rows: Sequence[Row]) -> Sequence[Row]:
         """A row a workload and policy: means over the seeds."""
         runs = by_workload(rows)

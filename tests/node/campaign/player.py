@@ -26,6 +26,7 @@ BODIES = {
     "short": ":",
     "gated": "while [ ! -e {gate} ]; do sleep 0.03; done",
     "deaf": "trap '' TERM; while [ ! -e {gate} ]; do sleep 0.03; done",
+    "leaves": "setsid sh -c 'setsid sh -c \"while [ ! -e {gate} ]; do sleep 0.03; done\" & exit 0'",
     "family": "(sleep 0.05 & sleep 0.02 & wait); while [ ! -e {gate} ]; do sleep 0.03; done",
 }
 """What jobs do between their lines."""

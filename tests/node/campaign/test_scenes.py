@@ -1,24 +1,26 @@
 """What machines and jobs do to a scheduler besides killing it."""
 
 import contextlib
+import os
 import random
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from chance import Round
-from harness import until
-from mounting import make_file_system, mount, small_disk
+from harness import end, until
+from mounting import disk_of, full, make_file_system, mount
 from player import Player
+from stuck_exec import silent_file_system, stuck_command
 
 from iodaemon.backend.linux.process import children_of, find_state
 from iodaemon.errors import IodaemonError
 
 pytestmark = pytest.mark.node
 
-DISK_KIB = 4096
 BOMB = "n=0; while :; do (sleep 0.05) & n=$((n+1)); [ $n -ge 20 ] && { wait; n=0; }; done"
 """Forks for ever, each process short-lived, but never more than twenty at a time."""
 
@@ -67,19 +69,49 @@ def test_a_daemon_that_stands_still_for_too_long_keeps_no_job_from_running(playe
     assert find_state(daemon.pid) != "T"
 
 
+# -- a keeper that stands still --------------------------------------------------------------------
+
+
+def test_a_keeper_that_stands_still_is_named_and_what_was_asked_is_done_once_it_goes_on():
+    """It ends with a daemon that is stopped meanwhile, and says what remains."""
+    player = Player("signals")
+    with player.server:
+        player.start()
+        going, held, still = (player.submit("gated", code) for code in (0, 3, 4))
+        for job in (going, held, still):
+            player.until_running(job)
+        player.suspend(still)
+        keeper = player.server.keeper_pid()
+        player.server.stop_processes(keeper)
+        with ThreadPoolExecutor() as pool:
+            cancelling, suspending = (
+                pool.submit(player.cancel, going),
+                pool.submit(player.suspend, held),
+            )
+        cancelled, suspended = cancelling.result(), suspending.result()
+        told = player.server.client.jobs()["node"]["starts_blocked"]
+        node = player.server.client.node()["measured"]
+        player.stop()
+        code, log = player.server.process.returncode, player.server.log.read_text()
+        until(lambda: player.server.frozen() == [keeper], "a thaw by the shims")
+        player.go_on_all()
+        player.revive()
+        ended = player.server.end_of(going)
+        player.server.await_state(held, "SUSPENDED_USER")
+
+        assert not cancelled["gone"]
+        assert ("StopDelayed", "HoldDelayed") == tuple(
+            answer["job"]["reason"]["code"] for answer in (cancelled, suspended)
+        )
+        assert f"(pid {keeper})" in told
+        assert told == node["keeper_problem"] == cancelled["job"]["reason"]["text"]
+        assert 1 == code
+        assert f"jobs {going} {held} {still} may stand still: the keeper (pid {keeper})" in log
+        assert "CANCELLED" == ended["state"]
+        assert [] == player.settle()
+
+
 # -- a disk that takes nothing ---------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def disk_of(server):
-    """A file system of its own for a server's state, until the server is gone."""
-    server.state.mkdir(mode=0o700)
-    try:
-        with small_disk(server.state, kib=DISK_KIB):
-            yield server.state
-    finally:
-        server.state.rmdir()
-        server.root.rmdir()  # the server could not, while this was mounted below
 
 
 class FailingDisk:
@@ -123,19 +155,6 @@ def failing_disk_of(server, image):
         subprocess.run(["umount", "--lazy", server.state], check=True)
         server.state.rmdir()
         server.root.rmdir()
-
-
-@contextlib.contextmanager
-def full(disk):
-    """No byte is left on it meanwhile."""
-    ballast = disk / "ballast"
-    with contextlib.suppress(OSError), ballast.open("ab", buffering=0) as file:
-        while True:
-            file.write(b"x" * 4096)
-    try:
-        yield
-    finally:
-        ballast.unlink()
 
 
 @contextlib.contextmanager
@@ -269,6 +288,36 @@ def test_a_child_that_a_job_stopped_itself_stays_stopped_by_a_cgroup_and_not_by_
     assert ("T" if player.server.means == "cgroup" else "S") == state
 
 
+# -- a process that only its shim connects with the job -------------------------------------------
+
+
+def leads_its_session(pid):
+    try:
+        return os.getsid(pid) == pid
+    except ProcessLookupError:
+        return False
+
+
+@pytest.mark.parametrize("suspended", [True, False])
+def test_a_process_outside_of_its_session_is_named_and_goes_on_without_its_shim(player, suspended):
+    job = player.submit("leaves")
+    player.until_running(job)
+    main = player.server.shim_of(job)["main_pid"]
+
+    def left():
+        pids = player.server.job(job)["pids"]
+        return main not in pids and list(filter(leads_its_session, pids))
+
+    [far] = until(left, "a process that left, alone")
+    if suspended:
+        player.suspend(job)
+        until(lambda: player.server.job(job)["state"] == "SUSPENDED_USER", "a standstill")
+    player.kill_shim(job)
+    until(lambda: find_state(far) not in ("T", "t"), "its going on")
+
+    until(lambda: far in player.server.job(job)["pids"], "its number without its shim")
+
+
 # -- a process that nothing can end ----------------------------------------------------------------
 
 
@@ -308,6 +357,27 @@ def stuck_job_is_told_of(player, frozen_disk):
     assert "CANCELLED" == player.server.end_of(job)["state"]
 
 
+def test_a_process_stuck_in_execve_holds_up_nobody(player, tmp_path):
+    """Keeper, daemon and another job's shim die beside it; it is cancelled, and others run."""
+    files = silent_file_system(tmp_path)
+    try:
+        job = player.server.submit(*stuck_command(files.path), name="stuck")
+        player.told.acknowledged[job] = "stuck"
+        files.wait_for(1)
+        bereft = player.submit("gated")
+        player.until_running(bereft)
+        player.kill_shim(bereft)
+        player.server.kill_both()
+        player.server.restart()
+        ended = player.server.outcome(player.submit("short", 3))
+        player.cancel(job, grace_s=0.0)
+    finally:
+        files.let_go()
+
+    assert [("FAILED", 3)] == ended
+    assert "CANCELLED" == player.server.end_of(job)["state"]
+
+
 def test_a_parent_in_vfork_is_suspended_and_cancelled_like_any_other(player):
     """It waits uninterruptibly for its child's exec; that wait can be killed."""
     code = "import ctypes,time;l=ctypes.CDLL(None)\nif l.vfork()==0: time.sleep(1000)"
@@ -324,3 +394,77 @@ def test_a_parent_in_vfork_is_suspended_and_cancelled_like_any_other(player):
     answer = player.cancel(job)
 
     assert answer["gone"]
+
+
+def test_a_dead_keeper_on_a_full_disk_is_replaced_and_jobs_are_controlled(means):
+    player = Player(means)
+    with disk_of(player.server) as disk, player.server:
+        player.start()
+        gated, still = player.submit("gated", 3), player.submit("gated", 4)
+        player.until_running(gated)
+        player.until_running(still)
+        with full(disk):
+            player.kill_keeper()
+            suspended = player.suspend(still)
+            resumed = player.resume(still)
+            cancelled = player.cancel(still)
+
+        assert "SUSPENDED_USER" == suspended["job"]["state"]
+        assert "RUNNING" == resumed["job"]["state"]
+        assert cancelled is not None
+        assert [] == player.settle()
+        assert "CANCELLED" == player.look(still)["state"]
+
+
+# -- records that cannot be read -------------------------------------------------------------------
+
+
+def cut_in_half(path):
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+
+def make_a_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def make_a_directory(path):
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES = [
+    cut_in_half,
+    make_a_pipe,
+    make_a_directory,
+    lambda path: path.write_text("{}"),
+    lambda path: path.write_bytes(b"\xff\xfe"),
+]
+
+
+def test_whatever_becomes_of_the_records_of_running_jobs_none_runs_twice_or_out_of_reach(means):
+    player = Player(means)
+    with player.server:
+        player.start()
+        ends = [player.submit("gated", 3) for _ in DAMAGES]
+        cancelled = [player.submit("gated", 4) for _ in DAMAGES]
+        jobs = list(zip(ends + cancelled, DAMAGES * 2, strict=True))
+        for job, _ in jobs:
+            player.until_running(job)
+        for job, damage in jobs:
+            damage(player.server.directory(job) / "shim.json")
+        keeper = player.server.keeper_pid()
+        make_a_pipe(player.server.state / "keeper.json")
+        player.server.kill()
+        end(keeper)
+        player.revive()
+        states = player.server.states(*ends, *cancelled)
+        for job in cancelled:
+            player.cancel(job)
+        player.gate.touch()
+
+        assert {"RUNNING"} == set(states)
+        assert [("FAILED", 3)] * len(ends) == player.server.outcome(*ends)
+        assert {"CANCELLED"} == set(player.server.states(*cancelled))
+        assert [] == player.settle()

@@ -1,0 +1,139 @@
+"""A thread that reads files of processes, and is given up where one of them does not answer.
+
+Such a thread waits in the kernel, and nothing but the end of this process ends the wait
+(``process``). Another thread takes its place, and the job that it was at is set aside until the
+first one comes back. What is published for this costs two assignments a process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from iodaemon.backend.linux.process import (
+    ANSWER_WITHIN_S,
+    MOST_WAITS,
+    SilentError,
+    Starts,
+    find_start_ticks_here,
+    is_blocked,
+    is_executing,
+    split_executing,
+)
+
+DEADLINE_S: Final = 0.1
+"""For one process. The kernel answers from its memory, in microseconds; that a busy machine does
+not let the thread run is told from a wait in the kernel by the thread's state."""
+MOST_GIVEN_UP: Final = 16
+"""Threads that wait at one time. Once there are so many, no more files of processes are read."""
+
+
+class GivenUpError(Exception):
+    """This thread has been given up, and came back."""
+
+
+class Position:
+    """Where the reading thread is; written by it alone, but for ``reader``.
+
+    Attributes:
+        reader: the only thread that may read (``threading.get_ident``); None: whoever calls.
+        steps: grows with each process.
+        job: whose process it is.
+        pid: the process; 0: none.
+        is_careful: a process is known that does not answer: before each file that such a process
+            blocks, the process itself is looked at.
+    """
+
+    __slots__ = ("is_careful", "job", "pid", "reader", "steps")
+
+    def __init__(self) -> None:
+        self.reader: int | None = None
+        self.steps = 0
+        self.job = 0
+        self.pid = 0
+        self.is_careful = False
+
+    def enter(self, pid: int) -> None:
+        """Say that a file of this process is read next.
+
+        Raises:
+            SilentError: it would not answer.
+        """
+        self.pid = pid
+        self.steps += 1
+        if self.is_careful and is_executing(pid):
+            raise SilentError(pid)
+
+    def leave(self) -> None:
+        """The file has been read.
+
+        Raises:
+            GivenUpError: too late.
+        """
+        if self.reader is not None and self.reader != threading.get_ident():
+            raise GivenUpError
+
+
+class ReaderThread(threading.Thread):
+    """One thread. Nobody waits for it at the end of the interpreter."""
+
+    def __init__(self) -> None:
+        super().__init__(name="reading", daemon=True)
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self.start()
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Do it after all that was asked for before."""
+        self._work.put(work)
+
+    def end(self) -> None:
+        """End once all of it is done."""
+        self._work.put(None)
+
+    def run(self) -> None:
+        """Work until it is to end, or has been given up."""
+        with contextlib.suppress(GivenUpError):
+            while (work := self._work.get()) is not None:
+                work()
+
+    def is_blocked(self) -> bool:
+        """Whether it waits in the kernel where no signal is heard."""
+        return is_blocked(f"self/task/{self.native_id}")
+
+
+_waiting: Final[set[threading.Thread]] = set()
+"""The threads that wait for the start of a process."""
+
+
+def find_starts_in_thread(pids: Iterable[int]) -> Starts:
+    """As ``process.find_starts``, for a process with many threads, which it adds one to."""
+    executing, asked = split_executing(pids)
+    found: dict[int, int | None] = {}
+
+    def read() -> None:
+        try:
+            with contextlib.suppress(OSError):  # no descriptor is left
+                for pid in asked:
+                    found[pid] = find_start_ticks_here(pid)
+        finally:
+            _waiting.discard(threading.current_thread())
+
+    if asked and len(_waiting) < MOST_GIVEN_UP:
+        thread = threading.Thread(target=read, daemon=True)
+        _waiting.add(thread)
+        thread.start()
+        for _ in range(MOST_WAITS):
+            thread.join(ANSWER_WITHIN_S)
+            if not thread.is_alive() or is_blocked(f"self/task/{thread.native_id}"):
+                break
+    known = dict(found)
+    ticks = {pid: ticks for pid, ticks in known.items() if ticks is not None}
+    return Starts(ticks, frozenset(executing).union(asked) - known.keys())
+
+
+def find_start_ticks_in_thread(pid: int) -> int | None:
+    """As ``process.find_start_ticks``, likewise."""
+    return find_starts_in_thread([pid]).of(pid)

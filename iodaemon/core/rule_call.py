@@ -1,0 +1,161 @@
+"""Asks the rules of a policy and checks their answers: a rule may be a user's own code.
+
+Whatever goes wrong in a rule becomes a ``RuleError``, before anything of its answer is carried
+out. Errors outside these calls are bugs of this program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
+from typing import Any, Final
+
+from iodaemon.core.decision import AdmissionPlan, Evidence, Placed, RegulationPlan
+from iodaemon.core.job import JobId, Reason
+from iodaemon.core.platform import PartitionId
+from iodaemon.core.rule_error import FROM_A_RULE, BadAnswer, answer_and_memory, rule_error
+from iodaemon.core.state import State
+from iodaemon.core.view import View
+
+Limit = Callable[[str], AbstractContextManager[object]]
+"""Ends what takes too long inside it, by ``RuleTimeout``; given the kind of the rule."""
+
+
+def no_limit(_: str) -> AbstractContextManager[object]:
+    """For simulations: a rule takes as long as it takes."""
+    return _NO_LIMIT
+
+
+_NO_LIMIT: Final = nullcontext()
+_MAPPINGS: Final = (dict, MappingProxyType)
+"""Are what is almost always answered, and told faster than by the abstract type."""
+
+
+def ask_admission(
+    rule: Any, view: View, memory: Any, state: State, limit: Limit
+) -> tuple[AdmissionPlan, Any]:
+    """The admission's plan, checked against the state, and its memory.
+
+    Raises:
+        RuleError: it has none that can be carried out.
+    """
+    try:
+        with limit("admission"):
+            plan, memory = answer_and_memory(rule.decide(view, memory))
+            _check_admission(plan, state)
+    except FROM_A_RULE as error:
+        raise rule_error("admission", rule, rule.decide, error) from error
+    return plan, memory
+
+
+def ask_regulation(
+    rule: Any,
+    decide: Callable[[View, Any], tuple[RegulationPlan, Any]],
+    view: View,
+    memory: Any,
+    state: State,
+    limit: Limit,
+) -> tuple[RegulationPlan, Any]:
+    """The regulation's plan, checked against the state, and its memory.
+
+    Args:
+        rule: which.
+        decide: the method of it that is asked.
+        view: of this instant.
+        memory: as the rule returned it last.
+        state: that the view shows.
+        limit: on the time that it takes.
+
+    Raises:
+        RuleError: it has none that can be carried out.
+    """
+    try:
+        with limit("regulation"):
+            plan, memory = answer_and_memory(decide(view, memory))
+            _check_regulation(plan, state)
+    except FROM_A_RULE as error:
+        raise rule_error("regulation", rule, decide, error) from error
+    return plan, memory
+
+
+def _check_admission(plan: object, state: State) -> None:
+    if not isinstance(plan, AdmissionPlan):
+        raise BadAnswer(f"returned {type(plan).__name__}, not AdmissionPlan")
+    if plan.starts or plan.rejects:
+        _check_starts(plan, state)
+    _check_reasons("reasons", plan.reasons, state)
+    if plan.rest is not None and not isinstance(plan.rest, Reason):
+        raise BadAnswer(f"rest is {type(plan.rest).__name__}, not Reason")
+    if not isinstance(plan.reservations, _MAPPINGS) and not isinstance(plan.reservations, Mapping):
+        raise BadAnswer(f"reservations is {type(plan.reservations).__name__}, not a mapping")
+
+
+def _check_starts(plan: AdmissionPlan, state: State) -> None:
+    """Every job waits, is named once, and finds the slots that it needs."""
+    _check_reasons("rejects", plan.rejects, state)
+    named = set(plan.rejects)
+    for job_id in named:
+        _check_waits(job_id, state)
+    free: dict[PartitionId, int] = {}
+    for placed in plan.starts:
+        if not isinstance(placed, Placed):
+            raise BadAnswer(f"starts contains {placed!r}, not what Draft.start returns")
+        if placed.why is not None and not isinstance(placed.why, Reason):
+            raise BadAnswer(f"starts job {placed.job_id} because of {placed.why!r}, not a Reason")
+        _check_waits(placed.job_id, state)
+        if placed.job_id in named:
+            raise BadAnswer(f"job {placed.job_id} is named twice in starts and rejects")
+        named.add(placed.job_id)
+        where, cpus = placed.partition, state.jobs[placed.job_id].spec.cpus
+        if where not in free:
+            _check_partition(where, state)
+            free[where] = state.slots_free(where)
+        free[where] -= cpus
+        if free[where] < 0:
+            raise BadAnswer(
+                f"starts job {placed.job_id} on socket {where}, which has too few free slots"
+            )
+
+
+def _check_waits(job_id: JobId, state: State) -> None:
+    job = state.jobs.get(job_id)
+    if job is None:
+        raise BadAnswer(f"names job {job_id!r}, which does not exist")
+    if not state.may_be_started(job_id):
+        raise BadAnswer(f"starts or rejects job {job_id}, which is not in View.pending")
+
+
+def _check_partition(where: object, state: State) -> None:
+    if all(partition.id != where for partition in state.platform.partitions):
+        raise BadAnswer(f"starts a job on socket {where!r}, which does not exist")
+
+
+def _check_regulation(plan: object, state: State) -> None:
+    if not isinstance(plan, RegulationPlan):
+        raise BadAnswer(f"returned {type(plan).__name__}, not RegulationPlan")
+    for field in ("suspends", "resumes", "grants", "revokes"):
+        jobs = getattr(plan, field)
+        if not isinstance(jobs, (tuple, list)):
+            raise BadAnswer(f"{field} is {type(jobs).__name__}, not a tuple of job ids")
+        for job_id in jobs:
+            if job_id not in state.jobs:
+                raise BadAnswer(f"{field} names job {job_id!r}, which does not exist")
+    if plan.reasons:
+        _check_reasons("reasons", plan.reasons, None)
+    if not all(isinstance(table, Evidence) for table in plan.evidence):
+        raise BadAnswer("evidence contains what is no Evidence")
+    headroom = plan.io_headroom_bytes_per_s
+    if headroom is not None and not (isinstance(headroom, (int, float)) and headroom >= 0.0):
+        raise BadAnswer(f"io_headroom_bytes_per_s is {headroom!r}, not a rate of 0 or more")
+
+
+def _check_reasons(field: str, reasons: object, state: State | None) -> None:
+    """Existing jobs, and a Reason for each: written for very many jobs that wait."""
+    if not isinstance(reasons, _MAPPINGS) and not isinstance(reasons, Mapping):
+        raise BadAnswer(f"{field} is {type(reasons).__name__}, not a mapping")
+    if strange := set(map(type, reasons.values())) - {Reason}:
+        raise BadAnswer(f"{field} contains {strange.pop().__name__}, not Reason")
+    if state is not None and not all(map(state.jobs.__contains__, reasons)):
+        unknown = next(job_id for job_id in reasons if job_id not in state.jobs)
+        raise BadAnswer(f"{field} names job {unknown!r}, which does not exist")

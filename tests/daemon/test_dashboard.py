@@ -1,0 +1,315 @@
+"""Each panel of the dashboard shows what was moved: its query, over known bytes, by Prometheus.
+
+A daemon in virtual time over a simulated node is scraped every 15 s; promtool evaluates the panels'
+queries on these scrapes at every scrape. A rate that is summed up over the time has to give the
+bytes that were moved, of jobs that read for minutes and of jobs that live for a second or two.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+
+import msgspec
+import pytest
+from bench import drive
+from prometheus_client.parser import text_string_to_metric_families
+
+from iodaemon.backend.model.profile import parse_profile
+from iodaemon.backend.simulated import Model, SimulatedDisk, SimulatedNode
+from iodaemon.core import event as ev
+from iodaemon.core.job import SUSPENDED, JobId
+from iodaemon.core.sample import NodeCounters
+from iodaemon.daemon.exporter import Exporter
+from iodaemon.daemon.metric import PREFIX, Scene
+
+DASHBOARD = Path(__file__).parents[2] / "examples" / "grafana-dashboard.json"
+SCRAPE_S = 15
+"""As in examples/prometheus.yml."""
+RATE_INTERVAL = "1m"
+"""What Grafana makes of $__rate_interval: four scrapes."""
+BEGIN_S, END_S = 90, 390
+"""Jobs come and end in between."""
+MB = 10**6
+LONG_BYTES, SHORT_BYTES, SHORT_JOBS = 20_000 * MB, 40 * MB, 36
+OTHERS_BYTES_PER_S = 30 * MB
+NEAR = 0.001
+"""Scrapes are evenly spaced, so that the rates add up exactly but for rounding."""
+
+
+class Machine(SimulatedNode):
+    """A simulated node beside which others read from the same disk, and which has pressure."""
+
+    def __init__(self, bench):
+        self.bench = bench
+        self.by_others = 0
+        super().__init__(
+            bench.state.platform,
+            bench.timeline,
+            self.pass_on,
+            lambda job_id: parse_profile(bench.state.jobs[JobId(job_id)].spec.command),
+            model=Model(disk=SimulatedDisk(capacity_bytes_per_s=200e6)),
+        )
+
+    def pass_on(self, event):
+        if isinstance(event, ev.SampleTaken):
+            since_s = min(max(event.at_s - 1000.0 - BEGIN_S, 0.0), END_S - BEGIN_S)
+            self.by_others = int(since_s * OTHERS_BYTES_PER_S) // 512 * 512
+            devices = {
+                name: msgspec.structs.replace(
+                    each, read_sectors=each.read_sectors + self.by_others // 512
+                )
+                for name, each in event.sample.devices.items()
+            }
+            node = NodeCounters(io_stall_s=since_s / 4.0)
+            sample = msgspec.structs.replace(event.sample, devices=devices, node=node)
+            event = ev.SampleTaken(at_s=event.at_s, sample=sample)
+        self.bench.driver.post(event)
+
+    def check(self):
+        pass
+
+
+class Scraped:
+    """What Prometheus would have: every series, one value a scrape; and what is true."""
+
+    def __init__(self):
+        self.series = defaultdict(dict)
+        self.times = 0
+        self.by_socket = defaultdict(int)
+        self.device_bytes = 0
+        self.by_others = 0
+        self.stood_s = 0.0
+        self.finished = 0
+
+    def take(self, driver):
+        text = Exporter(Scene(driver, lambda: 0)).page().decode()
+        for family in text_string_to_metric_families(text):
+            for each in family.samples:
+                if each.name.startswith(PREFIX):
+                    key = (each.name, tuple(sorted(each.labels.items())))
+                    self.series[key][self.times] = each.value
+        self.times += 1
+
+    def input_series(self):
+        for (name, labels), values in self.series.items():
+            words = ",".join(f"{k}={json.dumps(v)}" for k, v in (*labels, ("instance", "here")))
+            told = " ".join(repr(values[i]) if i in values else "_" for i in range(self.times))
+            yield {"series": f"{name}{{{words}}}", "values": told}
+
+
+async def live(bench, scraped):
+    """Two jobs read for minutes, a short one comes every few seconds; one is held for a minute."""
+    submitted, held = [], []
+    await bench.after(1.0)  # the first sample is there
+    for second in range(END_S + 90):
+        if second % SCRAPE_S == 0:
+            scraped.take(bench.driver)
+        if second == BEGIN_S:
+            long = bench.submitting(2, command=("read=20GB",))
+            await bench.settle()
+            submitted += await long
+        if BEGIN_S <= second < BEGIN_S + 3 * SHORT_JOBS and second % 3 == 0:
+            short = bench.submitting(command=("read=40MB",))
+            await bench.settle()
+            submitted += await short
+        if second == BEGIN_S + 60:
+            held = [submitted[0]]
+            bench.post(ev.SuspendRequested(at_s=bench.now_s, job_id=held[0], by="ann"))
+        if second == BEGIN_S + 120:
+            bench.post(ev.ResumeRequested(at_s=bench.now_s, job_id=held[0], by="ann"))
+        await bench.after(1.0)
+    jobs = [bench.state.jobs[job_id] for job_id in submitted]
+    assert all(job.state.is_final and job.state not in SUSPENDED for job in jobs)
+    for job in jobs:
+        scraped.by_socket[str(job.partition)] += job.io.read_bytes
+    scraped.by_others = bench.backend.by_others
+    scraped.finished = len(jobs)
+    scraped.stood_s = sum(job.suspended_user_s for job in jobs)
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory):
+    found = Scraped()
+    drive(
+        tmp_path_factory.mktemp("dashboard"),
+        lambda bench: live(bench, found),
+        slots=(2, 8),
+        backend=Machine,
+    )
+    return found
+
+
+@pytest.fixture(scope="module")
+def promtool():
+    path = shutil.which("promtool")
+    if path is None and "prometheus" in os.environ.get("IOD_REQUIRE", ""):
+        pytest.fail("IOD_REQUIRE names prometheus, and there is none; apt-get install prometheus")
+    if path is None:
+        pytest.skip("no promtool; apt-get install prometheus")
+    return path
+
+
+@pytest.fixture(scope="module")
+def shown(scraped, promtool, tmp_path_factory):
+    """By panel and query of it: labels -> the values at every scrape."""
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    queries = [(panel["title"], each["expr"]) for panel in panels for each in panel["targets"]]
+    asked = [(title, expr, time) for title, expr in queries for time in range(1, scraped.times)]
+    tests = [
+        {
+            "expr": expr.replace("$__rate_interval", RATE_INTERVAL).replace("$instance", "here"),
+            "eval_time": f"{time * SCRAPE_S}s",
+            "exp_samples": [{"labels": "not_this", "value": 0}],  # the answer is in the complaint
+        }
+        for _, expr, time in asked
+    ]
+    document = {
+        "evaluation_interval": f"{SCRAPE_S}s",
+        "tests": [
+            {
+                "interval": f"{SCRAPE_S}s",
+                "input_series": list(scraped.input_series()),
+                "promql_expr_test": tests,
+            }
+        ],
+    }
+    path = tmp_path_factory.mktemp("promtool") / "test.json"
+    path.write_text(json.dumps(document))
+    told = subprocess.run(
+        [promtool, "test", "rules", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    answers = re.findall(r"^\s+got:\s?(.*)$", told.stdout + told.stderr, re.MULTILINE)
+    assert len(asked) == len(answers), told
+    found = defaultdict(lambda: defaultdict(list))
+    for (title, expr, _), answer in zip(asked, answers, strict=True):
+        for labels, value in re.findall(r"{([^}]*)} (\S+?)(?:,|$)", answer):
+            pairs = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+            pairs.pop("instance", None)
+            found[title, expr][tuple(sorted(pairs.items()))].append(float(value))
+    return found
+
+
+def total(shown, title, **labels):
+    """What the panel's rates come to over the whole time, of series with these labels."""
+    [series] = [each for (name, expr), each in shown.items() if name == title and "rate(" in expr]
+    return SCRAPE_S * sum(
+        sum(values) for key, values in series.items() if labels.items() <= dict(key).items()
+    )
+
+
+def test_the_bytes_of_long_readers_are_right(scraped, shown):
+    """They have socket 0 for themselves."""
+    moved = total(shown, "What jobs move", socket="0", direction="read")
+
+    assert 2 * LONG_BYTES == pytest.approx(scraped.by_socket["0"], rel=1e-6)
+    assert 2 * LONG_BYTES == pytest.approx(moved, rel=NEAR)
+    assert 0 == total(shown, "What jobs move", direction="write")
+
+
+def test_the_bytes_of_jobs_that_live_for_a_second_are_right(scraped, shown):
+    """They find room on socket 1 alone."""
+    moved = total(shown, "What jobs move", socket="1", direction="read")
+
+    assert SHORT_JOBS * SHORT_BYTES == pytest.approx(scraped.by_socket["1"], rel=1e-6)
+    assert SHORT_JOBS * SHORT_BYTES == pytest.approx(moved, rel=NEAR)
+
+
+def test_the_bytes_of_jobs_are_right_by_disk(scraped, shown):
+    """A job that ended before a sample saw it has moved them on an unknown one."""
+    moved = total(shown, "What jobs move, by disk", direction="read")
+    on_disk = total(shown, "What jobs move, by disk", direction="read", device="sim0")
+
+    assert sum(scraped.by_socket.values()) == pytest.approx(moved, rel=NEAR)
+    assert on_disk >= 2 * LONG_BYTES * (1 - NEAR)
+
+
+def test_what_devices_move_is_what_jobs_and_others_moved(scraped, shown):
+    moved = sum(scraped.by_socket.values()) + scraped.by_others
+
+    assert moved == pytest.approx(total(shown, "What devices move", direction="read"), rel=NEAR)
+
+
+def test_what_others_move_is_right(scraped, shown):
+    known = scraped.by_others
+    others = total(shown, "What others than jobs move", direction="read", device="sim0")
+
+    assert (END_S - BEGIN_S) * OTHERS_BYTES_PER_S == pytest.approx(known, rel=1e-3)
+    assert known == pytest.approx(others, rel=NEAR)
+    assert 0 == total(shown, "What others than jobs move", direction="write")
+
+
+def test_the_time_that_jobs_stand_still_is_right(scraped, shown):
+    stood_s = total(shown, "Jobs standing still, by reason", reason="Suspended")
+
+    assert 60.0 == pytest.approx(scraped.stood_s, abs=1.0)
+    assert scraped.stood_s == pytest.approx(stood_s, rel=NEAR)
+
+
+def test_ended_jobs_are_all_counted(scraped, shown):
+    ended = total(shown, "Ended jobs a minute", state="COMPLETED") / 60.0
+
+    assert scraped.finished == pytest.approx(ended, rel=NEAR)
+
+
+def test_pressure_and_business_of_the_disk_are_right(scraped, shown):
+    assert (END_S - BEGIN_S) / 4.0 == pytest.approx(
+        total(shown, "Share of time under pressure", resource="io"), rel=NEAR
+    )
+    busy_s = max(
+        values[max(values)]
+        for (name, _), values in scraped.series.items()
+        if name == f"{PREFIX}device_busy_seconds_total"
+    )
+    assert busy_s == pytest.approx(total(shown, "Share of time busy"), rel=NEAR)
+
+
+def test_wait_and_queue_are_those_of_the_requests(scraped, shown):
+    last = {
+        (name.removeprefix(PREFIX), dict(labels).get("direction")): values[max(values)]
+        for (name, labels), values in scraped.series.items()
+        if name.startswith(f"{PREFIX}device_")
+    }
+    queue_s = last["device_queue_seconds_total", None]
+    waits = [
+        value
+        for (title, _), series in shown.items()
+        for key, values in series.items()
+        for value in values
+        if title == "Wait of a request" and ("direction", "read") in key and value == value
+    ]
+    mean_s = last["device_request_seconds_total", "read"] / last["device_requests_total", "read"]
+
+    assert queue_s == pytest.approx(total(shown, "Requests in flight"), rel=NEAR)
+    assert min(waits) <= mean_s <= max(waits)
+
+
+def test_no_panel_is_made_of_what_the_last_timeslice_moved():
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    asked = " ".join(each["expr"] for panel in panels for each in panel["targets"])
+
+    for gauge in (
+        "job_bandwidth",
+        "device_read",
+        "device_written",
+        "device_wait",
+        "device_queue_l",
+    ):
+        assert f"{PREFIX}{gauge}" not in asked
+
+
+def test_every_series_of_a_total_is_there_from_the_first_scrape(scraped):
+    late = {
+        name
+        for (name, _), values in scraped.series.items()
+        if name.endswith("_total") and 0 not in values
+    }
+
+    assert set() == late

@@ -1,0 +1,263 @@
+"""Events have ids: a stream goes on behind any of them, over restarts, or says that it cannot."""
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from builders import job
+from process import TREE, daemon, wait_until
+from served import Served
+
+from iodaemon.core.decision import Transition
+from iodaemon.core.job import JobState
+from iodaemon.daemon.batch import Batch
+from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.merge import merge
+from iodaemon.daemon.notebook import Note
+from iodaemon.daemon.replica import copy_database
+from iodaemon.errors import Gone
+
+DATA = Path(__file__).parent.parent / "data"
+
+
+@pytest.fixture
+def serve(tmp_path):
+    """Makes daemons on one journal, one after the other."""
+    made = []
+
+    def serve():
+        for each in made:
+            each.close()
+        made.append(Served(tmp_path))
+        return made[-1]
+
+    yield serve
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def journal(tmp_path):
+    opened = Journal.open(tmp_path / "journal.db", seed=1)
+    yield opened
+    opened.close()
+
+
+def past(served, **query):
+    return list(served.client.events(follow=False, **query))
+
+
+def ids(events):
+    return [event["id"] for event in events]
+
+
+def write(journal, *jobs, notes=()):
+    answers = []
+    steps = [
+        Transition(job_id=each.id, at_s=each.since_s, before=None, after=each.state)
+        for each in jobs
+    ]
+    batch = Batch(jobs=jobs, transitions=tuple(steps), notes=tuple(notes))
+    journal.write(batch, answers.append)
+    journal.flush()
+    assert [None] == answers
+
+
+def note(at_s):
+    return Note(at_s=at_s, kind="mode", jobs=(), record={"at_s": at_s, "mode": "off", "by": "ann"})
+
+
+def prune(journal, before_s):
+    journal.prune(before_s)
+    journal.flush()
+
+
+def after(journal, event, limit=1000):
+    return [found for found, _ in journal.events_after(event, limit=limit)]
+
+
+def test_what_follows_an_event_is_told_once_and_in_order(serve):
+    served = serve()
+    served.ended()
+    served.client.switch("shadow")
+    served.ended()
+    every = past(served, since_s=0.0)
+
+    assert list(range(1, len(every) + 1)) == ids(every)
+    for place, event in enumerate(every, 1):
+        assert every[place:] == past(served, after=event["id"])
+    assert every == past(served, after=0)
+
+
+def test_the_header_of_a_stream_that_is_resumed_goes_before_its_since(serve):
+    served = serve()
+    served.ended()
+    every = past(served, since_s=0.0)
+
+    answer = served.ask("GET", "/v1/events?follow=0&since=0", Last_Event_ID=str(every[1]["id"]))
+
+    assert f"Last-Event-ID: {every[1]['id']}" in answer.head
+    told = [part for part in answer.body.split(b"\r\n") if part.startswith(b"{")]
+    assert every[2:] == [json.loads(line) for part in told for line in part.splitlines()]
+
+
+def test_ids_go_on_after_a_restart(serve):
+    served = serve()
+    served.ended()
+    before = past(served, since_s=0.0)
+    served = serve()
+    served.ended()
+
+    later = past(served, after=before[-1]["id"])
+
+    assert list(range(len(before) + 1, 2 * len(before) + 1)) == ids(later)
+
+
+@pytest.mark.parametrize("query", ["after=x", "after=", "after=-1", "after=1&since=0"])
+def test_a_beginning_that_is_none_is_refused(serve, query):
+    status, code, _ = serve().ask("GET", f"/v1/events?{query}").error
+
+    assert (400, "refused") == (status, code)
+
+
+def test_an_event_that_never_was_is_gone(serve):
+    status, code, _ = serve().ask("GET", "/v1/events?after=999999999999999999999").error
+
+    assert (410, "gone") == (status, code)
+
+
+def test_a_follower_reads_pages_however_many_came(journal):
+    write(journal, *(job(number) for number in range(1, 8)), notes=[note(1.0), note(2.0)])
+
+    assert [1, 2, 3, 4] == after(journal, 0, limit=4)
+    assert [5, 6, 7, 8] == after(journal, 4, limit=4)
+    assert [9] == after(journal, 8, limit=4)
+
+
+def test_behind_what_was_pruned_nothing_is_resumed(journal):
+    write(journal, job(1, state=JobState.COMPLETED, at_s=5.0), notes=[note(6.0)])
+    write(journal, job(2))
+    prune(journal, 5.5)
+
+    with pytest.raises(Gone):
+        journal.events_after(0, limit=9)
+    assert [2, 3] == after(journal, 1)
+    prune(journal, 7.0)
+    with pytest.raises(Gone):
+        journal.events_after(1, limit=9)
+    assert [3] == after(journal, 2)
+
+
+def test_an_id_is_not_given_again_after_the_newest_event_was_pruned(tmp_path, journal):
+    write(journal, job(1, state=JobState.COMPLETED, at_s=5.0), notes=[note(6.0)])
+    prune(journal, 10.0)
+    journal.close()
+    with closing(Journal.open(tmp_path / "journal.db")) as again:
+        write(again, job(2))
+
+        assert [3] == after(again, 2)
+
+
+def test_nothing_is_told_of_a_batch_that_did_not_become_durable(journal, monkeypatch):
+    monkeypatch.setattr(journal, "_check_files", lambda: 1 / 0)
+    answers = []
+    step = Transition(job_id=1, at_s=1.0, before=None, after=JobState.PENDING)
+    journal.write(Batch(transitions=(step,)), answers.append)
+    journal.flush()
+    monkeypatch.undo()
+
+    assert answers != [None]
+    assert 0 == journal.newest_event
+    write(journal, job(1))
+    assert [1] == after(journal, 0)
+
+
+def test_events_of_an_older_journal_are_told_by_time_without_an_id(tmp_path):
+    path = tmp_path / "journal.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript((DATA / "journal-3-last.sql").read_text())
+    with closing(Journal.open(path)) as journal:
+        old, newest = journal.events_since(0.0, limit=1000)
+        write(journal, job(20))
+        both, _ = journal.events_since(0.0, limit=1000)
+
+        assert ({None}, 0) == ({event for event, _ in old}, newest)
+        assert [*(event for event, _ in old), 1] == [event for event, _ in both]
+        assert [1] == after(journal, 0)
+
+
+def restored(folder, *, is_readable):
+    """The copy has events 1 and 2, the journal went on to 3."""
+    path, copy = folder / "journal.db", folder / "copy.db"
+    with closing(Journal.open(path)) as journal:
+        write(journal, job(1), job(2))
+    with closing(sqlite3.connect(path)) as db:
+        copy_database(db, copy, replace=False)
+    with closing(Journal.open(path)) as journal:
+        write(journal, job(3))
+    with closing(sqlite3.connect(copy, isolation_level=None)) as db:
+        merge(db, path if is_readable else None)
+    return Journal.open(copy)
+
+
+def test_a_restored_journal_goes_on_behind_the_newest_event_of_the_replaced_one(tmp_path):
+    with closing(restored(tmp_path, is_readable=True)) as journal:
+        write(journal, job(4))
+
+        assert [4] == after(journal, 3)
+        with pytest.raises(Gone):
+            journal.events_after(2, limit=9)
+
+
+def test_where_the_replaced_journal_cannot_be_read_nothing_of_it_is_resumed(tmp_path):
+    with closing(restored(tmp_path, is_readable=False)) as journal:
+        write(journal, job(4))
+
+        for event in range(10):
+            with pytest.raises(Gone):
+                journal.events_after(event, limit=9)
+
+
+@pytest.mark.node
+def test_a_command_that_follows_misses_nothing_when_the_daemon_is_killed(tmp_path):
+    state, runtime, told = tmp_path / "state", tmp_path / "run", tmp_path / "told"
+    runtime.mkdir(mode=0o700)
+    words = ("--api", str(runtime / "iod.sock"), "events", "-f", "--json")
+
+    def heard():
+        return [json.loads(line) for line in told.read_text().splitlines()]
+
+    def run_jobs(client):
+        made = client.submit([{"command": ["job", "exit=0"]}] * 5, {"A": "1"})
+        assert client.wait(made, timeout_s=30.0)["finished"]
+
+    with told.open("w") as file, daemon(state, runtime) as (client, process):
+        follower = subprocess.Popen(
+            [sys.executable, "-m", "iodaemon.cli", *words],
+            env={"PATH": "/usr/bin:/bin", "HOME": "/", **TREE},
+            stdout=file,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            client.switch("shadow")
+            assert wait_until(lambda: client.switch("off") or heard(), 30.0)
+            run_jobs(client)
+            client.submit([{"command": ["job", "exit=0"]}] * 5, {"A": "1"})
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            with daemon(state, runtime) as (client, _):
+                run_jobs(client)
+                every = ids(client.events(since_s=0.0, follow=False))
+                assert wait_until(lambda: heard() and heard()[-1]["id"] >= every[-1], 30.0)
+        finally:
+            follower.kill()
+            follower.communicate()
+
+    first = heard()[0]["id"]
+    found = ids(heard())
+    assert list(range(first, found[-1] + 1)) == found

@@ -1,0 +1,36 @@
+"""Where descriptors run out, daemon and keeper do less and do not end."""
+
+import resource
+
+import pytest
+from harness import Server, until
+
+pytestmark = pytest.mark.node
+
+FEW = 40
+JOBS = 12
+
+
+@pytest.fixture
+def server():
+    with Server("signals") as server:
+        yield server.start()
+
+
+def allow(pid, files):
+    hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (files, hard))
+
+
+@pytest.mark.parametrize("who", ["daemon", "keeper"])
+def test_more_jobs_than_descriptors_end_nobody(server, who):
+    pid = server.process.pid if who == "daemon" else server.keeper_pid()
+    allow(pid, FEW)
+    jobs = [server.gated("it", code=3) for _ in range(JOBS)]
+    until(lambda: len(server.lines()) > 2, "some starts")
+    server.client.jobs()
+    server.open_gate("it")
+
+    assert [("FAILED", 3)] * JOBS == server.outcome(*jobs)
+    assert pid == (server.process.pid if who == "daemon" else server.keeper_pid())
+    assert server.is_running()

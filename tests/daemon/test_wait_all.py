@@ -1,0 +1,126 @@
+"""What ``iod wait all`` means: no failure is passed over, and none is told twice."""
+
+import pytest
+from served import Served
+
+from iodaemon.api.shape import Selector
+from iodaemon.cli import main
+from iodaemon.daemon.wait_mark import LONGEST_S, WaitMarks
+
+ANN, BOB = 1000, 1001
+
+
+@pytest.fixture
+def served(tmp_path):
+    served = Served(tmp_path)
+    yield served
+    served.close()
+
+
+def wait_all(served, *words):
+    return main(["--api", served.socket_path, "wait", "all", *words])
+
+
+# -- the command ---------------------------------------------------------------------------------
+
+
+def test_a_failure_before_anybody_waits_is_counted_and_told_once(served, capsys):
+    failed = served.ended("exit=3")
+    served.ended("exit=0")
+
+    assert 3 == wait_all(served)
+    assert f"job {failed} FAILED" in capsys.readouterr().err
+    assert 0 == wait_all(served)
+
+
+def test_a_job_that_ends_while_it_is_waited_for_is_not_told_again(served):
+    job_id = served.submit("compute=0.3s", "exit=4")
+
+    assert 4 == wait_all(served)
+    assert served.client.job(job_id)["shell_code"] == 4
+    assert 0 == wait_all(served)
+
+
+def test_a_failed_job_that_was_requeued_counts_again(served):
+    failed = served.ended("exit=3")
+    assert 3 == wait_all(served)
+    served.client.requeue(failed)
+    assert served.client.wait([failed], timeout_s=20)["finished"]
+
+    assert 3 == wait_all(served)
+
+
+def test_a_wait_for_some_leaves_the_mark(served):
+    served.ended("exit=3", name="sim-1")
+    served.ended("exit=5", name="other")
+
+    assert 3 == main(["--api", served.socket_path, "wait", "-J", "sim-*"])
+    assert 5 == wait_all(served, "--since", "1h")
+    assert 5 == wait_all(served)
+    assert 0 == wait_all(served)
+    assert 5 == wait_all(served, "--since", "1h")
+
+
+def test_it_says_from_when_on_it_looks(served, capsys):
+    served.ended("exit=0")
+    code = wait_all(served, "--json")
+    told = capsys.readouterr()
+
+    assert 0 == code
+    assert "1 job not ended, or submitted since " in told.err
+    assert 0 == wait_all(served)
+
+
+def test_a_number_goes_without_since(served):
+    job_id = served.ended("exit=0")
+
+    assert 2 == main(["--api", served.socket_path, "wait", str(job_id), "--since", "1h"])
+
+
+def test_a_daemon_without_marks_looks_back_a_day(served):
+    failed = served.ended("exit=3")
+    served.call(lambda: served.server._lookup.wait_marks._marks.clear())
+    awaited = served.client.awaited(Selector())
+
+    assert [failed] == awaited["ids"]
+    assert LONGEST_S == pytest.approx(awaited["now_s"] - awaited["since_s"])
+
+
+# -- the marks -----------------------------------------------------------------------------------
+
+
+def test_the_first_submission_of_a_session_is_its_mark():
+    marks = WaitMarks()
+    marks.submitted(ANN, 7, 100.0)
+    marks.submitted(ANN, 7, 200.0)
+
+    assert 100.0 == marks.since_s(ANN, 7, 300.0)
+
+
+def test_two_sessions_that_submit_do_not_move_each_others_mark():
+    marks = WaitMarks()
+    marks.submitted(ANN, 7, 100.0)
+    marks.submitted(ANN, 8, 110.0)
+    marks.told(ANN, 8, 120.0)
+
+    assert 100.0 == marks.since_s(ANN, 7, 130.0)
+    assert 120.0 == marks.since_s(ANN, 8, 130.0)
+
+
+def test_a_session_without_submissions_goes_by_its_users_last_wait():
+    marks = WaitMarks()
+    marks.submitted(ANN, 7, 100.0)
+    marks.told(ANN, 7, 120.0)
+    marks.told(BOB, 9, 125.0)
+
+    assert 120.0 == marks.since_s(ANN, 10, 130.0)
+    assert 1e6 - LONGEST_S == marks.since_s(BOB, 10, 1e6)
+    assert 1e6 - LONGEST_S == WaitMarks().since_s(ANN, 10, 1e6)
+
+
+def test_marks_are_bounded():
+    marks = WaitMarks()
+    for session in range(30_000):
+        marks.submitted(ANN, session, float(session))
+
+    assert len(marks._marks) <= 10_000
