@@ -211,7 +211,7 @@ class Server:
         busy = {
             json.loads(path.read_text()).get("pid")
             for path in self.state.glob("jobs/*/shim.json")
-            if not (path.parent / "status.json").exists()
+            if path.stat().st_size > 0 and not (path.parent / "status.json").exists()
         }
         return [pid for pid in children_of(self.keeper_pid()) if pid not in busy]
 

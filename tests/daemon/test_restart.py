@@ -147,11 +147,14 @@ def test_after_a_reboot_running_jobs_are_lost_and_all_others_are_as_they_were(ma
     ]
 
 
-def test_after_a_reboot_a_job_that_asked_for_it_runs_again(server):
+@pytest.mark.parametrize("record", ["kept", "emptied"])
+def test_after_a_reboot_a_job_that_asked_for_it_runs_again(server, record):
     job = server.gated("it", code=4, requeue=True)
     server.goes_on("it")
     server.kill()
     lose_power(server)
+    if record == "emptied":  # as a power failure leaves a file that was not made durable
+        server.directory(job).joinpath("shim.json").write_text("")
     server.restart()
 
     assert [("FAILED", 4)] == end_in(server, "it", job)

@@ -222,7 +222,8 @@ class JobDirectories:
 
         Returns:
             ``absent``: no such attempt; ``status``: it ended so; ``never_ran``: its keeper died
-            before it had a shim, and now it never will; else ``shim`` with ``alive``.
+            before it had a shim, and now it never will; ``lost``: why nobody knows whether it ran,
+            where nothing of it is alive; else ``shim`` with ``alive``.
         """
         if not os.path.isdir(self.of(key)):
             return {"absent": True}
@@ -238,8 +239,7 @@ class JobDirectories:
         # It may have written its status and ended since that was looked for.
         status = self.status(key)
         if status is None and "unreadable" in shim and not self._members(shim["cgroup"]):
-            note = f"{shim['unreadable']}; it may or may not have run"
-            status = lost_status(note, time.time())
+            return {"lost": f"{shim['unreadable']}; it may or may not have run"}
         return {"shim": shim, "alive": False} if status is None else {"status": status}
 
     def note_told(self, key: str) -> None:

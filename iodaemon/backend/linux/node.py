@@ -242,6 +242,8 @@ class LinuxNode:
                 self._fail_start(job_id, attempt, "what was to start it was killed first")
             elif "absent" in there:
                 self._lose(job_id, attempt, "its directory is gone; it may or may not have run")
+            elif "lost" in there:
+                self._lose(job_id, attempt, str(there["lost"]))
             else:
                 self._track(job_id, attempt, check_shim(there.get("shim"), keeper))
         except RecordError as error:  # a keeper of a version that does not check what it reads
