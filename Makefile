@@ -4,10 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: help setup test explore lint demo experiments bench bench-regulation campaign vm-test requirements format clean
+.PHONY: help setup test test-busy explore lint demo experiments bench bench-regulation campaign vm-test requirements format clean
 
 help:
 	@echo "make test     all gates: ruff, mypy, import contracts, every test (10 minutes)"
+	@echo "make test-busy  the same beside LOOPS=4 busy loops, RUNS=3 times in a row (an hour)"
 	@echo "make explore  the property tests with other examples: SEED=N for the same again (1 minute)"
 	@echo "make demo     the main job on this machine's disk, regulation off and on (at most 90 s)"
 	@echo "make experiments   every published experiment, all cores; writes sim/README.md"
@@ -38,6 +39,13 @@ lint: $(STAMP)
 test: lint
 	$(BIN)/python -m pytest -n auto -m 'not node and not vm'
 	$(BIN)/python -m pytest -n 3 --dist loadfile -m 'node and not vm'
+
+LOOPS ?= 4
+RUNS ?= 3
+
+# What a busy machine does to the gate: each run has to be green.
+test-busy: $(STAMP)
+	for run in $$(seq $(RUNS)); do .ci/beside $(LOOPS) $(MAKE) test || exit 1; done
 
 # A seed of its own each time, which it tells; the gate has the same examples every time.
 explore: SEED ?= $(shell shuf -i 1-999999 -n 1)

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from iodaemon import disk_trouble
 from iodaemon.backend.linux.devices import PathDevice
 from iodaemon.backend.linux.process import identify
 from iodaemon.backend.linux.tier_disk import find_kind, find_witness, probe_disk
@@ -87,23 +88,23 @@ def test_of_a_pretended_machine_nothing_is_looked_at(tmp_path):
     [
         (
             {"problem": "does not exist; make it, or mount what belongs there"},
-            "tier fast: disk /b/ does not exist; make it, or mount what belongs there",
+            "tier fast: disk /b does not exist; make it, or mount what belongs there",
         ),
         (
-            {"is_read_only": True},
-            "tier fast: disk /b/ is on a read-only filesystem; mount it writable",
+            {"problem": disk_trouble.READ_ONLY},
+            "tier fast: disk /b is read-only; mount it writable",
         ),
         (
             {"is_on_root": True},
             (
-                "tier fast: disk /b/ is on the filesystem of /; mount what belongs there, "
+                "tier fast: disk /b is on the filesystem of /; mount what belongs there, "
                 "or write on_root = true for it"
             ),
         ),
         (
             {"filesystem": "1"},
             (
-                "tier fast: disk /b/ is on the same filesystem as disk /a of tier fast, whose "
+                "tier fast: disk /b is on the same filesystem as disk /a of tier fast, whose "
                 "space would be promised twice; give each disk a filesystem of its own"
             ),
         ),
@@ -185,8 +186,7 @@ def test_a_directory_of_this_machine_is_found_with_its_size(tmp_path):
     assert "" == seen.problem
     assert str(tmp_path.stat().st_dev) == seen.filesystem
     assert 0 < seen.total_bytes <= sizes.f_blocks * sizes.f_frsize
-    assert not seen.is_read_only
-    assert not probe_disk(str(tmp_path), by_mount=False).is_read_only
+    assert "" == probe_disk(str(tmp_path), by_mount=False).problem
 
 
 def test_what_is_no_directory_of_its_own_is_told(tmp_path):
@@ -208,7 +208,7 @@ def test_a_disk_is_looked_at_as_another_process_sees_it(tmp_path):
     me = os.getpid()
     here, there = probe_disk(str(disk)), probe_disk(str(disk), seen_by=me)
 
-    for fact in ("problem", "filesystem", "total_bytes", "is_read_only", "kind", "is_limited"):
+    for fact in ("problem", "filesystem", "obstacle", "total_bytes", "kind", "is_limited"):
         assert getattr(here, fact) == getattr(there, fact)
     assert f"leads over a symbolic link; write {disk}" == probe_disk(str(link), seen_by=me).problem
     assert "is no directory; name one" == probe_disk(str(file), seen_by=me).problem

@@ -12,6 +12,7 @@ import typer
 from iodaemon.api.model import JsonObject
 from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.failure import ExitCode
 from iodaemon.cli.option import OFF, AsJson, Word, argument, option
 from iodaemon.cli.output import Column
 from iodaemon.cli.session import Session
@@ -19,7 +20,7 @@ from iodaemon.errors import RequestError
 from iodaemon.text import printable
 
 app = new_app()
-configs = new_app(help="Configuration: show, init, reload.")
+configs = new_app(help="Configuration: show, check, init, reload.")
 app.add_typer(configs, name="config")
 
 
@@ -37,6 +38,24 @@ def show_config(ctx: typer.Context, running: Running = OFF, as_json: AsJson = OF
     else:
         print("\n".join(_lines(answer)))
     return 0
+
+
+@verb(configs, "check")
+def check_config(ctx: typer.Context, as_json: AsJson = OFF) -> int:
+    """Check what a daemon that is started now would read.
+
+    The disks of storage tiers are looked at. The exit code is 1 if something is wrong.
+    """
+    from iodaemon.doctor.tier import find_troubles
+
+    session: Session = ctx.obj
+    config = session.load_config({})
+    problems = find_troubles(config.tier, is_shared=config.is_system)
+    if as_json:
+        output.print_json({"problems": problems})
+    else:
+        print("\n".join(map(printable, problems or ["the configuration is right"])))
+    return ExitCode.REFUSED if problems else ExitCode.OK
 
 
 @verb(configs, "reload")

@@ -96,7 +96,9 @@ def _tell_removed(answer: JobAnswer, as_json: bool) -> int:  # noqa: FBT001
     if answer.get("removed"):
         _tell(job, "removed", as_json=as_json)
         return ExitCode.OK
-    output.say(f"job {job['id']}: not removed yet{output.reason_words(job)}")
+    kept = job["scratch"]["kept"] if job["scratch"] else None
+    why = f": {printable(kept['text'])}" if kept else ""
+    output.say(f"job {job['id']}: not removed yet{why}")
     return ExitCode.REFUSED
 
 

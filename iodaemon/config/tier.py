@@ -15,6 +15,7 @@ from msgspec import Meta
 from iodaemon.core.scratch import DiskId, TierName
 from iodaemon.core.storage import AllocationRule, Disk, Storage, StorageNode
 from iodaemon.core.tier import DiskFacts, DiskKind, Tier
+from iodaemon.disk_trouble import sentence
 from iodaemon.errors import ConfigError
 from iodaemon.registry import find_rule
 from iodaemon.units import format_bytes
@@ -137,39 +138,47 @@ def find_problems(
     first: dict[str, str] = {}
     for name, table in tables.items():
         for disk in table.disk:
-            found, where = facts[disk.path], f"tier {name}: disk {disk.path}"
-            if found.problem:
-                yield disk.path, f"{where} {found.problem}"
-                continue
-            if found.is_read_only:
-                yield disk.path, f"{where} is on a read-only filesystem; mount it writable"
-            if found.is_on_root and not disk.on_root:
-                yield (
-                    disk.path,
-                    (
-                        f"{where} is on the filesystem of /; mount what belongs there, "
-                        "or write on_root = true for it"
-                    ),
-                )
-            other = first.setdefault(found.filesystem, f"disk {disk.path} of tier {name}")
-            if not other.startswith(f"disk {disk.path} of"):
-                yield (
-                    disk.path,
-                    (
-                        f"{where} is on the same filesystem as {other}, whose space would be "
-                        "promised twice; give each disk a filesystem of its own"
-                    ),
-                )
-            if disk.capacity_bytes is not None and disk.capacity_bytes > found.total_bytes:
-                has = format_bytes(found.total_bytes)
-                wants = format_bytes(disk.capacity_bytes)
-                yield (
-                    disk.path,
-                    (
-                        f"{where} is to have {wants}, and its filesystem has {has}; "
-                        "write no more than that, or leave capacity out"
-                    ),
-                )
+            found = facts[disk.path]
+            troubles = [found.problem] if found.problem else _misfits(name, disk, found, first)
+            for trouble in troubles:
+                yield disk.path, sentence(disk.path, trouble, name)
+
+
+def find_obstacles(
+    tables: Mapping[str, TierTable], facts: Mapping[str, DiskFacts]
+) -> Iterator[tuple[str, str]]:
+    """What keeps jobs from using disks with which the daemon starts; as ``find_problems``."""
+    for name, table in tables.items():
+        for disk in table.disk:
+            if obstacle := facts[disk.path].obstacle:
+                yield disk.path, sentence(disk.path, obstacle, name)
+
+
+def _misfits(name: str, disk: DiskTable, found: DiskFacts, first: dict[str, str]) -> Iterator[str]:
+    """Why a disk that works is not the one that was meant.
+
+    Args:
+        name: of its tier.
+        disk: as configured.
+        found: what was found there.
+        first: which disk was the first on each filesystem; this one is added.
+    """
+    if found.is_on_root and not disk.on_root:
+        yield (
+            "is on the filesystem of /; mount what belongs there, or write on_root = true for it"
+        )
+    other = first.setdefault(found.filesystem, f"disk {disk.path} of tier {name}")
+    if not other.startswith(f"disk {disk.path} of"):
+        yield (
+            f"is on the same filesystem as {other}, whose space would be promised twice; give "
+            "each disk a filesystem of its own"
+        )
+    if disk.capacity_bytes is not None and disk.capacity_bytes > found.total_bytes:
+        has, wants = format_bytes(found.total_bytes), format_bytes(disk.capacity_bytes)
+        yield (
+            f"is to have {wants}, and its filesystem has {has}; write no more than that, or "
+            "leave capacity out"
+        )
 
 
 class Shortage(msgspec.Struct, frozen=True, kw_only=True):

@@ -115,8 +115,14 @@ class Stock:
 
     def unusable_of(self, tier: Tier) -> str:
         """Which of its disks are of no use now, and why, in a line; empty: none."""
-        told = (self.unusable[disk.id] for disk in tier.disks if disk.id in self.unusable)
-        return "; ".join(told)
+        return self._trouble(disk.id for disk in tier.disks)
+
+    def trouble_of(self, shares: Sequence[Share]) -> str:
+        """Likewise of the disks that these are on."""
+        return self._trouble(share.disk for share in shares)
+
+    def _trouble(self, disks: Iterable[DiskId]) -> str:
+        return "; ".join(self.unusable[disk] for disk in disks if disk in self.unusable)
 
     def free_bytes(self) -> dict[DiskId, int]:
         """What can be given of each disk of all tiers; below 0 where it was larger once."""

@@ -17,12 +17,11 @@ class DiskFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is found at the path of a disk.
 
     Attributes:
-        problem: why it is of no use, behind its path: ``does not exist; make it``. Empty: it is.
+        problem: why it cannot be used, and the cure (``iodaemon.disk_trouble``); empty: it can.
+        obstacle: likewise, where the daemon starts nevertheless, and jobs wait.
         filesystem: the same for two paths on one filesystem.
         total_bytes: what users can have of the filesystem, when it is empty.
         free_bytes: what they can have of it now.
-        is_read_only: nothing can be written there.
-        is_full: nothing more can be made there: no block is left, or no inode.
         is_on_root: it is the filesystem of ``/``.
         is_limited: the kernel keeps a directory there to its size. None: nobody could tell.
         kind: of the slowest disk below.
@@ -30,11 +29,10 @@ class DiskFacts(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     problem: str = ""
+    obstacle: str = ""
     filesystem: str = ""
     total_bytes: int = 0
     free_bytes: int = 0
-    is_read_only: bool = False
-    is_full: bool = False
     is_on_root: bool = False
     is_limited: bool | None = None
     kind: DiskKind = "hdd"

@@ -49,6 +49,8 @@ def explain(
             return why_it_waits(state, job, now_s, account)
         case JobState.STARTING:
             is_so = f"is being started on socket {job.partition}, attempt {job.attempt}"
+            if out := state.stock.trouble_of(job.shares):
+                return plain(job, is_so, f"a disk of its scratch space is mended ({out})")
             return plain(job, is_so, "its command runs, usually within a second")
         case JobState.RUNNING:
             return _running(state, rules, job, now_s, shadow or Shadow())

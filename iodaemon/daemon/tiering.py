@@ -13,22 +13,35 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Final, TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from iodaemon.config import Config
-from iodaemon.config.tier import build_tiers, describe_disk, find_problems, find_shortage
+from iodaemon.config.tier import (
+    build_tiers,
+    describe_disk,
+    find_obstacles,
+    find_problems,
+    find_shortage,
+)
 from iodaemon.core import event as ev
-from iodaemon.core.job import Job
+from iodaemon.core.job import Job, JobState
 from iodaemon.core.scratch import DiskId
 from iodaemon.core.tier import DiskFacts, Tier
 from iodaemon.daemon.driver import Driver
+from iodaemon.disk_trouble import REPLACED, sentence
 from iodaemon.text import quoted
+
+if TYPE_CHECKING:
+    from iodaemon.backend.linux.tier_disk import DiskProbe
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _FIRST_LOOK_S: Final = 2.0
 """Until the first look at disks that are of no use; then twice as long each time."""
+_LONG_START_S: Final = 5.0
+"""A disk on which a job starts for longer is looked at."""
 _LAST_LOOK_S: Final = 60.0
 """At most; a disk that is out again sooner than that after all worked is looked at no sooner."""
 
@@ -49,7 +62,9 @@ def live_tiers(config: Config, jobs: Iterable[Job]) -> tuple[Tier, ...]:
         return ()
     if config.backend == "simulated":
         return build_tiers(config.tier, None)
-    facts = _look(config)
+    from iodaemon.backend.linux.tier_disk import DiskProbe
+
+    facts = _look(config, DiskProbe())
     promised = _promised(jobs)
     tiers = build_tiers(config.tier, facts, promised)
     for tier in tiers:
@@ -69,60 +84,81 @@ def live_tiers(config: Config, jobs: Iterable[Job]) -> tuple[Tier, ...]:
 async def watch_disks(config: Config, driver: Driver) -> None:
     """Tell of disks that come to be of no use, and have them used again once they work.
 
-    Of the simulated backend there are none.
+    A disk that works is looked at once at the beginning, and where a job has been starting on it
+    for long. Of the simulated backend there are none.
 
     Args:
         config: in force.
         driver: told what is found.
     """
-    stock, known = driver.state.stock, set[DiskId]()
+    from iodaemon.backend.linux.tier_disk import DiskProbe
+
+    if not config.tier or config.backend == "simulated":
+        return
+    stock, known, probe = driver.state.stock, set[DiskId](), DiskProbe()
+    asked = {disk.id for tier in stock.tiers for disk in tier.disks}
     look_s, back_s = _FIRST_LOOK_S, -math.inf
-    while config.tier and config.backend != "simulated":
+    while True:
+        found = await _aside(lambda: find_unusable(config, stock.tiers, probe)) if asked else None
+        if found is not None:
+            _tell_state(driver, {disk: found.get(disk, "") for disk in asked})
         if await driver.watch.until(
-            partial(_differ, stock.unusable, known), look_s if known else None
+            partial(_differ, stock.unusable, known), look_s if known else _LONG_START_S
         ):
             now_s = driver.timeline.now_s
             if not known and now_s - back_s > _LAST_LOOK_S:
                 look_s = _FIRST_LOOK_S
             known = _tell_of(known, stock.unusable)
             back_s = back_s if known else now_s
-            continue
-        look_s = min(2.0 * look_s, _LAST_LOOK_S)
-        found = await _aside(lambda: find_unusable(config, stock.tiers))
-        for disk in known & stock.unusable.keys() if found is not None else ():
-            problem = found.get(disk, "") if found is not None else ""
-            if problem != stock.unusable[disk]:
-                now_s = driver.timeline.now_s
-                driver.post(ev.DiskSeen(at_s=now_s, disk=disk, problem=problem))
+            asked = set()
+        else:
+            look_s = min(2.0 * look_s, _LAST_LOOK_S)
+            asked = (known & stock.unusable.keys()) | _where_starts_are_long(driver)
 
 
-def find_unusable(config: Config, tiers: Iterable[Tier]) -> dict[DiskId, str] | None:
+def _tell_state(driver: Driver, found: Mapping[DiskId, str]) -> None:
+    """Post what is new: why a disk is of no use now, empty: it works."""
+    for disk, problem in found.items():
+        if problem != driver.state.stock.unusable.get(disk, ""):
+            driver.post(ev.DiskSeen(at_s=driver.timeline.now_s, disk=disk, problem=problem))
+
+
+def _where_starts_are_long(driver: Driver) -> set[DiskId]:
+    """A disk that hangs gives no error: what makes a job's directory waits for it."""
+    before_s = driver.timeline.now_s - _LONG_START_S
+    jobs = (job for job in driver.state.live if job.state is JobState.STARTING)
+    return {share.disk for job in jobs if job.since_s < before_s for share in job.shares}
+
+
+def find_unusable(
+    config: Config, tiers: Iterable[Tier], probe: DiskProbe
+) -> dict[DiskId, str] | None:
     """Why a disk is of no use, as far as a look can tell, of each that is not.
 
     Args:
         config: in force.
         tiers: as they were when the daemon started.
+        probe: looks.
 
     Returns:
         None: it cannot be looked now.
     """
     try:
-        facts = _look(config)
+        facts = _look(config, probe)
     except OSError:
         return None
-    found = {
-        DiskId(os.path.normpath(path)): line for path, line in find_problems(config.tier, facts)
-    }
-    by_path = {os.path.normpath(path): seen for path, seen in facts.items()}
-    for disk in (disk for tier in tiers for disk in tier.disks):
-        seen = by_path[disk.id]
-        if disk.id not in found and seen.filesystem != disk.filesystem:
-            found[disk.id] = (
-                f"another file system is at {disk.id} than when the daemon was started; mount "
-                "what belongs there, or restart the daemon if that is meant"
-            )
-        elif disk.id not in found and seen.is_full:
-            found[disk.id] = f"{disk.id} is full to the last block or inode; remove files there"
+    at = {DiskId(os.path.normpath(path)): seen.filesystem for path, seen in facts.items()}
+    replaced = [
+        (disk.id, sentence(disk.id, REPLACED, tier.name))
+        for tier in tiers
+        for disk in tier.disks
+        if at[disk.id] not in ("", disk.filesystem)
+    ]
+    found: dict[DiskId, str] = {}
+    for path, line in chain(
+        replaced, find_problems(config.tier, facts), find_obstacles(config.tier, facts)
+    ):
+        found.setdefault(DiskId(os.path.normpath(path)), line)
     return found
 
 
@@ -157,17 +193,16 @@ async def _aside(work: Callable[[], T]) -> T:
     return await done
 
 
-def _look(config: Config) -> dict[str, DiskFacts]:
+def _look(config: Config, probe: DiskProbe) -> dict[str, DiskFacts]:
     """What is found at each disk's path, through the keeper where there is a sandbox."""
     from iodaemon.backend.linux.tier_disk import find_witness, probe_disk
 
     witness = find_witness(config.keeper_state) if config.is_system else None
     sees = not config.is_system or witness is not None
-    return {
-        disk.path: probe_disk(disk.path, by_mount=sees, seen_by=witness)
-        for table in config.tier.values()
-        for disk in table.disk
-    }
+    return probe.look(
+        (disk.path for table in config.tier.values() for disk in table.disk),
+        partial(probe_disk, is_shared=config.is_system, by_mount=sees, seen_by=witness),
+    )
 
 
 def _promised(jobs: Iterable[Job]) -> dict[str, int]:

@@ -12,7 +12,7 @@ from iodaemon.core.scratch import DiskId
 from iodaemon.core.state import State
 from iodaemon.core.why import explain
 
-READ_ONLY = "/x, a disk of tier fast, is read-only: mount it writable"
+READ_ONLY = "tier fast: disk /x is read-only; mount it writable"
 
 
 def failed(at_s, job_id=1, attempt=1, *, disk="fast0", **fields):

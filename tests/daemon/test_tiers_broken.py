@@ -10,6 +10,7 @@ from harness import until
 from scratching import both_disks, disks, needs_root, read_only
 from tiering import _lasting_tiered, make_tiered, tables
 
+from iodaemon.backend.linux.tier_disk import DiskProbe
 from iodaemon.config import load_config
 from iodaemon.core.storage import Storage
 from iodaemon.daemon.tiering import find_unusable, live_tiers
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.node, needs_root]
 
 def test_nobody_is_held_for_a_disk_that_turned_read_only(make_tiered, disks):
     server = make_tiered(text=tables(disks[:1]))
-    what = f"{disks[0]}, a disk of tier fast, is read-only: mount it writable"
+    what = f"tier fast: disk {disks[0]} is read-only; mount it writable"
     with read_only(disks[0]):
         falls = server.sent(
             "--scratch", "2M", "--scratch-fallback", "slow", text="test $IOD_TIER = slow"
@@ -61,20 +62,21 @@ def test_a_look_tells_disks_that_work_from_those_that_do_not(disks, tmp_path):
     (tmp_path / "config.toml").write_text(tables(disks, slow=""))
     config = load_config(tmp_path / "config.toml", {"HOME": "/nonexistent"}, 1000, {})
     tiers = live_tiers(config, ())
-    assert {} == find_unusable(config, tiers)
+    probe = DiskProbe()
+    assert {} == find_unusable(config, tiers, probe)
 
     with read_only(disks[0]):
-        [(out, why)] = find_unusable(config, tiers).items()
+        [(out, why)] = find_unusable(config, tiers, probe).items()
     assert (str(disks[0]), True) == (out, "read-only" in why)
 
     with filled(disks[1]):
-        [(out, why)] = find_unusable(config, tiers).items()
-    assert (str(disks[1]), True) == (out, "is full to the last block or inode" in why)
+        [(out, why)] = find_unusable(config, tiers, probe).items()
+    assert (str(disks[1]), True) == (out, "has no inode left" in why)
 
     [tier] = tiers
     [node] = tier.storage.nodes
     others = tuple(msgspec.structs.replace(disk, filesystem="1") for disk in node.disks)
     storage = Storage(nodes=(msgspec.structs.replace(node, disks=others),))
-    found = find_unusable(config, [msgspec.structs.replace(tier, storage=storage)])
+    found = find_unusable(config, [msgspec.structs.replace(tier, storage=storage)], probe)
     assert {str(disk) for disk in disks} == set(found)
-    assert all("another file system" in why for why in found.values())
+    assert all("another filesystem" in why for why in found.values())

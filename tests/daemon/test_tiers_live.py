@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from harness import until
+from harness import find_state, until
 from mounting import mount
 from scratching import MIB, both_disks, disks, left, needs_root
 from tiering import SLOW, Tiered, _lasting_tiered, either_means, make_tiered, tables
@@ -323,6 +323,7 @@ def test_a_result_whose_shim_is_killed_is_kept_until_it_is_removed(make_tiered, 
     server.kill_shim(job)
     os.kill(step, signal.SIGCONT)
     ended = server.end_of(job)
+    until(lambda: find_state(step) is None, "the end of the step, which still uses the space")
     kept = until(lambda: server.job(job)["scratch"]["kept"], "the word that it is kept")
     [name] = left(disks)
     [place] = [disk / ".iodaemon" / name for disk in disks if (disk / ".iodaemon" / name).exists()]

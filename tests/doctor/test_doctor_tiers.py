@@ -4,10 +4,11 @@ import os
 
 import pytest
 
+from iodaemon import disk_trouble
 from iodaemon.config.tier import DiskTable, TierTable, build_tiers
 from iodaemon.core.tier import DiskFacts
 from iodaemon.doctor.finding import Verdict
-from iodaemon.doctor.tier import examine_tiers, find_obstacle, judge_disks
+from iodaemon.doctor.tier import examine_tiers, judge_disks
 
 GIB = 2**30
 TABLES = {
@@ -67,7 +68,7 @@ def test_a_disk_that_is_meant_to_be_on_the_filesystem_of_root_is_ok():
     ("changes", "shown"),
     [
         ({"problem": "does not exist; make it"}, "tier fast: disk /a does not exist"),
-        ({"is_read_only": True}, "tier fast: disk /a is on a read-only filesystem"),
+        ({"problem": disk_trouble.READ_ONLY}, "tier fast: disk /a is read-only"),
         ({"is_on_root": True}, "tier fast: disk /a is on the filesystem of /"),
         (
             {"total_bytes": 5 * GIB},
@@ -100,20 +101,23 @@ def test_a_disk_that_jobs_cannot_use_is_broken_though_the_daemon_starts(tmp_path
     tables = {"fast": TierTable(disk=(DiskTable(path=str(disk), on_root=True),))}
     [finding] = examine_tiers(tables, None, is_shared=False)
     disk.chmod(0o1777)
-    sticky = find_obstacle(str(disk), is_shared=False)
+    [sticky] = examine_tiers(tables, None, is_shared=False)
 
     assert Verdict.BROKEN is finding.verdict
+    assert "no job can use its space there" == finding.cost
     assert f"{disk} belongs to uid {os.geteuid()}, mode 0777" in finding.measured
     assert f"chmod go-w {disk}" in finding.remedy
-    assert sticky is None
+    assert Verdict.BROKEN is not sticky.verdict
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="what is not root's is told first")
 def test_a_disk_that_users_cannot_reach_is_told(tmp_path):
     tmp_path.chmod(0o700)
     (tmp_path / "disk").mkdir()
-    shown, remedy = find_obstacle(str(tmp_path / "disk"), is_shared=True)
+    disk = DiskTable(path=str(tmp_path / "disk"), on_root=True)
+    [finding] = examine_tiers({"fast": TierTable(disk=(disk,))}, None, is_shared=True)
+    [own] = examine_tiers({"fast": TierTable(disk=(disk,))}, None, is_shared=False)
 
-    assert shown.endswith(f"disk: users may not pass through {tmp_path}")
-    assert f"chmod o+x {tmp_path}" == remedy
-    assert find_obstacle(str(tmp_path / "disk"), is_shared=False) is None
+    assert finding.measured.endswith(f"cannot be come to by users through {tmp_path}")
+    assert f"'chmod o+x {tmp_path}'" == finding.remedy
+    assert Verdict.BROKEN is not own.verdict

@@ -13,6 +13,7 @@ import os
 import stat
 from typing import Final
 
+from iodaemon import disk_trouble
 from iodaemon.backend.linux import quota
 from iodaemon.backend.linux.beneath import open_directory, unmount_fuse
 from iodaemon.backend.linux.protocol import Message, claim, sync_directory, sync_file
@@ -24,17 +25,6 @@ STORE_ID: Final = "id"
 """A file in it by which a file system is known again, whatever is mounted where."""
 _ID_BYTES: Final = 4096
 """More than that has."""
-_OPEN: Final = 0o022
-"""Others may change what is in it."""
-_OF_DISK: Final[dict[int, str]] = {
-    errno.EROFS: "is read-only: mount it writable",
-    errno.ENOSPC: "has no room for one more directory: remove files there, or give it more inodes",
-    **dict.fromkeys(
-        (errno.EIO, errno.EUCLEAN, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.ESHUTDOWN),
-        "does not work: see the kernel's log, then mend or replace it",
-    ),
-}
-"""What a disk is that gives such an error, and the cure; ext4 itself turns read-only after one."""
 
 
 class ScratchError(Exception):
@@ -77,18 +67,16 @@ class Store:
         try:
             fd = os.open(disk, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            problem = f"cannot be opened ({error.strerror}); is it mounted?"
-            raise DiskError(disk, f"the disk's directory {disk} {problem}") from error
+            raise self._of_no_use(disk_trouble.of_way(error)) from error
         try:
-            _check(fd, disk, {0, os.geteuid()}, allow_sticky=True)
+            if trouble := self._find_trouble(fd, new_on):
+                raise self._of_no_use(trouble)
             if new_on is not None:
-                _check_filesystem(fd, disk, new_on)
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(STORE, 0o711, dir_fd=fd)
             self.fd = open_directory(fd, STORE)
         except FileNotFoundError as error:
-            problem = f"there is no {STORE} in {disk}; is the disk mounted?"
-            raise DiskError(disk, problem) from error
+            raise self._of_no_use(f"has no {STORE}; mount what belongs there") from error
         except OSError as error:
             raise self.trouble(error, STORE) from error
         finally:
@@ -104,6 +92,18 @@ class Store:
             self.close()
             raise
 
+    def _find_trouble(self, fd: int, new_on: str | None) -> str:
+        """As a look from outside finds it."""
+        found, owners = os.fstat(fd), {0, os.geteuid()}
+        if new_on is None:
+            return disk_trouble.of_owner(self._disk, found, owners)
+        sizes = os.fstatvfs(fd)
+        if sizes.f_flag & os.ST_RDONLY:
+            return disk_trouble.READ_ONLY
+        if new_on not in ("", str(found.st_dev)):  # it lies below a disk that is not mounted
+            return disk_trouble.REPLACED
+        return disk_trouble.of_use(self._disk, found, sizes, owners)
+
     def trouble(self, error: OSError, name: str = "") -> ScratchError:
         """What such an error means, in one line: the disk's fault, or that of what is there.
 
@@ -111,11 +111,16 @@ class Store:
             error: of whatever was done there.
             name: of what it was done to, in the disk's directory.
         """
-        words = _OF_DISK.get(error.errno or 0)
-        if words is None:
+        trouble = disk_trouble.of_error(error)
+        if not trouble:
             return ScratchError(f"{os.path.join(self._disk, name)}: {explain(error)}")
-        which = f"{self._disk}, a disk of tier {self._tier}," if self._tier else self._disk
-        return DiskError(self._disk, f"{which} {words} ({error.strerror})")
+        if error.errno == errno.ENOSPC:
+            with contextlib.suppress(OSError):
+                trouble = disk_trouble.of_room(os.statvfs(self._disk)) or trouble
+        return self._of_no_use(trouble)
+
+    def _of_no_use(self, trouble: str) -> DiskError:
+        return DiskError(self._disk, disk_trouble.sentence(self._disk, trouble, self._tier))
 
     def close(self) -> None:
         """Give the descriptor back."""
@@ -184,40 +189,13 @@ class Store:
         quota.unlimit(self.fd, share["project"])
 
 
-def _check(fd: int, path: str, owners: set[int], *, allow_sticky: bool) -> None:
-    """Refuse a directory in which others could lay something in the way.
-
-    Args:
-        fd: of it.
-        path: for people.
-        owners: whose it may be.
-        allow_sticky: as ``/tmp`` is: what one has there, others cannot move away.
-    """
-    found = os.fstat(fd)
-    is_safe = not found.st_mode & _OPEN or (allow_sticky and found.st_mode & stat.S_ISVTX)
-    if found.st_uid not in owners or not is_safe:
-        mode, me = stat.S_IMODE(found.st_mode), os.geteuid()
-        raise ScratchError(
-            f"{path} belongs to uid {found.st_uid}, mode {mode:04o}, so that others could change "
-            f"what is in it: 'chown {me} {path}; chmod go-w {path}'"
-        )
-
-
 def _check_store(fd: int, path: str) -> None:
     """What another made may hold anything: to give it to us is not enough."""
-    if os.fstat(fd).st_uid != os.geteuid():
+    found, me = os.fstat(fd), os.geteuid()
+    if found.st_uid != me:
         raise ScratchError(f"{path} was made by somebody else; move it away")
-    _check(fd, path, {os.geteuid()}, allow_sticky=False)
-
-
-def _check_filesystem(fd: int, disk: str, number: str) -> None:
-    """Refuse what lies below a disk that is not mounted: its space is not what was handed out."""
-    if number and number != str(os.fstat(fd).st_dev):
-        raise DiskError(
-            disk,
-            f"another file system is at {disk} than when the daemon was started; mount what "
-            "belongs there, or restart the daemon if that is meant",
-        )
+    if found.st_mode & disk_trouble.OPEN:
+        raise ScratchError(f"{path} {disk_trouble.not_ours(path, found, me)}")
 
 
 def explain(error: OSError) -> str:

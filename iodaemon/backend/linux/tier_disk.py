@@ -15,9 +15,14 @@ import contextlib
 import errno
 import os
 import stat
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
 
+from iodaemon import disk_trouble
 from iodaemon.backend.linux import quota
 from iodaemon.backend.linux.attempt_record import RecordError, read_keeper
 from iodaemon.backend.linux.devices import PathDevice, find_device, find_mount_devices
@@ -35,39 +40,103 @@ _BY_MOUNT: Final = "prjquota"
 _INIT: Final = 1
 _MOST_LINKS: Final = 40
 """On the way to a file; the kernel follows no more (include/linux/namei.h, MAXSYMLINKS)."""
+_PATIENCE_S: Final = 5.0
+"""For a look at all disks; one that takes longer does not answer."""
 
 
-def probe_disk(path: str, *, by_mount: bool = True, seen_by: int | None = None) -> DiskFacts:
+class DiskProbe:
+    """Looks at disks, each in a thread of its own: one that hangs holds up nobody.
+
+    While a look at a disk is under way no second one is begun.
+    """
+
+    def __init__(self) -> None:
+        self._under_way: dict[str, Future[DiskFacts]] = {}
+
+    def look(
+        self,
+        paths: Iterable[str],
+        probe: Callable[[str], DiskFacts],
+        patience_s: float = _PATIENCE_S,
+    ) -> dict[str, DiskFacts]:
+        """What is found at each path.
+
+        Args:
+            paths: of disks.
+            probe: ``probe_disk``, with what it takes besides the path.
+            patience_s: for all of them together.
+        """
+        until_s = time.monotonic() + patience_s
+        looks = {path: self._under_way.get(path) or _begin(probe, path) for path in paths}
+        found = {path: _wait(look, until_s) for path, look in looks.items()}
+        self._under_way = {path: look for path, look in looks.items() if not look.done()}
+        return found
+
+
+def _begin(probe: Callable[[str], DiskFacts], path: str) -> Future[DiskFacts]:
+    look: Future[DiskFacts] = Future()
+
+    def run() -> None:
+        try:
+            look.set_result(probe(path))
+        except OSError as error:  # of who looks: who waits hears of it
+            look.set_exception(error)
+
+    threading.Thread(target=run, name="disk", daemon=True).start()
+    return look
+
+
+def _wait(look: Future[DiskFacts], until_s: float) -> DiskFacts:
+    try:
+        return look.result(max(0.0, until_s - time.monotonic()))
+    except TimeoutError:
+        return DiskFacts(problem=disk_trouble.SILENT)
+
+
+def probe_disk(
+    path: str,
+    *,
+    is_shared: bool = False,
+    by_mount: bool = True,
+    seen_by: int | None = None,
+) -> DiskFacts:
     """Look at the path.
 
     Args:
         path: absolute.
+        is_shared: jobs of all users are to use it, whose directories root makes; else this one's.
         by_mount: whether the mount says if it can be written. As a sandbox has them all are
             read-only, and the filesystem alone counts.
         seen_by: the process that sees it; None: this one.
+
+    Raises:
+        OSError: that process is gone.
     """
     root = "" if seen_by is None else f"/proc/{seen_by}/root"
+    root_filesystem = os.stat(f"{root}/").st_dev
     try:
         real = _resolve(root, path)
         status = os.stat(root + real)
         sizes = os.statvfs(root + real)
-    except FileNotFoundError:
-        return DiskFacts(problem="does not exist; make it, or mount what belongs there")
     except OSError as error:
-        return DiskFacts(problem=f"cannot be looked at ({error.strerror}); mend that")
+        return DiskFacts(problem=disk_trouble.of_way(error))
     if not stat.S_ISDIR(status.st_mode):
-        return DiskFacts(problem="is no directory; name one")
+        return DiskFacts(problem=disk_trouble.NO_DIRECTORY)
     if real != os.path.normpath(path):
         return DiskFacts(problem=f"leads over a symbolic link; write {real}")
+    if sizes.f_flag & os.ST_RDONLY if by_mount else _is_frozen(real):
+        return DiskFacts(problem=disk_trouble.READ_ONLY)
     below = find_device(real) if seen_by is None else _find_device_of(seen_by, real)
-    is_read_only = bool(sizes.f_flag & os.ST_RDONLY) if by_mount else _is_frozen(real)
+    owners = {0} if is_shared else {0, os.geteuid()}
+    obstacle = disk_trouble.of_use(real, status, sizes, owners)
+    if is_shared and not obstacle:
+        obstacle = _find_fence(root, Path(real))
     return DiskFacts(
+        obstacle=obstacle,
         filesystem=str(status.st_dev),
         total_bytes=(sizes.f_blocks - sizes.f_bfree + sizes.f_bavail) * sizes.f_frsize,
         free_bytes=sizes.f_bavail * sizes.f_frsize,
-        is_read_only=is_read_only,
-        is_full=sizes.f_bfree == 0 or (sizes.f_files > 0 and sizes.f_ffree == 0),
-        is_on_root=status.st_dev == os.stat(root + "/").st_dev,
+        is_on_root=status.st_dev == root_filesystem,
         is_limited=_is_limited(root, real, seen_by),
         kind=find_kind(below),
         description=below.description,
@@ -94,6 +163,15 @@ def find_witness(keeper_state: Path) -> int | None:
             os.stat(f"/proc/{pid}/root/")
             return pid
     return None
+
+
+def _find_fence(root: str, path: Path) -> str:
+    """Where users come no further on the way to it; empty: they come to it."""
+    for place in (path, *path.parents):
+        with contextlib.suppress(OSError):
+            if not os.stat(f"{root}{place}").st_mode & stat.S_IXOTH:
+                return f"cannot be come to by users through {place}; 'chmod o+x {place}'"
+    return ""
 
 
 def _resolve(root: str, path: str) -> str:

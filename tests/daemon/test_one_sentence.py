@@ -1,0 +1,176 @@
+"""One sentence for what is wrong with a disk, whoever finds it and wherever it is told."""
+
+import contextlib
+import itertools
+import os
+import shutil
+import threading
+from functools import partial
+
+import pytest
+from harness import until
+from scratching import both_disks, disks, needs_root, read_only
+from stuck_exec import silent_file_system
+from tiering import Tiered, tables
+
+from iodaemon import disk_trouble
+from iodaemon.backend.linux import scratch
+from iodaemon.backend.linux.store import Store
+from iodaemon.backend.linux.tier_disk import DiskProbe, probe_disk
+from iodaemon.config import load_config
+from iodaemon.daemon.tiering import find_unusable, live_tiers
+from iodaemon.doctor.finding import Verdict
+from iodaemon.doctor.tier import examine_tiers, find_troubles
+
+__all__ = ["both_disks", "disks"]
+
+pytestmark = [pytest.mark.node, needs_root]
+
+
+@contextlib.contextmanager
+def missing(disk):
+    parent = disk.parent.with_name(f"{disk.parent.name}-aside")
+    os.rename(disk.parent, parent)
+    try:
+        yield
+    finally:
+        os.rename(parent, disk.parent)
+
+
+@contextlib.contextmanager
+def no_directory(disk):
+    with missing(disk):
+        disk.parent.mkdir()
+        disk.touch()
+        try:
+            yield
+        finally:
+            shutil.rmtree(disk.parent)
+
+
+@contextlib.contextmanager
+def replaced(disk):
+    with missing(disk):
+        disk.mkdir(parents=True)
+        try:
+            yield
+        finally:
+            shutil.rmtree(disk.parent)
+
+
+@contextlib.contextmanager
+def not_ours(disk):
+    disk.chmod(0o777)
+    try:
+        yield
+    finally:
+        disk.chmod(0o755)
+
+
+@contextlib.contextmanager
+def filled(disk, make):
+    filler = disk / "filler"
+    filler.mkdir()
+    try:
+        with contextlib.suppress(OSError):  # no space is left at some time
+            for number in itertools.count():
+                make(filler / f"{number}")
+        yield
+    finally:
+        shutil.rmtree(filler)
+
+
+def take_blocks(path):
+    path.write_bytes(bytes(64 << 20))
+
+
+def take_an_inode(path):
+    path.touch()
+
+
+CONDITIONS = {
+    "missing": (missing, disk_trouble.MISSING),
+    "no directory": (no_directory, disk_trouble.NO_DIRECTORY),
+    "read-only": (read_only, disk_trouble.READ_ONLY),
+    "replaced": (replaced, disk_trouble.REPLACED),
+    "not ours": (
+        not_ours,
+        (
+            "belongs to uid 0, mode 0777, so that others may change it; "
+            "'chown 0 DISK; chmod go-w DISK'"
+        ),
+    ),
+    "no inodes": (partial(filled, make=take_an_inode), disk_trouble.NO_INODES),
+    "full": (partial(filled, make=take_blocks), disk_trouble.FULL),
+}
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_whoever_finds_it_says_the_same(disks, tmp_path, name):
+    begin, trouble = CONDITIONS[name]
+    disk = str(disks[0])
+    path = tmp_path / "config.toml"
+    path.write_text(tables([disk]))
+    config = load_config(path, {"HOME": "/nonexistent"}, 1000, {})
+    tiers = live_tiers(config, ())
+    number = str(os.stat(disk).st_dev)
+    with begin(disks[0]):
+        looked = find_unusable(config, tiers, DiskProbe())[disk]
+        checked = find_troubles(config.tier, is_shared=False)
+        examined = [
+            f"{finding.measured}; {finding.remedy}"
+            for finding in examine_tiers(config.tier, None, is_shared=False)
+            if finding.verdict is Verdict.BROKEN
+        ]
+        with pytest.raises(scratch.DiskError) as met:
+            Store(disk, new_on=number, tier="fast")
+
+    told = f"tier fast: disk {disk} {trouble.replace('DISK', disk)}"
+    assert (told, disk) == (looked, met.value.disk)
+    assert told == str(met.value)
+    if name != "replaced":  # only who knows what was there can tell that
+        assert [told] == checked
+        assert [told] == examined
+
+
+def test_a_disk_that_hangs_holds_up_nobody_and_is_told_as_such(tmp_path):
+    go_on, begun = threading.Event(), []
+
+    def hang(path):
+        begun.append(path)
+        go_on.wait()
+        return probe_disk(path)
+
+    probe = DiskProbe()
+    looks = [probe.look([str(tmp_path)], hang, patience_s=0.05) for _ in range(3)]
+    go_on.set()
+    until(lambda: "" == probe.look([str(tmp_path)], hang)[str(tmp_path)].problem, "an answer")
+
+    assert [disk_trouble.SILENT] * 3 == [seen[str(tmp_path)].problem for seen in looks]
+    assert 2 >= len(begun)  # the one that hung, and one more if its answer came between two looks
+
+
+def test_a_disk_that_does_not_answer_is_told_to_who_starts_on_it_and_to_who_waits(tmp_path, disks):
+    """A dead NFS server is the everyday case: no call on the disk returns."""
+    point = tmp_path / "silent"
+    point.mkdir()
+    point.chmod(0o755)
+    files = silent_file_system(point)
+    what = f"tier fast: disk {point} {disk_trouble.SILENT}"
+    try:
+        with Tiered(disks, tables([point])) as server:
+            server.start()
+            files.is_mute = True
+            starts = server.sent("--scratch", "1M", text="true")
+            until(lambda: what in server.says("why", str(starts)), "what its start waits for")
+            waits = server.sent("--scratch", "1M", text="true")
+            until(lambda: what in server.says("why", str(waits)), "what it waits for")
+            shown = server.says("node")
+            files.speak()
+            until(lambda: f"disk_back disk={point}" in server.log.read_text(), "its return")
+            server.end_all()
+    finally:
+        files.speak()
+        files.let_go()
+
+    assert f"not usable: {what}" in shown
