@@ -128,9 +128,9 @@ def _examine_service(subject: Subject) -> Iterator[Finding]:
         both = output_disk.probe_output_disk(subject.state_dir, subject.keeper_dir)
         yield output_disk.judge_output_disk(both)
     answers = subject.measured is not None
-    yield place.judge_lock("daemon's lock", subject.state_dir / _OWN_FILES[0], answers=answers)
+    yield place.judge_lock("daemon", subject.state_dir / _OWN_FILES[0], answers=answers)
     keeper = (subject.keeper_dir or subject.state_dir) / LOCK_FILE
-    yield place.judge_lock("keeper's lock", keeper, answers=answers)
+    yield place.judge_lock("keeper", keeper, answers=answers)
     yield account.examine_lookup()
     if subject.users is not None:
         yield account.judge_users(subject.users)
@@ -227,10 +227,10 @@ def judge_keeper(measured: Mapping[str, Any]) -> Iterator[Finding]:
     """What the running daemon says of a keeper that does not answer; nothing where one does."""
     problem = str(measured.get("keeper_problem", ""))
     if problem:
-        pid = measured.get("keeper_pid")
-        cost = "no job can be started, suspended, resumed or ended"
-        remedy = f"'kill -CONT {pid}' where it is stopped; after 'kill -9 {pid}' another takes over"
-        yield broken("keeper", problem, {"pid": pid}, cost=cost, remedy=remedy)
+        fact, _, rest = problem.partition("; ")
+        remedy, _, cost = rest.partition("; ")
+        values = {"pid": measured.get("keeper_pid")}
+        yield broken("keeper", fact, values, cost=cost or "no job starts", remedy=remedy)
 
 
 def judge_controls(measured: Mapping[str, Any]) -> Iterator[Finding]:
@@ -274,9 +274,11 @@ def judge_condition(node: Mapping[str, Any]) -> Iterator[Finding]:
         why = f": {drain['reason']}" if drain["reason"] else ""
         shown = f"the node is drained by {drain['by']}{why}"
         yield lacking("drain", shown, drain, cost="no job starts", remedy="'iod drain off'")
-    if problem := condition.get("starts_blocked"):
-        values = {"problem": problem}
-        yield broken("starts", problem, values, cost="no job starts", remedy="mend what it names")
+    problem = condition.get("starts_blocked")
+    if problem and problem != node.get("measured", {}).get("keeper_problem"):  # told of the keeper
+        fact, _, remedy = problem.partition("; ")
+        remedy = remedy or "mend what it names"
+        yield broken("starts", fact, {"problem": problem}, cost="no job starts", remedy=remedy)
 
 
 def judge_rules(node: Mapping[str, Any]) -> Iterator[Finding]:

@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
+from iodaemon.backend.linux.condition import find_standstill
 from iodaemon.backend.linux.holder import find_holder
-from iodaemon.backend.linux.process import find_state
 from iodaemon.doctor.finding import Finding, Values, broken, lacking, ok
 
 AS_ROOT: Final = "run 'iod doctor' as root"
@@ -106,14 +106,15 @@ def _unseen(what: str, shown: str) -> Finding:
     return lacking(what, f"not looked at: {shown}", cost="it may be wrong", remedy=AS_ROOT)
 
 
-def judge_lock(what: str, path: Path, *, answers: bool) -> Finding:
+def judge_lock(who: str, path: Path, *, answers: bool) -> Finding:
     """Who holds the lock in this file; a holder that nobody hears is told.
 
     Args:
-        what: a stable name.
+        who: ``daemon`` or ``keeper``.
         path: of the lock.
         answers: a daemon answers.
     """
+    what = f"{who}'s lock"
     try:
         pid = find_holder(str(path))
     except FileNotFoundError:
@@ -123,12 +124,10 @@ def judge_lock(what: str, path: Path, *, answers: bool) -> Finding:
     if pid is None:
         return ok(what, f"nobody holds {path}", {"pid": None})
     shown, values = f"pid {pid} ({_name_of(pid)}) holds {path}", {"pid": pid}
-    if find_state(pid) in ("T", "t"):
+    if (stopped := find_standstill(who, pid)) is not None:
         cost = "it does nothing, and suspended jobs run on after orphan_grace"
-        return broken(
-            what, f"{shown}, and is stopped", values, cost=cost, remedy=f"'kill -CONT {pid}'"
-        )
-    if answers or "keeper" in what:
+        return broken(what, stopped.fact, values, cost=cost, remedy=stopped.cure)
+    if answers or who == "keeper":
         return ok(what, shown, values)
     return lacking(
         what,

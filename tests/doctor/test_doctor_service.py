@@ -89,7 +89,7 @@ def test_who_may_not_look_is_told_so_and_nothing_is_taken_for_broken(tmp_path):
     (tmp_path / "state" / "daemon.lock").touch()
     with as_nobody():
         place = examined(tmp_path / "state", owner_uid=0)
-        lock = judge_lock("daemon's lock", tmp_path / "state" / "daemon.lock", answers=True)
+        lock = judge_lock("daemon", tmp_path / "state" / "daemon.lock", answers=True)
 
     assert [LACKING, LACKING] == [place.verdict, lock.verdict]
     assert all(each.measured.startswith("not looked at: ") for each in (place, lock))
@@ -131,8 +131,8 @@ def test_who_holds_a_lock_is_found_without_taking_it(tmp_path, how):
     path = tmp_path / "daemon.lock"
     with held(path, how) as pid:
         found = find_holder(str(path))
-        answering = judge_lock("daemon's lock", path, answers=True)
-        silent = judge_lock("daemon's lock", path, answers=False)
+        answering = judge_lock("daemon", path, answers=True)
+        silent = judge_lock("daemon", path, answers=False)
 
     assert pid == found
     assert (OK, pid) == (answering.verdict, answering.values["pid"])
@@ -147,11 +147,12 @@ def test_a_keeper_that_is_stopped_is_broken(tmp_path):
         os.kill(pid, signal.SIGSTOP)
         try:
             until(lambda: find_state(pid) == "T", "a standstill")
-            found = judge_lock("keeper's lock", path, answers=True)
+            found = judge_lock("keeper", path, answers=True)
         finally:
             os.kill(pid, signal.SIGCONT)
 
-    assert (BROKEN, f"'kill -CONT {pid}'") == (found.verdict, found.remedy)
+    assert (BROKEN, f"the keeper (pid {pid}) is stopped") == (found.verdict, found.measured)
+    assert f"'kill -CONT {pid}' lets it go on" == found.remedy
 
 
 def test_who_waits_for_a_lock_or_only_reads_holds_none(tmp_path):
@@ -165,7 +166,9 @@ def test_who_waits_for_a_lock_or_only_reads_holds_none(tmp_path):
 def test_a_lock_that_nobody_holds_is_ok(tmp_path):
     (tmp_path / "daemon.lock").touch()
 
-    found = [judge_lock("x", tmp_path / name, answers=False) for name in ("daemon.lock", "none")]
+    found = [
+        judge_lock("daemon", tmp_path / name, answers=False) for name in ("daemon.lock", "none")
+    ]
 
     assert [OK, OK] == [each.verdict for each in found]
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from iodaemon.backend.linux import protocol
+from iodaemon.backend.linux.condition import why_silent
 from iodaemon.backend.linux.keeper_command import KeeperSpec, keeper_command
-from iodaemon.backend.linux.process import find_state
 from iodaemon.backend.linux.protocol import Message
 from iodaemon.backend.linux.pulse import Pulse
 from iodaemon.errors import BackendError, TooLarge, Unsupported
@@ -234,15 +234,10 @@ class KeeperLink:
         self._tell_trouble(problem)
 
     def why_silent(self) -> str:
-        """That the keeper does not answer, by its number, with what to do."""
-        pid, grace_s = self.pid, self._keeper.grace_s
-        if find_state(pid) in ("T", "t"):
-            cure = f"is stopped: 'kill -CONT {pid}' lets it go on"
-        else:
-            cure = f"does not answer: after 'kill -9 {pid}' another takes its jobs over"
+        """Why the keeper does not answer, what to do, and what that costs meanwhile."""
         return (
-            f"the keeper (pid {pid}) {cure}; until then no job starts, is suspended or ended, and "
-            f"suspended ones run on after {grace_s:g} s"
+            f"{why_silent(self.pid)}; meanwhile no job starts, is suspended or ended, and "
+            f"suspended ones run on after {self._keeper.grace_s:g} s"
         )
 
     def _tell_trouble(self, problem: str) -> None:
