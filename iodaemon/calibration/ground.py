@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from iodaemon.backend.linux import block
+from iodaemon.backend.linux.condition import find_full_or_read_only
 from iodaemon.backend.linux.devices import (
     PathDevice,
     find_written_device,
@@ -68,25 +69,18 @@ def survey(path: str) -> Ground:
     unaccounted = unaccounted_devices()
     check_counted(device.id for device in below.devices if device.id in unaccounted)
     status = os.statvfs(path)
-    if status.f_flag & os.ST_RDONLY:
-        raise RequestError(
-            f"{path} is on a read-only file system ({below.description}); name a directory that "
-            "can be written"
-        )
+    if (problem := find_full_or_read_only(path)) is not None:
+        what = f"{problem.fact} ({below.description})"
+        raise RequestError(f"{what}; {problem.cure}, or name another directory")
     if not os.access(path, os.W_OK | os.X_OK):
         raise NotPermitted(f"{path} may not be written to; name a directory of your own")
-    free_bytes = status.f_bavail * status.f_frsize
-    if free_bytes <= 0:
-        raise RequestError(
-            f"{path} is full ({below.description}); free some space, or name another"
-        )
     return Ground(
         path=below.path,
         description=below.description,
         filesystem=below.filesystem,
         devices=below.devices,
         identities=tuple(find_identity(device.id) for device in below.devices),
-        free_bytes=free_bytes,
+        free_bytes=status.f_bavail * status.f_frsize,
     )
 
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import psutil
 
+from iodaemon.backend.linux.condition import judge_free
 from iodaemon.backend.linux.process import read_status
 from iodaemon.daemon.account import user_name
-
-_LEAST_FREE_BYTES: Final = 256 * 1024 * 1024
-"""Below this the journal and the jobs' output will soon not fit: said at the start."""
 
 
 def host_metrics() -> dict[str, Any]:
@@ -45,12 +43,8 @@ def describe_process(pid: int) -> str:
 
 def startup_warnings(state: Path) -> Iterator[str]:
     """What will go wrong sooner or later, one line each, with what to do."""
-    free = psutil.disk_usage(str(state)).free
-    if free < _LEAST_FREE_BYTES:
-        yield (
-            f"{state} has {free // 2**20} MiB left; the journal and the jobs' output need space, "
-            "free some"
-        )
+    if (short := judge_free(state, psutil.disk_usage(str(state)).free)) is not None:
+        yield str(short)
     if psutil.swap_memory().total and psutil.virtual_memory().percent > 90:
         yield "memory is over 90 % used; jobs will swap, which is I/O that no job is charged for"
     if not Path("/proc/self/io").exists():

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from iodaemon.backend.linux.condition import of_error
 from iodaemon.config import Config
 from iodaemon.daemon.account import user_name
 from iodaemon.daemon.host import describe_process
@@ -77,10 +78,7 @@ def spoken_of(path: Path, key: str) -> Iterator[None]:
         yield
     except OSError as error:
         kind = ConfigError if error.errno in _MAY_PASS else HopelessError
-        raise kind(
-            f"{key} {path} cannot be used ({error.strerror or error}); mend it, or set "
-            f"another {key}"
-        ) from error
+        raise kind(f"{key}: {of_error(path, error)}, or set another {key}") from error
 
 
 def own_directory(path: Path) -> None:

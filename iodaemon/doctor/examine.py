@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from iodaemon.backend.linux.condition import of_error
 from iodaemon.backend.linux.control import CONTROLS
 from iodaemon.backend.linux.delegation import find_lack
 from iodaemon.backend.linux.fence import PRESSURE
@@ -36,7 +37,6 @@ from iodaemon.doctor import (
 )
 from iodaemon.doctor.finding import Finding, Verdict, broken, lacking, ok
 from iodaemon.doctor.place import AS_ROOT, Place
-from iodaemon.doctor.scratch import PREFIX
 from iodaemon.errors import ConfigError
 
 _OWN_FILES: Final = ("daemon.lock", "journal.db", "journal.db-wal", "journal.db-shm", "boot_id")
@@ -109,6 +109,7 @@ def examine(subject: Subject) -> Iterator[Finding]:
     yield from _spoken(
         "I/O accounting",
         lambda: accounting.judge_counting(accounting.probe_counting(subject.state_dir, home)),
+        place=subject.state_dir,
         is_anothers=subject.service_uid is not None,
     )
     yield from _spoken(
@@ -142,7 +143,8 @@ def _examine_service(subject: Subject) -> Iterator[Finding]:
 def _examine_freezing(home: str | None) -> Iterator[Finding]:
     means: freezing.Means
     for means in ("cgroup", "signals"):
-        yield from _spoken(f"freeze by {means}", partial(_freeze, means, home))
+        place = None if home is None or means == "signals" else Path(home)
+        yield from _spoken(f"freeze by {means}", partial(_freeze, means, home), place=place)
 
 
 def _freeze(means: freezing.Means, home: str | None) -> list[Finding]:
@@ -160,6 +162,7 @@ def _examine_machine(subject: Subject) -> Iterator[Finding]:
     yield from _spoken(
         "calibration",
         lambda: calibration.examine_calibration(subject.state_dir, subject.node),
+        place=subject.state_dir,
         is_anothers=subject.service_uid is not None,
     )
     yield from tier.examine_tiers(
@@ -172,6 +175,7 @@ def _examine_places(subject: Subject) -> Iterator[Finding]:
     yield from _spoken(
         "journal disk",
         lambda: journal_disk.judge_journal_disk(journal_disk.probe_journal_disk(subject.state_dir)),
+        place=subject.state_dir,
         is_anothers=subject.service_uid is not None,
     )
     yield from clock.judge_clock(clock.probe_clock())
@@ -180,27 +184,33 @@ def _examine_places(subject: Subject) -> Iterator[Finding]:
     yield from _spoken(
         "runtime directory",
         lambda: [runtime.judge_runtime(runtime.probe_runtime(subject.runtime_dir))],
+        place=subject.runtime_dir,
         is_anothers=subject.service_uid is not None,
     )
 
 
 def _spoken(
-    what: str, check: Callable[[], Iterable[Finding]], *, is_anothers: bool = False
+    what: str,
+    check: Callable[[], Iterable[Finding]],
+    *,
+    place: Path | None = None,
+    is_anothers: bool = False,
 ) -> list[Finding]:
     """The check's findings; where the system refuses the very thing, that is the finding.
 
     Args:
         what: a stable name.
         check: makes them.
+        place: the directory in which it tries something; None: in none.
         is_anothers: what is looked at is not who examines' to use: a refusal says nothing of it.
     """
     try:
         return list(check())
     except (OSError, ConfigError) as error:
-        problem = str(error)
-        if isinstance(error, OSError) and error.strerror:
-            where = str(error.filename or "").partition(f"/{PREFIX}")[0]
-            problem = f"{where}: {error.strerror}" if where else error.strerror
+        problem, _, remedy = str(error).partition("; ")
+        if isinstance(error, OSError):
+            problem = error.strerror or problem
+            problem, remedy = (problem, "") if place is None else of_error(place, error)
         if isinstance(error, PermissionError) and os.geteuid() != 0 and is_anothers:
             shown = f"not looked at: {problem}"
             return [lacking(what, shown, cost="it may be wrong", remedy=AS_ROOT)]
@@ -209,7 +219,7 @@ def _spoken(
                 what,
                 problem,
                 cost="what was to be tried cannot be done here",
-                remedy="mend that, or set state_dir and runtime_dir to other places",
+                remedy=remedy or "mend that",
             )
         ]
 

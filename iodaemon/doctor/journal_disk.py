@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from iodaemon.backend.linux.condition import judge_free
 from iodaemon.backend.linux.devices import find_device
 from iodaemon.doctor.finding import Finding, broken, lacking, ok
 from iodaemon.doctor.scratch import scratch_directory
@@ -24,8 +25,6 @@ _BUDGET_S: Final = 0.8
 SLOW_MEDIAN_S: Final = 0.05
 """Twice the median beside four writers that fsync (28 ms, measured): a submit that is felt."""
 SLOW_WORST_S: Final = 0.5
-LEAST_FREE_BYTES: Final = 256 << 20
-"""Below this the daemon warns at its start."""
 _NO_FREE_BYTES: Final = 16 << 20
 """Below this a busy day's journal does not fit."""
 _MEMORY: Final = frozenset({"tmpfs", "ramfs"})
@@ -37,11 +36,13 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         commits_s: how long each commit took, in order.
+        state_dir: on which it was looked for.
         free_bytes: for this user.
         filesystem: its kind.
     """
 
     commits_s: tuple[float, ...]
+    state_dir: Path
     free_bytes: int
     filesystem: str
 
@@ -68,6 +69,7 @@ def probe_journal_disk(state_dir: Path) -> Reading:
         filesystem = find_device(directory).filesystem
     return Reading(
         commits_s=tuple(commits_s),
+        state_dir=state_dir,
         free_bytes=status.f_bavail * status.f_frsize,
         filesystem=filesystem,
     )
@@ -76,7 +78,7 @@ def probe_journal_disk(state_dir: Path) -> Reading:
 def judge_journal_disk(reading: Reading) -> Iterator[Finding]:
     """The commits, the space, the kind."""
     yield _judge_commits(reading.commits_s)
-    yield _judge_space(reading.free_bytes)
+    yield _judge_space(reading.state_dir, reading.free_bytes)
     yield _judge_filesystem(reading.filesystem)
 
 
@@ -98,18 +100,17 @@ def _judge_commits(commits_s: tuple[float, ...]) -> Finding:
     )
 
 
-def _judge_space(free_bytes: int) -> Finding:
-    shown = f"{format_bytes(free_bytes)} free"
+def _judge_space(state_dir: Path, free_bytes: int) -> Finding:
     values = {"free_bytes": free_bytes}
-    if free_bytes >= LEAST_FREE_BYTES:
-        return ok("journal space", shown, values)
+    if (short := judge_free(state_dir, free_bytes)) is None:
+        return ok("journal space", f"{format_bytes(free_bytes)} free", values)
     judge = lacking if free_bytes >= _NO_FREE_BYTES else broken
     return judge(
         "journal space",
-        shown,
+        short.fact,
         values,
         cost="the journal and the jobs' output will not fit; then nothing is accepted any more",
-        remedy="free some space, or set state_dir to another filesystem",
+        remedy=short.cure,
     )
 
 

@@ -136,7 +136,9 @@ def test_a_network_file_system_is_refused_by_name(filesystem):
 
 @pytest.mark.node
 def test_a_read_only_file_system_is_refused(mounted):
-    assert "read-only" in told(mounted("ro"))
+    point = mounted("ro")
+
+    assert f"the file system of {point} is read-only (" in told(point)
 
 
 @pytest.mark.node
@@ -146,7 +148,7 @@ def test_a_full_file_system_is_refused(mounted):
         while fill.write(bytes(4096)):
             pass
 
-    assert "is full" in told(point)
+    assert f"no space is left on the file system of {point} (" in told(point)
 
 
 def test_a_directory_of_somebody_else_is_not_permitted():

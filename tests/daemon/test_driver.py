@@ -329,7 +329,7 @@ def test_a_submission_that_the_disk_does_not_take_is_refused_in_one_line(tmp_pat
 
         assert "\n" not in message
         assert str(tmp_path) in message
-        assert "disk is full; free some space" in message
+        assert "no space is left on the file system of" in message
 
     drive(tmp_path, scenario)
 

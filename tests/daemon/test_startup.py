@@ -206,7 +206,7 @@ def test_a_directory_of_another_user_is_refused(places, cannot_start, which):
     code, line = cannot_start()
 
     assert HOPELESS == code
-    assert f"{('state_dir', 'runtime_dir')[which]} {places[which]} cannot be used" in line
+    assert f"{('state_dir', 'runtime_dir')[which]}: {places[which]} cannot be used" in line
     assert (
         f"it belongs to nobody (uid 65534), this daemon runs as root (uid 0); "
         f"'chown -R 0 {places[which]}/' as root makes it this daemon's" in line

@@ -6,13 +6,21 @@ import signal
 import subprocess
 import sys
 
+import pytest
 from harness import until
+from mounting import full, small_disk
 
 from iodaemon.backend.linux.keeper_command import KeeperSpec
 from iodaemon.backend.linux.link import KeeperLink
 from iodaemon.backend.linux.process import find_state
-from iodaemon.doctor.examine import judge_condition, judge_keeper
+from iodaemon.config import load_config
+from iodaemon.daemon.host import startup_warnings
+from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.place import prepare_places
+from iodaemon.doctor.examine import Subject, _examine_places, judge_condition, judge_keeper
+from iodaemon.doctor.journal_disk import judge_journal_disk, probe_journal_disk
 from iodaemon.doctor.place import judge_lock
+from iodaemon.errors import ConfigError, JournalError
 
 HOLD = """
 import fcntl, os, sys
@@ -69,3 +77,67 @@ def test_starts_that_wait_for_something_else_are_told_with_its_cure():
     [found] = judge_condition(node)
 
     assert ("x is full", "free") == (found.measured, found.remedy)
+
+
+# -- the disk of the state -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def disk(tmp_path):
+    path = tmp_path / "disk"
+    path.mkdir()
+    with small_disk(path, kib=512):
+        (path / "state").mkdir(mode=0o700)
+        Journal.open(path / "state" / "journal.db").close()
+        yield path / "state"
+
+
+def told_by_doctor(state):
+    """What it says of the directories, as ``FACT; CURE``, by what it looked at."""
+    subject = Subject(state_dir=state, runtime_dir=state, directory=state)
+    found = (finding for finding in _examine_places(subject) if finding.verdict == "broken")
+    return {finding.what: f"{finding.measured}; {finding.remedy}" for finding in found}
+
+
+def told_by_the_journal(state):
+    with pytest.raises(JournalError) as refused:
+        Journal.open(state / "journal.db")
+    return str(refused.value)
+
+
+@pytest.mark.node
+def test_a_read_only_disk_is_told_in_one_sentence(disk):
+    subprocess.run(["mount", "-o", "remount,ro", disk.parent], check=True)
+    sentence = f"the file system of {disk} is read-only; mount it writable"
+    places = {"state_dir": str(disk), "runtime_dir": str(disk)}
+    config = load_config(None, {"HOME": str(disk)}, 1000, places)
+
+    with pytest.raises(ConfigError) as refused, prepare_places(config):
+        pass
+
+    assert f"state_dir: {sentence}, or set another state_dir" == str(refused.value)
+    assert f"journal {disk}/journal.db: {sentence}" == told_by_the_journal(disk)
+    assert link_of(disk)._why_unreachable().endswith(f"; {sentence}")
+    assert {sentence} == set(told_by_doctor(disk).values())
+
+
+@pytest.mark.node
+def test_a_full_disk_is_told_in_one_sentence(disk):
+    sentence = f"no space is left on the file system of {disk}; free some space there"
+
+    with full(disk.parent):
+        journal, keeper = told_by_the_journal(disk), link_of(disk)._why_unreachable()
+        found = told_by_doctor(disk)
+
+    assert f"journal {disk}/journal.db: {sentence}" == journal
+    assert keeper.endswith(f"; {sentence}")
+    assert sentence == found["journal disk"]
+
+
+@pytest.mark.node
+def test_little_space_is_told_alike_at_the_start_and_by_doctor(disk):
+    [warning] = (each for each in startup_warnings(disk) if " left on " in each)
+    findings = {each.what: each for each in judge_journal_disk(probe_journal_disk(disk))}
+    found = findings["journal space"]
+
+    assert f"{found.measured}; {found.remedy}" == warning

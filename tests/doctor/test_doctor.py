@@ -684,7 +684,13 @@ def test_pressure_lacks_unless_both_are_counted(io_s, memory_s, verdict):
     ],
 )
 def test_a_journal_disk_is_judged_by_speed_space_and_kind(fields, expected):
-    made = {"commits_s": (0.001,) * 3, "free_bytes": 1 << 40, "filesystem": "ext4", **fields}
+    made = {
+        "commits_s": (0.001,) * 3,
+        "state_dir": Path("/x"),
+        "free_bytes": 1 << 40,
+        "filesystem": "ext4",
+        **fields,
+    }
     findings = journal_disk.judge_journal_disk(journal_disk.Reading(**made))
 
     assert expected == [finding.verdict for finding in findings]

@@ -6,9 +6,22 @@ library only.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import errno
+import os
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from iodaemon.backend.linux.process import find_state
+
+_DISK: Final = MappingProxyType(
+    {
+        errno.EROFS: ("the file system of {} is read-only", "mount it writable"),
+        errno.ENOSPC: ("no space is left on the file system of {}", "free some space there"),
+        errno.EDQUOT: ("the quota on the file system of {} is used up", "free some space there"),
+    }
+)
+LEAST_FREE_BYTES: Final = 256 << 20
+"""Below this the journal and the jobs' output will soon not fit."""
 
 
 class Condition(NamedTuple):
@@ -24,6 +37,40 @@ class Condition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.fact}; {self.cure}"
+
+
+def of_error(path: str | os.PathLike[str], error: OSError) -> Condition:
+    """Why this path, or what was to be made in it, cannot be used."""
+    fact, cure = _DISK.get(error.errno or 0, ("", ""))
+    if fact:
+        return Condition(fact.format(os.fspath(path)), cure)
+    return Condition(f"{os.fspath(path)} cannot be used ({error.strerror or error})", "mend it")
+
+
+def find_full_or_read_only(path: str | os.PathLike[str]) -> Condition | None:
+    """Why nothing can be written below this directory; None: it can, as far as is known."""
+    try:
+        found = os.statvfs(path)
+    except OSError as error:
+        return of_error(path, error)
+    if found.f_flag & os.ST_RDONLY:
+        return of_error(path, OSError(errno.EROFS, ""))
+    if found.f_bavail == 0 or (found.f_files and found.f_favail == 0):
+        return of_error(path, OSError(errno.ENOSPC, ""))
+    return None
+
+
+def judge_free(path: str | os.PathLike[str], free_bytes: int) -> Condition | None:
+    """That little space is left for the journal and the jobs' output; None: enough is.
+
+    Args:
+        path: the state directory.
+        free_bytes: on its file system, for an ordinary user.
+    """
+    if free_bytes >= LEAST_FREE_BYTES:
+        return None
+    fact = f"{free_bytes >> 20} MiB are left on the file system of {os.fspath(path)}"
+    return Condition(fact, "free some space there, or set state_dir to another file system")
 
 
 def find_standstill(who: str, pid: int) -> Condition | None:

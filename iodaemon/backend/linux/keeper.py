@@ -22,6 +22,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from iodaemon.backend.linux import protocol
 from iodaemon.backend.linux.adopted import Adopted
+from iodaemon.backend.linux.condition import of_error
 from iodaemon.backend.linux.connection import Client, Clients
 from iodaemon.backend.linux.directory import JobDirectories
 from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer
@@ -178,7 +179,7 @@ class Keeper:
         except OSError as error:
             self._write_due_s = now_s + _REWRITE_S
             if not self._is_unwritten:
-                say(f"{self._keeper_file} cannot be written ({error.strerror}); jobs are kept")
+                say(f"{of_error(self._state, error)}; jobs are kept without {protocol.KEEPER_FILE}")
             self._is_unwritten = True
 
     def _next_events(self) -> list[tuple[selectors.SelectorKey, int]]:

@@ -15,6 +15,7 @@ from typing import Final
 
 from iodaemon.backend.linux import protocol
 from iodaemon.backend.linux.attempt_record import RecordError, read_keeper
+from iodaemon.backend.linux.condition import of_error
 from iodaemon.backend.linux.connection import be_the_only_one, listen
 from iodaemon.backend.linux.freezer import Freezer
 from iodaemon.backend.linux.holder import find_holder
@@ -44,7 +45,7 @@ def main() -> int:
     try:
         is_the_only_one = be_the_only_one(lock)
     except OSError as error:
-        say(f"{lock} cannot be opened for writing ({error.strerror}); mend that, and try again")
+        say(f"{of_error(lock, error)}, and try again")
         return 1
     if not is_the_only_one:
         say(f"a keeper runs already on {state} (pid {find_holder(lock)}); this one ends")

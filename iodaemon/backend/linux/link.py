@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from iodaemon.backend.linux import protocol
-from iodaemon.backend.linux.condition import why_silent
+from iodaemon.backend.linux.condition import find_full_or_read_only, why_silent
 from iodaemon.backend.linux.keeper_command import KeeperSpec, keeper_command
 from iodaemon.backend.linux.protocol import Message
 from iodaemon.backend.linux.pulse import Pulse
@@ -304,8 +304,8 @@ class KeeperLink:
         where = f"its messages are in {self._keeper.state / 'keeper.log'}"
         if self._keeper.is_service:
             where = "see 'journalctl -u iodaemon-keeper'"
-        elif problem := _find_disk_problem(self._keeper.state):
-            where = problem  # there are no messages then
+        elif (problem := find_full_or_read_only(self._keeper.state)) is not None:
+            where = str(problem)  # there are no messages then
         return f"the keeper does not answer on {self._keeper.socket}; {where}"
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
@@ -382,16 +382,3 @@ def _open_messages(path: Path) -> BinaryIO:
     except OSError as error:
         log.warning("event=no_keeper_log path=%s problem=%s", path, error.strerror)
         return open(os.devnull, "ab")
-
-
-def _find_disk_problem(place: Path) -> str:
-    """Why nothing can be written below this directory; empty: it can, or nothing is known."""
-    try:
-        found = os.statvfs(place)
-    except OSError as error:
-        return f"{place}: {error.strerror}"
-    if found.f_flag & os.ST_RDONLY:
-        return f"the file system of {place} is read-only: mount it writable"
-    if found.f_bavail == 0 or (found.f_files and found.f_favail == 0):
-        return f"no space is left on the file system of {place}: make some"
-    return ""
