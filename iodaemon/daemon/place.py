@@ -5,22 +5,18 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import stat
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from iodaemon.backend.linux.condition import of_error
+from iodaemon.backend.linux.condition import STATE_FILES, find_wrong_owner, of_error
 from iodaemon.config import Config
-from iodaemon.daemon.account import user_name
 from iodaemon.daemon.host import describe_process
 from iodaemon.errors import ConfigError, HopelessError
 
 _LOCKS: Final = {"state_dir": "daemon.lock", "runtime_dir": "socket.lock"}
 """Two names, because both directories may be one."""
-_FILES: Final = ("daemon.lock", "journal.db", "journal.db-wal", "journal.db-shm", "boot_id")
-"""What the daemon writes to; a daemon run by another user may have left it."""
 _MAY_PASS: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOMEM, errno.EMFILE}
 )
@@ -42,7 +38,7 @@ def prepare_places(config: Config) -> Iterator[None]:
                 continue
             path = Path(getattr(config, key))
             with spoken_of(path, key):
-                own_directory(path)
+                own_directory(path, key)
                 lock = os.open(path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 locks.callback(os.close, lock)
                 _take(lock, path, key)
@@ -81,35 +77,21 @@ def spoken_of(path: Path, key: str) -> Iterator[None]:
         raise kind(f"{key}: {of_error(path, error)}, or set another {key}") from error
 
 
-def own_directory(path: Path) -> None:
+def own_directory(path: Path, key: str) -> None:
     """Make the directory if need be, for this user alone.
 
     A symbolic link to it may stand in its place, if it is this user's or root's.
 
+    Args:
+        path: of the directory.
+        key: the setting to change.
+
     Raises:
         OSError: it cannot be made.
-        PermissionError: it, or a file of the daemon's in it, belongs to somebody else, or others
+        HopelessError: it, or a file of the daemon's in it, belongs to somebody else, or others
             may write to it.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    me = os.geteuid()
-    link, directory = os.lstat(path), os.stat(path)
-    if stat.S_ISLNK(link.st_mode) and link.st_uid not in (0, me):
-        raise PermissionError(_belongs("the link", link.st_uid, f"'chown -h {me} {path}'"))
-    if directory.st_uid != me:
-        raise PermissionError(_belongs("it", directory.st_uid, f"'chown -R {me} {path}/'"))
-    if directory.st_mode & 0o022:
-        mode = stat.S_IMODE(directory.st_mode)
-        raise PermissionError(f"others may write to it, mode {mode:04o}; 'chmod go-w {path}/'")
-    for name in _FILES:
-        with suppress(FileNotFoundError):
-            if (owner := os.lstat(path / name).st_uid) != me:
-                raise PermissionError(_belongs(f"{name} in it", owner, f"'chown -R {me} {path}/'"))
-
-
-def _belongs(what: str, owner: int, remedy: str) -> str:
-    theirs, mine = user_name(owner), user_name(os.geteuid())
-    return (
-        f"{what} belongs to {theirs} (uid {owner}), this daemon runs as {mine} "
-        f"(uid {os.geteuid()}); {remedy} as root makes it this daemon's"
-    )
+    files = STATE_FILES if key == "state_dir" else ()
+    if (wrong := find_wrong_owner(path, os.geteuid(), files)) is not None:
+        raise HopelessError(f"{key}: {wrong}, or set another {key}")

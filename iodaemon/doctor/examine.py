@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from iodaemon.backend.linux.condition import of_error
+from iodaemon.backend.linux.condition import STATE_FILES, of_error
 from iodaemon.backend.linux.control import CONTROLS
 from iodaemon.backend.linux.delegation import find_lack
 from iodaemon.backend.linux.fence import PRESSURE
@@ -38,9 +38,6 @@ from iodaemon.doctor import (
 from iodaemon.doctor.finding import Finding, Verdict, broken, lacking, ok
 from iodaemon.doctor.place import AS_ROOT, Place
 from iodaemon.errors import ConfigError
-
-_OWN_FILES: Final = ("daemon.lock", "journal.db", "journal.db-wal", "journal.db-shm", "boot_id")
-"""What the daemon makes in its state directory, the lock first (``daemon.place``)."""
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,14 +76,22 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def places(self) -> tuple[Place, ...]:
         """The directories, and whose they have to be."""
-        uid = os.geteuid() if self.service_uid is None else self.service_uid
-        own = Place(what="state directory", path=self.state_dir, owner_uid=uid, files=_OWN_FILES)
-        if self.service_uid is None or self.keeper_dir is None:
-            return (own,)
+        me, is_own = os.geteuid(), self.service_uid is None
+        state_uid, root_uid = (me, me) if self.service_uid is None else (self.service_uid, 0)
+        keepers = {"sockets' directory": self.runtime_dir}
+        if not is_own and self.keeper_dir is not None:
+            keepers = {"keeper's directory": self.keeper_dir, **keepers}
         return (
-            own,
-            Place(what="keeper's directory", path=self.keeper_dir, owner_uid=0),
-            Place(what="sockets' directory", path=self.runtime_dir, owner_uid=0),
+            Place(
+                what="state directory",
+                path=self.state_dir,
+                owner_uid=state_uid,
+                files=STATE_FILES,
+            ),
+            *(
+                Place(what=what, path=path, owner_uid=root_uid, may_be_link=is_own)
+                for what, path in keepers.items()
+            ),
         )
 
 
@@ -129,7 +134,7 @@ def _examine_service(subject: Subject) -> Iterator[Finding]:
         both = output_disk.probe_output_disk(subject.state_dir, subject.keeper_dir)
         yield output_disk.judge_output_disk(both)
     answers = subject.measured is not None
-    yield place.judge_lock("daemon", subject.state_dir / _OWN_FILES[0], answers=answers)
+    yield place.judge_lock("daemon", subject.state_dir / STATE_FILES[0], answers=answers)
     keeper = (subject.keeper_dir or subject.state_dir) / LOCK_FILE
     yield place.judge_lock("keeper", keeper, answers=answers)
     yield account.examine_lookup()

@@ -10,12 +10,11 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.backend.linux.condition import find_standstill
+from iodaemon.backend.linux.condition import Condition, find_standstill, find_wrong_owner
 from iodaemon.backend.linux.holder import find_holder
 from iodaemon.doctor.finding import Finding, Values, broken, lacking, ok
 
 AS_ROOT: Final = "run 'iod doctor' as root"
-_OTHERS_WRITE: Final = 0o022
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,12 +25,14 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         path: of it.
         owner_uid: whose it has to be.
         files: in it, that have to be theirs as well, where they exist.
+        may_be_link: a symbolic link may stand in its place.
     """
 
     what: str
     path: Path
     owner_uid: int
     files: Sequence[str] = ()
+    may_be_link: bool = True
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,62 +42,50 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
         unseen: why it could not be looked at; empty: it was.
         uid: its owner; None: it does not exist.
         mode: its permissions.
-        strange: a file in it of another owner, and that owner; None: there is none.
+        wrong: why it is not that user's alone; None: it is.
         blind: files in it could not be looked at.
     """
 
     unseen: str = ""
     uid: int | None = None
     mode: int = 0o700
-    strange: tuple[str, int] | None = None
+    wrong: Condition | None = None
     blind: bool = False
 
 
 def probe_place(place: Place) -> Reading:
     """Look at it; as who may not, say so."""
+    path, uid = place.path, place.owner_uid
+    blind = bool(place.files) and not os.access(path, os.X_OK, effective_ids=True)
+    files = () if blind else place.files
     try:
-        status = os.stat(place.path)
+        status = os.stat(path)
+        wrong = find_wrong_owner(path, uid, files, may_be_link=place.may_be_link)
     except FileNotFoundError:
         return Reading()
     except OSError as error:
         return Reading(unseen=error.strerror or str(error))
-    strange, blind = None, False
-    for name in place.files:
-        try:
-            uid = os.lstat(place.path / name).st_uid
-        except FileNotFoundError:
-            continue
-        except OSError:
-            blind = True
-            break
-        if uid != place.owner_uid:
-            strange = (name, uid)
-            break
     mode = stat.S_IMODE(status.st_mode)
-    return Reading(uid=status.st_uid, mode=mode, strange=strange, blind=blind)
+    return Reading(uid=status.st_uid, mode=mode, wrong=wrong, blind=blind)
 
 
 def judge_place(place: Place, reading: Reading) -> Finding:
     """The owner, who may write, and whose the files in it are."""
-    wanted, path = place.owner_uid, place.path
-    values: Values = {"owner_uid": reading.uid, "wanted_uid": wanted, "mode": reading.mode}
+    path = place.path
+    values: Values = {
+        "owner_uid": reading.uid,
+        "wanted_uid": place.owner_uid,
+        "mode": reading.mode,
+    }
     if reading.unseen:
         return _unseen(place.what, f"{path}: {reading.unseen}")
     if reading.uid is None:
         return ok(place.what, f"{path} does not exist yet", values)
-    shown = f"{path}: uid {reading.uid}, mode {reading.mode:04o}"
-    remedy = ""
-    if reading.uid != wanted:
-        shown, remedy = f"{shown}, wanted is uid {wanted}", f"'chown -R {wanted} {path}/' as root"
-    elif reading.mode & _OTHERS_WRITE:
-        shown, remedy = f"{shown}, others may write to it", f"'chmod go-w {path}/'"
-    elif reading.strange is not None:
-        name, uid = reading.strange
-        shown = f"{shown}, but {name} in it is of uid {uid}"
-        remedy = f"'chown -R {wanted} {path}/' as root"
-    if remedy:
+    if reading.wrong is not None:
+        fact, cure = reading.wrong
         cost = "it refuses to start; jobs that run go on"
-        return broken(place.what, shown, values, cost=cost, remedy=remedy)
+        return broken(place.what, fact, values, cost=cost, remedy=cure)
+    shown = f"{path}: uid {reading.uid}, mode {reading.mode:04o}"
     if reading.blind:
         shown += "; what is in it may not be looked at"
     return ok(place.what, shown, values)

@@ -1,10 +1,9 @@
-"""Whether the daemon's socket can be made in the runtime directory, which is nobody else's."""
+"""Whether the daemon's socket can be made in the runtime directory, and tells who connects."""
 
 from __future__ import annotations
 
 import os
 import socket
-import stat
 import struct
 from pathlib import Path
 from typing import Final
@@ -16,7 +15,6 @@ from iodaemon.doctor.scratch import scratch_directory
 
 _LONGEST_SOCKET_BYTES: Final = 107
 """sun_path holds 108 bytes with the closing NUL (unix(7))."""
-_OTHERS_WRITE: Final = 0o022
 _PEER: Final = struct.Struct("3i")
 
 
@@ -26,16 +24,12 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         path: the daemon's socket.
         path_bytes: length of its name.
-        owner_uid: of the directory; None: it does not exist yet.
-        mode: its permissions.
         uid: of this process.
         peer_uid: who the kernel said had connected.
     """
 
     path: str
     path_bytes: int
-    owner_uid: int | None
-    mode: int
     uid: int
     peer_uid: int
 
@@ -52,13 +46,10 @@ def probe_runtime(directory: Path, socket_name: str = "keeper.sock") -> Reading:
     """
     with scratch_directory(str(directory)) as scratch:
         peer_uid = _connect(scratch)
-    status = directory.stat() if directory.is_dir() else None
     path = f"{directory}/{socket_name}"
     return Reading(
         path=path,
         path_bytes=len(os.fsencode(path)),
-        owner_uid=None if status is None else status.st_uid,
-        mode=0o700 if status is None else stat.S_IMODE(status.st_mode),
         uid=os.geteuid(),
         peer_uid=peer_uid,
     )
@@ -83,21 +74,10 @@ def _connect(directory: str) -> int:
 
 
 def judge_runtime(reading: Reading) -> Finding:
-    """The length, the owner, who may write, who connected."""
+    """The length, who connected."""
     what = "runtime directory"
-    length = f"{reading.path_bytes} of {_LONGEST_SOCKET_BYTES} bytes"
-    owner = (
-        "does not exist yet"
-        if reading.owner_uid is None
-        else f"uid {reading.owner_uid}, mode {reading.mode:04o}"
-    )
-    shown = f"{reading.path} ({length}), directory: {owner}"
-    values = {
-        "path_bytes": reading.path_bytes,
-        "owner_uid": reading.owner_uid,
-        "mode": reading.mode,
-        "peer_uid": reading.peer_uid,
-    }
+    shown = f"{reading.path} ({reading.path_bytes} of {_LONGEST_SOCKET_BYTES} bytes)"
+    values = {"path_bytes": reading.path_bytes, "peer_uid": reading.peer_uid}
     if problem := _find_problem(reading):
         return broken(
             what,
@@ -113,10 +93,6 @@ def _find_problem(reading: Reading) -> str:
     """What is wrong; empty: nothing."""
     if reading.path_bytes > _LONGEST_SOCKET_BYTES:
         return "the path is too long for a socket"
-    if reading.owner_uid is not None and reading.owner_uid != reading.uid:
-        return f"it does not belong to uid {reading.uid}"
-    if reading.mode & _OTHERS_WRITE:
-        return "others may write to it"
     if reading.peer_uid != reading.uid:
         return f"the kernel took uid {reading.uid} for {reading.peer_uid}"
     return ""

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from harness import until
+from keeping import keeper_words
 from mounting import full, small_disk
 
 from iodaemon.backend.linux.keeper_command import KeeperSpec
@@ -19,7 +20,7 @@ from iodaemon.daemon.journal import Journal
 from iodaemon.daemon.place import prepare_places
 from iodaemon.doctor.examine import Subject, _examine_places, judge_condition, judge_keeper
 from iodaemon.doctor.journal_disk import judge_journal_disk, probe_journal_disk
-from iodaemon.doctor.place import judge_lock
+from iodaemon.doctor.place import judge_lock, judge_places
 from iodaemon.errors import ConfigError, JournalError
 
 HOLD = """
@@ -79,6 +80,65 @@ def test_starts_that_wait_for_something_else_are_told_with_its_cure():
     assert ("x is full", "free") == (found.measured, found.remedy)
 
 
+# -- whose the directories are ---------------------------------------------------------------------
+
+NOBODY = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+def told_by_the_daemon(state, runtime):
+    places = {"state_dir": str(state), "runtime_dir": str(runtime)}
+    config = load_config(None, {"HOME": str(state)}, 1000, places)
+    with pytest.raises(ConfigError) as refused, prepare_places(config):
+        pass
+    return str(refused.value)
+
+
+@as_root
+@pytest.mark.parametrize("what", ["state_dir", "runtime_dir", "journal.db", "a link", "its mode"])
+def test_a_directory_that_is_not_ours_is_told_in_one_sentence(tmp_path, what):
+    state, runtime = tmp_path / "state", tmp_path / "run"
+    state.mkdir(mode=0o700)
+    (state / "journal.db").touch()
+    (tmp_path / "mine").mkdir(mode=0o700)
+    runtime.symlink_to(tmp_path / "mine")
+    match what:
+        case "state_dir":
+            os.chown(state, NOBODY, NOBODY)
+        case "runtime_dir":
+            os.chown(runtime, NOBODY, NOBODY)
+        case "journal.db":
+            os.chown(state / "journal.db", NOBODY, NOBODY)
+        case "a link":
+            os.lchown(runtime, NOBODY, NOBODY)
+        case _:
+            state.chmod(0o770)
+
+    told = told_by_the_daemon(state, runtime)
+    subject = Subject(state_dir=state, runtime_dir=runtime, directory=state)
+    [found] = (each for each in judge_places(subject.places) if each.verdict == "broken")
+
+    key = "runtime_dir" if what in ("runtime_dir", "a link") else "state_dir"
+    assert f"{key}: {found.measured}; {found.remedy}, or set another {key}" == told
+
+
+@as_root
+def test_a_keepers_directory_is_told_by_the_keeper_as_by_doctor(tmp_path):
+    state, keeper = tmp_path / "state", tmp_path / "keeper"
+    state.mkdir(mode=0o700)
+    keeper.mkdir(mode=0o700)
+    os.chown(keeper, NOBODY, NOBODY)
+    command = keeper_words(keeper, tmp_path / "k.sock", 1, "signals", 1, 1, 1000)
+
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+    subject = Subject(
+        state_dir=state, runtime_dir=state, directory=state, service_uid=0, keeper_dir=keeper
+    )
+    [found] = (each for each in judge_places(subject.places) if each.verdict == "broken")
+
+    assert f"{found.measured}; {found.remedy}, and start the keeper again" in ended.stderr
+
+
 # -- the disk of the state -------------------------------------------------------------------------
 
 
@@ -109,13 +169,8 @@ def told_by_the_journal(state):
 def test_a_read_only_disk_is_told_in_one_sentence(disk):
     subprocess.run(["mount", "-o", "remount,ro", disk.parent], check=True)
     sentence = f"the file system of {disk} is read-only; mount it writable"
-    places = {"state_dir": str(disk), "runtime_dir": str(disk)}
-    config = load_config(None, {"HOME": str(disk)}, 1000, places)
 
-    with pytest.raises(ConfigError) as refused, prepare_places(config):
-        pass
-
-    assert f"state_dir: {sentence}, or set another state_dir" == str(refused.value)
+    assert f"state_dir: {sentence}, or set another state_dir" == told_by_the_daemon(disk, disk)
     assert f"journal {disk}/journal.db: {sentence}" == told_by_the_journal(disk)
     assert link_of(disk)._why_unreachable().endswith(f"; {sentence}")
     assert {sentence} == set(told_by_doctor(disk).values())

@@ -93,7 +93,7 @@ def test_a_journal_of_another_user_stops_the_daemon_once_and_no_job(service, two
     await_failed(service, "iodaemon.service")
     time.sleep(5)  # in which a unit that restarts every second would have said it again
 
-    words = "journal.db in it belongs to root (uid 0), this daemon runs as iodaemon"
+    words = "/var/lib/iodaemon/journal.db belongs to uid 0, not to uid "
     [line] = said(service, "iodaemon.service", words, since=since)
     assert "chown -R" in line
     assert "/var/lib/iodaemon/" in line

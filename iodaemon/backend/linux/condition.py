@@ -6,8 +6,11 @@ library only.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import stat
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -20,6 +23,9 @@ _DISK: Final = MappingProxyType(
         errno.EDQUOT: ("the quota on the file system of {} is used up", "free some space there"),
     }
 )
+STATE_FILES: Final = ("daemon.lock", "journal.db", "journal.db-wal", "journal.db-shm", "boot_id")
+"""What the daemon writes to in its state directory, the lock first."""
+_OTHERS_WRITE: Final = 0o022
 LEAST_FREE_BYTES: Final = 256 << 20
 """Below this the journal and the jobs' output will soon not fit."""
 
@@ -71,6 +77,44 @@ def judge_free(path: str | os.PathLike[str], free_bytes: int) -> Condition | Non
         return None
     fact = f"{free_bytes >> 20} MiB are left on the file system of {os.fspath(path)}"
     return Condition(fact, "free some space there, or set state_dir to another file system")
+
+
+def find_wrong_owner(
+    path: str | os.PathLike[str], uid: int, files: Sequence[str] = (), *, may_be_link: bool = True
+) -> Condition | None:
+    """Why this directory is not this user's alone; None: it is.
+
+    Args:
+        path: of the directory.
+        uid: whose it has to be.
+        files: in it, that have to be that user's as well, where they exist.
+        may_be_link: a symbolic link of this user's or root's may stand in its place.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
+    name = os.fspath(path)
+    chown = f"'chown -R {uid} {name}/' as root" if files else f"'chown {uid} {name}' as root"
+    link = os.lstat(name)
+    found = os.stat(name) if may_be_link else link
+    if not stat.S_ISDIR(found.st_mode):
+        return Condition(f"{name} is no directory", "move it away")
+    if stat.S_ISLNK(link.st_mode) and link.st_uid not in (0, uid):
+        return _another(f"the link {name}", link.st_uid, uid, f"'chown -h {uid} {name}' as root")
+    if found.st_uid != uid:
+        return _another(name, found.st_uid, uid, chown)
+    if found.st_mode & _OTHERS_WRITE:
+        mode = stat.S_IMODE(found.st_mode)
+        return Condition(f"others may write to {name} (mode {mode:04o})", f"'chmod go-w {name}/'")
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):
+            if (owner := os.lstat(f"{name}/{file}").st_uid) != uid:
+                return _another(f"{name}/{file}", owner, uid, chown)
+    return None
+
+
+def _another(what: str, owner: int, uid: int, cure: str) -> Condition:
+    return Condition(f"{what} belongs to uid {owner}, not to uid {uid}", cure)
 
 
 def find_standstill(who: str, pid: int) -> Condition | None:

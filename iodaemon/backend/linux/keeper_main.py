@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import stat
 import sys
 from typing import Final
 
 from iodaemon.backend.linux import protocol
 from iodaemon.backend.linux.attempt_record import RecordError, read_keeper
-from iodaemon.backend.linux.condition import of_error
+from iodaemon.backend.linux.condition import find_wrong_owner, of_error
 from iodaemon.backend.linux.connection import be_the_only_one, listen
 from iodaemon.backend.linux.freezer import Freezer
 from iodaemon.backend.linux.holder import find_holder
@@ -98,17 +97,7 @@ def _open_freezer(state: str, hierarchy: str | None, means: str) -> Freezer:
 def _find_problem(state: str) -> str | None:
     """Why root must not work in this directory; None: it may."""
     try:
-        found = os.lstat(state)
+        wrong = find_wrong_owner(state, os.geteuid(), may_be_link=False)
     except OSError as error:
         return f"{state} cannot be used ({error.strerror}); make it, owned by root, mode 0700"
-    if not stat.S_ISDIR(found.st_mode):
-        return f"{state} is no directory; move it away, and start the keeper again"
-    is_open = bool(found.st_mode & 0o022)
-    if found.st_uid == os.geteuid() and not is_open:
-        return None
-    who, mode = os.geteuid(), stat.S_IMODE(found.st_mode)
-    told = ", others may write to it" if is_open else ""
-    return (
-        f"{state} belongs to uid {found.st_uid}, mode {mode:04o}{told}; the keeper runs as uid "
-        f"{who}: 'chown {who} {state}; chmod go-w {state}', and start the keeper again"
-    )
+    return None if wrong is None else f"{wrong}, and start the keeper again"
