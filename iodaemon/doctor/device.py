@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from iodaemon.backend.linux.control import COUNT_PRESSURE
 from iodaemon.backend.linux.devices import (
     PathDevice,
     find_device,
@@ -151,5 +152,5 @@ def judge_pressure(found: Pressures) -> Finding:
         "/proc/pressure has nothing to say",
         values,
         cost="rules that wait for pressure see none",
-        remedy="boot with psi=1, on Linux 4.20 or newer with CONFIG_PSI",
+        remedy=COUNT_PRESSURE,
     )

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from iodaemon.backend.linux.condition import STATE_FILES, of_error
-from iodaemon.backend.linux.control import CONTROLS
+from iodaemon.backend.linux.control import CONTROLS, COUNT_PRESSURE
 from iodaemon.backend.linux.delegation import find_lack
 from iodaemon.backend.linux.fence import PRESSURE
 from iodaemon.backend.linux.protocol import LOCK_FILE
@@ -257,7 +257,7 @@ def judge_controls(measured: Mapping[str, Any]) -> Iterator[Finding]:
             yield ok(control.what, control.gives, values)
         elif control.name in there:
             remedy = (
-                "boot without psi=0 (Linux 4.20 or newer, CONFIG_PSI)"
+                COUNT_PRESSURE
                 if control.name == PRESSURE
                 else "cgroup v2 alone (no controller in version 1), and the daemon as the "
                 f"system's service; see the line 'cgroup controllers' for {control.name}"

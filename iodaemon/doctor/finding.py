@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 Values = Mapping[str, bool | int | float | str | None]
-_NONE: Final[Values] = MappingProxyType({})
+NO_VALUES: Final[Values] = MappingProxyType({})
 _WHAT_WIDTH: Final = 20
 
 
@@ -40,7 +40,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     measured: str
     cost: str = ""
     remedy: str = ""
-    values: Values = _NONE
+    values: Values = NO_VALUES
 
     @property
     def lines(self) -> list[str]:
@@ -52,13 +52,19 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return lines
 
 
-def ok(what: str, measured: str, values: Values = _NONE) -> Finding:
+def ok(what: str, measured: str, values: Values = NO_VALUES) -> Finding:
     """It works."""
     return Finding(verdict=Verdict.OK, what=what, measured=measured, values=values)
 
 
 def _flaw(
-    verdict: Verdict, what: str, measured: str, values: Values = _NONE, *, cost: str, remedy: str
+    verdict: Verdict,
+    what: str,
+    measured: str,
+    values: Values = NO_VALUES,
+    *,
+    cost: str,
+    remedy: str,
 ) -> Finding:
     return Finding(
         verdict=verdict, what=what, measured=measured, values=values, cost=cost, remedy=remedy

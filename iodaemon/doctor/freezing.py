@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from iodaemon.backend.linux.delegation import BY_SIGNALS
 from iodaemon.backend.linux.directory import JobDirectories
 from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer, SignalFreezer
 from iodaemon.doctor.child import Child, a_child, cpu_s, wait_for
@@ -85,7 +86,7 @@ def judge_freezing(means: Means, reading: Standstill | None) -> Finding:
         return lacking(
             what,
             "no cgroup can be made",
-            cost="jobs are suspended by signals, which a job can see",
+            cost=BY_SIGNALS,
             remedy="see 'cgroup subtree'",
         )
     shown, works = _describe(reading)

@@ -19,7 +19,7 @@ def told(daemon, tmp_path, monkeypatch):
     rows = [{"key": key, "value": json.dumps(str(path))} for key, path in places.items()]
     rows += [{"key": "keeper_dir", "value": '"none"'}, {"key": "slot", "value": '"core"'}]
     tell(daemon, "/v1/config", {"settings": rows})
-    means = "signals: /x is not writable (Permission denied)"
+    means = "signals: no cgroup can be used in /x (Permission denied)"
     tell(daemon, "/v1/node", {"backend": "linux", "measured": {"suspend": means}})
     return places
 
@@ -38,7 +38,9 @@ def test_the_places_of_the_daemon_that_runs_are_examined(iod, told):
 def test_how_the_daemon_suspends_comes_first(iod, told):
     first, advice = iod("doctor").out.splitlines()[:2]
 
-    assert first.startswith("lacking  daemon               — one runs; it suspends by signals: /x")
+    assert first.startswith(
+        "lacking  daemon               — one runs; it suspends by signals: no cgroup"
+    )
     assert advice.strip().startswith("jobs are suspended by SIGSTOP: a job can see that")
 
 

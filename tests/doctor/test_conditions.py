@@ -11,6 +11,7 @@ from harness import until
 from keeping import keeper_words
 from mounting import full, small_disk
 
+from iodaemon.backend.linux.delegation import UNDELEGATED, find_lack
 from iodaemon.backend.linux.keeper_command import KeeperSpec
 from iodaemon.backend.linux.link import KeeperLink
 from iodaemon.backend.linux.process import find_state
@@ -18,6 +19,7 @@ from iodaemon.config import load_config
 from iodaemon.daemon.host import startup_warnings
 from iodaemon.daemon.journal import Journal
 from iodaemon.daemon.place import prepare_places
+from iodaemon.doctor.control_group import Reading, judge_cgroups
 from iodaemon.doctor.examine import Subject, _examine_places, judge_condition, judge_keeper
 from iodaemon.doctor.journal_disk import judge_journal_disk, probe_journal_disk
 from iodaemon.doctor.place import judge_lock, judge_places
@@ -196,3 +198,44 @@ def test_little_space_is_told_alike_at_the_start_and_by_doctor(disk):
     found = findings["journal space"]
 
     assert f"{found.measured}; {found.remedy}" == warning
+
+
+# -- cgroups ---------------------------------------------------------------------------------------
+
+AS_NOBODY = """
+import os, sys
+sys.path[:0] = {path!r}
+from iodaemon.backend.linux.delegation import find_lack
+from iodaemon.backend.linux.means import choose_freezer
+from iodaemon.doctor.control_group import judge_cgroups, probe_cgroups
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+detail = choose_freezer("/").detail
+found = {{each.what: each for each in judge_cgroups(probe_cgroups())}}["cgroup subtree"]
+lack = find_lack(detail)
+print(detail, lack.cost, lack.remedy, sep="|")
+print("signals: " + found.measured, found.cost, found.remedy, sep="|")
+"""
+
+
+@as_root
+def test_why_there_is_no_cgroup_is_told_by_the_keeper_as_by_doctor():
+    code = AS_NOBODY.format(path=sys.path)
+
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    by_keeper, by_doctor = told.stdout.splitlines()
+
+    assert by_doctor == by_keeper
+    assert by_keeper.startswith("signals: ")
+
+
+def test_a_cgroup_that_is_not_delegated_costs_the_same_in_the_log_as_in_doctor():
+    home = "/sys/fs/cgroup/x.service"
+    reading = Reading(mount="/sys/fs/cgroup", home=home, undelegated="x.service", owner_uid=0)
+    [found] = (each for each in judge_cgroups(reading) if each.what == "cgroup delegation")
+
+    lack = find_lack(f"cgroup v2 at {home}/iodaemon-1, {UNDELEGATED}")
+
+    assert (lack.cost, lack.remedy) == (found.cost, found.remedy)
+    assert UNDELEGATED in found.measured

@@ -14,8 +14,10 @@ import pytest
 from harness import CGROUPS, MARK, marked, until
 from leaving import name_of
 
+from iodaemon.backend.linux.delegation import NO_HIERARCHY
 from iodaemon.backend.linux.devices import PathDevice
 from iodaemon.backend.linux.freezer import CgroupFreezer
+from iodaemon.backend.linux.means import home_below
 from iodaemon.backend.linux.process import find_state
 from iodaemon.cli import main
 from iodaemon.core.job import Exit
@@ -376,7 +378,7 @@ def test_lacking_is_not_broken():
         ("cgroup v2 at /x", OK),
         ("signals, as configured", OK),
         ("simulated", OK),
-        ("signals: /x is not writable (Permission denied)", LACKING),
+        ("signals: no cgroup can be used in /x (Permission denied)", LACKING),
     ],
 )
 def test_a_daemon_that_must_do_with_signals_lacks_a_cgroup(means, verdict):
@@ -547,9 +549,7 @@ HOME = control_group.Reading(
     mount="/sys/fs/cgroup",
     home="/sys/fs/cgroup/a",
     controllers=("cpuset", "io", "memory", "pids"),
-    is_delegated=True,
     owner_uid=1000,
-    is_systemd=True,
 )
 
 
@@ -557,14 +557,16 @@ HOME = control_group.Reading(
     ("changes", "lacks"),
     [
         ({}, set()),
-        ({"is_delegated": False, "is_systemd": False}, set()),
-        ({"is_delegated": False}, {"cgroup delegation"}),
+        ({"undelegated": "x.service"}, {"cgroup delegation"}),
         ({"controllers": ("memory",)}, {"cgroup controllers"}),
         ({"controllers": (), "has_v1": True}, {"cgroup controllers"}),
         ({"problem": "Permission denied"}, {"cgroup subtree"}),
-        ({"home": None, "controllers": ()}, {"cgroup subtree", "cgroup controllers"}),
         (
-            {"mount": None, "home": None, "controllers": ()},
+            {"home": None, "problem": "out of sight", "controllers": ()},
+            {"cgroup subtree", "cgroup controllers"},
+        ),
+        (
+            {"mount": None, "home": None, "problem": NO_HIERARCHY, "controllers": ()},
             {"cgroup v2", "cgroup subtree", "cgroup controllers"},
         ),
     ],
@@ -595,7 +597,7 @@ def test_a_home_in_which_nothing_can_be_made_is_not_used():
     ],
 )
 def test_the_own_cgroup_is_found_below_the_mount(text, subtree, home):
-    assert home == control_group.find_home(text, "/cg", subtree)
+    assert home == home_below(text, "/cg", subtree)
 
 
 # -- judging: topology and devices -----------------------------------------------------------------

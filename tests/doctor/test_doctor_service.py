@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from harness import until
 
-from iodaemon.backend.linux.delegation import UNDELEGATED, find_lack, find_undelegated
+from iodaemon.backend.linux.delegation import NO_HIERARCHY, UNDELEGATED, find_lack, find_undelegated
 from iodaemon.backend.linux.holder import find_holder
 from iodaemon.backend.linux.process import find_state
 from iodaemon.doctor import account, examine
@@ -271,7 +271,8 @@ def test_without_systemd_or_a_unit_nothing_is_to_be_delegated(unit, tmp_path):
 @pytest.mark.parametrize(
     ("detail", "cost", "remedy"),
     [
-        ("signals: /x is not writable (Permission denied)", "SIGSTOP", "Delegate=yes"),
+        ("signals: no cgroup can be used in /x (no)", "SIGSTOP", "Delegate=yes"),
+        (f"signals: {NO_HIERARCHY}", "SIGSTOP", "unified_cgroup_hierarchy=1"),
         (f"cgroup v2 at /x/iodaemon.service/y, {UNDELEGATED}", "systemd holds", "Delegate=yes"),
         (f"cgroup v2 at /x/iodaemon-jobs.scope, {UNDELEGATED}", "systemd", "systemctl stop iodaem"),
     ],

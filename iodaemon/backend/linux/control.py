@@ -66,6 +66,10 @@ CONTROLS: Final = (
 )
 
 
+COUNT_PRESSURE: Final = "boot with psi=1 (Linux 4.20 or newer, CONFIG_PSI)"
+"""What makes the kernel count the stall times, of the machine and of each cgroup."""
+
+
 def words_of(controls: Collection[str]) -> dict[str, str]:
     """What is done about each, by its stable name with underscores.
 

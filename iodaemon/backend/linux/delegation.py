@@ -13,6 +13,11 @@ from typing import Final, NamedTuple
 
 UNDELEGATED: Final = "which systemd has not delegated"
 """Behind the place in ``Freezer.detail``."""
+NO_HIERARCHY: Final = "cgroup v2 is not mounted"
+BY_SIGNALS: Final = (
+    "jobs are suspended by SIGSTOP: a job can see that, and what leaves its tree goes on"
+)
+"""What it costs to do without a cgroup."""
 _AS_CONFIGURED: Final = "signals, as configured"
 _MARKS: Final = ("user.delegate", "trusted.delegate")
 _SCOPE: Final = "iodaemon-jobs.scope"
@@ -53,6 +58,11 @@ def _is_marked(directory: str) -> bool:
     return False
 
 
+def unusable(home: str, error: OSError) -> str:
+    """Why jobs get no cgroup: none can be made and used in the directory of this process's own."""
+    return f"no cgroup can be used in {home} ({error.strerror or error})"
+
+
 def find_lack(detail: str) -> Lack | None:
     """What is worse than it could be with this way of suspending; None: nothing, or as asked for.
 
@@ -60,7 +70,7 @@ def find_lack(detail: str) -> Lack | None:
         detail: of the keeper's freezer.
     """
     if detail.startswith("signals") and detail != _AS_CONFIGURED:
-        cost = "jobs are suspended by SIGSTOP: a job can see that, and what leaves its tree goes on"
+        cost = BY_SIGNALS
     elif UNDELEGATED in detail:
         cost = "systemd holds the cgroup for its own, and may remove or change what is made in it"
     else:
@@ -69,6 +79,8 @@ def find_lack(detail: str) -> Lack | None:
 
 
 def _remedy(detail: str) -> str:
+    if NO_HIERARCHY in detail:
+        return "boot with systemd.unified_cgroup_hierarchy=1"
     if _SCOPE in detail:
         return f"'systemctl stop {_SCOPE}' when no job runs; the keeper makes it anew, delegated"
     return (

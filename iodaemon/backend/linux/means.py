@@ -9,7 +9,7 @@ import contextlib
 import os
 import zlib
 
-from iodaemon.backend.linux.delegation import UNDELEGATED, find_undelegated
+from iodaemon.backend.linux.delegation import NO_HIERARCHY, UNDELEGATED, find_undelegated, unusable
 from iodaemon.backend.linux.directory import JobDirectories
 from iodaemon.backend.linux.freezer import CgroupFreezer, SignalFreezer
 from iodaemon.backend.linux.protocol import Message
@@ -33,15 +33,14 @@ def choose_freezer(
     if previous_base is not None and os.path.isdir(os.path.join(previous_base, "jobs")):
         with contextlib.suppress(OSError):
             return _opened(previous_base)
-    home = _own_cgroup_directory()
+    home, problem = find_home()
     if home is None:
-        return SignalFreezer(directories, "signals: no cgroup v2 hierarchy is mounted")
+        return SignalFreezer(directories, f"signals: {problem}")
     name = f"iodaemon-{zlib.crc32(os.path.realpath(state).encode()):08x}"
     try:
         return _opened(os.path.join(home, name))
     except OSError as error:
-        problem = f"signals: {home} is not writable ({error.strerror})"
-        return SignalFreezer(directories, problem)
+        return SignalFreezer(directories, f"signals: {unusable(home, error)}")
 
 
 def freezer_of(record: Message, directories: JobDirectories) -> CgroupFreezer | SignalFreezer:
@@ -60,21 +59,41 @@ def _opened(base: str) -> CgroupFreezer:
     return freezer
 
 
-def _own_cgroup_directory() -> str | None:
-    """The directory of this process's cgroup v2; None where there is no such hierarchy.
-
-    /proc/self/cgroup line ``0::PATH`` below the cgroup2 mount of /proc/self/mountinfo.
-    """
-    root = find_hierarchy()
+def find_home() -> tuple[str | None, str]:
+    """The directory of this process's cgroup v2; where there is none, None and why."""
     with open("/proc/self/cgroup") as file:
-        paths = [line[3:].strip() for line in file if line.startswith("0::")]
-    if root is None or not paths:
+        text = file.read()
+    mounts = find_mounts("cgroup2")
+    if not mounts:
+        return None, NO_HIERARCHY
+    home = home_below(text, *mounts[0])
+    if home is None or not os.path.isdir(home):
+        return None, "this process is in no cgroup that can be seen from here"
+    return home, ""
+
+
+def home_below(text: str, mount_point: str, subtree: str) -> str | None:
+    """The directory of a process's cgroup, from its /proc/PID/cgroup; None: not below the mount.
+
+    Args:
+        text: lines of ``ID:CONTROLLERS:PATH``; version 2 is ``0::PATH``.
+        mount_point: of cgroup2.
+        subtree: the directory of the hierarchy that is mounted there.
+    """
+    paths = [line[3:] for line in text.splitlines() if line.startswith("0::")]
+    if not paths:
         return None
-    return os.path.normpath(root + "/" + paths[0])
+    within = os.path.relpath(paths[0], subtree)
+    return None if within.startswith("..") else os.path.normpath(f"{mount_point}/{within}")
 
 
 def find_hierarchy() -> str | None:
-    """Where cgroup v2 is mounted (/proc/self/mountinfo); None: nowhere."""
+    """Where cgroup v2 is mounted; None: nowhere."""
+    return next((mount_point for mount_point, _ in find_mounts("cgroup2")), None)
+
+
+def find_mounts(filesystem: str) -> list[tuple[str, str]]:
+    """Mount point and mounted subtree of each mount of this type (/proc/self/mountinfo)."""
     with open("/proc/self/mountinfo") as file:
         mounts = [line.split() for line in file]
-    return next((f[4] for f in mounts if f[f.index("-") + 1] == "cgroup2"), None)
+    return [(words[4], words[3]) for words in mounts if words[words.index("-") + 1] == filesystem]
