@@ -8,7 +8,9 @@ from typing import Final
 
 from iodaemon.calibration.putting import put, read
 from iodaemon.calibration.record import Calibration, Kept, decode, encode
+from iodaemon.errors import ConfigError
 
+AGAIN: Final = "'iod calibrate PATH' measures it again"
 FILE: Final = "calibration.json"
 MOST_BYTES: Final = 16 << 20
 """Of a file that is read; one of this size is none of ours."""
@@ -23,14 +25,25 @@ def load(state_dir: Path) -> Kept:
     """What is kept there; nothing where there is no file.
 
     Raises:
-        ConfigError: the file is none.
+        ConfigError: the file is none; one line with what to do.
         OSError: it cannot be read.
     """
     file = kept_file(state_dir)
     try:
-        return decode(read(file, MOST_BYTES), str(file))
+        text = read(file, MOST_BYTES)
     except FileNotFoundError:
         return Kept()
+    except ConfigError as error:
+        raise ConfigError(f"{error}; {AGAIN}") from error
+    return decode(text, str(file))
+
+
+def why_unread(state_dir: Path, error: ConfigError | OSError) -> str:
+    """Why ``load`` failed, and what to do; in one line."""
+    if isinstance(error, ConfigError):
+        return str(error)
+    cure = "make it readable for the daemon, then 'iod config reload'"
+    return f"{kept_file(state_dir)}: {error.strerror}; {cure}"
 
 
 def kept_of(state_dir: Path, made: Calibration) -> Calibration | None:

@@ -11,17 +11,15 @@ from typing import Any
 import msgspec
 
 from iodaemon.calibration.fit import Fit, judge
-from iodaemon.calibration.putting import read
 from iodaemon.calibration.record import (
     Calibration,
     Kept,
     Leaf,
     calibrated,
-    decode,
     find_problem,
     known_leaves,
 )
-from iodaemon.calibration.store import MOST_BYTES, kept_file
+from iodaemon.calibration.store import AGAIN, load, why_unread
 from iodaemon.config.change import Change
 from iodaemon.core.bandwidth import DeviceLoad
 from iodaemon.core.platform import Device, DeviceId
@@ -30,8 +28,6 @@ from iodaemon.errors import ConfigError
 from iodaemon.units import format_rate
 
 log = logging.getLogger(__name__)
-
-AGAIN = "'iod calibrate PATH' measures it again"
 
 
 class Measured:
@@ -105,20 +101,10 @@ class Measured:
 
 def _load(state_dir: Path) -> tuple[Kept, str]:
     """What is kept; nothing, and why, where that cannot be read."""
-    file = kept_file(state_dir)
     try:
-        text = read(file, MOST_BYTES)
-    except FileNotFoundError:
-        return Kept(), ""
-    except ConfigError as error:
-        return Kept(), f"{error}; {AGAIN}"
-    except OSError as error:
-        cure = "make it readable for the daemon, then 'iod config reload'"
-        return Kept(), f"{file}: {error.strerror}; {cure}"
-    try:
-        return decode(text, str(file)), ""
-    except ConfigError as error:  # it says how to have another one
-        return Kept(), str(error)
+        return load(state_dir), ""
+    except (ConfigError, OSError) as error:
+        return Kept(), why_unread(state_dir, error)
 
 
 def find_identities(devices: Iterable[Device]) -> dict[DeviceId, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,14 +10,14 @@ from typing import Any, Final
 
 from iodaemon.backend.linux.devices import leaf_devices
 from iodaemon.backend.linux.identity import find_identity
-from iodaemon.calibration.record import find_problem, known_leaves
-from iodaemon.calibration.store import load
+from iodaemon.calibration.record import Kept, find_problem, known_leaves
+from iodaemon.calibration.store import AGAIN, load, why_unread
 from iodaemon.doctor.finding import Finding, broken, lacking, ok
+from iodaemon.errors import ConfigError
 from iodaemon.units import format_rate
 
 _WHAT: Final = "calibration"
 _WITHOUT: Final = "what a lone request takes is learned while jobs run, and guessed until then"
-_AGAIN: Final = "'iod calibrate PATH' on that disk, when the machine is quiet"
 _RELOAD: Final = "'iod config reload'"
 
 Row = Mapping[str, Any]
@@ -29,16 +28,23 @@ def examine_calibration(state_dir: Path, node: Mapping[str, Any] | None) -> Iter
     """By the word of the daemon that runs, else by what it would find.
 
     Raises:
-        ConfigError: what is kept is no calibration, and a daemon that runs has not seen that yet.
-        OSError: it cannot be read.
+        PermissionError: what is kept may not be read, and no daemon answers.
     """
-    if node is not None:
-        if problem := str(node.get("calibration_problem", "")):
-            yield _judge_problem(problem)
-            return
-        with contextlib.suppress(OSError):  # another's daemon: that one may read it
-            load(state_dir)
-    yield from judge_calibration(probe_calibration(state_dir) if node is None else _told(node))
+    problem = str((node or {}).get("calibration_problem", ""))
+    if problem:
+        yield _judge_problem(problem)
+        return
+    kept = Kept()
+    try:
+        kept = load(state_dir)
+    except PermissionError:
+        if node is None:  # else it is that daemon's, which may read it
+            raise
+    except (ConfigError, OSError) as error:
+        fact, _, remedy = why_unread(state_dir, error).partition("; ")
+        yield broken(_WHAT, fact, cost=_WITHOUT, remedy=remedy)
+        return
+    yield from judge_calibration(probe_calibration(kept) if node is None else _told(node))
 
 
 def _judge_problem(problem: str) -> Finding:
@@ -54,7 +60,7 @@ def _told(node: Mapping[str, Any]) -> list[Row]:
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
-def probe_calibration(state_dir: Path) -> list[Row]:
+def probe_calibration(kept: Kept) -> list[Row]:
     """What is kept of the disks of this machine."""
     identities = {device.id: find_identity(device.id) for device in leaf_devices()}
     release = os.uname().release
@@ -65,7 +71,7 @@ def probe_calibration(state_dir: Path) -> list[Row]:
             "loaded_bytes_per_s": made.loaded_bytes_per_s,
             "problem": find_problem(made, release),
         }
-        for name, (made, _) in known_leaves(load(state_dir), identities).items()
+        for name, (made, _) in known_leaves(kept, identities).items()
     ]
 
 
@@ -76,7 +82,7 @@ def judge_calibration(rows: Sequence[Row]) -> Iterator[Finding]:
             _WHAT,
             "no disk of this machine was measured",
             cost=_WITHOUT,
-            remedy=_AGAIN,
+            remedy="'iod calibrate PATH' on a disk, when the machine is quiet",
         )
     for row in rows:
         when = time.strftime("%Y-%m-%d", time.localtime(row["measured_s"]))
@@ -87,6 +93,6 @@ def judge_calibration(rows: Sequence[Row]) -> Iterator[Finding]:
         if row["problem"]:
             shown = f"{shown}; {row['problem']}"
             cost = "waits are held against what may not be so any more"
-            yield lacking(what, shown, values, cost=cost, remedy=_AGAIN)
+            yield lacking(what, shown, values, cost=cost, remedy=AGAIN)
         else:
             yield ok(what, shown, values)

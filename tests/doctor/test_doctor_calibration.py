@@ -8,9 +8,9 @@ from calibrating import calibration, leaf
 from iodaemon.backend.linux.devices import leaf_devices
 from iodaemon.backend.linux.identity import find_identity
 from iodaemon.calibration.store import keep, kept_file
+from iodaemon.daemon.calibrating import Measured
 from iodaemon.doctor.calibration import examine_calibration, judge_calibration
 from iodaemon.doctor.finding import Verdict
-from iodaemon.errors import ConfigError
 
 ROW = {"device": "sda", "measured_s": 1.79e9, "loaded_bytes_per_s": 5e7, "problem": ""}
 
@@ -70,13 +70,35 @@ def test_a_disk_that_is_not_here_is_none_of_this_machines(tmp_path):
     assert "no disk of this machine" in finding.measured
 
 
-def test_a_file_that_is_none_is_told(tmp_path):
-    kept_file(tmp_path).write_text("{")
+@pytest.mark.parametrize("what", ["none", "a link", "a directory", "of a newer iodaemon"])
+def test_a_file_that_is_none_is_told_as_the_daemon_tells_it(tmp_path, what):
+    match what:
+        case "none":
+            kept_file(tmp_path).write_text("{")
+        case "a link":
+            kept_file(tmp_path).symlink_to("/dev/null")
+        case "a directory":
+            kept_file(tmp_path).mkdir()
+        case _:
+            kept_file(tmp_path).write_text('{"version": 99}')
+    measured = Measured(tmp_path, {})
+    measured.read(())
 
-    with pytest.raises(ConfigError, match="remove it"):
-        list(examine_calibration(tmp_path, None))
-    with pytest.raises(ConfigError):  # a daemon that runs has not read it since
-        list(examine_calibration(tmp_path, {}))
+    (finding,) = examine_calibration(tmp_path, None)
+    (beside_a_daemon,) = examine_calibration(tmp_path, {})  # which has not read it since
+
+    assert measured.problem == f"{finding.measured}; {finding.remedy}"
+    assert (Verdict.BROKEN, finding) == (finding.verdict, beside_a_daemon)
+
+
+def test_a_calibration_that_does_not_fit_has_one_cure(tmp_path, caplog):
+    disk = leaf_devices()[0]
+    keep(tmp_path, calibration(leaf(disk.id, find_identity(disk.id)), kernel="2.6.32"))
+    Measured(tmp_path, {disk.id: find_identity(disk.id)}).read((disk,))
+
+    (finding,) = examine_calibration(tmp_path, None)
+
+    assert f"; {finding.remedy}" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -114,4 +136,4 @@ def test_the_remedies_name_what_is_to_be_given_as_the_help_does():
     (none,) = judge_calibration([])
     (old,) = judge_calibration([{**ROW, "problem": "old"}])
 
-    assert all(each.remedy.startswith("'iod calibrate PATH' on that") for each in (none, old))
+    assert all(each.remedy.startswith("'iod calibrate PATH' ") for each in (none, old))
