@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from iodaemon.backend.linux.condition import not_counted
 from iodaemon.calibration.busy import Busy, read_counters
 from iodaemon.core.bandwidth import SECTOR_BYTES, elapsed_ms
 from iodaemon.core.platform import DeviceId
@@ -255,8 +256,9 @@ def check_counted(uncounted: Iterable[DeviceId]) -> None:
     Raises:
         RequestError: there is one; nothing would show that it was the disk that answered.
     """
-    if names := ", ".join(uncounted):
+    if names := tuple(uncounted):
+        fact, cure = not_counted(names)
         raise RequestError(
-            f"the kernel does not count what {names} does (/proc/diskstats, queue/iostats), so "
-            "nothing would show that it was the disk that answered; nothing is kept"
+            f"{fact}, so nothing would show that it was the disk that answered; nothing is kept; "
+            f"{cure}"
         )

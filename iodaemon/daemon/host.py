@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from iodaemon.backend.linux.condition import judge_free
+from iodaemon.backend.linux.condition import NO_PROCESS_IO, judge_free
 from iodaemon.backend.linux.process import read_status
 from iodaemon.daemon.account import user_name
 
@@ -48,7 +48,5 @@ def startup_warnings(state: Path) -> Iterator[str]:
     if psutil.swap_memory().total and psutil.virtual_memory().percent > 90:
         yield "memory is over 90 % used; jobs will swap, which is I/O that no job is charged for"
     if not Path("/proc/self/io").exists():
-        yield (
-            "this kernel does not count I/O by process (CONFIG_TASK_IO_ACCOUNTING); every job's "
-            "I/O will be unknown and none is regulated"
-        )
+        fact, cure = NO_PROCESS_IO
+        yield f"{fact}, so every job's I/O is unknown, and none is regulated; {cure}"

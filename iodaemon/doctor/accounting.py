@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from iodaemon.backend.linux.condition import NO_PROCESS_IO, not_counted
 from iodaemon.backend.linux.devices import find_device
 from iodaemon.backend.linux.process import is_executing
 from iodaemon.core.platform import DeviceId
@@ -189,9 +190,9 @@ def _judge_process(reading: Reading) -> Finding:
     if reading.process is None:
         return lacking(
             what,
-            "there is no /proc/PID/io",
+            NO_PROCESS_IO.fact,
             cost="every job's I/O is unknown, and none is regulated",
-            remedy="take a kernel with CONFIG_TASK_IO_ACCOUNTING",
+            remedy=NO_PROCESS_IO.cure,
         )
     if not reading.disks and _is_nothing(reading.process):
         return lacking(
@@ -238,7 +239,7 @@ def _judge_disk(reading: Reading) -> Finding:
         shown,
         values,
         cost="the disk's load is measured too low",
-        remedy=f"see that /sys/block/{reading.disks[0]}/queue/iostats is 1",
+        remedy=not_counted(reading.disks).cure,
     )
 
 

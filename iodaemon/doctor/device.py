@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from iodaemon.backend.linux.condition import not_counted
 from iodaemon.backend.linux.control import COUNT_PRESSURE
 from iodaemon.backend.linux.devices import (
     PathDevice,
@@ -84,13 +85,13 @@ def judge_disks(disks: Disks) -> Iterator[Finding]:
     names = " ".join(disks.names) or "none"
     values = {"disks": names, "unaccounted": " ".join(disks.unaccounted)}
     if disks.unaccounted:
-        first = disks.unaccounted[0]
+        fact, cure = not_counted(disks.unaccounted)
         yield lacking(
             "disk accounting",
-            f"{names}; switched off for {' '.join(disks.unaccounted)}",
+            fact,
             values,
             cost="their load reads as nothing",
-            remedy=f"echo 1 > /sys/block/{first}/queue/iostats",
+            remedy=cure,
         )
     elif disks.names:
         yield ok("disk accounting", f"{names}; switched on for all", values)

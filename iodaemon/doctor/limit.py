@@ -7,6 +7,7 @@ import resource
 import subprocess
 from typing import Final
 
+from iodaemon.backend.linux.condition import FEW_FILES
 from iodaemon.backend.linux.pidfd import find_exit
 from iodaemon.core.job import Exit
 from iodaemon.doctor.finding import Finding, lacking, ok
@@ -36,8 +37,8 @@ def judge_files(soft: int, hard: int) -> Finding:
         "open files",
         shown,
         values,
-        cost="beyond that jobs' I/O is unknown, and starts fail",
-        remedy="systemd: LimitNOFILE=65536; else 'ulimit -Hn 65536' as root",
+        cost="beyond that no job starts, and nothing is measured of those that have begun",
+        remedy=FEW_FILES.cure,
     )
 
 

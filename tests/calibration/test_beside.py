@@ -91,7 +91,7 @@ def test_a_step_in_which_nothing_was_had_says_nothing():
 def test_a_disk_without_counters_is_not_measured():
     watched = Witness(["sda"], planned=9, is_direct=True, is_forced=True, read=lambda _: {})
 
-    with pytest.raises(RequestError, match="does not count what sda does") as error:
+    with pytest.raises(RequestError, match="does not count the I/O of sda") as error:
         watched.begin()
 
     one_line(error)

@@ -11,19 +11,23 @@ from harness import until
 from keeping import keeper_words
 from mounting import full, small_disk
 
+from iodaemon.backend.linux.condition import FEW_FILES
 from iodaemon.backend.linux.delegation import UNDELEGATED, find_lack
 from iodaemon.backend.linux.keeper_command import KeeperSpec
 from iodaemon.backend.linux.link import KeeperLink
 from iodaemon.backend.linux.process import find_state
+from iodaemon.calibration.beside import check_counted
 from iodaemon.config import load_config
 from iodaemon.daemon.host import startup_warnings
 from iodaemon.daemon.journal import Journal
 from iodaemon.daemon.place import prepare_places
 from iodaemon.doctor.control_group import Reading, judge_cgroups
+from iodaemon.doctor.device import Disks, judge_disks
 from iodaemon.doctor.examine import Subject, _examine_places, judge_condition, judge_keeper
 from iodaemon.doctor.journal_disk import judge_journal_disk, probe_journal_disk
+from iodaemon.doctor.limit import judge_files
 from iodaemon.doctor.place import judge_lock, judge_places
-from iodaemon.errors import ConfigError, JournalError
+from iodaemon.errors import ConfigError, JournalError, RequestError
 
 HOLD = """
 import fcntl, os, sys
@@ -239,3 +243,24 @@ def test_a_cgroup_that_is_not_delegated_costs_the_same_in_the_log_as_in_doctor()
 
     assert (lack.cost, lack.remedy) == (found.cost, found.remedy)
     assert UNDELEGATED in found.measured
+
+
+# -- what the kernel counts, and what it allows ----------------------------------------------------
+
+
+def test_a_disk_that_is_not_counted_is_told_by_doctor_as_by_calibrate():
+    disks = Disks(names=("sda", "sdb"), unaccounted=("sdb",), fields=17)
+    by_doctor, _ = judge_disks(disks)
+
+    with pytest.raises(RequestError) as by_calibrate:
+        check_counted(["sdb"])
+
+    assert str(by_calibrate.value).startswith(f"{by_doctor.measured}, so nothing would show")
+    assert str(by_calibrate.value).endswith(f"; {by_doctor.remedy}")
+
+
+def test_too_few_files_have_one_cure_in_starts_that_wait_and_in_the_limit():
+    node = {"condition": {"starts_blocked": str(FEW_FILES)}}
+    [starts] = judge_condition(node)
+
+    assert judge_files(64, 64).remedy == starts.remedy

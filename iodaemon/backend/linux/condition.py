@@ -45,6 +45,24 @@ class Condition(NamedTuple):
         return f"{self.fact}; {self.cure}"
 
 
+NO_PROCESS_IO: Final = Condition(
+    "this kernel does not count I/O by process", "take one with CONFIG_TASK_IO_ACCOUNTING"
+)
+FEW_FILES: Final = Condition(
+    "the daemon has too few file descriptors for one more job",
+    "raise its limit (LimitNOFILE= of the unit, 'ulimit -Hn') and restart it, jobs run on",
+)
+
+
+def not_counted(disks: Sequence[str]) -> Condition:
+    """That the kernel was told not to count what these disks do, one at least."""
+    name = disks[0].replace("/", "!")
+    return Condition(
+        f"the kernel does not count the I/O of {', '.join(disks)}",
+        f"'echo 1 > /sys/block/{name}/queue/iostats' as root",
+    )
+
+
 def of_error(path: str | os.PathLike[str], error: OSError) -> Condition:
     """Why this path, or what was to be made in it, cannot be used."""
     fact, cure = _DISK.get(error.errno or 0, ("", ""))

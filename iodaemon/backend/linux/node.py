@@ -16,6 +16,7 @@ import msgspec
 from iodaemon.backend.linux import outcome
 from iodaemon.backend.linux.allowance import has_spare
 from iodaemon.backend.linux.attempt_record import RecordError, check_shim, check_status
+from iodaemon.backend.linux.condition import FEW_FILES
 from iodaemon.backend.linux.ends import Ends
 from iodaemon.backend.linux.fence import find_memory_end
 from iodaemon.backend.linux.keeper_command import KeeperSpec
@@ -51,10 +52,6 @@ _READING_WITHIN_S: Final = 1.0
 """What the end waits for a reading that is under way, which takes milliseconds."""
 _TRACK_AGAIN_S: Final = 1.0
 """Between looks for descriptors for a job that has begun."""
-NO_DESCRIPTORS: Final = (
-    "the daemon has too few file descriptors for one more job; raise its limit (LimitNOFILE= of "
-    "the unit, 'ulimit -n') and restart it, jobs run on"
-)
 _NOT_EXECUTABLE: Final = 126  # as a shell says of what is too long to be executed (E2BIG)
 _SIGTERM: Final = 15
 _SIGKILL: Final = 9
@@ -382,7 +379,7 @@ class LinuxNode:
 
     async def _track_later(self, job_id: JobId, attempt: int, shim: Message) -> None:
         """Starts wait, and of this job nothing is measured, until descriptors are free again."""
-        self._pause_starts(NO_DESCRIPTORS)
+        self._pause_starts(str(FEW_FILES))
         await asyncio.sleep(_TRACK_AGAIN_S)
         if self._attempts.get(job_id) == attempt:
             self._track(job_id, attempt, shim)
