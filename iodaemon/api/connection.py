@@ -21,9 +21,7 @@ from iodaemon.errors import (
     NotPermitted,
     RequestError,
 )
-
-SOCKET_PATH_BYTES_MAX: Final = 107
-"""Longest name of a unix socket: ``sun_path`` holds 108 bytes, the last one zero (unix(7))."""
+from iodaemon.socket_path import why_too_long
 
 Body: TypeAlias = Mapping[str, object] | Sequence[Mapping[str, object]] | None
 """One JSON object, or one a line."""
@@ -72,14 +70,10 @@ def check_socket_path(socket_path: str) -> None:
     """Refuse a path that no unix socket can have.
 
     Raises:
-        ConfigError: it is longer than ``SOCKET_PATH_BYTES_MAX``, or holds a zero byte.
+        ConfigError: it is too long, or holds a zero byte.
     """
-    size_bytes = len(os.fsencode(socket_path))
-    if size_bytes > SOCKET_PATH_BYTES_MAX:
-        raise ConfigError(
-            f"socket path of {size_bytes} bytes, {SOCKET_PATH_BYTES_MAX} is the most: "
-            f"choose a shorter one than {socket_path}"
-        )
+    if problem := why_too_long(socket_path):
+        raise ConfigError(f"{problem}; choose a shorter one")
     if "\0" in socket_path:
         raise ConfigError("socket path with a zero byte: give the path of the daemon's socket")
 

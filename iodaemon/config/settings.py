@@ -7,7 +7,6 @@ the fields of ``Settings``: the key is the field's name without its unit.
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,11 +22,10 @@ from iodaemon.config.table import decode_table, read_toml
 from iodaemon.config.tier import TierTable, check_tiers
 from iodaemon.core.sharing import Sharing
 from iodaemon.errors import ConfigError
+from iodaemon.socket_path import why_too_long
 
 _PLACES: Final = ("state_dir", "runtime_dir")
 _SOCKET_NAMES: Final = ("iod.sock", "keeper.sock")
-_LONGEST_SOCKET_BYTES: Final = 107
-"""sun_path holds 108 bytes with the closing NUL (unix(7))."""
 _LARGEST_CPU: Final = 8191
 """NR_CPUS of the largest kernels built (Kconfig, x86 MAXSMP)."""
 _LARGEST_PORT: Final = 65535
@@ -221,12 +219,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if self.scratch_keep_s == 0:
             raise ValueError('scratch_keep_s is 0; write for example "30 d", or "none"')
         longest = max((f"{self.runtime_dir}/{name}" for name in _SOCKET_NAMES), key=len)
-        length = len(os.fsencode(longest))
-        if length > _LONGEST_SOCKET_BYTES:
-            raise ValueError(
-                f"socket path {longest} has {length} bytes, the kernel takes "
-                f"{_LONGEST_SOCKET_BYTES}; set runtime_dir to a shorter path"
-            )
+        if problem := why_too_long(longest):
+            raise ValueError(f"{problem}; set runtime_dir to a shorter path")
         if self.metrics_listen is not None:
             loopback_address(self.metrics_listen)
         check_tiers(self.tier)

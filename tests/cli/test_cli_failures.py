@@ -14,6 +14,8 @@ from fake_daemon import job
 from iodaemon.api import connection
 from iodaemon.cli import main
 from iodaemon.cli.program import POINTERS, VERBS
+from iodaemon.config import load_config
+from iodaemon.errors import ConfigError
 
 
 def test_no_daemon_is_exit_code_7_and_says_how_to_start_one(iod, socket_path):
@@ -36,10 +38,15 @@ def test_a_plain_file_in_place_of_the_socket_is_no_daemon(iod, tmp_path):
 
 
 def test_a_socket_path_that_is_too_long_is_told_with_its_limit(capsys):
-    code = main(["--api", "/tmp/" + "x" * 200, "queue"])
+    path = "/tmp/" + "x" * 190 + "/keeper.sock"
+    told = f"socket path {path} has {len(path)} bytes, the kernel takes 107; "
+    code = main(["--api", path, "queue"])
 
     assert code == 1
-    assert "socket path of 205 bytes, 107 is the most" in capsys.readouterr().err
+    assert told in capsys.readouterr().err
+    with pytest.raises(ConfigError) as refused:
+        load_config(None, {"HOME": "/"}, 1000, {"runtime_dir": path.removesuffix("/keeper.sock")})
+    assert told in str(refused.value)
 
 
 def test_a_socket_path_with_a_zero_byte_is_refused(capsys):

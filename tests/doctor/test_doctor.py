@@ -727,15 +727,12 @@ def test_a_clock_is_judged_by_step_source_and_timers(fields, expected):
     ("fields", "part"),
     [
         ({}, ""),
-        ({"path_bytes": 107}, ""),
-        ({"path_bytes": 108}, "too long"),
         ({"peer_uid": 0}, "took uid 7 for 0"),
     ],
 )
 def test_a_runtime_directory_that_is_not_safe_is_broken(fields, part):
     made = {
         "path": "/run/x/keeper.sock",
-        "path_bytes": 18,
         "uid": 7,
         "peer_uid": 7,
         **fields,
