@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Annotated, Final
 
 import typer
@@ -15,18 +13,9 @@ from iodaemon.cli.failure import UsageError, nearest
 from iodaemon.cli.option import OFF, AsJson, Word, argument
 from iodaemon.cli.output import Column
 from iodaemon.cli.session import Session
+from iodaemon.core.condition import MODES
 
 app = new_app()
-
-MODES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "on": "regulation is on: it suspends and resumes jobs as the policy says",
-        "shadow": "regulation is in shadow: it decides and records, and touches no job; "
-        "'iod events --kind shadow' has what it would have done",
-        "off": "regulation is off: no job is suspended for I/O",
-    }
-)
-"""Each mode, in a sentence."""
 
 _COLUMNS: Final = (Column("JOB", is_number=True), Column("WOULD HAVE STOOD", is_number=True))
 
@@ -60,9 +49,10 @@ def mode_lines(answer: ModeAnswer) -> list[str]:
     from iodaemon.units import format_duration
 
     mode = answer["mode"]
-    lines = [MODES.get(mode, f"regulation is {mode}")]
+    told = MODES.get(mode, f"regulation is {mode}")
     if mode != "shadow":
-        return lines
+        return [told]
+    lines = [f"{told}; 'iod events --kind shadow' has what it would have done"]
     stood_s = sorted(
         (int(job_id), held_s) for job_id, held_s in answer["shadow_suspended_s"].items()
     )

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from iodaemon.core.condition import drained
 from iodaemon.core.job import Reason
 
 DRAIN: Final = "Drain"
@@ -28,5 +29,4 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def why(self) -> Reason:
         """Why a job waits."""
-        told = f": {self.reason}" if self.reason else ""
-        return Reason(code=DRAIN, text=f"nothing starts, the node is drained by {self.by}{told}")
+        return Reason(code=DRAIN, text=drained(self.by, self.reason))

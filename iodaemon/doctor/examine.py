@@ -18,6 +18,7 @@ from iodaemon.backend.linux.fence import PRESSURE
 from iodaemon.backend.linux.protocol import LOCK_FILE
 from iodaemon.backend.linux.topology import SlotKind
 from iodaemon.config.tier import TierTable
+from iodaemon.core.condition import MODES, drained
 from iodaemon.doctor import (
     account,
     accounting,
@@ -282,12 +283,11 @@ def judge_condition(node: Mapping[str, Any]) -> Iterator[Finding]:
     """What somebody switched and may have forgotten; nothing where the node is as usual."""
     condition = node.get("condition") or {}
     if (mode := condition.get("mode", "on")) != "on":
-        shown = f"regulation is {'in shadow' if mode == 'shadow' else mode}"
+        shown = MODES.get(mode, f"regulation is {mode}")
         cost, remedy = "no job is suspended for I/O", "'iod mode on'"
         yield lacking("mode", shown, {"mode": mode}, cost=cost, remedy=remedy)
     if (drain := condition.get("drain")) is not None:
-        why = f": {drain['reason']}" if drain["reason"] else ""
-        shown = f"the node is drained by {drain['by']}{why}"
+        shown = drained(drain["by"], drain["reason"])
         yield lacking("drain", shown, drain, cost="no job starts", remedy="'iod drain off'")
     problem = condition.get("starts_blocked")
     if problem and problem != node.get("measured", {}).get("keeper_problem"):  # told of the keeper

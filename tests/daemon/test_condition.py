@@ -27,12 +27,16 @@ def test_the_condition_stands_in_queue_node_and_doctor(served, capsys):
 
     assert expected == served.client.jobs()["node"]["condition"]
     assert expected == served.client.node()["condition"]
-    for verb in ("queue", "node"):
+    served.client.submit([{"command": ["exit=0"]}], {})
+    mode, drain = judge_condition(served.client.node())
+    assert "nothing starts, the node is drained by root: new memory" == drain.measured
+    for verb in ("queue", "node", "mode", "drain"):
         assert 0 == main(["--api", served.socket_path, verb])
         told = capsys.readouterr().out
-        assert "regulation is in shadow" in told
-        assert "new memory" in told
-    assert ["mode", "drain"] == [each.what for each in judge_condition(served.client.node())]
+        assert (verb != "drain") == (mode.measured in told)
+        assert (verb != "mode") == (drain.measured in told)
+    assert 0 == main(["--api", served.socket_path, "why", "1"])
+    assert drain.measured in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_node_as_usual_shows_nothing_of_it(served, capsys):
