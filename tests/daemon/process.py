@@ -6,12 +6,16 @@ import json
 import os
 import resource
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from fcntl import ioctl
 from pathlib import Path
+from termios import TIOCOUTQ
 from types import MappingProxyType
 
 from iodaemon.api.client import Client
@@ -80,8 +84,8 @@ def daemon(
         stop(process)
 
 
-def ready(process: subprocess.Popen[str], socket: Path) -> Client:
-    client = Client(str(socket), timeout_s=20.0)
+def ready(process: subprocess.Popen[str], socket_path: Path) -> Client:
+    client = Client(str(socket_path), timeout_s=20.0)
     until_s = time.monotonic() + READY_S
     while True:
         try:
@@ -108,10 +112,25 @@ def stop(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> str:
         return ""
 
 
-def iod(socket: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def read_until(fd: int, mark: bytes) -> str:
+    """What comes from the pipe, up to the line with the mark; fails where it ends before."""
+    told = b""
+    while mark not in told:
+        piece = os.read(fd, 65536)
+        assert piece, told
+        told += piece
+    return told.decode()
+
+
+def await_read(connection: socket.socket) -> None:
+    """Wait until the other end of a Unix socket has read all that was sent to it."""
+    assert wait_until(lambda: struct.unpack("i", ioctl(connection, TIOCOUTQ, bytes(4)))[0] == 0)
+
+
+def iod(socket_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Call the command line of this daemon."""
     return subprocess.run(
-        [sys.executable, "-m", "iodaemon.cli", "--api", str(socket), *words],
+        [sys.executable, "-m", "iodaemon.cli", "--api", str(socket_path), *words],
         env={"PATH": os.environ["PATH"], "HOME": "/", **TREE},
         cwd="/",
         capture_output=True,

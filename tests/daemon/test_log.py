@@ -14,7 +14,7 @@ import tempfile
 
 import pytest
 from harness import full_pipe
-from process import READY_S, command, environment, ready, stop, wait_until
+from process import READY_S, command, environment, read_until, ready, stop, wait_until
 
 from iodaemon.daemon.telltale import LogWriter, priority_of
 from iodaemon.systemd import is_journal_stream, notify
@@ -69,10 +69,9 @@ def test_a_log_that_is_cut_where_it_stands_goes_on_from_its_beginning(tmp_path):
     """Logrotate's copytruncate with ``2>>log``: every write goes to the end there is."""
     log = tmp_path / "log"
     for _ in run(tmp_path, log, lambda _: {}):
-        copy = log.read_bytes()
+        assert wait_until(lambda: b"event=ready" in log.read_bytes())
         os.truncate(log, 0)
 
-    assert b"event=ready" in copy
     told = log.read_bytes()
     assert told.startswith(b"20")
     assert b"event=stopped" in told
@@ -207,14 +206,6 @@ def test_what_ends_a_keeper_is_told_without_waiting():
 
 
 # -- a log that takes nothing ----------------------------------------------------------------------
-
-
-def read_until(fd, mark):
-    """What comes from the pipe, up to the line with the mark."""
-    told = b""
-    while mark not in told:
-        told += os.read(fd, 65536)
-    return told.decode()
 
 
 def read_some(fd, into):
