@@ -25,6 +25,7 @@ from iodaemon.daemon.action import Grace
 from iodaemon.daemon.authorise import Rights
 from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.exporter import Exporter
+from iodaemon.daemon.front import TURNS, Kind
 from iodaemon.daemon.journal import Journal
 from iodaemon.daemon.knowledge import Knowledge
 from iodaemon.daemon.metric import Scene
@@ -184,6 +185,25 @@ class Served:
             self.driver.watch.until(lambda: bool(holds()), 10.0), self.loop
         )
         assert waiting.result(15.0)
+
+    def await_waiting(self, count: int) -> None:
+        """Wait until so many requests wait for something to come true."""
+        while self.call(lambda: len(self.driver.watch._conditions)) != count:
+            self.ask("GET", "/v1/mode")
+
+    def turn(self, kind: Kind) -> tuple[bool, int]:
+        """Whether a request of this user's has the turn of this kind, and how many wait for it."""
+
+        def look() -> tuple[bool, int]:
+            lock = self.server._runner.app[TURNS].get((kind, os.geteuid()))
+            return (False, 0) if lock is None else (lock.locked(), len(lock._waiters or ()))
+
+        return self.call(look)
+
+    def await_turn(self, kind: Kind, *wanted: Any) -> None:
+        """Wait until ``turn`` is this, for as long as the test may last."""
+        while self.turn(kind) != wanted:
+            self.ask("GET", "/v1/mode")
 
     def output(self, job_id: int, data: bytes) -> Path:
         """Give the job an output file, as its shim would have."""

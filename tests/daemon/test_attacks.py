@@ -203,6 +203,7 @@ def test_the_owner_does_not_let_go_what_an_administrator_suspended(served, verb)
     status, text = as_another(served, "POST", "/v1/jobs", body)
     assert status == 201, text
     [job_id] = json.loads(text)["ids"]
+    served.until(lambda: served.state.jobs[JobId(job_id)].state == "RUNNING")
     served.client.suspend(job_id)
     status, text = as_another(served, "POST", f"/v1/jobs/{job_id}/{verb}", "{}")
     state = served.client.job(job_id)["state"]
@@ -230,14 +231,17 @@ def test_a_slow_sender_holds_nobody_up(served, monkeypatch):
     assert b"the body was not here within" in answer
 
 
-def test_large_bodies_of_a_user_come_one_after_the_other(served, monkeypatch):
-    monkeypatch.setattr(front, "BODY_WITHIN_S", 1.0)
-    with served.raw() as slow:
-        slow.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
-        time.sleep(0.1)
-        told = served.ask("POST", "/v1/jobs", b"0\r\n\r\n", Transfer_Encoding="chunked")
+def test_large_bodies_of_a_user_come_one_after_the_other(served):
+    head = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with served.raw() as slow, served.raw() as second:
+        slow.sendall(head)
+        served.await_turn("body", True, 0)
+        second.sendall(head + b"0\r\n\r\n")
+        served.await_turn("body", True, 1)
+        slow.sendall(b"0\r\n\r\n")
+        told = [connection.recv(1 << 16) for connection in (slow, second)]
 
-    assert 400 == told.status
+    assert all(each.startswith(b"HTTP/1.1 400") for each in told)
 
 
 def test_a_launch_that_the_keeper_would_not_take_is_refused(served):
