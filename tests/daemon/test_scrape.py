@@ -168,7 +168,7 @@ def test_one_connection_too_many_is_refused_and_the_others_are_served(listening)
             opened.enter_context(socket.create_connection((HOST, listening.port)))
             for _ in range(16)
         ]
-        wait_until(lambda: len(listening.connections()) == 16)
+        assert wait_until(lambda: len(listening.connections()) == 16)
         refused = opened.enter_context(socket.create_connection((HOST, listening.port)))
 
         assert is_closed(refused)
@@ -178,10 +178,10 @@ def test_one_connection_too_many_is_refused_and_the_others_are_served(listening)
 
 def test_a_connection_that_is_held_for_long_is_closed(listening):
     with socket.create_connection((HOST, listening.port)) as old:
-        wait_until(lambda: len(listening.connections()) == 1)
+        assert wait_until(lambda: len(listening.connections()) == 1)
         seen = listening.connections()
         with socket.create_connection((HOST, listening.port)) as young:
-            wait_until(lambda: len(listening.connections()) == 2)
+            assert wait_until(lambda: len(listening.connections()) == 2)
             listening.sweep(seen)
 
             assert is_closed(old)
