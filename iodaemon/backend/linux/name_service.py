@@ -202,7 +202,11 @@ class Lookups(Generic[Key, Value]):
         """This one was waited for in vain: all that is asked for so long is silent."""
         with self._lock:
             now_s = time.monotonic()
-            late = {one for one, asked in self._asked.items() if now_s - asked.began_s >= waited_s}
+            late = {
+                one
+                for one, asked in self._asked.items()
+                if one == key or now_s - asked.began_s >= waited_s
+            }
             self._silent |= late
             if not late or now_s - self._complained_s < COMPLAIN_EVERY_S:
                 return
