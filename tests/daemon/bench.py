@@ -91,6 +91,12 @@ class Bench:
         for _ in range(10):
             await asyncio.sleep(0)
 
+    async def taken(self) -> None:
+        """Until the journal's writer has begun with everything that is queued now."""
+        await self.breathe()
+        while self.journal._queue:  # noqa: ASYNC110 - a thread takes them
+            await asyncio.sleep(0.001)
+
     async def settle(self) -> None:
         """Until the journal has answered everything and nothing is left to do."""
         while True:

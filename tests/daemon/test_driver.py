@@ -56,7 +56,7 @@ def test_a_client_is_not_answered_while_the_journal_is_stuck(tmp_path):
     async def scenario(bench):
         with bench.stuck():
             task = bench.submitting()
-            await asyncio.sleep(0.1)
+            await bench.taken()
 
             assert not task.done()
             assert {} == bench.stored()
@@ -70,7 +70,7 @@ def test_a_start_is_performed_after_its_commit_and_not_before(tmp_path):
     async def scenario(bench):
         with bench.stuck():
             task = bench.submitting()
-            await asyncio.sleep(0.1)
+            await bench.taken()
 
             assert JobState.STARTING is bench.job().state
             assert [] == bench.backend.take()
@@ -86,7 +86,7 @@ def test_a_stop_and_a_kill_are_performed_after_their_commits(tmp_path):
         await bench.run()
         with bench.stuck():
             bench.post(cancel(bench.now_s, grace_s=5.0))
-            await asyncio.sleep(0.05)
+            await bench.taken()
 
             assert [] == bench.backend.take()
         await bench.settle()
@@ -158,7 +158,7 @@ def test_the_end_of_a_job_is_durable_before_it_counts_as_such(tmp_path):
         await bench.run()
         with bench.stuck():
             bench.post(exited(bench.now_s))
-            await asyncio.sleep(0.05)
+            await bench.taken()
 
             assert JobState.COMPLETED is bench.job().state
             assert not bench.driver.is_durable(JobId(1))
@@ -185,9 +185,9 @@ def test_what_arrives_in_one_instant_is_one_step_and_one_batch(tmp_path):
 def test_twenty_thousand_jobs_are_one_batch_and_soon_accepted(tmp_path):
     async def scenario(bench):
         before = bench.journal.commits
-        began_s = time.monotonic()
+        began_s = time.process_time()
         ids = await bench.submitting(20_000)
-        spent_s = time.monotonic() - began_s
+        spent_s = time.process_time() - began_s
 
         assert list(range(1, 20_001)) == ids
         assert 1 == bench.journal.commits - before
@@ -293,7 +293,8 @@ def test_wall_time_agrees_with_the_clock_and_calls_back_in_time():
         due_s = timeline.now_s + 0.05
         timeline.call_at(due_s, lambda: fired.set_result(timeline.now_s))
 
-        assert abs(time.time() - timeline.now_s) < 1.0
+        before_s, now_s, after_s = time.time(), timeline.now_s, time.time()
+        assert before_s - 1.0 < now_s < after_s + 1.0
         assert await fired >= due_s - 0.001
 
     asyncio.run(scenario())
@@ -376,7 +377,7 @@ def test_a_refused_job_that_changed_meanwhile_does_not_come_back(tmp_path):
         bench.hurry(0.2)
         with bench.stuck():
             task = bench.submitting()
-            await asyncio.sleep(0.05)
+            await bench.taken()
             bench.post(cancel(bench.now_s, 2))
             await refusal(task)
             await bench.settle()
@@ -449,7 +450,7 @@ def test_a_later_batch_that_gets_through_does_not_hide_what_is_owed(tmp_path):
         bench.fill()
         with bench.stuck():
             bench.post(end)
-            await asyncio.sleep(0.1)
+            await bench.taken()
             bench.post(hold(bench.now_s, 2))
             await bench.breathe()
         await bench.settle()
@@ -554,7 +555,7 @@ def test_an_environment_comes_with_every_job_until_it_is_known_to_be_stored(tmp_
         bench.fill()
         with bench.stuck():
             first = bench.submitting(command=(BIG,))
-            await asyncio.sleep(0.1)
+            await bench.taken()
             second = bench.submitting()
             await bench.breathe()
         await refusal(first)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from served import Served
 
+from iodaemon.core.job import JobId
 from iodaemon.daemon import output
 
 PIECE = output._PIECE_BYTES
@@ -140,7 +141,7 @@ def test_what_follows_a_job_ends_where_its_output_begins_again(served):
     rest = b"".join(pieces)
 
     assert b"first run\n" == first + rest
-    assert {"RUNNING"} == {job["state"] for job in served.client.jobs(select=str(job_id))["jobs"]}
+    served.until(lambda: served.state.jobs[JobId(job_id)].state == "RUNNING")
 
 
 def test_only_the_output_that_is_no_file_of_its_submitters_is_kept_for_a_time(served):

@@ -3,7 +3,6 @@
 import json
 import socket
 import threading
-import time
 
 import pytest
 from served import Served
@@ -72,6 +71,14 @@ def asking(served, job_id, expect_bytes=None):
     )
     client.sendall(head.encode() + body)
     return client
+
+
+def hear_heartbeats(client):
+    """What comes until five of them have come."""
+    received = b""
+    while received.count(b"\n\r\n") < 5:
+        received += client.recv(1 << 16)
+    return received
 
 
 def of(served, job_id):
@@ -222,9 +229,7 @@ def test_while_it_waits_a_client_hears_that_the_daemon_lives(exclusive, monkeypa
     first, second = exclusive.running(), exclusive.running()
     InJob(exclusive, first).join()
     with asking(exclusive, second) as client:
-        received = b""
-        while received.count(b"\n\r\n") < 5:
-            received += client.recv(1 << 16)
+        received = hear_heartbeats(client)
         done(exclusive, first)
         while b"0\r\n\r\n" not in received:
             received += client.recv(1 << 16)
@@ -238,10 +243,11 @@ def test_the_answer_with_heartbeats_is_one_json_document(exclusive):
     InJob(exclusive, first).join()
     waiting = InJob(exclusive, second)
     waits(exclusive, second)
-    time.sleep(0.1)
-    done(exclusive, first)
+    with asking(exclusive, second) as beside:
+        hear_heartbeats(beside)
+        done(exclusive, first)
 
-    assert waiting.join() == "turn"
+        assert waiting.join() == "turn"
 
 
 def test_it_waits_no_longer_than_it_said(exclusive):

@@ -21,6 +21,8 @@ ALERTS = EXAMPLES / "alerts.yml"
 PATIENCE_S = 60.0
 """For Prometheus to be ready (about 2 s) and to have scraped twice (about 8 s)."""
 HOST = "127.0.0.1"
+TIMESLICE_S = 0.2
+"""No page is older."""
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,8 @@ def daemon_port(tmp_path_factory):
     """A daemon with two running jobs and one that a person holds still: its metrics port."""
     home, port = tmp_path_factory.mktemp("daemon"), free_port()
     config = home / "config.toml"
-    config.write_text(f'metrics_listen = "{HOST}:{port}"\n[regulation]\ntimeslice = "0.2 s"\n')
+    text = f'metrics_listen = "{HOST}:{port}"\n[regulation]\ntimeslice = "{TIMESLICE_S} s"\n'
+    config.write_text(text)
     with daemon(home / "state", home / "run", "--config", str(config)) as (client, _):
         ids = client.submit([{"command": ["job", "compute=1000s"]}] * 3, {})
         until(lambda: 'iodaemon_jobs{state="RUNNING"} 3.0' in get(port, "/metrics"), "three run")
@@ -106,13 +109,21 @@ class Prometheus:
 
     def query(self, expression):
         """Labels and value of each series; fails where the expression is no query."""
+        return [(each["metric"], each["value"][1]) for each in self._results(expression)]
+
+    def scrapes(self, name):
+        """Time and value of the only series of this name at each scrape of the last minute, s."""
+        [series] = self._results(f"{name}[1m]") or [{"values": []}]
+        return [(at_s, float(value)) for at_s, value in series["values"]]
+
+    def _results(self, expression):
         words = urllib.parse.urlencode({"query": expression})
         try:
             answer = json.loads(get(self.port, f"/api/v1/query?{words}"))
         except urllib.error.HTTPError as error:
             with error:
                 pytest.fail(f"{expression}: {error.read().decode()}")
-        return [(each["metric"], each["value"][1]) for each in answer["data"]["result"]]
+        return answer["data"]["result"]
 
 
 @pytest.fixture(scope="module")
@@ -135,11 +146,14 @@ def test_prometheus_scrapes_the_daemon_and_answers_with_what_the_state_says(prom
 
 
 def test_prometheus_sees_suspended_time_grow_as_fast_as_time(prometheus):
-    query = 'irate(iodaemon_suspended_seconds_total{reason="Suspended"}[30s])'
+    """Between two scrapes, but for how long these took and for the age of a page."""
+    name = 'iodaemon_suspended_seconds_total{reason="Suspended"}'
+    until(lambda: len(prometheus.scrapes(name)) > 3, "some scrapes")
+    (first_s, before_s), *_, (last_s, after_s) = prometheus.scrapes(name)
+    took_s = dict(prometheus.scrapes("scrape_duration_seconds"))
 
-    [(_, rate)] = until(lambda: prometheus.query(query), "a second scrape")
-
-    assert 0.8 < float(rate) < 1.2
+    inexact_s = TIMESLICE_S + took_s[first_s] + took_s[last_s]
+    assert after_s - before_s == pytest.approx(last_s - first_s, abs=inexact_s + 0.01)
 
 
 def expressions():

@@ -44,9 +44,14 @@ def state_of(served, job_id):
 
 def held(served):
     """Two readers above a cap; the one that the rule took off, and keeps off."""
-    ids = [served.running(READER), served.running(READER)]
-    served.until(lambda: any(state_of(served, i) == "SUSPENDED_IO" for i in ids))
-    return next(i for i in ids if state_of(served, i) == "SUSPENDED_IO")
+    ids, found = [served.running(READER), served.running(READER)], []
+
+    def look():
+        found.extend(i for i in ids if state_of(served, i) == "SUSPENDED_IO")
+        return found
+
+    served.until(look)
+    return found[0]
 
 
 # -- why -----------------------------------------------------------------------------------------
@@ -181,7 +186,7 @@ def test_past_and_present_leave_nothing_out_and_tell_nothing_twice(serve):
 def test_evidence_and_switches_are_events_too(serve):
     served, seen = serve(regulation=BOUND), []
     thread = listen(served, seen)
-    served.until(lambda: bool(served.driver.watch._conditions))
+    served.await_waiting(1)
     held(served)
     served.client.switch("off")
     served.until(lambda: any(event["kind"] == "mode" for event in seen))
@@ -292,10 +297,15 @@ def test_samples_are_kept_where_that_is_asked_for(serve):
 
 def test_samples_come_page_by_page_each_once(serve, monkeypatch):
     monkeypatch.setattr("iodaemon.daemon.telling._MOST_SAMPLES", 2)
-    served = serve(keeps_samples=True)
+    served, seen = serve(keeps_samples=True), set()
     served.running(READER)
-    first_s = served.driver.timeline.now_s
-    served.until(lambda: served.driver.timeline.now_s > first_s + 0.6)
+
+    def has_seen_six():
+        if served.state.meter.last is not None:
+            seen.add(served.state.meter.last.at_s)
+        return len(seen) > 5
+
+    served.until(has_seen_six)
     served.client.switch("off")
     until_s = served.driver.timeline.now_s
 
