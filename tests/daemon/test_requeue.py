@@ -1,5 +1,7 @@
 """Requeue with real jobs: stopped if need be, and run again from its beginning, exactly once."""
 
+import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -75,11 +77,14 @@ def test_a_requeue_under_way_outlives_the_daemon(server):
         f"echo start >> {server.ledger}; trap '' TERM; while :; do sleep 0.02; done"
     )
     until(lambda: server.lines() == ["start"], "start")
+    keeper = server.keeper_pid()
+    server.stop_processes(keeper)  # nothing ends the job before the daemon is dead
     with ThreadPoolExecutor() as others:
         asked = others.submit(server.client.requeue, job, grace_s=1.0)
         server.await_durable(job, "STOPPING")
         server.kill()
         assert isinstance(asked.exception(), NoDaemon)
+    os.kill(keeper, signal.SIGCONT)
     server.restart()
 
     until(lambda: server.lines() == ["start"] * 2, "second start")
