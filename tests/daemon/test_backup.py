@@ -244,7 +244,8 @@ def test_of_a_damaged_journal_the_directories_tell_what_became_of_its_jobs(damag
     assert b"\0" * 8192 == replaced.read_bytes()
 
     damaged.start()
-    assert f"event=stranger attempt={jobs['d']}.1 pid={main}" in damaged.log.read_text()
+    stranger = f"event=stranger attempt={jobs['d']}.1 pid={main}"
+    until(lambda: stranger in damaged.log.read_text(), "a line about the stranger")
     damaged.client.resume(jobs["c"])  # it was held when the copy was made, and runs already
     damaged.await_state(jobs["c"], "RUNNING")
     new = damaged.script("true")

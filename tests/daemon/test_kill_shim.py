@@ -79,9 +79,10 @@ def test_a_suspended_job_is_let_go_and_says_why(server):
 def test_it_cannot_be_suspended_any_more_and_runs_on(server):
     job = running(server, code=0)
     server.kill_shim(job)
-    server.client.suspend(job)
+    told = server.client.suspend(job)["job"]
     server.goes_on("it")
 
+    assert "SuspendFailed" == told["reason"]["code"]
     assert server.job(job)["state_shown"] == "RUNNING"
     assert server.frozen() == []
 

@@ -104,7 +104,7 @@ def test_a_job_that_started_and_ended_unseen_has_its_true_times_and_exit(server)
 def test_waiting_jobs_are_as_they_were(make_server):
     server = make_server(**ONE_SLOT).start()
     runs = server.gated("runs")
-    server.goes_on("runs")
+    server.await_state(runs, "RUNNING")
     waits, held = server.gated("waits"), server.gated("held", hold=True)
     server.kill_both()
     server.restart()

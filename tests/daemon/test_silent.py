@@ -14,7 +14,9 @@ QUICK = {"timeslice": "0.2 s", "heavy": "1 MB/s"}
 """Of the policy file: who is heavy is known after half a second."""
 DIRECT_WRITES = "dd if=/dev/zero of=written bs=1M count=8 oflag=direct conv=notrunc 2>/dev/null"
 QUIET_SLICES = 5
-"""Fewer slices in which a slow disk gives a silent job nothing leave it its turn."""
+"""A silent job whose turn is to end falls quiet for one second."""
+NEVER_QUIET = 10**6
+"""However long a slow disk gives a silent job nothing, that leaves it its turn."""
 
 
 def exclusive(**regulation):
@@ -25,9 +27,9 @@ def exclusive(**regulation):
 
 
 @pytest.fixture
-def silent(make_server):
+def silent(make_server, request):
     """One job that reads and one that writes, past the page cache; who has the turn, who stands."""
-    server = make_server(**exclusive(quiet_slices=QUIET_SLICES)).start()
+    server = make_server(**exclusive(quiet_slices=request.param)).start()
     does = {"reads": direct_reads(server.root, 16), "writes": DIRECT_WRITES}
     holder, waiter = (
         server.gated(name, step=f"if [ -e quiet-{name} ]; then sleep 0.02; else {step}; fi")
@@ -46,6 +48,7 @@ def is_suspended(server, job):
     return server.job(job)["state"] == "SUSPENDED_IO"
 
 
+@pytest.mark.parametrize("silent", [NEVER_QUIET], indirect=True)
 def test_one_silent_job_stands_still_until_the_other_ends(silent):
     server, (holder, holds), (waiter, waits) = silent
     reason = server.job(waiter)["reason"]
@@ -63,6 +66,7 @@ def test_one_silent_job_stands_still_until_the_other_ends(silent):
     assert [("COMPLETED", 0)] == server.outcome(waiter)
 
 
+@pytest.mark.parametrize("silent", [QUIET_SLICES], indirect=True)
 def test_a_silent_job_that_falls_quiet_loses_the_turn_and_stands_still_when_it_reads_again(silent):
     server, (holder, holds), (waiter, waits) = silent
     (server.place / f"quiet-{holds}").touch()
@@ -95,14 +99,18 @@ def await_file(path):
 await_file(f"ask-{name}")
 assert phase.io(expect)
 with open(f"data-{name}", "wb") as data:
-    data.write(os.urandom(expect))
-    os.fsync(data.fileno())
+    while True:
+        data.write(os.urandom(expect))
+        os.fsync(data.fileno())
+        data.seek(0)
+        if len(sys.argv) == 4 or os.path.exists(f"idle-{name}"):
+            break
 os.write(os.open("ledger", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), f"{name}\\n".encode())
 await_file(f"gate-{name}")
 if len(sys.argv) == 4:
     phase.done()
 """
-KEEPS_IT = "does not give it back"
+KEEPS_IT = "does not give it back, and does I/O until it is to be idle"
 
 
 def asker(server, name, megabytes, *further):
@@ -127,8 +135,10 @@ def test_a_job_that_told_of_its_io_and_does_none_loses_the_turn(make_teller):
     server = make_teller(idle="1 s")
     holder, waiter = (asker(server, name, 1, KEEPS_IT) for name in ("holds", "waits"))
     ask(server, "holds", holder)
-    until(lambda: ["holds"] == server.lines(), "I/O of the first job")
+    until((server.place / "data-holds").exists, "I/O of the first job")
     waits_behind = ask(server, "waits", waiter)["granted_s"] is None
+    for name in ("holds", "waits"):
+        (server.place / f"idle-{name}").touch()
     until(lambda: ["holds", "waits"] == server.lines(), "I/O of the second job")
 
     assert waits_behind

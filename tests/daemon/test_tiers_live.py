@@ -190,6 +190,7 @@ def test_space_that_others_take_is_warned_of_at_the_start_and_shown_at_the_disk(
     try:
         with Tiered(disks, tables(disks)) as server:
             server.start()
+            until(lambda: "others' files take" in server.log.read_text(), "the warning")
             log, node = server.log.read_text(), server.says("node")
             [first, second] = server.client.node()["disks"]
             doctor = server.iod("--config", str(server.config), "doctor")[1]
@@ -210,7 +211,8 @@ def test_space_that_others_take_is_warned_of_at_the_start_and_shown_at_the_disk(
 
 # -- how large -------------------------------------------------------------------------------------
 
-TOO_MUCH = 'head -c 5000000 /dev/zero > "$IOD_SCRATCH/f"; while [ ! -e gate ]; do sleep 0.05; done'
+TOO_MUCH = 'fallocate -l 5000000 "$IOD_SCRATCH/f"; while [ ! -e gate ]; do sleep 0.05; done'
+"""At once: a file that grows would be found at any size."""
 
 
 @either_means

@@ -128,6 +128,21 @@ def test_what_cannot_be_copied_out_still_is_kept_and_a_requeue_is_told(out):
     server.await_nothing()
 
 
+def test_until_when_a_result_is_kept_is_told(make_tiered, disks):
+    server = make_tiered(text=tables(disks), scratch_keep="1 d")
+    (server.place / "out" / "result").mkdir(parents=True)
+    server.input(**FILES)
+    job = staged(server)
+    server.end_of(job)
+    kept_of(server, job)
+    shown, why = server.says("show", str(job)), server.says("why", str(job))
+    server.says("scratch", "remove", str(job))
+
+    assert "Kept until" in shown
+    assert "then removed (scratch_keep)" in shown
+    assert "it is removed by itself (scratch_keep)" in why
+
+
 def test_what_nobody_has_copied_goes_when_its_time_is_over_also_after_everybody_died(
     make_tiered, disks
 ):
@@ -138,7 +153,6 @@ def test_what_nobody_has_copied_goes_when_its_time_is_over_also_after_everybody_
     server.end_of(job)
     kept_of(server, job)
     until_s = server.job(job)["scratch"]["kept_until_s"]
-    shown, why = server.says("show", str(job)), server.says("why", str(job))
     server.kill_both()
     assert left(disks)
     server.revive()
@@ -149,9 +163,6 @@ def test_what_nobody_has_copied_goes_when_its_time_is_over_also_after_everybody_
     assert (job, "ScratchKeep") == (event["job_id"], event["reason"]["code"])
     assert until_s <= event["at_s"] < until_s + 60.0
     assert "nobody had it copied for 10 s" in server.says("events", "--kind", "scratch", str(job))
-    assert "Kept until" in shown
-    assert "then removed (scratch_keep)" in shown
-    assert "it is removed by itself (scratch_keep)" in why
     assert until_s == again_s
     assert time.time() >= until_s
     for words in (server.says("show", str(job)), server.says("why", str(job))):

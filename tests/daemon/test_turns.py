@@ -80,8 +80,7 @@ def phase_of(server, job):
 
 def await_phase(server, job):
     """Wait until the job has told of a phase; False sorts the one that has its turn first."""
-    until(lambda: phase_of(server, job), f"phase of job {job}")
-    return phase_of(server, job)["granted_s"] is None
+    return until(lambda: phase_of(server, job), f"phase of job {job}")["granted_s"] is None
 
 
 def await_turn(server, job):
