@@ -91,6 +91,12 @@ def settle(line, keeper):
     line.ask("list", jobs=[])  # what shims said before this, it has heard by the next request
 
 
+def order(line, keeper):
+    """Have the keeper send a shim that is stopped its orders for job 1."""
+    line.say(("start", {**attempt(1), "launch": keeper.gated_launch()}))
+    line.ask("list", jobs=[])  # which it does after what was asked before
+
+
 def awaits_orders(shim):
     """True for one that reads from its keeper, and for one that is gone."""
     try:
@@ -265,8 +271,7 @@ def test_a_shim_that_is_killed_with_its_orders_unread_starts_nothing(keeper):
     line = keeper.begin()
     shim = only_idle(line, keeper)
     keeper.stop_processes(shim)
-    line.say(("start", {**attempt(1), "launch": keeper.gated_launch()}))
-    until(keeper.directory(1).exists, "the directory")
+    order(line, keeper)
     end(shim)
 
     assert line.hear()["ok"] == {"never_ran": True}
@@ -279,8 +284,7 @@ def test_orders_of_a_dead_keeper_that_are_read_late_start_nothing_given_up(keepe
     line = keeper.begin()
     shim = only_idle(line, keeper)
     keeper.stop_processes(shim)
-    line.say(("start", {**attempt(1), "launch": keeper.gated_launch()}))
-    until(keeper.directory(1).exists, "the directory")
+    order(line, keeper)
     end(keeper.process.pid)
     keeper.process.wait()
     line = keeper.begin()
@@ -296,8 +300,7 @@ def test_orders_of_a_dead_keeper_that_are_read_late_are_obeyed_once(keeper):
     line = keeper.begin()
     shim = only_idle(line, keeper)
     keeper.stop_processes(shim)
-    line.say(("start", {**attempt(1), "launch": keeper.gated_launch()}))
-    until(keeper.directory(1).exists, "the directory")
+    order(line, keeper)
     end(keeper.process.pid)
     keeper.process.wait()
     os.kill(shim, signal.SIGCONT)
@@ -390,4 +393,4 @@ def test_a_keeper_that_leaves_takes_its_idle_shims_along(means):
 
         assert idle
         assert answer == {"jobs": 0}
-        assert marked(keeper.mark) == []
+        until(lambda: not marked(keeper.mark), "an end of all shims")
