@@ -11,6 +11,7 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -43,6 +44,21 @@ def until(holds, what="that", patience_s=PATIENCE_S):
         assert time.monotonic() < deadline_s, f"{what} did not happen within {patience_s:g} s"
         time.sleep(LOOK_S)
     return value
+
+
+def let_others_work():
+    """Have a shell do several steps of a gated job; who may run has had its turns by then."""
+    subprocess.run(["sh", "-c", "for n in 1 2 3 4 5 6 7; do sleep 0.02; done"], check=True)
+
+
+def is_listening(path):
+    """Whether somebody listens at this Unix socket; its name is there a little before that."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+    return True
 
 
 @contextlib.contextmanager
@@ -263,9 +279,9 @@ class Server:
         until(lambda: self.ticks(name) > before, f"progress of {name}")
 
     def stands_still(self, name):
-        """True when a gated job makes no progress while another shell does several such steps."""
+        """True when a gated job makes no progress while others do."""
         before = self.ticks(name)
-        subprocess.run(["sh", "-c", "for n in 1 2 3 4 5 6 7; do sleep 0.02; done"], check=True)
+        let_others_work()
         return self.ticks(name) == before
 
     def lines(self):

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pwd
+import select
 import socket
 import subprocess
 
@@ -56,6 +57,10 @@ class Line:
         if not line:
             raise ConnectionResetError("the keeper hung up")
         return json.loads(line)
+
+    def has_heard(self):
+        """Whether something has come that nobody has read."""
+        return bool(select.select([self._socket], [], [], 0)[0])
 
     def ask(self, verb, **fields):
         self.say((verb, fields))

@@ -7,7 +7,7 @@ import socket
 import subprocess
 
 from calling import call_as
-from harness import Server, end, until
+from harness import Server, end, is_listening, until
 from keeping import DAEMON, keeper_words
 from tiering import Tiered
 
@@ -117,7 +117,7 @@ class Shared(Tiered):
         command = keeper_words(self.state, path, 60, "signals", *identity)
         with open(self.state / "keeper.log", "ab") as log:
             self.keeper = subprocess.Popen(command, stderr=log, env=self.environment, cwd="/")
-        until(path.exists, "a keeper that listens")
+        until(lambda: is_listening(path), "a keeper that listens")
 
     def _leave_nothing(self):
         if self.is_running():

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import end, until
+from harness import end, is_listening, until
 
 from iodaemon.backend.linux import protocol
 
@@ -30,7 +30,7 @@ def server(make_server):
     words = [sys.executable, "-I", "-S", "-c", CODE, server.state, socket, "60", means]
     with open(server.state / "keeper.log", "ab") as log:
         server.old_keeper = subprocess.Popen(words, stderr=log, env=server.environment, cwd="/")
-    until(socket.exists, "keeper")
+    until(lambda: is_listening(socket), "keeper")
     return server.start()
 
 

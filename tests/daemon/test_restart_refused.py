@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from harness import MARK, PATIENCE_S, Server, end, until
+from harness import MARK, PATIENCE_S, Server, end, is_listening, until
 
 import iodaemon
 
@@ -46,7 +46,7 @@ def test_a_keeper_of_another_protocol_version(make_server):
             stderr=log,
             env=server.environment,
         )
-    until(socket.exists, "keeper")
+    until(lambda: is_listening(socket), "keeper")
     exit_code, lines = refusal(server)
     end(keeper.pid)
     keeper.wait()

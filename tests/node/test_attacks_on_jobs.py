@@ -432,7 +432,8 @@ def test_a_job_ends_though_its_tracer_takes_no_notice(keeper, text):
     main = line.ask("start", job=1, attempt=1, launch=launch)["shim"]["main_pid"]
     traced = until(lambda: main if "exec" in text else (children_of(main) or [0])[0], "a process")
     who = ["setpriv", f"--reuid={NOBODY.pw_uid}", f"--regid={NOBODY.pw_gid}", "--clear-groups"]
-    until(lambda: b"sleep" in Path(f"/proc/{traced}/cmdline").read_bytes(), "exec")
+    cmdline = Path(f"/proc/{traced}/cmdline")
+    until(lambda: cmdline.read_bytes().startswith(b"sleep\0"), "exec")
     command = [*who, sys.executable, "-c", SEIZES, str(traced)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as tracer:
         try:

@@ -185,9 +185,12 @@ def test_a_shim_that_dies_bereaves_only_the_job_without_a_status(tmp_path, shim)
 
     async def act(ear):
         tracks = [ear.expect(job, shim.pid) for job in (1, 2)]
-        os.kill(shim.pid, 9)
+        shim.kill()
+        shim.wait()
         ear.write_status(1)
-        await asyncio.sleep(0.1)
+        async with asyncio.timeout(PATIENCE_S):
+            while not ear.bereaved:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         assert ear.bereaved == [tracks[1]]
         ear.ends.forget(tracks[1])
         tracks[1].close()

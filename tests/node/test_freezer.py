@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from harness import until
+from harness import let_others_work, until
 
 from iodaemon.errors import RequestError
 
@@ -42,7 +42,7 @@ def test_a_tree_of_processes_uses_no_cpu_while_it_is_suspended(shared):
     pids = until(lambda: len(p := shared.job(job)["pids"]) >= 4 and p, "the whole tree")
     state = shared.suspend(job)
     first = cpu_ticks(pids)
-    time.sleep(0.3)
+    let_others_work()
     second = cpu_ticks(pids)
     shared.client.resume(job)
     until(lambda: cpu_ticks(pids) > second, "progress")
@@ -70,7 +70,7 @@ def test_a_chain_that_forks_on_and_leaves_its_session_is_caught(shared):
     shared.suspend(job)
     shared.await_state(job, "SUSPENDED_USER")
     before = ticks.stat().st_size
-    time.sleep(0.2)
+    let_others_work()
     after = ticks.stat().st_size
     shared.client.resume(job)
     until(lambda: ticks.stat().st_size > after, "progress")

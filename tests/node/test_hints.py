@@ -40,6 +40,11 @@ def queued(server):
     return {job["id"]: job for job in json.loads(iod(server, "queue", "--json"))["jobs"]}
 
 
+def is_learned(server, job):
+    """Whether the daemon expects of it what earlier ones did; it reads them while it serves."""
+    return queued(server)[job]["expected"]["source"] == "learned"
+
+
 def test_the_second_of_two_jobs_is_expected_to_move_what_the_first_did(server):
     first = writer(server)
     server.end_of(first)
@@ -51,6 +56,7 @@ def test_the_second_of_two_jobs_is_expected_to_move_what_the_first_did(server):
 
     second = writer(server, hold=True)
     for _ in range(2):
+        until(lambda: is_learned(server, second), "the past is known")
         expected = queued(server)[second]["expected"]
         assert ("learned", "name:writer", 1) == tuple(expected[k] for k in ("source", "by", "runs"))
         assert pytest.approx(rate, rel=1e-6) == expected["rate_bytes_per_s"]
@@ -111,4 +117,4 @@ def test_a_daemon_killed_with_what_it_learned_knows_it_again(server):
     server.start()
 
     second = writer(server, hold=True)
-    until(lambda: queued(server)[second]["expected"]["source"] == "learned", "the past is known")
+    until(lambda: is_learned(server, second), "the past is known")

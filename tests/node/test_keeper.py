@@ -379,12 +379,12 @@ def test_keeper_and_shims_are_named_in_the_list_of_processes(keeper):
     keeper.goes_on("it")
     job = name(shim["main_pid"])
     busy, parent = name(shim["pid"]), name(keeper.process.pid)
-    idle = [name(pid) for pid in keeper.idle_shims()]
+    idle = {("iod-shim idle", "iod-shim idle")}
+    until(lambda: {name(pid) for pid in keeper.idle_shims()} == idle, "names of idle shims")
     keeper.open_gate("it")
     keeper.status(12)
 
     assert ("iod-shim 12.1", "iod-shim 12.1") == busy
     assert ("iod-keeper", f"iod-keeper {keeper.state}") == parent
-    assert {("iod-shim idle", "iod-shim idle")} == set(idle)
     assert "sh" == job[0]
     assert job[1].startswith("/bin/sh\0-c\0")

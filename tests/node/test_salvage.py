@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 from harness import find_state, marked, until
@@ -277,7 +276,6 @@ def test_who_works_in_a_directory_or_has_a_file_of_it_open_is_found(tmp_path):
     found = []
     for options in ({"cwd": inside / "sub"}, {"stdin": (inside / "file").open()}, {"cwd": beside}):
         process = subprocess.Popen(sleeper, env={}, **options)
-        time.sleep(0.05)
         found.append(find_lingering([str(inside)]) == process.pid)
         process.kill()
         process.wait()

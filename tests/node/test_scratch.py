@@ -344,7 +344,7 @@ def test_what_lies_on_a_disk_that_is_mounted_elsewhere_now_is_kept(jobs, gate):
 
 def test_more_than_was_asked_for_is_seen_and_told_where_the_disk_has_no_quotas(jobs, gate):
     jobs.start(
-        f"head -c 3000000 /dev/zero > $IOD_SCRATCH/f; {WAITS.format(gate=gate)}",
+        f"fallocate -l 3000000 $IOD_SCRATCH/f; {WAITS.format(gate=gate)}",
         [share(jobs.disks[0], 2)],
     )
     report = jobs.await_scratch("over")

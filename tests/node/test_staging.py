@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import pytest
-from harness import end, find_state, means, until
+from harness import end, find_state, let_others_work, means, until
 from keeping import NOBODY
 from scratching import (
     KEY,
@@ -313,7 +313,7 @@ def test_copying_stands_still_with_the_job_and_goes_on_with_it(own_jobs):
     sizes = []
     for _ in range(2):
         sizes.append(manifest.stat().st_size if manifest.exists() else 0)
-        time.sleep(0.1)
+        let_others_work()
     own_jobs.line.ask("thaw", **KEY)
     own_jobs.keeper.status()
 
@@ -335,10 +335,11 @@ def test_how_long_copying_took_is_told_without_the_time_it_stood_still(jobs, dat
 
 
 def test_a_step_that_is_frozen_stops_its_clock(own_jobs):
+    """It has so many files that it is at it for long after this test has asked for the freeze."""
     place = own_jobs.keeper.root / "data"
     place.mkdir()
-    for number in range(200):
-        (place / f"{number}").write_bytes(os.urandom(10_000))
+    for number in range(900):
+        (place / f"{number}").write_bytes(os.urandom(1000))
     own_jobs.start("true", staging={"input": str(place)})
     own_jobs.line.ask("freeze", **KEY)
     time.sleep(1.5)
