@@ -7,13 +7,14 @@ So they are read in threads of their own, and not more of them than a user's sha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import stat
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO, Final, ParamSpec, TypeVar
+from typing import Any, BinaryIO, Final, ParamSpec, TypeVar
 
 from aiohttp import web
 
@@ -40,14 +41,57 @@ class OutputThreads:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="output")
 
-    async def run(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """What the function returns, called in one of the threads."""
+    def start(
+        self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
+    ) -> asyncio.Future[_T]:
+        """Call the function in one of the threads; its result to come."""
         call = functools.partial(function, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        return asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def close(self) -> None:
         """Read no more; what waits for a disk is not waited for."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class _Output:
+    """A file that is opened and read in the threads, and closed when none of them is at it.
+
+    A request may be cancelled while a disk does not answer. Closing the file then would wait for
+    the thread that reads it, and the event loop with it.
+    """
+
+    def __init__(self, threads: OutputThreads) -> None:
+        self._threads = threads
+        self._work: asyncio.Future[Any] | None = None
+        self._file: BinaryIO | None = None
+
+    @property
+    def file(self) -> BinaryIO:
+        """The file, once it is open."""
+        assert self._file is not None
+        return self._file
+
+    async def open(self, path: Path) -> None:
+        """Open it; raises as ``_open_regular``."""
+        await self._run(self._open, path)
+
+    async def run(self, function: Callable[..., _T], *args: object) -> _T:
+        """What the function returns, called with the file and these arguments."""
+        return await self._run(function, self.file, *args)
+
+    def close(self) -> None:
+        """Close it, now or once the thread that is at it is done."""
+        if self._work is not None and not self._work.done():
+            self._work.add_done_callback(lambda _: self.close())
+        elif self._file is not None:
+            self._file.close()
+
+    async def _run(self, function: Callable[..., _T], *args: object) -> _T:
+        self._work = work = self._threads.start(function, *args)
+        return await asyncio.shield(work)
+
+    def _open(self, path: Path) -> None:
+        self._file = _open_regular(path)
 
 
 async def stream_output(
@@ -75,41 +119,41 @@ async def stream_output(
     Raises:
         RequestError: the file cannot be read.
     """
-    file, path = await _open_when_there(look, threads, follow=follow)
-    if file is None:
-        await response.prepare(request)
-        return
-    with file:
+    with contextlib.closing(_Output(threads)) as output:
+        path = await _open_when_there(output, look, follow=follow)
+        if path is None:
+            await response.prepare(request)
+            return
         if tail is not None:
             async with find_turn(request, "search"):
-                await threads.run(_seek_to_tail, file, tail)
-        elif begin <= os.fstat(file.fileno()).st_size:
-            file.seek(begin)
-        response.headers[OUTPUT_BEGIN] = str(file.tell())
+                await output.run(_seek_to_tail, tail)
+        elif begin <= os.fstat(output.file.fileno()).st_size:
+            output.file.seek(begin)
+        response.headers[OUTPUT_BEGIN] = str(output.file.tell())
         await response.prepare(request)
         try:
-            size_bytes = os.fstat(file.fileno()).st_size
-            most = None if follow else max(0, size_bytes - file.tell())
-            await _pump(file, path, response, look, threads=threads, most=most)
+            size_bytes = os.fstat(output.file.fileno()).st_size
+            most = None if follow else max(0, size_bytes - output.file.tell())
+            await _pump(output, path, response, look, most=most)
         except ConnectionResetError:
             return
 
 
-async def _open_when_there(
-    look: Look, threads: OutputThreads, *, follow: bool
-) -> tuple[BinaryIO | None, Path | None]:
+async def _open_when_there(output: _Output, look: Look, *, follow: bool) -> Path | None:
+    """Open the file and return its path; None: the job is over and never wrote one."""
     while True:
         path, over = await look()
         try:
             if path is not None:
-                return await threads.run(_open_regular, path), path
+                await output.open(path)
+                return path
         except FileNotFoundError as error:
             if over or not follow:
                 raise RequestError(f"the output file {path} does not exist (any more)") from error
         except OSError as error:
             raise RequestError(f"the output file {path}: {error.strerror}") from error
         if over:
-            return None, None
+            return None
         await asyncio.sleep(_LOOK_S)
 
 
@@ -123,12 +167,11 @@ def _open_regular(path: Path) -> BinaryIO:
 
 
 async def _pump(
-    file: BinaryIO,
-    path: Path | None,
+    output: _Output,
+    path: Path,
     response: web.StreamResponse,
     look: Look,
     *,
-    threads: OutputThreads,
     most: int | None,
 ) -> None:
     """Send so many bytes; None: all that come until the job is over or writes another file."""
@@ -137,7 +180,7 @@ async def _pump(
         if not over:  # before the read: nothing is missed
             now, is_ended = await look()
             over = is_ended or now != path
-        while piece := await threads.run(_read_piece, file, most):
+        while piece := await output.run(_read_piece, most):
             await response.write(piece)
             most = None if most is None else most - len(piece)
         if over:

@@ -8,6 +8,7 @@ import threading
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from process import wait_until
 from served import Served
 
 from iodaemon.core.job import JobId
@@ -206,6 +207,41 @@ def test_terabytes_of_nothing_are_searched_no_longer_than_other_output(tmp_path)
         output._seek_to_tail(file, 10)
 
         assert 2**41 - output.LONGEST_TAIL_BYTES == file.tell()
+
+
+@pytest.mark.parametrize("what", ["opening", "reading"])
+def test_who_leaves_while_a_disk_does_not_answer_holds_up_nobody(served, monkeypatch, what):
+    """The file is closed once the disk has answered."""
+    begun, gate, opened = threading.Event(), threading.Event(), []
+
+    def hang(at):
+        if at == what:
+            begun.set()
+            assert gate.wait(60.0)
+
+    class Disk(io.FileIO):
+        def readinto(self, buffer):
+            hang("reading")
+            return super().readinto(buffer)
+
+    def open_it(path):
+        opened.append(io.BufferedReader(Disk(path)))
+        hang("opening")
+        return opened[-1]
+
+    monkeypatch.setattr(output, "_open_regular", open_it)
+    job_id = served.ended()
+    served.output(job_id, b"words")
+    try:
+        with served.raw() as leaves:
+            leaves.sendall(b"GET /v1/jobs/%d/logs HTTP/1.1\r\nHost: x\r\n\r\n" % job_id)
+            assert begun.wait(20.0)
+        status = served.ask("GET", "/v1/jobs").status
+    finally:
+        gate.set()
+
+    assert 200 == status
+    assert wait_until(lambda: opened[0].closed)
 
 
 def test_a_search_holds_up_its_users_searches_and_nobody_elses_question(served, monkeypatch):
