@@ -11,6 +11,7 @@ import grp
 import logging
 from typing import Final
 
+from iodaemon.backend.linux.condition import NO_ANSWER
 from iodaemon.backend.linux.name_service import Lookups, find_groups, find_name, find_uid
 from iodaemon.errors import NotFound, RequestError
 
@@ -76,9 +77,7 @@ def parse_user(text: str) -> int:
         return min(int(text[:20]), _LARGEST)
     answer = _uids().get(text, _UID_WITHIN_S)
     if answer is None:
-        raise RequestError(
-            f"the account databases do not answer who {text!r} is; write the user's number"
-        )
+        raise RequestError(f"{NO_ANSWER.fact} who {text!r} is; write the user's number")
     if answer.value is None:
         raise NotFound(f"no user {text!r} on this machine; write a name or a number")
     return answer.value
@@ -136,10 +135,9 @@ def _uids() -> Lookups[str, int | None]:
 
 def _complain(who: int | str, waited_s: float) -> None:
     log.warning(
-        'event=accounts_silent asked_for=%r waited_s=%g text="the account databases '
-        "(nsswitch.conf) do not answer; jobs run on, users are shown by number, groups are as "
-        "last known; look at "
-        "'getent passwd' and at sssd, nslcd or LDAP\"",
+        'event=accounts_silent asked_for=%r waited_s=%g text="%s; jobs run on, users are shown by '
+        'number, groups are as last known; %s"',
         who,
         waited_s,
+        *NO_ANSWER,
     )

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from aiohttp import web
 
+from iodaemon.backend.linux.condition import no_account
 from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.signature import name_of
 from iodaemon.daemon.account import Accounts, groups_of_users, parse_user, refresh_groups
@@ -107,8 +108,8 @@ class Lookup:
         """
         if self.is_shared and await self._accounts.ask(actor.uid) is False:
             raise NotPermitted(
-                f"uid {actor.uid} may not {what}: it has no account on this machine; {what} as "
-                "yourself, outside of the user namespace"
+                f"{no_account(actor.uid)}, and may not {what}; {what} as yourself, outside of the "
+                "user namespace"
             )
 
     def who(self, request: web.Request) -> Actor:

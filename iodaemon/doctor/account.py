@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
+from iodaemon.backend.linux.condition import NO_ANSWER, no_account
 from iodaemon.backend.linux.name_service import Lookups, find_groups, find_uid
 from iodaemon.doctor.finding import Finding, broken, lacking, ok
 
@@ -17,10 +18,6 @@ SERVICE_USER: Final = "iodaemon"
 _MOST_SHOWN: Final = 8
 _SLOW_S: Final = 0.5
 """A start of a job takes 5 ms without."""
-_REMEDY: Final = (
-    "see 'time getent passwd {uid}', passwd and group in /etc/nsswitch.conf, and sssd, nslcd "
-    "or LDAP"
-)
 
 
 def probe_lookup(
@@ -38,16 +35,16 @@ def judge_lookup(uid: int, took_s: float | None, within_s: float = WITHIN_S) -> 
     if took_s is None:
         return broken(
             what,
-            f"no answer for uid {uid} within {within_s:g} s",
+            f"{NO_ANSWER.fact} for uid {uid} within {within_s:g} s",
             {"took_s": None},
             cost="no job of others starts, users are numbers; jobs that run go on",
-            remedy=_REMEDY.format(uid=uid),
+            remedy=NO_ANSWER.cure,
         )
     shown, values = f"uid {uid} and its groups in {took_s * 1000:.1f} ms", {"took_s": took_s}
     if took_s < _SLOW_S:
         return ok(what, shown, values)
     cost = "each start of a job as another user waits so long"
-    return lacking(what, shown, values, cost=cost, remedy=_REMEDY.format(uid=uid))
+    return lacking(what, shown, values, cost=cost, remedy=NO_ANSWER.cure)
 
 
 def examine_lookup() -> Finding:
@@ -86,9 +83,9 @@ def judge_members(
     if not is_answered:
         return broken(
             what,
-            f"no answer who is in group {group} within {WITHIN_S:g} s",
+            f"{NO_ANSWER.fact} who is in group {group} within {WITHIN_S:g} s",
             cost="who was not looked up before has the rights of their login",
-            remedy=f"see 'getent group {group}' and group in /etc/nsswitch.conf",
+            remedy=NO_ANSWER.cure,
         )
     if members is None:
         return lacking(
@@ -114,7 +111,7 @@ def judge_users(users: Collection[str]) -> Finding:
         return ok(what, f"{len(set(users))}, all with an account", values)
     return lacking(
         what,
-        f"no account: uid {', '.join(gone)}",
+        no_account(*gone),
         values,
         cost="what runs goes on; what waits is held",
         remedy="make the account again and 'iod resume' the jobs, or 'iod cancel' them",

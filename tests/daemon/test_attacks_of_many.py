@@ -61,7 +61,10 @@ def test_a_number_without_an_account_submits_and_hints_nothing(served, target, b
     status, text = as_number(served, NUMBER, "POST", target, json.dumps(body).encode())
 
     assert 403 == status
-    assert f"uid {NUMBER} may not {verb}: it has no account" in json.loads(text)["error"]["message"]
+    assert (
+        f"uid {NUMBER} has no account on this machine (any more), and may not {verb}; "
+        in json.loads(text)["error"]["message"]
+    )
     assert 200 == as_number(served, NUMBER, "GET", "/v1/jobs")[0]
     assert 200 == as_number(served, pwd.getpwnam("nobody").pw_uid, "GET", "/v1/jobs")[0]
 

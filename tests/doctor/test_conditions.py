@@ -5,12 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 from harness import until
 from keeping import keeper_words
 from mounting import full, small_disk
 
+from iodaemon.backend.linux.account import NoAccountError, find_account
 from iodaemon.backend.linux.condition import FEW_FILES
 from iodaemon.backend.linux.delegation import UNDELEGATED, find_lack
 from iodaemon.backend.linux.keeper_command import KeeperSpec
@@ -18,9 +20,11 @@ from iodaemon.backend.linux.link import KeeperLink
 from iodaemon.backend.linux.process import find_state
 from iodaemon.calibration.beside import check_counted
 from iodaemon.config import load_config
+from iodaemon.daemon.account import _complain
 from iodaemon.daemon.host import startup_warnings
 from iodaemon.daemon.journal import Journal
 from iodaemon.daemon.place import prepare_places
+from iodaemon.doctor.account import judge_lookup, judge_users, probe_lookup
 from iodaemon.doctor.control_group import Reading, judge_cgroups
 from iodaemon.doctor.device import Disks, judge_disks
 from iodaemon.doctor.examine import Subject, _examine_places, judge_condition, judge_keeper
@@ -264,3 +268,24 @@ def test_too_few_files_have_one_cure_in_starts_that_wait_and_in_the_limit():
     [starts] = judge_condition(node)
 
     assert judge_files(64, 64).remedy == starts.remedy
+
+
+# -- users -----------------------------------------------------------------------------------------
+
+
+def test_a_user_without_an_account_is_told_by_doctor_as_by_the_job():
+    with pytest.raises(NoAccountError) as of_job:
+        find_account(4_000_000, 1000)
+
+    assert judge_users(["4000000"]).measured == str(of_job.value)
+
+
+def test_databases_that_do_not_answer_are_told_by_doctor_as_in_the_log(caplog):
+    silence = threading.Event()
+    _complain(7, 2.0)
+    found = judge_lookup(7, probe_lookup(7, lambda _: silence.wait(), within_s=0.1), 0.1)
+    silence.set()
+
+    fact = found.measured.partition(" for uid ")[0]
+    assert f'text="{fact}; ' in caplog.text
+    assert f'; {found.remedy}"' in caplog.text

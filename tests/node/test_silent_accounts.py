@@ -64,7 +64,7 @@ def test_a_start_waits_for_its_user_no_longer_than_said_and_nobody_waits_with_it
     assert 0.5 * ACCOUNT_WITHIN_S < waited_s < 3 * ACCOUNT_WITHIN_S
     status = answer["ok"]["status"]
     assert (
-        f"the account databases (nsswitch.conf) did not answer for uid {NOBODY.pw_uid} "
+        f"the account databases (nsswitch.conf) do not answer for uid {NOBODY.pw_uid} "
         f"within {ACCOUNT_WITHIN_S:g} s; it is tried again" == status["never_ran"]
     )
     assert (None, True) == (status["exit_code"], status["of_user"])

@@ -298,8 +298,7 @@ def test_databases_that_hang_hold_up_only_who_is_asked_for(service, two_jobs, ha
     )
     [job] = submitted["ids"]
     service.machine.until(
-        f"python3 -I -S {ASK} GET /v1/jobs/{job} </dev/null | "
-        "grep -q 'did not answer for uid 1001'",
+        f"python3 -I -S {ASK} GET /v1/jobs/{job} </dev/null | grep -q 'do not answer for uid 1001'",
         what="the reason",
         limit_s=120,
     )

@@ -12,6 +12,8 @@ import pwd
 import time
 from typing import Final, NamedTuple
 
+from iodaemon.backend.linux.condition import no_account
+
 _PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 """For a job whose environment has none."""
 _SHADOW: Final = "/etc/shadow"
@@ -55,7 +57,7 @@ def find_account(uid: object, min_uid: int) -> Account:
         entry = pwd.getpwuid(uid)
         groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
     except (KeyError, OSError) as error:
-        raise NoAccountError(f"uid {uid} has no account on this machine (any more)") from error
+        raise NoAccountError(no_account(uid)) from error
     if has_expired(entry.pw_name, time.time()):
         raise ExpiredError(f"the account of {entry.pw_name} (uid {uid}) has expired")
     return Account(

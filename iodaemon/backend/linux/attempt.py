@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final, NoReturn
 
 from iodaemon.backend.linux import launch as launching
+from iodaemon.backend.linux.condition import NO_ANSWER
 from iodaemon.backend.linux.fence import find_memory_end
 from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer
 from iodaemon.backend.linux.holder import hold
@@ -346,8 +347,8 @@ class Attempt:
     def _unanswered(self) -> Message:
         """Nobody said who the submitter is: the start is tried again, and holds up no other's."""
         text = (
-            f"the account databases (nsswitch.conf) did not answer for uid {self._launch['uid']} "
-            f"within {ACCOUNT_WITHIN_S:g} s; it is tried again"
+            f"{NO_ANSWER.fact} for uid {self._launch['uid']} within {ACCOUNT_WITHIN_S:g} s; "
+            "it is tried again"
         )
         return {"never_ran": text, "exit_code": None, "of_user": True}
 

@@ -52,6 +52,16 @@ FEW_FILES: Final = Condition(
     "the daemon has too few file descriptors for one more job",
     "raise its limit (LimitNOFILE= of the unit, 'ulimit -Hn') and restart it, jobs run on",
 )
+NO_ANSWER: Final = Condition(
+    "the account databases (nsswitch.conf) do not answer",
+    "look at 'getent passwd', passwd and group in /etc/nsswitch.conf, and sssd, nslcd or LDAP",
+)
+
+
+def no_account(*uids: int | str) -> str:
+    """That these numbers, one at least, are no user's."""
+    have = "has" if len(uids) == 1 else "have"
+    return f"uid {', '.join(map(str, uids))} {have} no account on this machine (any more)"
 
 
 def not_counted(disks: Sequence[str]) -> Condition:
