@@ -261,6 +261,20 @@ def test_a_keeper_begins_and_acts_while_its_disk_takes_nothing(means):
         assert keeper.status()["exit"]["signal"] == 15
 
 
+def test_a_start_that_a_full_disk_refuses_names_the_disk():
+    keeper = Keeper("signals")
+    with disk_of(keeper, files=200) as disk, keeper:
+        line = keeper.begin()
+        with full(disk, takes_no_file=True):
+            no_file = line.ask("start", **ONE, launch=keeper.launch("true"))
+        with full(disk):
+            no_byte = line.ask("start", job=2, attempt=1, launch=keeper.launch("true"))
+            listed = line.ask("list", jobs=[[2, 1]])
+
+    told = f"no space is left on the file system of {keeper.state}; free some space there"
+    assert [told] * 3 == [answer["error"] for answer in (no_file, no_byte, listed)]
+
+
 def test_nothing_beside_this_package_replaces_a_module_of_the_standard_library(tmp_path):
     """Where the package is installed, other distributions lie beside it."""
     package = Path(iodaemon.__file__).parent

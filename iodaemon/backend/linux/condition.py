@@ -81,6 +81,11 @@ def of_error(path: str | os.PathLike[str], error: OSError) -> Condition:
     return Condition(f"{os.fspath(path)} cannot be used ({error.strerror or error})", "mend it")
 
 
+def words_of(path: str | os.PathLike[str], error: OSError) -> str:
+    """An error of the system: what is so of the disk of this path, else as the system has it."""
+    return str(of_error(path, error)) if error.errno in _DISK else str(error)
+
+
 def find_full_or_read_only(path: str | os.PathLike[str]) -> Condition | None:
     """Why nothing can be written below this directory; None: it can, as far as is known."""
     try:

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from iodaemon.backend.linux import protocol
 from iodaemon.backend.linux.adopted import Adopted
-from iodaemon.backend.linux.condition import of_error
+from iodaemon.backend.linux.condition import of_error, words_of
 from iodaemon.backend.linux.connection import Client, Clients
 from iodaemon.backend.linux.directory import JobDirectories
 from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer
@@ -241,7 +241,7 @@ class Keeper:
         except KeeperError as error:
             answer = {"error": str(error), **({"code": error.code} if error.code else {})}
         except OSError as error:
-            answer = {"error": str(error)}
+            answer = {"error": words_of(self._state, error)}
         except _MALFORMED as error:
             answer = {"error": f"malformed request: {error!r}"}
         if answer is not None:
@@ -322,8 +322,11 @@ class Keeper:
             )
             shim.run(order)
         except BaseException as error:  # noqa: BLE001 - a fork must not return into the keeper
+            told = f"shim: {error!r}"
+            if isinstance(error, OSError):
+                told = words_of(self._state, error)
             with contextlib.suppress(OSError):
-                os.write(line, protocol.encode({"error": f"shim: {error!r}"}))
+                os.write(line, protocol.encode({"error": told}))
         finally:
             os._exit(1)
 
@@ -342,7 +345,7 @@ class Keeper:
             try:
                 self._reply(asked, self._kill(asked))
             except OSError as error:  # nothing of one request may end all jobs' keeper
-                self._reply(asked, {"error": str(error)})
+                self._reply(asked, {"error": words_of(self._state, error)})
 
     def _on_over(self, key: str) -> None:
         """Its shim has nothing more to do with it, or is gone."""
@@ -355,7 +358,7 @@ class Keeper:
         try:
             return {"ok": self._directories.describe(key, self._me)}
         except OSError as error:
-            return {"error": str(error)}
+            return {"error": words_of(self._state, error)}
 
     def _lay_to_rest(self, key: str) -> None:
         self._grip.lay_to_rest(key)
