@@ -18,6 +18,20 @@ MODES: Final = MappingProxyType(
 """What regulation may do, by its mode."""
 
 
+def rule_failed(kind: str, rule: str, part: str, place: str, problem: str) -> str:
+    """That a rule was set aside.
+
+    Args:
+        kind: of the rule: admission, placement, regulation or allocation.
+        rule: its module and class.
+        part: what is set aside: ``policy``, or the rule of a tier: ``tier NAME``.
+        place: file and line.
+        problem: in one line.
+    """
+    of = "" if part == "policy" else f" of {part}"
+    return f"{kind} rule {rule!r}{of} failed at {place}: {problem}"
+
+
 def drained(by: str, reason: str) -> str:
     """That the node is drained.
 

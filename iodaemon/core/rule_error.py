@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from iodaemon.core.condition import rule_failed
 from iodaemon.core.error import IodaemonError
 from iodaemon.core.scratch import TierName
 
@@ -51,8 +52,7 @@ class RuleFault(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """In one line, for people."""
-        of = f" of tier {self.tier}" if self.tier else ""
-        return f"{self.kind} rule {self.rule!r}{of} failed at {self.place}: {self.problem}"
+        return rule_failed(self.kind, self.rule, self.part, self.place, self.problem)
 
 
 class RuleError(IodaemonError):

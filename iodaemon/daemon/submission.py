@@ -9,6 +9,7 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
+from iodaemon.backend.linux.control import words_of
 from iodaemon.core.footprint import environment_bytes, job_bytes
 from iodaemon.core.job import Job, JobId, JobSpec, JobState, Reason, resume_command
 from iodaemon.core.platform import Platform
@@ -178,9 +179,7 @@ def _wrong_count(count: int) -> str:
 
 
 _MEMORY: Final = "memory"
-_NO_MEMORY_LIMIT: Final = (
-    "--mem limits nothing on this machine: jobs' cgroups have no memory controller ('iod doctor')"
-)
+_NO_MEMORY_LIMIT: Final = f"memory limit: {words_of(())['memory_limit']}; see 'iod doctor'"
 
 
 def limit_all(

@@ -18,7 +18,7 @@ from iodaemon.backend.linux.fence import PRESSURE
 from iodaemon.backend.linux.protocol import LOCK_FILE
 from iodaemon.backend.linux.topology import SlotKind
 from iodaemon.config.tier import TierTable
-from iodaemon.core.condition import MODES, drained
+from iodaemon.core.condition import MODES, drained, rule_failed
 from iodaemon.doctor import (
     account,
     accounting,
@@ -299,11 +299,11 @@ def judge_condition(node: Mapping[str, Any]) -> Iterator[Finding]:
 def judge_rules(node: Mapping[str, Any]) -> Iterator[Finding]:
     """Each rule that the running daemon has set aside; nothing where there is none."""
     for fault in node.get("set_aside", ()):
-        shown = f"{fault['kind']} rule {fault['rule']!r} failed at {fault['place']}: "
+        values = {key: fault[key] for key in ("kind", "rule", "part", "place", "problem")}
         yield broken(
             "rules",
-            shown + fault["problem"],
-            {key: fault[key] for key in ("part", "kind", "rule", "place", "problem")},
+            rule_failed(**values),
+            values,
             cost="the node goes on without it",
             remedy="mend it, then 'iod config reload'",
         )

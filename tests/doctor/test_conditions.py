@@ -20,14 +20,26 @@ from iodaemon.backend.linux.link import KeeperLink
 from iodaemon.backend.linux.process import find_state
 from iodaemon.calibration.beside import check_counted
 from iodaemon.config import load_config
+from iodaemon.core.rule_error import RuleFault
 from iodaemon.daemon.account import _complain
+from iodaemon.daemon.backends import linux_platform
 from iodaemon.daemon.host import startup_warnings
 from iodaemon.daemon.journal import Journal
 from iodaemon.daemon.place import prepare_places
+from iodaemon.daemon.report import _faults
+from iodaemon.daemon.submission import SubmittedJob, find_unlimited
 from iodaemon.doctor.account import judge_lookup, judge_users, probe_lookup
 from iodaemon.doctor.control_group import Reading, judge_cgroups
 from iodaemon.doctor.device import Disks, judge_disks
-from iodaemon.doctor.examine import Subject, _examine_places, judge_condition, judge_keeper
+from iodaemon.doctor.examine import (
+    Subject,
+    _examine_machine,
+    _examine_places,
+    judge_condition,
+    judge_controls,
+    judge_keeper,
+    judge_rules,
+)
 from iodaemon.doctor.journal_disk import judge_journal_disk, probe_journal_disk
 from iodaemon.doctor.limit import judge_files
 from iodaemon.doctor.place import judge_lock, judge_places
@@ -268,6 +280,39 @@ def test_too_few_files_have_one_cure_in_starts_that_wait_and_in_the_limit():
     [starts] = judge_condition(node)
 
     assert judge_files(64, 64).remedy == starts.remedy
+
+
+def test_a_memory_limit_that_nobody_keeps_is_told_to_the_submitter_as_by_doctor():
+    job = SubmittedJob(command=("true",), memory_bytes=1 << 30)
+    [warning] = find_unlimited([job], {"memory": False})
+    [found] = judge_controls({"controls": {"memory": False}})
+
+    assert f"{found.what}: {found.measured}; see 'iod doctor'" == warning
+
+
+# -- sockets, rules --------------------------------------------------------------------------------
+
+
+def test_sockets_that_do_not_fit_the_machine_are_told_by_doctor_as_at_the_start(tmp_path):
+    subject = Subject(state_dir=tmp_path, runtime_dir=tmp_path, directory=tmp_path, sockets=["999"])
+    found = next(each for each in _examine_machine(subject) if each.what == "topology")
+    places = {"state_dir": str(tmp_path), "runtime_dir": str(tmp_path)}
+    config = load_config(
+        None, {"HOME": str(tmp_path)}, 1000, {**places, "topology": {"sockets": ["999"]}}
+    )
+
+    with pytest.raises(ConfigError) as refused:
+        linux_platform(config)
+
+    assert f"{found.measured}; {found.remedy}" == str(refused.value)
+
+
+@pytest.mark.parametrize("tier", [None, "fast"])
+def test_a_rule_that_was_set_aside_is_told_by_doctor_as_in_the_log(tier):
+    fault = RuleFault(kind="allocation", rule="a:B", place="/a.py:1", problem="no", tier=tier)
+    [found] = judge_rules({"set_aside": _faults({fault.part: fault})})
+
+    assert fault.text == found.measured
 
 
 # -- users -----------------------------------------------------------------------------------------
