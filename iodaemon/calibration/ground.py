@@ -14,6 +14,7 @@ import msgspec
 from iodaemon.backend.linux import block
 from iodaemon.backend.linux.condition import find_full_or_read_only
 from iodaemon.backend.linux.devices import (
+    NETWORK,
     PathDevice,
     find_written_device,
     unaccounted_devices,
@@ -25,9 +26,6 @@ from iodaemon.core.platform import Device
 from iodaemon.errors import NotFound, NotPermitted, RequestError
 
 PREFIX: Final = ".iodaemon-calibrate"
-_NETWORK: Final = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "afs", "lustre", "gfs2", "virtiofs"}
-)
 _NO_TMPFILE: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL})
 """A file system without O_TMPFILE, or a kernel before 3.11 (open(2))."""
 
@@ -135,7 +133,7 @@ def check_kind(path: str, below: PathDevice) -> None:
     remedy = "name a directory on a disk of this machine"
     if below.kind == "tmpfs":
         raise RequestError(f"{what}: there is no device to measure; {remedy}")
-    if below.kind == "nfs" or below.filesystem in _NETWORK:
+    if below.kind == "nfs" or below.filesystem in NETWORK:
         raise RequestError(f"{what}: a network file system's device is another machine's; {remedy}")
     if not below.devices:
         raise RequestError(f"{what}: no disk of this machine is known below it; {remedy}")

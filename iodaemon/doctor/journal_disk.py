@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from iodaemon.backend.linux.condition import judge_free
-from iodaemon.backend.linux.devices import find_device
+from iodaemon.backend.linux.devices import MEMORY, NETWORK, find_device
 from iodaemon.doctor.finding import Finding, broken, lacking, ok
 from iodaemon.doctor.scratch import scratch_directory
 from iodaemon.units import format_bytes
@@ -27,8 +27,6 @@ SLOW_MEDIAN_S: Final = 0.05
 SLOW_WORST_S: Final = 0.5
 _NO_FREE_BYTES: Final = 16 << 20
 """Below this a busy day's journal does not fit."""
-_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
-_NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "ceph"})
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,9 +115,9 @@ def _judge_space(state_dir: Path, free_bytes: int) -> Finding:
 def _judge_filesystem(filesystem: str) -> Finding:
     shown = filesystem or "unknown"
     values = {"filesystem": filesystem}
-    if filesystem in _MEMORY:
+    if filesystem in MEMORY:
         cost = "the journal and the jobs' output are lost with the next boot"
-    elif filesystem in _NETWORK:
+    elif filesystem in NETWORK:
         cost = "its locks and its log in shared memory are not safe there, and commits are slow"
     else:
         return ok("journal filesystem", shown, values)

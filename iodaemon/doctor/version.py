@@ -7,6 +7,7 @@ import re
 import sys
 from typing import Final
 
+from iodaemon.backend.linux.delegation import BY_SIGNALS
 from iodaemon.doctor.finding import Finding, broken, lacking, ok
 
 LEAST_KERNEL: Final = (5, 3)
@@ -41,7 +42,7 @@ def judge_kernel(release: str) -> Finding:
             "kernel",
             shown,
             values,
-            cost="jobs are suspended by signals (cgroup.kill is Linux 5.14)",
+            cost=f"{BY_SIGNALS} (cgroup.kill is Linux 5.14)",
             remedy="use Linux 5.14 or newer",
         )
     return ok("kernel", shown, values)

@@ -8,7 +8,7 @@ import pytest
 from leaving import name_of
 from mounting import make_file_system, mount, mount_image, small_disk
 
-from iodaemon.backend.linux.devices import PathDevice
+from iodaemon.backend.linux.devices import NETWORK, PathDevice
 from iodaemon.backend.linux.identity import find_identity
 from iodaemon.calibration import ground
 from iodaemon.calibration.ground import PREFIX, check_kind, identities_of, survey
@@ -122,7 +122,7 @@ def test_proc_is_on_no_disk():
     assert "no disk of this machine" in told("/proc")
 
 
-@pytest.mark.parametrize("filesystem", ["nfs4", "cifs", "9p"])
+@pytest.mark.parametrize("filesystem", sorted(NETWORK))
 def test_a_network_file_system_is_refused_by_name(filesystem):
     kind = "nfs" if filesystem.startswith("nfs") else "other"
     text = f"{filesystem} from server:/home (network, no disk here)"

@@ -15,7 +15,7 @@ from harness import CGROUPS, MARK, marked, until
 from leaving import name_of
 
 from iodaemon.backend.linux.delegation import NO_HIERARCHY
-from iodaemon.backend.linux.devices import PathDevice
+from iodaemon.backend.linux.devices import MEMORY, NETWORK, PathDevice
 from iodaemon.backend.linux.freezer import CgroupFreezer
 from iodaemon.backend.linux.means import home_below
 from iodaemon.backend.linux.process import find_state
@@ -678,8 +678,7 @@ def test_pressure_lacks_unless_both_are_counted(io_s, memory_s, verdict):
         ({"commits_s": (0.001, 0.001, 0.6)}, [LACKING, OK, OK]),
         ({"free_bytes": 100 << 20}, [OK, LACKING, OK]),
         ({"free_bytes": 1 << 20}, [OK, BROKEN, OK]),
-        ({"filesystem": "tmpfs"}, [OK, OK, LACKING]),
-        ({"filesystem": "nfs4"}, [OK, OK, LACKING]),
+        *(({"filesystem": each}, [OK, OK, LACKING]) for each in sorted(MEMORY | NETWORK)),
         ({"filesystem": ""}, [OK, OK, OK]),
     ],
 )

@@ -38,7 +38,13 @@ Kind = Literal[
 ]
 
 _ROOT: Final = Path("/")
-_MEMORY: Final = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
+MEMORY: Final = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
+"""Types of file systems that have no disk."""
+NETWORK: Final = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "afs", "lustre", "gfs2", "virtiofs"}
+    | {"fuse.sshfs"}
+)
+"""Types of those whose disk is another machine's, or shared with one."""
 _OF_USERS: Final = "fuse"
 """Any user mounts these and names the source, which may lead to a directory that hangs."""
 _MOST_LAYERS: Final = 500
@@ -213,7 +219,7 @@ def _on_mount(machine: _Machine, path: str, mount: Mount) -> PathDevice:
     if name in ("nfs", "nfs4"):
         text = f"{name} from {mount.source} (network, no disk here)"
         return PathDevice(path=path, kind="nfs", description=text, filesystem=name)
-    if name in _MEMORY:
+    if name in MEMORY:
         text = f"{name} (memory, no disk)"
         return PathDevice(path=path, kind="tmpfs", description=text, filesystem=name)
     directory = block.find_directory(machine.root, mount.device_number)
