@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 import iodaemon
+from iodaemon.backend.linux.condition import of_error
 from iodaemon.daemon import database, schema
 from iodaemon.daemon.boot import noted_boot
 from iodaemon.daemon.replica import copy_database
@@ -115,4 +116,4 @@ def _told(target: Path) -> Iterator[None]:
     except PermissionError as error:
         raise NotPermitted(f"{target} may not be written: name a folder of your own") from error
     except OSError as error:
-        raise RequestError(f"{target} cannot be written: {error.strerror}") from error
+        raise RequestError(f"{target}: {of_error(target.parent, error)}") from error

@@ -70,7 +70,8 @@ def spoken(path: Path) -> Iterator[None]:
     except sqlite3.Error as e:
         raise journal_error(path, e) from e
     except OSError as e:
-        raise JournalError(f"journal {path}: {of_error(path.parent, e)}") from e
+        folder = Path(e.filename or path).parent
+        raise JournalError(f"journal {path}: {of_error(folder, e)}") from e
 
 
 # -- opening -----------------------------------------------------------------------------------

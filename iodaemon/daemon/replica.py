@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections.abc import Callable
@@ -34,7 +35,7 @@ def copy_database(
 
     Raises:
         FileExistsError: it is there, and is not to be replaced.
-        OSError, sqlite3.Error: it cannot be written.
+        OSError, sqlite3.Error: it cannot be written; OSError where its disk is full.
         JournalError: what was copied is damaged.
     """
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -47,10 +48,14 @@ def copy_database(
             check_integrity(copy, target)
         size = part.stat().st_size
         put_in_place(part, target, replace=replace)
-        return size
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_FULL:  # of the copy: the source is only read
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(part)) from error
+        raise
     finally:
         with suppress(FileNotFoundError):
             part.unlink()
+    return size
 
 
 def check_integrity(db: sqlite3.Connection, path: Path) -> None:

@@ -150,7 +150,8 @@ def _alone(state: Path, *, is_system: bool) -> Iterator[None]:
                 "run on), then restore"
             ) from error
         os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        with suppress(OSError):  # on a full disk; only who is kept out would read it
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
         yield
 
 

@@ -23,10 +23,12 @@ from iodaemon.config import load_config
 from iodaemon.core.rule_error import RuleFault
 from iodaemon.daemon.account import _complain
 from iodaemon.daemon.backends import linux_platform
+from iodaemon.daemon.backup import back_up
 from iodaemon.daemon.host import startup_warnings
 from iodaemon.daemon.journal import Journal
 from iodaemon.daemon.place import prepare_places
 from iodaemon.daemon.report import _faults
+from iodaemon.daemon.restore import restore
 from iodaemon.daemon.submission import SubmittedJob, find_unlimited
 from iodaemon.doctor.account import judge_lookup, judge_users, probe_lookup
 from iodaemon.doctor.control_group import Reading, judge_cgroups
@@ -209,6 +211,25 @@ def test_a_full_disk_is_told_in_one_sentence(disk):
     assert f"journal {disk}/journal.db: {sentence}" == journal
     assert keeper.endswith(f"; {sentence}")
     assert sentence == found["journal disk"]
+
+
+@pytest.mark.node
+def test_a_copy_names_the_disk_that_is_full_and_not_its_sources(disk, tmp_path):
+    sentence = "no space is left on the file system of {}; free some space there"
+    source, copy = tmp_path / "state", tmp_path / "copy.db"
+    source.mkdir(mode=0o700)
+    Journal.open(source / "journal.db", backend="linux").close()
+    back_up(source, copy, replace=False)
+    places = {"state_dir": str(disk), "runtime_dir": str(tmp_path)}
+
+    with full(disk.parent):
+        with pytest.raises(RequestError) as no_copy:
+            back_up(source, disk / "copy.db", replace=False)
+        with pytest.raises(JournalError) as not_restored:
+            restore(load_config(None, {"HOME": str(disk)}, 1000, places), copy)
+
+    assert f"{disk}/copy.db: {sentence.format(disk)}" == str(no_copy.value)
+    assert f"journal {copy}: {sentence.format(disk)}" == str(not_restored.value)
 
 
 @pytest.mark.node
