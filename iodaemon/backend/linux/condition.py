@@ -31,7 +31,7 @@ LEAST_FREE_BYTES: Final = 256 << 20
 
 
 class Condition(NamedTuple):
-    """One condition; as text ``FACT; CURE``, which ``split`` takes apart.
+    """One condition; as text ``FACT; CURE``, so that the fact has no semicolon.
 
     Attributes:
         fact: what is so: a sentence that names the path or the process.
