@@ -9,16 +9,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Collection
 from typing import Final
 
 MISSING: Final = "does not exist; make it, or mount what belongs there"
 NO_DIRECTORY: Final = "is no directory; name one"
 READ_ONLY: Final = "is read-only; mount it writable"
 FULL: Final = "is full to the last block; remove files there"
-NO_INODES: Final = "has no inode left; remove files there, or make its filesystem with more inodes"
+NO_INODES: Final = "has no inode left; remove files there, or make its file system with more inodes"
 REPLACED: Final = (
-    "is another filesystem than when the daemon was started; mount what belongs there, or restart "
+    "is another file system than when the daemon was started; mount what belongs there, or restart "
     "the daemon if that is meant"
 )
 SILENT: Final = "does not answer; see the kernel's log, then mend or replace it"
@@ -55,14 +54,12 @@ def of_error(error: OSError) -> str:
 def of_way(error: OSError) -> str:
     """Why it cannot be come to."""
     told = {errno.ENOENT: MISSING, errno.ENOTDIR: NO_DIRECTORY}.get(error.errno or 0, "")
-    return told or of_error(error) or f"cannot be looked at ({error.strerror}); mend that"
+    return told or of_error(error) or f"cannot be looked at ({error.strerror}); see that it can"
 
 
-def of_use(
-    disk: str, found: os.stat_result, sizes: os.statvfs_result, owners: Collection[int]
-) -> str:
+def of_use(disk: str, found: os.stat_result, sizes: os.statvfs_result, owner: int) -> str:
     """Why nobody's directory may or can be made on a disk that works; empty: it may and can."""
-    return of_owner(disk, found, owners) or of_room(sizes)
+    return of_owner(disk, found, owner) or of_right(disk, owner) or of_room(sizes)
 
 
 def of_room(sizes: os.statvfs_result) -> str:
@@ -75,7 +72,7 @@ def of_room(sizes: os.statvfs_result) -> str:
     return NO_INODES if sizes.f_files > 0 and sizes.f_ffree == 0 else ""
 
 
-def of_owner(disk: str, found: os.stat_result, owners: Collection[int]) -> str:
+def of_owner(disk: str, found: os.stat_result, owner: int) -> str:
     """Whether others could lay something in the way of what is made there; empty: they could not.
 
     In a sticky directory, as ``/tmp`` is, others cannot move away what one has there.
@@ -83,12 +80,24 @@ def of_owner(disk: str, found: os.stat_result, owners: Collection[int]) -> str:
     Args:
         disk: its directory.
         found: of it.
-        owners: whose it may be.
+        owner: whose it may be; it may be root's as well.
     """
     is_safe = not found.st_mode & OPEN or found.st_mode & stat.S_ISVTX
-    if found.st_uid in owners and is_safe:
+    if found.st_uid in (0, owner) and is_safe:
         return ""
-    return not_ours(disk, found, min(owners))
+    return not_ours(disk, found, owner)
+
+
+def of_right(disk: str, owner: int) -> str:
+    """That this process may not make the directories there; empty: it may, or root makes them.
+
+    Args:
+        disk: its directory.
+        owner: whose the directories are to be.
+    """
+    if owner == 0 or os.access(disk, os.W_OK | os.X_OK, effective_ids=True):
+        return ""
+    return f"may not be written to by uid {owner}; name a directory of your own"
 
 
 def not_ours(path: str, found: os.stat_result, owner: int) -> str:

@@ -145,12 +145,23 @@ def find_problems(
 
 
 def find_obstacles(
-    tables: Mapping[str, TierTable], facts: Mapping[str, DiskFacts]
+    tables: Mapping[str, TierTable],
+    facts: Mapping[str, DiskFacts],
+    promised: Mapping[str, int] = MappingProxyType({}),
 ) -> Iterator[tuple[str, str]]:
-    """What keeps jobs from using disks with which the daemon starts; as ``find_problems``."""
+    """What keeps jobs from using disks with which the daemon starts; as ``find_problems``.
+
+    Args:
+        tables: as configured.
+        facts: what was found at each path.
+        promised: what jobs were promised of each disk, bytes. Who was promised all of it may fill
+            it.
+    """
     for name, table in tables.items():
         for disk in table.disk:
-            if obstacle := facts[disk.path].obstacle:
+            found = facts[disk.path]
+            has_more = promised.get(os.path.normpath(disk.path), 0) < limit_bytes(disk, found)
+            if obstacle := found.obstacle or (found.lack if has_more else ""):
                 yield disk.path, sentence(disk.path, obstacle, name)
 
 

@@ -93,6 +93,14 @@ class Stock:
                     found[job_id] = found.get(job_id, 0) + share.size_bytes
         return found
 
+    def promised_bytes(self) -> dict[str, int]:
+        """What jobs hold of each disk of which any job holds something, bytes."""
+        held: dict[str, int] = {}
+        for shares in self._shares.values():
+            for share in shares:
+                held[share.disk] = held.get(share.disk, 0) + share.size_bytes
+        return held
+
     def see(self, disk: DiskId, problem: str) -> None:
         """A disk was found to be of no use now, for this reason; empty: to work.
 

@@ -19,6 +19,7 @@ class DiskFacts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         problem: why it cannot be used, and the cure (``iodaemon.disk_trouble``); empty: it can.
         obstacle: likewise, where the daemon starts nevertheless, and jobs wait.
+        lack: likewise, that it is full; no fault where jobs were promised all of it.
         filesystem: the same for two paths on one filesystem.
         total_bytes: what users can have of the filesystem, when it is empty.
         free_bytes: what they can have of it now.
@@ -30,6 +31,7 @@ class DiskFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     problem: str = ""
     obstacle: str = ""
+    lack: str = ""
     filesystem: str = ""
     total_bytes: int = 0
     free_bytes: int = 0

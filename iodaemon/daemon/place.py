@@ -91,7 +91,8 @@ def own_directory(path: Path, key: str) -> None:
         HopelessError: it, or a file of the daemon's in it, belongs to somebody else, or others
             may write to it.
     """
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not os.path.lexists(path):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
     files = STATE_FILES if key == "state_dir" else ()
     if (wrong := find_wrong_owner(path, os.geteuid(), files)) is not None:
         raise HopelessError(f"{key}: {wrong}, or set another {key}")

@@ -17,9 +17,10 @@ def _capacity(scene: Scene) -> Rows:
 
 def _allocated(scene: Scene) -> Rows:
     stock = scene.driver.state.stock
+    promised = stock.promised_bytes()
     for tier in stock.tiers:
         for disk in tier.disks:
-            yield (tier.name, disk.id), sum(stock.holds_on(disk.id).values())
+            yield (tier.name, disk.id), promised.get(disk.id, 0)
 
 
 def _holders(scene: Scene) -> Rows:

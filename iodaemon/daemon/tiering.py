@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import chain
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from iodaemon.config import Config
@@ -99,7 +100,10 @@ async def watch_disks(config: Config, driver: Driver) -> None:
     asked = {disk.id for tier in stock.tiers for disk in tier.disks}
     look_s, back_s = _FIRST_LOOK_S, -math.inf
     while True:
-        found = await _aside(lambda: find_unusable(config, stock.tiers, probe)) if asked else None
+        found: dict[DiskId, str] | None = None
+        if asked:
+            look = partial(find_unusable, config, stock.tiers, probe, stock.promised_bytes())
+            found = await _aside(look)
         if found is not None:
             _tell_state(driver, {disk: found.get(disk, "") for disk in asked})
         if await driver.watch.until(
@@ -131,7 +135,10 @@ def _where_starts_are_long(driver: Driver) -> set[DiskId]:
 
 
 def find_unusable(
-    config: Config, tiers: Iterable[Tier], probe: DiskProbe
+    config: Config,
+    tiers: Iterable[Tier],
+    probe: DiskProbe,
+    promised: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[DiskId, str] | None:
     """Why a disk is of no use, as far as a look can tell, of each that is not.
 
@@ -139,6 +146,7 @@ def find_unusable(
         config: in force.
         tiers: as they were when the daemon started.
         probe: looks.
+        promised: what jobs were promised of each disk, bytes.
 
     Returns:
         None: it cannot be looked now.
@@ -155,9 +163,9 @@ def find_unusable(
         if at[disk.id] not in ("", disk.filesystem)
     ]
     found: dict[DiskId, str] = {}
-    for path, line in chain(
-        replaced, find_problems(config.tier, facts), find_obstacles(config.tier, facts)
-    ):
+    problems = find_problems(config.tier, facts)
+    obstacles = find_obstacles(config.tier, facts, promised)
+    for path, line in chain(replaced, problems, obstacles):
         found.setdefault(DiskId(os.path.normpath(path)), line)
     return found
 

@@ -213,7 +213,7 @@ def _judge_cgroup(reading: Reading) -> Finding:
             what,
             lacks,
             cost="what the page cache writes for a job later is charged when it was dirtied",
-            remedy="delegate the io controller of cgroup v2 (systemd: Delegate=yes)",
+            remedy="see the line 'cgroup controllers' for io",
         )
     most_ratio = MOST_RATIO * len(reading.disks)  # mirrors count on each disk
     return _compare(what, "io.stat", reading.cgroup, reading, most_ratio=most_ratio)

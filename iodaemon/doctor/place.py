@@ -59,8 +59,8 @@ def probe_place(place: Place) -> Reading:
     blind = bool(place.files) and not os.access(path, os.X_OK, effective_ids=True)
     files = () if blind else place.files
     try:
-        status = os.stat(path)
         wrong = find_wrong_owner(path, uid, files, may_be_link=place.may_be_link)
+        status = os.stat(path) if path.exists() else os.lstat(path)
     except FileNotFoundError:
         return Reading()
     except OSError as error:

@@ -37,7 +37,7 @@ def judge_disks(
     problems: dict[str, tuple[str, str]] = {}
     for cost, found in (
         ("the daemon does not start with it", find_problems(tables, facts)),
-        ("no job can use its space there", find_obstacles(tables, facts)),
+        ("no job can use its space there", find_obstacles(tables, facts, allocated)),
     ):
         for path, problem in found:
             problems.setdefault(path, (problem, cost))

@@ -39,7 +39,7 @@ def test_a_disk_that_is_unmounted_under_the_daemon_gives_no_space(make_tiered, d
         state = server.job(job)["state"]
         below = list(disks[0].iterdir())
 
-    assert f"tier fast: disk {disks[0]} is another filesystem than when" in reason
+    assert f"tier fast: disk {disks[0]} is another file system than when" in reason
     assert ("PENDING", []) == (state, below)
     assert [("COMPLETED", 0)] == server.outcome(job)
     server.await_nothing()

@@ -1,6 +1,7 @@
 """A condition of the machine is told in one sentence, whichever command or log it is read in."""
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from keeping import keeper_words
 from mounting import full, small_disk
 
 from iodaemon.backend.linux.account import NoAccountError, find_account
-from iodaemon.backend.linux.condition import FEW_FILES
+from iodaemon.backend.linux.condition import FEW_FILES, words_of
 from iodaemon.backend.linux.delegation import UNDELEGATED, find_lack
 from iodaemon.backend.linux.keeper_command import KeeperSpec
 from iodaemon.backend.linux.link import KeeperLink
@@ -119,7 +120,13 @@ def told_by_the_daemon(state, runtime):
 
 
 @as_root
-@pytest.mark.parametrize("what", ["state_dir", "runtime_dir", "journal.db", "a link", "its mode"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("state_dir", "runtime_dir", "journal.db", "a link", "its mode"),
+        *("a file", "a link to a file", "a link to nothing"),
+    ],
+)
 def test_a_directory_that_is_not_ours_is_told_in_one_sentence(tmp_path, what):
     state, runtime = tmp_path / "state", tmp_path / "run"
     state.mkdir(mode=0o700)
@@ -135,6 +142,14 @@ def test_a_directory_that_is_not_ours_is_told_in_one_sentence(tmp_path, what):
             os.chown(state / "journal.db", NOBODY, NOBODY)
         case "a link":
             os.lchown(runtime, NOBODY, NOBODY)
+        case "a file":
+            runtime.unlink()
+            runtime.touch()
+        case "a link to a file":
+            (tmp_path / "mine").rmdir()
+            (tmp_path / "mine").touch()
+        case "a link to nothing":
+            (tmp_path / "mine").rmdir()
         case _:
             state.chmod(0o770)
 
@@ -142,7 +157,7 @@ def test_a_directory_that_is_not_ours_is_told_in_one_sentence(tmp_path, what):
     subject = Subject(state_dir=state, runtime_dir=runtime, directory=state)
     [found] = (each for each in judge_places(subject.places) if each.verdict == "broken")
 
-    key = "runtime_dir" if what in ("runtime_dir", "a link") else "state_dir"
+    key = "state_dir" if what in ("state_dir", "journal.db", "its mode") else "runtime_dir"
     assert f"{key}: {found.measured}; {found.remedy}, or set another {key}" == told
 
 
@@ -170,7 +185,7 @@ def test_a_keepers_directory_is_told_by_the_keeper_as_by_doctor(tmp_path):
 def disk(tmp_path):
     path = tmp_path / "disk"
     path.mkdir()
-    with small_disk(path, kib=512):
+    with small_disk(path, kib=512, files=64):
         (path / "state").mkdir(mode=0o700)
         Journal.open(path / "state" / "journal.db").close()
         yield path / "state"
@@ -181,6 +196,15 @@ def told_by_doctor(state):
     subject = Subject(state_dir=state, runtime_dir=state, directory=state)
     found = (finding for finding in _examine_places(subject) if finding.verdict == "broken")
     return {finding.what: f"{finding.measured}; {finding.remedy}" for finding in found}
+
+
+def told_by_the_keepers_silence(state):
+    """As doctor tells it of the daemon's words where no keeper could be started."""
+    link = link_of(state)
+    [found] = judge_keeper({"keeper_problem": link._why_unreachable()})
+    fact = f"the keeper does not answer on {state / 'keeper.sock'}, and "
+    assert found.measured.startswith(fact)
+    return f"{found.measured.removeprefix(fact)}; {found.remedy}"
 
 
 def told_by_the_journal(state):
@@ -196,7 +220,7 @@ def test_a_read_only_disk_is_told_in_one_sentence(disk):
 
     assert f"state_dir: {sentence}, or set another state_dir" == told_by_the_daemon(disk, disk)
     assert f"journal {disk}/journal.db: {sentence}" == told_by_the_journal(disk)
-    assert link_of(disk)._why_unreachable().endswith(f"; {sentence}")
+    assert sentence == told_by_the_keepers_silence(disk)
     assert {sentence} == set(told_by_doctor(disk).values())
 
 
@@ -205,12 +229,39 @@ def test_a_full_disk_is_told_in_one_sentence(disk):
     sentence = f"no space is left on the file system of {disk}; free some space there"
 
     with full(disk.parent):
-        journal, keeper = told_by_the_journal(disk), link_of(disk)._why_unreachable()
+        journal, keeper = told_by_the_journal(disk), told_by_the_keepers_silence(disk)
         found = told_by_doctor(disk)
 
     assert f"journal {disk}/journal.db: {sentence}" == journal
-    assert keeper.endswith(f"; {sentence}")
+    assert sentence == keeper
     assert sentence == found["journal disk"]
+
+
+@pytest.mark.node
+def test_a_disk_without_inodes_is_told_in_one_sentence(disk):
+    sentence = f"no inode is left on the file system of {disk}; remove files there"
+
+    with contextlib.suppress(OSError):
+        for number in range(64):
+            (disk.parent / str(number)).touch()
+    keeper = told_by_the_keepers_silence(disk)
+    with pytest.raises(OSError, match="No space left") as met:
+        (disk / "file").touch()
+
+    assert sentence == keeper
+    assert sentence == words_of(disk, met.value)
+    assert sentence == told_by_doctor(disk)["journal disk"]
+
+
+def test_an_error_elsewhere_is_not_blamed_on_the_disk_of_the_state(tmp_path):
+    elsewhere = OSError(errno.EROFS, "Read-only file system", "/sys/fs/cgroup/jobs/1.1")
+    below = OSError(errno.EROFS, "Read-only file system", str(tmp_path / "jobs" / "1.1"))
+    missing = OSError(errno.ENOENT, "No such file", "/a")
+
+    named = "the file system of {} is read-only; mount it writable"
+    assert named.format("/sys/fs/cgroup/jobs/1.1") == words_of(tmp_path, elsewhere)
+    assert named.format(tmp_path) == words_of(tmp_path, below)
+    assert str(missing) == words_of(tmp_path, missing)
 
 
 @pytest.mark.node

@@ -1,10 +1,14 @@
 """What the examination finds of the disks of storage tiers."""
 
+import contextlib
 import os
+import tempfile
 
 import pytest
 
 from iodaemon import disk_trouble
+from iodaemon.backend.linux.store import DiskError, Store
+from iodaemon.backend.linux.tier_disk import probe_disk
 from iodaemon.config.tier import DiskTable, TierTable, build_tiers
 from iodaemon.core.tier import DiskFacts
 from iodaemon.doctor.finding import Verdict
@@ -118,6 +122,60 @@ def test_a_disk_that_users_cannot_reach_is_told(tmp_path):
     [finding] = examine_tiers({"fast": TierTable(disk=(disk,))}, None, is_shared=True)
     [own] = examine_tiers({"fast": TierTable(disk=(disk,))}, None, is_shared=False)
 
-    assert finding.measured.endswith(f"cannot be come to by users through {tmp_path}")
+    assert finding.measured.endswith(f"is closed to users, who may not enter {tmp_path}")
     assert f"'chmod o+x {tmp_path}'" == finding.remedy
     assert Verdict.BROKEN is not own.verdict
+
+
+@pytest.mark.parametrize(("allocated", "is_told"), [(0, True), (99, True), (100, False)])
+def test_a_full_disk_is_a_fault_unless_jobs_were_promised_all_of_it(allocated, is_told):
+    facts = {"/a": DiskFacts(total_bytes=100, free_bytes=0, lack=disk_trouble.FULL)}
+    tables = {"fast": TierTable(disk=(DiskTable(path="/a", kind="ssd"),))}
+    [finding] = judge_disks(tables, facts, allocated={"/a": allocated})
+
+    assert is_told == (Verdict.BROKEN is finding.verdict)
+
+
+@contextlib.contextmanager
+def as_nobody():
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a while")
+@pytest.mark.parametrize(
+    ("uid", "mode", "told"),
+    [
+        (65534, 0o755, ""),
+        (0, 0o1777, ""),
+        (
+            65534,
+            0o777,
+            (
+                "belongs to uid 65534, mode 0777, so that others may change it; "
+                "'chown 65534 DISK; chmod go-w DISK'"
+            ),
+        ),
+        (0, 0o755, "may not be written to by uid 65534; name a directory of your own"),
+    ],
+)
+def test_a_users_own_daemon_tells_what_that_user_can_do(uid, mode, told):
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o755)
+        disk = os.path.join(place, "disk")
+        os.mkdir(disk)
+        os.chown(disk, uid, uid)
+        os.chmod(disk, mode)
+        with as_nobody():
+            looked = probe_disk(disk).obstacle
+            try:
+                Store(disk, new_on="").close()
+                met = ""
+            except DiskError as error:
+                met = str(error)
+
+    told = told.replace("DISK", disk)
+    assert (told, f"disk {disk} {told}" if told else "") == (looked, met)

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import math
 import os
 
 import pytest
@@ -28,6 +29,19 @@ def test_a_disk_that_is_read_only_is_named_with_its_tier_and_the_cure(jobs, is_u
 
     assert f"tier fast: disk {disk} is read-only; mount it writable" == status["never_ran"]
     assert (str(disk), None) == (status["disk"], status.get("holds"))
+
+
+def test_what_cannot_be_removed_from_a_read_only_disk_names_the_tier_and_the_cure(disks, tmp_path):
+    [planned] = scratch.plan("1-1", [{**share(disks[0]), "tier": "fast"}])
+    scratch.make(str(tmp_path), [planned], os.geteuid(), None)
+
+    with read_only(disks[0]), pytest.raises(scratch.KeptError) as kept:
+        scratch.remove(str(tmp_path), math.inf)
+    scratch.remove(str(tmp_path), math.inf)
+
+    told = f"tier fast: disk {disks[0]} is read-only; mount it writable"
+    assert str(kept.value).endswith(f": {told}")
+    assert not (disks[0] / ".iodaemon" / planned["name"]).exists()
 
 
 @pytest.mark.parametrize(

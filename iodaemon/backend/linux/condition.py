@@ -23,6 +23,7 @@ _DISK: Final = MappingProxyType(
         errno.EDQUOT: ("the quota on the file system of {} is used up", "free some space there"),
     }
 )
+_NO_INODE: Final = ("no inode is left on the file system of {}", "remove files there")
 STATE_FILES: Final = ("daemon.lock", "journal.db", "journal.db-wal", "journal.db-shm", "boot_id")
 """What the daemon writes to in its state directory, the lock first."""
 _OTHERS_WRITE: Final = 0o022
@@ -50,7 +51,7 @@ NO_PROCESS_IO: Final = Condition(
 )
 FEW_FILES: Final = Condition(
     "the daemon has too few file descriptors for one more job",
-    "raise its limit (LimitNOFILE= of the unit, 'ulimit -Hn') and restart it, jobs run on",
+    "raise its limit (LimitNOFILE= of the unit, else 'ulimit -n') and restart it, jobs run on",
 )
 NO_ANSWER: Final = Condition(
     "the account databases (nsswitch.conf) do not answer",
@@ -66,24 +67,45 @@ def no_account(*uids: int | str) -> str:
 
 def not_counted(disks: Sequence[str]) -> Condition:
     """That the kernel was told not to count what these disks do, one at least."""
-    name = disks[0].replace("/", "!")
+    files = (f"/sys/block/{disk.replace('/', '!')}/queue/iostats" for disk in disks)
     return Condition(
         f"the kernel does not count the I/O of {', '.join(disks)}",
-        f"'echo 1 > /sys/block/{name}/queue/iostats' as root",
+        f"'echo 1 | tee {' '.join(files)}' as root",
     )
 
 
 def of_error(path: str | os.PathLike[str], error: OSError) -> Condition:
     """Why this path, or what was to be made in it, cannot be used."""
     fact, cure = _DISK.get(error.errno or 0, ("", ""))
+    if error.errno == errno.ENOSPC and _lacks_inodes(path):
+        fact, cure = _NO_INODE
     if fact:
         return Condition(fact.format(os.fspath(path)), cure)
-    return Condition(f"{os.fspath(path)} cannot be used ({error.strerror or error})", "mend it")
+    why = error.strerror or str(error)
+    return Condition(f"{os.fspath(path)} cannot be used ({why})", "see that it can")
+
+
+def _lacks_inodes(path: str | os.PathLike[str]) -> bool:
+    """Whether blocks are left there, and no inodes."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return False
+    return found.f_bavail > 0 and found.f_files > 0 and found.f_favail == 0
 
 
 def words_of(path: str | os.PathLike[str], error: OSError) -> str:
-    """An error of the system: what is so of the disk of this path, else as the system has it."""
-    return str(of_error(path, error)) if error.errno in _DISK else str(error)
+    """What is so of the disk that an error of the system names, else the error as it is.
+
+    Args:
+        path: of the disk, where the error names no other place.
+        error: of anything.
+    """
+    if error.errno not in _DISK:
+        return str(error)
+    name, below = error.filename, os.path.join(os.path.abspath(path), "")
+    is_elsewhere = isinstance(name, str) and os.path.isabs(name) and not name.startswith(below)
+    return str(of_error(name if is_elsewhere else path, error))
 
 
 def find_full_or_read_only(path: str | os.PathLike[str]) -> Condition | None:
@@ -94,7 +116,7 @@ def find_full_or_read_only(path: str | os.PathLike[str]) -> Condition | None:
         return of_error(path, error)
     if found.f_flag & os.ST_RDONLY:
         return of_error(path, OSError(errno.EROFS, ""))
-    if found.f_bavail == 0 or (found.f_files and found.f_favail == 0):
+    if found.f_bavail == 0 or (found.f_files > 0 and found.f_favail == 0):
         return of_error(path, OSError(errno.ENOSPC, ""))
     return None
 
@@ -129,7 +151,12 @@ def find_wrong_owner(
     name = os.fspath(path)
     chown = f"'chown -R {uid} {name}/' as root" if files else f"'chown {uid} {name}' as root"
     link = os.lstat(name)
-    found = os.stat(name) if may_be_link else link
+    try:
+        found = os.stat(name) if may_be_link else link
+    except FileNotFoundError:
+        return Condition(
+            f"{name} is a link to what does not exist", "make that, or remove the link"
+        )
     if not stat.S_ISDIR(found.st_mode):
         return Condition(f"{name} is no directory", "move it away")
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in (0, uid):

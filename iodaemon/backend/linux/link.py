@@ -301,12 +301,12 @@ class KeeperLink:
             await asyncio.sleep(_POLL_S)
 
     def _why_unreachable(self) -> str:
-        where = f"its messages are in {self._keeper.state / 'keeper.log'}"
+        fact = f"the keeper does not answer on {self._keeper.socket}"
         if self._keeper.is_service:
-            where = "see 'journalctl -u iodaemon-keeper'"
-        elif (problem := find_full_or_read_only(self._keeper.state)) is not None:
-            where = str(problem)  # there are no messages then
-        return f"the keeper does not answer on {self._keeper.socket}; {where}"
+            return f"{fact}; see 'journalctl -u iodaemon-keeper'"
+        if (problem := find_full_or_read_only(self._keeper.state)) is not None:
+            return f"{fact}, and {problem}"  # it could write no messages
+        return f"{fact}; its messages are in {self._keeper.state / 'keeper.log'}"
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """True once the keeper has said hello; False when it was just about to end."""

@@ -158,8 +158,11 @@ def remove(directory: str, until_s: float) -> None:
     problems = []
     for share in () if record is None else record["shares"]:
         try:
-            with contextlib.closing(Store(share["path"])) as store:
-                store.remove(share, until_s)
+            with _open_store(share) as store:
+                try:
+                    store.remove(share, until_s)
+                except OSError as error:
+                    raise store.trouble(error) from error
         except (ScratchError, KeptError) as error:
             if is_freed and isinstance(error, ElsewhereError):
                 continue

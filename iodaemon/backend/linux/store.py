@@ -94,15 +94,15 @@ class Store:
 
     def _find_trouble(self, fd: int, new_on: str | None) -> str:
         """As a look from outside finds it."""
-        found, owners = os.fstat(fd), {0, os.geteuid()}
+        found, owner = os.fstat(fd), os.geteuid()
         if new_on is None:
-            return disk_trouble.of_owner(self._disk, found, owners)
+            return disk_trouble.of_owner(self._disk, found, owner)
         sizes = os.fstatvfs(fd)
         if sizes.f_flag & os.ST_RDONLY:
             return disk_trouble.READ_ONLY
         if new_on not in ("", str(found.st_dev)):  # it lies below a disk that is not mounted
             return disk_trouble.REPLACED
-        return disk_trouble.of_use(self._disk, found, sizes, owners)
+        return disk_trouble.of_use(self._disk, found, sizes, owner)
 
     def trouble(self, error: OSError, name: str = "") -> ScratchError:
         """What such an error means, in one line: the disk's fault, or that of what is there.

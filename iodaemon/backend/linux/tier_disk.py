@@ -127,12 +127,13 @@ def probe_disk(
     if sizes.f_flag & os.ST_RDONLY if by_mount else _is_frozen(real):
         return DiskFacts(problem=disk_trouble.READ_ONLY)
     below = find_device(real) if seen_by is None else _find_device_of(seen_by, real)
-    owners = {0} if is_shared else {0, os.geteuid()}
-    obstacle = disk_trouble.of_use(real, status, sizes, owners)
+    owner = 0 if is_shared else os.geteuid()
+    obstacle = disk_trouble.of_owner(real, status, owner) or disk_trouble.of_right(real, owner)
     if is_shared and not obstacle:
         obstacle = _find_fence(root, Path(real))
     return DiskFacts(
         obstacle=obstacle,
+        lack=disk_trouble.of_room(sizes),
         filesystem=str(status.st_dev),
         total_bytes=(sizes.f_blocks - sizes.f_bfree + sizes.f_bavail) * sizes.f_frsize,
         free_bytes=sizes.f_bavail * sizes.f_frsize,
@@ -170,7 +171,7 @@ def _find_fence(root: str, path: Path) -> str:
     for place in (path, *path.parents):
         with contextlib.suppress(OSError):
             if not os.stat(f"{root}{place}").st_mode & stat.S_IXOTH:
-                return f"cannot be come to by users through {place}; 'chmod o+x {place}'"
+                return f"is closed to users, who may not enter {place}; 'chmod o+x {place}'"
     return ""
 
 
