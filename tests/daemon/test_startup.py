@@ -260,7 +260,7 @@ def test_a_file_in_place_of_a_directory_is_refused(places, cannot_start, which):
 
     code, line = cannot_start()
 
-    assert (HOPELESS, True) == (code, f"{places[which]} cannot be used" in line)
+    assert (HOPELESS, True) == (code, f"{places[which]} is no directory; move it away" in line)
 
 
 def test_a_directory_below_a_file_is_refused(cannot_start, tmp_path):
