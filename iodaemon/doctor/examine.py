@@ -37,7 +37,7 @@ from iodaemon.doctor import (
     version,
 )
 from iodaemon.doctor.finding import Finding, Verdict, broken, lacking, ok
-from iodaemon.doctor.place import AS_ROOT, Place
+from iodaemon.doctor.place import AS_ROOT, Place, is_hidden
 from iodaemon.errors import ConfigError
 
 
@@ -217,7 +217,7 @@ def _spoken(
         if isinstance(error, OSError):
             problem = error.strerror or problem
             problem, remedy = (problem, "") if place is None else of_error(place, error)
-        if isinstance(error, PermissionError) and os.geteuid() != 0 and is_anothers:
+        if is_hidden(error, is_anothers=is_anothers):
             shown = f"not looked at: {problem}"
             return [lacking(what, shown, cost="it may be wrong", remedy=AS_ROOT)]
         return [

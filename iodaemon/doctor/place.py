@@ -10,7 +10,12 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.backend.linux.condition import Condition, find_standstill, find_wrong_owner
+from iodaemon.backend.linux.condition import (
+    Condition,
+    find_standstill,
+    find_wrong_owner,
+    of_error,
+)
 from iodaemon.backend.linux.holder import find_holder
 from iodaemon.doctor.finding import Finding, Values, broken, lacking, ok
 
@@ -39,10 +44,10 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """Whose a directory is.
 
     Attributes:
-        unseen: why it could not be looked at; empty: it was.
-        uid: its owner; None: it does not exist.
+        unseen: why who examines may not look at it; empty: it was looked at.
+        uid: its owner; None: it does not exist, or is not known.
         mode: its permissions.
-        wrong: why it is not that user's alone; None: it is.
+        wrong: why it cannot be used, or is not that user's alone; None: it can, and is.
         blind: files in it could not be looked at.
     """
 
@@ -54,7 +59,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def probe_place(place: Place) -> Reading:
-    """Look at it; as who may not, say so."""
+    """Look at it; as who may not, and is not to use it either, say so."""
     path, uid = place.path, place.owner_uid
     blind = bool(place.files) and not os.access(path, os.X_OK, effective_ids=True)
     files = () if blind else place.files
@@ -64,9 +69,21 @@ def probe_place(place: Place) -> Reading:
     except FileNotFoundError:
         return Reading()
     except OSError as error:
-        return Reading(unseen=error.strerror or str(error))
+        if is_hidden(error, is_anothers=uid != os.geteuid()):
+            return Reading(unseen=error.strerror or str(error))
+        return Reading(wrong=of_error(path, error))
     mode = stat.S_IMODE(status.st_mode)
     return Reading(uid=status.st_uid, mode=mode, wrong=wrong, blind=blind)
+
+
+def is_hidden(error: Exception, *, is_anothers: bool) -> bool:
+    """Whether the error says only that root would have to look.
+
+    Args:
+        error: of the look.
+        is_anothers: what is looked at is not who examines' to use.
+    """
+    return is_anothers and isinstance(error, PermissionError) and os.geteuid() != 0
 
 
 def judge_place(place: Place, reading: Reading) -> Finding:
@@ -79,12 +96,12 @@ def judge_place(place: Place, reading: Reading) -> Finding:
     }
     if reading.unseen:
         return _unseen(place.what, f"{path}: {reading.unseen}")
-    if reading.uid is None:
-        return ok(place.what, f"{path} does not exist yet", values)
     if reading.wrong is not None:
         fact, cure = reading.wrong
         cost = "it refuses to start; jobs that run go on"
         return broken(place.what, fact, values, cost=cost, remedy=cure)
+    if reading.uid is None:
+        return ok(place.what, f"{path} does not exist yet", values)
     shown = f"{path}: uid {reading.uid}, mode {reading.mode:04o}"
     if reading.blind:
         shown += "; what is in it may not be looked at"
@@ -106,10 +123,13 @@ def judge_lock(who: str, path: Path, *, answers: bool) -> Finding:
     what = f"{who}'s lock"
     try:
         pid = find_holder(str(path))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # a wrong directory is a finding of its own
         return ok(what, f"{path} does not exist yet", {"pid": None})
     except OSError as error:
-        return _unseen(what, f"{path}: {error.strerror}")
+        if is_hidden(error, is_anothers=True):
+            return _unseen(what, f"{path}: {error.strerror}")
+        fact, cure = of_error(path, error)
+        return broken(what, fact, cost="it is not known who holds it", remedy=cure)
     if pid is None:
         return ok(what, f"nobody holds {path}", {"pid": None})
     shown, values = f"pid {pid} ({_name_of(pid)}) holds {path}", {"pid": pid}

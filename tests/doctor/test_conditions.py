@@ -38,6 +38,7 @@ from iodaemon.doctor.examine import (
     Subject,
     _examine_machine,
     _examine_places,
+    _examine_service,
     judge_condition,
     judge_controls,
     judge_keeper,
@@ -45,7 +46,7 @@ from iodaemon.doctor.examine import (
 )
 from iodaemon.doctor.journal_disk import judge_journal_disk, probe_journal_disk
 from iodaemon.doctor.limit import judge_files
-from iodaemon.doctor.place import judge_lock, judge_places
+from iodaemon.doctor.place import AS_ROOT, judge_lock, judge_places
 from iodaemon.errors import ConfigError, JournalError, RequestError
 
 HOLD = """
@@ -113,7 +114,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files
 
 def told_by_the_daemon(state, runtime):
     places = {"state_dir": str(state), "runtime_dir": str(runtime)}
-    config = load_config(None, {"HOME": str(state)}, 1000, places)
+    config = load_config(None, {"HOME": "/nonexistent"}, 1000, places)
     with pytest.raises(ConfigError) as refused, prepare_places(config):
         pass
     return str(refused.value)
@@ -159,6 +160,21 @@ def test_a_directory_that_is_not_ours_is_told_in_one_sentence(tmp_path, what):
 
     key = "state_dir" if what in ("state_dir", "journal.db", "its mode") else "runtime_dir"
     assert f"{key}: {found.measured}; {found.remedy}, or set another {key}" == told
+
+
+def test_a_directory_below_a_file_is_told_in_one_sentence_and_once(tmp_path):
+    state = tmp_path / "file" / "state"
+    (tmp_path / "file").touch()
+    subject = Subject(state_dir=state, runtime_dir=tmp_path / "run", directory=tmp_path)
+    findings = list(_examine_service(subject))
+    [found] = (each for each in findings if each.verdict == "broken")
+
+    told = told_by_the_daemon(state, tmp_path / "run")
+
+    assert f"{state} cannot be used (Not a directory)" == found.measured
+    assert "state directory" == found.what
+    assert AS_ROOT not in [each.remedy for each in findings]
+    assert f"state_dir: {found.measured}; {found.remedy}, or set another state_dir" == told
 
 
 @as_root

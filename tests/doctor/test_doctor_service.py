@@ -98,6 +98,17 @@ def test_who_may_not_look_is_told_so_and_nothing_is_taken_for_broken(tmp_path):
 
 
 @as_root
+def test_a_directory_that_its_user_may_not_use_is_broken_whoever_looks(tmp_path):
+    (tmp_path / "state").mkdir(mode=0o700)
+    tmp_path.chmod(0o700)
+    with as_nobody():
+        found = examined(tmp_path / "state", owner_uid=NOBODY)
+
+    assert BROKEN == found.verdict
+    assert f"{tmp_path}/state cannot be used (Permission denied)" == found.measured
+
+
+@as_root
 def test_what_is_in_a_directory_that_may_be_seen_need_not_be():
     with tempfile.TemporaryDirectory() as place:
         (Path(place) / "journal.db").touch()
