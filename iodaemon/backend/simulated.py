@@ -105,6 +105,8 @@ class SimulatedNode:
             happens to jobs before needs no calls of the timeline. None: it is not known.
     """
 
+    offers = frozenset({Start, Suspend, Resume, Stop, Kill, Reject, Grant, Free})
+
     def __init__(
         self,
         platform: Platform,
@@ -131,11 +133,6 @@ class SimulatedNode:
     def platform(self) -> Platform:
         """What can be handed out."""
         return self._platform
-
-    @property
-    def offers(self) -> frozenset[type]:
-        """All kinds of decisions."""
-        return frozenset({Start, Suspend, Resume, Stop, Kill, Reject, Grant, Free})
 
     @property
     def stores(self) -> Mapping[str, Store]:

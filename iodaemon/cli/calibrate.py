@@ -12,7 +12,7 @@ from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.failure import UsageError
 from iodaemon.cli.option import OFF, Word, argument, option
-from iodaemon.cli.places import find_service_uid, find_state_dir
+from iodaemon.cli.places import find_service_uid, find_state_dir, load_config_of_daemon
 from iodaemon.cli.progress import Progress
 from iodaemon.cli.session import Session
 from iodaemon.errors import NotFound, NotPermitted, RequestError
@@ -98,14 +98,13 @@ def _prepare(
     from iodaemon.units import parse_bytes, parse_duration_s
 
     seconds = DEFAULT_S if time is None else parse_duration_s(time)
-    is_system = find_service_uid(session) is not None
-    topology = session.load_config({}, is_system=is_system).topology
+    config, _ = load_config_of_daemon(session)
     setup = prepare(
         path,
         seconds=seconds,
         size_bytes=None if size is None else parse_bytes(size),
-        sockets=topology.sockets,
-        slot=topology.slot,
+        sockets=config.topology.sockets,
+        slot=config.topology.slot,
         forced=force,
         may_be_busy=dry_run,
     )

@@ -15,8 +15,9 @@ from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.failure import ExitCode
 from iodaemon.cli.option import OFF, AsJson, Word, argument, option
 from iodaemon.cli.output import Column
+from iodaemon.cli.places import load_config_of_daemon
 from iodaemon.cli.session import Session
-from iodaemon.errors import RequestError
+from iodaemon.errors import ConfigError, RequestError
 from iodaemon.text import printable
 
 app = new_app()
@@ -44,17 +45,24 @@ def show_config(ctx: typer.Context, running: Running = OFF, as_json: AsJson = OF
 def check_config(ctx: typer.Context, as_json: AsJson = OFF) -> int:
     """Check what a daemon that is started now would read.
 
-    The disks of storage tiers are looked at. The exit code is 1 if something is wrong.
+    It checks what that daemon checks before it serves: policy, sockets, storage tiers and their
+    disks. It starts nothing. The exit code is 1 if something is wrong. Directories, journal and
+    keeper are checked by 'iod doctor'.
     """
-    from iodaemon.doctor.tier import find_troubles
+    from iodaemon.daemon.preflight import Preflight
 
-    session: Session = ctx.obj
-    config = session.load_config({})
-    problems = find_troubles(config.tier, is_shared=config.is_system)
+    try:
+        config, _ = load_config_of_daemon(ctx.obj)
+    except ConfigError as error:
+        file, problems = None, [str(error)]
+    else:
+        preflight = Preflight(config)
+        file, problems = config.file, [*preflight.find_problems(), *preflight.find_obstacles()]
     if as_json:
         output.print_json({"problems": problems})
     else:
-        print("\n".join(map(printable, problems or ["the configuration is right"])))
+        right = f"the configuration is right ({file or 'there is no file, all is as by default'})"
+        print("\n".join(map(printable, problems or [right])))
     return ExitCode.REFUSED if problems else ExitCode.OK
 
 
@@ -103,7 +111,8 @@ def _configured(session: Session) -> JsonObject:
     """As the API shows a running daemon's, of one that is started now."""
     from iodaemon.config import config_document
 
-    return config_document(session.load_config({}))
+    config, _ = load_config_of_daemon(session)
+    return config_document(config)
 
 
 def _lines(document: JsonObject) -> list[str]:

@@ -12,7 +12,7 @@ from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.failure import ExitCode
 from iodaemon.cli.option import OFF, option
-from iodaemon.cli.places import find_places, find_service_uid
+from iodaemon.cli.places import find_places, load_config_of_daemon
 from iodaemon.cli.session import SYSTEM_RUNTIME_DIR, Session
 from iodaemon.errors import ConfigError, IodaemonError
 from iodaemon.text import printable
@@ -80,8 +80,7 @@ def _examine(session: Session) -> Iterator[Finding]:
     config: Settings
     try:
         socket_path = session.socket_path()
-        service_uid = find_service_uid(session)
-        config = session.load_config({}, is_system=service_uid is not None)
+        config, service_uid = load_config_of_daemon(session)
     except ConfigError as error:
         cost = "no daemon starts with it; what follows is of a daemon without a configuration file"
         yield broken("configuration", str(error), cost=cost, remedy="mend that line")

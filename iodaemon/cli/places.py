@@ -11,6 +11,7 @@ from iodaemon.errors import IodaemonError
 
 if TYPE_CHECKING:
     from iodaemon.api.model import JsonObject
+    from iodaemon.config import Config
 
 _PLACES: Final = ("state_dir", "runtime_dir", "keeper_dir")
 _NOT_SET: Final = "none"
@@ -25,6 +26,19 @@ def find_service_uid(session: Session) -> int | None:
     if os.path.dirname(session.socket_path()) != SYSTEM_RUNTIME_DIR:
         return None
     return look_up()
+
+
+def load_config_of_daemon(session: Session) -> tuple[Config, int | None]:
+    """What the daemon that is spoken of would read if it were started now.
+
+    Returns:
+        The settings, and the service's uid as from ``find_service_uid``.
+
+    Raises:
+        ConfigError: one line with file, table and key.
+    """
+    service_uid = find_service_uid(session)
+    return session.load_config({}, is_system=service_uid is not None), service_uid
 
 
 def find_places(settings: JsonObject) -> dict[str, str]:
@@ -47,10 +61,9 @@ def find_state_dir(session: Session) -> Path:
     """
     from iodaemon.api.client import Client
 
-    is_system = find_service_uid(session) is not None
+    config, _ = load_config_of_daemon(session)
     try:
         answer = Client(session.socket_path(), _ANSWER_WITHIN_S).config()
     except IodaemonError:
         answer = {}
-    configured = session.load_config({}, is_system=is_system).state_dir
-    return Path(find_places(answer).get("state_dir", configured))
+    return Path(find_places(answer).get("state_dir", config.state_dir))

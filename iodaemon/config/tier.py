@@ -266,13 +266,18 @@ def build_tiers(
             bandwidth_bytes_per_s=bandwidths[name],
             staging_bytes_per_s=_staging(table, bandwidths, name, slowest),
             split_bytes=table.split_bytes,
-            rule=_rule(name, table),
+            rule=find_tier_rule(name, table),
         )
         for name, table in tables.items()
     )
 
 
-def _rule(name: str, table: TierTable) -> AllocationRule[Any]:
+def find_tier_rule(name: str, table: TierTable) -> AllocationRule[Any]:
+    """The rule of a tier.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
     try:
         return cast("AllocationRule[Any]", find_rule("allocation", table.rule)())
     except (ConfigError, TypeError) as error:

@@ -17,8 +17,7 @@ from typing import Any, Final
 import msgspec
 
 import iodaemon
-from iodaemon.backend.simulated import default_platform
-from iodaemon.config import Config, check_offers, config_document
+from iodaemon.config import Config, config_document
 from iodaemon.core.controller import Controller
 from iodaemon.core.decision import Start
 from iodaemon.core.job import SUSPENDED, Job, JobId, JobState
@@ -30,7 +29,6 @@ from iodaemon.daemon.backends import (
     Door,
     LinuxDoor,
     SimulatedDoor,
-    linux_platform,
 )
 from iodaemon.daemon.batch import Restored
 from iodaemon.daemon.boot import is_same_boot, note_boot
@@ -44,7 +42,8 @@ from iodaemon.daemon.knowledge import Knowledge
 from iodaemon.daemon.launching import launch_record
 from iodaemon.daemon.metric import Scene
 from iodaemon.daemon.place import prepare_places, spoken_of
-from iodaemon.daemon.reload import InForce, Read, Reloading, fallback_of, policy_of
+from iodaemon.daemon.preflight import Preflight
+from iodaemon.daemon.reload import InForce, Read, Reloading, fallback_of
 from iodaemon.daemon.report import node_report, policy_report, running_config
 from iodaemon.daemon.rights import rights_of
 from iodaemon.daemon.rule_watch import RuleWatch, watch_path
@@ -79,9 +78,10 @@ def run(config: Config, read: Read) -> int:
     """
     writer = begin_log(config.log_level, os.environ)
     try:
-        force = InForce(config, policy_of(config))
+        preflight = Preflight(config)
+        preflight.check()
         with prepare_places(config):
-            return asyncio.run(_Daemon(force, read, writer).live())
+            return asyncio.run(_Daemon(config, preflight, read, writer).live())
     except BaseException:
         if writer is not None and not writer.takes_more():
             os._exit(1)  # the message would wait for ever where the log does
@@ -91,11 +91,14 @@ def run(config: Config, read: Read) -> int:
 class _Daemon:
     """Everything that lives as long as the daemon does."""
 
-    def __init__(self, force: InForce, read: Read, writer: LogWriter | None) -> None:
-        self._force = force
+    def __init__(
+        self, config: Config, preflight: Preflight, read: Read, writer: LogWriter | None
+    ) -> None:
+        self._force = InForce(config, preflight.policy)
+        self._preflight = preflight
         self._read = read
         self._writer = writer
-        self._config = config = force.config  # for what needs a restart to change
+        self._config = config  # for what needs a restart to change
         self._reloading: Reloading | None = None
         self._tidying = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -183,9 +186,6 @@ class _Daemon:
         return restored
 
     def _make_reloading(self, driver: Driver, door: Door) -> Reloading:
-        """Raises ConfigError where the policy is none for this backend."""
-        rules, offers = self._force.policy.rules, door.backend.offers
-        check_offers(rules, offers, self._config.backend)
         for warning in self._force.policy.cautions(driver.state.platform):
             log.warning('event=warned text="%s"', warning)
         changed = self._tidying.set
@@ -193,7 +193,7 @@ class _Daemon:
             driver,
             self._force,
             read=self._read,
-            offers=offers,
+            offers=door.backend.offers,
             changed=changed,
             measured=self._measured,
             retried=self._rule_watch.forgive,
@@ -252,9 +252,9 @@ class _Daemon:
         """State as the journal has it, the controller over it, the driver, and the backend."""
         config = self._config
         simulated = config.backend == "simulated"
-        platform = default_platform() if simulated else self._measured_platform()
+        platform = self._preflight.platform if simulated else self._measured_platform()
         self._knowledge.recall(restored)
-        tiers = live_tiers(config, restored.jobs)
+        tiers = live_tiers(config, self._preflight.disks, restored.jobs)
         experience = self._knowledge.recollection
         state = State(platform, tiers, sharing=config.users, experience=experience)
         next_id = restored.next_id if simulated else self._next_id(restored)
@@ -293,7 +293,7 @@ class _Daemon:
 
     def _measured_platform(self) -> Platform:
         """This machine, with what was measured of its disks."""
-        platform = linux_platform(self._config)
+        platform = self._preflight.platform
         self._measured = Measured(self._state_dir, find_identities(platform.devices))
         devices = self._measured.read(platform.devices)
         return msgspec.structs.replace(platform, devices=devices)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
@@ -18,7 +17,6 @@ from iodaemon.config import (
     in_force,
     load_policy,
     policy_changes,
-    policy_search,
     setting_changes,
 )
 from iodaemon.core import event as ev
@@ -28,6 +26,7 @@ from iodaemon.daemon.batch import Batch
 from iodaemon.daemon.calibrating import Measured, device_changes
 from iodaemon.daemon.decree import decree
 from iodaemon.daemon.driver import Driver
+from iodaemon.daemon.preflight import policy_of
 from iodaemon.daemon.telltale import set_level
 from iodaemon.errors import ConfigError, IodaemonError, RequestError
 from iodaemon.registry import import_again, shipped
@@ -47,20 +46,6 @@ class InForce:
     def __init__(self, config: Config, policy: PolicyFile) -> None:
         self.config = config
         self.policy = policy
-
-
-def policy_of(config: Config) -> PolicyFile:
-    """The policy that a configuration names, with what it replaces.
-
-    Raises:
-        ConfigError: it cannot be had.
-    """
-    return load_policy(
-        config.policy,
-        overrides=config.policy_overrides,
-        search=policy_search(os.environ),
-        overrides_from=config.file,
-    )
 
 
 def fallback_of(rules: Rules) -> Rules:

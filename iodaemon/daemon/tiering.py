@@ -47,27 +47,23 @@ _LAST_LOOK_S: Final = 60.0
 """At most; a disk that is out again sooner than that after all worked is looked at no sooner."""
 
 
-def live_tiers(config: Config, jobs: Iterable[Job]) -> tuple[Tier, ...]:
-    """Fastest first; of the simulated backend nothing is looked at.
-
-    What a disk has not that is promised of it is told.
+def live_tiers(
+    config: Config, facts: Mapping[str, DiskFacts] | None, jobs: Iterable[Job]
+) -> tuple[Tier, ...]:
+    """Fastest first. What a disk has not that is promised of it is told.
 
     Args:
         config: in force.
+        facts: what was found at each disk's path; None: all of them are pretended.
         jobs: as the journal has them.
 
     Raises:
         ConfigError: a disk cannot be used: one line that says what to do.
     """
-    if not config.tier:
-        return ()
-    if config.backend == "simulated":
-        return build_tiers(config.tier, None)
-    from iodaemon.backend.linux.tier_disk import DiskProbe
-
-    facts = _look(config, DiskProbe())
     promised = _promised(jobs)
     tiers = build_tiers(config.tier, facts, promised)
+    if facts is None:
+        return tiers
     for tier in tiers:
         disks = () if tier.storage is None else tier.storage.disks
         for disk in disks:
@@ -152,7 +148,7 @@ def find_unusable(
         None: it cannot be looked now.
     """
     try:
-        facts = _look(config, probe)
+        facts = look_at_disks(config, probe)
     except OSError:
         return None
     at = {DiskId(os.path.normpath(path)): seen.filesystem for path, seen in facts.items()}
@@ -201,13 +197,21 @@ async def _aside(work: Callable[[], T]) -> T:
     return await done
 
 
-def _look(config: Config, probe: DiskProbe) -> dict[str, DiskFacts]:
-    """What is found at each disk's path, through the keeper where there is a sandbox."""
-    from iodaemon.backend.linux.tier_disk import find_witness, probe_disk
+def look_at_disks(config: Config, probe: DiskProbe | None = None) -> dict[str, DiskFacts]:
+    """What is found at each disk's path, through the keeper where there may be a sandbox.
+
+    Args:
+        config: in force.
+        probe: looks; None: a new one.
+
+    Raises:
+        OSError: the keeper ended meanwhile.
+    """
+    from iodaemon.backend.linux.tier_disk import DiskProbe, find_witness, probe_disk
 
     witness = find_witness(config.keeper_state) if config.is_system else None
     sees = not config.is_system or witness is not None
-    return probe.look(
+    return (probe or DiskProbe()).look(
         (disk.path for table in config.tier.values() for disk in table.disk),
         partial(probe_disk, is_shared=config.is_system, by_mount=sees, seen_by=witness),
     )

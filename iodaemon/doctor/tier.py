@@ -84,17 +84,6 @@ def examine_tiers(
     yield from judge_disks(tables, _look(tables, is_shared=is_shared), allocated=allocated)
 
 
-def find_troubles(tables: Mapping[str, TierTable], *, is_shared: bool) -> list[str]:
-    """Of each disk that the daemon or jobs cannot use, as it is now, what to do.
-
-    Args:
-        tables: as configured.
-        is_shared: for jobs of all users.
-    """
-    facts = _look(tables, is_shared=is_shared)
-    return [line for _, line in (*find_problems(tables, facts), *find_obstacles(tables, facts))]
-
-
 def _look(tables: Mapping[str, TierTable], *, is_shared: bool) -> dict[str, DiskFacts]:
     return DiskProbe().look(
         (disk.path for table in tables.values() for disk in table.disk),

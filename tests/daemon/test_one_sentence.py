@@ -18,9 +18,10 @@ from iodaemon.backend.linux import scratch
 from iodaemon.backend.linux.store import Store
 from iodaemon.backend.linux.tier_disk import DiskProbe, probe_disk
 from iodaemon.config import load_config
-from iodaemon.daemon.tiering import find_unusable, live_tiers
+from iodaemon.daemon.preflight import Preflight
+from iodaemon.daemon.tiering import find_unusable, live_tiers, look_at_disks
 from iodaemon.doctor.finding import Verdict
-from iodaemon.doctor.tier import examine_tiers, find_troubles
+from iodaemon.doctor.tier import examine_tiers
 
 __all__ = ["both_disks", "disks"]
 
@@ -112,11 +113,12 @@ def test_whoever_finds_it_says_the_same(disks, tmp_path, name):
     path = tmp_path / "config.toml"
     path.write_text(tables([disk]))
     config = load_config(path, {"HOME": "/nonexistent"}, 1000, {})
-    tiers = live_tiers(config, ())
+    tiers = live_tiers(config, look_at_disks(config), ())
     number = str(os.stat(disk).st_dev)
     with begin(disks[0]):
         looked = find_unusable(config, tiers, DiskProbe())[disk]
-        checked = find_troubles(config.tier, is_shared=False)
+        preflight = Preflight(config)
+        checked = [*preflight.find_problems(), *preflight.find_obstacles()]
         examined = [
             f"{finding.measured}; {finding.remedy}"
             for finding in examine_tiers(config.tier, None, is_shared=False)

@@ -13,7 +13,7 @@ from tiering import _lasting_tiered, make_tiered, tables
 from iodaemon.backend.linux.tier_disk import DiskProbe
 from iodaemon.config import load_config
 from iodaemon.core.storage import Storage
-from iodaemon.daemon.tiering import find_unusable, live_tiers
+from iodaemon.daemon.tiering import find_unusable, live_tiers, look_at_disks
 
 __all__ = ["_lasting_tiered", "both_disks", "disks", "make_tiered"]
 
@@ -61,7 +61,7 @@ def filled(disk):
 def test_a_look_tells_disks_that_work_from_those_that_do_not(disks, tmp_path):
     (tmp_path / "config.toml").write_text(tables(disks, slow=""))
     config = load_config(tmp_path / "config.toml", {"HOME": "/nonexistent"}, 1000, {})
-    tiers = live_tiers(config, ())
+    tiers = live_tiers(config, look_at_disks(config), ())
     probe = DiskProbe()
     assert {} == find_unusable(config, tiers, probe)
 

@@ -1,0 +1,95 @@
+"""What a daemon looks up before it makes, locks or opens anything.
+
+``iod config check`` does the same, and tells all that is wrong; the daemon ends with the first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
+
+from iodaemon.backend.simulated import SimulatedNode, default_platform
+from iodaemon.config import Config, PolicyFile, check_offers, load_policy, policy_search
+from iodaemon.config.tier import find_obstacles, find_problems, find_tier_rule
+from iodaemon.core.platform import Platform
+from iodaemon.core.tier import DiskFacts
+from iodaemon.daemon.backends import linux_platform
+from iodaemon.daemon.tiering import look_at_disks
+from iodaemon.errors import ConfigError
+
+
+def policy_of(config: Config) -> PolicyFile:
+    """The policy that a configuration names, with what it replaces.
+
+    For the service of the system no home directory is searched: root's is not the daemon's.
+
+    Raises:
+        ConfigError: it cannot be had.
+    """
+    return load_policy(
+        config.policy,
+        overrides=config.policy_overrides,
+        search=policy_search({} if config.is_system else os.environ),
+        overrides_from=config.file,
+    )
+
+
+class Preflight:
+    """What a configuration means on this machine. Each part is looked up once, when it is read."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    @cached_property
+    def policy(self) -> PolicyFile:
+        """The policy; raises ConfigError where there is none that the backend can carry out."""
+        policy = policy_of(self._config)
+        check_offers(policy.rules, self._offers, self._config.backend)
+        return policy
+
+    @property
+    def _offers(self) -> frozenset[type]:
+        if self._config.backend == "simulated":
+            return SimulatedNode.offers
+        from iodaemon.backend.linux.node import LinuxNode
+
+        return LinuxNode.offers
+
+    @cached_property
+    def platform(self) -> Platform:
+        """The machine; raises ConfigError where it has not the sockets that are configured."""
+        is_simulated = self._config.backend == "simulated"
+        return default_platform() if is_simulated else linux_platform(self._config)
+
+    @cached_property
+    def disks(self) -> Mapping[str, DiskFacts] | None:
+        """What is found at the path of each disk of a tier; None: all of them are pretended."""
+        return None if self._config.backend == "simulated" else look_at_disks(self._config)
+
+    def check(self) -> None:
+        """Raises ConfigError with the first problem."""
+        for problem in self.find_problems():
+            raise ConfigError(problem)
+
+    def find_problems(self) -> Iterator[str]:
+        """Each reason not to start: one line that says what to do."""
+        tables = self._config.tier
+        yield from _refusal(lambda: self.policy)
+        yield from _refusal(lambda: self.platform)
+        if self.disks is not None:
+            yield from (problem for _, problem in find_problems(tables, self.disks))
+        for name, table in tables.items():
+            yield from _refusal(partial(find_tier_rule, name, table))
+
+    def find_obstacles(self) -> Iterator[str]:
+        """What keeps jobs from using disks with which the daemon starts."""
+        if self.disks is not None:
+            yield from (line for _, line in find_obstacles(self._config.tier, self.disks))
+
+
+def _refusal(look: Callable[[], object]) -> Iterator[str]:
+    try:
+        look()
+    except ConfigError as error:
+        yield str(error)
