@@ -1,26 +1,26 @@
 """Sends a job's output file, and goes on sending while the job writes it.
 
 Files are the users' and the system's: one may be terabytes of nothing, or lie where nobody answers.
-So they are read in threads of their own, and not more of them than a user's share of the time.
+So whatever asks a disk for one happens in threads, and not in more of them than a user's share of
+the time. Nobody waits for those at the end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import os
 import stat
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any, BinaryIO, Final, ParamSpec, TypeVar
+from typing import Any, Final, TypeVar
 
 from aiohttp import web
 
 from iodaemon.api.model import OUTPUT_BEGIN
 from iodaemon.daemon.front import find_turn
 from iodaemon.errors import RequestError
+from iodaemon.thread import in_thread
 
 _PIECE_BYTES: Final = 256 * 1024
 LONGEST_TAIL_BYTES: Final = 64 * 2**20
@@ -31,67 +31,71 @@ _LOOK_S: Final = 0.2
 
 
 Look = Callable[[], Awaitable[tuple[Path | None, bool]]]
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 class OutputThreads:
-    """Where output is read; nothing else waits there, and it makes nothing else wait."""
+    """Where output is opened, read and closed; nothing else waits there, and nobody for it."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="output")
+        self._free = asyncio.Semaphore(_THREADS)
+        self._closing: set[asyncio.Task[None]] = set()
 
-    def start(
-        self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
-    ) -> asyncio.Future[_T]:
-        """Call the function in one of the threads; its result to come."""
-        call = functools.partial(function, *args, **kwargs)
-        return asyncio.get_running_loop().run_in_executor(self._threads, call)
+    async def begin(self, function: Callable[..., _T], *args: object) -> asyncio.Future[_T]:
+        """Call the function as soon as a thread is free; its result to come.
 
-    def close(self) -> None:
-        """Read no more; what waits for a disk is not waited for."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        Nothing is called for a caller that is cancelled before that.
+        """
+        await self._free.acquire()
+        work = asyncio.wrap_future(in_thread(function, *args))
+        work.add_done_callback(lambda _: self._free.release())
+        return work
+
+    def begin_to_close(self, closing: Coroutine[Any, Any, None]) -> None:
+        """Have this go on beside everything else."""
+        task = asyncio.create_task(closing)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
 
 class _Output:
-    """A file that is opened and read in the threads, and closed when none of them is at it.
+    """A file. Its descriptor is used in the threads alone, by one of them at a time.
 
-    A request may be cancelled while a disk does not answer. Closing the file then would wait for
-    the thread that reads it, and the event loop with it.
+    A request may be cancelled while a disk does not answer; the file is closed once it has.
     """
 
     def __init__(self, threads: OutputThreads) -> None:
         self._threads = threads
         self._work: asyncio.Future[Any] | None = None
-        self._file: BinaryIO | None = None
+        self._fd: int | None = None
 
-    @property
-    def file(self) -> BinaryIO:
-        """The file, once it is open."""
-        assert self._file is not None
-        return self._file
+    async def open(self, path: Path) -> int:
+        """Open it; returns its size in bytes; raises as ``_open_regular``."""
 
-    async def open(self, path: Path) -> None:
-        """Open it; raises as ``_open_regular``."""
-        await self._run(self._open, path)
+        def work() -> int:
+            self._fd, size_bytes = _open_regular(path)
+            return size_bytes
+
+        return await self._run(work)
 
     async def run(self, function: Callable[..., _T], *args: object) -> _T:
-        """What the function returns, called with the file and these arguments."""
-        return await self._run(function, self.file, *args)
+        """What the function returns, called with the descriptor and these arguments."""
+        return await self._run(function, self._fd, *args)
 
     def close(self) -> None:
-        """Close it, now or once the thread that is at it is done."""
-        if self._work is not None and not self._work.done():
-            self._work.add_done_callback(lambda _: self.close())
-        elif self._file is not None:
-            self._file.close()
+        """Close it, once no thread is at it; nobody waits for that."""
+        self._threads.begin_to_close(self._close())
 
     async def _run(self, function: Callable[..., _T], *args: object) -> _T:
-        self._work = work = self._threads.start(function, *args)
-        return await asyncio.shield(work)
+        self._work = await self._threads.begin(function, *args)
+        return await asyncio.shield(self._work)
 
-    def _open(self, path: Path) -> None:
-        self._file = _open_regular(path)
+    async def _close(self) -> None:
+        if self._work is not None:
+            await asyncio.wait([self._work])
+        if self._fd is not None:
+            with contextlib.suppress(OSError):  # it was only read
+                await (await self._threads.begin(os.close, self._fd))
 
 
 async def stream_output(
@@ -120,50 +124,49 @@ async def stream_output(
         RequestError: the file cannot be read.
     """
     with contextlib.closing(_Output(threads)) as output:
-        path = await _open_when_there(output, look, follow=follow)
+        path, size_bytes = await _open_when_there(output, look, follow=follow)
         if path is None:
             await response.prepare(request)
             return
         if tail is not None:
             async with find_turn(request, "search"):
-                await output.run(_seek_to_tail, tail)
-        elif begin <= os.fstat(output.file.fileno()).st_size:
-            output.file.seek(begin)
-        response.headers[OUTPUT_BEGIN] = str(output.file.tell())
+                begin = await output.run(_find_tail, size_bytes, tail)
+        elif begin > size_bytes:
+            begin = 0
+        response.headers[OUTPUT_BEGIN] = str(begin)
         await response.prepare(request)
-        try:
-            size_bytes = os.fstat(output.file.fileno()).st_size
-            most = None if follow else max(0, size_bytes - output.file.tell())
-            await _pump(output, path, response, look, most=most)
-        except ConnectionResetError:
-            return
+        end = None if follow else size_bytes
+        with contextlib.suppress(ConnectionResetError):
+            await _pump(output, path, response, look, begin=begin, end=end)
 
 
-async def _open_when_there(output: _Output, look: Look, *, follow: bool) -> Path | None:
-    """Open the file and return its path; None: the job is over and never wrote one."""
+async def _open_when_there(output: _Output, look: Look, *, follow: bool) -> tuple[Path | None, int]:
+    """Open the file; its path and size. None: the job is over and never wrote one."""
     while True:
         path, over = await look()
         try:
             if path is not None:
-                await output.open(path)
-                return path
+                return path, await output.open(path)
         except FileNotFoundError as error:
             if over or not follow:
                 raise RequestError(f"the output file {path} does not exist (any more)") from error
         except OSError as error:
             raise RequestError(f"the output file {path}: {error.strerror}") from error
         if over:
-            return None
+            return None, 0
         await asyncio.sleep(_LOOK_S)
 
 
-def _open_regular(path: Path) -> BinaryIO:
-    """The file, if it is one: a pipe or a terminal would keep whoever reads it waiting for ever."""
+def _open_regular(path: Path) -> tuple[int, int]:
+    """The file's descriptor and size, if it is one: a pipe or a terminal would never be read."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        return open(fd, "rb")
-    os.close(fd)
-    raise RequestError(f"the output goes to {path}, which is no regular file; look there")
+    with contextlib.ExitStack() as opened:
+        opened.callback(os.close, fd)
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise RequestError(f"the output goes to {path}, which is no regular file; look there")
+        opened.pop_all()
+    return fd, status.st_size
 
 
 async def _pump(
@@ -172,46 +175,48 @@ async def _pump(
     response: web.StreamResponse,
     look: Look,
     *,
-    most: int | None,
+    begin: int,
+    end: int | None,
 ) -> None:
-    """Send so many bytes; None: all that come until the job is over or writes another file."""
+    """Send what is between these; None: all that comes until the job is over or writes elsewhere.
+
+    What ends before is sent as far as it goes.
+    """
     while True:
-        over = most is not None
+        over = end is not None
         if not over:  # before the read: nothing is missed
             now, is_ended = await look()
             over = is_ended or now != path
-        while piece := await output.run(_read_piece, most):
+        while piece := await output.run(_read, begin, end):
             await response.write(piece)
-            most = None if most is None else most - len(piece)
+            begin += len(piece)
         if over:
             return
         await asyncio.sleep(_LOOK_S)
 
 
-def _read_piece(file: BinaryIO, most: int | None) -> bytes:
-    return file.read(_PIECE_BYTES if most is None else min(most, _PIECE_BYTES))
+def _read(fd: int, begin: int, end: int | None) -> bytes:
+    """A piece of what is there between these."""
+    return os.pread(fd, _PIECE_BYTES if end is None else min(end - begin, _PIECE_BYTES), begin)
 
 
-def _seek_to_tail(file: BinaryIO, lines: int) -> None:
-    """Place the file so that this many lines are left to read."""
-    position = end = file.seek(0, 2)
-    if lines == 0:
-        return
+def _find_tail(fd: int, end: int, lines: int) -> int:
+    """Where the last lines of the file begin, of which so many bytes count."""
     first = max(0, end - LONGEST_TAIL_BYTES)
-    found = 0
+    if lines == 0:
+        return end
+    position, found = end, 0
     while position > first:
         start = max(first, position - _PIECE_BYTES)
-        file.seek(start)
-        piece = file.read(position - start)
+        piece = os.pread(fd, position - start, start)
         if position == end and piece.endswith(b"\n"):
             piece = piece[:-1]
         here = piece.count(b"\n")
         if found + here >= lines:
-            file.seek(start + _find_from_end(piece, lines - found) + 1)
-            return
+            return start + _find_from_end(piece, lines - found) + 1
         found += here
         position = start
-    file.seek(first)
+    return first
 
 
 def _find_from_end(piece: bytes, count: int) -> int:

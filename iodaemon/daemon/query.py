@@ -66,10 +66,6 @@ class Queries:
         self._ending = ending
         self._threads = OutputThreads()
 
-    def close(self) -> None:
-        """No output is sent any more."""
-        self._threads.close()
-
     def routes(self) -> Sequence[web.RouteDef]:
         """What is read where."""
         return [

@@ -136,7 +136,6 @@ class Server:
             self._listening.close()
         if self._runner is not None:
             await self._runner.cleanup()
-        self._queries.close()
         self._remove_socket()
 
     def _remember_socket(self, path: Path) -> None:

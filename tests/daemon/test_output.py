@@ -1,26 +1,40 @@
 """Output from its end, in lines, without reading all of it."""
 
 import contextlib
-import io
+import math
 import os
+import socket
 import threading
 
 import pytest
+from harness import until
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from process import wait_until
+from process import READY_S, daemon, wait_until
 from served import Served
+from stuck_exec import OPEN, silent_file_system
 
+from iodaemon.backend.linux.process import find_state
 from iodaemon.core.job import JobId
 from iodaemon.daemon import output
 
 PIECE = output._PIECE_BYTES
 
 
+@contextlib.contextmanager
+def file_of(data):
+    """Its descriptor."""
+    fd = os.memfd_create("output")
+    try:
+        os.pwrite(fd, data, 0)
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def tail(data, lines):
-    file = io.BytesIO(data)
-    output._seek_to_tail(file, lines)
-    return file.read()
+    with file_of(data) as fd:
+        return data[output._find_tail(fd, len(data), lines) :]
 
 
 def expected_tail(data, lines):
@@ -178,25 +192,16 @@ def test_a_file_that_grows_faster_than_it_is_read_is_sent_as_far_as_it_went(serv
     assert 3_000_000 == received
 
 
-class Counting(io.BytesIO):
-    """How many bytes were read of it."""
-
-    read_bytes = 0
-
-    def read(self, size=-1):
-        self.read_bytes += size
-        return super().read(size)
-
-
 @pytest.mark.parametrize("lines", [1, 10, 10**30])
 def test_what_has_no_lines_is_searched_so_far_and_no_further(monkeypatch, lines):
     monkeypatch.setattr(output, "LONGEST_TAIL_BYTES", 3 * PIECE + 5)
-    file = Counting(b"first\n" + b"\0" * (10 * PIECE))
+    read, asked = os.pread, []
+    monkeypatch.setattr(os, "pread", lambda fd, *place: asked.append(place) or read(fd, *place))
+    with file_of(b"first\n" + b"\0" * (10 * PIECE)) as fd:
+        begin = output._find_tail(fd, 10 * PIECE + 6, lines)
 
-    output._seek_to_tail(file, lines)
-
-    assert 7 * PIECE + 6 - 5 == file.tell()
-    assert 3 * PIECE + 5 == file.read_bytes
+    assert 7 * PIECE + 6 - 5 == begin == min(at for _, at in asked)
+    assert 3 * PIECE + 5 == sum(size for size, _ in asked)
 
 
 def test_terabytes_of_nothing_are_searched_no_longer_than_other_output(tmp_path):
@@ -204,60 +209,25 @@ def test_terabytes_of_nothing_are_searched_no_longer_than_other_output(tmp_path)
     path.touch()
     os.truncate(path, 2**41)
     with path.open("rb") as file:
-        output._seek_to_tail(file, 10)
+        begin = output._find_tail(file.fileno(), 2**41, 10)
 
-        assert 2**41 - output.LONGEST_TAIL_BYTES == file.tell()
-
-
-@pytest.mark.parametrize("what", ["opening", "reading"])
-def test_who_leaves_while_a_disk_does_not_answer_holds_up_nobody(served, monkeypatch, what):
-    """The file is closed once the disk has answered."""
-    begun, gate, opened = threading.Event(), threading.Event(), []
-
-    def hang(at):
-        if at == what:
-            begun.set()
-            assert gate.wait(60.0)
-
-    class Disk(io.FileIO):
-        def readinto(self, buffer):
-            hang("reading")
-            return super().readinto(buffer)
-
-    def open_it(path):
-        opened.append(io.BufferedReader(Disk(path)))
-        hang("opening")
-        return opened[-1]
-
-    monkeypatch.setattr(output, "_open_regular", open_it)
-    job_id = served.ended()
-    served.output(job_id, b"words")
-    try:
-        with served.raw() as leaves:
-            leaves.sendall(b"GET /v1/jobs/%d/logs HTTP/1.1\r\nHost: x\r\n\r\n" % job_id)
-            assert begun.wait(20.0)
-        status = served.ask("GET", "/v1/jobs").status
-    finally:
-        gate.set()
-
-    assert 200 == status
-    assert wait_until(lambda: opened[0].closed)
+    assert 2**41 - output.LONGEST_TAIL_BYTES == begin
 
 
 def test_a_search_holds_up_its_users_searches_and_nobody_elses_question(served, monkeypatch):
     job_id = served.ended()
     served.output(job_id, b"a\nb\n")
-    searched = output._seek_to_tail
+    searched = output._find_tail
     gate, running, most = threading.Event(), [], []
 
-    def slow(file, lines):
-        running.append(file)
+    def slow(fd, *asked):
+        running.append(fd)
         most.append(len(running))
         assert gate.wait(20.0)
-        searched(file, lines)
-        running.remove(file)
+        running.remove(fd)
+        return searched(fd, *asked)
 
-    monkeypatch.setattr(output, "_seek_to_tail", slow)
+    monkeypatch.setattr(output, "_find_tail", slow)
     asked = b"GET /v1/jobs/%d/logs?tail=1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     with contextlib.ExitStack() as stack:
         connections = [stack.enter_context(served.raw()) for _ in range(40)]
@@ -276,3 +246,77 @@ def test_a_search_holds_up_its_users_searches_and_nobody_elses_question(served, 
     assert [200] * 3 == others
     assert all(dechunked(each.partition(b"\r\n\r\n")[2]) == b"b\n" for each in answers)
     assert {1} == set(most)
+
+
+# -- a disk that does not answer -------------------------------------------------------------------
+
+ASK = b"GET /v1/jobs/%d/logs%s HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.fixture
+def silent(tmp_path, served):
+    """A file system that answers as often as a test lets it, and a job with its output there."""
+    point = tmp_path / "silent"
+    point.mkdir()
+    files = silent_file_system(point, b"a\nb\n", valid_s=0)
+    try:
+        yield files, served.ended(stdout=files.path)
+    finally:
+        files.let_go()
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("query", [b"", b"?tail=1", b"?follow=1"])
+@pytest.mark.parametrize("answers", [*range(8), math.inf])
+def test_whatever_a_disk_does_not_answer_holds_up_who_reads_there_alone(
+    served, silent, answers, query
+):
+    """Each request in turn, by which the file is found, opened, read; its close always."""
+    files, job_id = silent
+    files.mute_after = answers
+    with served.raw() as leaves:
+        leaves.sendall(ASK % (job_id, query))
+        assert wait_until(lambda: files.is_waited_for)
+        meanwhile = served.ask("GET", "/v1/jobs").status
+    until(lambda: served.handlers() == 0)
+    after = served.ask("GET", "/v1/jobs").status
+    files.speak()
+
+    assert [200] * 2 == [meanwhile, after]
+    files.wait_for(1)  # what was opened is closed
+
+
+@pytest.mark.node
+def test_what_has_not_begun_for_a_client_that_is_gone_never_begins(served, silent):
+    files, job_id = silent
+    files.is_mute = True
+    with contextlib.ExitStack() as stack:
+        for _ in range(5 * output._THREADS):
+            connection = stack.enter_context(served.raw())
+            connection.sendall(ASK % (job_id, b""))
+        until(lambda: served.handlers() == 5 * output._THREADS)
+    until(lambda: served.handlers() == 0)
+    files.speak()
+    files.wait_for(output._THREADS)
+
+    assert output._THREADS == files.asked[OPEN]
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("answers", [4, math.inf], ids=["reading", "closing"])
+def test_a_daemon_ends_while_a_disk_with_output_does_not_answer(tmp_path, silent, answers):
+    """Its last process does when the kernel lets it."""
+    files, _ = silent
+    with daemon(tmp_path / "state", tmp_path / "run") as (client, process):
+        [job_id] = client.submit([{"command": ["exit=0"], "stdout": files.path}], {})
+        client.wait([job_id])
+        files.mute_after = answers
+        with socket.socket(socket.AF_UNIX) as leaves:
+            leaves.connect(client.socket_path)
+            leaves.sendall(ASK % (job_id, b""))
+            assert wait_until(lambda: files.is_waited_for)
+        process.terminate()
+        until(lambda: find_state(process.pid) == "Z", "the end of its first thread")
+        files.let_go()
+
+        assert 0 == process.wait(READY_S)
