@@ -20,6 +20,7 @@ from iodaemon.backend.linux.condition import of_error
 from iodaemon.daemon import database, schema
 from iodaemon.daemon.boot import noted_boot
 from iodaemon.daemon.replica import copy_database
+from iodaemon.daemon.sqlite_error import spoken
 from iodaemon.errors import NotFound, NotPermitted, RequestError
 
 COPY: Final = "copy"
@@ -93,7 +94,7 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
             "environments of all users' jobs"
         ) from error
     with (
-        database.spoken(path),
+        spoken(path),
         closing(sqlite3.connect(path, isolation_level=None, timeout=database.BUSY_S)) as db,
     ):
         db.execute("PRAGMA query_only=ON")

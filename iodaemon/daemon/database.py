@@ -5,7 +5,6 @@ Records are JSON of the core's own structs; what is searched by has a column bes
 
 from __future__ import annotations
 
-import errno
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +14,6 @@ from typing import Any, Final
 
 import msgspec
 
-from iodaemon.backend.linux.condition import Condition, find_full_or_read_only, of_error
 from iodaemon.core.job import Job
 from iodaemon.daemon import schema
 from iodaemon.errors import JournalError
@@ -24,54 +22,6 @@ BUSY_S: Final = 10.0
 """How long another process that reads the file (a backup) may hold us up."""
 LOG_BYTES: Final = 64 * 2**20
 """What the write-ahead log is cut back to after a burst (PRAGMA journal_size_limit)."""
-
-_ADVICE: Final = (
-    ("SQLITE_READONLY", "it cannot be written; check the permissions of file and folder"),
-    ("SQLITE_CANTOPEN", "it cannot be opened; check that the folder exists and is accessible"),
-    ("SQLITE_BUSY", "another process holds it; end that process"),
-    (
-        "SQLITE_IOERR",
-        (
-            "free some space there; where there is some, the disk fails or became read-only: "
-            "see 'dmesg', repair it and mount it writable"
-        ),
-    ),
-    ("SQLITE_CORRUPT", "it is damaged; move it away or restore a copy"),
-    ("SQLITE_NOTADB", "it is damaged or no journal; move it away or restore a copy"),
-)
-"""Beginnings of SQLite's error names (https://www.sqlite.org/rescode.html), what to do."""
-_BY_THE_DISK: Final = ("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_IOERR")
-"""Those that a disk which is full or read-only may give as well."""
-
-
-def journal_error(path: Path, error: sqlite3.Error) -> JournalError:
-    """The error in one line that says what to do."""
-    name = getattr(error, "sqlite_errorname", "")
-    if (condition := _condition_of(path, name)) is not None:
-        return JournalError(f"journal {path}: {condition}")
-    advice = [text for start, text in _ADVICE if name.startswith(start)]
-    return JournalError(f"journal {path}: {error}" + (f"; {advice[0]}" if advice else ""))
-
-
-def _condition_of(path: Path, name: str) -> Condition | None:
-    """The condition of the disk that is behind an error of this name; None: another one."""
-    if name.startswith("SQLITE_FULL"):  # also where a few blocks are left
-        return of_error(path.parent, OSError(errno.ENOSPC, ""))
-    if name.startswith(_BY_THE_DISK):
-        return find_full_or_read_only(path.parent)
-    return None
-
-
-@contextmanager
-def spoken(path: Path) -> Iterator[None]:
-    """Turn what SQLite and the system raise into a JournalError."""
-    try:
-        yield
-    except sqlite3.Error as e:
-        raise journal_error(path, e) from e
-    except OSError as e:
-        folder = Path(e.filename or path).parent
-        raise JournalError(f"journal {path}: {of_error(folder, e)}") from e
 
 
 # -- opening -----------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from iodaemon.daemon import database, hintbook, notebook
 from iodaemon.daemon.batch import BandwidthMinute, Batch, Restored
 from iodaemon.daemon.notebook import Note
 from iodaemon.daemon.recall import decode_environment, decode_jobs, recall
+from iodaemon.daemon.sqlite_error import journal_error, spoken
 from iodaemon.errors import Gone, JournalError
 from iodaemon.fault import reach
 
@@ -106,7 +107,7 @@ class Journal:
             HopelessError: it belongs to another backend.
         """
         new_seed = secrets.randbits(53) if seed is None else seed
-        with database.spoken(path), ExitStack() as opened:
+        with spoken(path), ExitStack() as opened:
             writer = opened.enter_context(closing(database.connect(path)))
             database.prepare(writer, path, seed=new_seed, backend=backend)
             reader = opened.enter_context(closing(database.connect(path)))
@@ -333,7 +334,7 @@ class Journal:
     @contextmanager
     def _read(self) -> Iterator[sqlite3.Connection]:
         """The reading connection, for one at a time, on one snapshot."""
-        with self._reading, database.spoken(self.path):
+        with self._reading, spoken(self.path):
             self._reader.execute("BEGIN")
             try:
                 yield self._reader
@@ -415,7 +416,7 @@ class Journal:
             with suppress(sqlite3.Error):  # most errors have rolled back already
                 db.execute("ROLLBACK")
             if isinstance(error, sqlite3.Error):
-                return database.journal_error(self.path, error)
+                return journal_error(self.path, error)
             if isinstance(error, JournalError):
                 return error
             raise

@@ -64,17 +64,18 @@ def merge(db: sqlite3.Connection, before: Path | None) -> Merged:
     Args:
         db: the copy, of this schema, not in its place yet.
         before: the journal that is replaced, sound, in one file. None: there is none.
+
+    Raises:
+        sqlite3.Error: it cannot be written; then close it.
     """
     if before is None:
         database.lose_events(db, database.newest_event(db) + _UNKNOWN_EVENTS)
         return Merged()
     db.execute("ATTACH DATABASE ? AS old", (str(before),))
-    try:
-        db.execute("BEGIN IMMEDIATE")
-        merged = _merge(db)
-        db.execute("COMMIT")
-    finally:
-        db.execute("DETACH DATABASE old")
+    db.execute("BEGIN IMMEDIATE")
+    merged = _merge(db)
+    db.execute("COMMIT")
+    db.execute("DETACH DATABASE old")
     return merged
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
+from iodaemon.daemon.sqlite_error import disk_error
 from iodaemon.errors import JournalError
 
 
@@ -35,7 +35,8 @@ def copy_database(
 
     Raises:
         FileExistsError: it is there, and is not to be replaced.
-        OSError, sqlite3.Error: it cannot be written; OSError where its disk is full.
+        OSError: it cannot be written.
+        sqlite3.Error: it cannot, or the source cannot be read.
         JournalError: what was copied is damaged.
     """
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -48,9 +49,9 @@ def copy_database(
             check_integrity(copy, target)
         size = part.stat().st_size
         put_in_place(part, target, replace=replace)
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_FULL:  # of the copy: the source is only read
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(part)) from error
+    except sqlite3.Error as error:
+        if (behind := disk_error(target.parent, error)) is not None:
+            raise behind from error
         raise
     finally:
         with suppress(FileNotFoundError):

@@ -28,6 +28,7 @@ from iodaemon.daemon.host import describe_process
 from iodaemon.daemon.merge import Merged, merge
 from iodaemon.daemon.recall import decode_jobs
 from iodaemon.daemon.replica import check_integrity, copy_database, put_in_place, sync_folder
+from iodaemon.daemon.sqlite_error import error_name, spoken
 from iodaemon.daemon.stranger import find_strangers, highest_job
 from iodaemon.errors import IodaemonError, JournalError, NotFound, NotPermitted, RequestError
 
@@ -35,6 +36,16 @@ _STOP: Final = {
     True: "systemctl stop iodaemon.socket iodaemon",
     False: "iod stop",
 }
+
+_DAMAGED: Final = (
+    "SQLITE_CORRUPT",
+    "SQLITE_NOTADB",
+    "SQLITE_ERROR",
+    "SQLITE_IOERR_READ",
+    "SQLITE_IOERR_SHORT_READ",
+    "SQLITE_IOERR_CORRUPTFS",
+)
+"""Beginnings of SQLite's names of errors that reading a journal again would give again."""
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +93,7 @@ def restore(config: Config, source: Path) -> Restored:
             schema.check_backend(copy, source, config.backend)
             copy.execute("BEGIN")  # it is open and read from here on, whoever may reach its path
             copy.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            with as_owner_of(state):
+            with as_owner_of(state), spoken(source, state):
                 copy_database(copy, new, replace=True)
         try:
             return _put(config, source, new)
@@ -95,7 +106,10 @@ def _put(config: Config, source: Path, new: Path) -> Restored:
     jobs_directory = config.keeper_state / "jobs"
     unreadable = _fold(path)
     before = None if unreadable or not path.exists() else path
-    with closing(sqlite3.connect(new, isolation_level=None)) as db, database.spoken(source):
+    with (
+        spoken(source, state),
+        closing(sqlite3.connect(new, isolation_level=None)) as db,
+    ):
         schema.raise_schema(db)
         note = _copy_note(db)
         merged = merge(db, before)
@@ -109,9 +123,10 @@ def _put(config: Config, source: Path, new: Path) -> Restored:
         jobs, _ = database.count_jobs(db)
         is_drained = "drain" in schema.meta(db)
         check_integrity(db, source)
-    replaced = _exchange(path, new)
-    if before is None and note is not None and note.boot_id:
-        note_boot(state, note.boot_id)
+    with spoken(path):
+        if before is None and note is not None and note.boot_id:
+            note_boot(state, note.boot_id)
+        replaced = _exchange(path, new)
     return Restored(
         jobs=jobs,
         unfinished=len(unfinished),
@@ -156,16 +171,25 @@ def _alone(state: Path, *, is_system: bool) -> Iterator[None]:
 
 
 def _fold(path: Path) -> str:
-    """Make the journal that is there one file, and see that it can be read; why it cannot be."""
+    """Make the journal that is there one file, and see that it can be read; why it cannot be.
+
+    Raises:
+        JournalError: it is not damaged, and cannot be read now: the disk is full, or another
+            process holds it.
+    """
     if not path.exists():
         return ""
     try:
-        with database.spoken(path), closing(sqlite3.connect(path, isolation_level=None)) as db:
+        with spoken(path), closing(sqlite3.connect(path, isolation_level=None)) as db:
+            db.execute("PRAGMA locking_mode=EXCLUSIVE")  # else it needs room for a -shm file
             schema.check(db, path)
             check_integrity(db, path)
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             db.execute("PRAGMA journal_mode=DELETE")
     except IodaemonError as error:
+        name = error_name(error.__cause__)
+        if name and not name.startswith(_DAMAGED):
+            raise
         return str(error)
     return ""
 
@@ -215,9 +239,9 @@ def _aside(path: Path) -> Path | None:
     while replaced.exists():
         number += 1
         replaced = path.with_name(f"{path.name}.replaced-{stamp}.{number}")
+    os.link(path, replaced)  # the disk may have no room for another name
     for suffix in ("-wal", "-shm"):  # only of a damaged one; a new journal must not meet it
         with suppress(FileNotFoundError):
             path.with_name(path.name + suffix).rename(f"{replaced}{suffix}")
-    os.link(path, replaced)
     sync_folder(path.parent)
     return replaced

@@ -169,7 +169,8 @@ def raise_schema(db: sqlite3.Connection) -> None:
             db.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (schema + 1,))
         db.execute("COMMIT")
     except BaseException:
-        db.execute("ROLLBACK")
+        if db.in_transaction:  # most errors have rolled back already
+            db.execute("ROLLBACK")
         raise
 
 

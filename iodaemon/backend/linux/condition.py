@@ -110,14 +110,20 @@ def words_of(path: str | os.PathLike[str], error: OSError) -> str:
 
 def find_full_or_read_only(path: str | os.PathLike[str]) -> Condition | None:
     """Why nothing can be written below this directory; None: it can, as far as is known."""
+    error = find_disk_error(path)
+    return None if error is None else of_error(path, error)
+
+
+def find_disk_error(path: str | os.PathLike[str]) -> OSError | None:
+    """Likewise, as the error that who writes would get; it names no file."""
     try:
         found = os.statvfs(path)
     except OSError as error:
-        return of_error(path, error)
+        return OSError(error.errno, error.strerror)
     if found.f_flag & os.ST_RDONLY:
-        return of_error(path, OSError(errno.EROFS, ""))
+        return OSError(errno.EROFS, os.strerror(errno.EROFS))
     if found.f_bavail == 0 or (found.f_files > 0 and found.f_favail == 0):
-        return of_error(path, OSError(errno.ENOSPC, ""))
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return None
 
 
