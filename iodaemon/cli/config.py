@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -17,13 +17,15 @@ from iodaemon.cli.option import OFF, AsJson, Word, argument, option
 from iodaemon.cli.output import Column
 from iodaemon.cli.places import load_config_of_daemon
 from iodaemon.cli.session import Session
-from iodaemon.errors import ConfigError, RequestError
+from iodaemon.errors import ConfigError, IodaemonError, RequestError
 from iodaemon.text import printable
 
 app = new_app()
 configs = new_app(help="Configuration: show, check, init, reload.")
 app.add_typer(configs, name="config")
 
+_ANSWER_WITHIN_S: Final = 1.0
+"""A daemon that is silent for longer is left out of the check."""
 
 Running = Annotated[bool, option("--running", text="Ask the daemon for what it runs with.")]
 Force = Annotated[bool, option("--force", text="Replace a FILE that is there.")]
@@ -51,13 +53,15 @@ def check_config(ctx: typer.Context, as_json: AsJson = OFF) -> int:
     """
     from iodaemon.daemon.preflight import Preflight
 
+    session: Session = ctx.obj
     try:
-        config, _ = load_config_of_daemon(ctx.obj)
+        config, _ = load_config_of_daemon(session)
     except ConfigError as error:
         file, problems = None, [str(error)]
     else:
         preflight = Preflight(config)
-        file, problems = config.file, [*preflight.find_problems(), *preflight.find_obstacles()]
+        file, problems = config.file, list(preflight.find_problems())
+        problems += preflight.find_obstacles(_promised(session) if config.tier else {})
     if as_json:
         output.print_json({"problems": problems})
     else:
@@ -113,6 +117,17 @@ def _configured(session: Session) -> JsonObject:
 
     config, _ = load_config_of_daemon(session)
     return config_document(config)
+
+
+def _promised(session: Session) -> dict[str, int]:
+    """Bytes of each disk; nothing where no daemon answers."""
+    from iodaemon.api.client import Client
+    from iodaemon.doctor.tier import find_allocated
+
+    try:
+        return find_allocated(Client(session.socket_path(), _ANSWER_WITHIN_S).node())
+    except IodaemonError:
+        return {}
 
 
 def _lines(document: JsonObject) -> list[str]:

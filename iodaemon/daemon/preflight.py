@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
+from types import MappingProxyType
 
 from iodaemon.backend.simulated import SimulatedNode, default_platform
 from iodaemon.config import Config, PolicyFile, check_offers, load_policy, policy_search
@@ -82,10 +83,16 @@ class Preflight:
         for name, table in tables.items():
             yield from _refusal(partial(find_tier_rule, name, table))
 
-    def find_obstacles(self) -> Iterator[str]:
-        """What keeps jobs from using disks with which the daemon starts."""
+    def find_obstacles(self, promised: Mapping[str, int] = MappingProxyType({})) -> Iterator[str]:
+        """What keeps jobs from using disks with which the daemon starts.
+
+        Args:
+            promised: what jobs were promised of each disk, bytes. Who was promised all of it may
+                fill it.
+        """
         if self.disks is not None:
-            yield from (line for _, line in find_obstacles(self._config.tier, self.disks))
+            found = find_obstacles(self._config.tier, self.disks, promised)
+            yield from (line for _, line in found)
 
 
 def _refusal(look: Callable[[], object]) -> Iterator[str]:

@@ -78,10 +78,16 @@ def examine_tiers(
         node: what the running daemon says of itself; None: none answers.
         is_shared: it has jobs of all users.
     """
+    facts = _look(tables, is_shared=is_shared)
+    yield from judge_disks(tables, facts, allocated=find_allocated(node or {}))
+
+
+def find_allocated(node: Mapping[str, Any]) -> dict[str, int]:
+    """What a daemon that says this of itself has promised of each disk, bytes."""
     allocated: dict[str, int] = {}
-    for row in (node or {}).get("allocated", ()):
+    for row in node.get("allocated", ()):
         allocated[row["disk"]] = allocated.get(row["disk"], 0) + row["size_bytes"]
-    yield from judge_disks(tables, _look(tables, is_shared=is_shared), allocated=allocated)
+    return allocated
 
 
 def _look(tables: Mapping[str, TierTable], *, is_shared: bool) -> dict[str, DiskFacts]:

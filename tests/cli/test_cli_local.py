@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -9,8 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from mounting import full, small_disk
+from scratching import needs_root
 
 import iodaemon
+from iodaemon import disk_trouble
 from iodaemon.api.model import FINAL_STATES, STATE_CODES
 from iodaemon.cli import main, session
 from iodaemon.cli.failure import ExitCode
@@ -149,6 +153,22 @@ def test_a_configuration_that_cannot_be_written_is_told(iod, home):
     (home / "file").write_text("")
 
     assert iod.fails("config", "init", str(home / "file" / "config.toml"))[0] == 1
+
+
+@needs_root
+def test_a_disk_that_jobs_filled_with_what_they_were_promised_is_right(iod, home, daemon):
+    disk, file = home / "disk", home / "config.toml"
+    disk.mkdir()
+    file.write_text(f'[tier.fast]\n[[tier.fast.disk]]\npath = "{disk}"\n')
+    with small_disk(disk, kib=64), full(disk):
+        rows = [{"disk": str(disk), "size_bytes": size} for size in (32 << 10, 32 << 10)]
+        found = []
+        for allocated in (rows, rows[:1]):
+            daemon.answers["/v1/node"] = (200, json.dumps({"allocated": allocated}).encode())
+            found.append(iod("--config", str(file), "config", "check"))
+
+    assert [0, 1] == [result.code for result in found]
+    assert f"tier fast: disk {disk} {disk_trouble.FULL}\n" == found[1].out
 
 
 # -- the daemon's options -------------------------------------------------------------------------
