@@ -79,4 +79,4 @@ def test_a_look_tells_disks_that_work_from_those_that_do_not(disks, tmp_path):
     storage = Storage(nodes=(msgspec.structs.replace(node, disks=others),))
     found = find_unusable(config, [msgspec.structs.replace(tier, storage=storage)], probe)
     assert {str(disk) for disk in disks} == set(found)
-    assert all("another filesystem" in why for why in found.values())
+    assert all("another file system" in why for why in found.values())
