@@ -3,13 +3,19 @@
 import json
 import math
 import os
+import threading
 
 import pytest
 
 from iodaemon import disk_trouble
 from iodaemon.backend.linux.devices import PathDevice
 from iodaemon.backend.linux.process import identify
-from iodaemon.backend.linux.tier_disk import find_kind, find_witness, probe_disk
+from iodaemon.backend.linux.tier_disk import (
+    DiskProbe,
+    find_kind,
+    find_witness,
+    probe_disk,
+)
 from iodaemon.config import load_config
 from iodaemon.config.tier import SIMULATED_BYTES, build_tiers
 from iodaemon.core.platform import Device, DeviceId
@@ -156,6 +162,10 @@ def test_more_capacity_than_there_is_is_refused_in_a_line(tmp_path):
         ),
         ('[[tier.a.disk]]\npath = "x"\n', "path is 'x'; write an absolute path"),
         ('[[tier.a.disk]]\npath = "/x:y"\n', "path is '/x:y'; choose one without ':', which parts"),
+        (
+            '[[tier.a.disk]]\npath = "/x\\u0000y"\n',
+            "path is '/x\\x00y'; no path has a NUL character, write another",
+        ),
         ('[tier.Fast]\nbandwidth = "1 GB/s"\n', "write a name of small letters"),
         ('[tier.a]\nbandwidth = "0 B/s"\n', "bandwidth is 0; it must be above 0"),
         ('[[tier.a.disk]]\npath = "/x"\ncapacity = "0"\n', "capacity is 0; it must be above 0"),
@@ -246,3 +256,25 @@ def test_the_kind_is_that_of_the_slowest_disk_below(kind, disks, expected):
     below = PathDevice(path="/x", kind=kind, description="", devices=devices)
 
     assert expected == find_kind(below)
+
+
+def test_whatever_a_look_raises_is_heard_by_who_waits_for_it(tmp_path):
+    """Also when it took too long at first; the next look is another."""
+    go_on, probe, path = threading.Event(), DiskProbe(), str(tmp_path)
+
+    def fail(_):
+        raise ValueError("a fault of the probe")
+
+    def fail_late(path):
+        go_on.wait()
+        fail(path)
+
+    with pytest.raises(ValueError, match="fault"):
+        probe.look([path], fail, patience_s=60.0)
+    late = probe.look([path], fail_late, patience_s=0.01)
+    go_on.set()
+    with pytest.raises(ValueError, match="fault"):
+        probe.look([path], fail_late, patience_s=60.0)
+
+    assert disk_trouble.SILENT == late[path].problem
+    assert "" == probe.look([path], probe_disk)[path].problem

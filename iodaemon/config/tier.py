@@ -62,6 +62,8 @@ class DiskTable(msgspec.Struct, frozen=True, kw_only=True):
         """Refuse a place that depends on where the daemon was started, and disks of nothing."""
         if not self.path.startswith("/"):
             raise ValueError(f"path is {self.path!r}; write an absolute path")
+        if "\0" in self.path:
+            raise ValueError(f"path is {self.path!r}; no path has a NUL character, write another")
         if ":" in self.path:
             raise ValueError(
                 f"path is {self.path!r}; choose one without ':', which parts the directories "

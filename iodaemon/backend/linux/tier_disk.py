@@ -15,10 +15,8 @@ import contextlib
 import errno
 import os
 import stat
-import threading
-import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +30,7 @@ from iodaemon.core.platform import Device
 from iodaemon.core.tier import DiskFacts, DiskKind
 from iodaemon.errors import NoData
 from iodaemon.sampler import mountinfo
+from iodaemon.thread import in_thread
 
 _SPEED: Final[tuple[DiskKind, ...]] = ("hdd", "ssd", "nvme", "memory")
 """Slowest first."""
@@ -65,32 +64,15 @@ class DiskProbe:
             paths: of disks.
             probe: ``probe_disk``, with what it takes besides the path.
             patience_s: for all of them together.
+
+        Raises:
+            Exception: what a probe raised, whatever that is.
         """
-        until_s = time.monotonic() + patience_s
-        looks = {path: self._under_way.get(path) or _begin(probe, path) for path in paths}
-        found = {path: _wait(look, until_s) for path, look in looks.items()}
-        self._under_way = {path: look for path, look in looks.items() if not look.done()}
-        return found
-
-
-def _begin(probe: Callable[[str], DiskFacts], path: str) -> Future[DiskFacts]:
-    look: Future[DiskFacts] = Future()
-
-    def run() -> None:
-        try:
-            look.set_result(probe(path))
-        except OSError as error:  # of who looks: who waits hears of it
-            look.set_exception(error)
-
-    threading.Thread(target=run, name="disk", daemon=True).start()
-    return look
-
-
-def _wait(look: Future[DiskFacts], until_s: float) -> DiskFacts:
-    try:
-        return look.result(max(0.0, until_s - time.monotonic()))
-    except TimeoutError:
-        return DiskFacts(problem=disk_trouble.SILENT)
+        looks = {path: self._under_way.get(path) or in_thread(probe, path) for path in paths}
+        done, _ = wait(looks.values(), patience_s)
+        self._under_way = {path: look for path, look in looks.items() if look not in done}
+        silent = DiskFacts(problem=disk_trouble.SILENT)
+        return {path: look.result() if look in done else silent for path, look in looks.items()}
 
 
 def probe_disk(
