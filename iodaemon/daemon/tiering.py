@@ -9,13 +9,12 @@ import asyncio
 import logging
 import math
 import os
-import threading
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import chain
+from operator import ne
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from iodaemon.config import Config
 from iodaemon.config.tier import (
@@ -32,19 +31,16 @@ from iodaemon.core.tier import DiskFacts, Tier
 from iodaemon.daemon.driver import Driver
 from iodaemon.disk_trouble import REPLACED, sentence
 from iodaemon.text import quoted
+from iodaemon.thread import in_thread
 
 if TYPE_CHECKING:
     from iodaemon.backend.linux.tier_disk import DiskProbe
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 _FIRST_LOOK_S: Final = 2.0
-"""Until the first look at disks that are of no use; then twice as long each time."""
 _LONG_START_S: Final = 5.0
-"""A disk on which a job starts for longer is looked at."""
 _LAST_LOOK_S: Final = 60.0
-"""At most; a disk that is out again sooner than that after all worked is looked at no sooner."""
 
 
 def live_tiers(
@@ -92,28 +88,67 @@ async def watch_disks(config: Config, driver: Driver) -> None:
 
     if not config.tier or config.backend == "simulated":
         return
-    stock, known, probe = driver.state.stock, set[DiskId](), DiskProbe()
+    stock, probe, known = driver.state.stock, DiskProbe(), dict[DiskId, str]()
+    looks = _Looks(driver.timeline.now_s)
     asked = {disk.id for tier in stock.tiers for disk in tier.disks}
-    look_s, back_s = _FIRST_LOOK_S, -math.inf
     while True:
-        found: dict[DiskId, str] | None = None
         if asked:
-            look = partial(find_unusable, config, stock.tiers, probe, stock.promised_bytes())
-            found = await _aside(look)
-        if found is not None:
-            _tell_state(driver, {disk: found.get(disk, "") for disk in asked})
-        if await driver.watch.until(
-            partial(_differ, stock.unusable, known), look_s if known else _LONG_START_S
-        ):
-            now_s = driver.timeline.now_s
-            if not known and now_s - back_s > _LAST_LOOK_S:
-                look_s = _FIRST_LOOK_S
-            known = _tell_of(known, stock.unusable)
-            back_s = back_s if known else now_s
-            asked = set()
-        else:
-            look_s = min(2.0 * look_s, _LAST_LOOK_S)
-            asked = (known & stock.unusable.keys()) | _where_starts_are_long(driver)
+            promised = stock.promised_bytes()
+            look = in_thread(find_unusable, config, stock.tiers, probe, promised)
+            try:
+                found = await asyncio.wrap_future(look)
+            except Exception:  # of one look; the next may succeed
+                log.exception("event=disk_look_failed")
+                found = None
+            if found is not None:
+                _tell_state(driver, {disk: found.get(disk, "") for disk in asked})
+        pause_s = looks.pause_s(driver.timeline.now_s)
+        if await driver.watch.until(partial(ne, stock.unusable, known), pause_s):
+            _tell_of(known, stock.unusable)
+            known = dict(stock.unusable)
+            looks.follow({*known}, driver.timeline.now_s)
+        starting = _where_starts_are_long(driver) - known.keys()
+        asked = looks.take(starting, driver.timeline.now_s)
+
+
+class _Looks:
+    """When which disk is looked at.
+
+    One that is out: after 2 s, and then each time after twice as long, a minute at most; where it
+    is out again within a minute of its return, that goes on. One on which a job has been starting
+    for long: every 5 s.
+    """
+
+    def __init__(self, now_s: float) -> None:
+        self._starts_s = now_s + _LONG_START_S
+        self._due_s: dict[DiskId, float] = {}
+        self._wait_s: dict[DiskId, float] = {}
+        self._back_s: dict[DiskId, float] = {}
+
+    def follow(self, unusable: set[DiskId], now_s: float) -> None:
+        """These are out now."""
+        for disk in unusable - self._due_s.keys():
+            if now_s - self._back_s.get(disk, -math.inf) > _LAST_LOOK_S:
+                self._wait_s[disk] = _FIRST_LOOK_S
+            self._due_s[disk] = now_s + self._wait_s[disk]
+        for disk in self._due_s.keys() - unusable:
+            del self._due_s[disk]
+            self._back_s[disk] = now_s
+
+    def take(self, starting: set[DiskId], now_s: float) -> set[DiskId]:
+        """Which are looked at now, of those that are out and of these."""
+        due = {disk for disk, at_s in self._due_s.items() if at_s <= now_s}
+        for disk in due:
+            self._wait_s[disk] = min(2.0 * self._wait_s[disk], _LAST_LOOK_S)
+            self._due_s[disk] = now_s + self._wait_s[disk]
+        if now_s < self._starts_s:
+            return due
+        self._starts_s = now_s + _LONG_START_S
+        return due | starting
+
+    def pause_s(self, now_s: float) -> float:
+        """Until the next look."""
+        return max(0.0, min([self._starts_s, *self._due_s.values()]) - now_s)
 
 
 def _tell_state(driver: Driver, found: Mapping[DiskId, str]) -> None:
@@ -166,35 +201,13 @@ def find_unusable(
     return found
 
 
-def _differ(unusable: Mapping[DiskId, str], known: set[DiskId]) -> bool:
-    return unusable.keys() != known
-
-
-def _tell_of(known: set[DiskId], unusable: Mapping[DiskId, str]) -> set[DiskId]:
-    """In the log; returns what is known now."""
-    for disk in sorted(unusable.keys() - known):
-        log.warning("event=disk_out disk=%s text=%s", disk, quoted(unusable[disk]))
-    for disk in sorted(known - unusable.keys()):
+def _tell_of(known: Mapping[DiskId, str], unusable: Mapping[DiskId, str]) -> None:
+    """In the log, what is out, or back, or out for another reason than is known."""
+    for disk in sorted(unusable):
+        if unusable[disk] != known.get(disk):
+            log.warning("event=disk_out disk=%s text=%s", disk, quoted(unusable[disk]))
+    for disk in sorted(known.keys() - unusable.keys()):
         log.warning("event=disk_back disk=%s", disk)
-    return set(unusable)
-
-
-async def _aside(work: Callable[[], T]) -> T:
-    """Its answer, from a thread for which nobody waits at the end: a disk may hang for ever."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def give(answer: T) -> None:
-        if not done.done():
-            done.set_result(answer)
-
-    def run() -> None:
-        answer = work()
-        with suppress(RuntimeError):  # the loop has been closed meanwhile
-            loop.call_soon_threadsafe(give, answer)
-
-    threading.Thread(target=run, name="disks", daemon=True).start()
-    return await done
 
 
 def look_at_disks(config: Config, probe: DiskProbe | None = None) -> dict[str, DiskFacts]:

@@ -28,11 +28,13 @@ BIG = "x" * 200_000
 class Bench:
     """What a test of the driver holds; ``drive`` makes and closes it."""
 
-    def __init__(self, journal: Journal, *, timeline=None, slots=(2, 2), backend=None) -> None:
+    def __init__(
+        self, journal: Journal, *, timeline=None, slots=(2, 2), backend=None, tiers=()
+    ) -> None:
         self.journal = journal
         self.timeline = VirtualTimeline(start_s=1000.0) if timeline is None else timeline
         restored = journal.restore()
-        self.state = State(platform(*slots))
+        self.state = State(platform(*slots), tiers)
         self.state.restore(restored.jobs, restored.next_id)
         self.backend = FakeBackend(self.state.platform)
         self.regulation = Script()
