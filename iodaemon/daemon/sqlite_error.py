@@ -46,7 +46,8 @@ def disk_error(folder: Path, error: sqlite3.Error) -> OSError | None:
     """
     name = error_name(error)
     if name.startswith("SQLITE_FULL"):  # also where a few blocks are left
-        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        found = find_disk_error(folder)
+        return found or OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return find_disk_error(folder) if name.startswith(_BY_THE_DISK) else None
 
 

@@ -255,7 +255,7 @@ def _compare(
         shown,
         _values(counted),
         cost=f"jobs on {reading.place} are charged wrongly",
-        remedy="choose another filesystem for their data, and report this with the kernel version",
+        remedy="choose another file system for their data, and report this with the kernel version",
     )
 
 

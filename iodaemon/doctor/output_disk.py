@@ -53,5 +53,5 @@ def judge_output_disk(reading: Reading) -> Finding:
         f"{shown}, which is the journal's filesystem",
         values,
         cost="jobs may fill it, each with output_max at most; then nothing is accepted any more",
-        remedy="set keeper_dir to a directory on another filesystem, or give users quotas here",
+        remedy="set keeper_dir to a directory on another file system, or give users quotas here",
     )

@@ -17,7 +17,7 @@ from iodaemon.core.job import JobState
 from iodaemon.core.scratch import DiskId, ScratchRequest, Share, TierName
 from iodaemon.daemon.batch import Batch
 from iodaemon.daemon.journal import Journal
-from iodaemon.daemon.tiering import live_tiers, watch_disks
+from iodaemon.daemon.tiering import live_tiers, look_at_disks, watch_disks
 from iodaemon.daemon.timeline import WallTimeline
 
 __all__ = ["both_disks", "disks"]
@@ -83,7 +83,8 @@ class Watched:
         self.journal.close()
 
     async def _live(self, scenario):
-        timeline, tiers = WallTimeline(self.loop), live_tiers(self.config, ())
+        timeline = WallTimeline(self.loop)
+        tiers = live_tiers(self.config, look_at_disks(self.config), ())
         self.bench = Bench(self.journal, timeline=timeline, slots=(4,), tiers=tiers)
         self.bench.driver.run(self.bench.backend)
         watch = asyncio.create_task(watch_disks(self.config, self.bench.driver))

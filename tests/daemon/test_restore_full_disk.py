@@ -112,6 +112,12 @@ def all_of(state):
         return list(db.iterdump())
 
 
+LACKS = {
+    "bytes": ("no space", "free some space there"),
+    "files": ("no inode", "remove files there"),
+}
+
+
 @pytest.mark.node
 @pytest.mark.parametrize(
     ("what", "there", "where"),
@@ -127,7 +133,8 @@ def all_of(state):
 def test_wherever_it_fills_up_that_disk_is_named_and_all_is_as_it_was(
     state, copy, what, there, where
 ):
-    sentence = f"no space is left on the file system of {state}; free some space there"
+    fact, cure = LACKS[what]
+    sentence = f"{fact} is left on the file system of {state}; {cure}"
     met = set()
     for left in itertools.count():
         prepare(state, there)
@@ -164,7 +171,7 @@ def test_of_a_disk_that_fills_up_at_the_end_it_is_the_same(state, copy, monkeypa
         patch.setattr(owner, name, late)
         said, _ = try_to_restore(state, copy)
 
-    assert f"{state}/journal.db: no space is left on the file system of {state}; free" in said
+    assert f"{state}/journal.db: no inode is left on the file system of {state}; remove" in said
     assert all_of(copy.with_name("before")) == all_of(state)
 
 
@@ -186,6 +193,6 @@ def test_a_backup_names_the_disk_that_takes_no_file_more(state, copy):
     with filled(state.with_name("ballast"), "files", 1), pytest.raises(RequestError) as refused:
         back_up(copy.with_name("source"), state / "copy.db", replace=False)
 
-    sentence = f"no space is left on the file system of {state}; free some space there"
+    sentence = f"no inode is left on the file system of {state}; remove files there"
     assert f"{state}/copy.db: {sentence}" == str(refused.value)
     assert [] == os.listdir(state)

@@ -34,7 +34,7 @@ def test_a_disk_that_is_unmounted_under_the_daemon_gives_no_space(make_tiered, d
     server = make_tiered(text=tables(disks[:1]))
     with unmounted(disks[0], tmp_path / "aside"):
         job = server.sent("--scratch", "2M", text='echo x > "$IOD_SCRATCH/f"')
-        until(lambda: "another filesystem" in server.says("why", str(job)), "its waiting")
+        until(lambda: "another file system" in server.says("why", str(job)), "its waiting")
         reason = server.says("why", str(job))
         state = server.job(job)["state"]
         below = list(disks[0].iterdir())

@@ -74,8 +74,22 @@ def not_counted(disks: Sequence[str]) -> Condition:
     )
 
 
+class FoundError(OSError):
+    """What who writes there would meet; it names no file.
+
+    Attributes:
+        condition: as it was found, whatever is there later.
+    """
+
+    def __init__(self, number: int, condition: Condition) -> None:
+        super().__init__(number, os.strerror(number))
+        self.condition = condition
+
+
 def of_error(path: str | os.PathLike[str], error: OSError) -> Condition:
     """Why this path, or what was to be made in it, cannot be used."""
+    if isinstance(error, FoundError):
+        return error.condition
     fact, cure = _DISK.get(error.errno or 0, ("", ""))
     if error.errno == errno.ENOSPC and _lacks_inodes(path):
         fact, cure = _NO_INODE
@@ -111,20 +125,23 @@ def words_of(path: str | os.PathLike[str], error: OSError) -> str:
 def find_full_or_read_only(path: str | os.PathLike[str]) -> Condition | None:
     """Why nothing can be written below this directory; None: it can, as far as is known."""
     error = find_disk_error(path)
-    return None if error is None else of_error(path, error)
+    return None if error is None else error.condition
 
 
-def find_disk_error(path: str | os.PathLike[str]) -> OSError | None:
-    """Likewise, as the error that who writes would get; it names no file."""
+def find_disk_error(path: str | os.PathLike[str]) -> FoundError | None:
+    """Likewise, as the error that who writes would get."""
+    number = 0
     try:
         found = os.statvfs(path)
+        if found.f_flag & os.ST_RDONLY:
+            number = errno.EROFS
+        elif found.f_bavail == 0 or (found.f_files > 0 and found.f_favail == 0):
+            number = errno.ENOSPC
     except OSError as error:
-        return OSError(error.errno, error.strerror)
-    if found.f_flag & os.ST_RDONLY:
-        return OSError(errno.EROFS, os.strerror(errno.EROFS))
-    if found.f_bavail == 0 or (found.f_files > 0 and found.f_favail == 0):
-        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    return None
+        number = error.errno or errno.EIO
+    if not number:
+        return None
+    return FoundError(number, of_error(path, OSError(number, os.strerror(number))))
 
 
 def judge_free(path: str | os.PathLike[str], free_bytes: int) -> Condition | None:
