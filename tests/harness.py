@@ -38,10 +38,12 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def until(holds, what="that", patience_s=PATIENCE_S):
-    """Wait until ``holds()`` is true; its value."""
+    """Wait until ``holds()`` is true; its value. ``what``: a text, or what makes it at the end."""
     deadline_s = time.monotonic() + patience_s
     while not (value := holds()):
-        assert time.monotonic() < deadline_s, f"{what} did not happen within {patience_s:g} s"
+        if time.monotonic() >= deadline_s:
+            text = what() if callable(what) else what
+            raise AssertionError(f"{text} did not happen within {patience_s:g} s")
         time.sleep(LOOK_S)
     return value
 

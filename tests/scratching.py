@@ -113,7 +113,11 @@ class Scratching:
             report = self.scratch()
             return report if report.get("state") in states else None
 
-        return until(look, f"{states} ({self.scratch()})")
+        return until(look, lambda: f"{states} ({self.scratch()})")
+
+    def await_removal(self):
+        """Nothing of any job is left on the disks."""
+        until(lambda: not left(self.disks), lambda: f"removal of {left(self.disks)}")
 
     def output(self):
         return (self.keeper.directory(1) / "output").read_text()
@@ -156,16 +160,18 @@ def disks(both_disks):
 def jobs(disks):
     """Jobs of nobody's, with a keeper as the service has it."""
     with ServiceKeeper("signals", has_faults=True) as keeper:
-        yield Scratching(keeper, disks)
-        until(lambda: not left(disks), f"removal of {left(disks)}")
+        jobs = Scratching(keeper, disks)
+        yield jobs
+        jobs.await_removal()
 
 
 @pytest.fixture
 def own_jobs(disks, means):
     """Jobs with the keeper of a user's own daemon, by either means."""
     with Keeper(means) as keeper:
-        yield Scratching(keeper, disks)
-        until(lambda: not left(disks), f"removal of {left(disks)}")
+        jobs = Scratching(keeper, disks)
+        yield jobs
+        jobs.await_removal()
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")

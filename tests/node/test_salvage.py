@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -10,13 +11,14 @@ import sys
 import pytest
 from harness import find_state, marked, until
 from keeping import NOBODY
-from scratching import KEY, both_disks, disks, jobs, left, needs_root, share
+from scratching import KEY, both_disks, disks, jobs, left, needs_root, own_jobs, share
+from stuck_exec import silent_file_system, stuck_command
 
 from iodaemon.backend.linux import salvage
 from iodaemon.backend.linux.lingering import find_lingering
 from iodaemon.backend.linux.manifest import is_at_work
 
-__all__ = ["both_disks", "disks", "jobs"]
+__all__ = ["both_disks", "disks", "jobs", "own_jobs"]
 
 pytestmark = [pytest.mark.node, needs_root]
 
@@ -34,6 +36,14 @@ def data(jobs):
     (place / "out" / "link").write_text("mine")
     subprocess.run(["chown", "-R", "--no-dereference", NOBODY.pw_name, place], check=True)
     return place
+
+
+@pytest.fixture
+def silent(tmp_path):
+    """A file system that does not answer."""
+    files = silent_file_system(tmp_path)
+    yield files
+    files.let_go()
 
 
 def staging(data, **more):
@@ -255,7 +265,7 @@ def test_a_process_that_hides_from_a_dead_shim_keeps_its_directory(jobs):
     jobs.keeper.kill_shim(1)
     jobs.line.ask("kill", **KEY, signal=9)
     kept = jobs.await_scratch("kept")
-    lingering = find_lingering([place])
+    lingering = find_lingering([place]).pid
     is_there = os.path.exists(f"{place}/x")
     os.kill(lingering, signal.SIGKILL)
     until(lambda: find_state(lingering) is None, "its end")
@@ -267,6 +277,23 @@ def test_a_process_that_hides_from_a_dead_shim_keeps_its_directory(jobs):
     assert marked(jobs.keeper.mark)
 
 
+@pytest.mark.parametrize("means", ["signals"])
+def test_a_process_that_hides_and_hangs_keeps_the_directory_until_it_answers(own_jobs, silent):
+    hides = shlex.join(["setsid", *stuck_command(silent.path)])
+    own_jobs.start(f"(env -u IOD_SCRATCH -u IOD_SCRATCH_0 {hides} &); sleep 60")
+    (stuck,) = silent.wait_for(1)
+    place = str(own_jobs.place())
+    own_jobs.keeper.kill_shim(1)
+    own_jobs.line.ask("kill", **KEY, signal=9)
+    kept = own_jobs.await_scratch("kept")
+    silent.let_go()
+    until(lambda: find_state(stuck) is None, "its end")
+    own_jobs.scratch(free=True)
+    own_jobs.await_scratch("removed")
+
+    assert f"process {stuck} does not answer and may use {place}" in kept["because"]
+
+
 def test_who_works_in_a_directory_or_has_a_file_of_it_open_is_found(tmp_path):
     inside, beside = tmp_path / "a", tmp_path / "ab"
     (inside / "sub").mkdir(parents=True)
@@ -276,7 +303,8 @@ def test_who_works_in_a_directory_or_has_a_file_of_it_open_is_found(tmp_path):
     found = []
     for options in ({"cwd": inside / "sub"}, {"stdin": (inside / "file").open()}, {"cwd": beside}):
         process = subprocess.Popen(sleeper, env={}, **options)
-        found.append(find_lingering([str(inside)]) == process.pid)
+        lingering = find_lingering([str(inside)])
+        found.append(lingering is not None and lingering.pid == process.pid)
         process.kill()
         process.wait()
         if "stdin" in options:

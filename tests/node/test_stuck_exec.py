@@ -39,6 +39,14 @@ from iodaemon.daemon.host import describe_process
 
 pytestmark = pytest.mark.node
 
+PARENT = """
+import subprocess, sys
+with subprocess.Popen(sys.argv[1:]) as child:
+    pass
+sys.stdin.read()
+"""
+"""Stands for a shim: it starts the words of its arguments."""
+
 
 @pytest.fixture
 def stuck(tmp_path):
@@ -163,20 +171,33 @@ def test_it_may_be_in_a_directory_of_its_users(stuck, tmp_path_factory, monkeypa
         other.kill()
     pids.pop()
 
-    assert sure == other.pid
-    assert stuck == promptly(lambda: find_lingering([place], uid=os.getuid()))
+    assert sure == (other.pid, False)
+    assert (stuck, True) == promptly(lambda: find_lingering([place], uid=os.getuid()))
     assert promptly(lambda: find_held([place], {os.getuid()})) is None
 
 
-# -- sampling --------------------------------------------------------------------------------------
+def test_who_was_made_by_a_stranger_is_in_no_directory_of_a_job(tmp_path):
+    """Else one that hangs, of root's, would keep the directories of all jobs without a shim."""
+    files = silent_file_system(tmp_path)
+    words = [sys.executable, "-ISc", PARENT, *stuck_command(files.path)]
+    parent = subprocess.Popen(words, stdin=subprocess.PIPE)
+    try:
+        (stuck,) = files.wait_for(1)
+        until(lambda: is_executing(stuck), "its being stuck")
+        of_a_stranger = promptly(lambda: find_lingering(["/nowhere"], uid=os.getuid()))
+        parent.kill()
+        parent.wait(PATIENCE_S)
+        of_nobody = promptly(lambda: find_lingering(["/nowhere"], uid=os.getuid()))
+    finally:
+        files.let_go()
+        parent.kill()
+        parent.communicate()
 
-PARENT = """
-import subprocess, sys
-with subprocess.Popen(sys.argv[1:]) as child:
-    pass
-sys.stdin.read()
-"""
-"""Stands for a shim: it starts the words of its arguments."""
+    assert of_a_stranger is None
+    assert (stuck, True) == of_nobody
+
+
+# -- sampling --------------------------------------------------------------------------------------
 
 
 class Jobs:

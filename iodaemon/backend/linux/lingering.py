@@ -80,9 +80,21 @@ def _deleted(files: str, paths: Sequence[str]) -> Iterator[tuple[tuple[int, int]
                     yield (found.st_dev, found.st_ino), found.st_blocks * _BLOCK_BYTES
 
 
+class Lingering(NamedTuple):
+    """A process that is in a directory, or may be.
+
+    Attributes:
+        pid: its number.
+        is_silent: it does not answer, so that nobody knows.
+    """
+
+    pid: int
+    is_silent: bool
+
+
 def find_lingering(
     paths: Sequence[str], proc: str = "/proc", *, uid: int | None = None
-) -> int | None:
+) -> Lingering | None:
     """A process that works in one of these directories, or was told of them; None: there is none.
 
     Seen is who has it in its environment as it began (``/proc/PID/environ``), as its working
@@ -91,17 +103,34 @@ def find_lingering(
     Args:
         paths: of the directories.
         proc: the file system.
-        uid: whose they are. One of this user's or of root's that does not answer may be there.
+        uid: whose they are. One of this user's or of root's that does not answer may be there,
+            unless a stranger made it.
     """
+    silent, strangers = list[int](), set[int]()
     for pid, knows in _look_at_all(lambda pid: _knows(f"{proc}/{pid}", paths), proc):
-        if knows or (knows is None and _is_of(pid, uid)):
-            return pid
+        if knows:
+            return Lingering(pid, is_silent=False)
+        if knows is None:
+            silent.append(pid)
+        else:
+            strangers.add(pid)
+    strangers -= {1, os.getpid(), *_ancestors(os.getpid())}  # a dead shim's orphans are theirs
+    for pid in silent:
+        if _is_of(pid, uid) and not any(each in strangers for each in _ancestors(pid)):
+            return Lingering(pid, is_silent=True)
     return None
 
 
 def _is_of(pid: int, uid: int | None) -> bool:
     status = read_status(pid)
     return status is not None and status.uid in (uid, 0)
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    """Its parent, the parent of that, and so on, without the first process of all."""
+    while (status := read_status(pid)) is not None and status.parent > 1:
+        pid = status.parent
+        yield pid
 
 
 def _look_at_all(look: Callable[[int], Any], proc: str) -> Iterator[tuple[int, Any]]:

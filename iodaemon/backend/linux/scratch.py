@@ -188,8 +188,9 @@ def _refuse_company(directory: str, record: Message) -> None:
     if is_at_work(directory, "out"):
         raise KeptError(f"what copies it to {record['output']['path']} is still at it")
     paths = paths_of(record["shares"])
-    if (pid := find_lingering(paths, uid=int(record["uid"]))) is not None:
-        whose = f"process {pid} still uses {' and '.join(paths)}"
+    if (found := find_lingering(paths, uid=int(record["uid"]))) is not None:
+        uses = "does not answer and may use" if found.is_silent else "still uses"
+        whose = f"process {found.pid} {uses} {' and '.join(paths)}"
         raise KeptError(f"its shim was killed, and {whose}; it goes when that has ended")
 
 
