@@ -1,5 +1,6 @@
 """Fixtures that verify the invariants after every test."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,9 @@ settings.register_profile(
     "random", settings.get_profile("gate"), derandomize=False, database=None, print_blob=True
 )
 settings.load_profile("gate")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a script; children
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # that a test interrupts inherit it
 
 
 @pytest.fixture
