@@ -143,8 +143,8 @@ class Keeper(Server):
         super()._leave_nothing()
 
 
-def is_removed(cgroup):
-    """Whether it is gone by now; who has just ended keeps it for a moment."""
+def _remove(cgroup):
+    """Of a keeper that was killed; true once it is gone, which who has just ended delays."""
     with contextlib.suppress(OSError):
         cgroup.rmdir()
     return not cgroup.exists()
@@ -193,7 +193,7 @@ class ServiceKeeper(Keeper):
         for tree in cgroup_trees(self.state):  # it could not take it away any more
             until(lambda: not marked(self.mark), "end of all processes")
             for path in (*tree.glob("jobs/*/"), *tree.glob("*/"), tree):
-                until(lambda path=path: is_removed(path), f"removal of {path}")
+                until(lambda path=path: _remove(path), f"removal of {path}")
         super(Keeper, self)._leave_nothing()
 
 

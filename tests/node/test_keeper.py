@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from harness import cgroup_trees, end, full_pipe, until
-from keeping import Keeper, is_removed, keeper, keeper_words
+from keeping import Keeper, keeper, keeper_words
 from mounting import disk_of, full
 
 import iodaemon
@@ -225,7 +225,7 @@ def test_the_jobs_directory_and_cgroup_are_made_again_where_somebody_removed_the
     keeper.status()
     shutil.rmtree(keeper.state / "jobs")
     for tree in cgroup_trees(keeper.state):
-        until(lambda tree=tree: is_removed(tree / "jobs" / "1.1"), "the end of the first job")
+        until(lambda tree=tree: not (tree / "jobs/1.1").exists(), "removal of the first cgroup")
         (tree / "jobs").rmdir()
     started = line.ask("start", job=2, attempt=1, launch=keeper.gated_launch())
     frozen = line.ask("freeze", job=2, attempt=1)
@@ -239,6 +239,21 @@ def test_the_jobs_directory_and_cgroup_are_made_again_where_somebody_removed_the
     assert groups == (["2.1"] if keeper.means == "cgroup" else [])
     assert 3 == status["exit"]["code"]
     assert 0o700 == stat.S_IMODE((keeper.state / "jobs").stat().st_mode)
+
+
+def test_the_cgroup_of_a_job_without_its_shim_goes_when_its_last_process_has_ended(keeper):
+    """Nobody tells the keeper of that end: the daemon may have been dead as well."""
+    line = keeper.begin()
+    line.ask("start", **ONE, launch=keeper.gated_launch())
+    keeper.goes_on("it")
+    keeper.kill_shim(1)
+    until(lambda: not line.ask("list", jobs=[[1, 1]])["jobs"][0]["alive"], "the end of its shim")
+    before = [path.name for tree in cgroup_trees(keeper.state) for path in tree.glob("jobs/*/")]
+    keeper.open_gate("it")
+    for tree in cgroup_trees(keeper.state):
+        until(lambda tree=tree: not (tree / "jobs/1.1").exists(), "removal of its cgroup")
+
+    assert before == (["1.1"] if keeper.means == "cgroup" else [])
 
 
 def test_a_keeper_begins_and_acts_while_its_disk_takes_nothing(means):

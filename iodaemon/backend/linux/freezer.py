@@ -83,8 +83,8 @@ class Freezer(Protocol):
         """SIGKILL to all processes, also to those being forked."""
         ...
 
-    def remove(self, key: str) -> None:
-        """Forget an ended job; harmless when there is nothing, refused when it still lives."""
+    def remove(self, key: str) -> bool:
+        """Forget an ended job, unless it still lives; True: nothing of it is left."""
         ...
 
     def leave(self) -> None:
@@ -250,15 +250,18 @@ class CgroupFreezer:
     def _inside(self, key: str) -> set[int]:
         return set(read_members(self.path(key)))
 
-    def remove(self, key: str) -> None:
-        """Remove the directory unless processes are left in it."""
+    def remove(self, key: str) -> bool:
+        """Remove the directory unless processes are left in it; True: it is gone."""
         self._outside.pop(key, None)
-        with contextlib.suppress(FileNotFoundError):
-            try:
-                os.rmdir(self.path(key))
-            except OSError as error:
-                if error.errno != errno.EBUSY:
-                    raise
+        try:
+            os.rmdir(self.path(key))
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            return False
+        return True
 
     def jobs(self) -> list[str]:
         """The jobs that have a cgroup."""
@@ -353,8 +356,9 @@ class SignalFreezer:
         session = None if shim_pid else self._directories.find_session(key)
         kill_below(shim_pid, lambda: self.pids(key, shim_pid), session=session)
 
-    def remove(self, key: str) -> None:
+    def remove(self, key: str) -> bool:  # noqa: ARG002
         """Nothing to remove."""
+        return True
 
     def leave(self) -> None:
         """Nothing to remove."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable, Container
+from typing import Final, NamedTuple
 
 from iodaemon.backend.linux.directory import JobDirectories
 from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer
@@ -28,6 +30,18 @@ from iodaemon.backend.linux.sending import send
 from iodaemon.backend.linux.service import say
 from iodaemon.backend.linux.stopping import tell
 
+_FIRST_LOOK_S: Final = 0.1
+_LAST_LOOK_S: Final = 30.0
+"""Between looks at an ended job's cgroup in which somebody is left, twice as long each time."""
+
+
+class _Left(NamedTuple):
+    """A cgroup that could not be removed, and when that is tried again."""
+
+    freezer: Freezer
+    due_s: float
+    wait_s: float
+
 
 class Grip:
     """Freezes, thaws, kills and tidies up attempts by their keys.
@@ -43,6 +57,7 @@ class Grip:
         self.maybe_frozen: set[str] = set()
         self._told: set[str] = set()
         self._stopped: dict[str, list[Identity]] = {}
+        self._left: dict[str, _Left] = {}
 
     def freeze(self, key: str, shim: Identity) -> bool:
         """Ask for a standstill; True when it is complete by now.
@@ -206,16 +221,33 @@ class Grip:
             self._stopped.pop(key, None)
         self.maybe_frozen.discard(key)
         self._told.discard(key)
-        freezer = self._freezer_of(key)
-        if isinstance(freezer, CgroupFreezer):
-            freezer.remove(key)
+        self._discard(key, self._freezer_of(key))
 
     def drop_empty(self, *, besides: set[str]) -> None:
         """Remove the cgroups that nobody needs."""
         if isinstance(self.freezer, CgroupFreezer):
             for key in self.freezer.jobs():
                 if key not in besides:
-                    self.freezer.remove(key)
+                    self._discard(key, self.freezer)
+
+    def _discard(self, key: str, freezer: Freezer, wait_s: float = _FIRST_LOOK_S) -> None:
+        """Remove its cgroup; while somebody is left in it, that is tried again."""
+        if freezer.remove(key):
+            self._left.pop(key, None)
+        else:
+            self._left[key] = _Left(freezer, time.monotonic() + wait_s, wait_s)
+
+    def look_at_left(self) -> None:
+        """Remove the cgroups whose last process has ended since."""
+        now_s = time.monotonic()
+        for key, left in list(self._left.items()):
+            if left.due_s <= now_s:
+                self._discard(key, left.freezer, min(2.0 * left.wait_s, _LAST_LOOK_S))
+
+    def patience_s(self) -> float | None:
+        """How long there is nothing to look at; None: until somebody says something."""
+        due_s = min((left.due_s for left in self._left.values()), default=None)
+        return None if due_s is None else max(0.0, due_s - time.monotonic())
 
     def _shim_pid(self, key: str) -> int:
         """Its living shim; 0: it has none."""

@@ -155,6 +155,7 @@ class Keeper:
             self._write_down()
             self._look_at_waiting()
             self._scratch.look()
+            self._grip.look_at_left()
             self._guard_the_frozen()
         reach("keeper.leaving")
         self._pool.end()
@@ -194,10 +195,10 @@ class Keeper:
         if self._freezes or self._lists:
             return _RECHECK_S
         waits = self._clients and not (self._leaving or self._grip.maybe_frozen)
-        patience_s = self._scratch.patience_s()
         most_s = max(self._grace_s / _BEATS, _RECHECK_S)
         most_s = most_s if waits else min(0.5, most_s)
-        return min(most_s, patience_s or most_s)
+        waited = (self._scratch.patience_s(), self._grip.patience_s())
+        return min([most_s, *(each for each in waited if each is not None)])
 
     def _is_done(self) -> bool:
         if self._service is not None:
