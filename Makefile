@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: help setup test test-busy explore lint demo experiments bench bench-regulation campaign vm-test requirements format clean
+.PHONY: help setup test test-busy explore lint demo experiments bench bench-regulation campaign disk-test vm-test requirements format clean
 
 help:
 	@echo "make test     all gates: ruff, mypy, import contracts, every test (10 minutes)"
@@ -15,6 +15,7 @@ help:
 	@echo "make bench    how fast the scheduler is, beside its peers; ARGS='--quick' (5 minutes, 1)"
 	@echo "make bench-regulation   real jobs with and without regulation on three beds (about an hour; root)"
 	@echo "make campaign   kills at every step and at random beside thousands of operations (7 minutes)"
+	@echo "make disk-test   calibration and comparisons on an imitated spinning disk (3 minutes; root, nbdkit, fuse3, gcc)"
 	@echo "make vm-test   units, users and sockets on a virtual server with four sockets (40 minutes; root, qemu, mmdebstrap, gcc)"
 	@echo "make requirements   requirements.txt anew, with hashes from PyPI, after a change of constraints.txt (4 minutes)"
 	@echo "make setup    the virtual environment in .venv"
@@ -37,8 +38,8 @@ lint: $(STAMP)
 
 # What starts no process of its own goes over all cores; real jobs mostly wait: three files at a time.
 test: lint
-	$(BIN)/python -m pytest -n auto -m 'not node and not vm'
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m 'node and not vm'
+	$(BIN)/python -m pytest -n auto -m 'not node and not vm and not disk'
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m 'node and not vm and not disk'
 
 LOOPS ?= 4
 RUNS ?= 3
@@ -50,7 +51,7 @@ test-busy: $(STAMP)
 # A seed of its own each time, which it tells; the gate has the same examples every time.
 explore: SEED ?= $(shell shuf -i 1-999999 -n 1)
 explore: $(STAMP)
-	$(BIN)/python -m pytest -n auto -m 'hypothesis and not node and not vm' \
+	$(BIN)/python -m pytest -n auto -m 'hypothesis and not node and not vm and not disk' \
 		--hypothesis-profile=random --hypothesis-seed=$(SEED)
 
 demo: $(STAMP)
@@ -73,6 +74,10 @@ bench-regulation: $(STAMP)
 # Every fault point and thousands of random operations. ARGS="--operations 5000 --seed 1 --write"
 campaign: $(STAMP)
 	@$(BIN)/python tests/node/campaign/campaign.py $(ARGS)
+
+# Needs root and nbdkit, nbdkit-plugin-dev, libnbd-bin, fuse3, gcc. The disk is everybody's: nothing beside it.
+disk-test: $(STAMP)
+	$(BIN)/python -m pytest -m disk tests/bench $(ARGS)
 
 # Needs root and mmdebstrap, e2fsprogs, qemu-system-x86, seabios, gcc. ABOUT="units users", ARGS="-s"
 vm-test: $(STAMP)

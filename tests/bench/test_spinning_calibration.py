@@ -17,7 +17,7 @@ from beds import spinning
 
 from iodaemon.calibration.store import kept_file
 
-pytestmark = pytest.mark.node
+pytestmark = pytest.mark.disk
 BLOCK = 128 << 10
 """What a reader asks for at a time."""
 OVERHEAD_S = 1e-4

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from beds import spinning
 
-pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.disk, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
 FOR_SURE = 0.3
 """Part of a run in contention: it has three to five looks, of which one or two may say nothing."""

@@ -106,10 +106,19 @@ def start_nbdfuse(undo: contextlib.ExitStack, base: Path, address: str) -> Path:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    undo.callback(process.wait, timeout=PATIENCE_S)
+    undo.callback(end, process)
     undo.callback(run, "fusermount3", "-u", "-z", str(image), may_fail=True)
     wait_until(lambda: image.stat().st_size > 0, "a disk from nbdfuse")
     return image
+
+
+def end(nbdfuse: subprocess.Popen[bytes]) -> None:
+    """It ends with its last mount; a copy of that may be left in another mount namespace."""
+    try:
+        nbdfuse.wait(timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        nbdfuse.kill()
+        nbdfuse.wait()
 
 
 def wait_until(holds, what: str) -> None:  # type: ignore[no-untyped-def]
