@@ -10,10 +10,10 @@ help:
 	@echo "make test     all gates: ruff, mypy, import contracts, every test (10 minutes)"
 	@echo "make test-busy  the same beside LOOPS=4 busy loops, RUNS=3 times in a row (an hour)"
 	@echo "make explore  the property tests with other examples: SEED=N for the same again (1 minute)"
-	@echo "make demo     the main job on this machine's disk, regulation off and on (at most 90 s)"
+	@echo "make demo     real jobs without regulation and with the shipped policy (at most 90 s)"
 	@echo "make experiments   every published experiment, all cores; writes sim/README.md"
 	@echo "make bench    how fast the scheduler is, beside its peers; ARGS='--quick' (5 minutes, 1)"
-	@echo "make bench-regulation   real jobs with and without regulation on three beds (about an hour; root)"
+	@echo "make bench-regulation   real jobs under policies and the best fixed concurrency; BENCH=--help (hours; root)"
 	@echo "make campaign   kills at every step and at random beside thousands of operations (7 minutes)"
 	@echo "make disk-test   calibration and comparisons on an imitated spinning disk (3 minutes; root, nbdkit, fuse3, gcc)"
 	@echo "make vm-test   units, users and sockets on a virtual server with four sockets (40 minutes; root, qemu, mmdebstrap, gcc)"
@@ -67,7 +67,7 @@ experiments: $(STAMP)
 bench: $(STAMP)
 	@$(BIN)/python tests/bench/performance.py $(ARGS)
 
-# Needs root and nbdkit, nbdkit-plugin-dev, libnbd-bin, fuse3, gcc. BENCH="--rounds 1 --bed spin"
+# Needs root and nbdkit, nbdkit-plugin-dev, libnbd-bin, fuse3, gcc. BENCH="--bed reread --size small --rounds 1"
 bench-regulation: $(STAMP)
 	@$(BIN)/python tests/bench/regulation.py $(BENCH)
 

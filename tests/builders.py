@@ -1,6 +1,7 @@
 """One-line builders of jobs, machines, samples and events, and the fakes that tests share."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from iodaemon.core import event as ev
@@ -8,6 +9,7 @@ from iodaemon.core.bandwidth import DeviceLoad
 from iodaemon.core.controller import Controller
 from iodaemon.core.decision import (
     AdmissionPlan,
+    Cap,
     Decision,
     Kill,
     Plan,
@@ -264,11 +266,18 @@ class Rig:
         self.step(*(started(at_s, made.id) for made in jobs if self.job(made.id).is_live))
 
     def regulate(
-        self, at_s: float, *, suspends: tuple[int, ...] = (), resumes: tuple[int, ...] = ()
+        self,
+        at_s: float,
+        *,
+        suspends: tuple[int, ...] = (),
+        resumes: tuple[int, ...] = (),
+        caps: Mapping[int, Cap] = MappingProxyType({}),
     ) -> Plan:
         """A timeslice ends in which all live jobs have moved something."""
         self.regulation.plan = RegulationPlan(
-            suspends=tuple(map(JobId, suspends)), resumes=tuple(map(JobId, resumes))
+            suspends=tuple(map(JobId, suspends)),
+            resumes=tuple(map(JobId, resumes)),
+            caps={JobId(job_id): cap for job_id, cap in caps.items()},
         )
         moved = int(at_s * MB)
         return self.step(sampled(at_s, {made.id: counters(moved) for made in self.state.live}))

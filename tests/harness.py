@@ -434,6 +434,7 @@ def _config(server, settings):
     tables = {"topology": {"sockets": ["0"], "oversubscribe": 16}}
     for key, value in settings.items():
         (tables if isinstance(value, dict) else lines)[key] = value
+    tables["topology"] = {"oversubscribe": 1, **tables["topology"]}
     text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items())
     for name, table in tables.items():
         text += f"[{name}]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in table.items())

@@ -96,6 +96,7 @@ class JobOptions(TypedDict, total=False):
     cwd: str
     name: str
     cpus: int
+    shares_cores: bool
     walltime_s: float
     memory_bytes: int
     io_rate_bytes_per_s: float
@@ -138,6 +139,7 @@ class JobNews(TypedDict, total=False):
     expected: Expected
     expected_ratio: float | None
     scratch: Scratch | None
+    shares_cores: bool
 
 
 class Job(JobNews):
@@ -294,7 +296,40 @@ class Evidence(TypedDict):
     is_shadow: bool
 
 
-class WhyAnswer(TypedDict):
+class LimitState(TypedDict):
+    """How many jobs contend for a resource, and how many should (None: no limit is known)."""
+
+    resource: str
+    contending: int
+    limit: int | None
+    text: str
+
+
+class TrialStep(TypedDict):
+    """One step of finding out how many jobs should contend for a resource at once.
+
+    ``verdict`` is began, kept, undone or learned; ``gain`` how many times as much got done as with
+    ``before`` jobs (None: not known yet).
+    """
+
+    at_s: float
+    resource: str
+    verdict: str
+    before: int
+    tried: int
+    gain: float | None
+    text: str
+    is_shadow: bool
+
+
+class WhyNews(TypedDict, total=False):
+    """What an older daemon does not say: of a job that enough others contend without."""
+
+    limits: list[LimitState]
+    trials: list[TrialStep]
+
+
+class WhyAnswer(WhyNews):
     """Why a job is where it is, since when, until when; and the steps of its life as events."""
 
     job: Job
@@ -332,9 +367,13 @@ class SumNews(TypedDict, total=False):
     """What an older daemon does not say of several jobs.
 
     ``charged_s``: as ``run_s``, but of jobs with space what their run takes on the slowest tier.
+    ``mean_slowdown``: from submission to end over the run time, of those that ran (None: none),
+    and ``jain_index``: how evenly that is spread over them, 1 being evenly.
     """
 
     charged_s: float
+    mean_slowdown: float | None
+    jain_index: float | None
 
 
 class Sum(SumNews):
@@ -407,7 +446,33 @@ class Accuracy(TypedDict):
     off: float
 
 
-class HintsAnswer(TypedDict):
+class Lesson(TypedDict):
+    """What was learned of jobs with this key: how many should contend, what memory one needs.
+
+    ``limit`` at once got ``gain`` times as much done as ``too_many``; None: not found out. They
+    contend for ``resource``; so many as ``seen``, of whatever kind, were seen to do no harm.
+    """
+
+    key: str
+    user: str
+    uid: int
+    resource: str
+    seen: int
+    limit: int | None
+    too_many: int | None
+    gain: float
+    tries: int
+    at_s: float
+    footprint_bytes: int | None
+
+
+class HintsNews(TypedDict, total=False):
+    """What an older daemon does not tell."""
+
+    lessons: list[Lesson]
+
+
+class HintsAnswer(HintsNews):
     """What is known from earlier runs, learned last first."""
 
     version: int

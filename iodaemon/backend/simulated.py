@@ -28,10 +28,31 @@ from iodaemon.backend.model.scaling import Scaling, constant_scaling, lv_scaling
 from iodaemon.backend.model.spec import DEFAULT_MODEL, LinkSpec, Model, StoreSpec
 from iodaemon.backend.model.store import NoSpace, Store
 from iodaemon.core import event as ev
-from iodaemon.core.decision import Decision, Free, Grant, Kill, Reject, Resume, Start, Stop, Suspend
+from iodaemon.core.decision import (
+    Cap,
+    Decision,
+    Free,
+    Grant,
+    Kill,
+    Reject,
+    Resume,
+    Start,
+    Stop,
+    Suspend,
+    Throttle,
+)
 from iodaemon.core.error import IodaemonError
 from iodaemon.core.job import Exit, IoTotals, JobId
-from iodaemon.core.platform import Device, DeviceId, Partition, PartitionId, Platform, Slot, SlotId
+from iodaemon.core.platform import (
+    COPY_STRIDE,
+    Device,
+    DeviceId,
+    Partition,
+    PartitionId,
+    Platform,
+    Slot,
+    SlotId,
+)
 from iodaemon.core.sample import Sample
 from iodaemon.core.timeline import Timeline, Timer
 
@@ -105,7 +126,9 @@ class SimulatedNode:
             happens to jobs before needs no calls of the timeline. None: it is not known.
     """
 
-    offers = frozenset({Start, Suspend, Resume, Stop, Kill, Reject, Grant, Free})
+    offers: frozenset[type] = frozenset(
+        {Start, Suspend, Resume, Throttle, Stop, Kill, Reject, Grant, Free}
+    )
 
     def __init__(
         self,
@@ -124,7 +147,12 @@ class SimulatedNode:
         self._profile_of = profile_of
         self._start_delay_s = start_delay_s
         self._free_until_s = free_until_s
-        self._machine = Machine(model, timeline.now_s)
+        cores = {
+            # Slots of an oversubscribed core are copies of one.
+            partition.id: len({slot.id % COPY_STRIDE for slot in partition.slots})
+            for partition in platform.partitions
+        }
+        self._machine = Machine(model, timeline.now_s, cores)
         self._launches: dict[JobId, _Launch] = {}
         self._alarm: Timer | None = None
         self._alarm_s = math.inf
@@ -149,6 +177,8 @@ class SimulatedNode:
                 self._suspend(decision.job_id)
             case Resume():
                 self._resume(decision.job_id)
+            case Throttle():
+                self._cap(decision.job_id, decision.cap)
             case Stop():
                 self._stop(decision.job_id)
             case Kill():
@@ -231,8 +261,23 @@ class SimulatedNode:
         if launch is None or not launch.runs:
             return
         launch.suspended = False
+        self._machine.cap(job_id)
         self._machine.resume(job_id)
         self._answer(ev.JobResumed(at_s=self._timeline.now_s, job_id=job_id))
+
+    def _cap(self, job_id: JobId, cap: Cap | None) -> None:
+        """Its one disk is every device's name."""
+        launch = self._launches.get(job_id)
+        if launch is None or not launch.runs:
+            return
+        if cap is None:
+            self._machine.cap(job_id)
+            return
+        self._machine.cap(
+            job_id,
+            read_bytes_per_s=min(cap.read_bytes_per_s.values(), default=math.inf),
+            written_bytes_per_s=min(cap.written_bytes_per_s.values(), default=math.inf),
+        )
 
     def _stop(self, job_id: JobId) -> None:
         launch = self._launches.get(job_id)

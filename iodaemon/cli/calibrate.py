@@ -53,8 +53,8 @@ def calibrate(
     """Measure what a disk carries, and keep it for the daemon.
 
     PATH is a directory on that disk. One request at a time shows how long one takes alone; by that
-    the rule 'bounded' judges who waits. Readers on one socket, then on more, at rising rates show
-    from where on they slow each other down; by that an io_bound is recommended.
+    the rule 'adaptive' sees when requests wait. Readers on one socket, then on more, at rising
+    rates show from where on they slow each other down; by that an io_bound is recommended.
 
     It writes and reads a test file without a name in PATH, for a few minutes; nothing is left of
     it. All else on that disk is slow meanwhile. The daemon uses what is kept when it starts, and

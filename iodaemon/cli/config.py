@@ -54,6 +54,7 @@ def check_config(ctx: typer.Context, as_json: AsJson = OFF) -> int:
     from iodaemon.daemon.preflight import Preflight
 
     session: Session = ctx.obj
+    notes: tuple[str, ...] = ()
     try:
         config, _ = load_config_of_daemon(session)
     except ConfigError as error:
@@ -62,11 +63,14 @@ def check_config(ctx: typer.Context, as_json: AsJson = OFF) -> int:
         preflight = Preflight(config)
         file, problems = config.file, list(preflight.find_problems())
         problems += preflight.find_obstacles(_promised(session) if config.tier else {})
+        notes = () if problems else preflight.policy.notes
     if as_json:
         output.print_json({"problems": problems})
     else:
         right = f"the configuration is right ({file or 'there is no file, all is as by default'})"
         print("\n".join(map(printable, problems or [right])))
+    for note in notes:
+        output.say(printable(note))
     return ExitCode.REFUSED if problems else ExitCode.OK
 
 

@@ -57,9 +57,10 @@ def events(
     2026-11-21, '2026-11-21 12:00', today or yesterday.
 
     A job moved from state to state; regulation saw evidence and acted; it would have acted in
-    shadow; its mode was switched; what was kept in a job's space goes (scratch); the node was
-    drained (drain), the configuration read again (config), the journal restored (restored). With
-    --json, one object a line.
+    shadow; it tried how many jobs should contend for a resource at once (trial); its mode was
+    switched; what was kept in a job's space goes (scratch); the node was drained (drain), the
+    configuration read again (config), the journal restored (restored). With --json, one object a
+    line.
     """
     kinds = parse_kinds(kind or [])
     now_s = time.time()

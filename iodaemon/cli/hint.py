@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from iodaemon.api.model import Accuracy, Hint, HintsAnswer, ImportedRun, Sensitivity
+from iodaemon.api.model import Accuracy, Hint, HintsAnswer, ImportedRun, Lesson, Sensitivity
 from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.expectation import factor, percent
@@ -35,6 +35,17 @@ COLUMNS: Final = (
     Column("LAST"),
     Column("WRONG", is_number=True),
     Column("SUFFERS", is_number=True),
+    Column("USER", width_max=8),
+    Column("KEY"),
+)
+_LESSON_COLUMNS: Final = (
+    Column("FOR"),
+    Column("AT-ONCE", is_number=True),
+    Column("TOO-MANY", is_number=True),
+    Column("GAIN", is_number=True),
+    Column("TRIED", is_number=True),
+    Column("MEMORY", is_number=True),
+    Column("LEARNED"),
     Column("USER", width_max=8),
     Column("KEY"),
 )
@@ -93,6 +104,10 @@ def show(
     where requests take twice as long as alone (0: not at all; 1: as much as the requests).
 
     KEY is what such runs have in common, and belongs to USER.
+
+    Below, of jobs of which it is known: how many AT-ONCE get the most done where they contend FOR
+    memory or a disk, GAIN times as much as TOO-MANY; how many numbers were TRIED; and the MEMORY
+    that one needs. --no-header leaves this out.
     """
     from iodaemon.api.hints import list_hints
 
@@ -105,7 +120,7 @@ def show(
         return 0
     if lines := _lines(answer, header=not no_header):
         print("\n".join(lines))
-    if not answer["hints"]:
+    if not answer["hints"] and not answer.get("lessons"):
         none = _NONE_NOW if answer["accuracy"] else _NONE_YET
         output.say(_NONE_OF_THESE if query else f"{none}: {_TEACHERS}")
     return 0
@@ -115,7 +130,31 @@ def _lines(answer: HintsAnswer, *, header: bool) -> list[str]:
     rows = [_row(hint) for hint in answer["hints"]]
     titles = header and bool(rows)
     lines = output.table(COLUMNS, rows, header=titles, width=output.terminal_columns())
-    return [*lines, *map(accuracy_line, answer["accuracy"])] if header else lines
+    if not header:
+        return lines
+    lines += map(accuracy_line, answer["accuracy"])
+    lessons = [_lesson_row(lesson) for lesson in answer.get("lessons", [])]
+    if lessons:
+        table = output.table(_LESSON_COLUMNS, lessons, width=output.terminal_columns())
+        lines += ["", *table] if lines else table
+    return lines
+
+
+def _lesson_row(lesson: Lesson) -> list[str]:
+    from iodaemon.units import format_bytes
+
+    limit, many, memory = lesson["limit"], lesson["too_many"], lesson["footprint_bytes"]
+    return [
+        lesson["resource"] or NOTHING,
+        NOTHING if limit is None else str(limit),
+        NOTHING if many is None else str(many),
+        NOTHING if limit is None or many is None else factor(lesson["gain"]),
+        str(lesson["tries"]),
+        NOTHING if memory is None else format_bytes(memory),
+        NOTHING if lesson["at_s"] == 0.0 else output.local_time(lesson["at_s"])[:-3],
+        lesson["user"],
+        lesson["key"],
+    ]
 
 
 def _row(hint: Hint) -> list[str]:
@@ -314,7 +353,8 @@ def run_count(count: int) -> str:
 def forget(ctx: typer.Context, keys: Keys = None, user: OfUser = None) -> int:
     """Forget what earlier runs say under these keys.
 
-    KEY is as 'iod hint show' has it, for example name:lu. Later runs teach it anew.
+    KEY is as 'iod hint show' has it, for example name:lu. Later runs teach it anew. With
+    a like: key how many such jobs should contend, and what memory one needs, are forgotten too.
     """
     from iodaemon.api.hints import forget_hints
 

@@ -49,6 +49,8 @@ _SUM_COLUMNS: Final = (
     Column("READ", is_number=True),
     Column("WRITTEN", is_number=True),
     Column("IO/s", is_number=True),
+    Column("SLOWDOWN", is_number=True, drop=2),
+    Column("FAIR", is_number=True, drop=1),
 )
 _CHARGED: Final = Column("CHARGED", is_number=True)
 """Shown where somebody had space: the time that a run takes on the slowest tier."""
@@ -88,6 +90,9 @@ def history(
     SUSP is time in which it stood still; EXPECTED what its I/O was expected to be over what it
     was; IO/s what a running job read and wrote on average. A narrow terminal leaves out COMMAND,
     EXPECTED, USER, SUSP, READ, WRITTEN and ENDED, in this order.
+
+    SLOWDOWN is the mean time from submission to end over the run time (of runs of less than 10 s,
+    over 10 s), FAIR how evenly it is spread over the jobs: 1: all alike, 1/n: one of n has it all.
     """
     if by not in (None, "user", "name"):
         raise UsageError(f"--by: {by!r} adds nothing up: write --by user or --by name")
@@ -236,7 +241,12 @@ def _sum_cells(line: Sum) -> list[str]:
         output.clock(line["suspended_user_s"]),
         *(_sum_bytes(size, is_lower_bound) for size in moved),
         output.rate(line["bandwidth_bytes_per_s"]).removesuffix("/s"),
+        *map(_ratio_cell, (line.get("mean_slowdown"), line.get("jain_index"))),
     ]
+
+
+def _ratio_cell(ratio: float | None) -> str:
+    return output.NOTHING if ratio is None else f"{ratio:.2f}"
 
 
 def _sum_bytes(size_bytes: int | None, suffix: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from iodaemon.api.model import JsonObject
+from iodaemon.api.model import JsonObject, JsonValue
 from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.condition import condition_lines
@@ -33,11 +33,27 @@ def node(
 
 
 def _in_place(answer: JsonObject) -> JsonObject:
-    """The answer, with what is wrong with the calibrations where they would stand."""
+    """The answer, with what is wrong with the calibrations where they would stand.
+
+    Limits of how many jobs contend are shown where there are any.
+    """
     shown: JsonObject = {}
     for key, value in answer.items():
         if key == "calibration_problem":
             shown["calibration"] = {"problem": value}
+        elif key == "limits":
+            shown |= {"limits": _limits(value)} if value else {}
         else:
             shown[key] = value
     return shown
+
+
+def _limits(limits: JsonValue) -> JsonValue:
+    """One that is not known is none."""
+    if not isinstance(limits, list):
+        return limits
+    rows = [dict(limit) for limit in limits if isinstance(limit, dict)]
+    for row in rows:
+        if row.get("limit") is None:
+            row["limit"] = "none"
+    return [*rows]

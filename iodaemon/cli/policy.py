@@ -45,7 +45,7 @@ def show_policy(
     as_json: AsJson = OFF,
 ) -> int:
     """Show a policy, by default the one in force."""
-    document = _in_force(ctx.obj) if name is None else _document(load_named(name))
+    document = _in_force(ctx.obj) if name is None else _document(_told(load_named(name)))
     _print(document, as_json=as_json)
     return 0
 
@@ -62,7 +62,7 @@ def check_policy(
     answers: an empty queue, jobs without hints, I/O that cannot be read, jobs that all stand
     still, and others.
     """
-    policy = _configured(ctx.obj) if name is None else load_named(name)
+    policy = _configured(ctx.obj) if name is None else _told(load_named(name))
     remarks = _tried(ctx.obj, policy)
     if as_json:
         _print(_document(policy), as_json=True)
@@ -106,7 +106,11 @@ def _in_force(session: Session) -> dict[str, Any]:
 
 def _configured(session: Session) -> PolicyFile:
     config = session.load_config({})
-    policy = load_named(config.policy, config.policy_overrides, config.file)
+    return _told(load_named(config.policy, config.policy_overrides, config.file))
+
+
+def _told(policy: PolicyFile) -> PolicyFile:
+    """The policy; its notes are printed."""
     for note in policy.notes:
         output.say(note)
     return policy

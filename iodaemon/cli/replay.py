@@ -122,7 +122,10 @@ def _fetch(session: Session, since_s: float) -> Recording:
 def _named(name: str) -> Rules:
     from iodaemon.cli.policy import load_named
 
-    return load_named(name).rules
+    policy = load_named(name)
+    for note in policy.notes:
+        output.say(note)
+    return policy.rules
 
 
 def _in_force(session: Session) -> Rules:

@@ -83,6 +83,8 @@ def _asked(job: Job) -> str:
     from iodaemon.units import format_bytes, format_duration, format_rate
 
     parts = [f"{job['cpus']} CPU{'s' if job['cpus'] > 1 else ''}"]
+    if job.get("shares_cores"):
+        parts = ["a part of its socket's CPUs"]
     if job["memory_bytes"] is not None:
         parts.append(f"{format_bytes(job['memory_bytes'])} memory")
     if job["walltime_s"] is not None:

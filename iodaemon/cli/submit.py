@@ -41,7 +41,15 @@ _HERE: Final = "."
 
 CommandWords = Annotated[Words, argument("COMMAND")]
 Name = Annotated[Word, option("-J", "--name", metavar="NAME", text="Shown in the queue.")]
-Cpus = Annotated[Word, option("-n", "--cpus", metavar="N", text="CPUs, all of one socket [1].")]
+Cpus = Annotated[
+    Word,
+    option(
+        "-n",
+        "--cpus",
+        metavar="N",
+        text="CPUs of its own, all of one socket [none: it shares those of its socket].",
+    ),
+]
 Mem = Annotated[Word, option("--mem", metavar="SIZE", text="Memory limit: 16G; bare number: MiB.")]
 Time = Annotated[
     Word,
@@ -246,7 +254,8 @@ def _specs(
         options, problem = made[id(every), called]
         if problem:
             scripts.warnings[problem] = None
-        specs.append({**options, "command": words})
+        shares: JobOptions = {} if "cpus" in options else {"shares_cores": True}
+        specs.append({**options, **shares, "command": words})
     for warning in scripts.warnings:
         output.say(warning)
     _warn_of_shared_files(specs)

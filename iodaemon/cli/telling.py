@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final, cast
 
-from iodaemon.api.model import Evidence
+from iodaemon.api.model import Evidence, TrialStep
 from iodaemon.cli import output
 from iodaemon.cli.output import Column
 from iodaemon.cli.selector import format_ids
 
-KINDS: Final = ("moved", "evidence", "shadow", "scratch", "mode", "drain", "config", "restored")
+KINDS: Final = (
+    "moved",
+    "evidence",
+    "shadow",
+    "trial",
+    "scratch",
+    "mode",
+    "drain",
+    "config",
+    "restored",
+)
 """Of events."""
+_TRIAL_VERBS: Final[Mapping[str, str]] = MappingProxyType(
+    {"began": "try", "kept": "keep", "undone": "give up", "learned": "learn"}
+)
 
 _COLUMNS: Final = (
     Column("JOB", is_number=True),
@@ -35,6 +49,9 @@ def event_cells(event: Event) -> tuple[str, str, str]:
         case "evidence":
             evidence = cast("Evidence", event)
             return output.NOTHING, _decided_words(evidence), signal_words(evidence)
+        case "trial":
+            trial = cast("TrialStep", event)
+            return output.NOTHING, trial_words(trial), trial["text"]
         case "mode":
             return output.NOTHING, f"regulation {event['mode']}", f"switched by {event['by']}"
         case "drain":
@@ -59,6 +76,13 @@ def moved_words(event: Event) -> str:
     """A step in a job's life: ``RUNNING -> SUSPENDED_IO``."""
     before, after = event["before"], event["after"]
     return f"submitted, {after}" if before is None else f"{before} -> {after}"
+
+
+def trial_words(trial: TrialStep) -> str:
+    """What was decided of how many jobs at once: ``keep 2 for memory``."""
+    verb = _TRIAL_VERBS.get(trial["verdict"], trial["verdict"])  # else of a newer daemon
+    would = "would " if trial["is_shadow"] else ""
+    return f"{would}{verb} {trial['tried']} for {trial['resource']}"
 
 
 def concerned(event: Event) -> Iterator[int]:

@@ -7,14 +7,14 @@ from typing import Final
 
 import typer
 
-from iodaemon.api.model import WhyAnswer
+from iodaemon.api.model import LimitState, TrialStep, WhyAnswer
 from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.each import tell_each
 from iodaemon.cli.option import OFF, AsJson, InState, Jobs, Named, OfUser
 from iodaemon.cli.scratch_words import kept_until_pairs
 from iodaemon.cli.selector import parse_selectors
-from iodaemon.cli.telling import event_cells, evidence_lines
+from iodaemon.cli.telling import event_cells, evidence_lines, trial_words
 from iodaemon.text import printable
 
 app = new_app()
@@ -54,12 +54,25 @@ def why_lines(answer: WhyAnswer, now_s: float) -> list[str]:
     pairs.append(("Why", answer["is_so"]))
     if answer["until"]:
         pairs.append(("Until", answer["until"]))
+    pairs += [("Limit", limit_words(limit)) for limit in answer.get("limits", [])]
+    pairs += [("Tried", _trial_words(trial)) for trial in answer.get("trials", [])]
     pairs += kept_until_pairs(job)
     lines = [head, *output.aligned(pairs)]
     if answer["evidence"] is not None:
         table = evidence_lines(answer["evidence"], width=output.terminal_columns())
         lines += ["", *table]
     return [*lines, "", *_life_lines(answer)]
+
+
+def limit_words(limit: LimitState) -> str:
+    """How many should contend for a resource, how many do, and why: in one line."""
+    most = "no limit" if limit["limit"] is None else f"{limit['limit']} at once"
+    why = f": {limit['text']}" if limit["text"] else ""
+    return printable(f"{limit['resource']}: {most}, {limit['contending']} now{why}")
+
+
+def _trial_words(trial: TrialStep) -> str:
+    return printable(f"{output.local_time(trial['at_s'])}  {trial_words(trial)}: {trial['text']}")
 
 
 def _since(since_s: float, now_s: float) -> str:

@@ -125,7 +125,17 @@ def _kind(field: msgspec.structs.FieldInfo) -> str:
         return _KINDS[type_]
     if get_origin(type_) is tuple:
         return "list"
-    return " or ".join(map(str, get_args(type_)))
+    return " or ".join(_choices(type_))
+
+
+def _choices(type_: Any) -> Iterator[str]:
+    """Words that may be written, and kinds of value."""
+    for each in get_args(type_):
+        plain = plain_type(each)
+        if get_args(plain):
+            yield from _choices(plain)
+        else:
+            yield _KINDS[plain] if isinstance(plain, type) else str(plain)
 
 
 def _help(type_: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -25,6 +25,22 @@ _DEFAULTS: Final = {"placement": {"rule": "least_io"}}
 """Tables that a policy file may leave out."""
 
 
+class _Former(NamedTuple):
+    """A deleted rule: the one that stands in for it, and the keys that only the deleted one had."""
+
+    successor: str
+    keys: frozenset[str]
+
+
+_FORMER: Final[Mapping[tuple[Kind, str], _Former]] = {
+    ("regulation", "bounded"): _Former(
+        "adaptive",
+        frozenset({"low_share", "least_queue", "sustain", "dwell", "turn", "retry", "writeback"}),
+    ),
+}
+"""Policy files and configurations that name one of these are read as naming its successor."""
+
+
 class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):
     """A policy as loaded.
 
@@ -33,7 +49,7 @@ class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):
         path: where it was found.
         source: the publication it comes from; empty: ours.
         rules: what it composes, ready for the controller.
-        notes: what was overridden in vain, one line each, for people.
+        notes: deleted rules that it names, and settings without effect; one line each, for people.
     """
 
     name: str
@@ -98,8 +114,8 @@ def load_policy(
         name_or_path: a name to look up; with a ``/`` or ``.toml`` in it a file.
         overrides: tables and values that replace single ones of the file, as a policy file has
             them: ``{"regulation": {"io_bound": "80 MB/s"}}``. Another ``rule`` than the file's
-            drops the file's parameters of that table. A value that only other rules know has no
-            effect and is noted: the configuration's ``io_bound`` under policy ``none``.
+            drops the file's parameters of that table. A value that only other rules know, or knew,
+            has no effect and is noted: the configuration's ``io_bound`` under policy ``none``.
         search: folders for names, in this order (``policy_search``).
         overrides_from: the file that they stand in, for messages; None: given otherwise.
 
@@ -113,12 +129,14 @@ def load_policy(
     except FileNotFoundError as e:
         raise ConfigError(f"policy file {path} does not exist") from e
     _check_version(table.get("requires"), where=str(path))
+    table, notes = _with_successors(table, where=str(path))
     rules = _rules(table, name=path.stem, where=str(path))
-    notes: tuple[str, ...] = ()
     if overrides:
         where = f"{overrides_from or 'override'}, over policy {path.stem!r}"
-        meant, notes = _without_vain(rules, overrides, where)
+        meant, replaced = _with_successors(overrides, where=where)
+        meant, vain = _without_vain(rules, meant, where)
         rules = _rules(_merged(table, meant), name=path.stem, where=where)
+        notes += replaced + vain
     source = str(table.get("source", ""))
     return PolicyFile(name=path.stem, path=path, source=source, rules=rules, notes=notes)
 
@@ -198,17 +216,9 @@ def _check_timeslice(rules: Rules, where: str) -> None:
 
 
 def _check_guard(rules: Rules, where: str) -> None:
-    """Refuse a guard over suspensions that never lets one be, or that cuts every turn short."""
-    guard_s, turn_s = rules.max_suspend_s, getattr(rules.regulation, "turn_s", 0.0)
-    if guard_s is None:
-        return
-    if guard_s == 0.0:
+    """Refuse a guard over suspensions that never lets one be."""
+    if rules.max_suspend_s == 0.0:
         raise ConfigError(f"{where}: max_suspend must be above 0; 'none' lifts the guard")
-    if guard_s < turn_s:
-        raise ConfigError(
-            f"{where}: max_suspend is {guard_s:g} s, shorter than [regulation] turn, "
-            f"{turn_s:g} s, for which others wait; lengthen max_suspend or shorten turn"
-        )
 
 
 def _rule(kind: Kind, table: Mapping[str, Any], where: str, newer: str) -> Any:
@@ -254,6 +264,29 @@ def _version(text: str) -> tuple[int, ...] | None:
     return tuple(numbers)
 
 
+def _with_successors(
+    table: Mapping[str, Any], *, where: str
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The tables with its successor in the place of each deleted rule, and one line about each."""
+    meant: dict[str, Any] = dict(table)
+    notes: list[str] = []
+    for kind in _KINDS:
+        parameters = table.get(kind)
+        name = parameters.get("rule") if isinstance(parameters, Mapping) else None
+        former = _FORMER.get((kind, name)) if isinstance(name, str) else None
+        if not isinstance(parameters, Mapping) or former is None:
+            continue
+        vain = [key for key in parameters if key in former.keys]
+        kept = {key: value for key, value in parameters.items() if key not in former.keys}
+        meant[kind] = {**kept, "rule": former.successor}
+        ignored = f"; without effect: {', '.join(vain)}" if vain else ""
+        notes.append(
+            f"{where} [{kind}]: rule {name!r} was deleted, {former.successor!r} takes its "
+            f"place{ignored}"
+        )
+    return meant, tuple(notes)
+
+
 def _without_vain(
     rules: Rules, overrides: Mapping[str, Any], where: str
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -266,6 +299,7 @@ def _without_vain(
             continue
         rule = getattr(rules, kind)
         elsewhere = set().union(*(_keys(find_rule(kind, name)) for name in rule_names(kind)))
+        elsewhere |= _former_keys(kind)
         vain = [key for key in table if key in elsewhere and key not in _keys(type(rule))]
         meant[kind] = {key: value for key, value in table.items() if key not in vain}
         notes += [
@@ -274,6 +308,11 @@ def _without_vain(
             for key in vain
         ]
     return meant, tuple(notes)
+
+
+def _former_keys(kind: Kind) -> set[str]:
+    """The keys that only deleted rules of this kind had."""
+    return set().union(*(former.keys for (of, _), former in _FORMER.items() if of == kind))
 
 
 def _keys(type_: type[msgspec.Struct]) -> set[str]:

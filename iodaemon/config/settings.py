@@ -49,13 +49,13 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="what one CPU of a job is: a core with all its threads, or one thread"),
     ] = "core"
     oversubscribe: Annotated[
-        int,
+        Literal["auto"] | Annotated[int, Meta(ge=1, le=64)],
         Meta(
-            description="how many jobs may share a CPU; above 1 for jobs that mostly wait for I/O",
-            ge=1,
-            le=64,
+            description='who shares CPUs; "auto": jobs submitted without --cpus share those of '
+            "their socket, as many jobs as cores, and more while regulation sees that it helps; a "
+            "number: every job has its own, of which each is handed out so many times"
         ),
-    ] = 1
+    ] = "auto"
     fence: Annotated[
         Literal["socket", "cpus", "none"],
         Meta(
@@ -73,6 +73,11 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
                 if cpu in seen:
                     raise ValueError(f"sockets: CPU {cpu} is in {seen[cpu]!r} and in {text!r}")
                 seen[cpu] = text
+
+    @property
+    def times(self) -> int:
+        """How many jobs that ask for CPUs each one is handed out to."""
+        return 1 if self.oversubscribe == "auto" else self.oversubscribe
 
     @property
     def socket_cpus(self) -> tuple[tuple[int, ...], ...]:

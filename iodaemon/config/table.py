@@ -153,8 +153,11 @@ def _named_struct_in(type_: Any) -> type[msgspec.Struct] | None:
 
 
 def _problem(error: Exception, value: object, type_: Any) -> str:
-    for choice in (type_, *get_args(type_)):  # alone, or one that may be None
-        if get_origin(choice) is Literal:
+    choices = [each for each in get_args(type_) or (type_,) if each is not NoneType]
+    for choice in (type_, *choices):  # alone, or one that may be None
+        if get_origin(choice) is Literal and (
+            choice is type_ or len(choices) == 1 or isinstance(value, str)
+        ):
             return f"{value!r} is none of {', '.join(map(repr, get_args(choice)))}"
     text = str(error).replace("`", "").replace(" - at $", " at ")
     return f"{text.replace('Expected', 'expected', 1)}, is {value!r}"

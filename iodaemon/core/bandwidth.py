@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from iodaemon.core.counter import MOST_BYTES_PER_S, MOST_REQUESTS_PER_S
 from iodaemon.core.job import JobId
 from iodaemon.core.platform import DeviceId
 from iodaemon.core.sample import DeviceCounters, JobCounters, Sample
@@ -85,8 +86,9 @@ def job_bandwidth(
 ) -> Bandwidth | None:
     """What the job moved in the interval; None when its counters at either end are unknown.
 
-    Bytes read that go backwards are not those of the same job: unknown. Bytes written may, by
-    what a truncate takes back; they then did not grow.
+    Bytes read that go backwards are not those of the same job: unknown, and so is more than any
+    machine moves. Bytes written may go backwards, by what a truncate takes back; they then did not
+    grow.
 
     Args:
         earlier: counters at the beginning; None for a job that started within the interval,
@@ -95,12 +97,15 @@ def job_bandwidth(
         interval_s: from sample to sample, above 0.
     """
     if earlier is None:
-        earlier = JobCounters(read_bytes=0, written_bytes=0)
+        earlier = later.at_start()
     if earlier is later:  # whoever read it knows that it did not run
         return None if later.read_bytes is None and later.written_bytes is None else _NOTHING
     read = _difference(earlier.read_bytes, later.read_bytes)
     written = _difference(earlier.written_bytes, later.written_bytes)
-    if (read is None and written is None) or (read is not None and read < 0):
+    if read is None and written is None:
+        return None
+    most = MOST_BYTES_PER_S * interval_s
+    if not 0 <= (read or 0) <= most or (written or 0) > most:
         return None
     return Bandwidth(
         read_bytes_per_s=(read or 0) / interval_s,
@@ -117,7 +122,8 @@ def device_load(
 ) -> DeviceLoad | None:
     """The figures of ``iostat -x`` for the interval; None when a counter went backwards.
 
-    It does when the device was replaced. The counters of milliseconds may wrap.
+    It does when the device was replaced. None as well when it grew by more than any device does.
+    The counters of milliseconds may wrap.
 
     The formulas are those of sysstat 12 (iostat.c, rd_stats.c) on the fields of
     Documentation/admin-guide/iostats.rst; ``svctm`` is not among them (removed in 12.1.2).
@@ -134,6 +140,10 @@ def device_load(
     read_sectors = later.read_sectors - earlier.read_sectors
     written_sectors = later.written_sectors - earlier.written_sectors
     if min(reads, writes, discards, flushes, read_sectors, written_sectors) < 0:
+        return None
+    if reads + writes + discards + flushes > MOST_REQUESTS_PER_S * interval_s:
+        return None
+    if (read_sectors + written_sectors) * SECTOR_BYTES > MOST_BYTES_PER_S * interval_s:
         return None
     if _any_time_went_back(earlier, later, interval_s):
         return None
@@ -220,6 +230,7 @@ class Meter:
         self._begun: set[JobId] = set()
         self._ended: set[JobId] = set()  # since the last sample, which is of that attempt
         self._run_s: dict[JobId, float] = {}
+        self._peak_bytes: dict[JobId, int] = {}
         self.devices: dict[DeviceId, DeviceLoad] = {}
 
     @property
@@ -244,6 +255,7 @@ class Meter:
         begun, self._begun = self._begun, self._begun.difference(sample.jobs)
         ended, self._ended = self._ended, set()
         last, self._last = self._last, sample
+        self._note_peaks(sample)
         self._bandwidth = {}
         if last is None or sample.at_s <= last.at_s:
             return
@@ -267,6 +279,7 @@ class Meter:
         self._active.pop(job_id, None)
         self._begun.discard(job_id)
         self._run_s.pop(job_id, None)
+        self._peak_bytes.pop(job_id, None)
         self._ended.add(job_id)
 
     def bandwidth(self, job_id: JobId) -> Bandwidth | None:
@@ -278,6 +291,17 @@ class Meter:
         if self._last is None or job_id in self._ended:
             return None
         return self._last.jobs.get(job_id)
+
+    def peak_bytes(self, job_id: JobId) -> int | None:
+        """The most that this attempt of the job had in memory at any sample; None: unknown."""
+        return self._peak_bytes.get(job_id)
+
+    def _note_peaks(self, sample: Sample) -> None:
+        peaks = self._peak_bytes
+        for job_id, counters in sample.jobs.items():
+            resident = counters.resident_bytes
+            if resident is not None and resident > peaks.get(job_id, 0):
+                peaks[job_id] = resident
 
     def active(self, job_id: JobId) -> Bandwidth | None:
         """What the job moves while it runs, by the last slice that shows it; None: none yet."""

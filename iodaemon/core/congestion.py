@@ -10,10 +10,6 @@ Where it was not, a cautious prior does. A device that gave many readers several
 one is not full when a request takes several times as long: jobs that pause between requests (to
 compute, or for a CPU) do not fill it alone, and fewer of them would move less.
 
-By Little's law the mean number of requests in flight is throughput times wait. While throughput
-does not grow any more, the wait grows with the number in flight alone, so the number at which the
-wait would be twice the uncontended one (the knee) can be predicted from one look at the device.
-
 Source: Kleinrock, "Power and deterministic rules of thumb for probabilistic problems in computer
 communications", ICC 1979 (operate at the knee); the knee at a normalised wait near 2 was measured
 on a virtual NVMe-like disk (psync 4 KiB: 1.0, 1.3, 1.4, 2.0, 4.3 for 1, 4, 8, 16, 32 readers).
@@ -33,19 +29,12 @@ from iodaemon.core.service import ServiceTimes
 
 KNEE_WAIT: Final = 2.0
 """Normalised wait at the knee: beyond it more requests in flight bring no more throughput."""
-CALM_WAIT: Final = 1.8
-"""Normalised wait below which, smoothed, jobs may come back."""
 ALONE_QUEUE: Final = 1.25
 """Up to this many requests in flight a request's time counts as uncontended."""
 LEAST_REQUESTS_PER_S: Final = 5.0
 """A slice with fewer requests says nothing about their times."""
 RISE_PER_S: Final = 0.01 / 60.0
-"""Learned minima rise and maxima fall by 1 % a minute: what was once best is forgotten."""
-SMOOTHING: Final = 0.5
-"""Weight of the newest slice in the smoothed wait."""
-MOST_KEPT: Final = 4.0
-"""In the smoothed wait no slice counts for more than so many times ``high_wait``: how much higher
-it was says nothing of how soon it is over."""
+"""Learned minima rise by 1 % a minute: what was once best is forgotten."""
 _FASTEST: Final = (10e-6, 10e9)
 """Seconds and bytes/s that no lone request beats. A few hits of a drive's cache in one slice can
 round to no time at all in a file that counts milliseconds."""
@@ -60,24 +49,18 @@ class Sense(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         alone_s: time of a lone request by size class (log2 of its bytes), s.
-        knee: requests in flight up to which the wait stays near its uncontended value.
-        wait: smoothed normalised wait; 1 when nothing is known.
-        last_wait: the newest slice's; None when it had too few requests.
+        last_wait: normalised wait of the newest slice; None when it had too few requests.
         queue_length: requests in flight in the newest slice.
         high_slices: how many slices in a row the wait has been high.
         is_sure: the wait was held against a request that was seen alone, or against an arm, which
             serves one at a time; not against a guess.
-        is_refuted: what was measured of the device does not hold any more.
     """
 
     alone_s: Mapping[int, float] = MappingProxyType({})
-    knee: float = 1.0
-    wait: float = 1.0
     last_wait: float | None = None
     queue_length: float = 0.0
     high_slices: int = 0
     is_sure: bool = False
-    is_refuted: bool = False
 
 
 def look(
@@ -105,7 +88,6 @@ def look(
     if requests_per_s < LEAST_REQUESTS_PER_S:
         return msgspec.structs.replace(
             sense,
-            wait=_smooth(sense.wait, 1.0),
             last_wait=None,
             queue_length=load.queue_length,
             high_slices=0,
@@ -114,53 +96,24 @@ def look(
     size_class = _size_class(load.total_bytes_per_s / requests_per_s)
     await_s = await_of(load)
     alone_s = _learn_alone(sense, size_class, await_s, load.queue_length, interval_s)
-    measured_s = None if service is None or sense.is_refuted else lone_range_s(load, service)
+    measured_s = None if service is None else lone_range_s(load, service)
     width = 1.0 if service is None or measured_s is None else service.width
     base_s = _base_s(alone_s.get(size_class), measured_s, width)
     wait = await_s / (base_s or _prior_s(size_class, rotational=rotational))
     is_high = wait > high_wait and load.queue_length > least_queue
     return Sense(
         alone_s=alone_s,
-        knee=_learn_knee(sense.knee, wait, load.queue_length, interval_s),
-        wait=_smooth(sense.wait, min(wait, MOST_KEPT * high_wait)),
         last_wait=wait,
         queue_length=load.queue_length,
         high_slices=sense.high_slices + 1 if is_high else 0,
         is_sure=base_s is not None or bool(rotational),
-        is_refuted=sense.is_refuted,
     )
-
-
-def predicted_knee(sense: Sense) -> float:
-    """Requests in flight at which the wait would be at the knee, by Little's law; at least 1."""
-    if sense.last_wait is None or sense.last_wait <= KNEE_WAIT:
-        return sense.knee
-    return max(1.0, sense.queue_length * KNEE_WAIT / sense.last_wait)
 
 
 def await_of(load: DeviceLoad) -> float:
     """Mean time of a request of any kind, s; 0 for none."""
     requests_per_s = _requests_per_s(load)
     return load.queue_length / requests_per_s if requests_per_s else 0.0
-
-
-def not_congested_after_all(sense: Sense, load: DeviceLoad, knee: float) -> Sense:
-    """Fewer jobs ran, less was moved, and each request took as long as before: it was never full.
-
-    The time seen now is what a request takes on this device, whatever was measured before, and the
-    knee is beyond what it was taken from.
-    """
-    requests_per_s = _requests_per_s(load)
-    if requests_per_s < LEAST_REQUESTS_PER_S:
-        return sense
-    size_class = _size_class(load.total_bytes_per_s / requests_per_s)
-    alone_s = {**sense.alone_s, size_class: max(await_of(load), _time_s(size_class, _FASTEST))}
-    return Sense(
-        alone_s=alone_s,
-        knee=max(sense.knee, knee),
-        queue_length=load.queue_length,
-        is_refuted=True,
-    )
 
 
 def _base_s(
@@ -190,21 +143,8 @@ def _learn_alone(
     return {**sense.alone_s, size_class: min(await_s, known_s * (1.0 + RISE_PER_S * interval_s))}
 
 
-def _learn_knee(knee: float, wait: float, queue_length: float, interval_s: float) -> float:
-    """The longest queue seen with a low wait, slowly falling; a high wait below it corrects it."""
-    if wait <= KNEE_WAIT:
-        return max(1.0, queue_length, knee * (1.0 - RISE_PER_S * interval_s))
-    if queue_length <= knee:
-        return max(1.0, queue_length * KNEE_WAIT / wait)
-    return knee
-
-
 def _requests_per_s(load: DeviceLoad) -> float:
     return load.reads_per_s + load.writes_per_s + load.discards_per_s + load.flushes_per_s
-
-
-def _smooth(before: float, now: float) -> float:
-    return SMOOTHING * now + (1.0 - SMOOTHING) * before
 
 
 def _size_class(size_bytes: float) -> int:

@@ -33,6 +33,7 @@ from iodaemon.core.rule import Explaining, Mode, Rules
 from iodaemon.core.rule_call import Limit, ask_admission, no_limit
 from iodaemon.core.rule_error import FROM_A_RULE, RuleError, RuleFault, rule_error
 from iodaemon.core.scratch_life import end_keeping
+from iodaemon.core.start_gate import StartGate
 from iodaemon.core.state import State, with_fields
 from iodaemon.core.state_view import StateView
 from iodaemon.core.step import Step
@@ -334,20 +335,23 @@ class Controller:
                 continue
             self._admission_memory = memory
             view.commit(plan)
-            self._carry_out(step, plan)
+            self._carry_out(step, plan, StartGate(view))
             if not self._end_for_want_of_space(step):
                 return
 
-    def _carry_out(self, step: Step, plan: AdmissionPlan) -> None:
+    def _carry_out(self, step: Step, plan: AdmissionPlan, gate: StartGate) -> None:
+        """What the rule decided, but for starts beyond what regulation lets start."""
         self.state.reservations = plan.reservations
         for job_id, reason in plan.rejects.items():
             self._reject(step, job_id, reason)
         lacking: dict[JobId, Reason] = {}
         for placed in plan.starts:
-            found = self._with_space(step, placed)
+            job = self.state.jobs[placed.job_id]
+            found = self._beyond_limit(job, placed, gate) or self._with_space(step, placed)
             if isinstance(found, Reason):
                 lacking[placed.job_id] = found
             else:
+                gate.take(job)
                 self._start(step, found)
         self.state.reasons = {
             job_id: reason
@@ -355,6 +359,13 @@ class Controller:
             if self.state.jobs[job_id].state is JobState.PENDING
         }
         self.state.reason_of_rest = plan.rest
+
+    def _beyond_limit(self, job: Job, placed: Placed, gate: StartGate) -> Reason | None:
+        """Why regulation does not let it start, whatever the rule wants; None: it does."""
+        limit = self.state.start_limit
+        if limit is not None and self.state.lacks_memory(job, placed.partition):
+            return limit.why
+        return gate.refusal(job)
 
     def _reject(self, step: Step, job_id: JobId, reason: Reason) -> None:
         step.move(self.state.jobs[job_id], JobState.FAILED, reason)
@@ -394,7 +405,9 @@ class Controller:
 
     def _start(self, step: Step, placed: Placed) -> None:
         job, shares = self.state.jobs[placed.job_id], placed.shares
-        slots = self.state.choose_slots(placed.partition, job.spec.cpus)
+        slots = self.state.choose_slots(
+            placed.partition, job.spec.cpus, shares=job.spec.shares_cores
+        )
         expected = self.state.outlook.hint(job)
         job = with_fields(job, attempt=job.attempt + 1, partition=placed.partition, slots=slots)
         job = with_fields(job, started_because=placed.why, expected=expected)

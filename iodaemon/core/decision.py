@@ -5,14 +5,15 @@ A decision is an intent; the world answers with an event.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import msgspec
 
-from iodaemon.core.job import Job, JobId, JobState, Reason
-from iodaemon.core.platform import PartitionId, SlotId
+from iodaemon.core.job import Job, JobId, JobKind, JobState, Reason
+from iodaemon.core.platform import DeviceId, PartitionId, SlotId
 from iodaemon.core.rule_error import RuleFault
 from iodaemon.core.scratch import Share, TierName
 
@@ -60,6 +61,42 @@ class Resume(_Decision, frozen=True):
     """Let the job's processes run again. Answered by JobResumed."""
 
 
+class Cap(msgspec.Struct, frozen=True, kw_only=True):
+    """The most that a job may move, bytes/s, by device; a device that is not named has no cap.
+
+    Attributes:
+        read_bytes_per_s: read from it.
+        written_bytes_per_s: written to it.
+    """
+
+    read_bytes_per_s: Mapping[DeviceId, float] = _NONE
+    written_bytes_per_s: Mapping[DeviceId, float] = _NONE
+
+
+class Capped(msgspec.Struct, frozen=True, kw_only=True):
+    """A cap that is in force.
+
+    Attributes:
+        cap: the most that the job may move.
+        since_s: since when it has one.
+        reason: why; None: the rule gave none.
+    """
+
+    cap: Cap
+    since_s: float
+    reason: Reason | None = None
+
+
+class Throttle(_Decision, frozen=True):
+    """Let the job move no more than that; None: whatever it can. Only CapFailed answers.
+
+    What lets a job's processes run again (Resume, Stop, Kill, the daemon's end) clears its cap.
+    """
+
+    cap: Cap | None = None
+    reason: Reason | None = None
+
+
 class Stop(_Decision, frozen=True):
     """Ask the job to end: SIGTERM to all its processes, then let them run. JobExited follows."""
 
@@ -101,7 +138,7 @@ def clearing_of(job: Job) -> Free:
     return Free(job_id=job.id, attempt=job.attempt, is_wanted=is_wanted)
 
 
-Decision = Start | Suspend | Resume | Stop | Kill | Reject | Grant | Free
+Decision = Start | Suspend | Resume | Throttle | Stop | Kill | Reject | Grant | Free
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,27 +233,137 @@ class AdmissionPlan(msgspec.Struct, frozen=True, kw_only=True):
     reservations: Mapping[JobId, float] = _NONE
 
 
+class StartLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """How many more jobs admission may start until the regulation decides again.
+
+    A job starts while the share that it will take of what is contended for is free. When no job is
+    live the first one starts whatever is written here.
+
+    Attributes:
+        most: so many jobs, whatever they take. None: no limit.
+        free: what is left of the contended resource, 1 being all of it; may be below 0.
+        shares: what one job of a kind takes, by kind; 0: nothing.
+        share: what a job of any other kind takes.
+        above_cores: by socket: so many jobs that share cores may run above the number of its cores;
+            a socket that is not in it: none.
+        memory_bytes: above the number of cores a job starts only if it needs no more memory than
+            this. None: not limited.
+        footprint_bytes: memory that a job is taken to need that neither asked for any nor is of a
+            kind of which it is known.
+        why: what to say of a job that waits for it.
+    """
+
+    most: int | None = None
+    free: float = math.inf
+    shares: Mapping[JobKind, float] = _NONE
+    share: float = 0.0
+    above_cores: Mapping[PartitionId, int] = _NONE
+    memory_bytes: float | None = None
+    footprint_bytes: float = 0.0
+    why: Reason
+
+
+class Lesson(msgspec.Struct, frozen=True, kw_only=True):
+    """What was learned of how many jobs of a kind should contend at once; kept across restarts.
+
+    Attributes:
+        resource: that they contend for: ``memory``, or a device's name; empty: for none.
+        limit: so many at once got the most done. None: no number was found to be too many.
+        too_many: the least number that was found to be too many. None: none was.
+        seen: most jobs at once, of whatever kind, that were seen to do no harm.
+        gain: how many times as much got done at ``limit`` as at ``too_many``.
+        tries: numbers that were tried.
+        at_s: when it was learned, or seen to hold; on the timeline's clock.
+        footprint_bytes: memory that a job of the kind needs, by the most that its runs had. None:
+            not known. Measured: what a rule says of it is not heeded (``core.lessons``).
+    """
+
+    resource: str = ""
+    limit: int | None = None
+    too_many: int | None = None
+    seen: int = 0
+    gain: float = 1.0
+    tries: int = 0
+    at_s: float = 0.0
+    footprint_bytes: int | None = None
+
+
+TrialVerdict = Literal["began", "kept", "undone", "learned"]
+
+
+class TrialStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of finding out how many jobs should contend for a resource at once.
+
+    Attributes:
+        resource: ``memory``, or a device's name.
+        verdict: ``began``: another number is tried from now on. ``kept``, ``undone``: what became
+            of it. ``learned``: evidence said so without a trial.
+        before: jobs at once before it.
+        tried: jobs at once that are, or were, tried.
+        gain: how many times as much got done as before; None: not known (yet).
+        text: in words, a whole sentence without its end.
+        at_s: when; the controller fills it in.
+        is_shadow: nothing was tried; it would have been. The controller fills it in.
+    """
+
+    resource: str
+    verdict: TrialVerdict
+    before: int
+    tried: int
+    gain: float | None = None
+    text: str
+    at_s: float = 0.0
+    is_shadow: bool = False
+
+
+class LimitState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a regulation believes of one contended resource now.
+
+    Attributes:
+        resource: ``memory``, or a device's name.
+        contending: jobs that contend for it.
+        limit: how many of them should at once. None: no limit is known to be needed.
+        text: why, in words.
+    """
+
+    resource: str
+    contending: int
+    limit: int | None
+    text: str
+
+
 class RegulationPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a regulation rule decided for the next timeslice.
 
     Attributes:
         suspends: running jobs to bring to a standstill.
         resumes: suspended jobs to let go.
+        caps: what running jobs may move at most. Complete: a job that is not in it has no cap.
         grants: jobs that wait for their turn to do I/O and now have it.
         revokes: jobs that have the turn and lose it: their I/O phase counts as over.
         reasons: why, for each job named in one of these, and for those that go on waiting.
         evidence: what was seen, one for each signal that was acted on.
         io_headroom_bytes_per_s: I/O that admission may still add; None: no limit, 0: start
             nothing that does I/O.
+        starts: how many more jobs admission may start. None: as many as find slots, and none above
+            the number of cores.
+        trials: what was tried, and what it brought.
+        limits: what is believed now of each resource that is contended for.
+        lessons: what was learned, by kind of job; it replaces what was known of the kind.
     """
 
     suspends: tuple[JobId, ...] = ()
     resumes: tuple[JobId, ...] = ()
+    caps: Mapping[JobId, Cap] = _NONE
     grants: tuple[JobId, ...] = ()
     revokes: tuple[JobId, ...] = ()
     reasons: Mapping[JobId, Reason] = _NONE
     evidence: tuple[Evidence, ...] = ()
     io_headroom_bytes_per_s: float | None = None
+    starts: StartLimit | None = None
+    trials: tuple[TrialStep, ...] = ()
+    limits: tuple[LimitState, ...] = ()
+    lessons: Mapping[JobKind, Lesson] = _NONE
 
     def why_suspended(self, job_id: JobId) -> Reason:
         """The rule's reason, or that it gave none."""
@@ -262,7 +409,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         transitions: every step in a job's life, in the order they were made.
         evidence: what regulation saw in this step, if it acted.
         shadow: what it would have done, had it been on.
+        trials: what it tried or learned of how many jobs should contend, or would have.
         faults: of rules that were set aside in this step.
+        lessons: what is known now of kinds of jobs of which it was something else before. None:
+            nothing any more.
         wake_at_s: the controller wants to be stepped at this time even if nothing happens.
     """
 
@@ -272,5 +422,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     transitions: tuple[Transition, ...] = ()
     evidence: tuple[Evidence, ...] = ()
     shadow: tuple[ShadowStep, ...] = ()
+    trials: tuple[TrialStep, ...] = ()
     faults: tuple[RuleFault, ...] = ()
+    lessons: Mapping[JobKind, Lesson | None] = _NONE
     wake_at_s: float | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from iodaemon.core.job import Exit, IoTotals, Job, JobId
+from iodaemon.core.job import Exit, IoTotals, Job, JobId, JobKind
 from iodaemon.core.platform import Device
 from iodaemon.core.rule import Mode, Rules
 from iodaemon.core.sample import Sample
@@ -86,6 +86,13 @@ class SuspendFailed(_Event, frozen=True):
 
     job_id: JobId
     frozen: bool
+    problem: str
+
+
+class CapFailed(_Event, frozen=True):
+    """The job could not be slowed down: it moves what it can."""
+
+    job_id: JobId
     problem: str
 
 
@@ -218,6 +225,12 @@ class DiskSeen(_Event, frozen=True):
     problem: str = ""
 
 
+class LessonsForgotten(_Event, frozen=True):
+    """Somebody wants nothing to be known any more of jobs of these kinds (``core.lessons``)."""
+
+    kinds: tuple[JobKind, ...]
+
+
 class TimerFired(_Event, frozen=True):
     """The time came that the last plan named in ``wake_at_s``."""
 
@@ -274,6 +287,7 @@ JobEvent = (
     | JobSuspended
     | JobResumed
     | FoundFrozen
+    | CapFailed
     | SuspendFailed
     | StopDelayed
     | SampleTaken
@@ -288,6 +302,7 @@ JobEvent = (
     | ScratchUsed
     | ScratchUnwanted
     | DiskSeen
+    | LessonsForgotten
     | TimerFired
     | StartsBlocked
     | DrainBegun

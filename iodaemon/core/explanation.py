@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.core.decision import Evidence
+from iodaemon.core.decision import Evidence, LimitState, TrialStep
 from iodaemon.core.job import Job, Reason
 
 _DAY_S: Final = 86400.0
@@ -22,12 +22,17 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         since_s: since when.
         until: what would let it go on; empty for a job that is over.
         evidence: the table of the slice in which the regulation last suspended or resumed it.
+        limits: of a job that enough others contend without: what is believed of each resource of
+            which a limit is known.
+        trials: likewise, what was tried last of how many should contend for these; oldest first.
     """
 
     is_so: str
     since_s: float
     until: str = ""
     evidence: Evidence | None = None
+    limits: tuple[LimitState, ...] = ()
+    trials: tuple[TrialStep, ...] = ()
 
 
 def plain(job: Job, is_so: str, until: str) -> Explanation:

@@ -20,6 +20,8 @@ from iodaemon.core.scratch import KEPT, ScratchRequest, Share, Staged, TierName
 
 JobId = NewType("JobId", int)
 """Counts up from 1 for the whole life of a journal; never used twice."""
+JobKind = NewType("JobKind", str)
+"""What jobs of one user have in common: ``UID like:COMMAND`` (``core.signature.kind_of``)."""
 
 
 class JobState(enum.StrEnum):
@@ -135,6 +137,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         cwd: directory the command starts in.
         name: for people; does not identify the job.
         cpus: slots of one partition, at least 1.
+        shares_cores: it asked for no CPUs, so where cores are shared it has none for its own. Then
+            ``cpus`` is 1.
         walltime_s: bound on run time; suspended time does not count. None: no bound.
         memory_bytes: what the job says it needs. None: not said.
         io_rate_bytes_per_s: declared: what it moves while it does I/O. None: unknown, not zero.
@@ -154,6 +158,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cwd: str = "/"
     name: str = ""
     cpus: int = 1
+    shares_cores: bool = False
     walltime_s: float | None = None
     memory_bytes: int | None = None
     io_rate_bytes_per_s: float | None = None

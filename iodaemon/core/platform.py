@@ -21,6 +21,10 @@ DeviceId = NewType("DeviceId", str)
 
 COPY_STRIDE: Final = 1 << 16
 """Between the slot ids of one core that is handed out several times; above any CPU number."""
+_PLACES_PER_CORE: Final = 32
+_LEAST_PLACES: Final = 64
+_MOST_PLACES: Final = 1024
+"""Of one socket, for jobs that share its cores: bounded, as each is an entry of several tables."""
 
 
 class Slot(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,14 +40,27 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         id: its number.
         slots: ordered by id.
+        cores: the first so many slots are cores that a job has for its own; all others are places
+            for jobs that share all of them. None: any job gets any slots.
         memory_nodes: NUMA nodes that have memory and belong to it; empty where unknown.
         near_devices: devices attached to one of its NUMA nodes; empty where unknown.
     """
 
     id: PartitionId
     slots: tuple[Slot, ...]
+    cores: int | None = None
     memory_nodes: tuple[int, ...] = ()
     near_devices: tuple[DeviceId, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Slots that may be held at once: more only where regulation lets more share the cores."""
+        return len(self.slots) if self.cores is None else self.cores
+
+    @property
+    def cpus(self) -> list[int]:
+        """All logical CPUs of it, rising."""
+        return sorted({cpu for slot in self.slots[: self.size] for cpu in slot.cpus})
 
 
 def oversubscribe(partition: Partition, times: int) -> Partition:
@@ -59,6 +76,27 @@ def oversubscribe(partition: Partition, times: int) -> Partition:
         for slot in partition.slots
     )
     return msgspec.structs.replace(partition, slots=slots)
+
+
+def share_cores(partition: Partition) -> Partition:
+    """The partition with places for jobs that share its cores, beside these cores themselves.
+
+    A place has the id of a copy of a core, so that jobs outlive a change to ``oversubscribe``, and
+    all CPUs of the partition.
+
+    Args:
+        partition: each core once.
+    """
+    cores = partition.slots
+    if not cores:
+        return partition
+    count = max(_LEAST_PLACES, min(_PLACES_PER_CORE * len(cores), _MOST_PLACES), len(cores))
+    cpus = tuple(partition.cpus)
+    places = tuple(
+        Slot(id=SlotId(cores[at % len(cores)].id + (1 + at // len(cores)) * COPY_STRIDE), cpus=cpus)
+        for at in range(count)
+    )
+    return msgspec.structs.replace(partition, slots=(*cores, *places), cores=len(cores))
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,12 +126,17 @@ class Platform(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def largest_partition(self) -> int:
         """Slots of the partition with the most slots: the largest job that can ever start."""
-        return max((len(partition.slots) for partition in self.partitions), default=0)
+        return max((partition.size for partition in self.partitions), default=0)
 
     @cached_property
     def slot_count(self) -> int:
         """Slots of all partitions together."""
-        return sum(len(partition.slots) for partition in self.partitions)
+        return sum(partition.size for partition in self.partitions)
+
+    @cached_property
+    def shares_cores(self) -> bool:
+        """Whether jobs that ask for no cores of their own share those of their partition."""
+        return any(partition.cores is not None for partition in self.partitions)
 
     @cached_property
     def capacity_bytes_per_s(self) -> float | None:

@@ -23,6 +23,7 @@ from iodaemon.core.job import (
 from iodaemon.core.phase import hear
 from iodaemon.core.sample import Sample
 from iodaemon.core.scratch_life import hear_of_end, hear_of_scratch
+from iodaemon.core.signature import kind_of
 from iodaemon.core.state import with_fields
 from iodaemon.core.step import Step
 
@@ -49,6 +50,9 @@ def react(step: Step, event: ev.JobEvent) -> None:
             step.state.starts_blocked = event.problem
         case ev.DrainBegun() | ev.DrainEnded():
             _on_drain(step, event)
+        case ev.LessonsForgotten():
+            for kind in event.kinds:
+                step.forget_lesson(kind)
         case ev.TimerFired():
             pass
         case ev.JobStarted() | ev.StartFailed() | ev.JobExited():
@@ -57,6 +61,7 @@ def react(step: Step, event: ev.JobEvent) -> None:
             ev.JobSuspended()
             | ev.JobResumed()
             | ev.FoundFrozen()
+            | ev.CapFailed()
             | ev.SuspendFailed()
             | ev.StopDelayed()
         ):
@@ -116,6 +121,7 @@ def _on_life(step: Step, event: ev.JobStarted | ev.StartFailed | ev.JobExited) -
 
 
 def _on_exited(step: Step, event: ev.JobExited, job: Job) -> None:
+    peak_bytes = step.state.meter.peak_bytes(job.id)
     end, note = hear_of_end(event, job)
     job = with_fields(job, exit=end, io=event.io, staged=event.staged)
     job = with_fields(job, work=step.state.outlook.work_of(job.id))
@@ -128,11 +134,19 @@ def _on_exited(step: Step, event: ev.JobExited, job: Job) -> None:
     else:
         step.move(job, _end_state(job), _end_reason(job, note), happened_s=event.at_s)
         step.state.outlook.learn(step.state.jobs[job.id])
+    if peak_bytes is not None:
+        is_whole = step.state.jobs[job.id].state is JobState.COMPLETED
+        step.note_peak(kind_of(job), peak_bytes, is_whole=is_whole)
 
 
 def _on_word(
     step: Step,
-    event: ev.JobSuspended | ev.JobResumed | ev.FoundFrozen | ev.SuspendFailed | ev.StopDelayed,
+    event: ev.JobSuspended
+    | ev.JobResumed
+    | ev.FoundFrozen
+    | ev.CapFailed
+    | ev.SuspendFailed
+    | ev.StopDelayed,
     job: Job,
 ) -> None:
     match event:
@@ -142,6 +156,9 @@ def _on_word(
             _on_resumed(step, job)
         case ev.FoundFrozen():
             _on_found_frozen(step, job)
+        case ev.CapFailed():
+            step.state.caps.pop(job.id, None)  # nothing to take back
+            step.state.uncappable[job.id] = None
         case ev.SuspendFailed():
             _on_suspend_failed(step, event, job)
         case ev.StopDelayed():
@@ -248,6 +265,7 @@ def _on_resumed(step: Step, job: Job) -> None:
 
     And that of whoever froze the cgroup, who has thawed it again.
     """
+    step.uncap(job.id)  # its cap went as well; said once more, because one may be on its way
     why_held = job.user_hold_reason
     if job.user_hold and why_held is not None and why_held.code == _FROZEN_OUTSIDE:
         job = with_fields(job, user_hold=False)

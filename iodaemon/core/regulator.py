@@ -51,6 +51,11 @@ class Regulator:
             step.pretend(shadow)
         self.forget()
         step.state.io_headroom_bytes_per_s = None
+        step.state.start_limit, step.state.limits = None, ()
+        step.state.trials.clear()
+        step.state.uncappable.clear()
+        for job_id in sorted(step.state.caps):
+            step.uncap(job_id, Reason(code="Mode", text=why))
         held = [job for job in step.state.live if job.io_hold]
         if held:
             self.let_go(step, rules, held, Reason(code="Mode", text=why))
@@ -98,6 +103,11 @@ class Regulator:
         view = StateView(step.state, rules, step.now_s, self._rng)
         plan = self._plan(rules, decide, view, step)
         step.state.io_headroom_bytes_per_s = plan.io_headroom_bytes_per_s
+        step.state.start_limit, step.state.limits = plan.starts, plan.limits
+        for kind, lesson in plan.lessons.items():
+            step.learn(kind, lesson)
+        for trial in plan.trials:
+            step.tell_trial(trial)
         tables = _evidence_of(view, plan)
         acted: set[JobId] = set()
         for job_id in plan.resumes:
@@ -109,6 +119,7 @@ class Regulator:
         for job_id in plan.suspends:
             if job_id not in let_go and _hold(step, step.state.jobs[job_id], plan):
                 acted.add(job_id)
+        _slow_down(step, plan)
         _give_turns(step, plan)
         for evidence in _truly(tables, acted):
             step.show(evidence)
@@ -123,6 +134,8 @@ class Regulator:
                 step.show(msgspec.structs.replace(evidence, is_shadow=True))
         plan = self._plan(rules, decide, view, step)
         tables = _evidence_of(view, plan)
+        for trial in plan.trials:
+            step.tell_trial(trial, is_shadow=True)
         done = tuple(self.shadow.apply(plan, step.state, step.now_s))
         for evidence in _truly(tables, {shadow.job_id for shadow in done}):
             step.show(msgspec.structs.replace(evidence, is_shadow=True))
@@ -147,6 +160,15 @@ def _give_turns(step: Step, plan: RegulationPlan) -> None:
         for job_id in sorted(step.state.phases)
         if job_id in plan.reasons and step.state.jobs[job_id].waits_for_turn
     }
+
+
+def _slow_down(step: Step, plan: RegulationPlan) -> None:
+    """Put the plan's caps on jobs that run, and take back those that are not in it any more."""
+    for job_id in sorted(step.state.caps.keys() - plan.caps.keys()):
+        step.uncap(job_id, plan.reasons.get(job_id))
+    for job_id, cap in sorted(plan.caps.items()):
+        if step.state.may_cap(job_id):
+            step.cap(job_id, cap, plan.reasons.get(job_id))
 
 
 def _release_of(shadow: ShadowStep) -> RegulationPlan:

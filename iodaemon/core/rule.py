@@ -86,16 +86,6 @@ class Explaining(Protocol):
         ...
 
 
-@runtime_checkable
-class TakingTurns(Protocol):
-    """A regulation under which the suspended change places with those who have run for a turn."""
-
-    @property
-    def turn_s(self) -> float:
-        """A turn lasts this long at least, s."""
-        ...
-
-
 class Mode(enum.StrEnum):
     """What regulation may do: carry out, only decide and record, or nothing at all."""
 

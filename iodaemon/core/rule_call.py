@@ -6,13 +6,25 @@ out. Errors outside these calls are bugs of this program.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Any, Final
 
-from iodaemon.core.decision import AdmissionPlan, Evidence, Placed, RegulationPlan
-from iodaemon.core.job import JobId, Reason
+from iodaemon.core.decision import (
+    AdmissionPlan,
+    Cap,
+    Evidence,
+    Lesson,
+    LimitState,
+    Placed,
+    RegulationPlan,
+    StartLimit,
+    TrialStep,
+)
+from iodaemon.core.job import JobId, JobKind, Reason
+from iodaemon.core.lessons import is_kind
 from iodaemon.core.platform import PartitionId
 from iodaemon.core.rule_error import FROM_A_RULE, BadAnswer, answer_and_memory, rule_error
 from iodaemon.core.state import State
@@ -98,6 +110,7 @@ def _check_starts(plan: AdmissionPlan, state: State) -> None:
     for job_id in named:
         _check_waits(job_id, state)
     free: dict[PartitionId, int] = {}
+    cores: dict[PartitionId, int] = {}
     for placed in plan.starts:
         if not isinstance(placed, Placed):
             raise BadAnswer(f"starts contains {placed!r}, not what Draft.start returns")
@@ -111,8 +124,11 @@ def _check_starts(plan: AdmissionPlan, state: State) -> None:
         if where not in free:
             _check_partition(where, state)
             free[where] = state.slots_free(where)
+            cores[where] = state.cores_free(where)
         free[where] -= cpus
-        if free[where] < 0:
+        has_own = not (state.platform.shares_cores and state.jobs[placed.job_id].spec.shares_cores)
+        cores[where] -= cpus if has_own else 0
+        if free[where] < 0 or cores[where] < 0:
             raise BadAnswer(
                 f"starts job {placed.job_id} on socket {where}, which has too few free slots"
             )
@@ -141,13 +157,82 @@ def _check_regulation(plan: object, state: State) -> None:
         for job_id in jobs:
             if job_id not in state.jobs:
                 raise BadAnswer(f"{field} names job {job_id!r}, which does not exist")
+    if plan.caps:
+        _check_caps(plan.caps, state)
     if plan.reasons:
         _check_reasons("reasons", plan.reasons, None)
     if not all(isinstance(table, Evidence) for table in plan.evidence):
         raise BadAnswer("evidence contains what is no Evidence")
+    if not all(isinstance(step, TrialStep) for step in plan.trials):
+        raise BadAnswer("trials contains what is no TrialStep")
+    if not all(isinstance(limit, LimitState) for limit in plan.limits):
+        raise BadAnswer("limits contains what is no LimitState")
+    if plan.lessons:
+        _check_lessons(plan.lessons)
     headroom = plan.io_headroom_bytes_per_s
     if headroom is not None and not (isinstance(headroom, (int, float)) and headroom >= 0.0):
         raise BadAnswer(f"io_headroom_bytes_per_s is {headroom!r}, not a rate of 0 or more")
+    if plan.starts is not None:
+        _check_limit(plan.starts)
+
+
+def _check_caps(caps: object, state: State) -> None:
+    """Existing jobs and devices, and rates that let a job go on."""
+    if not isinstance(caps, Mapping):
+        raise BadAnswer(f"caps is {type(caps).__name__}, not a mapping")
+    devices = {device.id for device in state.platform.devices}
+    for job_id, cap in caps.items():
+        if job_id not in state.jobs:
+            raise BadAnswer(f"caps names job {job_id!r}, which does not exist")
+        if not isinstance(cap, Cap):
+            raise BadAnswer(f"caps contains {type(cap).__name__}, not Cap")
+        for rates in (cap.read_bytes_per_s, cap.written_bytes_per_s):
+            for device, rate in rates.items():
+                if device not in devices:
+                    raise BadAnswer(f"caps names device {device!r}, which does not exist")
+                if not (_is_number(rate, least=1) and math.isfinite(rate)):
+                    raise BadAnswer(f"caps has {rate!r} for job {job_id}, not a rate of 1 or more")
+
+
+def _check_limit(limit: object) -> None:
+    """How many jobs may start: numbers that can be reckoned with, and words for who waits."""
+    if not isinstance(limit, StartLimit):
+        raise BadAnswer(f"starts is {type(limit).__name__}, not StartLimit")
+    if not isinstance(limit.why, Reason):
+        raise BadAnswer(f"starts.why is {type(limit.why).__name__}, not Reason")
+    if limit.most is not None and not _is_number(limit.most, least=0, whole=True):
+        raise BadAnswer(f"starts.most is {limit.most!r}, not a number of jobs or None")
+    for field in ("shares", "above_cores"):
+        if not isinstance(getattr(limit, field), Mapping):
+            raise BadAnswer(f"starts.{field} is not a mapping")
+    if not _is_number(limit.free):
+        raise BadAnswer(f"starts.free is {limit.free!r}, not a number")
+    for share in (limit.share, *limit.shares.values()):
+        if not _is_number(share, least=0):
+            raise BadAnswer(f"starts has a share of {share!r}, not a number of 0 or more")
+    for jobs in limit.above_cores.values():
+        if not _is_number(jobs, least=0, whole=True):
+            raise BadAnswer(f"starts.above_cores has {jobs!r}, not a number of jobs")
+    if limit.memory_bytes is not None and not _is_number(limit.memory_bytes):
+        raise BadAnswer(f"starts.memory_bytes is {limit.memory_bytes!r}, not a number or None")
+    if not _is_number(limit.footprint_bytes, least=0):
+        raise BadAnswer(f"starts.footprint_bytes is {limit.footprint_bytes!r}, not 0 or more")
+
+
+def _is_number(value: object, *, least: float = -math.inf, whole: bool = False) -> bool:
+    return isinstance(value, int if whole else (int, float)) and value >= least
+
+
+def _check_lessons(lessons: Mapping[JobKind, Lesson]) -> None:
+    if not isinstance(lessons, Mapping):
+        raise BadAnswer(f"lessons is {type(lessons).__name__}, not a mapping")
+    for kind, lesson in lessons.items():
+        if not is_kind(kind):
+            raise BadAnswer(f"lessons has {kind!r}, which View.kind never returns")
+        if not isinstance(lesson, Lesson):
+            raise BadAnswer(f"lessons contains {type(lesson).__name__}, not Lesson")
+        if not (lesson.gain >= 0.0 and math.isfinite(lesson.at_s)):
+            raise BadAnswer(f"lessons has a gain of {lesson.gain} at {lesson.at_s} s for {kind!r}")
 
 
 def _check_reasons(field: str, reasons: object, state: State | None) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from iodaemon.core.job import JobId
-from iodaemon.core.platform import DeviceId
+from iodaemon.core.platform import DeviceId, PartitionId
 
 _NONE: Mapping[Any, Any] = MappingProxyType({})
 
@@ -26,9 +26,12 @@ class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
         written_bytes: dirtied, less what was deleted before it reached the disk
             (/proc/PID/io write_bytes - cancelled_write_bytes); runs ahead of the device.
         operations: read and write system calls (syscr + syscw).
+        logical_bytes: returned by read calls and handed to write calls, from and to wherever
+            (/proc/PID/io rchar + wchar); page cache, pipes and terminals included, mmap not.
         device_read_bytes: read from leaf devices (cgroup io.stat).
         device_written_bytes: written to leaf devices (cgroup io.stat).
         cpu_s: CPU time of all its processes.
+        user_s: the part of it in user mode; what the kernel does for the job is not in it.
         resident_bytes: memory now; a gauge.
         io_stall_s: time at least one process waited for I/O (cgroup io.pressure, some).
         memory_stall_s: the same for memory (cgroup memory.pressure, some).
@@ -42,9 +45,11 @@ class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
     read_bytes: int | None = None
     written_bytes: int | None = None
     operations: int | None = None
+    logical_bytes: int | None = None
     device_read_bytes: int | None = None
     device_written_bytes: int | None = None
     cpu_s: float | None = None
+    user_s: float | None = None
     resident_bytes: int | None = None
     io_stall_s: float | None = None
     memory_stall_s: float | None = None
@@ -58,6 +63,19 @@ class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
         if self.read_bytes is None and self.written_bytes is None:
             return None
         return (self.read_bytes or 0) + max(0, self.written_bytes or 0)
+
+    def at_start(self) -> JobCounters:
+        """These counters when the job started: those that are known, at 0; no gauges."""
+        known = {name: 0 for name in _FROM_START if getattr(self, name) is not None}
+        return msgspec.structs.replace(JobCounters(), **known)
+
+
+_FROM_START: Final = (
+    *("read_bytes", "written_bytes", "operations", "logical_bytes"),
+    *("device_read_bytes", "device_written_bytes"),
+    *("cpu_s", "user_s", "io_stall_s", "memory_stall_s"),
+)
+"""What of a job is counted from its start; all else is a gauge."""
 
 
 class DeviceCounters(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +112,16 @@ class NodeCounters(msgspec.Struct, frozen=True, kw_only=True):
         memory_stall_s: the same for memory (/proc/pressure/memory, some).
         dirty_bytes: page cache waiting to be written (/proc/meminfo Dirty); a gauge.
         writeback_bytes: page cache being written (/proc/meminfo Writeback); a gauge.
-        available_bytes: memory that can be had without swapping (MemAvailable); a gauge.
+        available_bytes: memory that can be had without swapping (MemAvailable); a gauge. Where all
+            jobs run below one cgroup with a limit: what is left of that without its page cache.
+        memory_bytes: memory that the jobs share: all of the machine (MemTotal), or the limit of
+            the cgroup below which all of them run; a gauge.
+        refault_bytes: read again although it had been in memory shortly before, page cache and
+            swap (/proc/vmstat workingset_refault_file + workingset_refault_anon). Where all jobs
+            run below one cgroup with a limit: by what runs there (the same in its memory.stat).
+        refaults_of: that cgroup; empty: the machine.
+        idle_s: by socket: time for which its CPUs had nothing to run, summed over its CPUs
+            (/proc/stat idle + iowait).
     """
 
     io_stall_s: float | None = None
@@ -102,6 +129,10 @@ class NodeCounters(msgspec.Struct, frozen=True, kw_only=True):
     dirty_bytes: int | None = None
     writeback_bytes: int | None = None
     available_bytes: int | None = None
+    memory_bytes: int | None = None
+    refault_bytes: int | None = None
+    refaults_of: str = ""
+    idle_s: Mapping[PartitionId, float] = _NONE
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):

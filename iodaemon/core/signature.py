@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
-from iodaemon.core.job import Job, JobSpec
+from iodaemon.core.job import Job, JobKind, JobSpec
 from iodaemon.core.launcher import (
     interpreter_of,
     is_module,
@@ -71,6 +71,26 @@ def keys_of(job: Job) -> tuple[Key, ...]:
     """The job's keys, from the specific to the general."""
     spec = job.spec
     return _find_keys(job.uid, spec.name, spec.command, spec.cwd)
+
+
+def kind_of(job: Job) -> JobKind:
+    """What it is like: the key under which it is learned how many should contend at once.
+
+    A command without any word to go by has no such key; the most general that it has counts.
+    """
+    keys = keys_of(job)
+    return kind_of_key(next((key for key in keys if key.kind == "like"), keys[-1]))
+
+
+def kind_of_key(key: Key) -> JobKind:
+    """The kind of the jobs that have this key; of most keys there is none."""
+    return JobKind(f"{key.uid} {key.shown}")
+
+
+def key_of_kind(kind: JobKind) -> Key | None:
+    """The key that makes jobs of this kind; None: it is none that this version knows."""
+    uid, _, shown = kind.partition(" ")
+    return find_key(int(uid), shown)
 
 
 def keys_elsewhere(uid: int, name: str, command: tuple[str, ...]) -> tuple[Key, ...]:

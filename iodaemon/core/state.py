@@ -14,17 +14,29 @@ from typing import Final
 import msgspec
 
 from iodaemon.core.bandwidth import Meter
-from iodaemon.core.decision import Evidence, Free, clearing_of
+from iodaemon.core.decision import (
+    Capped,
+    Evidence,
+    Free,
+    Lesson,
+    LimitState,
+    StartLimit,
+    TrialStep,
+    clearing_of,
+)
 from iodaemon.core.drain import Drain
 from iodaemon.core.error import InvariantError
 from iodaemon.core.experience import Experience
 from iodaemon.core.footprint import job_bytes
 from iodaemon.core.invariant import check_job, claim
-from iodaemon.core.job import FINAL, LIVE, Job, JobId, JobState, Reason
+from iodaemon.core.job import FINAL, LIVE, Job, JobId, JobKind, JobState, Reason
+from iodaemon.core.lessons import Lessons
 from iodaemon.core.outlook import Outlook
-from iodaemon.core.platform import PartitionId, Platform, SlotId
+from iodaemon.core.platform import Partition, PartitionId, Platform, SlotId
 from iodaemon.core.prediction import Prediction
 from iodaemon.core.sharing import Sharing, Users
+from iodaemon.core.signature import kind_of
+from iodaemon.core.start_gate import after_end, after_start, needed_bytes, share_of
 from iodaemon.core.stock import Stock
 from iodaemon.core.tier import Tier
 from iodaemon.core.unready import why_never, why_not_ready
@@ -37,8 +49,14 @@ LEAST_FINISHED: Final = 8
 """Kept however large they are, as their ends may still be on their way to the journal; of the
 largest that can be submitted these are 100 MB."""
 
+KEPT_TRIALS: Final = 20
+"""The last steps of finding out how many jobs should contend; the journal keeps all of them."""
+
 TURN: Final = "IoTurn"
 """The word for a job that waits for its turn to do I/O."""
+CONTENTION: Final = "Contention"
+"""The word for a job that waits or stands still because enough contend for a resource without it.
+"""
 
 
 class State:
@@ -73,23 +91,34 @@ class State:
         self.waits: dict[JobId, Reason] = {}
         self.reservations: Mapping[JobId, float] = {}
         self.io_headroom_bytes_per_s: float | None = None
+        self.start_limit: StartLimit | None = None
+        self.limits: tuple[LimitState, ...] = ()
+        self.can_cap = False
+        """The backend slows jobs down where regulation wants that (``Throttle``)."""
+        self.caps: dict[JobId, Capped] = {}
+        self.uncappable: dict[JobId, None] = {}
+        self.trials: deque[TrialStep] = deque(maxlen=KEPT_TRIALS)
+        self.lessons = Lessons()
         self.starts_blocked = ""
         self.drain: Drain | None = None
         self.evidence: dict[JobId, Evidence] = {}
         self._next_id = 1
         self.delayed: dict[JobId, float] = {}
+        self._kinds: dict[JobId, JobKind] = {}
         self._pending: dict[JobId, Job] = {}
         self._unready: dict[JobId, None] = {}
         self._live: dict[JobId, Job] = {}
         self._finished: deque[JobId] = deque()
         self._finished_bytes = 0
         self._kept_finished = kept_finished
-        self._free: dict[PartitionId, list[SlotId]] = {
-            partition.id: [slot.id for slot in partition.slots] for partition in platform.partitions
-        }
-        self._home: dict[SlotId, PartitionId] = {
-            slot.id: partition.id for partition in platform.partitions for slot in partition.slots
-        }
+        self._free: dict[PartitionId, list[SlotId]] = {}
+        self._places: dict[PartitionId, list[SlotId]] = {}
+        self._pools: dict[SlotId, list[SlotId]] = {}
+        for partition in platform.partitions:
+            slots = [slot.id for slot in partition.slots]
+            pools = slots[: partition.size], slots[partition.size :]
+            self._free[partition.id], self._places[partition.id] = pools
+            self._pools |= {slot: pool for pool in pools for slot in pool}
 
     # -- reading ---------------------------------------------------------------------------
 
@@ -136,8 +165,60 @@ class State:
         return iter(self._live.values())
 
     def slots_free(self, partition_id: PartitionId) -> int:
-        """Slots of the partition that no job holds."""
+        """Slots of the partition that may be taken now.
+
+        Where cores are shared: cores that are neither taken nor busy, and as many jobs more as
+        regulation lets share them.
+        """
+        partition = self.platform.partition(partition_id)
+        if partition.cores is None:
+            return len(self._free[partition_id])
+        limit = self.start_limit
+        above = 0 if limit is None else limit.above_cores.get(partition_id, 0)
+        free = partition.cores + above - self._held(partition)
+        pools = len(self._free[partition_id]) + len(self._places[partition_id])
+        return max(0, min(free, pools))
+
+    def slots_idle(self, partition_id: PartitionId) -> int:
+        """Slots of the partition that are neither taken nor, by jobs that share them, busy."""
+        partition = self.platform.partition(partition_id)
+        return max(0, partition.size - self._held(partition))
+
+    def cores_free(self, partition_id: PartitionId) -> int:
+        """Cores of the partition that no job has for its own."""
         return len(self._free[partition_id])
+
+    def sharing(self, partition_id: PartitionId) -> int:
+        """Jobs that share the partition's cores."""
+        partition = self.platform.partition(partition_id)
+        return len(partition.slots) - partition.size - len(self._places[partition_id])
+
+    def footprint_bytes(self, job_id: JobId) -> float | None:
+        """Memory that the job needs: as asked for, else as seen of its kind; None: unknown."""
+        asked_bytes = self.jobs[job_id].spec.memory_bytes
+        if asked_bytes is not None:
+            return asked_bytes
+        lesson = self.lessons.get(self.kind(job_id))
+        return None if lesson is None else lesson.footprint_bytes
+
+    def lacks_memory(self, job: Job, partition_id: PartitionId) -> bool:
+        """Whether it would share cores that are all in use, with less memory left than it needs."""
+        limit = self.start_limit
+        if limit is None or limit.memory_bytes is None or not self.platform.shares_cores:
+            return False
+        if job.spec.cpus <= self.slots_idle(partition_id):
+            return False
+        return needed_bytes(limit, self.footprint_bytes(job.id)) > limit.memory_bytes
+
+    def may_cap(self, job_id: JobId) -> bool:
+        """Whether the job runs, and can be slowed down."""
+        job = self.jobs[job_id]
+        runs = job.state is JobState.RUNNING and not job.wants_freeze
+        return self.can_cap and runs and job_id not in self.uncappable
+
+    def _held(self, partition: Partition) -> int:
+        pools = len(self._free[partition.id]) + len(self._places[partition.id])
+        return len(partition.slots) - pools
 
     def predicted(self, job_id: JobId) -> Prediction:
         """What the job is expected to move now, if it runs."""
@@ -146,6 +227,13 @@ class State:
     def expected(self, job_id: JobId) -> Prediction:
         """What the job is expected to move as a mean over its whole run."""
         return self.outlook.expected(self.jobs[job_id])
+
+    def kind(self, job_id: JobId) -> JobKind:
+        """What the job is like; found once, as a rule may ask it of all that wait."""
+        kind = self._kinds.get(job_id)
+        if kind is None:
+            kind = self._kinds[job_id] = kind_of(self.jobs[job_id])
+        return kind
 
     def reason(self, job_id: JobId) -> Reason | None:
         """Why the job is where it is; None for a job that simply runs or completed."""
@@ -183,6 +271,13 @@ class State:
         """What the admission says of a job that waits; None: that others came earlier."""
         return self.reasons.get(job_id) or self.reason_of_rest
 
+    def count_waiting(self, code: str) -> int:
+        """How many jobs the admission keeps waiting for a reason of this code."""
+        named = sum(reason.code == code for reason in self.reasons.values())
+        if self.reason_of_rest is None or self.reason_of_rest.code != code:
+            return named
+        return named + sum(job.id not in self.reasons for job in self.queue)
+
     def by_state(self) -> dict[JobState, int]:
         """How many jobs in memory are in each state, every state named."""
         counts = dict.fromkeys(JobState, 0)
@@ -197,9 +292,17 @@ class State:
         """False while nothing starts, whatever waits."""
         return not self.starts_blocked and self.drain is None
 
-    def restore(self, jobs: Iterable[Job], next_id: JobId, drain: Drain | None = None) -> None:
-        """Take in what the journal holds, before the first step."""
+    def restore(
+        self,
+        jobs: Iterable[Job],
+        next_id: JobId,
+        drain: Drain | None = None,
+        lessons: Iterable[tuple[JobKind, Lesson]] = (),
+    ) -> None:
+        """Take in what the journal holds, before the first step; what was learned last is last."""
         self.drain = drain
+        for kind, lesson in lessons:
+            self.lessons.put(kind, lesson)
         for job in sorted(jobs, key=lambda job: job.queue_key):
             self.add(job)
         self.forget_finished()
@@ -233,7 +336,10 @@ class State:
         job = self.jobs[job_id]
         if job.state in LIVE and job.state is not JobState.STARTING:
             raise InvariantError(f"job {job_id} is {job.state}; it runs, so it was durable")
+        if job.state is JobState.STARTING:
+            self._note_end(job)
         del self.jobs[job_id]
+        self._kinds.pop(job_id, None)
         self.users.note(job, None)
         self.stock.follow(job, None)
         self._leave_queue(job_id)
@@ -266,6 +372,7 @@ class State:
         self._leave_finished(before)
         if before.state in LIVE and job.state not in LIVE:
             self._give_back(before)
+            self._note_end(before)
             self._live.pop(job.id, None)
             self.meter.forget(job.id)
             self.evidence.pop(job.id, None)
@@ -273,6 +380,7 @@ class State:
             self._enqueue(job)
         if job.state in LIVE and before.state not in LIVE:
             self._enter_live(job)
+            self._note_start(job)
         if job.state in FINAL:
             self._finish(job)
             self.outlook.forget(job.id)
@@ -282,7 +390,9 @@ class State:
         while len(self._finished) > self._kept_finished or (
             self._finished_bytes > KEPT_FINISHED_BYTES and len(self._finished) > LEAST_FINISHED
         ):
-            self._finished_bytes -= job_bytes(self.jobs.pop(self._finished.popleft()).spec)
+            job = self.jobs.pop(self._finished.popleft())
+            self._finished_bytes -= job_bytes(job.spec)
+            self._kinds.pop(job.id, None)
 
     def _finish(self, job: Job) -> None:
         if not job.shares:  # one that holds space is kept until it is given back
@@ -294,18 +404,33 @@ class State:
             self._finished.remove(job.id)
             self._finished_bytes -= job_bytes(job.spec)
 
-    def choose_slots(self, partition_id: PartitionId, count: int) -> tuple[SlotId, ...]:
+    def choose_slots(
+        self, partition_id: PartitionId, count: int, *, shares: bool = False
+    ) -> tuple[SlotId, ...]:
         """The lowest free slots of the partition.
+
+        Args:
+            partition_id: which.
+            count: so many.
+            shares: places for jobs that share cores, where there are any.
 
         Raises:
             InvariantError: there are fewer.
         """
-        free = self._free[partition_id]
+        free = self._pool(partition_id, shares=shares)
         if len(free) < count:
             raise InvariantError(
                 f"partition {partition_id} has {len(free)} free slots, {count} were promised"
             )
         return tuple(free[:count])
+
+    def has_slots(self, partition_id: PartitionId, count: int, *, shares: bool = False) -> bool:
+        """Whether ``choose_slots`` finds so many, whether or not they may be taken now."""
+        return len(self._pool(partition_id, shares=shares)) >= count
+
+    def _pool(self, partition_id: PartitionId, *, shares: bool) -> list[SlotId]:
+        has_places = self.platform.partition(partition_id).cores is not None
+        return self._places[partition_id] if shares and has_places else self._free[partition_id]
 
     def _note_phase(self, job: Job) -> None:
         if not job.waits_for_turn:
@@ -343,25 +468,38 @@ class State:
             self._live = {job_id: self._live[job_id] for job_id in sorted(self._live)}
         self._take_slots(job)
 
+    def _note_start(self, job: Job) -> None:
+        if (limit := self.start_limit) is not None:
+            needed = needed_bytes(limit, self.footprint_bytes(job.id))
+            share = share_of(limit, self.kind(job.id))
+            self.start_limit = after_start(limit, share, memory_bytes=needed)
+
+    def _note_end(self, job: Job) -> None:
+        """Its place is free for another, unless regulation held it: it had none."""
+        if (limit := self.start_limit) is not None and not job.io_hold:
+            needed = needed_bytes(limit, self.footprint_bytes(job.id))
+            share = share_of(limit, self.kind(job.id))
+            self.start_limit = after_end(limit, share, memory_bytes=needed)
+
     def _take_slots(self, job: Job) -> None:
         """Booked by slot, not by partition: a job may have been started on another division."""
-        home = self._home.get(job.slots[0]) if job.slots else None
-        if home is not None and tuple(self._free[home][: len(job.slots)]) == job.slots:
-            del self._free[home][: len(job.slots)]  # the lowest, as ``choose_slots`` gives them
+        pool = self._pools.get(job.slots[0]) if job.slots else None
+        if pool is not None and tuple(pool[: len(job.slots)]) == job.slots:
+            del pool[: len(job.slots)]  # the lowest, as ``choose_slots`` gives them
             return
         for slot in job.slots:
-            home = self._home.get(slot)
-            if home is None:  # the platform no longer has this CPU
+            pool = self._pools.get(slot)
+            if pool is None:  # the platform no longer has this CPU
                 continue
-            if slot not in self._free[home]:
+            if slot not in pool:
                 raise InvariantError(f"slot {slot} is promised to job {job.id} and to another")
-            self._free[home].remove(slot)
+            pool.remove(slot)
 
     def _give_back(self, job: Job) -> None:
         for slot in job.slots:
-            home = self._home.get(slot)
-            if home is not None:
-                insort(self._free[home], slot)
+            pool = self._pools.get(slot)
+            if pool is not None:
+                insort(pool, slot)
 
     # -- checking ----------------------------------------------------------------------------
 
@@ -406,9 +544,10 @@ class State:
         claim(self._finished_bytes == size_bytes, "the finished jobs are as large as is counted")
 
     def _check_slots(self) -> None:
-        held = [slot for job in self.live for slot in job.slots if slot in self._home]
-        free = [slot for slots in self._free.values() for slot in slots]
-        claim(sorted(held + free) == sorted(self._home), "each slot is free or held by one job")
+        held = [slot for job in self.live for slot in job.slots if slot in self._pools]
+        pools = (*self._free.values(), *self._places.values())
+        free = [slot for slots in pools for slot in slots]
+        claim(sorted(held + free) == sorted(self._pools), "each slot is free or held by one job")
 
 
 def with_fields(job: Job, **fields: object) -> Job:

@@ -6,8 +6,9 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 
 from iodaemon.core.bandwidth import Bandwidth, DeviceLoad
-from iodaemon.core.decision import AdmissionPlan
-from iodaemon.core.job import Job, JobId, JobState
+from iodaemon.core.decision import AdmissionPlan, Cap, Lesson, StartLimit
+from iodaemon.core.job import Job, JobId, JobKind, JobState
+from iodaemon.core.lessons import says_of_limit
 from iodaemon.core.platform import DeviceId, PartitionId, Platform
 from iodaemon.core.prediction import Prediction
 from iodaemon.core.rule import Rules
@@ -101,6 +102,20 @@ class StateView:
         """I/O that may still be added; None: no limit."""
         return self._state.io_headroom_bytes_per_s
 
+    @property
+    def start_limit(self) -> StartLimit | None:
+        """What is left of what regulation said of starts; None: no limit."""
+        return self._state.start_limit
+
+    @property
+    def caps(self) -> Mapping[JobId, Cap]:
+        """What running jobs may move at most now."""
+        return {job_id: capped.cap for job_id, capped in self._state.caps.items()}
+
+    def may_cap(self, job_id: JobId) -> bool:
+        """Whether the job runs and can be slowed down here; in shadow mode none is."""
+        return self._seen is None and self._state.may_cap(job_id)
+
     def job(self, job_id: JobId) -> Job:
         """The job with this id."""
         job = self._state.jobs[job_id]
@@ -126,14 +141,35 @@ class StateView:
         """How much the job suffers from others' I/O; None: not known."""
         return self._state.outlook.sensitivity(self._state.jobs[job_id], self.now_s)
 
+    def kind(self, job_id: JobId) -> JobKind:
+        """What the job is like."""
+        return self._state.kind(job_id)
+
+    def lesson(self, kind: JobKind) -> Lesson | None:
+        """What was learned of how many jobs of the kind should contend; None: nothing."""
+        lesson = self._state.lessons.get(kind)
+        return lesson if lesson is not None and says_of_limit(lesson) else None
+
+    def recent_lessons(self, most: int) -> Iterator[tuple[JobKind, Lesson]]:
+        """Of each user so many kinds, those of which something was learned last."""
+        return self._state.lessons.recent(most)
+
+    def footprint_bytes(self, job_id: JobId) -> float | None:
+        """Memory that the job is expected to need; None: unknown."""
+        return self._state.footprint_bytes(job_id)
+
     @property
     def lessons(self) -> int:
         """Counts up when what is expected of jobs that wait may have changed."""
         return self._state.outlook.lessons
 
     def slots_free(self, partition_id: PartitionId) -> int:
-        """Slots of the partition that no job holds."""
+        """Slots of the partition that may be taken now."""
         return self._state.slots_free(partition_id)
+
+    def cores_free(self, partition_id: PartitionId) -> int:
+        """Cores of the partition that no job has for its own."""
+        return self._state.cores_free(partition_id)
 
     @property
     def tiers(self) -> tuple[Tier, ...]:

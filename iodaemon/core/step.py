@@ -5,21 +5,33 @@ Handlers (``react``) and the controller write through it, so that every change i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
 from iodaemon.core.charge import slow_tier_s
 from iodaemon.core.decision import (
     ACTED,
+    Cap,
+    Capped,
     Decision,
     Evidence,
     Free,
+    Lesson,
     Plan,
     ShadowStep,
     Stop,
+    Throttle,
     Transition,
+    TrialStep,
 )
-from iodaemon.core.job import FINAL, LIVE, Job, JobId, JobState, Reason
+from iodaemon.core.job import FINAL, LIVE, Job, JobId, JobKind, JobState, Reason
 from iodaemon.core.life import moved, renewed
 from iodaemon.core.rule_error import RuleFault
 from iodaemon.core.state import State, with_fields
+
+_NO_LESSONS: Mapping[JobKind, Lesson | None] = MappingProxyType({})
 
 
 class Step:
@@ -34,7 +46,9 @@ class Step:
         self._transitions: list[Transition] = []
         self._evidence: list[Evidence] = []
         self._shadow: list[ShadowStep] = []
+        self._trials: list[TrialStep] = []
         self._faults: list[RuleFault] = []
+        self._lessons: dict[JobKind, Lesson | None] = {}
         self.phases_changed = False
 
     @property
@@ -92,6 +106,10 @@ class Step:
             TransitionError: its life does not allow it.
         """
         before = job.state
+        if to is not JobState.RUNNING:
+            self.uncap(job.id)
+            if to not in LIVE:
+                self.state.uncappable.pop(job.id, None)
         at_s = self.now_s if happened_s is None else min(self.now_s, max(happened_s, job.since_s))
         after = moved(job, to, at_s, reason)
         if job.tier is not None and to in FINAL:
@@ -129,6 +147,20 @@ class Step:
         self.move(job, JobState.PENDING, reason, happened_s=happened_s)
         self.put(renewed(self.state.jobs[job.id]))
 
+    def cap(self, job_id: JobId, cap: Cap, reason: Reason | None) -> None:
+        """Slow a job down; one that has this cap keeps it."""
+        known = self.state.caps.get(job_id)
+        if known is not None and known.cap == cap:
+            return
+        since_s = self.now_s if known is None else known.since_s
+        self.state.caps[job_id] = Capped(cap=cap, since_s=since_s, reason=reason)
+        self.decide(Throttle(job_id=job_id, cap=cap, reason=reason))
+
+    def uncap(self, job_id: JobId, reason: Reason | None = None) -> None:
+        """Let a job that was slowed down move what it can."""
+        if self.state.caps.pop(job_id, None) is not None:
+            self.decide(Throttle(job_id=job_id, reason=reason))
+
     def decide(self, decision: Decision) -> None:
         """Something for the backend."""
         self._decisions.append(decision)
@@ -144,9 +176,37 @@ class Step:
         """What regulation would have done."""
         self._shadow.append(shadow)
 
+    def tell_trial(self, trial: TrialStep, *, is_shadow: bool = False) -> None:
+        """What the regulation tried, or would have; what was tried is kept for explanations."""
+        trial = msgspec.structs.replace(trial, at_s=self.now_s, is_shadow=is_shadow)
+        self._trials.append(trial)
+        if not is_shadow:
+            self.state.trials.append(trial)
+
     def set_aside(self, fault: RuleFault) -> None:
         """What failed in a rule, so that it is set aside."""
         self._faults.append(fault)
+
+    def learn(self, kind: JobKind, lesson: Lesson) -> None:
+        """What the regulation learned of a kind of jobs."""
+        self._note_lesson(kind, *self.state.lessons.learn(kind, lesson))
+
+    def note_peak(self, kind: JobKind, peak_bytes: int, *, is_whole: bool) -> None:
+        """What memory a job of the kind had at its most; ``is_whole``: it completed."""
+        changed = self.state.lessons.note_peak(kind, peak_bytes, is_whole=is_whole)
+        if changed is not None:
+            self._note_lesson(kind, *changed)
+
+    def forget_lesson(self, kind: JobKind) -> None:
+        """Nothing is known of the kind any more."""
+        if self.state.lessons.drop(kind):
+            self._lessons[kind] = None
+
+    def _note_lesson(self, kind: JobKind, lesson: Lesson, gone: JobKind | None) -> None:
+        self._lessons.pop(kind, None)  # the order is that in which they were learned
+        self._lessons[kind] = lesson
+        if gone is not None:
+            self._lessons[gone] = None
 
     def plan(self, wake_at_s: float | None) -> Plan:
         """All of it."""
@@ -157,6 +217,8 @@ class Step:
             transitions=tuple(self._transitions),
             evidence=tuple(self._evidence),
             shadow=tuple(self._shadow),
+            trials=tuple(self._trials),
             faults=tuple(self._faults),
+            lessons=MappingProxyType(self._lessons) if self._lessons else _NO_LESSONS,
             wake_at_s=wake_at_s,
         )

@@ -12,8 +12,9 @@ from typing import Protocol
 import msgspec
 
 from iodaemon.core.bandwidth import Bandwidth, DeviceLoad
-from iodaemon.core.decision import Placed
-from iodaemon.core.job import Job, JobId, Reason
+from iodaemon.core.core_draft import NO_SLOTS, CoreDraft
+from iodaemon.core.decision import Cap, Lesson, Placed, StartLimit
+from iodaemon.core.job import Job, JobId, JobKind, Reason
 from iodaemon.core.platform import DeviceId, PartitionId, Platform
 from iodaemon.core.prediction import Prediction
 from iodaemon.core.rule_error import FROM_A_RULE, BadAnswer, rule_error
@@ -87,6 +88,23 @@ class View(Protocol):
         ...
 
     @property
+    def start_limit(self) -> StartLimit | None:
+        """What is left of what regulation said of starts (``StartGate`` asks it); None: no limit.
+
+        The controller carries out no start beyond it, whether a rule heeds it or not.
+        """
+        ...
+
+    @property
+    def caps(self) -> Mapping[JobId, Cap]:
+        """What running jobs may move at most now, as regulation said."""
+        ...
+
+    def may_cap(self, job_id: JobId) -> bool:
+        """Whether the job runs and can be slowed down here (``RegulationPlan.caps``)."""
+        ...
+
+    @property
     def rng(self) -> random.Random:
         """A seeded generator: same events, same numbers."""
         ...
@@ -120,6 +138,22 @@ class View(Protocol):
         """
         ...
 
+    def kind(self, job_id: JobId) -> JobKind:
+        """What the job is like: jobs of one kind do the same with other data."""
+        ...
+
+    def lesson(self, kind: JobKind) -> Lesson | None:
+        """What was learned of how many jobs of the kind should contend; None: nothing."""
+        ...
+
+    def recent_lessons(self, most: int) -> Iterable[tuple[JobKind, Lesson]]:
+        """Of each user so many kinds, those of which something was learned last."""
+        ...
+
+    def footprint_bytes(self, job_id: JobId) -> float | None:
+        """Memory that the job needs: as asked for, else as seen of its kind; None: unknown."""
+        ...
+
     @property
     def lessons(self) -> int:
         """While it stays the same, what is expected of jobs that wait stays as well.
@@ -129,7 +163,15 @@ class View(Protocol):
         ...
 
     def slots_free(self, partition_id: PartitionId) -> int:
-        """Slots of the partition that no job holds."""
+        """Slots of the partition that may be taken now.
+
+        Where cores are shared these are cores that are neither taken nor busy, and as many jobs
+        more as regulation lets share them.
+        """
+        ...
+
+    def cores_free(self, partition_id: PartitionId) -> int:
+        """Cores of the partition that no job has for its own; jobs that share may run on them."""
         ...
 
     @property
@@ -178,6 +220,23 @@ class PlacementView(Protocol):
         ...
 
 
+class DraftView(PlacementView, Protocol):
+    """What a draft needs of what it is a copy of."""
+
+    @property
+    def start_limit(self) -> StartLimit | None:
+        """What is left of what regulation said of starts; None: no limit."""
+        ...
+
+    def cores_free(self, partition_id: PartitionId) -> int:
+        """Cores of the partition that no job has for its own."""
+        ...
+
+    def footprint_bytes(self, job_id: JobId) -> float | None:
+        """Memory that the job needs; None: unknown."""
+        ...
+
+
 class Placement(Protocol):
     """Which partition a job gets."""
 
@@ -200,7 +259,7 @@ class Draft:
     """
 
     def __init__(
-        self, view: PlacementView, placement: Placement, stock: StockDraft | None = None
+        self, view: DraftView, placement: Placement, stock: StockDraft | None = None
     ) -> None:
         self._view = view
         self._placement = placement
@@ -208,6 +267,8 @@ class Draft:
         self._taken: dict[PartitionId, int] = {}
         self._aside: Mapping[PartitionId, int] = {}
         self._started: list[Job] = []
+        self._cores = CoreDraft(view) if view.platform.shares_cores else None
+        self._placing: Job | None = None
 
     @property
     def platform(self) -> Platform:
@@ -245,9 +306,15 @@ class Draft:
         return self._view.expected(job_id)
 
     def slots_free(self, partition_id: PartitionId) -> int:
-        """Slots that no job holds, neither in the state nor on the draft, less those set aside."""
+        """Slots that may be taken, less those taken on the draft and those set aside.
+
+        While a job is placed: as far as it may take them, where cores are shared.
+        """
         taken = self._taken.get(partition_id, 0) + self._aside.get(partition_id, 0)
-        return self._view.slots_free(partition_id) - taken
+        free = self._view.slots_free(partition_id) - taken
+        if self._cores is None or self._placing is None:
+            return free
+        return self._cores.slots_for(self._placing, partition_id, free)
 
     def place(
         self,
@@ -308,6 +375,8 @@ class Draft:
             shares = self._stock.take(job, tier)
             where = self._stock.tier_of(shares, tier)
         self._taken[partition_id] = self._taken.get(partition_id, 0) + job.spec.cpus
+        if self._cores is not None:
+            self._cores.take(job, partition_id)
         self._started.append(
             msgspec.structs.replace(job, partition=partition_id)
             if not shares
@@ -327,6 +396,7 @@ class Draft:
     def _choose(self, job: Job) -> PartitionId | NotNow:
         rule = self._placement
         try:
+            self._placing = job
             found = rule.choose(self, job)
             if not isinstance(found, NotNow) and self.slots_free(found) < job.spec.cpus:
                 raise BadAnswer(
@@ -334,4 +404,9 @@ class Draft:
                 )
         except FROM_A_RULE as error:
             raise rule_error("placement", rule, rule.choose, error) from error
+        finally:
+            self._placing = None
+        if self._cores is not None and isinstance(found, NotNow) and found.reason.code == NO_SLOTS:
+            most = max((self.slots_free(p.id) for p in self.platform.partitions), default=0)
+            return NotNow(self._cores.told(job, most) or found.reason)
         return found

@@ -7,19 +7,20 @@ from typing import Final
 
 from iodaemon.core.allotting import NO_SPACE, candidates, could_ever_hold
 from iodaemon.core.controller import WALLTIME_GRACE_S
+from iodaemon.core.core_draft import NO_SLOTS
 from iodaemon.core.explanation import Explanation, count, duration, plain, text_of
 from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.scratch import OPEN
 from iodaemon.core.size import told_bytes
-from iodaemon.core.state import State
+from iodaemon.core.state import CONTENTION, State
 from iodaemon.core.stock import Stock
 from iodaemon.core.tier import Tier
 from iodaemon.core.unready import why_never, why_not_ready
 
 _MOST: Final = 5
 """Of those who hold space so many are named."""
-NO_ROOM: Final = "Slots"
-"""The word of a placement rule for a job that finds no room."""
+FEWER_OR_MORE: Final = "one of those that contend ends, or more of them at once are tried"
+"""What lets a job go on that enough others contend without."""
 
 
 def why_it_waits(state: State, job: Job, now_s: float, account: str) -> Explanation:
@@ -60,8 +61,11 @@ def _in_the_queue(state: State, job: Job, now_s: float, account: str) -> Explana
     if reason is not None and reason.code == NO_SPACE:
         until = space_until(state, job, now_s) + _promised(state, job, now_s)
         return plain(job, f"waits: {account or reason.text}", until)
+    if reason is not None and reason.code == CONTENTION:
+        until = f"{FEWER_OR_MORE}, and {room}" + _promised(state, job, now_s)
+        return plain(job, f"waits: {account or reason.text}", until)
     if reason is not None:  # the rule's own word; whom it starts first is its to say
-        is_room = reason.code == NO_ROOM
+        is_room = reason.code == NO_SLOTS
         until = room + _held_by(state) if is_room else f"that is over and {room}"
         until += _promised(state, job, now_s)
         return plain(job, f"waits: {account or reason.text}", until)

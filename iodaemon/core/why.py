@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from typing import Final, assert_never
 
-from iodaemon.core.decision import Evidence
+import msgspec
+
+from iodaemon.core.decision import Cap, Evidence
 from iodaemon.core.explanation import Explanation, duration, plain, text_of
 from iodaemon.core.job import Job, JobState, Phase, Reason, resume_command
 from iodaemon.core.phase import wait_ends_s
-from iodaemon.core.rule import Rules, TakingTurns
+from iodaemon.core.rule import Rules
 from iodaemon.core.scratch import COPYING, OPEN
 from iodaemon.core.shadow import Shadow
-from iodaemon.core.state import TURN, State
-from iodaemon.core.waiting import removed_in, why_it_waits
+from iodaemon.core.state import CONTENTION, TURN, State
+from iodaemon.core.waiting import FEWER_OR_MORE, removed_in, why_it_waits
 
 RECENT_S: Final = 600.0
 """That a job came back is told for so long."""
+_TRIALS: Final = 5
+"""So many of the last are told."""
 
 
 def explain(
@@ -41,6 +45,30 @@ def explain(
         shadow: what regulation would have done. None: nothing.
         account: what the admission has to say of a job that waits (``Controller.account``).
     """
+    told = _explain(state, rules, job, now_s, shadow=shadow or Shadow(), account=account)
+    return _with_trials(state, told) if _is_one_too_many(state, job) else told
+
+
+def _is_one_too_many(state: State, job: Job) -> bool:
+    """Whether it waits or stands still because enough contend without it."""
+    if job.io_hold:
+        reason = job.hold_reason
+    else:
+        reason = state.reason(job.id) if job.state is JobState.PENDING else None
+    return reason is not None and reason.code == CONTENTION
+
+
+def _with_trials(state: State, told: Explanation) -> Explanation:
+    """What is believed of the resources that are contended for, and what was tried of them last."""
+    limits = tuple(limit for limit in state.limits if limit.limit is not None)
+    names = {limit.resource for limit in limits}
+    trials = [trial for trial in state.trials if trial.resource in names]
+    return msgspec.structs.replace(told, limits=limits, trials=tuple(trials[-_TRIALS:]))
+
+
+def _explain(
+    state: State, rules: Rules, job: Job, now_s: float, *, shadow: Shadow, account: str
+) -> Explanation:
     match job.state:
         case JobState.HELD:
             is_so = f"waits to be released: {_wish(state, job)}"
@@ -53,11 +81,11 @@ def explain(
                 return plain(job, is_so, f"a disk of its scratch space is mended ({out})")
             return plain(job, is_so, "its command runs, usually within a second")
         case JobState.RUNNING:
-            return _running(state, rules, job, now_s, shadow or Shadow())
+            return _running(state, rules, job, now_s, shadow)
         case JobState.SUSPENDED_IO:
             return _suspended_io(state, rules, job, now_s)
         case JobState.SUSPENDED_USER:
-            return _suspended_user(state, rules, job)
+            return _suspended_user(state, job)
         case JobState.STOPPING:
             return _stopping(job, now_s)
         case _:
@@ -111,12 +139,27 @@ def _running_parts(state: State, job: Job, now_s: float, shadow: Shadow) -> list
     if job.immune_until_s is not None and job.immune_until_s > now_s:
         left = duration(job.immune_until_s - now_s)
         parts.append(f"it stood still for long, so it is not suspended again for {left}")
+    if (capped := state.caps.get(job.id)) is not None:
+        lasted = duration(now_s - capped.since_s)
+        why = "" if capped.reason is None else _after_colon(capped.reason.text)
+        parts.append(f"it is slowed down{_most(capped.cap)}, for {lasted}{why}")
     if job.spec.no_suspend:
         parts.append("it asked never to be suspended for I/O")
     elif (unknown := _unknown_io(state, job)) != "":
         parts.append(unknown)
     parts += _resumed(state, job, now_s)
     return parts + _in_shadow(shadow, job, now_s)
+
+
+def _most(cap: Cap) -> str:
+    """What a job may move at most."""
+    rates = {"read": cap.read_bytes_per_s, "write": cap.written_bytes_per_s}
+    told = [
+        f"{word} {rate / 1e6:.1f} MB/s on {device}"
+        for word, by_device in rates.items()
+        for device, rate in sorted(by_device.items())
+    ]
+    return f" (may {' and '.join(told)} at most)" if told else ""
 
 
 def _resumed(state: State, job: Job, now_s: float) -> list[str]:
@@ -201,52 +244,34 @@ def _suspended_io(state: State, rules: Rules, job: Job, now_s: float) -> Explana
             is_so = told
         return plain(job, is_so, "its processes run again, usually within a second")
     evidence = state.evidence.get(job.id)
-    until = _comes_back(rules, job, evidence)
+    until = _comes_back(job, evidence)
     until += f"; this is looked at every {duration(rules.regulation.timeslice_s)}"
     limit_s = rules.longest_suspension_s(job)
     if limit_s is not None:
         left = duration(job.io_held_since_s + limit_s - now_s)
         until += f", and at the latest in {left} it runs in any case"
+    whose = "the others get on" if _is_one_too_many(state, job) else "the others' I/O gets on"
     return Explanation(
-        is_so=f"stands still so that the others' I/O gets on: {told}",
+        is_so=f"stands still so that {whose}: {told}",
         since_s=job.since_s,
         until=until,
         evidence=evidence,
     )
 
 
-def _comes_back(rules: Rules, job: Job, evidence: Evidence | None) -> str:
+def _comes_back(job: Job, evidence: Evidence | None) -> str:
     """What would let a job go on that the regulation holds."""
     if job.hold_reason is not None and job.hold_reason.code == TURN:
         return "it is its turn to do I/O"
-    rule = rules.regulation
-    if not isinstance(rule, TakingTurns):
-        return "there is room for its I/O" + _all_may(evidence)
-    turn = f"it takes its turn for another that has run for {duration(rule.turn_s)}"
-    others = "the others' I/O has ended"
-    if evidence is None or evidence.fits is None:
-        return f"there is room for its I/O, {others}, or {turn}"
-    part = next((row.load for row in evidence.jobs if row.job_id == job.id), 0.0)
-    bring, mark = _brings(part, evidence), _figure(evidence.fits, evidence)
-    if part > evidence.fits:
-        never = (
-            f"there is no room for it beside others: {bring}, jobs come back up to {mark} in all"
-        )
-        return f"{others}, or {turn} ({never})"
-    room = f"there is room for its I/O ({bring}, jobs come back up to {mark} in all)"
-    return f"{room}, {others}, or {turn}"
+    if job.hold_reason is not None and job.hold_reason.code == CONTENTION:
+        return FEWER_OR_MORE
+    return "there is room for its I/O" + _all_may(evidence)
 
 
 def _all_may(evidence: Evidence | None) -> str:
     if evidence is None or evidence.allowed <= 0.0:
         return ""
     return f" (all together may bring {_figure(evidence.allowed, evidence)})"
-
-
-def _brings(part: float, evidence: Evidence) -> str:
-    if evidence.quantity == "bandwidth":
-        return f"it would bring {_figure(part, evidence)}"
-    return f"its share of the disk's queue would be {_figure(part, evidence)}"
 
 
 def _figure(load: float, evidence: Evidence) -> str:
@@ -260,7 +285,7 @@ def _figure(load: float, evidence: Evidence) -> str:
             assert_never(evidence.quantity)
 
 
-def _suspended_user(state: State, rules: Rules, job: Job) -> Explanation:
+def _suspended_user(state: State, job: Job) -> Explanation:
     is_so = f"stands still: {_wish(state, job)}"
     until = _cure(state, job)
     if not job.io_hold:
@@ -269,7 +294,7 @@ def _suspended_user(state: State, rules: Rules, job: Job) -> Explanation:
     return Explanation(
         is_so=f"{is_so}; the regulation holds it as well: {text_of(job.hold_reason)}",
         since_s=job.since_s,
-        until=f"{until}, and then until {_comes_back(rules, job, evidence)}",
+        until=f"{until}, and then until {_comes_back(job, evidence)}",
         evidence=evidence,
     )
 

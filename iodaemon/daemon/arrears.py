@@ -46,10 +46,12 @@ class Arrears:
         steps = [step for batch in batches for step in batch.transitions]
         rows = [row for batch in batches for row in batch.minutes]
         notes = [note for batch in batches for note in batch.notes]
+        lessons = {kind: each for batch in batches for kind, each in batch.lessons.items()}
         return Batch(
             jobs=tuple(job for job_id, job in sorted(jobs.items()) if job_id not in never_were),
             removed=tuple(sorted({job_id for batch in batches for job_id in batch.removed})),
             transitions=tuple(s for s in steps if s.job_id not in never_were)[-MOST_STEPS:],
             minutes=tuple(r for r in rows if r.job_id not in never_were)[-MOST_STEPS:],
             notes=tuple(notes)[-MOST_STEPS:],
+            lessons=lessons,
         )

@@ -14,7 +14,7 @@ from iodaemon.core import event as ev
 from iodaemon.core.backend import Backend
 from iodaemon.core.decision import Start
 from iodaemon.core.job import Exit, IoTotals, Job, JobId
-from iodaemon.core.platform import Platform, oversubscribe
+from iodaemon.core.platform import Platform, oversubscribe, share_cores
 from iodaemon.core.timeline import Timeline
 from iodaemon.daemon.retention import remove_old_directories
 from iodaemon.errors import BackendError
@@ -136,13 +136,18 @@ class LinuxDoor:
         """Suspending, accounting, and where the state directory lies."""
         from iodaemon.backend.linux.control import words_of
         from iodaemon.backend.linux.devices import find_device, unaccounted_devices
+        from iodaemon.backend.linux.means import find_home
+        from iodaemon.backend.linux.progress_source import find_sources
+        from iodaemon.backend.linux.progress_source import words_of as sources_in_words
 
         link = self.backend.link
+        cgroup = find_home()[0] if link.freezer == "cgroup" else None
         by = "cgroup.procs" if link.freezer == "cgroup" else "the shim's process tree"
         return {
             "suspend": link.detail,
             "job_io": f"/proc/PID/io over {by}, reaped children included",
             "devices": "/proc/diskstats",
+            **sources_in_words(find_sources(Path("/"), cgroup)),
             "pinning": "sched_setaffinity and set_mempolicy (preferred)",
             "state_dir": f"{self._state} on {find_device(self._state).description}",
             "controls": dict(self.controls()),
@@ -255,8 +260,11 @@ def linux_platform(config: Config) -> Platform:
         slot=config.topology.slot,
     )
     times = config.topology.oversubscribe
-    shared = tuple(oversubscribe(partition, times) for partition in partitions)
-    return Platform(partitions=shared, devices=leaf_devices())
+    divided = (
+        share_cores(partition) if times == "auto" else oversubscribe(partition, times)
+        for partition in partitions
+    )
+    return Platform(partitions=tuple(divided), devices=leaf_devices())
 
 
 def _raise_open_files() -> int:

@@ -9,13 +9,14 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from iodaemon.core.decision import Transition
+from iodaemon.core.decision import Lesson, Transition
 from iodaemon.core.drain import Drain
-from iodaemon.core.job import Job, JobId, JobState
+from iodaemon.core.job import Job, JobId, JobKind, JobState
 from iodaemon.core.rule import Mode
 from iodaemon.core.sample import Sample
 from iodaemon.core.trace import Trace
 from iodaemon.daemon.hintbook import Forgotten
+from iodaemon.daemon.lesson_book import Known
 from iodaemon.daemon.notebook import Note
 
 Environment = Mapping[str, str]
@@ -54,6 +55,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         anchor_s: what the times from now on are counted from (``WallTimeline``); None: as it was.
         traces: runs elsewhere that were imported.
         forgotten: keys of I/O hints.
+        lessons: what is known now of kinds of jobs; None: nothing any more.
     """
 
     jobs: tuple[Job, ...] = ()
@@ -68,6 +70,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     anchor_s: float | None = None
     traces: tuple[Trace, ...] = ()
     forgotten: tuple[Forgotten, ...] = ()
+    lessons: Mapping[JobKind, Lesson | None] = MappingProxyType({})
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -103,6 +106,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
         anchor_s: what the jobs' times are counted from; None: that was not written down.
         traces: runs elsewhere, in the order of their import.
         forgotten: keys of I/O hints.
+        lessons: what is known of kinds of jobs; learned last is at the end.
     """
 
     jobs: tuple[Job, ...]
@@ -114,3 +118,4 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     anchor_s: float | None = None
     traces: tuple[Trace, ...] = ()
     forgotten: tuple[Forgotten, ...] = ()
+    lessons: tuple[Known, ...] = ()

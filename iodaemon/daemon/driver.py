@@ -22,7 +22,7 @@ import msgspec
 from iodaemon.core import event as ev
 from iodaemon.core.backend import Backend
 from iodaemon.core.controller import Controller
-from iodaemon.core.decision import Decision, Grant, Plan, Resume, Start, Suspend
+from iodaemon.core.decision import Decision, Grant, Plan, Resume, Start, Suspend, Throttle
 from iodaemon.core.job import Job, JobId
 from iodaemon.core.timeline import Timeline, Timer
 from iodaemon.daemon.aggregate import MinuteBook
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 JOURNAL_RETRY_S: Final = 2.0
 """Between attempts to write what a full disk did not take."""
-_AT_ONCE: Final = (Suspend, Resume, Grant)
+_AT_ONCE: Final = (Suspend, Resume, Throttle, Grant)
 """Decisions that wait for no disk; the others are durable before they are performed."""
 
 
@@ -217,13 +217,18 @@ class Driver:
                 self.device_book.take(event.sample.devices, self.book.moved)
         later = tuple(d for d in plan.decisions if not isinstance(d, _AT_ONCE))
         notes = notes_of(plan, self.state.jobs, self.timeline.now_s)
-        self._write(plan, submitted, later, self._kept(events, rows, notes))
+        kept = self._kept(events, plan, rows, notes)
+        self._write(plan, submitted, later, kept)
         self._wake_at(plan.wake_at_s)
         self.watch.notify()
         log_plan(plan)
 
     def _kept(
-        self, events: Sequence[ev.Event], rows: Sequence[BandwidthMinute], notes: tuple[Note, ...]
+        self,
+        events: Sequence[ev.Event],
+        plan: Plan,
+        rows: Sequence[BandwidthMinute],
+        notes: tuple[Note, ...],
     ) -> Batch:
         """What is written down beside the jobs themselves."""
         samples = [e.sample for e in events if isinstance(e, ev.SampleTaken)]
@@ -231,6 +236,7 @@ class Driver:
             minutes=tuple(rows),
             notes=notes,
             samples=tuple(samples) if self.keeps_samples else (),
+            lessons=plan.lessons,
         )
 
     def _write(

@@ -11,14 +11,24 @@ from typing import Annotated, Any, Final
 import msgspec
 from aiohttp import web
 
+from iodaemon.core import event as ev
 from iodaemon.core.book import Remembered
+from iodaemon.core.decision import Lesson
 from iodaemon.core.sensitivity import Sensitivity
-from iodaemon.core.signature import LONGEST, Key, find_key, keys_elsewhere
+from iodaemon.core.signature import (
+    LONGEST,
+    Key,
+    find_key,
+    key_of_kind,
+    keys_elsewhere,
+    kind_of_key,
+)
 from iodaemon.core.trace import Trace
 from iodaemon.daemon.account import parse_user, user_name
 from iodaemon.daemon.answer import Answer
+from iodaemon.daemon.batch import Batch
 from iodaemon.daemon.front import find_turn
-from iodaemon.daemon.knowledge import Knowledge
+from iodaemon.daemon.knowledge import Knowledge, write_durably
 from iodaemon.daemon.lookup import Lookup, json_answer, parse_number, read_body, takes
 from iodaemon.daemon.record import expected_record
 from iodaemon.errors import JournalError, NotPermitted, RequestError
@@ -92,11 +102,13 @@ class Hinting:
         async with Answer(request) as answer:
             await answer.take_turn()  # all keys are looked at
             rows = await self._rows(_chooser(uid, glob), now_s, limit)
+            lessons = await self._lessons(_chooser(uid, glob), limit)
         accuracy = [
             {"source": source, "predictions": each.jobs, "off": each.off}
             for source, each in sorted(self._knowledge.recollection.accuracy.items())
         ]
-        return json_answer({"version": 1, "now_s": now_s, "hints": rows, "accuracy": accuracy})
+        told = {"hints": rows, "accuracy": accuracy, "lessons": lessons}
+        return json_answer({"version": 1, "now_s": now_s, **told})
 
     async def _rows(
         self, chooses: Callable[[Key], bool], now_s: float, limit: int
@@ -111,6 +123,17 @@ class Hinting:
             if place % _LOOKED_AT_ONCE == 0:
                 await asyncio.sleep(0)
         return rows
+
+    async def _lessons(self, chooses: Callable[[Key], bool], limit: int) -> list[dict[str, Any]]:
+        """Of the chosen kinds those that were learned of last; others are answered meanwhile."""
+        rows: list[dict[str, Any]] = []
+        for place, (kind, lesson) in enumerate([*self._driver.state.lessons.items()], 1):
+            key = key_of_kind(kind)
+            if key is not None and chooses(key):
+                rows.append(_lesson_row(key, lesson))
+            if place % _LOOKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return sorted(rows, key=lambda row: (-row["at_s"], row["uid"], row["key"]))[:limit]
 
     async def _import(self, request: web.Request) -> web.Response:
         await self._lookup.refuse_stranger(self._lookup.allow(request, "see"), "hint")
@@ -134,13 +157,29 @@ class Hinting:
         uid = self._whose(request, asked.uid)
         self._lookup.spend(self._lookup.who(request).uid, _TRACE_BYTES * len(asked.keys))
         self._refuse_while_unwritable()
-        forgotten = await self._knowledge.forget(
-            [_key(uid, shown) for shown in dict.fromkeys(asked.keys)],
+        keys = [_key(uid, shown) for shown in dict.fromkeys(asked.keys)]
+        known = await self._knowledge.forget(
+            keys,
             self._driver.timeline.now_s,
             self._lookup.journal,
             self._driver.state.outlook,
         )
-        return json_answer({"forgotten": [key.shown for key in forgotten]})
+        forgotten = {*known, *await self._forget_lessons(keys)}
+        return json_answer({"forgotten": [key.shown for key in keys if key in forgotten]})
+
+    async def _forget_lessons(self, keys: Sequence[Key]) -> list[Key]:
+        """Those of the keys of whose jobs a lesson was known; durable on return.
+
+        Raises:
+            JournalError: it cannot be made durable now; no lesson was forgotten.
+        """
+        lessons = self._driver.state.lessons
+        kinds = {kind_of_key(key): key for key in keys if lessons.get(kind_of_key(key)) is not None}
+        if kinds:
+            await write_durably(self._lookup.journal, Batch(lessons=dict.fromkeys(kinds)))
+            now_s = self._driver.timeline.now_s
+            self._driver.post(ev.LessonsForgotten(at_s=now_s, kinds=tuple(kinds)))
+        return list(kinds.values())
 
     def _whose(self, request: web.Request, uid: int | None) -> int:
         """Whose jobs a hint is of: anybody may speak of his own, who acts on all jobs of all.
@@ -190,6 +229,11 @@ def _row(remembered: Remembered) -> dict[str, Any]:
         "off": remembered.off,
         "sensitivity": sensitivity_record(remembered.sensitivity),
     }
+
+
+def _lesson_row(key: Key, lesson: Lesson) -> dict[str, Any]:
+    who = {"key": key.shown, "user": user_name(key.uid), "uid": key.uid}
+    return {**who, **msgspec.structs.asdict(lesson)}
 
 
 def sensitivity_record(sensitivity: Sensitivity | None) -> dict[str, float] | None:

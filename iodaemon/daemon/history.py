@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from array import array
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal
@@ -15,6 +16,7 @@ from typing import Any, Final, Literal
 import msgspec
 from aiohttp import web
 
+from iodaemon.core import measure
 from iodaemon.core.job import Job, JobState
 from iodaemon.core.signature import name_of
 from iodaemon.daemon.account import parse_user, user_name
@@ -84,6 +86,10 @@ class Sum(msgspec.Struct, kw_only=True):
             those of which it is known; None: of none, or none of them ran.
         charged_s: what they are charged: as ``run_s``, but of jobs with space the time that their
             run takes on the slowest tier.
+        mean_slowdown: of those that ran, the time from submission to end over the run time, which
+            counts as 10 s at least (``measure.bounded_slowdown``). None: none ran.
+        jain_index: how evenly these slowdowns are spread (``measure.jain_index``): 1: all alike,
+            1/n: one of n jobs has all of it.
     """
 
     jobs: int = 0
@@ -97,6 +103,8 @@ class Sum(msgspec.Struct, kw_only=True):
     unknown_io_jobs: int = 0
     bandwidth_bytes_per_s: float | None = None
     charged_s: float = 0.0
+    mean_slowdown: float | None = None
+    jain_index: float | None = None
 
 
 class Tally:
@@ -109,6 +117,15 @@ class Tally:
         self.sum = Sum()
         self._moved_bytes = 0
         self._moving_s = 0.0
+        self._slowdowns = array("d")
+
+    def shown(self) -> dict[str, Any]:
+        """The sum as the API has it."""
+        shown = msgspec.structs.asdict(self.sum)
+        if self._slowdowns:
+            shown["mean_slowdown"] = measure.mean(self._slowdowns)
+            shown["jain_index"] = measure.jain_index(self._slowdowns)
+        return shown
 
     def add(self, job: Job) -> None:
         """Count this finished job."""
@@ -127,6 +144,9 @@ class Tally:
         if job.io.total_bytes is not None:
             self._moved_bytes += job.io.total_bytes
             self._moving_s += job.run_s
+        turnaround_s = measure.turnaround_s(job)
+        if turnaround_s is not None and job.run_s > 0.0:
+            self._slowdowns.append(measure.bounded_slowdown(turnaround_s, job.run_s))
         if self._moving_s > 0:
             total.bandwidth_bytes_per_s = self._moved_bytes / self._moving_s
 
@@ -153,16 +173,12 @@ class Tallies:
 
     def rows(self) -> list[dict[str, Any]]:
         """One sum a key, who moved most first."""
-        rows = [{"key": key, **_shown(tally.sum)} for key, tally in self._of.items()]
+        rows = [{"key": key, **tally.shown()} for key, tally in self._of.items()]
         return sorted(rows, key=lambda row: (-_moved_bytes(row), row["key"]))
 
     def total(self) -> dict[str, Any]:
         """The sum of all."""
-        return _shown(self._all.sum)
-
-
-def _shown(total: Sum) -> dict[str, Any]:
-    return {field: getattr(total, field) for field in Sum.__struct_fields__}
+        return self._all.shown()
 
 
 def _moved_bytes(row: Mapping[str, Any]) -> int:

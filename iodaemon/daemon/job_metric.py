@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import product
-from typing import Final
+from typing import Final, get_args
 
 from iodaemon.core.bandwidth import Bandwidth
+from iodaemon.core.decision import TrialVerdict
 from iodaemon.core.job import SUSPENDED, JobState
 from iodaemon.core.platform import PartitionId
+from iodaemon.core.state import CONTENTION
 from iodaemon.daemon.aggregate import PLACES
 from iodaemon.daemon.metric import Histograms, Metric, Rows, Scene
 from iodaemon.registry import rule_name
@@ -77,6 +79,27 @@ def _longest_suspension(scene: Scene) -> Rows:
         yield (str(state),), max(0.0, now_s - min(since_s, default=now_s))
 
 
+def _limits(scene: Scene) -> Rows:
+    for limit in scene.driver.state.limits:
+        if limit.limit is not None:
+            yield (limit.resource,), limit.limit
+
+
+def _contending(scene: Scene) -> Rows:
+    return (((limit.resource,), limit.contending) for limit in scene.driver.state.limits)
+
+
+def _trials(scene: Scene) -> Rows:
+    """Every series is there from the start, as of ``_moved``."""
+    names = ["memory", *(device.id for device in scene.driver.state.platform.devices)]
+    counts = dict.fromkeys(product(names, get_args(TrialVerdict)), 0)
+    return sorted((counts | scene.driver.tally.trials).items())
+
+
+def _limit_waiting(scene: Scene) -> Rows:
+    yield (), scene.driver.state.count_waiting(CONTENTION)
+
+
 def _starts_blocked(scene: Scene) -> Rows:
     yield (), bool(scene.driver.state.starts_blocked)
 
@@ -107,12 +130,12 @@ def _moved(scene: Scene) -> Rows:
 
 def _slots(scene: Scene) -> Rows:
     for partition in scene.driver.state.platform.partitions:
-        yield (str(partition.id),), len(partition.slots)
+        yield (str(partition.id),), partition.size
 
 
 def _slots_free(scene: Scene) -> Rows:
     for partition in scene.driver.state.platform.partitions:
-        yield (str(partition.id),), scene.driver.state.slots_free(partition.id)
+        yield (str(partition.id),), scene.driver.state.slots_idle(partition.id)
 
 
 def _job_bandwidth(scene: Scene) -> Rows:
@@ -236,6 +259,36 @@ JOB_METRICS: Final = (
         ("state",),
         "For how long the job that has stood still longest does so in a row; 0: none does.",
         _longest_suspension,
+    ),
+    Metric(
+        "limit_jobs",
+        "gauge",
+        ("resource",),
+        "How many jobs should contend for memory or a device at once, as regulation found out; "
+        "absent where no limit is known to be needed.",
+        _limits,
+    ),
+    Metric(
+        "contending_jobs",
+        "gauge",
+        ("resource",),
+        "Jobs that contend for memory or a device now; absent where regulation does not look.",
+        _contending,
+    ),
+    Metric(
+        "limit_waiting_jobs",
+        "gauge",
+        (),
+        "Jobs that wait because enough others contend for a resource (reason Contention).",
+        _limit_waiting,
+    ),
+    Metric(
+        "trials_total",
+        "counter",
+        ("resource", "verdict"),
+        "Steps of finding out how many jobs should contend: another number began to be tried, was "
+        "kept or undone, or evidence said so (learned).",
+        _trials,
     ),
     Metric(
         "starts_blocked",

@@ -25,7 +25,7 @@ from iodaemon.core.decision import Transition
 from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.sample import Sample
 from iodaemon.core.state import KEPT_FINISHED
-from iodaemon.daemon import database, hintbook, notebook
+from iodaemon.daemon import database, hintbook, lesson_book, notebook
 from iodaemon.daemon.batch import BandwidthMinute, Batch, Restored
 from iodaemon.daemon.notebook import Note
 from iodaemon.daemon.recall import decode_environment, decode_jobs, recall
@@ -138,6 +138,7 @@ class Journal:
         notes = notebook.note_rows(batch.notes)
         samples = notebook.sample_rows(batch.samples)
         traces = hintbook.trace_rows(batch.traces)
+        lessons = lesson_book.lesson_rows(batch.lessons)
         values = batch.meta
 
         def store(db: sqlite3.Connection) -> None:
@@ -148,6 +149,7 @@ class Journal:
             database.remove_jobs(db, batch.removed)
             notebook.store(db, notes, samples)
             hintbook.store(db, traces, batch.forgotten)
+            lesson_book.store(db, lessons)
             database.store_meta(db, values)
 
         highest_id = max((job.id for job in batch.jobs), default=0)

@@ -60,13 +60,17 @@ def launch_record(
 
 
 def _cpus_of(partition: Partition, start: Start) -> list[int]:
-    """Those of the slots that it holds."""
+    """Those of the slots that it holds; of a job that shares cores all of its socket."""
     held = (slot for slot in partition.slots if slot.id in start.slots)
     return sorted({cpu for slot in held for cpu in slot.cpus})
 
 
 def _told(job: Job, start: Start, cpus: Sequence[int], api_socket: Path) -> dict[str, str]:
-    """What its command finds in its environment."""
+    """What its command finds in its environment.
+
+    A job that shares cores finds all CPUs of its socket in the list and is told of one: so many
+    threads are its part of them.
+    """
     return {
         "IOD_JOB_ID": str(job.id),
         "IOD_JOB_NAME": job.spec.name,
@@ -118,7 +122,7 @@ def fence_of(partition: Partition, fence: Fence) -> dict[str, list[int]] | None:
     if fence == "none":
         return None
     return {
-        "cpus": sorted({cpu for slot in partition.slots for cpu in slot.cpus}),
+        "cpus": partition.cpus,
         "memory_nodes": list(partition.memory_nodes) if fence == "socket" else [],
     }
 

@@ -17,9 +17,9 @@ from typing import Any, Final
 import msgspec
 
 import iodaemon
-from iodaemon.config import Config, config_document
+from iodaemon.config import Config, check_offers, config_document
 from iodaemon.core.controller import Controller
-from iodaemon.core.decision import Start
+from iodaemon.core.decision import Start, Throttle
 from iodaemon.core.job import SUSPENDED, Job, JobId, JobState
 from iodaemon.core.platform import Platform
 from iodaemon.core.rule import Mode
@@ -33,7 +33,7 @@ from iodaemon.daemon.backends import (
 from iodaemon.daemon.batch import Restored
 from iodaemon.daemon.boot import is_same_boot, note_boot
 from iodaemon.daemon.calibrating import Measured, find_identities
-from iodaemon.daemon.clock import keep_time
+from iodaemon.daemon.clock import keep_time, not_after
 from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.exporter import Exporter
 from iodaemon.daemon.host import startup_warnings
@@ -141,6 +141,7 @@ class _Daemon:
         server = self._make_server(driver, journal, door, metrics)
         try:
             await door.open()
+            self._agree_on_offers(driver, door)
             reach("daemon.opened")
             await door.adopt(list(driver.state.live), same_boot=same_boot)
             reach("daemon.adopted")
@@ -184,6 +185,13 @@ class _Daemon:
         restored = keep_time(journal, restored, timeline.anchor_s, same_boot=same_boot)
         reach("daemon.restored")
         return restored
+
+    def _agree_on_offers(self, driver: Driver, door: Door) -> None:
+        """What the backend performs is known only now, when it is open."""
+        assert self._reloading is not None
+        self._reloading.offers = door.backend.offers
+        driver.state.can_cap = Throttle in door.backend.offers
+        check_offers(self._force.policy.rules, door.backend.offers, self._config.backend)
 
     def _make_reloading(self, driver: Driver, door: Door) -> Reloading:
         for warning in self._force.policy.cautions(driver.state.platform):
@@ -260,7 +268,8 @@ class _Daemon:
         next_id = restored.next_id if simulated else self._next_id(restored)
         most_s = config.longest_grace_s
         jobs = [_awaken(job, longest_grace_s=most_s) for job in restored.jobs]
-        state.restore(jobs, next_id, restored.drain)
+        lessons = not_after(restored.lessons, timeline.now_s)
+        state.restore(jobs, next_id, restored.drain, lessons)
         mode = restored.mode or Mode(config.mode)
         rules = self._force.policy.rules
         controller = Controller(

@@ -75,6 +75,12 @@ def _pressure(scene: Scene) -> Rows:
             yield (resource,), stall_s
 
 
+def _refaults(scene: Scene) -> Rows:
+    last = scene.driver.state.meter.last
+    if last is not None and last.node.refault_bytes is not None:
+        yield (), last.node.refault_bytes
+
+
 def _loads(scene: Scene) -> Sequence[tuple[DeviceId, DeviceLoad]]:
     return sorted(scene.driver.state.meter.devices.items())
 
@@ -98,6 +104,7 @@ def _sampler_success(scene: Scene) -> Rows:
     yield ("io_pressure",), node.io_stall_s is not None
     yield ("memory_pressure",), node.memory_stall_s is not None
     yield ("meminfo",), node.dirty_bytes is not None
+    yield ("vmstat",), node.refault_bytes is not None
 
 
 def _silent_processes(scene: Scene) -> Rows:
@@ -200,6 +207,14 @@ NODE_METRICS: Final = (
         "Time in which at least one task of the machine waited for io or memory "
         "(/proc/pressure); absent where the kernel does not say.",
         _pressure,
+    ),
+    Metric(
+        "refault_bytes_total",
+        "counter",
+        (),
+        "What the machine read again shortly after it had given it up, page cache and swap "
+        "(/proc/vmstat); absent where the kernel does not say.",
+        _refaults,
     ),
     Metric(
         "device_read_bytes_per_second",

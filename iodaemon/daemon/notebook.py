@@ -8,13 +8,13 @@ from typing import Any, Final, Literal, assert_never
 
 import msgspec
 
-from iodaemon.core.decision import ACTED, Evidence, ShadowStep
+from iodaemon.core.decision import ACTED, Evidence, ShadowStep, TrialStep
 from iodaemon.core.event import DrainBegun, DrainEnded, ModeChanged, Reconfigured
 from iodaemon.core.job import Job, JobId
 from iodaemon.core.sample import Sample
 from iodaemon.daemon import database
 
-Kind = Literal["evidence", "shadow", "scratch", "mode", "drain", "config", "restored"]
+Kind = Literal["evidence", "shadow", "trial", "scratch", "mode", "drain", "config", "restored"]
 Order = ModeChanged | DrainBegun | DrainEnded | Reconfigured
 """What an administrator orders, which concerns no single job."""
 NoteRow = tuple[tuple[float, str, str], list[JobId]]
@@ -31,8 +31,8 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         at_s: when.
-        kind: ``evidence`` (core.decision.Evidence), ``shadow`` (ShadowStep), ``scratch``
-            (``note_of_clearing``), or an ``Order``'s.
+        kind: ``evidence`` (core.decision.Evidence), ``shadow`` (ShadowStep), ``trial``
+            (TrialStep), ``scratch`` (``note_of_clearing``), or an ``Order``'s.
         jobs: whom it concerns.
         record: as JSON would have it.
     """
@@ -43,7 +43,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     record: dict[str, Any]
 
 
-def note_of(thing: Evidence | ShadowStep | Order) -> Note:
+def note_of(thing: Evidence | ShadowStep | TrialStep | Order) -> Note:
     """The note that keeps it."""
     match thing:
         case Evidence():
@@ -52,6 +52,8 @@ def note_of(thing: Evidence | ShadowStep | Order) -> Note:
         case ShadowStep():
             record = _record(thing)
             return Note(at_s=thing.at_s, kind="shadow", jobs=(thing.job_id,), record=record)
+        case TrialStep():
+            return Note(at_s=thing.at_s, kind="trial", jobs=(), record=_record(thing))
         case ModeChanged():
             return Note(at_s=thing.at_s, kind="mode", jobs=(), record=_record(thing))
         case DrainBegun():
@@ -73,7 +75,7 @@ def note_of_clearing(job: Job, at_s: float) -> Note:
     return Note(at_s=at_s, kind="scratch", jobs=(job.id,), record=record)
 
 
-def _record(thing: Evidence | ShadowStep | ModeChanged) -> dict[str, Any]:
+def _record(thing: Evidence | ShadowStep | TrialStep | ModeChanged) -> dict[str, Any]:
     record: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(thing))
     return record
 

@@ -12,7 +12,7 @@ import msgspec
 from iodaemon.core.drain import Drain
 from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.rule import Mode
-from iodaemon.daemon import database, hintbook, schema
+from iodaemon.daemon import database, hintbook, lesson_book, schema
 from iodaemon.daemon.batch import Restored
 
 _TEXT_WITH_CURE: Final = re.compile(
@@ -75,6 +75,8 @@ def recall(db: sqlite3.Connection, *, finished: int) -> Restored:
     meta = schema.meta(db)
     with database.named("an imported run"):
         traces = hintbook.traces(db)
+    with database.named("a lesson"):
+        lessons = lesson_book.lessons(db)
     with database.named("meta mode"):
         mode = None if "mode" not in meta else Mode(meta["mode"])
     with database.named("meta drain"):
@@ -91,4 +93,5 @@ def recall(db: sqlite3.Connection, *, finished: int) -> Restored:
         anchor_s=anchor_s,
         traces=traces,
         forgotten=hintbook.forgotten(db),
+        lessons=lessons,
     )

@@ -56,6 +56,7 @@ def job_record(job: Job, state: State | None, now_s: float, jobs_directory: Path
         "command": list(spec.command),
         "cwd": spec.cwd,
         "cpus": spec.cpus,
+        "shares_cores": spec.shares_cores and (state is None or state.platform.shares_cores),
         **{name: getattr(spec, name) for name in _ASKED},
         "socket": job.partition,
         "slots": list(job.slots),
@@ -221,7 +222,7 @@ def load_line(
         mode: what regulation may do.
     """
     rates = [rate for job in state.live if (rate := state.meter.bandwidth(job.id)) is not None]
-    free = sum(state.slots_free(partition.id) for partition in state.platform.partitions)
+    free = sum(state.slots_idle(partition.id) for partition in state.platform.partitions)
     return {
         "policy": rules.name,
         "timeslice_s": rules.regulation.timeslice_s,

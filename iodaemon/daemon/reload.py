@@ -84,7 +84,7 @@ class Reloading:
         self._driver = driver
         self._force = force
         self._read = read
-        self._offers = offers
+        self.offers = offers
         self._changed = changed
         self._measured = measured
         self._one_at_a_time = asyncio.Lock()
@@ -120,7 +120,7 @@ class Reloading:
         config = self._read()
         with import_again():
             policy = policy_of(config)
-            check_offers(policy.rules, self._offers, self._force.config.backend)
+            check_offers(policy.rules, self.offers, self._force.config.backend)
         return config, policy
 
     def _policy_changes(self, policy: PolicyFile) -> list[Change]:

@@ -62,6 +62,7 @@ def node_report(
         "stopped_by": _stop_command(is_system=is_system),
         "condition": condition(state, mode),
         "draining": state.drain is not None,
+        "limits": [msgspec.to_builtins(limit) for limit in state.limits],
         **({} if state.drain is None else {"drain": msgspec.to_builtins(state.drain)}),
         "sockets": [_socket(state, partition) for partition in state.platform.partitions],
         "devices": [
@@ -93,14 +94,27 @@ def _socket(state: State, partition: Partition) -> dict[str, Any]:
     rates = [rate for job in jobs if (rate := state.meter.bandwidth(job.id)) is not None]
     return {
         "id": partition.id,
-        "cpus": sorted({cpu for slot in partition.slots for cpu in slot.cpus}),
-        "slots": len(partition.slots),
-        "slots_free": state.slots_free(partition.id),
+        "cpus": partition.cpus,
+        "slots": partition.size,
+        "slots_free": state.slots_idle(partition.id),
+        **_sharing(state, partition),
         "memory_nodes": list(partition.memory_nodes),
         "near_devices": list(partition.near_devices),
         "jobs": [job.id for job in jobs],
         "read_bytes_per_s": sum(rate.read_bytes_per_s for rate in rates),
         "written_bytes_per_s": sum(rate.written_bytes_per_s for rate in rates),
+    }
+
+
+def _sharing(state: State, partition: Partition) -> dict[str, int]:
+    """Who has cores for its own and who shares them; nothing where no jobs share any."""
+    if partition.cores is None:
+        return {}
+    limit = state.start_limit
+    return {
+        "cores_taken": partition.cores - state.cores_free(partition.id),
+        "jobs_sharing": state.sharing(partition.id),
+        "more_than_cores": 0 if limit is None else limit.above_cores.get(partition.id, 0),
     }
 
 

@@ -15,11 +15,11 @@ from typing import Any, Final
 import msgspec
 
 from iodaemon.core.job import Job
-from iodaemon.daemon import hintbook
+from iodaemon.daemon import hintbook, lesson_book
 from iodaemon.daemon.replica import copy_database, sync_folder
 from iodaemon.errors import HopelessError, JournalError
 
-SCHEMA: Final = 4
+SCHEMA: Final = 5
 """Raised with every change that another version could not read or would misread.
 
 1: until 2 came, tables were added without raising it; the first one had no notes and no samples.
@@ -28,6 +28,7 @@ SCHEMA: Final = 4
    ``holds`` in job: it holds some, though it may have ended.
 4: ids of events, which an earlier daemon would give to none: ``event`` in transition and note,
    ``next_event`` and ``events_gone`` in meta.
+5: lessons, which an earlier daemon would neither go by nor forget.
 """
 
 _FIRST_BACKEND: Final = "linux"
@@ -133,6 +134,7 @@ def _create(db: sqlite3.Connection, path: Path, seed: int, backend: str) -> None
     _add_tables(db)
     _from_2(db)
     _from_3(db)
+    _from_4(db)
     values = {"schema": SCHEMA, "next_id": 1, "seed": seed, "backend": backend}
     db.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
     db.execute("COMMIT")
@@ -201,7 +203,12 @@ def _from_3(db: sqlite3.Connection) -> None:
     db.executemany("INSERT INTO meta VALUES (?, ?)", [("next_event", 1), ("events_gone", 0)])
 
 
+def _from_4(db: sqlite3.Connection) -> None:
+    """Lessons are kept from now on."""
+    lesson_book.add_table(db)
+
+
 _STEPS: Final[Mapping[int, Callable[[sqlite3.Connection], None]]] = MappingProxyType(
-    {1: _from_1, 2: _from_2, 3: _from_3}
+    {1: _from_1, 2: _from_2, 3: _from_3, 4: _from_4}
 )
 """From each schema to the next."""

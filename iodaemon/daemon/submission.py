@@ -54,6 +54,7 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     cwd: Annotated[str, msgspec.Meta(pattern="^/")] = "/"
     name: Annotated[str, msgspec.Meta(max_length=200)] = ""
     cpus: Annotated[int, msgspec.Meta(ge=1)] = 1
+    shares_cores: bool = False
     walltime_s: _Duration | None = None
     memory_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)] | None = None
     io_rate_bytes_per_s: float | None = None
@@ -240,6 +241,8 @@ def _check(job: SubmittedJob, which: str, platform: Platform) -> None:
             f"{which}asks for {job.cpus} CPUs, the largest socket has {largest}; "
             f"lower --cpus to {largest} or less"
         )
+    if job.shares_cores and job.cpus != 1:
+        raise RequestError(f"{which}cpus and shares_cores: leave one of them out")
     if not job.command[0]:
         raise RequestError(f"{which}the command is empty; give one after --")
     texts = (*job.command, job.cwd, job.name, job.stdout or "", job.stderr or "")

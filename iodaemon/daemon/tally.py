@@ -25,7 +25,7 @@ SOURCES: Final = ("declared", "learned", "imported")
 """Of what was expected before a start."""
 RULE_KINDS: Final = ("admission", "allocation", "placement", "regulation")
 """Of rules that may fail."""
-STANDSTILLS: Final = ("Congested", "IoBound", "IoTurn", "Suspended", "Turn")
+STANDSTILLS: Final = ("Contention", "IoBound", "IoTurn", "Suspended")
 """Codes of the reasons for which jobs are suspended. A user's own rule may have others."""
 BOUNDS_S: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 """Upper bounds of the duration histograms: from a step with nothing to do to a stuck disk."""
@@ -147,6 +147,7 @@ class Tally:
         shadow: what they would have stood still for the regulation, had it been on.
         expectations: started jobs, by where it was known from what their I/O would be.
         hindsight: of ended jobs, what was expected over what they moved, by the same.
+        trials: what was tried of how many jobs should contend, by resource and verdict.
         rule_faults: rules that were set aside, by kind; every kind is there.
         journal_failures: batches that the disk did not take.
         step: the controller's steps.
@@ -161,6 +162,7 @@ class Tally:
         self.shadow = Spells()
         self.expectations: Counter[str] = Counter(dict.fromkeys((*SOURCES, "unknown"), 0))
         self.hindsight = {source: Histogram(RATIO_BOUNDS) for source in SOURCES}
+        self.trials: Counter[tuple[str, str]] = Counter()
         self.rule_faults: Counter[str] = Counter(dict.fromkeys(RULE_KINDS, 0))
         self.journal_failures = 0
         self.step = Durations()
@@ -176,6 +178,7 @@ class Tally:
             jobs: as they are after it.
         """
         self.rule_faults.update(fault.kind for fault in plan.faults)
+        self.trials.update((t.resource, t.verdict) for t in plan.trials if not t.is_shadow)
         self.decisions.update(type(decision).__name__.lower() for decision in plan.decisions)
         for step in plan.transitions:
             self.suspended.end(step.job_id, step.at_s)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from iodaemon.core import event as ev
-from iodaemon.core.decision import Free, Plan
+from iodaemon.core.decision import Free, Plan, TrialStep
 from iodaemon.core.job import Job, JobId
 from iodaemon.daemon.notebook import Note, note_of, note_of_clearing
 from iodaemon.text import quoted
@@ -32,7 +32,7 @@ def in_order(events: Sequence[ev.Event]) -> list[ev.Event]:
 
 
 def notes_of(plan: Plan, jobs: Mapping[JobId, Job], now_s: float) -> tuple[Note, ...]:
-    """What regulation saw and would have done in this turn; whose kept results go.
+    """What regulation saw, tried, and would have done in this turn; whose kept results go.
 
     Args:
         plan: of the turn.
@@ -42,7 +42,8 @@ def notes_of(plan: Plan, jobs: Mapping[JobId, Job], now_s: float) -> tuple[Note,
     seen = [note_of(evidence) for evidence in plan.evidence]
     frees = (each for each in plan.decisions if isinstance(each, Free) and each.is_wanted)
     gone = [note_of_clearing(jobs[free.job_id], now_s) for free in frees]
-    return (*seen, *(note_of(shadow) for shadow in plan.shadow), *gone)
+    tried = [note_of(trial) for trial in plan.trials]
+    return (*seen, *(note_of(shadow) for shadow in plan.shadow), *tried, *gone)
 
 
 def _job_of(event: ev.Event) -> JobId | None:
@@ -65,9 +66,20 @@ def log_plan(plan: Plan) -> None:
             log.info(
                 "event=moved job=%d from=%s to=%s%s", step.job_id, step.before, step.after, reason
             )
+    for trial in plan.trials:
+        log.info("event=trial %s", _trial_words(trial))
     for fault in plan.faults:
         log.error("event=rule_set_aside text=%s", quoted(fault.text))
         if fault.trace:
             log.error("event=rule_traceback\n%s", fault.trace.rstrip())
     for decision in plan.decisions:
         log.info("decision=%s job=%d", type(decision).__name__.lower(), decision.job_id)
+
+
+def _trial_words(trial: TrialStep) -> str:
+    gain = "unknown" if trial.gain is None else f"{trial.gain:.3g}"
+    return (
+        f"resource={quoted(trial.resource)} verdict={trial.verdict} before={trial.before} "
+        f"tried={trial.tried} gain={gain} shadow={'yes' if trial.is_shadow else 'no'} "
+        f"text={quoted(trial.text)}"
+    )

@@ -21,12 +21,13 @@ from iodaemon.backend.linux.delegation import (
     unusable,
 )
 from iodaemon.backend.linux.fence import PRESSURE
+from iodaemon.backend.linux.io_cap import CAP
 from iodaemon.backend.linux.means import find_hierarchy, find_home, find_mounts
 from iodaemon.doctor.child import a_child
 from iodaemon.doctor.finding import NO_VALUES, Finding, Values, lacking, ok
 from iodaemon.doctor.scratch import scratch_cgroup
 
-CONTROLLERS: Final = tuple(control for control in CONTROLS if control.name != PRESSURE)
+CONTROLLERS: Final = tuple(control for control in CONTROLS if control.name not in (PRESSURE, CAP))
 """What each would give, and what it costs to do without."""
 
 

@@ -143,8 +143,19 @@ def _read_stall(resource: pressure.Resource) -> float | None:
 
 
 def judge_pressure(found: Pressures) -> Finding:
-    """Both are counted, or not."""
+    """Both are counted, or not.
+
+    A machine that has read anything has waited for it: without any wait since boot it is hidden.
+    """
     values = {"io_s": found.io_s, "memory_s": found.memory_s}
+    if found.io_s == 0.0:
+        return lacking(
+            "pressure (PSI)",
+            "/proc/pressure/io has counted no wait since boot (a container may hide it)",
+            values,
+            cost="rules that wait for pressure see none",
+            remedy="make the machine's /proc/pressure visible",
+        )
     if found.io_s is not None and found.memory_s is not None:
         shown = f"since boot {found.io_s:.1f} s for I/O, {found.memory_s:.1f} s for memory"
         return ok("pressure (PSI)", shown, values)

@@ -15,6 +15,7 @@ from iodaemon.backend.linux.condition import STATE_FILES, of_error
 from iodaemon.backend.linux.control import CONTROLS, COUNT_PRESSURE
 from iodaemon.backend.linux.delegation import find_lack
 from iodaemon.backend.linux.fence import PRESSURE
+from iodaemon.backend.linux.io_cap import CAP
 from iodaemon.backend.linux.protocol import LOCK_FILE
 from iodaemon.backend.linux.topology import SlotKind
 from iodaemon.config.tier import TierTable
@@ -31,6 +32,7 @@ from iodaemon.doctor import (
     limit,
     output_disk,
     place,
+    progress,
     runtime,
     tier,
     topology,
@@ -123,6 +125,7 @@ def examine(subject: Subject) -> Iterator[Finding]:
     )
     yield from _examine_freezing(home)
     yield from control_group.judge_cgroups(cgroups)
+    yield from progress.judge_progress(progress.probe_progress(home))
     yield from _examine_machine(subject)
     yield from _examine_places(subject)
     yield from _examine_service(subject)
@@ -257,11 +260,12 @@ def judge_controls(measured: Mapping[str, Any]) -> Iterator[Finding]:
         if there.get(control.name):
             yield ok(control.what, control.gives, values)
         elif control.name in there:
+            name = "io" if control.name == CAP else control.name
             remedy = (
                 COUNT_PRESSURE
                 if control.name == PRESSURE
                 else "cgroup v2 alone (no controller in version 1), and the daemon as the "
-                f"system's service; see the line 'cgroup controllers' for {control.name}"
+                f"system's service; see the line 'cgroup controllers' for {name}"
             )
             yield lacking(control.what, control.instead, values, cost=control.cost, remedy=remedy)
 

@@ -148,8 +148,8 @@ def find_shadow(
     Returns:
         None where it never fits, as far as is known.
     """
-    sizes = {p.id: len(p.slots) for p in view.platform.partitions}
-    free = {partition: view.slots_free(partition) for partition in sizes}
+    free = {p.id: view.slots_free(p.id) for p in view.platform.partitions}
+    sizes = {p.id: max(p.size, free[p.id]) for p in view.platform.partitions}
     ends = _ends_in_order(view.live, now_s, stops_at_once=stops_at_once, typical=typical)
     used = 0.0 if budget is None else budget.used_bytes_per_s
     rate = 0.0 if budget is None else budget.rate(job)

@@ -1,4 +1,4 @@
-"""Whether there is room for a job's I/O: below a budget, and in what regulation leaves.
+"""Whether there is room for a job: below a budget of I/O, and in what regulation leaves.
 
 A job of whose I/O nothing is known adds nothing to either: what is not known cannot be budgeted.
 """
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from iodaemon.core.job import Job, JobId, Reason
+from iodaemon.core.start_gate import StartGate
 from iodaemon.core.view import View
 from iodaemon.policy.wording import told_rate
 
@@ -99,10 +100,11 @@ class Budget:
 
 
 class Headroom:
-    """What regulation lets admission add, less what has started since it said so.
+    """What regulation lets admission add: I/O and jobs, less what has started since it said so.
 
-    A job that is not known to do I/O, or next to none, may always start; so may one that is as good
-    as alone: else one that moves more than there ever is room for would wait for ever.
+    As far as its I/O goes a job that is not known to do any, or next to none, may always start; so
+    may one that is as good as alone: else one that moves more than there ever is room for would
+    wait for ever. How many jobs may start whatever their I/O: ``StartGate``.
 
     Attributes:
         left_bytes_per_s: None: no limit.
@@ -110,6 +112,7 @@ class Headroom:
 
     def __init__(self, view: View) -> None:
         self._view = view
+        self._gate = StartGate(view)
         self.left_bytes_per_s = view.io_headroom_bytes_per_s
         self._others = 0.0
         self._rates: dict[JobId, float] = {}
@@ -121,8 +124,21 @@ class Headroom:
             if job.started_s is None or job.started_s >= (view.sampled_s or 0.0):
                 self.left_bytes_per_s -= rate
 
+    @property
+    def lets_all(self) -> bool:
+        """Whether any job may start, whatever it is."""
+        return self.left_bytes_per_s is None and self._gate.lets_all
+
+    @property
+    def shut_by(self) -> Reason | None:
+        """Why no job at all may start now; None: one might."""
+        return self._gate.shut_by
+
     def has_room(self, job: Job) -> bool:
         """Whether the job may start now."""
+        return self.limit_refusal(job) is None and self._has_room_for_io(job)
+
+    def _has_room_for_io(self, job: Job) -> bool:
         left = self.left_bytes_per_s
         if left is None:
             return True
@@ -132,15 +148,22 @@ class Headroom:
 
     def refusal(self, job: Job) -> Reason | None:
         """Why the job may not start now; None: it may."""
+        if (refusal := self.limit_refusal(job)) is not None:
+            return refusal
         left = self.left_bytes_per_s
-        if left is None or self.has_room(job):
+        if left is None or self._has_room_for_io(job):
             return None
         room = "none" if left <= 0.0 else told_rate(left)
         text = f"would add {told_rate(self._rate(job))} of I/O; regulation leaves room for {room}"
         return Reason(code=IO_HEADROOM, text=f"{text} now")
 
+    def limit_refusal(self, job: Job) -> Reason | None:
+        """Why it may not, as regulation limits the number of jobs; None: not for that."""
+        return self._gate.refusal(job)
+
     def take(self, job: Job) -> None:
         """The job starts."""
+        self._gate.take(job)
         if self.left_bytes_per_s is not None:
             rate = self._rate(job)
             self.left_bytes_per_s -= rate

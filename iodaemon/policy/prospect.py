@@ -64,7 +64,7 @@ class Prospect:
         self._ends = ends
         self.times_s = [now_s, *[each[0] for each in ends]]
         self._view = view
-        self._slots = {p.id: self._slots_of(p.id, len(p.slots)) for p in view.platform.partitions}
+        self._slots = {p.id: self._slots_of(p.id, p.size) for p in view.platform.partitions}
         self._disks: dict[TierName, list[list[int]]] = {}
 
     def slots_from(self, cpus: int) -> int:
@@ -125,7 +125,7 @@ class Prospect:
 
     def _slots_of(self, partition: PartitionId, size: int) -> list[int]:
         free = self._view.slots_free(partition)
-        found = [free]
+        size, found = max(size, free), [free]  # more where regulation lets more share the cores
         for _, _, job in self._ends:
             if job.partition == partition:
                 free = min(size, free + job.spec.cpus)

@@ -12,7 +12,8 @@
 4. Where no time is expected either nothing overtakes the head. Two exceptions: a head that has
    slots and waits for the storage alone keeps a claim to these slots; beside them a job may start
    that is known to do no I/O. So does one that regulation leaves no headroom for; beside that, of
-   whose I/O nothing is known as well.
+   whose I/O nothing is known as well. So does one that regulation does not let start yet; beside
+   that start those that it lets.
 
 The promise is kept by every start made here: at the next decision it is the same or earlier, as
 long as running jobs keep to their walltimes, are not suspended, and do the I/O that was expected.
@@ -32,6 +33,7 @@ from typing import Final
 import msgspec
 
 from iodaemon.core.allotting import NO_SPACE, candidates
+from iodaemon.core.core_draft import NO_CORES
 from iodaemon.core.decision import AdmissionPlan, Placed
 from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.platform import PartitionId
@@ -58,6 +60,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         shadow: what is kept for it. None: nothing can be, and nobody overtakes it.
         is_promised: whether the shadow's time is one; otherwise it is kept from now on.
         is_expected: the shadow's time is an estimate.
+        is_limited: it waits for regulation to let more jobs start.
     """
 
     job: Job
@@ -65,6 +68,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     shadow: Shadow | None
     is_promised: bool
     is_expected: bool = False
+    is_limited: bool = False
 
 
 class Round:
@@ -113,7 +117,7 @@ class Round:
     def backfill(self, queue: Iterator[Job]) -> None:
         """Start later jobs that break no promise."""
         head, free = self.head, most_free(self._draft)
-        if head is None or head.shadow is None or free <= 0:
+        if head is None or head.shadow is None or free <= 0 or self._headroom.shut_by is not None:
             return
         shadow, started = head.shadow, 0
         beside = self._free_beside(shadow)
@@ -169,6 +173,8 @@ class Round:
     def _made_head(self, job: Job, answer: PartitionId | NotNow, refusal: Reason) -> Head:
         if refusal.code == NO_SPACE:
             return self._made_head_of_space(job, refusal)
+        if refusal.code == NO_CORES:
+            return self._made_head_of_cores(job, refusal)
         has_headroom = self._headroom.refusal(job) is None
         shadow = self._find_shadow(job)
         is_held = isinstance(answer, NotNow)
@@ -182,7 +188,8 @@ class Round:
         if not isinstance(answer, NotNow):  # it waits for the storage alone
             spare = self._draft.slots_free(answer) - job.spec.cpus
             kept = Shadow(partition=answer, at_s=self._now_s, spare=spare, spare_bytes_per_s=0.0)
-        return Head(job=job, reason=refusal, shadow=kept, is_promised=False)
+        is_limited = not is_held and self._headroom.limit_refusal(job) is not None
+        return Head(job=job, reason=refusal, shadow=kept, is_promised=False, is_limited=is_limited)
 
     def _made_head_of_space(self, job: Job, refusal: Reason) -> Head:
         """It has slots, and waits for space of a tier: slots are kept for when there will be some.
@@ -191,19 +198,44 @@ class Round:
         are kept from now on, and only who takes none of them may start beside.
         """
         at_s = space_from_s(self._draft, job, self._now_s)
-        partition, most = max(
-            ((p.id, self._draft.slots_free(p.id)) for p in self._draft.platform.partitions),
-            key=lambda each: (each[1], -each[0]),
-        )
-        budget = self._budget
-        left = budget.limit_bytes_per_s - budget.used_bytes_per_s - budget.rate(job)
+        partition, most = self._most_free()
         kept = Shadow(
             partition=partition,
             at_s=self._now_s if at_s is None else at_s,
             spare=max(0, most - job.spec.cpus),
-            spare_bytes_per_s=max(0.0, left),
+            spare_bytes_per_s=self._spare_bytes_per_s(job),
         )
         return Head(job=job, reason=refusal, shadow=kept, is_promised=at_s is not None)
+
+    def _made_head_of_cores(self, job: Job, refusal: Reason) -> Head:
+        """There are slots for it, and not what it needs with them.
+
+        One that waits for cores of its own keeps slots; those that share cores may go before it, as
+        they take none of its. What waits for memory is passed by nobody: they would take that.
+        """
+        if job.spec.shares_cores:
+            return Head(job=job, reason=refusal, shadow=None, is_promised=False)
+        partition, most = self._most_free()
+        kept = Shadow(
+            partition=partition,
+            at_s=self._now_s,
+            spare=max(0, most - job.spec.cpus),
+            spare_bytes_per_s=self._spare_bytes_per_s(job),
+        )
+        return Head(job=job, reason=refusal, shadow=kept, is_promised=False)
+
+    def _most_free(self) -> tuple[PartitionId, int]:
+        """The partition with the most free slots, and how many these are."""
+        return max(
+            ((p.id, self._draft.slots_free(p.id)) for p in self._draft.platform.partitions),
+            key=lambda each: (each[1], -each[0]),
+        )
+
+    def _spare_bytes_per_s(self, job: Job) -> float:
+        """What the budget has left beside the job."""
+        budget = self._budget
+        left = budget.limit_bytes_per_s - budget.used_bytes_per_s - budget.rate(job)
+        return max(0.0, left)
 
     def _find_shadow(self, job: Job) -> Shadow | None:
         """When and where there is room, for its space as well; None: nobody can tell."""
@@ -340,6 +372,8 @@ def _waits(head: Head, now_s: float) -> str:
         what = "which waits for space of a storage tier"
     if head.reason.code in FOR_STORAGE:
         what = "which waits for the storage"
+    if head.is_limited:
+        what = "which regulation does not let start yet"
     if head.shadow is not None and head.is_expected:
         return f"{what}, {_expected(head.shadow, now_s)}"
     if head.shadow is None or not head.is_promised:

@@ -43,6 +43,7 @@ class Turns:
         balance: S and W now.
         draft: where they start.
         outs: who starts, in this order.
+        headroom: what regulation leaves.
     """
 
     def __init__(self, view: View, line: Line, balance: Balance, late_s: float) -> None:
@@ -52,12 +53,14 @@ class Turns:
         self.balance = balance
         self.outs: list[Out] = []
         self._late_s = late_s
-        self._headroom = Headroom(view)
+        self.headroom = Headroom(view)
         self._left_out: list[Job] = []
         self._leave_out()
 
     def has_room(self) -> bool:
-        """Whether the smallest in the line would fit."""
+        """Whether the smallest in the line would fit, and regulation might let it start."""
+        if self.headroom.shut_by is not None:
+            return False
         most = most_free(self.draft)
         return most > 0 and bool(self.line.jobs) and most >= min(self.line.cpus)
 
@@ -66,19 +69,19 @@ class Turns:
         return self.line.arrivals_s[0] < self._late_s
 
     def may_start(self, job: Job) -> bool:
-        """Whether regulation leaves room for its I/O."""
-        return self._headroom.has_room(job)
+        """Whether regulation lets it, for its I/O and for the number of jobs."""
+        return self.headroom.has_room(job)
 
     def refusals(self) -> dict[JobId, Reason]:
         """Of those whom regulation leaves no room, why not."""
-        told = ((job.id, self._headroom.refusal(job)) for job in self._left_out)
+        told = ((job.id, self.headroom.refusal(job)) for job in self._left_out)
         return {job_id: reason for job_id, reason in told if reason is not None}
 
     def start(self, job: Job, partition: PartitionId, why: str, code: str = ORDER) -> None:
         """The job starts; it stays in the line."""
         placed = self.draft.start(job, partition)
         self.outs.append(Out(placed=placed, job=job, why=why, code=code))
-        self._headroom.take(job)
+        self.headroom.take(job)
 
     def take_turn(self, place: int, partition: PartitionId, why: str) -> None:
         """The job at this place of the line starts, and counts for those that follow."""
@@ -95,12 +98,12 @@ class Turns:
         self.line.remove(place)
 
     def _leave_out(self) -> None:
-        """Those for whose I/O there is no room now are not in the line, but for the overdue."""
-        if self._headroom.left_bytes_per_s is None:
+        """Those that regulation does not let start are not in the line, but for the overdue."""
+        if self.headroom.lets_all or self.headroom.shut_by is not None:
             return
         line, stay = self.line, []
         for place, job in enumerate(line.jobs):
-            if line.arrivals_s[place] < self._late_s or self._headroom.has_room(job):
+            if line.arrivals_s[place] < self._late_s or self.headroom.has_room(job):
                 stay.append(place)
             else:
                 self._left_out.append(job)

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from iodaemon.core.allotting import NO_SPACE, NO_SPACE_AT_ALL
+from iodaemon.core.core_draft import NO_CORES
 from iodaemon.core.decision import AdmissionPlan, Placed
 from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.platform import PartitionId
@@ -53,6 +54,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         planned: what is kept for it. None: nothing can be, and nobody overtakes it.
         is_promised: its time is a promise; otherwise it has room, and that is kept from now on.
         stops_at_once: its time reckons with jobs that are to end and have not.
+        is_limited: it waits for regulation to let more jobs start.
     """
 
     job: Job
@@ -60,6 +62,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     planned: Planned | None
     is_promised: bool
     stops_at_once: bool = False
+    is_limited: bool = False
 
 
 class Spare(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,13 +193,15 @@ class Tiering:
             if refusal.code == NO_SPACE_AT_ALL:
                 self.fails[job.id] = refusal
                 continue
+            if refusal.code == NO_CORES and job.spec.shares_cores:
+                planned = None  # nobody else may take the memory that it waits for
             self.head = self._made_head(job, wish, planned, refusal)
             return
 
     def backfill(self, queue: Iterable[Job]) -> None:
         """Start later jobs that do not put off the head, the shortest first."""
         head, free = self.head, most_free(self._draft)
-        if head is None or head.planned is None or free <= 0:
+        if head is None or head.planned is None or free <= 0 or self._headroom.shut_by is not None:
             return
         gone: list[int] = []
         prospect, spare = self.prospect(), self._spare(head, head.planned)
@@ -317,7 +322,14 @@ class Tiering:
                 return Head(
                     job=job, reason=refusal, planned=kept, is_promised=True, stops_at_once=True
                 )
-        return Head(job=job, reason=refusal, planned=planned, is_promised=is_promised)
+        is_limited = has_room and self._headroom.limit_refusal(job) is not None
+        return Head(
+            job=job,
+            reason=refusal,
+            planned=planned,
+            is_promised=is_promised,
+            is_limited=is_limited,
+        )
 
     def _spare(self, head: Head, kept: Planned) -> Spare:
         """What the head does not need when it is to start."""
@@ -373,6 +385,8 @@ def waits(head: Head, now_s: float) -> str:
         what = f"which waits for space on tier {head.planned.option.tier}"
     elif head.reason.code in FOR_STORAGE:
         what = "which waits for the storage"
+    elif head.is_limited:
+        what = "which regulation does not let start yet"
     if head.planned is None or not head.is_promised:
         return what
     return f"{what}, promised in {told_span(max(0.0, head.planned.at_s - now_s))}"

@@ -40,6 +40,20 @@ def whole_lines(text: bytes) -> list[bytes]:
     return text.split(b"\n")[:-1]
 
 
+def find_count(text: bytes, name: bytes) -> int | None:
+    """The number on the line ``NAME NUMBER``; None: there is no such line, or it is cut short.
+
+    For files with many lines of which few are wanted: nothing else is taken apart.
+    """
+    at = 0 if text.startswith(name + b" ") else text.find(b"\n" + name + b" ") + 1
+    if at == 0 and not text.startswith(name + b" "):
+        return None
+    start = at + len(name) + 1
+    end = text.find(b"\n", start)
+    digits = text[start:end]
+    return int(digits) if end > start and digits.isdigit() else None
+
+
 class KeptFile:
     """A kernel file that is read again and again through one descriptor.
 
@@ -57,8 +71,11 @@ class KeptFile:
         self._fd: int | None = None
         self.path = os.fspath(path)
 
-    def read_record(self) -> bytes:
+    def read_record(self, size: int = _RECORD_BYTES) -> bytes:
         """The file's text now, for a file that the kernel writes as one record (up to 4 KiB).
+
+        Args:
+            size: of the beginning that is wanted, where the record may be longer.
 
         Raises:
             NoData: it is not there (any more).
@@ -67,7 +84,7 @@ class KeptFile:
         try:
             if self._fd is None:
                 self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            return os.pread(self._fd, _RECORD_BYTES, 0)
+            return os.pread(self._fd, size, 0)
         except OSError as error:
             raise self._judge(error) from error
 

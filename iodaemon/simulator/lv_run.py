@@ -19,7 +19,7 @@ from iodaemon.core.measure import (
     makespan_s,
     mean,
 )
-from iodaemon.core.rule import Rules, TakingTurns
+from iodaemon.core.rule import Rules
 from iodaemon.core.state import State
 from iodaemon.errors import ConfigError
 from iodaemon.policy.regulation import dynamic, none
@@ -32,8 +32,6 @@ DEMAND: Final = "+demand"
 FULL: Final = 0.9
 """From this part of a slice on that the disk is busy there is contention (figure 8)."""
 MS: Final = 1000.0
-TURN: Final = 3.0
-"""Timeslices of a turn, where the policy's own turn is shorter than a timeslice."""
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,19 +48,21 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     counting: Counting
 
     def at(self, timeslice_s: float) -> Rules:
-        """With this timeslice, unless its own is longer, and turns that are not too short for it.
+        """With this timeslice, unless its own is longer, and a guard that is not too short for it.
 
-        The guard is lifted under the published rule and without regulation.
+        The longest suspension is as many timeslices as with the policy's own. That guard is lifted
+        under the published rule and without regulation.
         """
         regulation: Any = self.rules.regulation
         changes = {"timeslice_s": max(timeslice_s, regulation.timeslice_s)}
-        if isinstance(regulation, TakingTurns) and regulation.turn_s < timeslice_s:
-            changes["turn_s"] = TURN * timeslice_s
         rules = msgspec.structs.replace(
             self.rules, regulation=msgspec.structs.replace(regulation, **changes)
         )
         if isinstance(regulation, dynamic.Rule | none.Rule):
             return msgspec.structs.replace(rules, max_suspend_s=None)
+        if rules.max_suspend_s is not None:
+            longer = changes["timeslice_s"] / self.rules.regulation.timeslice_s
+            rules = msgspec.structs.replace(rules, max_suspend_s=longer * rules.max_suspend_s)
         return rules
 
 

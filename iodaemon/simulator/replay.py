@@ -197,9 +197,10 @@ def _slots(job: Job, state: State) -> tuple[SlotId, ...]:
     known = {partition.id for partition in state.platform.partitions}
     if job.partition is None or job.partition not in known:
         return ()
-    if state.slots_free(job.partition) < job.spec.cpus:
+    spec = job.spec
+    if not state.has_slots(job.partition, spec.cpus, shares=spec.shares_cores):
         return ()
-    return state.choose_slots(job.partition, job.spec.cpus)
+    return state.choose_slots(job.partition, spec.cpus, shares=spec.shares_cores)
 
 
 def _replayed(job: Job, steps: Iterable[ShadowStep], to_s: float) -> Replayed:

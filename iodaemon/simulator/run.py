@@ -12,7 +12,7 @@ import msgspec
 from iodaemon.backend.simulated import DEFAULT_MODEL, Model, Profile, SimulatedNode
 from iodaemon.core import event as ev
 from iodaemon.core.controller import Controller
-from iodaemon.core.decision import Plan, Start, Transition
+from iodaemon.core.decision import Plan, Start, Throttle, Transition
 from iodaemon.core.experience import Experience
 from iodaemon.core.job import Job, JobId, JobSpec, JobState
 from iodaemon.core.platform import Platform
@@ -148,6 +148,7 @@ class _Run:
             model=model,
             free_until_s=lambda: self.timeline.free_until_s,
         )
+        self._state.can_cap = Throttle in self._node.offers
         self._on_step = on_step
         self._step_per = step_per
         self._inbox: list[ev.Event] = []

@@ -17,12 +17,14 @@ from typing import Any, Final
 import msgspec
 
 from iodaemon.core.bandwidth import DeviceLoad
-from iodaemon.core.job import Job, JobId, JobSpec, JobState
+from iodaemon.core.decision import Cap, Lesson, StartLimit
+from iodaemon.core.job import Job, JobId, JobKind, JobSpec, JobState
 from iodaemon.core.platform import DeviceId, PartitionId, Platform
 from iodaemon.core.prediction import UNKNOWN, Prediction
 from iodaemon.core.rule import Admission
 from iodaemon.core.sample import NodeCounters
 from iodaemon.core.scratch import ScratchRequest, TierName
+from iodaemon.core.signature import kind_of
 from iodaemon.core.stock import Stock, StockDraft
 from iodaemon.core.storage import StorageView
 from iodaemon.core.tier import Tier
@@ -156,6 +158,8 @@ class World:
         self.tiers: tuple[Tier, ...] = tuple(tiers or site.tiers())
         self.reservations: Mapping[JobId, float] = {}
         self.io_headroom_bytes_per_s: float | None = None
+        self.start_limit: StartLimit | None = None
+        self.caps: Mapping[JobId, Cap] = {}
         self.rng = random.Random(0)  # noqa: S311 - for simulations, not for secrets
         self.lessons = 0
         self.node = NodeCounters()
@@ -204,10 +208,25 @@ class World:
         """That waits or is live."""
         return self._waiting.get(job_id) or self._live[job_id]
 
+    def may_cap(self, job_id: JobId) -> bool:  # noqa: ARG002 - View's signature
+        """Nothing is slowed down."""
+        return False
+
     def bandwidth(self, job_id: JobId) -> None:
         """Nothing is measured."""
 
-    counters = sensitivity = bandwidth
+    counters = sensitivity = footprint_bytes = bandwidth
+
+    def kind(self, job_id: JobId) -> JobKind:
+        """What the job is like."""
+        return kind_of(self.job(job_id))
+
+    def recent_lessons(self, most: int) -> Iterator[tuple[JobKind, Lesson]]:  # noqa: ARG002
+        """Nothing is learned."""
+        return iter(())
+
+    def lesson(self, kind: JobKind) -> None:
+        """Nothing is learned."""
 
     def predicted(self, job_id: JobId) -> Prediction:  # noqa: ARG002 - as every view
         """Nothing is."""
@@ -218,6 +237,8 @@ class World:
     def slots_free(self, partition_id: PartitionId) -> int:  # noqa: ARG002 - there is one
         """Nodes that nobody holds."""
         return self._free
+
+    cores_free = slots_free
 
     def ledger(self, tier: TierName) -> StorageView:
         """What is taken of it."""

@@ -80,7 +80,7 @@ def check_fit(workload: Workload, root: Path = Path("/")) -> None:
         ConfigError: the file's sockets do not fit the machine.
         RequestError: a job fits on none of them.
     """
-    slots = [len(p.slots) * workload.topology.oversubscribe for p in find_parts(workload, root)]
+    slots = [len(p.slots) * workload.topology.times for p in find_parts(workload, root)]
     check_widths(workload, max(slots, default=0))
     held = sorted((job.hold_bytes for job in workload.jobs for _ in range(job.count)), reverse=True)
     check_memory(workload, sum(held[: sum(slots)]), root)

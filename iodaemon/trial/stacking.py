@@ -143,7 +143,7 @@ def lay_out(workload: Workload, root: Path = Path("/")) -> Layout:
     else:
         groups = [sorted(cpu for slot in part.slots for cpu in slot.cpus) for part in found]
         slots = [len(part.slots) for part in found]
-    slots = [each * topology.oversubscribe for each in slots]
+    slots = [each * topology.times for each in slots]
     if len(groups) < 2:
         raise RequestError("this machine has one core to use: there is nothing to stack")
     check_widths(workload, min(slots))

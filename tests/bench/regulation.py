@@ -1,11 +1,12 @@
-"""The same real jobs under ``none``, ``dynamic`` and ``bounded``: ``make bench-regulation``.
+"""The same real jobs under an oracle and under policies: ``make bench-regulation``.
 
-Every bed (see bed.py) is made once. ``dynamic`` is run three times (``--quick``: once) with each of
-three bounds and goes on with the one whose median is best; then rounds follow, each run with a
-private daemon and cold caches. In a round ``none`` and ``bounded`` come one after the other, in
-turns the one and the other first, and make a pair: what the machine does besides is nearly the same
-to both. Prints a Markdown table, and writes docs/bench-regulation.md when it ran on every bed and
-not ``--quick``.
+The oracle (oracle.py) runs a bed's commands with the best fixed number of them at a time, found by
+trying several. Each policy has a private daemon, which is given the same batch of jobs twice: what
+it learned from the first batch can be seen in the second. Caches are cold before each batch, and
+the order of the policies alternates from round to round.
+
+Prints a Markdown table of makespans. ``--json FILE`` keeps the runs, and ``--report FILE...`` makes
+the table from runs that were kept.
 """
 
 from __future__ import annotations
@@ -16,252 +17,264 @@ import os
 import platform
 import shutil
 import signal
-import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import bed as beds_
-from bench_figure import median_interval
+import outcome as outcomes_
+import regulation_report as reports
+from beds.bed import SIZES, Bed, Size
+from beds.catalogue import BEDS
+from oracle import TooLong, run_fixed
+from outcome import Outcome
 from private import private
-
-from iodaemon.api.model import Job
-from iodaemon.core.measure import jain_index
 
 ROOT = Path(__file__).parents[2]
 REPORT = ROOT / "docs/bench-regulation.md"
-BEDS = ("thrash", "spin", "plain")
-QUICK_BEDS = ("spin", "plain")
-ROUNDS = {"thrash": 10, "spin": 10, "plain": 40}
-"""At least 10 pairs; where 3 % are to be told from the noise of a shared disk, more."""
-DYNAMIC_ROUNDS = 10
-"""Rounds in which ``dynamic`` runs too; the others are there for the pairs."""
-RULES = ("none", "dynamic", "bounded")
-"""In the order of the table."""
-ORDERS = (
-    ("none", "bounded", "dynamic"),
-    ("bounded", "none", "dynamic"),
-    ("dynamic", "none", "bounded"),
-    ("dynamic", "bounded", "none"),
-)
-LEAST_RATIO = {"thrash": 2.0, "spin": 2.0, "plain": 0.97}
-"""What ``bounded`` is to reach, in times as fast as ``none``: beds with something to give have
-2 to 5 times of it, and where there is nothing it may cost 3 %."""
+QUICK_BEDS = ("spin-streams", "reread")
+QUICK_ORACLE = (2,)
+ROUNDS = 3
+BATCHES = 2
+"""That a policy which learns is given; ``none`` and ``dynamic`` learn nothing and have one."""
+FORGETFUL = ("none", "dynamic")
+GIVE_UP_RATIO = 1.5
+"""The oracle gives up a number when it has taken so many times as long as the best one."""
+NEAR_RATIO = 1.1
+"""Numbers within so much of the best one are tried again in each round."""
+INTERRUPTED = 130
+"""Exit code, as of a shell's command that SIGINT ended."""
+PACKAGES = {
+    "nbdkit": "nbdkit",
+    "nbdkit-plugin-dev": "nbdkit-plugin-dev",
+    "nbdfuse": "libnbd-bin",
+    "fusermount3": "fuse3",
+    "gcc": "gcc libc6-dev",
+    "losetup": "mount",
+    "mount": "mount",
+    "mkswap": "util-linux",
+    "swapon": "mount",
+    "mkfs.ext4": "e2fsprogs",
+    "gzip": "gzip",
+    "tar": "tar",
+}
+"""Of Debian, by what a bed may be missing."""
+ALL = sys.maxsize
+"""Jobs at a time: all of them."""
 BOUND_SHARES = (0.4, 0.7, 1.0)
-"""Bounds that are tried, as parts of what the jobs move together without regulation."""
-TRIALS = 3
-"""Runs with each bound, of which the median counts."""
+"""Bounds of ``dynamic``, as parts of what the jobs move together without regulation."""
 
 
-class Run(NamedTuple):
-    """What one run was worth, in the order of the table's columns."""
+class Policy(NamedTuple):
+    """A policy that is compared: its name in the table, and what the daemon is given."""
 
-    makespan_s: float
-    turnaround_s: float
-    jain: float
-    suspended_s: float
-    suspensions: int
-    bytes: int
+    name: str
+    source: str
+    regulation: dict[str, float | str]
 
 
-class Result(NamedTuple):
-    """One bed, all its rounds: of each, the runs by rule."""
+class Asked(NamedTuple):
+    """What one bed is run with."""
 
-    bed: str
-    about: str
-    bound: float
-    trials: dict[float, list[Run]]
-    rounds: list[dict[str, Run]]
-
-    def runs(self, rule: str) -> list[Run]:
-        """All runs of one rule."""
-        return [one[rule] for one in self.rounds if rule in one]
-
-    def ratios(self, rule: str) -> list[float]:
-        """How many times as fast as ``none`` in the same round, each round."""
-        pairs = [(one["none"], one[rule]) for one in self.rounds if rule in one]
-        return [free.makespan_s / run.makespan_s for free, run in pairs]
+    name: str
+    size: Size
+    rounds: int
+    policies: Sequence[str]
+    at_once: Sequence[int]
+    keep: Callable[[Outcome], None]
 
 
-def measure(jobs: Sequence[Job], suspensions: int) -> Run:
-    """The figures of one run whose jobs were submitted together."""
-    turnarounds = [(job["ended_s"] or 0.0) - job["submitted_s"] for job in jobs]
-    moved = [(job["read_bytes"] or 0) + (job["written_bytes"] or 0) for job in jobs]
-    return Run(
-        makespan_s=max(job["ended_s"] or 0.0 for job in jobs)
-        - min(job["submitted_s"] for job in jobs),
-        turnaround_s=statistics.mean(turnarounds),
-        jain=jain_index(turnarounds),
-        suspended_s=sum(job["suspended_io_s"] for job in jobs),
-        suspensions=suspensions,
-        bytes=sum(moved),
-    )
+class Runner:
+    """Runs one bed that is made.
+
+    Args:
+        bed: the jobs.
+        base: a directory for daemons.
+        asked: what is to be run.
+    """
+
+    def __init__(self, bed: Bed, base: Path, asked: Asked) -> None:
+        self._bed = bed
+        self._base = base
+        self._asked = asked
+        self._here = machine()
+
+    def oracle(self, numbers: Sequence[int], round_: str) -> list[Outcome]:
+        """One run with each of these numbers of jobs at a time; all at once comes first."""
+        jobs = len(self._bed.work)
+        made: list[Outcome] = []
+        for number in sorted({min(n, jobs) for n in numbers}, key=lambda n: (n != jobs, n)):
+            limit_s = min((one.makespan_s for one in made), default=0.0) * GIVE_UP_RATIO
+            made.append(self._fixed(number, round_, limit_s or None))
+        return made
+
+    def policy(self, policy: Policy, round_: str) -> list[Outcome]:
+        """The batches under this policy, on one daemon."""
+        made = []
+        batches = 1 if policy.name in FORGETFUL else BATCHES
+        with private(self._base, policy.source, len(self._bed.work), policy.regulation) as daemon:
+            for batch in range(1, batches + 1):
+                self._bed.clean()
+                began = now()
+                result = daemon.run(self._bed.work)
+                made.append(
+                    self._outcome(
+                        policy.name,
+                        round_,
+                        began,
+                        batch=batch,
+                        spans=result.spans,
+                        suspensions=result.suspensions,
+                        most_at_once=result.most_at_once,
+                    )
+                )
+        return made
+
+    def choose_bound(self, round_: str) -> Policy:
+        """``dynamic`` with the bound of three under which this bed takes the least time."""
+        self._bed.clean()
+        with private(self._base, "none", len(self._bed.work), {}) as daemon:
+            free = daemon.run(self._bed.work)
+        rate = free.moved_bytes / max(span.end_s for span in free.spans)
+        tried = [
+            Policy("dynamic", "dynamic", {"io_bound": max(1, round(share * rate))})
+            for share in BOUND_SHARES
+        ]
+        return min(tried, key=lambda policy: self.policy(policy, round_)[0].makespan_s)
+
+    def _fixed(self, number: int, round_: str, limit_s: float | None) -> Outcome:
+        self._bed.clean()
+        began, mark = now(), f"{self._base.name}-oracle"
+        try:
+            spans = run_fixed(self._bed.work, number, mark, limit_s=limit_s)
+        except TooLong:
+            return self._outcome(
+                f"k={number}", round_, began, spans=[], is_cut=True, limit_s=limit_s or 0.0
+            )
+        most = outcomes_.most_at_once(spans)
+        return self._outcome(f"k={number}", round_, began, spans=spans, most_at_once=most)
+
+    def _outcome(self, rule: str, round_: str, began: str, **figures) -> Outcome:  # type: ignore[no-untyped-def]
+        made = Outcome(
+            bed=self._asked.name,
+            about=self._bed.about,
+            size=self._asked.size,
+            rule=rule,
+            round=round_,
+            at=began,
+            machine=self._here,
+            **figures,
+        )
+        what = f"{made.bed} ({made.size}) {reports.name(made)}"
+        if made.is_cut:
+            say(f"{what}: given up after {made.limit_s:.1f} s")
+        else:
+            say(
+                f"{what}: makespan {made.makespan_s:.1f} s, mean turnaround "
+                f"{made.turnaround_s:.1f} s, {made.suspensions} suspensions, "
+                f"{made.most_at_once} at once"
+            )
+        return made
 
 
-def run_once(
-    bed: beds_.Bed, base: Path, rule: str, bound: float | None = None, keep: str = ""
-) -> Run:
-    """One run on the bed with cold caches."""
-    bed.clean()
-    limits: dict[str, float | str] = {} if bound is None else {"io_bound": round(bound)}
-    policy = "none" if rule == "none" else str(write_policy(base, rule))
-    with private(base, policy, limits) as daemon:
-        run = measure(daemon.run(bed.jobs), daemon.suspensions())
-        if keep:
-            shutil.copy(daemon.log, keep)
-    what = rule if bound is None else f"{rule} {bound / 1e6:.0f} MB/s"
-    say(
-        f"{bed.name} {what}: makespan {run.makespan_s:.1f} s, mean turnaround "
-        f"{run.turnaround_s:.1f} s, {run.suspensions} suspensions"
-    )
-    return run
+def run_bed(asked: Asked) -> None:
+    """All rounds on one bed; each run is kept as soon as it was made."""
+    base = Path(tempfile.mkdtemp(prefix="iod-bench-", dir="/var/tmp"))
+    try:
+        with BEDS[asked.name].make(base, asked.size) as bed:
+            say(f"{asked.name}: {bed.about}")
+            runner = Runner(bed, base, asked)
+            fixed: list[Outcome] = []
+            for number in range(asked.rounds):
+                for one in run_round(runner, asked, fixed, number):
+                    asked.keep(one)
+                    fixed += [one] if reports.is_fixed(one) else []
+    finally:
+        shutil.rmtree(base)
 
 
-def write_policy(base: Path, rule: str) -> Path:
-    """A policy that differs from the others in its regulation alone."""
-    path = base / f"{rule}.toml"
-    path.write_text(
-        '[admission]\nrule = "fcfs"\n\n[placement]\nrule = "least_io"\n\n'
-        f'[regulation]\nrule = "{rule}"\ntimeslice = "1 s"\n'
-    )
-    return path
+def run_round(
+    runner: Runner, asked: Asked, fixed: Sequence[Outcome], number: int
+) -> Iterator[Outcome]:
+    """One round: the oracle, then each policy, in another order than in the round before.
+
+    Args:
+        runner: of the bed.
+        asked: what is to be run.
+        fixed: the oracle's runs of earlier rounds.
+        number: of the round, from 0.
+    """
+    round_ = f"{now()} {number + 1}"
+    yield from runner.oracle(near_best(fixed) or asked.at_once, round_)
+    policies = [
+        runner.choose_bound(round_) if text == "dynamic" else named(text) for text in asked.policies
+    ]
+    first = number % max(1, len(policies))
+    for policy in policies[first:] + policies[:first]:
+        yield from runner.policy(policy, round_)
 
 
-def choose_bound(bed: beds_.Bed, base: Path, times: int) -> tuple[float, dict[float, list[Run]]]:
-    """The bound under which ``dynamic`` needs least time here, of three, each tried so often."""
-    free = run_once(bed, base, "none")
-    rate = free.bytes / free.makespan_s
-    trials: dict[float, list[Run]] = {share * rate: [] for share in BOUND_SHARES}
-    for _ in range(times):
-        for bound, runs in trials.items():
-            runs.append(run_once(bed, base, "dynamic", bound))
-    return min(trials, key=lambda bound: middle_makespan_s(trials[bound])), trials
+def near_best(fixed: Sequence[Outcome]) -> list[int]:
+    """The numbers that are worth another run: about as good as the best, and all at once."""
+    if not fixed:
+        return []
+    best_s = min(one.makespan_s for one in fixed)
+    near = {int(one.rule[2:]) for one in fixed if one.makespan_s <= best_s * NEAR_RATIO}
+    return sorted(near | {max(int(one.rule[2:]) for one in fixed)})
 
 
-def middle_makespan_s(runs: Sequence[Run]) -> float:
-    """The median."""
-    return statistics.median(run.makespan_s for run in runs)
-
-
-def run_bed(name: str, base: Path, rounds: int, *, is_small: bool, logs: Path | None) -> Result:
-    """All rounds on one bed."""
-    with beds_.make(name, base, is_small=is_small) as bed:
-        say(f"{name}: {bed.about}")
-        bound, trials = choose_bound(bed, base, 1 if is_small else TRIALS)
-        results: list[dict[str, Run]] = []
-        for number in range(rounds):
-            made: dict[str, Run] = {}
-            for rule in order(number):
-                keep = "" if logs is None else str(logs / f"{name}-{number}-{rule}.log")
-                limit = bound if rule == "dynamic" else None
-                made[rule] = run_once(bed, base, rule, limit, keep)
-            results.append(made)
-        return Result(bed=name, about=bed.about, bound=bound, trials=trials, rounds=results)
-
-
-def order(number: int) -> list[str]:
-    """Who comes when in this round."""
-    rules = ORDERS[number % len(ORDERS)]
-    return [rule for rule in rules if rule != "dynamic" or number < DYNAMIC_ROUNDS]
+def named(text: str) -> Policy:
+    """A policy by its name or the path of its file."""
+    path = Path(text)
+    if path.suffix == ".toml":
+        return Policy(path.stem, str(path.resolve()), {})
+    return Policy(text, text, {})
 
 
 # -- the report ------------------------------------------------------------------------------------
 
 
-def table(results: Sequence[Result]) -> str:
-    """Medians, and ranges in brackets; one line a bed and rule."""
-    columns = (
-        *("bed", "regulation", "runs", "makespan s", "mean turnaround s", "Jain index"),
-        *("suspended s", "suspensions", "times as fast as none"),
-    )
-    lines = [f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns)]
-    for result in results:
-        for rule in RULES:
-            name = f"dynamic, {result.bound / 1e6:.0f} MB/s" if rule == "dynamic" else rule
-            runs = result.runs(rule)
-            cells = [
-                str(len(runs)),
-                spread([run.makespan_s for run in runs], 1),
-                spread([run.turnaround_s for run in runs], 1),
-                spread([run.jain for run in runs], 2),
-                spread([run.suspended_s for run in runs], 0),
-                spread([float(run.suspensions) for run in runs], 0),
-                "1" if rule == "none" else paired(result.ratios(rule)),
-            ]
-            lines.append(f"| {result.bed} | {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+def summary(made: Sequence[Outcome]) -> str:
+    """The tables."""
+    return f"{reports.table(made)}\n\n{reports.details(made)}\n\n{reports.tried(made)}"
 
 
-def paired(ratios: Sequence[float]) -> str:
-    """Median (95 % interval of the median)."""
-    low, high = median_interval(ratios)
-    return f"{statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})"
+def page(made: Sequence[Outcome]) -> str:
+    """docs/bench-regulation.md."""
+    about = {one.bed: one.about for one in made}
+    beds = "\n".join(f"- **{name}**: {text}." for name, text in about.items())
+    days = sorted({one.at[:10] for one in made})
+    machines = "; ".join(dict.fromkeys(one.machine for one in made))
+    return f"""# Regulation on real beds
 
+Measured by `make bench-regulation` on {" to ".join(dict.fromkeys((days[0], days[-1])))}.
+Machine: {machines}.
 
-def verdicts(results: Sequence[Result]) -> str:
-    """Whether ``bounded`` is what it is to be; one line a bed."""
-    lines = []
-    for result in results:
-        ratios, least = result.ratios("bounded"), LEAST_RATIO[result.bed]
-        low, high = median_interval(ratios)
-        verdict = "shown" if low >= least else "not so" if high < least else "not decided"
-        suspensions = [run.suspensions for run in result.runs("bounded")]
-        lines.append(
-            f"- {result.bed}: `bounded` at least {least:g} times as fast as `none`: {verdict}, "
-            f"{paired(ratios)} in {len(ratios)} pairs; it suspended in "
-            f"{sum(count > 0 for count in suspensions)} of {len(suspensions)} runs, "
-            f"{sum(suspensions)} times in all"
-        )
-    return "\n".join(lines)
+Makespans in seconds: median [lowest, highest]. The *oracle* runs the same commands without a
+daemon, the best fixed number k of them at a time. A ratio below 1 is a gain; it is the median over
+the rounds with its 95 % interval (bootstrap).
 
+{reports.table(made)}
 
-def spread(values: Sequence[float], digits: int) -> str:
-    """Median [lowest, highest]."""
-    middle, low, high = statistics.median(values), min(values), max(values)
-    return f"{middle:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+Slowdown of a job: its time from submission to end over the same under `none`, in the run of the
+same round, or else in the median one. `latest job / none`: of the job that is latest beside its end
+under `none`, one end over the other.
 
+{reports.details(made)}
 
-def report(results: Sequence[Result], load: float) -> str:
-    """The page."""
-    now = datetime.datetime.now(tz=datetime.UTC)
-    beds = "\n".join(f"- **{result.bed}**: {result.about}." for result in results)
-    trials = "\n".join(
-        f"- {result.bed}: "
-        + ", ".join(
-            f"{b / 1e6:.0f} MB/s {spread([run.makespan_s for run in runs], 1)} s"
-            for b, runs in result.trials.items()
-        )
-        for result in results
-    )
-    return f"""# Regulation on three real beds
+What the oracle tried:
 
-Measured by `make bench-regulation` on {now:%Y-%m-%d}; rounds of alternating runs, median
-[lowest, highest].
-Machine: {machine()}; load average before the first run {load:.1f}.
-
-{table(results)}
-
-The last column compares runs of the same round, one after the other: the median of the ratios, and
-its 95 % interval (bootstrap). The Jain index is that of the jobs' turnarounds: 1 when all took
-equally long, so jobs that run one after the other score lower however soon each of them ends.
-
-{verdicts(results)}
+{reports.tried(made)}
 
 ## Beds
 
 {beds}
 
-All jobs are submitted together to a private daemon with 8 slots on two sockets and a timeslice of
-1 s; the files are out of the page cache before every run. The spinning disk is an imitation (one
-arm, first come first served, seeks of 1 to 15 ms, 7200 rpm, 150 MB/s), its data in memory.
-
-## Bounds tried for `dynamic`
-
-The one with the best median is the one in the table; makespans of {TRIALS} runs each:
-
-{trials}
+Caches are cold before each batch. A policy's private daemon has the machine as it is detected, one
+slot for each logical CPU and a timeslice of 1 s. Under `none` all jobs start at once. The spinning
+disk is an imitation (one arm, first come first served, seeks of 1 to 15 ms, 7200 rpm, 150 MB/s),
+its data in memory.
 """
 
 
@@ -289,43 +302,107 @@ def rotational(path: Path) -> bool:
     return (path / "queue/rotational").read_text().strip() == "1"
 
 
+def now() -> str:
+    """The time, ISO 8601, UTC."""
+    return datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="milliseconds")
+
+
 def say(text: str) -> None:
     """A line of progress, on standard error."""
     print(f"{datetime.datetime.now():%H:%M:%S} {text}", file=sys.stderr, flush=True)  # noqa: DTZ005
 
 
+# -- the command -----------------------------------------------------------------------------------
+
+
 def options() -> argparse.Namespace:
-    """What is asked for."""
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="one round on two small beds")
-    parser.add_argument("--rounds", type=int, help=f"of every bed, for {ROUNDS}")
-    parser.add_argument("--bed", action="append", choices=BEDS, help="this one only; repeatable")
-    parser.add_argument("--logs", type=Path, help="keep the daemons' logs in this directory")
+    add = parser.add_argument
+    add("--bed", action="append", choices=BEDS, help="only this one; may be repeated")
+    add("--size", choices=SIZES, help="of the beds; normal unless --quick")
+    add("--rounds", type=int, help=f"of each bed; {ROUNDS} unless --quick")
+    add("--quick", action="store_true", help="one round on few small beds")
+    add(
+        "--policies",
+        default="none,default",
+        help="names or TOML files, with commas; dynamic: under the best of three bounds",
+    )
+    add("--oracle", help="how many jobs at a time it tries, with commas, for 1,2,3,4")
+    add("--no-oracle", action="store_true", help="policies only")
+    add("--json", type=Path, metavar="FILE", help="append each run to this file")
+    add("--reuse", action="store_true", help="no oracle where the file has its runs of a bed")
+    add("--report", type=Path, nargs="+", metavar="FILE", help="from these files; run nothing")
+    add("--write", action="store_true", help=f"write {REPORT.relative_to(ROOT)}")
     return parser.parse_args()
 
 
-def main() -> int:
-    """Run, print, write; 1 when a bed cannot be made here."""
-    asked = options()
-    names = asked.bed or (QUICK_BEDS if asked.quick else BEDS)
-    lacks = {name: beds_.missing(name) for name in names}
-    for name, lacking in lacks.items():
-        if lacking:
-            print(f"bed {name} needs {', '.join(lacking)}", file=sys.stderr)
-            return 1
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    load, results = os.getloadavg()[0], []
+def at_once(asked: argparse.Namespace, name: str, size: str, known: Sequence[Outcome]) -> list[int]:
+    """How many jobs at a time the oracle tries on this bed."""
+    is_known = any((one.bed, one.size) == (name, size) and reports.is_fixed(one) for one in known)
+    if asked.no_oracle or is_known or not BEDS[name].oracle:
+        return []
+    if asked.oracle is not None:
+        return [*map(int, asked.oracle.split(",")), ALL]
+    return [*(QUICK_ORACLE if asked.quick else BEDS[name].oracle), ALL]
+
+
+def how_to_get(lacks: Sequence[str]) -> str:
+    """What is missing, and the command that installs what can be installed."""
+    packages = " ".join(dict.fromkeys(PACKAGES[one] for one in lacks if one in PACKAGES))
+    hint = f"; apt-get install {packages}" if packages else ""
+    return f"this machine lacks {', '.join(lacks)}{hint}"
+
+
+def run_all(asked: argparse.Namespace) -> tuple[list[Outcome], bool]:
+    """Every bed that can be made here; the runs, and whether something required is missing."""
+    made = outcomes_.load([asked.json]) if asked.reuse and asked.json.exists() else []
+    size: Size = asked.size or ("small" if asked.quick else "normal")
+    names = asked.bed or (QUICK_BEDS if asked.quick else tuple(BEDS))
+
+    def keep(one: Outcome) -> None:
+        made.append(one)
+        if asked.json is not None:
+            outcomes_.append(asked.json, one)
+
+    required = os.environ.get("IOD_REQUIRE", "").split(",")
+    is_short = False
     for name in names:
-        base = Path(tempfile.mkdtemp(prefix="iod-bench-", dir="/var/tmp"))
+        if lacks := BEDS[name].missing():
+            say(f"{name} is left out: {how_to_get(lacks)}")
+            is_short = is_short or not set(lacks).isdisjoint(required)
+            continue
+        run_bed(
+            Asked(
+                name=name,
+                size=size,
+                rounds=asked.rounds or (1 if asked.quick else ROUNDS),
+                policies=[text for text in asked.policies.split(",") if text],
+                at_once=at_once(asked, name, size, made),
+                keep=keep,
+            )
+        )
+    return made, is_short
+
+
+def main() -> int:
+    """Run, print, write; 1 when a bed is left out for lack of what IOD_REQUIRE names."""
+    asked = options()
+    if asked.reuse and asked.json is None:
+        sys.exit("--reuse needs --json FILE")
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
+    if asked.report:
+        made, is_short = outcomes_.load(asked.report), False
+    else:
         try:
-            rounds = asked.rounds or (1 if asked.quick else ROUNDS[name])
-            results.append(run_bed(name, base, rounds, is_small=asked.quick, logs=asked.logs))
-        finally:
-            shutil.rmtree(base)
-    print(f"{table(results)}\n\n{verdicts(results)}")
-    if not asked.quick and tuple(names) == BEDS:
-        REPORT.write_text(report(results, load))
-    return 0
+            made, is_short = run_all(asked)
+        except KeyboardInterrupt:
+            return INTERRUPTED
+    print(summary(made))
+    if asked.write:
+        REPORT.write_text(page(made))
+    return int(is_short)
 
 
 if __name__ == "__main__":

@@ -433,9 +433,10 @@ class _Handler(BaseHTTPRequestHandler):
             begin = len(data) - sum(
                 map(len, data.splitlines(keepends=True)[-int(query["tail"][0]) :])
             )
+        then = fake.after_follow.pop(0) if "follow" in query and fake.after_follow else None
         self._stream([data[begin:]], {"Output-Begin": str(begin)})
-        if "follow" in query and fake.after_follow:
-            fake.after_follow.pop(0)()
+        if then is not None:
+            then()
 
     def _answered(self, path: str) -> bool:
         if path not in self.server.fake.answers:

@@ -121,6 +121,53 @@ def test_nothing_known_is_valid_json(iod, daemon):
     assert ([], "") == (result.json["hints"], result.err)
 
 
+def lesson(key="like:solve *.dat", **changes):
+    made = {"key": key, "user": "ann", "uid": 1000, "limit": 2, "too_many": 6, "gain": 2.6}
+    made |= {
+        "resource": "memory",
+        "seen": 2,
+        "tries": 2,
+        "at_s": NOW_S,
+        "footprint_bytes": 2 * 2**30,
+    }
+    return made | changes
+
+
+def test_what_was_learned_of_how_many_contend_is_a_table_below(iod, daemon):
+    nothing = {
+        "resource": "",
+        "limit": None,
+        "too_many": None,
+        "gain": 1.0,
+        "tries": 0,
+        "at_s": 0.0,
+    }
+    daemon.hints = {
+        "hints": [known()],
+        "accuracy": [],
+        "lessons": [lesson(), lesson("like:b", **nothing), lesson("like:c", footprint_bytes=None)],
+    }
+
+    lines = iod("hint", "show").out.splitlines()[2:]
+    when = lines[2][lines[2].index("2027") :][:16]
+
+    assert [
+        "",
+        "FOR AT-ONCE TOO-MANY GAIN TRIED MEMORY LEARNED USER KEY",
+        f"memory 2 6 2.6x 2 2 GiB {when} ann like:solve *.dat",
+        "- - - - 0 2 GiB - ann like:b",
+        f"memory 2 6 2.6x 2 - {when} ann like:c",
+    ] == [" ".join(line.split()) for line in lines]
+    assert 1 == len(iod("hint", "show", "--no-header").out.splitlines())
+
+
+def test_where_only_lessons_are_known_these_alone_are_shown(iod, daemon):
+    daemon.hints = {"hints": [], "accuracy": [], "lessons": [lesson()]}
+    result = iod("hint", "show")
+
+    assert (2, "") == (len(result.out.splitlines()), result.err)
+
+
 # -- forget ----------------------------------------------------------------------------------------
 
 

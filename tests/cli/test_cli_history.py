@@ -139,23 +139,25 @@ def test_sums_have_a_row_a_key_and_a_total(iod, daemon):
     ann = {"key": "ann", "jobs": 3, "failed": 1, "cancelled": 1, "run_s": 65.0}
     moved = {"read_bytes": 1 << 30, "written_bytes": 0, "bandwidth_bytes_per_s": 2e6}
     held = {"suspended_io_s": 60.0, "suspended_user_s": 1.0}
-    sums(daemon, ann | moved | held, {"key": "bob", "jobs": 1}, jobs=4, failed=1)
+    spread = {"mean_slowdown": 2.5, "jain_index": 0.8712}
+    sums(daemon, ann | moved | held | spread, {"key": "bob", "jobs": 1}, jobs=4, failed=1)
 
     titles, first, second, total = iod("history", "--by", "user").out.splitlines()
 
     assert titles.split() == [
         *("USER", "JOBS", "FAILED", "CANC", "RUN", "SUSP-IO", "SUSP-USER", "READ", "WRITTEN"),
-        "IO/s",
+        *("IO/s", "SLOWDOWN", "FAIR"),
     ]
-    assert " ".join(first.split()) == "ann 3 1 1 1:05 1:00 0:01 1 GiB 0 B 2 MB"
-    assert second.split() == ["bob", "1", "0", "0", "0:00", "0:00", "0:00", "?", "?", "?"]
+    assert " ".join(first.split()) == "ann 3 1 1 1:05 1:00 0:01 1 GiB 0 B 2 MB 2.50 0.87"
+    zeros, unknown = ["0:00"] * 3, ["?"] * 3
+    assert second.split() == ["bob", "1", "0", "0", *zeros, *unknown, "-", "-"]
     assert total.split()[:3] == ["(total)", "4", "1"]
 
 
 def test_bytes_that_are_not_all_known_carry_a_plus(iod, daemon):
     sums(daemon, {"key": "a", "read_bytes": 1024, "written_bytes": 0, "unknown_io_jobs": 1})
 
-    assert iod("history", "--by", "name", "--no-header").out.split()[-5:] == [
+    assert iod("history", "--by", "name", "--no-header").out.split()[-7:-2] == [
         *("1", "KiB+", "0", "B+"),
         "?",
     ]

@@ -368,6 +368,25 @@ def test_a_calibration_that_cannot_be_read_is_told_where_it_would_stand(iod, dae
     assert told == iod("node", "--json").json["calibration_problem"]
 
 
+def test_node_has_a_line_for_each_resource_that_jobs_contend_for(iod, daemon):
+    limits = [
+        {"resource": "memory", "contending": 2, "limit": 2, "text": "6 got less done"},
+        {"resource": "sda", "contending": 4, "limit": None, "text": "not tried yet"},
+    ]
+    node = {"backend": "linux", "limits": limits, "host": {"load": 1}}
+    daemon.answers["/v1/node"] = (200, json.dumps(node).encode())
+    shown = [" ".join(line.split()) for line in iod("node").out.splitlines()]
+    daemon.answers["/v1/node"] = (200, json.dumps({**node, "limits": []}).encode())
+
+    assert [
+        "limits",
+        "RESOURCE CONTENDING LIMIT TEXT",
+        "memory 2 2 6 got less done",
+        "sda 4 none not tried yet",
+    ] == shown[shown.index("limits") :][:4]
+    assert "limits" not in iod("node").out
+
+
 def test_a_simulated_node_that_answers_in_place_of_a_daemon_is_named(tmp_path, monkeypatch, capsys):
     place = tmp_path / "iodaemon-simulated"
     place.mkdir()

@@ -47,7 +47,8 @@ def test_what_means_the_same_here_is_honoured(iod, daemon, here, line, sent, com
     [spec], told = submitted(iod, daemon, "--", *command.split())
 
     assert told == ""
-    plain = {"command", "cwd", "umask"}
+    plain = {"command", "cwd", "umask", "shares_cores"}
+    assert ("cpus" not in sent) == spec.get("shares_cores", False)
     assert sent == {key: value for key, value in spec.items() if key not in plain}
 
 
@@ -131,7 +132,7 @@ def test_lines_below_the_first_command_are_told_with_their_number(iod, daemon, h
 
     [spec], told = submitted(iod, daemon, "--", "python3", "job.py")
 
-    assert {"command", "cwd", "umask"} == spec.keys()
+    assert {"command", "cwd", "umask", "shares_cores"} == spec.keys()
     iod_line, sbatch_line = told.splitlines()
     assert "job.py:3: #IOD " in iod_line
     assert "job.py:5: #SBATCH " in sbatch_line

@@ -85,7 +85,7 @@ def test_memory_is_mebibytes_where_it_has_no_unit(iod, daemon, here):
 def test_what_is_not_asked_for_is_not_sent(iod, daemon, here):
     iod("submit", "true")
 
-    assert {"command", "cwd", "umask"} == set(sent(daemon)["jobs"][0])
+    assert {"command", "cwd", "umask", "shares_cores"} == set(sent(daemon)["jobs"][0])
 
 
 def test_the_environment_is_sent_with_additions(iod, daemon, here, monkeypatch):

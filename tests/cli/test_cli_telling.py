@@ -66,6 +66,12 @@ def shadow(job_id, verdict, lasted_s=None):
     return made | {"reason": reason("too much"), "lasted_s": lasted_s}
 
 
+def trial(**changes):
+    text = "2 at a time got 2.6 times as much done as 6 at a time"
+    made = {"at_s": NOW_S, "resource": "memory", "verdict": "kept", "before": 6, "tried": 2}
+    return made | {"gain": 2.6, "text": text, "is_shadow": False} | changes
+
+
 EVENTS = [
     moved(1, None, "PENDING"),
     moved(1, "RUNNING", "SUSPENDED_IO", why="above the bound"),
@@ -73,6 +79,8 @@ EVENTS = [
     shadow(2, "suspend"),
     shadow(2, "resume", 12.5),
     {"kind": "mode", "at_s": NOW_S, "mode": "shadow", "by": "ann"},
+    {"kind": "trial", **trial()},
+    {"kind": "trial", **trial(verdict="began", gain=None, is_shadow=True)},
 ]
 LIFE = [moved(7, None, "PENDING", NOW_S - 60), moved(7, "PENDING", "STARTING", NOW_S - 59)]
 
@@ -116,6 +124,19 @@ def test_why_of_a_job_held_for_io_has_the_table(iod, daemon):
         "  2       ?   0 B/s resume  fits",
         "  3 30 MB/s 30 MB/s spared",
     ] == iod("why", "1").out.splitlines()[5:10]
+
+
+def test_why_of_a_job_that_enough_contend_without_says_what_was_tried(iod, daemon):
+    limit = {"resource": "memory", "contending": 2, "limit": 2, "text": "tried twice"}
+    unknown = {"resource": "sda", "contending": 4, "limit": None, "text": ""}
+    explain(daemon, 7, "PENDING", limits=[limit, unknown], trials=[trial()])
+
+    lines = iod("why", "7").out.splitlines()
+    assert [
+        "Limit  memory: 2 at once, 2 now: tried twice",
+        "Limit  sda: no limit, 4 now",
+        f"Tried  2027-01-15 08:00:00  keep 2 for memory: {trial()['text']}",
+    ] == lines[4:7]
 
 
 def test_the_wait_of_a_device_is_told_in_requests(iod, daemon):
@@ -202,6 +223,8 @@ def test_events_are_one_line_each(iod, daemon):
         f"{at}      2 would suspend                too much",
         f"{at}      2 would resume, after 12.5 s   too much",
         f"{at}      - regulation shadow            switched by ann",
+        f"{at}      - keep 2 for memory            {trial()['text']}",
+        f"{at}      - would try 2 for memory       {trial()['text']}",
     ] == iod("events").out.splitlines()
 
 
@@ -245,7 +268,8 @@ def test_followed_it_begins_now_unless_a_time_is_given(iod, daemon):
         (("1",), [0, 1, 2]),
         (("2",), [2, 3, 4]),
         (("3",), []),
-        (("all",), [0, 1, 2, 3, 4, 5]),
+        (("all",), [0, 1, 2, 3, 4, 5, 6, 7]),
+        (("-k", "trial"), [6, 7]),
         (("2", "--kind", "evidence"), [2]),
     ],
 )

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "node" / "campaign"))
 
 from points import (  # noqa: E402
+    CAP_VERBS,
     DETAILS,
     POINTS,
     SCRATCH_POINTS,
@@ -45,6 +46,6 @@ def test_no_name_stands_for_two_places():
 
 
 def test_the_table_has_every_verb_of_the_keeper():
-    assert {*VERBS, *SERVICE_VERBS, *SCRATCH_VERBS} == {
+    assert {*VERBS, *SERVICE_VERBS, *CAP_VERBS, *SCRATCH_VERBS} == {
         name[4:] for name in dir(Keeper) if name.startswith("_do_")
     }

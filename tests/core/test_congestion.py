@@ -6,7 +6,7 @@ from builders import device_load
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.core.congestion import CALM_WAIT, Sense, look, not_congested_after_all
+from iodaemon.core.congestion import Sense, look
 from iodaemon.core.service import LoneTimes, ServiceTimes
 
 
@@ -40,22 +40,6 @@ def test_an_outlier_is_forgotten_by_one_percent_a_minute_only_down_to_what_is_po
     sense = seen(Sense(), queue=0.0)
 
     assert min(sense.alone_s.values()) >= 10e-6
-
-
-@pytest.mark.parametrize("queue", [20.0, 200.0, 20_000.0])
-def test_a_wait_that_is_over_is_soon_forgotten_however_high_it_was(queue):
-    sense = seen(Sense(), queue=1.0)
-    for _ in range(5):
-        sense = seen(sense, queue=queue)
-    assert sense.wait > 2.0 * 3.0
-
-    waits = []
-    for _ in range(4):
-        sense = seen(sense, queue=1.0)
-        waits.append(sense.wait)
-
-    assert waits == sorted(waits, reverse=True)
-    assert waits[0] > CALM_WAIT > waits[-1]
 
 
 # -- a device that was measured --------------------------------------------------------------------
@@ -122,16 +106,6 @@ def test_a_device_that_gave_many_several_times_as_much_as_one_is_not_full_that_s
     assert unseen.last_wait == pytest.approx(2.0)
     assert later.last_wait == pytest.approx(2.0, rel=0.01)
     assert later.is_sure
-
-
-def test_a_measurement_that_wronged_jobs_counts_no_more():
-    sense, load = known(Sense(), queue=8.0)
-
-    sense = not_congested_after_all(sense, load, 8.0)
-    later, _ = known(sense, queue=8.0)
-
-    assert later.is_refuted
-    assert later.last_wait == pytest.approx(1.0)
 
 
 def test_a_size_that_was_not_measured_is_learned_as_on_any_device():

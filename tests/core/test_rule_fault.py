@@ -9,8 +9,15 @@ from builders import MB, FirstFit, InOrder, Script, counters, job, reason, sampl
 
 from iodaemon.core import event as ev
 from iodaemon.core.controller import Controller
-from iodaemon.core.decision import AdmissionPlan, Placed, RegulationPlan, Resume, Start
-from iodaemon.core.job import JobState
+from iodaemon.core.decision import (
+    AdmissionPlan,
+    Placed,
+    RegulationPlan,
+    Resume,
+    Start,
+    StartLimit,
+)
+from iodaemon.core.job import JobKind, JobState
 from iodaemon.core.rule import Mode, Rules
 from iodaemon.core.rule_error import RuleError, RuleTimeout
 from iodaemon.core.scratch import ScratchRequest
@@ -148,6 +155,12 @@ def test_a_job_that_runs_cannot_be_started_again(rig):
     assert "not in View.pending" in fault_of(rig).problem
 
 
+def limiting(**fields):
+    """A regulation that limits starts so."""
+    limit = StartLimit(**({"why": reason()} | fields))
+    return lambda view, memory: (RegulationPlan(starts=limit), None)
+
+
 BAD_REGULATIONS = {
     "nothing": lambda view, memory: None,
     "another plan": lambda view, memory: (AdmissionPlan(), None),
@@ -158,6 +171,16 @@ BAD_REGULATIONS = {
     "no evidence": lambda view, memory: (RegulationPlan(evidence=("x",)), None),
     "no rate": lambda view, memory: (RegulationPlan(io_headroom_bytes_per_s=float("nan")), None),
     "a rate below 0": lambda view, memory: (RegulationPlan(io_headroom_bytes_per_s=-1.0), None),
+    "a number for starts": lambda view, memory: (RegulationPlan(starts=3), None),
+    "no words for who waits": limiting(why="wait"),
+    "less than no start": limiting(most=-1),
+    "half a start": limiting(most=0.5),
+    "no number of what is free": limiting(free=float("nan")),
+    "a share below 0": limiting(shares={JobKind("0 like:true"): -0.5}),
+    "shares that are none": limiting(shares=0.5),
+    "half a job above the cores": limiting(above_cores={0: 0.5}),
+    "memory in words": limiting(memory_bytes="1G"),
+    "less than no memory": limiting(footprint_bytes=-1.0),
 }
 
 

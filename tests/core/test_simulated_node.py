@@ -6,16 +6,31 @@ from simulation import DISK, LateTimeline, Sim, approx
 
 from iodaemon.backend.simulated import (
     Compute,
+    LinkSpec,
+    Model,
     Profile,
     Read,
     SimulatedNode,
+    Transfer,
     Write,
     default_platform,
 )
 from iodaemon.core import event as ev
 from iodaemon.core.bandwidth import device_load
-from iodaemon.core.decision import Free, Grant, Kill, Reject, Resume, Start, Stop, Suspend
+from iodaemon.core.decision import (
+    Cap,
+    Free,
+    Grant,
+    Kill,
+    Reject,
+    Resume,
+    Start,
+    Stop,
+    Suspend,
+    Throttle,
+)
 from iodaemon.core.job import Exit, IoTotals, Reason
+from iodaemon.core.platform import COPY_STRIDE, Platform, oversubscribe
 from iodaemon.errors import ConfigError
 from iodaemon.simulator.timeline import VirtualTimeline
 
@@ -91,6 +106,46 @@ def test_cpu_and_stall_times_are_counted():
     assert approx(sample.node.io_stall_s) == 1.0
 
 
+def test_logical_bytes_are_those_of_reads_and_writes_wherever_they_go():
+    link = LinkSpec(id="net", capacity_bytes_per_s=100.0 * MB)
+    steps = (Read(100 * MB), Write(50 * MB), Transfer(30 * MB, link="net"), Compute(99.0))
+    sample = Sim(model=Model(disk=DISK, links=(link,))).start(steps).sample(50.0)
+
+    assert sample.jobs[1].logical_bytes == 180 * MB
+    assert sample.jobs[1].user_s == sample.jobs[1].cpu_s > 0.0
+
+
+def test_a_socket_is_idle_where_nobody_computes_also_after_jobs_have_ended():
+    sim = Sim().start([Compute(2.0), Read(100 * MB), Compute(1.0)], [Compute(1.5)])
+    idle_s = [sim.sample(at_s).node.idle_s for at_s in (1.0, 2.5, 10.0)]
+
+    assert [approx(each[0]) for each in idle_s] == [4.0 - 2.0, 10.0 - 3.5, 40.0 - 4.5]
+    assert [each[1] for each in idle_s] == [4.0, 10.0, 40.0]
+
+
+def test_a_job_that_is_suspended_or_killed_has_computed_until_then():
+    sim = Sim().start([Compute(9.0)], [Compute(9.0)])
+    sim.at(1.0, Suspend(job_id=1)).at(2.0, Kill(job_id=2))
+
+    assert approx(sim.sample(5.0).node.idle_s[0]) == 20.0 - 3.0
+
+
+def test_cores_that_are_handed_out_several_times_are_idle_once():
+    base = default_platform(sockets=1, slots=2)
+    twice = Platform(partitions=(oversubscribe(base.partitions[0], 2),), devices=())
+    timeline, said = VirtualTimeline(), []
+    node = SimulatedNode(twice, timeline, said.append, {1: Profile(steps=(Compute(3.0),))}.get)
+    node.perform(Start(job_id=1, attempt=1, partition=0, slots=(0, 1, COPY_STRIDE)))
+    idle_s = []
+    for at_s in (1.0, 3.0, 10.0):
+        timeline.run_until(at_s)
+        node.sample()
+        timeline.run_until(at_s)
+        idle_s.append(said[-1].sample.node.idle_s[0])
+
+    assert idle_s == [0.0, 0.0, 20.0 - 9.0]
+
+
 def test_hidden_io_is_unknown_not_zero():
     sim = Sim().start(Profile(steps=(Read(100 * MB),), hides_io=True))
     sample = sim.sample(0.5)
@@ -98,6 +153,7 @@ def test_hidden_io_is_unknown_not_zero():
 
     assert sample.jobs[1].read_bytes is None
     assert sample.jobs[1].written_bytes is None
+    assert sample.jobs[1].logical_bytes is None
     assert sim.said[-1].io == IoTotals()
 
 
@@ -210,7 +266,23 @@ def test_of_an_ended_job_nothing_is_said():
 
 
 def test_all_kinds_of_decisions_are_offered():
-    assert {Start, Suspend, Resume, Stop, Kill, Reject, Grant, Free} == Sim().node.offers
+    kinds = {Start, Suspend, Resume, Throttle, Stop, Kill, Reject, Grant, Free}
+
+    assert kinds == Sim().node.offers
+
+
+def test_a_capped_job_reads_at_its_cap_until_that_is_taken_back():
+    cap = Throttle(job_id=1, cap=Cap(read_bytes_per_s={"sim0": 20.0 * MB}))
+    sim = Sim().start([Read(100 * MB)]).at(0.5, cap).at(1.5, Throttle(job_id=1)).run()
+
+    assert approx(sim.ends()) == {1: 1.8}
+
+
+def test_a_resume_clears_the_cap():
+    cap = Throttle(job_id=1, cap=Cap(read_bytes_per_s={"sim0": 1.0 * MB}))
+    sim = Sim().start([Read(100 * MB)]).at(0.5, cap, Suspend(job_id=1), Resume(job_id=1)).run()
+
+    assert approx(sim.ends()) == {1: 1.0}
 
 
 def test_nobody_is_answered_while_still_asking():

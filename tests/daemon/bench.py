@@ -35,7 +35,7 @@ class Bench:
         self.timeline = VirtualTimeline(start_s=1000.0) if timeline is None else timeline
         restored = journal.restore()
         self.state = State(platform(*slots), tiers)
-        self.state.restore(restored.jobs, restored.next_id)
+        self.state.restore(restored.jobs, restored.next_id, lessons=restored.lessons)
         self.backend = FakeBackend(self.state.platform)
         self.regulation = Script()
         rules = Rules(

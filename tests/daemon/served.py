@@ -90,7 +90,7 @@ class Served:
             kept_finished=self._kept_finished,
             experience=self.knowledge.recollection,
         )
-        self.state.restore(restored.jobs, restored.next_id, restored.drain)
+        self.state.restore(restored.jobs, restored.next_id, restored.drain, restored.lessons)
         policy = load_policy(
             "default",
             overrides={"regulation": self._regulation},

@@ -113,7 +113,7 @@ def test_a_job_waits_for_bandwidth_that_another_declared(make_server):
 def test_a_job_that_is_known_to_do_io_waits_while_regulation_holds_another(make_server):
     server = make_server(
         policy="equilibrio",
-        regulation={"io_bound": "4 MB/s", "timeslice": "250 ms", "turn": "10 min"},
+        regulation={"io_bound": "4 MB/s", "timeslice": "250 ms"},
         topology={"sockets": ["0"], "oversubscribe": 4},
     ).start()
     step = direct_reads(server.root)

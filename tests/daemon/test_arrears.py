@@ -2,8 +2,8 @@
 
 from builders import job
 
-from iodaemon.core.decision import Transition
-from iodaemon.core.job import JobId, JobState
+from iodaemon.core.decision import Lesson, Transition
+from iodaemon.core.job import JobId, JobKind, JobState
 from iodaemon.daemon import arrears
 from iodaemon.daemon.arrears import Arrears
 from iodaemon.daemon.batch import BandwidthMinute, Batch
@@ -84,3 +84,11 @@ def test_of_the_history_only_so_much_is_kept(monkeypatch):
 
     assert [7, 8, 9] == [made.job_id for made in taken.transitions]
     assert 9 == len(taken.jobs)
+
+
+def test_of_what_was_learned_the_last_word_counts():
+    owed, first, other = Arrears(), JobKind("1 like:a"), JobKind("1 like:b")
+    owed.add(Batch(lessons={first: Lesson(limit=2), other: Lesson(limit=4)}))
+    owed.add(Batch(lessons={first: Lesson(limit=3), other: None}))
+
+    assert {first: Lesson(limit=3), other: None} == owed.take({}, ()).lessons

@@ -31,7 +31,7 @@ def served():
     """Its timeslice is so long that nothing changes by itself."""
     path = Path(tempfile.mkdtemp(prefix="iod-"))
     path.chmod(0o755)
-    served = Served(path, rights=SHARED, regulation={"timeslice": "60 s", "turn": "120 s"})
+    served = Served(path, rights=SHARED, regulation={"timeslice": "60 s"})
     os.chmod(served.socket_path, 0o666)
     yield served
     served.close()

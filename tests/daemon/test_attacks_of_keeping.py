@@ -76,7 +76,8 @@ def test_an_environment_outlives_the_end_of_another_job_with_it_in_the_same_inst
         ended = job(first, state=JobState.CANCELLED, environment_id=spec.environment_id)
         served.state.jobs[waits.id], served.state.jobs[ended.id] = waits, ended
         try:
-            driver._write(Plan(changed=(ended.id, waits.id)), (), (), driver._kept([], [], ()))
+            kept = driver._kept([], Plan(), (), ())
+            driver._write(Plan(changed=(ended.id, waits.id)), (), (), kept)
             return driver.environments.get(spec.environment_id)
         finally:
             del served.state.jobs[waits.id]

@@ -22,7 +22,7 @@ from iodaemon.daemon.calibrating import Measured, device_changes, shown
 from iodaemon.daemon.report import node_report
 from iodaemon.policy.admission import fcfs
 from iodaemon.policy.placement import least_io
-from iodaemon.policy.regulation import bounded
+from iodaemon.policy.regulation import adaptive
 
 KERNEL = os.uname().release
 SDA = Device(id="sda", model="Disk", rotational=False)
@@ -187,7 +187,7 @@ def test_the_times_of_lone_requests_are_not_shown_with_the_device(measured):
 def test_a_running_controller_takes_other_devices(measured):
     state = State(msgspec.structs.replace(platform(2, 2), devices=(SDA,)))
     rules = Rules(
-        name="test", admission=fcfs.Rule(), placement=least_io.Rule(), regulation=bounded.Rule()
+        name="test", admission=fcfs.Rule(), placement=least_io.Rule(), regulation=adaptive.Rule()
     )
     controller = Controller(state, rules)
     devices = measured.read([SDA])

@@ -15,11 +15,12 @@ import pytest
 from builders import job, reason
 from harness import Server, until
 
-from iodaemon.core.job import JobState
+from iodaemon.core.decision import Lesson
+from iodaemon.core.job import JobKind, JobState
 from iodaemon.core.life import shifted
 from iodaemon.core.scratch import DiskId, Share, TierName
 from iodaemon.daemon.batch import Batch
-from iodaemon.daemon.clock import keep_time
+from iodaemon.daemon.clock import keep_time, not_after
 from iodaemon.daemon.journal import Journal
 
 HOUR_S = 3600.0
@@ -192,3 +193,24 @@ def test_of_what_has_ended_the_time_is_set_for_which_its_result_is_kept(tmp_path
 
     assert (106.0, 5.0) == (again[1].scratch_kept_since_s, again[1].ended_s)
     assert jobs[1] == again[2]
+
+
+@pytest.mark.parametrize("same_boot", [True, False])
+def test_what_was_learned_is_as_old_as_before(tmp_path, same_boot):
+    kind, answers = JobKind("1 like:solve"), []
+    journal = Journal.open(tmp_path / "journal.db", seed=1)
+    with contextlib.closing(journal):
+        keep_time(journal, journal.restore(), 1000.0, same_boot=True)
+        journal.write(Batch(lessons={kind: Lesson(at_s=5.0)}), answers.append)
+        journal.flush()
+        [moved] = keep_time(journal, journal.restore(), 1100.0, same_boot=same_boot).lessons
+        again = journal.restore().lessons
+
+    assert (kind, Lesson(at_s=105.0 if same_boot else 5.0)) == moved
+    assert (moved,) == again
+
+
+def test_nothing_was_learned_in_the_future():
+    first, later = (JobKind("1 like:a"), Lesson(at_s=5.0)), (JobKind("1 like:b"), Lesson(at_s=15.0))
+
+    assert (first, (later[0], Lesson(at_s=10.0))) == not_after((first, later), 10.0)

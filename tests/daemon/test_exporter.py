@@ -14,10 +14,11 @@ from served import Served
 from iodaemon import __version__
 from iodaemon.config import load_policy
 from iodaemon.core import event as ev
-from iodaemon.core.decision import RegulationPlan
-from iodaemon.core.job import JobId, JobState
+from iodaemon.core.decision import AdmissionPlan, LimitState, RegulationPlan, TrialStep
+from iodaemon.core.job import JobId, JobState, Reason
 from iodaemon.core.rule import Mode
 from iodaemon.core.sample import DeviceCounters, JobCounters, NodeCounters, Sample
+from iodaemon.core.state import CONTENTION
 from iodaemon.daemon.exporter import METRICS, Exporter
 from iodaemon.daemon.metric import PREFIX, Metric, Scene, markdown_table
 from iodaemon.registry import shipped
@@ -237,7 +238,7 @@ def test_suspensions_and_their_seconds_are_told_by_reason(tmp_path):
 
     page = look(tmp_path, two_stand_still)
 
-    others = dict.fromkeys(("Congested", "IoTurn", "Turn"), 0)
+    others = dict.fromkeys(("Contention", "IoTurn"), 0)
     assert {"IoBound": 1, "Suspended": 1} | others == page.by("reason", "job_suspensions_total")
     assert {"IoBound": 7, "Suspended": 3} | others == page.by("reason", "suspended_seconds_total")
     longest = page.by("state", "longest_suspension_seconds")
@@ -331,6 +332,8 @@ def test_a_device_is_shown_with_the_figures_of_its_last_slice(tmp_path):
     assert 6.0 == page.value("device_queue_seconds_total", device="sim0")
     assert 1.0 == page.value("device_busy_seconds_total", device="sim0")
     assert {"io": 1.0} == page.by("resource", "pressure_stall_seconds_total")
+    assert page.value("refault_bytes_total") is None
+    assert 0 == page.value("sampler_success", source="vmstat")
     assert 1 == page.value("sampler_success", source="diskstats")
     assert 1 == page.value("sampler_success", source="io_pressure")
     assert 0 == page.value("sampler_success", source="memory_pressure")
@@ -358,6 +361,74 @@ def test_skipped_samples_and_durations_are_told(tmp_path):
     assert 1 == page.value("sampling_duration_seconds_count")
     assert page.value("step_duration_seconds_count") >= 3
     assert page.value("step_duration_seconds_sum") > 0
+
+
+# -- how many contend ------------------------------------------------------------------------------
+
+
+def trial(verdict="kept", resource="memory"):
+    return TrialStep(resource=resource, verdict=verdict, before=6, tried=2, text="so it is")
+
+
+async def contend(bench, **fields):
+    """A timeslice ends in which the rule says this."""
+    await bench.after(1.0)
+    bench.regulation.plan = RegulationPlan(**fields)
+    bench.post(sampled(bench.now_s, {}))
+    await bench.settle()
+
+
+def test_limits_and_those_who_contend_are_told_while_they_are_known(tmp_path):
+    memory = LimitState(resource="memory", contending=3, limit=2, text="")
+    disk = LimitState(resource="sim0", contending=4, limit=None, text="")
+    pages = []
+
+    async def they_contend(bench):
+        await contend(bench, limits=(memory, disk))
+        pages.append(Page(bench.driver))
+        await contend(bench)
+
+    after = look(tmp_path, they_contend)
+
+    assert {"memory": 2} == pages[0].by("resource", "limit_jobs")
+    assert {"memory": 3, "sim0": 4} == pages[0].by("resource", "contending_jobs")
+    assert {} == after.by("resource", "limit_jobs") | after.by("resource", "contending_jobs")
+
+
+def test_trials_are_counted_and_all_are_there_from_the_start(tmp_path):
+    async def they_are_tried(bench):
+        await contend(bench, trials=(trial("began"), trial("kept")))
+        await contend(bench, trials=(trial("began"), trial("undone", "md0")))
+        bench.post(ev.ModeChanged(at_s=bench.now_s, mode=Mode.SHADOW, by="ann"))
+        await contend(bench, trials=(trial("learned"),))
+
+    page = look(tmp_path, they_are_tried)
+
+    none = {"began": 0, "kept": 0, "undone": 0, "learned": 0}
+    by = {name: page.by("verdict", "trials_total", resource=name) for name in ("memory", "sim0")}
+    assert {"memory": {**none, "began": 2, "kept": 1}, "sim0": none} == by
+    assert {"undone": 1} == page.by("verdict", "trials_total", resource="md0")
+
+
+@pytest.mark.parametrize(("named", "rest", "expected"), [(1, False, 1), (0, True, 3), (1, True, 3)])
+def test_jobs_that_wait_for_a_limit_are_counted(tmp_path, named, rest, expected):
+    why = Reason(code=CONTENTION, text="enough contend")
+
+    class Waiting:
+        def decide(self, view, memory):
+            ids = [job.id for job in view.pending]
+            other = Reason(code="Slots", text="no room")
+            plan = AdmissionPlan(
+                reasons=dict.fromkeys(ids[:named], why), rest=why if rest else other
+            )
+            return plan, memory
+
+    async def they_wait(bench):
+        controller = bench.driver.controller
+        controller.use(msgspec.structs.replace(controller.rules, admission=Waiting()))
+        await bench.submitting(3)
+
+    assert expected == look(tmp_path, they_wait).value("limit_waiting_jobs")
 
 
 # -- journal ---------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from harness import Server, until
 
 pytestmark = pytest.mark.node
 
-FEW = 40
+FEW = 44
 JOBS = 12
 
 

@@ -191,6 +191,8 @@ def test_a_hand_made_set_adds_up():
         "unknown_io_jobs": 1,
         "bandwidth_bytes_per_s": 4 * GIB / 40.0,
         "charged_s": 100.0,
+        "mean_slowdown": pytest.approx(5.0),  # 100 s over 10, 30 and 60
+        "jain_index": pytest.approx(15.0**2 / (3 * (10.0**2 + (10 / 3) ** 2 + (5 / 3) ** 2))),
     }
     assert [1, 1, GIB, None, 1, float(GIB)] == [
         rows["root"][key]
@@ -210,6 +212,18 @@ def test_a_job_with_space_is_charged_what_its_run_takes_on_the_slowest_tier():
 
     assert (20.0, 35.0) == (total["run_s"], total["charged_s"])
     assert 35.0 == rows[str(UID)]["charged_s"]
+
+
+def test_a_run_of_a_moment_counts_as_ten_seconds_and_alike_is_fair():
+    _, total = added_up([ended(1, run_s=0.001), ended(2, run_s=10.0)])
+
+    assert (10.0, 1.0) == (total["mean_slowdown"], total["jain_index"])
+
+
+def test_of_jobs_that_never_ran_no_slowdown_is_known():
+    _, total = added_up([ended(1, S.CANCELLED, started_s=None)])
+
+    assert (None, None) == (total["mean_slowdown"], total["jain_index"])
 
 
 def test_who_moved_most_comes_first_and_a_program_stands_for_a_name():

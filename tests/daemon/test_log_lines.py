@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from iodaemon.core.decision import Plan, Transition
+from iodaemon.core.decision import Plan, Transition, TrialStep
 from iodaemon.core.job import JobId, JobState, Reason
 from iodaemon.daemon.turn import log_plan
 from iodaemon.text import quoted
@@ -46,3 +46,16 @@ def test_any_text_is_read_again_as_it_was(text):
     [read] = shlex.split(quoted(text))
 
     assert text.replace("\n", "\\n") == read
+
+
+def test_a_trial_is_a_line(caplog):
+    fields = {"resource": "memory", "before": 6, "tried": 2, "text": 'so it "is"'}
+    began = TrialStep(verdict="began", is_shadow=True, **fields)
+    with caplog.at_level(logging.INFO):
+        log_plan(Plan(trials=(TrialStep(verdict="kept", gain=2.6123, **fields), began)))
+
+    head = 'event=trial resource="memory" verdict='
+    assert [
+        head + 'kept before=6 tried=2 gain=2.61 shadow=no text="so it \\"is\\""',
+        head + 'began before=6 tried=2 gain=unknown shadow=yes text="so it \\"is\\""',
+    ] == [record.getMessage() for record in caplog.records]

@@ -213,5 +213,5 @@ def test_whatever_is_stored_comes_back_in_order(tmp_path_factory, things, sample
 
 
 def test_the_kinds_of_notes_are_all_there_are():
-    kinds = ("evidence", "shadow", "scratch", "mode", "drain", "config", "restored")
+    kinds = ("evidence", "shadow", "trial", "scratch", "mode", "drain", "config", "restored")
     assert kinds == notebook.Kind.__args__

@@ -82,9 +82,7 @@ def home(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "wishful.py").write_text(NEEDY)
     (tmp_path / "needy.toml").write_text(POLICY.format("wishful:Rule", ""))
-    (tmp_path / "short.toml").write_text(
-        'max_suspend = "1 s"\n' + POLICY.format("bounded", 'turn = "2 min"')
-    )
+    (tmp_path / "guardless.toml").write_text("max_suspend = 0\n" + POLICY.format("none", ""))
     return Home(tmp_path)
 
 
@@ -92,7 +90,7 @@ REFUSED = {
     "no such policy": ('policy = "nopolicy"', "no policy 'nopolicy' in "),
     "no such policy file": ('policy = "/nowhere/mine.toml"', "mine.toml does not exist"),
     "a value no rule takes": ('[regulation]\nio_bound = "0 MB/s"', "io_bound"),
-    "values at odds": ('policy = "{home}/short.toml"', "shorter than [regulation] turn"),
+    "no guard at all": ('policy = "{home}/guardless.toml"', "max_suspend must be above 0"),
     "a rule that needs more": ('policy = "{home}/needy.toml"', "does not offer"),
     "a socket too many": ('[topology]\nsockets = ["0", "7777"]', "CPU 7777 does not exist"),
     "no such rule of a tier": (TIER.format('rule = "nonsense"', "{home}/disk"), "'nonsense'"),

@@ -64,7 +64,7 @@ def test_what_changed_is_told_in_force_and_kept(place):
     changed = told(answer)
     assert ('"10 s"', '"20 s"') == changed["cancel_grace"]
     assert ('"default"', '"dynamic"') == changed["policy"]
-    assert ('"bounded"', '"dynamic"') == changed["regulation.rule"]
+    assert ('"adaptive"', '"dynamic"') == changed["regulation.rule"]
     assert ("100000", "1") == changed["users.max_queued"]
     assert [] == answer["needs_restart"]
     assert ('"20 s"', str(place.file)) == (
@@ -139,7 +139,7 @@ def test_options_stand_above_the_file_when_it_is_read_again_too(place):
 
 def test_a_policy_file_that_was_edited_counts(place, tmp_path):
     mine = tmp_path / "mine.toml"
-    text = '[admission]\nrule = "fcfs"\n[regulation]\nrule = "bounded"\nio_bound = "%s"\n'
+    text = '[admission]\nrule = "fcfs"\n[regulation]\nrule = "adaptive"\nio_bound = "%s"\n'
     mine.write_text(text % "100 MB/s")
     place.write(f'policy = "{mine}"\n')
     with place.daemon() as (client, _):

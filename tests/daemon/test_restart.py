@@ -60,7 +60,7 @@ def test_a_start_that_nobody_took_up_is_given_up_and_tried_again(server):
 
 
 def test_a_start_that_failed_is_made_by_the_next_daemon_without_waiting(make_server):
-    server = make_server(has_faults=True, regulation={"timeslice": "60 s", "turn": "60 s"}).start()
+    server = make_server(has_faults=True, regulation={"timeslice": "60 s"}).start()
     server.arm("keeper.directory_made")
     job = server.gated("it")
     server.await_state(job, "PENDING")

@@ -29,7 +29,7 @@ def told(*steps, now_s=0.0):
 def test_every_decision_and_every_end_is_counted_from_the_beginning():
     tally = Tally([], 0.0)
 
-    kinds = {"start", "suspend", "resume", "stop", "kill", "reject", "grant", "free"}
+    kinds = {"start", "suspend", "resume", "throttle", "stop", "kill", "reject", "grant", "free"}
     assert kinds == set(tally.decisions)
     assert {str(state) for state in JobState if state.is_final} == set(tally.finished)
     assert {0} == set(tally.decisions.values()) | set(tally.finished.values())

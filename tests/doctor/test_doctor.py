@@ -14,11 +14,22 @@ import pytest
 from harness import CGROUPS, MARK, marked, until
 from leaving import name_of
 
+from iodaemon.backend.linux.control import COUNT_PRESSURE
 from iodaemon.backend.linux.delegation import NO_HIERARCHY
 from iodaemon.backend.linux.devices import MEMORY, NETWORK, PathDevice
 from iodaemon.backend.linux.freezer import CgroupFreezer
 from iodaemon.backend.linux.means import home_below
 from iodaemon.backend.linux.process import find_state
+from iodaemon.backend.linux.progress_source import (
+    AVAILABLE_MEMORY,
+    IDLE_TIME,
+    IO_PRESSURE,
+    REFAULTS,
+    SOURCES,
+    USER_CPU,
+    find_sources,
+    words_of,
+)
 from iodaemon.cli import main
 from iodaemon.core.job import Exit
 from iodaemon.core.platform import Device, DeviceId
@@ -30,6 +41,7 @@ from iodaemon.doctor import (
     freezing,
     journal_disk,
     limit,
+    progress,
     runtime,
     topology,
     version,
@@ -118,7 +130,7 @@ def test_nothing_is_broken_here_and_each_check_comes_once(examined):
     findings, _ = examined
 
     assert not is_broken(findings.values())
-    assert len(findings) == 35
+    assert len(findings) == 40
 
 
 @pytest.mark.node
@@ -659,12 +671,68 @@ def test_disks_are_judged_by_what_is_counted(names, unaccounted, fields, expecte
 
 @pytest.mark.parametrize(
     ("io_s", "memory_s", "verdict"),
-    [(1.0, 0.0, OK), (None, 0.0, LACKING), (1.0, None, LACKING), (None, None, LACKING)],
+    [
+        (1.0, 0.0, OK),
+        (0.0, 0.0, LACKING),
+        (None, 0.0, LACKING),
+        (1.0, None, LACKING),
+        (None, None, LACKING),
+    ],
 )
 def test_pressure_lacks_unless_both_are_counted(io_s, memory_s, verdict):
     found = device.Pressures(io_s=io_s, memory_s=memory_s)
 
     assert verdict == device.judge_pressure(found).verdict
+
+
+def test_each_counter_of_progress_is_told_with_what_is_lost_without_it():
+    none = list(progress.judge_progress(frozenset()))
+    all_of_them = list(progress.judge_progress(frozenset(SOURCES)))
+
+    assert [LACKING] * 5 == [finding.verdict for finding in none]
+    assert all(finding.cost and finding.remedy for finding in none)
+    assert all("\n" not in line for finding in none for line in finding.lines)
+    assert [OK] * 5 == [finding.verdict for finding in all_of_them]
+
+
+def test_a_machine_without_the_counters_has_none_of_them(tmp_path):
+    assert frozenset() == find_sources(tmp_path, "/sys/fs/cgroup")
+
+
+def test_the_counters_of_a_machine_are_found_each_by_itself(tmp_path):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/vmstat").write_text("workingset_refault 3\n")
+    (tmp_path / "cg").mkdir()
+    (tmp_path / "cg/cpu.stat").write_text("usage_usec 3\nuser_usec 1\nsystem_usec 2\n")
+
+    assert {REFAULTS} == find_sources(tmp_path, None)
+    assert {REFAULTS, USER_CPU} == find_sources(tmp_path, "/cg")
+    words = words_of(find_sources(tmp_path, None))
+    lost = "not counted: the rule cannot see that jobs wait for I/O"
+    assert f"{lost}; {COUNT_PRESSURE}" == words["io_pressure"]
+    assert {"idle_time", "available_memory"} <= words.keys()
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "source"),
+    [
+        ("stat", "cpu  1 0 1 5 1\ncpu0 1 0 1 5 1\n", IDLE_TIME),
+        (
+            "meminfo",
+            "MemTotal: 9 kB\nMemAvailable: 3 kB\nDirty: 0 kB\nWriteback: 0 kB\n",
+            AVAILABLE_MEMORY,
+        ),
+        ("meminfo", "MemTotal: 9 kB\nDirty: 0 kB\nWriteback: 0 kB\n", None),
+        ("pressure/io", "some avg10=0.00 avg60=0.00 avg300=0.00 total=12\n", IO_PRESSURE),
+        ("pressure/io", "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n", None),
+    ],
+)
+def test_a_counter_is_there_only_if_it_tells_something(file, text, source, tmp_path):
+    path = tmp_path / "proc" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+
+    assert ({source} if source else set()) == find_sources(tmp_path, None)
 
 
 # -- judging: journal, clock, runtime directory ----------------------------------------------------
@@ -751,6 +819,8 @@ def test_a_runtime_directory_that_is_not_safe_is_broken(fields, part):
             [LACKING, OK, LACKING, OK],
         ),
         (dict.fromkeys(("cpuset", "io", "memory", "pressure"), False), [LACKING] * 4),
+        ({"io": True, "cap": True}, [OK] * 2),
+        ({"io": True, "cap": False}, [OK, LACKING]),
         ({}, []),
     ],
 )

@@ -31,6 +31,7 @@ SHIM = {
     "freezer": "cgroup",
     "cgroup": "/sys/fs/cgroup/x/jobs/1.1",
     "baseline": [1, 2, 3],
+    "baseline_logical_bytes": 4,
 }
 ENDED = {
     **TIMES,
@@ -287,3 +288,14 @@ def test_an_unreadable_shim_record_leaves_the_process_that_holds_its_lock(tmp_pa
     assert there["alive"]
     assert read_boot_id() == there["shim"]["boot_id"]
     assert str(place / protocol.SHIM_FILE) in left["lost"]
+
+
+def test_a_shim_of_an_older_package_noted_no_logical_bytes():
+    older = {name: value for name, value in SHIM.items() if name != "baseline_logical_bytes"}
+    baselines = []
+    for record in (SHIM, older):
+        track = Track(JobId(1), 1, record)
+        baselines.append(track.baseline)
+        track.close()
+
+    assert [(1, 2, 3, 4), (1, 2, 3, 0)] == baselines

@@ -230,7 +230,7 @@ def test_every_control_is_told_with_and_without():
 
     assert with_all.keys() == without.keys()
     assert not set(with_all.values()) & set(without.values())
-    rest = dict.fromkeys(("io", "memory", "pids", "pressure"), False)
+    rest = dict.fromkeys(("io", "memory", "pids", "pressure", "cap"), False)
     assert {"cpuset": True, **rest} == flags_of(["cpuset"])
 
 

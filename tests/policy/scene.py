@@ -78,7 +78,7 @@ class Scene:
         state = state or (JobState.SUSPENDED_IO if held else JobState.RUNNING)
         slots = tuple(self._free[PartitionId(partition)].pop(0) for _ in range(cpus))
         in_spec = {k: v for k, v in fields.items() if k in JobSpec.__struct_fields__}
-        in_job = {k: v for k, v in fields.items() if k not in in_spec}
+        in_job = {"uid": 1000} | {k: v for k, v in fields.items() if k not in in_spec}
         if held:
             reason = Reason(code="IoBound", text="held")
             in_job |= {"io_hold": True, "freeze_asked": True, "io_held_since_s": 1.0}
@@ -87,7 +87,6 @@ class Scene:
             Job(
                 id=JobId(job_id),
                 spec=JobSpec(command=("true",), cpus=cpus, **in_spec),
-                uid=1000,
                 state=state,
                 since_s=0.0,
                 submitted_s=0.0,

@@ -12,7 +12,6 @@ from iodaemon.core.sample import DeviceCounters
 from iodaemon.core.state import State
 from iodaemon.policy.admission import fcfs
 from iodaemon.policy.placement import least_io
-from iodaemon.policy.regulation import bounded
 
 SLICE_S = 1.0
 REQUESTS = 100
@@ -70,13 +69,3 @@ class Machine:
     @property
     def held(self):
         return [made.id for made in self.state.live if made.io_hold]
-
-
-def congested(jobs=2):
-    """Two jobs of which one is held for the disk."""
-    machine = Machine(bounded.Rule(), jobs)
-    machine.slice(queue=1.0, mb=10)
-    for _ in range(3):
-        machine.slice(queue=8.0, mb=10)
-    assert len(machine.held) == jobs - 1
-    return machine

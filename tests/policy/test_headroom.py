@@ -15,7 +15,7 @@ from iodaemon.core.state import with_fields
 from iodaemon.policy.admission import easy, equilibrio, io_budget
 from iodaemon.policy.admission.easy import Rule
 from iodaemon.policy.placement.least_io import Rule as LeastIo
-from iodaemon.policy.regulation import bounded
+from iodaemon.policy.regulation import adaptive
 from iodaemon.simulator.run import simulate
 from iodaemon.simulator.workload import Mix, random_workload
 
@@ -155,7 +155,7 @@ def test_every_job_ends_whatever_regulation_leaves(rule, sockets, mix, bound, se
         name="t",
         admission=rule,
         placement=LeastIo(),
-        regulation=bounded.Rule(io_bound_bytes_per_s=bound),
+        regulation=adaptive.Rule(io_bound_bytes_per_s=bound),
         max_suspend_s=30.0,
     )
     result = simulate(

@@ -41,8 +41,8 @@ def composed(kind: Kind, name: str) -> Rules:
     made: dict[str, Any] = {}
     for each in get_args(Kind):
         type_ = find_rule(each, chosen[each])
-        bounded = "io_bound_bytes_per_s" in type_.__struct_fields__
-        made[each] = type_(**({"io_bound_bytes_per_s": BOUND_BYTES_PER_S} if bounded else {}))
+        is_capped = "io_bound_bytes_per_s" in type_.__struct_fields__
+        made[each] = type_(**({"io_bound_bytes_per_s": BOUND_BYTES_PER_S} if is_capped else {}))
     return Rules(name=f"{kind}-{name}", max_suspend_s=MAX_SUSPEND_S, **made)
 
 

@@ -9,20 +9,31 @@ import pytest
 from iodaemon.backend.linux.cgroup_reader import CgroupReader
 from iodaemon.backend.linux.job_io import IoBaseline, JobIo, sum_resident_bytes
 from iodaemon.backend.linux.process import descendants_of
+from iodaemon.sampler.cpu_stat import CpuStat
 
 SHIM = 10
+CPU = CpuStat(usage_s=1.5, user_s=1.0, system_s=0.5)
 WRITE_ONLY = Path("/proc/sys/vm/compact_memory")
 """Mode 0200, and the kernel holds even root to it: opening it to read is EACCES."""
 
 
 def process(
-    root: Path, pid: int, *, read=0, write=0, cancelled=0, calls=0, children: Iterable[int] = ()
+    root: Path,
+    pid: int,
+    *,
+    read=0,
+    write=0,
+    cancelled=0,
+    calls=0,
+    rchar=0,
+    wchar=0,
+    children: Iterable[int] = (),
 ) -> None:
     """A process of which JobIo can read what it reads of a real one."""
     directory = root / "proc" / str(pid)
     (directory / "task" / str(pid)).mkdir(parents=True, exist_ok=True)
     (directory / "io").write_text(
-        f"rchar: 0\nwchar: 0\nsyscr: {calls}\nsyscw: 0\nread_bytes: {read}\n"
+        f"rchar: {rchar}\nwchar: {wchar}\nsyscr: {calls}\nsyscw: 0\nread_bytes: {read}\n"
         f"write_bytes: {write}\ncancelled_write_bytes: {cancelled}\n"
     )
     (directory / "task" / str(pid) / "children").write_text("".join(f"{pid} " for pid in children))
@@ -61,6 +72,24 @@ def test_the_total_is_shim_plus_members_less_the_shims_own(tmp_path):
 
     expected = (33, 6, 5)
     assert expected == (counters.read_bytes, counters.written_bytes, counters.operations)
+
+
+def test_logical_bytes_are_what_calls_moved_less_the_shims_own(tmp_path):
+    process(tmp_path, SHIM, rchar=5000, wchar=100)
+    process(tmp_path, 11, rchar=70, wchar=8)
+    baseline = IoBaseline(logical_bytes=5040)
+
+    assert job_io(tmp_path, [11], baseline=baseline).read().logical_bytes == 138
+
+
+def test_logical_bytes_of_a_child_that_vanishes_uncounted_stay(tmp_path):
+    process(tmp_path, SHIM)
+    process(tmp_path, 11, rchar=20)
+    io = job_io(tmp_path, [11])
+    io.read()
+    vanish(tmp_path, 11)
+
+    assert io.read().logical_bytes == 20
 
 
 def test_a_child_that_is_reaped_is_counted_once(tmp_path):
@@ -132,7 +161,7 @@ def test_a_member_that_may_not_be_read_makes_the_io_unknown(tmp_path):
     process(tmp_path, SHIM, read=100)
     process(tmp_path, 11, read=10)
     members = [11]
-    io = job_io(tmp_path, members, cpu_s=lambda: 1.5)
+    io = job_io(tmp_path, members, cpu=lambda: CPU)
     io.read()
     (tmp_path / "proc/12").mkdir()
     (tmp_path / "proc/12/io").symlink_to(WRITE_ONLY)
@@ -245,7 +274,7 @@ def test_cpu_memory_and_stalls_come_from_the_caller(tmp_path):
     process(tmp_path, SHIM)
     io = job_io(
         tmp_path,
-        cpu_s=lambda: 1.0,
+        cpu=lambda: CPU,
         resident_bytes=lambda: 2,
         io_stall_s=lambda: 3.0,
         memory_stall_s=lambda: None,
@@ -253,9 +282,10 @@ def test_cpu_memory_and_stalls_come_from_the_caller(tmp_path):
 
     counters = io.read()
 
-    expected = (1.0, 2, 3.0, None)
+    expected = (1.5, 1.0, 2, 3.0, None)
     assert expected == (
         counters.cpu_s,
+        counters.user_s,
         counters.resident_bytes,
         counters.io_stall_s,
         counters.memory_stall_s,
@@ -346,11 +376,11 @@ def test_a_cgroup_has_cpu_time_and_stall_times(tmp_path):
         memory_pressure=pressure.format(250_000),
     )
 
-    expected = (2.5, 1.5, 0.25)
-    assert expected == (reader.cpu_s(), reader.io_stall_s(), reader.memory_stall_s())
+    expected = (CpuStat(usage_s=2.5, user_s=2.0, system_s=0.5), 1.5, 0.25)
+    assert expected == (reader.cpu(), reader.io_stall_s(), reader.memory_stall_s())
 
 
 def test_what_a_cgroup_does_not_count_is_unknown(tmp_path):
     reader = cgroup(tmp_path)
 
-    assert [reader.cpu_s(), reader.io_stall_s(), reader.memory_stall_s()] == [None, None, None]
+    assert [reader.cpu(), reader.io_stall_s(), reader.memory_stall_s()] == [None, None, None]

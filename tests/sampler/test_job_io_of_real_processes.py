@@ -141,13 +141,14 @@ def test_the_same_job_enumerated_by_its_cgroup_is_measured_within_one_percent(fi
     reader = CgroupReader(real_cgroup)
     with real_shim(file, str(real_cgroup)) as shim:
         totals = sample_to_the_end(shim, reader.pids)
-        cpu_s = reader.cpu_s()
+        cpu = reader.cpu()
     reader.close()
 
     assert totals == sorted(totals)
     assert totals[-1] == pytest.approx(DD_COUNT * 2 * MIB, rel=0.01)
-    assert cpu_s is not None
-    assert cpu_s > 0
+    assert cpu is not None
+    assert 0 < cpu.usage_s
+    assert cpu.user_s <= cpu.usage_s
 
 
 def test_a_removed_cgroup_is_no_data(real_cgroup):

@@ -8,6 +8,7 @@ from iodaemon.backend.linux import reading
 from iodaemon.backend.linux.allowance import Allowance
 from iodaemon.backend.linux.leaves import Leaves
 from iodaemon.backend.linux.output_room import OutputRoom
+from iodaemon.backend.linux.process import OwnIo
 from iodaemon.backend.linux.reading import _JobReader
 from iodaemon.core.job import JobId
 from iodaemon.core.platform import DeviceId
@@ -31,7 +32,7 @@ class Machine:
         self.moves(0)
         self.runs(0)
         self.job_id, self.attempt = JobId(1), 1
-        self.baseline = (0, 0, 0)
+        self.baseline = OwnIo()
         self.shim = type("Shim", (), {"pid": 10})
         self.reader = _JobReader(root, self, Leaves(root), Allowance(), OutputRoom("", self))
 

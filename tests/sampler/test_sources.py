@@ -8,13 +8,17 @@ from iodaemon.core.sample import DeviceCounters
 from iodaemon.errors import NoData
 from iodaemon.sampler import KeptFile, diskstats, io_stat, mountinfo, pressure, proc_io
 from iodaemon.sampler.cpu_stat import CpuStat, parse_cpu_stat
+from iodaemon.sampler.cpu_time import parse_cpu_time
 from iodaemon.sampler.diskstats import parse_diskstats
 from iodaemon.sampler.io_stat import IoStat, parse_io_stat
 from iodaemon.sampler.meminfo import Meminfo, parse_meminfo
+from iodaemon.sampler.memory_stat import MemoryStat, parse_memory_stat
 from iodaemon.sampler.mountinfo import find_mount, parse_mountinfo
 from iodaemon.sampler.pressure import Pressure, parse_pressure
+from iodaemon.sampler.proc_cgroup import parse_proc_cgroup
 from iodaemon.sampler.proc_io import ProcIo, parse_proc_io
 from iodaemon.sampler.statm import Statm, parse_statm
+from iodaemon.sampler.vmstat import parse_vmstat
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 
@@ -301,3 +305,69 @@ def test_the_io_stat_of_a_cgroup_without_io_is_empty(tmp_path):
 
     assert {} == sampler.read()
     sampler.close()
+
+
+def test_refaults_of_page_cache_and_swap_are_added():
+    assert parse_vmstat(fixture("vmstat-6.18.44")).refaulted_pages == 6383892
+
+    text = b"workingset_refault_anon 5\nworkingset_refault_file 7\n"
+    assert parse_vmstat(text).refaulted_pages == 12
+
+
+def test_a_kernel_before_5_9_counts_refaults_in_one_line():
+    assert parse_vmstat(fixture("vmstat-4.19")).refaulted_pages == 730
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"workingset_refault_file 7\n",
+        b"workingset_refault_anon 7\nworkingset_refault_file 1",
+        b"workingset_refault",
+        b"workingset_refault \n",
+        b"nr_workingset_refault 7\n",
+    ],
+)
+def test_refaults_in_a_text_that_is_cut_short_are_no_data(text):
+    with pytest.raises(NoData):
+        parse_vmstat(text)
+
+
+def test_a_cpu_is_idle_also_while_something_waits_for_io():
+    idle_s = parse_cpu_time(fixture("cpu_time-6.18.44"), ticks_per_s=100)
+
+    assert idle_s == {0: 1167.75, 1: 1027.64}
+
+
+def test_a_cpu_whose_line_is_cut_short_is_not_told():
+    text = b"cpu  1 2 3 4 5\ncpu0 1 0 0 700 50 0\ncpu7 1 0 0 700\ncpu8 1 0 0 7"
+
+    assert parse_cpu_time(text, ticks_per_s=100) == {0: 7.5}
+
+
+def test_the_cgroups_of_a_process_are_told_by_controller():
+    paths = parse_proc_cgroup(b"12:cpu,cpuacct:/a\n4:memory:/b:c\n1:name=systemd:/\n0::/d e\n")
+
+    assert paths == {
+        "cpu": "/a",
+        "cpuacct": "/a",
+        "memory": "/b:c",
+        "name=systemd": "/",
+        "": "/d e",
+    }
+
+
+def test_page_cache_of_a_cgroup_is_what_can_be_given_up_without_shared_memory():
+    stat = parse_memory_stat(fixture("memory_stat-6.1-v2"))
+
+    assert stat.cache_bytes == 94371840 + 10436608
+
+
+def test_version_1_tells_page_cache_with_all_that_is_below():
+    text = b"inactive_file 1\nactive_file 2\nhierarchical_memory_limit 9\n"
+
+    with pytest.raises(NoData):
+        parse_memory_stat(text)
+    assert parse_memory_stat(text + b"total_inactive_file 10\ntotal_active_file 20\n") == (
+        MemoryStat(cache_bytes=30)
+    )

@@ -9,7 +9,7 @@ from iodaemon.backend.model.profile import Compute, Read
 from iodaemon.config import decode_table
 from iodaemon.core.measure import jain_index, mean
 from iodaemon.errors import ConfigError
-from iodaemon.policy.regulation import bounded, dynamic
+from iodaemon.policy.regulation import adaptive, dynamic
 from iodaemon.registry import shipped
 from iodaemon.simulator.catalogue import load_experiment, prepare
 from iodaemon.simulator.draw import check
@@ -143,9 +143,9 @@ def test_the_rules_are_the_shipped_ones_with_the_bound_of_the_paper():
         assert dynamic.Rule(timeslice_s=20.0, io_bound_bytes_per_s=40e6) == slow.regulation
         assert slow.max_suspend_s is None
     assert ways["default"].at(1.0) == ways["default"].rules
-    assert bounded.Rule() == ways["default"].rules.regulation
-    assert bounded.Rule(timeslice_s=20.0, turn_s=60.0) == ways["default"].at(20.0).regulation
-    assert 600.0 == ways["default"].at(20.0).max_suspend_s
+    assert adaptive.Rule() == ways["default"].rules.regulation
+    assert adaptive.Rule(timeslice_s=20.0) == ways["default"].at(20.0).regulation
+    assert 12_000.0 == ways["default"].at(20.0).max_suspend_s
     assert ["kernel", "demand", "kernel", "kernel"] == [way.counting for way in ways.values()]
 
 

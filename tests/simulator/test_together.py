@@ -32,7 +32,7 @@ ARM = {"capacity": "135 MB/s", "scaling": [1.0, 0.215, 0.17, 0.133]}
 def study(**parameters):
     made = {
         "admission": ["fcfs", "easy"],
-        "regulation": ["none", "bounded"],
+        "regulation": ["none", "adaptive"],
         "queue": QUEUE,
         "servers": [{"id": "arm", "slots": 2, "rotational": True, "disk": ARM}],
     }
@@ -50,7 +50,7 @@ def test_every_pair_ends_the_same_jobs_and_takes_no_slot_twice():
     assert {(8, 0, 0)} == {
         (row["jobs"], row["not_completed"], row["overcommitted"]) for row in rows
     }
-    assert ["fcfs+none", "fcfs+bounded", "easy+none", "easy+bounded"] == [
+    assert ["fcfs+none", "fcfs+adaptive", "easy+none", "easy+adaptive"] == [
         row["pair"] for row in rows if row["seed"] == 1
     ]
 
@@ -64,8 +64,8 @@ def test_regulation_by_evidence_wins_on_an_arm_and_is_not_seen_where_nothing_wai
     rows = rows_of(study(servers=[*SERVERS, parallel]))
     took_s = {(row["machine"], row["pair"]): row["makespan_s"] for row in rows}
 
-    assert took_s["arm", "fcfs+none"] > 1.2 * took_s["arm", "fcfs+bounded"]
-    assert took_s["parallel", "fcfs+none"] == took_s["parallel", "fcfs+bounded"]
+    assert took_s["arm", "fcfs+none"] > 1.2 * took_s["arm", "fcfs+adaptive"]
+    assert took_s["parallel", "fcfs+none"] == took_s["parallel", "fcfs+adaptive"]
 
 
 SERVERS = ({"id": "arm", "slots": 2, "rotational": True, "disk": ARM},)
@@ -93,7 +93,7 @@ def test_a_cluster_runs_the_same_way_over_its_file_system():
         "mix": {"low_jobs": 12, "peaks": 1, "peak_jobs": 3},
         "rules": {
             "none": {"timeslice": "60 s"},
-            "bounded": {"timeslice": "60 s", "turn": "10 m"},
+            "adaptive": {"timeslice": "60 s"},
             "budget": {"rule": "io_budget", "bandwidth": "43 GB/s"},
         },
     }

@@ -81,7 +81,7 @@ def stack(service):
 def test_the_node_says_that_jobs_have_it_all(service):
     measured = service.ask("GET", "/v1/node")["measured"]
 
-    assert {"cpuset", "io", "memory", "pids", "pressure"} == set(measured["controls"])
+    assert {"cap", "cpuset", "io", "memory", "pids", "pressure"} == set(measured["controls"])
     assert all(measured["controls"].values())
     assert "stays in" in measured["socket_fence"]
 

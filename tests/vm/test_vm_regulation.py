@@ -8,10 +8,9 @@ from server import CONFIG
 DAEMON, KEEPER = "iodaemon.service", "iodaemon-keeper.service"
 BOTH = f"{KEEPER} {DAEMON}"
 FILE = "/etc/iodaemon/config.toml"
-BOUNDED = f"""{CONFIG}
+CAPPED = f"""{CONFIG}
 [regulation]
 io_bound = "1 MB/s"  # two of the writers are too much for it, and so is one: one always goes on
-turn = "10 min"  # as long as the shipped max_suspend: nobody changes places within a test
 """
 WRITES = """
 while [ ! -e /tmp/gate-$IOD_JOB_ID ]; do
@@ -24,7 +23,7 @@ exit 7
 
 
 @pytest.fixture
-def _bounded(service):
+def _capped(service):
     """A cap that one writer exceeds is in force; afterwards all is as it was."""
     sh = service.machine.sh
 
@@ -32,7 +31,7 @@ def _bounded(service):
         service.machine.put(FILE, text.encode())
         sh(f"sync {FILE}; systemctl start {DAEMON}; systemctl reload {DAEMON}", limit_s=200)
 
-    put(BOUNDED)
+    put(CAPPED)
     yield
     put(CONFIG)
     service.cancel_all()
@@ -41,7 +40,7 @@ def _bounded(service):
 
 
 @pytest.fixture
-def writers(service, _bounded):
+def writers(service, _capped):
     """One of ann's, one of bob's; one of them is held, it may be either."""
     jobs = service.submit(WRITES), service.submit(WRITES, user="bob")
     settle(service, *jobs)
@@ -123,7 +122,7 @@ def test_nothing_is_held_once_all_is_stopped_and_one_is_again_after_the_start(se
 
 
 @pytest.mark.parametrize("how", ["reboot", "cut_power"])
-@pytest.mark.usefixtures("_bounded")
+@pytest.mark.usefixtures("_capped")
 def test_a_held_job_runs_again_after(service, how):
     running = service.submit(WRITES, no_suspend=True)
     held = service.submit(WRITES, user="bob", requeue=True)

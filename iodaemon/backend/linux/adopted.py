@@ -70,7 +70,7 @@ class Adopted:
             return False
         self.keys.add(key)
         self._shims[shim] = pidfd
-        self._grip.maybe_frozen.add(key)
+        self._grip.maybe_held.add(key)
         self._selector.register(pidfd, selectors.EVENT_READ, self._on_exit_of(key, shim))
         return True
 

@@ -21,6 +21,7 @@ from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer
 from iodaemon.backend.linux.holder import hold
 from iodaemon.backend.linux.process import (
     Identity,
+    OwnIo,
     children_cpu_s,
     do_nothing,
     exit_of,
@@ -106,7 +107,7 @@ class Attempt:
         self._main_pid = 0
         self._main_status: int | None = None
         self._largest_rss_kib = 0
-        self._baseline = (0, 0, 0)
+        self._baseline = OwnIo()
         self._children_cpu_s = children_cpu_s()
         self._started_s, self._started_monotonic_s = time.time(), time.monotonic()
         self._problem: Message | None = None
@@ -127,10 +128,11 @@ class Attempt:
         reach("shim.forked")
         if pipes is None:
             return False
-        record["baseline"] = read_own_io()
+        _note_baseline(record, read_own_io())
         if not claim(os.path.join(self._directory, SHIM_FILE), record):
             os._exit(1)
-        record["baseline"] = self._baseline = read_own_io()
+        self._baseline = read_own_io()
+        _note_baseline(record, self._baseline)
         reach("shim.claimed")
         self._problem = self._steps.make()
         reach("shim.prepared")
@@ -231,7 +233,7 @@ class Attempt:
         """Write the status; it is on the disk on return."""
         self._hear_of_a_stop()
         staged = self._end_stage_out()
-        read, written, operations = (
+        read, written, operations, _ = (
             max(0, now - before) for now, before in zip(read_own_io(), self._baseline, strict=True)
         )
         status: Message = {
@@ -395,6 +397,12 @@ def _be_the_job(steps: Steps, enter: Callable[[], None] | None, go: int, trouble
         os._exit(launching.NOT_RUNNABLE)
     finally:
         os._exit(launching.NOT_RUNNABLE)
+
+
+def _note_baseline(record: Message, own: OwnIo) -> None:
+    """Note what the shim moved itself. Older readers want three counts in ``baseline``."""
+    *counts, logical_bytes = own
+    record["baseline"], record["baseline_logical_bytes"] = counts, logical_bytes
 
 
 def _say_go(pipe: int) -> None:

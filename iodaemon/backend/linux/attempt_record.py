@@ -277,7 +277,11 @@ _RAN: Final = _record(
         "started_s": _number,
         "baseline": _list(_COUNT, 3),
     },
-    {"started_monotonic_s": _number, "uid": _or_none(_COUNT)},
+    {
+        "started_monotonic_s": _number,
+        "uid": _or_none(_COUNT),
+        "baseline_logical_bytes": _COUNT,
+    },
 )
 _MEMORY_END: Final = _record(
     {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from iodaemon.errors import NoData
 from iodaemon.sampler import KeptFile
-from iodaemon.sampler.cpu_stat import parse_cpu_stat
+from iodaemon.sampler.cpu_stat import CpuStat, parse_cpu_stat
 from iodaemon.sampler.pressure import parse_pressure
 
 
@@ -51,10 +51,10 @@ class CgroupReader:
         """
         return self._cpu.read_record()
 
-    def cpu_s(self) -> float | None:
-        """CPU time of all processes that are or were in it; None: not known."""
+    def cpu(self) -> CpuStat | None:
+        """CPU times of all processes that are or were in it; None: not known."""
         try:
-            return parse_cpu_stat(self._cpu.read_record()).usage_s
+            return parse_cpu_stat(self._cpu.read_record())
         except NoData:
             return None
 

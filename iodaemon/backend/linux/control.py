@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from iodaemon.backend.linux.fence import PRESSURE
+from iodaemon.backend.linux.io_cap import CAP
 
 
 class Control(NamedTuple):
@@ -62,6 +63,14 @@ CONTROLS: Final = (
         "io.pressure and memory.pressure of the job's cgroup",
         "not counted",
         "how long a job waits for its disk is not known",
+    ),
+    Control(
+        CAP,
+        "job disk cap",
+        "io.max of the job's cgroup: a job with --no-suspend that is one too many for a disk is "
+        "slowed down",
+        "none: a job with --no-suspend is not regulated",
+        "such a job keeps all it can get of a disk that others wait for",
     ),
 )
 

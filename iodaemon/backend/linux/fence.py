@@ -15,6 +15,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
+from iodaemon.backend.linux.io_cap import CAP, can_cap
 from iodaemon.backend.linux.process_limit import limit_processes
 from iodaemon.backend.linux.protocol import Message
 
@@ -43,6 +44,8 @@ def hand_down(base: str) -> tuple[str, ...]:
     controls: list[str] = [controller for controller in CONTROLLERS if controller in given]
     if _read(jobs, "io.pressure") and _read(jobs, "memory.pressure"):
         controls.append(PRESSURE)
+    if "io" in controls and can_cap(jobs):
+        controls.append(CAP)
     return tuple(controls)
 
 
@@ -98,6 +101,13 @@ def parse_memory_events(text: str) -> dict[str, int]:
     """The counts in a memory.events (or .local); what is no count is left out."""
     pairs = (line.partition(" ") for line in text.split("\n")[:-1])
     return {name: int(digits) for name, _, digits in pairs if digits.isdecimal()}
+
+
+def counts_memory_ends(cgroup: str | None) -> bool:
+    """Whether the kernel tells of this cgroup alone what it killed in it for want of memory."""
+    if cgroup is None:
+        return False
+    return "memory" in _read(os.path.dirname(cgroup), "cgroup.subtree_control").split()
 
 
 def find_memory_end(cgroup: str | None) -> Message | None:

@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 from iodaemon.backend.linux.directory import JobDirectories
 from iodaemon.backend.linux.fence import hand_down
+from iodaemon.backend.linux.io_cap import clear_caps, set_caps
 from iodaemon.backend.linux.outside import find_outside, has_left, let_go, read_members
 from iodaemon.backend.linux.process import descendants_of, fork_into, survivors_of
 from iodaemon.backend.linux.stopping import ENDED, kill_below, look_below, stop_below, tell
@@ -72,7 +73,15 @@ class Freezer(Protocol):
         ...
 
     def thaw(self, key: str, shim_pid: int) -> None:
-        """Let all processes run on."""
+        """Let all processes run on, and move what they can."""
+        ...
+
+    def cap(self, key: str, lines: list[str]) -> None:
+        """Let them move no more than these lines of ``io.max`` say; none: what they can.
+
+        Raises:
+            OSError: the kernel does not take it, and no cap is left.
+        """
         ...
 
     def pids(self, key: str, shim_pid: int) -> list[int]:
@@ -230,6 +239,12 @@ class CgroupFreezer:
             let_go(self.path(key), shim_pid)
         with contextlib.suppress(FileNotFoundError, OSError):
             _write(os.path.join(self.path(key), "cgroup.freeze"), "0")
+        with contextlib.suppress(OSError):
+            clear_caps(self.path(key))
+
+    def cap(self, key: str, lines: list[str]) -> None:
+        """As Freezer says."""
+        set_caps(self.path(key), lines)
 
     def pids(self, key: str, shim_pid: int) -> list[int]:
         """``cgroup.procs``, in the order of entry, then those outside; of a dead shim (0) none."""
@@ -343,6 +358,11 @@ class SignalFreezer:
         pids = self.pids(key, shim_pid)
         session = None if shim_pid else self._directories.find_session(key)
         tell(pids[::-1], signal.SIGCONT, {shim_pid, *pids}, session)
+
+    def cap(self, key: str, lines: list[str]) -> None:  # noqa: ARG002 - Freezer's signature
+        """Nothing slows a process down but its cgroup."""
+        if lines:
+            raise OSError(errno.ENOTSUP, "a job without a cgroup cannot be slowed down")
 
     def pids(self, key: str, shim_pid: int) -> list[int]:
         """The tree below the shim; of a dead one (0) what it left."""

@@ -48,13 +48,14 @@ class Grip:
 
     Attributes:
         freezer: the means of the jobs started from now on.
-        maybe_frozen: the attempts to thaw when nobody is there who would.
+        maybe_held: the attempts that may stand still or have a cap; to thaw when nobody is there
+            who would.
     """
 
     def __init__(self, directories: JobDirectories, freezer: Freezer) -> None:
         self._directories = directories
         self.freezer = freezer
-        self.maybe_frozen: set[str] = set()
+        self.maybe_held: set[str] = set()
         self._told: set[str] = set()
         self._stopped: dict[str, list[Identity]] = {}
         self._left: dict[str, _Left] = {}
@@ -65,9 +66,19 @@ class Grip:
         Raises:
             OSError: it cannot be had, and all runs on.
         """
-        self.maybe_frozen.add(key)
+        self.maybe_held.add(key)
         freezer = self._freezer_of(key)
         return self._hold(key, freezer, shim.pid, lambda: freezer.freeze(key, shim.pid))
+
+    def cap(self, key: str, lines: list[str]) -> None:
+        """Let it move no more than these lines of ``io.max`` say; none: what it can.
+
+        Raises:
+            OSError: the kernel does not take it, and no cap is left.
+        """
+        if lines:
+            self.maybe_held.add(key)
+        self._freezer_of(key).cap(key, lines)
 
     def look_again(self, key: str) -> Message | None:
         """What to answer who asked for the standstill; None: it is not complete yet."""
@@ -146,7 +157,7 @@ class Grip:
 
     def thaw(self, key: str) -> None:
         """Let everything run on."""
-        self.maybe_frozen.discard(key)
+        self.maybe_held.discard(key)
         freezer, shim_pid = self._freezer_of(key), self._shim_pid(key)
         self._tell_left_behind(key, freezer, shim_pid, signal.SIGCONT)
         freezer.thaw(key, shim_pid)
@@ -219,7 +230,7 @@ class Grip:
             self.thaw(key)
         else:
             self._stopped.pop(key, None)
-        self.maybe_frozen.discard(key)
+        self.maybe_held.discard(key)
         self._told.discard(key)
         self._discard(key, self._freezer_of(key))
 

@@ -23,6 +23,7 @@ from iodaemon.backend.linux.reader_thread import GivenUpError, Position
 from iodaemon.core.sample import JobCounters
 from iodaemon.errors import NoData
 from iodaemon.sampler import KeptFile
+from iodaemon.sampler.cpu_stat import CpuStat
 from iodaemon.sampler.proc_io import ProcIo, parse_proc_io
 from iodaemon.sampler.statm import parse_statm
 
@@ -37,11 +38,13 @@ class IoBaseline(msgspec.Struct, frozen=True, kw_only=True):
         read_bytes: read_bytes of its /proc/PID/io then.
         written_bytes: write_bytes - cancelled_write_bytes then.
         operations: syscr + syscw then.
+        logical_bytes: rchar + wchar then.
     """
 
     read_bytes: int = 0
     written_bytes: int = 0
     operations: int = 0
+    logical_bytes: int = 0
 
 
 class _Totals(msgspec.Struct, gc=False):
@@ -51,18 +54,21 @@ class _Totals(msgspec.Struct, gc=False):
     write_bytes: int = 0
     cancelled_write_bytes: int = 0
     operations: int = 0
+    logical_bytes: int = 0
 
     def add(self, io: ProcIo) -> None:
         self.read_bytes += io.read_bytes
         self.write_bytes += io.write_bytes
         self.cancelled_write_bytes += io.cancelled_write_bytes
         self.operations += io.read_calls + io.write_calls
+        self.logical_bytes += io.rchar_bytes + io.wchar_bytes
 
     def raise_to(self, other: _Totals) -> None:
         self.read_bytes = max(self.read_bytes, other.read_bytes)
         self.write_bytes = max(self.write_bytes, other.write_bytes)
         self.cancelled_write_bytes = max(self.cancelled_write_bytes, other.cancelled_write_bytes)
         self.operations = max(self.operations, other.operations)
+        self.logical_bytes = max(self.logical_bytes, other.logical_bytes)
 
 
 class _Unknown(Exception):
@@ -88,12 +94,15 @@ class JobIo:
         baseline: the shim's own I/O before the job.
         members: the job's processes now, parents before children; may hold the shim, one twice,
             or some that are gone. NoData: none.
-        cpu_s: CPU time of the job, from its cgroup.
+        cpu: CPU times of the job, from its cgroup.
         resident_bytes: memory of the job now.
         io_stall_s: stall time of the job, from its cgroup.
         memory_stall_s: the same for memory.
         allowance: of descriptors, for all jobs; None: this job's own.
         position: tells which process is being read.
+
+    Attributes:
+        last_members: the job's processes at the last reading.
     """
 
     def __init__(
@@ -103,7 +112,7 @@ class JobIo:
         baseline: IoBaseline,
         members: Callable[[], Iterable[int]],
         *,
-        cpu_s: Callable[[], float | None] | None = None,
+        cpu: Callable[[], CpuStat | None] | None = None,
         resident_bytes: Callable[[], int | None] | None = None,
         io_stall_s: Callable[[], float | None] | None = None,
         memory_stall_s: Callable[[], float | None] | None = None,
@@ -117,9 +126,10 @@ class JobIo:
         self._shim: KeptFile | None = KeptFile(self._path(shim_pid))
         self._baseline = baseline
         self._members = members
+        self.last_members: list[int] = []
         self._files: dict[int, KeptFile] = {}
         self._highest = _Totals()
-        self._cpu_s = cpu_s
+        self._cpu = cpu
         self._resident_bytes = resident_bytes
         self._io_stall_s = io_stall_s
         self._memory_stall_s = memory_stall_s
@@ -146,12 +156,15 @@ class JobIo:
             silent_pid = error.pid
         except _Unknown:
             pass
+        cpu = None if self._cpu is None else self._cpu()
         return JobCounters(
             silent_pid=silent_pid,
             read_bytes=known.read_bytes,
             written_bytes=known.written_bytes,
             operations=known.operations,
-            cpu_s=None if self._cpu_s is None else self._cpu_s(),
+            logical_bytes=known.logical_bytes,
+            cpu_s=None if cpu is None else cpu.usage_s,
+            user_s=None if cpu is None else cpu.user_s,
             resident_bytes=None if self._resident_bytes is None else self._resident_bytes(),
             io_stall_s=None if self._io_stall_s is None else self._io_stall_s(),
             memory_stall_s=None if self._memory_stall_s is None else self._memory_stall_s(),
@@ -166,6 +179,7 @@ class JobIo:
             read_bytes=max(0, highest.read_bytes - baseline.read_bytes),
             written_bytes=max(0, written),
             operations=max(0, highest.operations - baseline.operations),
+            logical_bytes=max(0, highest.logical_bytes - baseline.logical_bytes),
         )
 
     def _sum(self) -> _Totals:
@@ -175,6 +189,7 @@ class JobIo:
             members = list(self._members())
         except NoData:
             members = []
+        self.last_members = members
         listed = set(members)
         # Those no longer listed but still readable are zombies. Their children were handed on,
         # so they are leaves and come after all others.

@@ -27,6 +27,7 @@ from iodaemon.backend.linux.connection import Client, Clients
 from iodaemon.backend.linux.directory import JobDirectories
 from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer
 from iodaemon.backend.linux.grip import Grip
+from iodaemon.backend.linux.io_cap import lines_of
 from iodaemon.backend.linux.pool import Pool
 from iodaemon.backend.linux.process import (
     Identity,
@@ -194,7 +195,7 @@ class Keeper:
     def _patience_s(self) -> float | None:
         if self._freezes or self._lists:
             return _RECHECK_S
-        waits = self._clients and not (self._leaving or self._grip.maybe_frozen)
+        waits = self._clients and not (self._leaving or self._grip.maybe_held)
         most_s = max(self._grace_s / _BEATS, _RECHECK_S)
         most_s = most_s if waits else min(0.5, most_s)
         waited = (self._scratch.patience_s(), self._grip.patience_s())
@@ -213,10 +214,10 @@ class Keeper:
     def _guard_the_frozen(self) -> None:
         """Without a daemon, or with one that stands still, nobody would resume them: let all go."""
         silent_s = time.monotonic() - self._heard_s
-        if not self._grip.maybe_frozen or silent_s < self._grace_s:
+        if not self._grip.maybe_held or silent_s < self._grace_s:
             return
-        say(f"no daemon for {self._grace_s:g} s; {len(self._grip.maybe_frozen)} jobs run on")
-        for key in sorted(self._grip.maybe_frozen):
+        say(f"no daemon for {self._grace_s:g} s; {len(self._grip.maybe_held)} jobs run on")
+        for key in sorted(self._grip.maybe_held):
             self._thaw(key)
             reach("keeper.let_one_go")
 
@@ -366,16 +367,26 @@ class Keeper:
         self._scratch.is_over(key)
 
     def _do_freeze(self, asked: _Asked) -> Message | None:
+        if self._grip.freeze(asked.key, self._shim_of(asked)):
+            return {"ok": {"frozen": True}}
+        self._freezes.append(asked)
+        return None
+
+    def _shim_of(self, asked: _Asked) -> Identity:
         shim = self._directories.find_shim(asked.key)
         if shim is None:
             raise KeeperError(
                 f"job {asked.request['job']} has no living shim, which would let it go "
                 "if this keeper died"
             )
-        if self._grip.freeze(asked.key, shim):
-            return {"ok": {"frozen": True}}
-        self._freezes.append(asked)
-        return None
+        return shim
+
+    def _do_cap(self, asked: _Asked) -> Message:
+        lines = lines_of(asked.request["caps"])
+        if lines:
+            self._shim_of(asked)
+        self._grip.cap(asked.key, lines)
+        return {"ok": {"capped": bool(lines)}}
 
     def _do_thaw(self, asked: _Asked) -> Message:
         self._thaw(asked.key)

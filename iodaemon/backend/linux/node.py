@@ -7,28 +7,42 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, assert_never
 
 import msgspec
 
-from iodaemon.backend.linux import outcome
+from iodaemon.backend.linux import outcome, protocol
 from iodaemon.backend.linux.allowance import has_spare
 from iodaemon.backend.linux.attempt_record import RecordError, check_shim, check_status
 from iodaemon.backend.linux.condition import FEW_FILES
 from iodaemon.backend.linux.ends import Ends
-from iodaemon.backend.linux.fence import find_memory_end
+from iodaemon.backend.linux.fence import counts_memory_ends, find_memory_end
+from iodaemon.backend.linux.io_cap import CAP
 from iodaemon.backend.linux.keeper_command import KeeperSpec
 from iodaemon.backend.linux.link import KeeperLink
 from iodaemon.backend.linux.notice import Notices
+from iodaemon.backend.linux.oom_kills import OomKillFile, OomKills
 from iodaemon.backend.linux.protocol import Message
 from iodaemon.backend.linux.reading import NodeReader
 from iodaemon.backend.linux.scratch_talk import ScratchTalk
 from iodaemon.backend.linux.track import Track
 from iodaemon.core import decision as to_do
 from iodaemon.core import event as ev
-from iodaemon.core.decision import Decision, Grant, Kill, Reject, Resume, Start, Stop, Suspend
+from iodaemon.core.decision import (
+    Cap,
+    Decision,
+    Grant,
+    Kill,
+    Reject,
+    Resume,
+    Start,
+    Stop,
+    Suspend,
+    Throttle,
+)
 from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.platform import Platform
 from iodaemon.core.sample import Sample
@@ -62,7 +76,10 @@ Launch = Mapping[str, Any]
 class LinuxNode:
     """One Linux server. Use from one event loop; counters are read in a thread of their own."""
 
-    offers = frozenset({Start, Suspend, Resume, Stop, Kill, Reject, Grant, to_do.Free})
+    offers: frozenset[type] = frozenset(
+        {Start, Suspend, Resume, Throttle, Stop, Kill, Reject, Grant, to_do.Free}
+    )
+    """Once it is open without ``Throttle``, where the keeper cannot do that."""
 
     def __init__(
         self,
@@ -93,7 +110,12 @@ class LinuxNode:
         self._deferred: dict[Track, str] = {}
         self._unanswered: list[JobId] = []
         self._told_problem = ""
-        self.reader = NodeReader(Path("/"), platform.devices, keeper.jobs)
+        self.reader = NodeReader(
+            Path("/"), platform.devices, keeper.jobs, partitions=platform.partitions
+        )
+        self._jobs = keeper.jobs
+        self._oom_kill_file = OomKillFile(Path("/"))
+        self._oom_kills = OomKills(self._oom_kill_file.read)
         self._frozen = Notices()
         self._ends = Ends(
             keeper.jobs,
@@ -122,6 +144,8 @@ class LinuxNode:
             BackendError: none can be had.
         """
         await self.link.open()
+        if CAP not in self.link.controls:
+            self.offers -= {Throttle}
 
     async def close(self) -> str:
         """Let go of everything; running jobs run on, none is left standing still.
@@ -143,6 +167,7 @@ class LinuxNode:
             track.close()
         await self.link.close(leave=True)
         self.reader.close()
+        self._oom_kill_file.close()
         return remains
 
     async def _thaw_all(self) -> str:
@@ -189,6 +214,8 @@ class LinuxNode:
                 self._spawn(self._signal(decision.job_id, attempt, _SIGTERM))
             case Kill():
                 self._spawn(self._kill(decision.job_id, self._attempts.get(decision.job_id)))
+            case Throttle():
+                self._spawn(self._cap(self._tracks.get(decision.job_id), decision.cap))
             case to_do.Free():
                 self.scratch.free(decision)
             case Reject() | Grant():
@@ -301,6 +328,27 @@ class LinuxNode:
         elif is_frozen == (verb == "freeze"):
             self._post_freezing(job_id, is_frozen=is_frozen)
 
+    async def _cap(self, track: Track | None, cap: Cap | None) -> None:
+        """Slow it down, or let it move what it can; the next decision follows a failure.
+
+        A keeper that is away leaves no cap: its shims clear them as they thaw.
+        """
+        if track is None or self.link.problem:
+            return
+        try:
+            caps = {} if cap is None else _caps_by_number(cap)
+            await self.link.ask("cap", job=track.job_id, attempt=track.attempt, caps=caps)
+        except (BackendError, OSError) as error:
+            self._note_cap_failed(track, str(error), is_wanted=cap is not None)
+
+    def _note_cap_failed(self, track: Track, problem: str, *, is_wanted: bool) -> None:
+        if self._tracks.get(track.job_id) is not track:
+            return
+        log.warning("event=cap_failed job=%d problem=%r", track.job_id, problem)
+        if is_wanted:
+            at_s = self._timeline.now_s
+            self._post(ev.CapFailed(at_s=at_s, job_id=track.job_id, problem=problem))
+
     def _on_cgroup_event(self, track: Track) -> None:
         """Somebody froze or thawed its cgroup, or it is empty; what is asked here has an answer."""
         is_frozen = None if track.cgroup is None else track.find_frozen()
@@ -386,7 +434,20 @@ class LinuxNode:
 
     def _on_status(self, track: Track, status: Message) -> None:
         self._forget(track)
-        self._end(track.job_id, track.attempt, status)
+        self._end(track.job_id, track.attempt, status, self._count_oom_kills(track, status))
+
+    def _count_oom_kills(self, track: Track, status: Message) -> int:
+        """Processes of the machine killed for want of memory as it ended; 0: not by that.
+
+        Where the kernel counts by cgroup the status says it; where somebody here told the job to
+        end, that is why.
+        """
+        if not outcome.was_killed(status) or counts_memory_ends(track.cgroup):
+            return 0
+        key = protocol.job_key(track.job_id, track.attempt)
+        if os.path.lexists(os.path.join(self._jobs, key, protocol.TOLD_FILE)):
+            return 0
+        return self._oom_kills.count(outcome.end_s(status, self._timeline.now_s))
 
     async def _outlive(self, track: Track) -> None:
         """The shim was killed: wait for the job's processes, then say what the kernel knows.
@@ -414,11 +475,12 @@ class LinuxNode:
         self._ends.forget(track)
         track.close()
 
-    def _end(self, job_id: JobId, attempt: int, status: Message) -> None:
+    def _end(self, job_id: JobId, attempt: int, status: Message, oom_kills: int = 0) -> None:
         self._attempts.pop(job_id, None)
         if outcome.is_of_the_machine(status):
             self._pause_starts(status["never_ran"])
-        for event in outcome.ended(job_id, attempt, status, self._timeline.now_s):
+        now_s = self._timeline.now_s
+        for event in outcome.ended(job_id, attempt, status, now_s, oom_kills=oom_kills):
             self._post(event)
 
     def _lose(self, job_id: JobId, attempt: int, note: str, *, by_reboot: bool = False) -> None:
@@ -448,6 +510,8 @@ class LinuxNode:
             else:
                 self._take_in(job.id, job.attempt, there)
                 self._report_freezing(there)
+                if Throttle in self.offers:  # the daemon before this one may have capped it
+                    self.perform(Throttle(job_id=job.id))
                 if job.shares and job.id in self._attempts:
                     self.scratch.follow(job.id, job.attempt)
                 if job.state is JobState.STOPPING and job.id in self._attempts:
@@ -500,6 +564,7 @@ class LinuxNode:
 
     async def _sample(self) -> None:
         at_s = self._timeline.now_s
+        self._oom_kills.look(at_s)
         sample = await self.reader.read(at_s)
         self._log_silent(sample)
         self._ends.look()
@@ -519,3 +584,19 @@ class LinuxNode:
         for job_id in self._silent.keys() - silent.keys():
             log.info("event=process_answers job=%d", job_id)
         self._silent = silent
+
+
+def _caps_by_number(cap: Cap) -> dict[str, list[float | None]]:
+    """As the keeper takes it, by the disk's device number.
+
+    Raises:
+        OSError: a disk is gone.
+    """
+    names = sorted(cap.read_bytes_per_s.keys() | cap.written_bytes_per_s.keys())
+    return {
+        Path(f"/sys/class/block/{name}/dev").read_text().strip(): [
+            cap.read_bytes_per_s.get(name),
+            cap.written_bytes_per_s.get(name),
+        ]
+        for name in names
+    }

@@ -18,6 +18,7 @@ _SINCE: Final = ("took_s", "others", "has_come", "has_gone")
 """What the shims of before did not say of staging."""
 _TOLD_BY_SIGTERM: Final = 128 + signal.SIGTERM
 """A shell's exit code when its last command died of it."""
+_TOLD_BY_SIGKILL: Final = 128 + signal.SIGKILL
 
 
 def began(job_id: JobId, attempt: int, record: Message, now_s: float) -> ev.JobStarted:
@@ -33,8 +34,14 @@ def began(job_id: JobId, attempt: int, record: Message, now_s: float) -> ev.JobS
     return ev.JobStarted(at_s=at_s, job_id=job_id, attempt=attempt)
 
 
-def ended(job_id: JobId, attempt: int, status: Message, now_s: float) -> list[ev.Event]:
-    """Its whole life, or why it could never have one; arguments as for ``began``."""
+def ended(
+    job_id: JobId, attempt: int, status: Message, now_s: float, *, oom_kills: int = 0
+) -> list[ev.Event]:
+    """Its whole life, or why it could never have one; arguments as for ``began``.
+
+    ``oom_kills``: so many processes of the machine were killed for want of memory as it ended, one
+    of which was probably its own.
+    """
     at_s = _moment(status, "ended", now_s)
     if "never_ran" in status:
         return [
@@ -55,14 +62,18 @@ def ended(job_id: JobId, attempt: int, status: Message, now_s: float) -> list[ev
             lost(job_id, attempt, note, at_s, by_reboot=True),
         ]
     memory = status.get("memory_end")
+    note = _storable(status.get("note", "")) if memory is None else _tell(memory)
+    if oom_kills:
+        note = f"{note}; {_tell_probable(oom_kills)}" if note else _tell_probable(oom_kills)
+    code, number = status["exit"]["code"], status["exit"]["signal"]
     return [
         began(job_id, attempt, status, at_s),
         ev.JobExited(
             at_s=at_s,
             job_id=job_id,
             attempt=attempt,
-            exit=_exit(status["exit"]["code"], status["exit"]["signal"], memory),
-            note=_storable(status.get("note", "")) if memory is None else _tell(memory),
+            exit=_exit(code, number, ran_out=memory is not None or oom_kills > 0),
+            note=note,
             io=IoTotals(
                 read_bytes=status["io"]["read_bytes"],
                 written_bytes=status["io"]["written_bytes"],
@@ -94,9 +105,30 @@ def _staged(word: Message | None) -> Staged | None:
     )
 
 
-def _exit(code: int | None, number: int | None, memory: Message | None) -> Exit:
+def was_killed(status: Message) -> bool:
+    """True when it, or the last command of a shell that it was, ended by SIGKILL."""
+    if "never_ran" in status:
+        return False
+    code, number = status["exit"]["code"], status["exit"]["signal"]
+    return bool(number == signal.SIGKILL or code == _TOLD_BY_SIGKILL)
+
+
+def end_s(status: Message, now_s: float) -> float:
+    """When it ended, on our timeline; now where that is not said."""
+    return _moment(status, "ended", now_s)
+
+
+def _exit(code: int | None, number: int | None, *, ran_out: bool) -> Exit:
     """How it ended; a job that went on without those that were killed, and is content, may."""
-    return Exit(code=code, signal=number, out_of_memory=memory is not None and code != 0)
+    return Exit(code=code, signal=number, out_of_memory=ran_out and code != 0)
+
+
+def _tell_probable(kills: int) -> str:
+    many = "1 process" if kills == 1 else f"{kills} processes"
+    return (
+        f"probably killed because memory ran out: the kernel killed {many} of this machine for "
+        "that as it ended, and iodaemon sent it no signal"
+    )
 
 
 def _tell(memory: Message) -> str:
@@ -156,7 +188,7 @@ def orphaned(
         at_s=now_s,
         job_id=job_id,
         attempt=attempt,
-        exit=_exit(end.code, end.signal, memory),
+        exit=_exit(end.code, end.signal, ran_out=memory is not None),
         io=totals,
         note=f"its shim was killed; {known}",
         is_bereaved=True,

@@ -598,18 +598,39 @@ def prefer_memory_nodes(nodes: list[int]) -> bool:
     return bool(_LIBC.syscall(number, _MPOL_PREFERRED, first, _MASK_BITS + 1) == 0)
 
 
-def read_own_io() -> tuple[int, int, int]:
-    """This process's (read_bytes, write_bytes - cancelled, syscr + syscw); zeros where hidden.
+class OwnIo(NamedTuple):
+    """What this process, and every child that it waited for, moved so far.
+
+    Attributes:
+        read_bytes: as in /proc/self/io.
+        written_bytes: write_bytes - cancelled_write_bytes.
+        operations: syscr + syscw.
+        logical_bytes: rchar + wchar.
+    """
+
+    read_bytes: int = 0
+    written_bytes: int = 0
+    operations: int = 0
+    logical_bytes: int = 0
+
+
+def read_own_io() -> OwnIo:
+    """This process's I/O; zeros where it is hidden.
 
     The counters include every child that was waited for (kernel/exit.c, wait_task_zombie).
     """
     try:
         words = _read_record("/proc/self/io").split()
     except OSError:
-        return 0, 0, 0
+        return OwnIo()
     values = {key: int(value) for key, value in zip(words[::2], words[1::2], strict=True)}
     written = values[b"write_bytes:"] - values[b"cancelled_write_bytes:"]
-    return values[b"read_bytes:"], written, values[b"syscr:"] + values[b"syscw:"]
+    return OwnIo(
+        values[b"read_bytes:"],
+        written,
+        values[b"syscr:"] + values[b"syscw:"],
+        values[b"rchar:"] + values[b"wchar:"],
+    )
 
 
 def children_cpu_s() -> float:

@@ -18,6 +18,9 @@ Verbs:
                                             {never_ran}; asked again: what is there
     freeze {job, attempt}                -> {frozen: true} once every process stands still
     thaw {job, attempt}                  -> {frozen: false}
+    cap {job, attempt, caps}             -> {capped}; at most so many bytes/s, by disk (M:m):
+                                            [read, written], null: any. No others hold any more;
+                                            {} and ``thaw`` end them all
     kill {job, attempt, signal}          -> {signalled: N}; SIGKILL takes all at once; of a job
                                             that is being started it waits until it runs
     list {jobs: [[job, attempt], ...]}   -> {jobs: [{job, attempt, frozen, ...as start}]}
@@ -73,7 +76,7 @@ LARGEST_LINE_BYTES: Final = 8 * 1024 * 1024
 """A request above this is refused: the largest environment Linux can exec is 6 MiB."""
 
 Message = dict[str, Any]
-_OF_A_JOB: Final = ("start", "freeze", "thaw", "kill", "tidy", "scratch")
+_OF_A_JOB: Final = ("start", "freeze", "thaw", "cap", "kill", "tidy", "scratch")
 """Verbs that are about one attempt."""
 _to_text: Final = json.JSONEncoder(separators=(",", ":")).encode
 

@@ -21,6 +21,7 @@ from iodaemon.backend.linux.cgroup_reader import CgroupReader
 from iodaemon.backend.linux.job_files import JobFiles
 from iodaemon.backend.linux.job_io import IoBaseline, JobIo, sum_resident_bytes
 from iodaemon.backend.linux.leaves import Leaves
+from iodaemon.backend.linux.node_counters import NodeCountersReader
 from iodaemon.backend.linux.output_room import OutputRoom
 from iodaemon.backend.linux.process import is_executing
 from iodaemon.backend.linux.reader_thread import (
@@ -30,12 +31,13 @@ from iodaemon.backend.linux.reader_thread import (
     Position,
     ReaderThread,
 )
+from iodaemon.backend.linux.shared_memory import Sharer
 from iodaemon.backend.linux.track import Track
 from iodaemon.core.job import IoTotals, JobId
-from iodaemon.core.platform import Device, DeviceId
-from iodaemon.core.sample import JobCounters, NodeCounters, Sample
+from iodaemon.core.platform import Device, DeviceId, Partition
+from iodaemon.core.sample import JobCounters, Sample
 from iodaemon.errors import NoData
-from iodaemon.sampler import diskstats, meminfo, pressure
+from iodaemon.sampler import diskstats
 
 _NOBODY: Final = 0
 """No thread: its number is never 0."""
@@ -54,6 +56,7 @@ class _JobReader:
 
     Attributes:
         waits: the thread that was given up while it read this job, and the process; None: none.
+        sharer: the job as one that shares memory.
     """
 
     def __init__(
@@ -77,19 +80,19 @@ class _JobReader:
         self._on_leaves: tuple[int | None, int | None] = (None, None)
         self._repeats = 1 + track.job_id % _MOST_REPEATS
         self._counters = JobCounters()
-        read, written, operations = track.baseline
         self._io = JobIo(
             root,
             track.shim.pid,
-            IoBaseline(read_bytes=read, written_bytes=written, operations=operations),
+            IoBaseline(**track.baseline._asdict()),
             self.members,
-            cpu_s=None if self._cgroup is None else self._cgroup.cpu_s,
+            cpu=None if self._cgroup is None else self._cgroup.cpu,
             resident_bytes=self._resident_bytes,
             io_stall_s=None if self._cgroup is None else self._cgroup.io_stall_s,
             memory_stall_s=None if self._cgroup is None else self._cgroup.memory_stall_s,
             allowance=allowance,
             position=position,
         )
+        self.sharer = Sharer(lambda: self._io.last_members, track.cgroup)
 
     @property
     def silent_pid(self) -> int | None:
@@ -196,13 +199,21 @@ class NodeReader:
     that a descriptor is never closed while the thread reads it.
     """
 
-    def __init__(self, root: Path, devices: Sequence[Device], jobs: str = "") -> None:
+    def __init__(
+        self,
+        root: Path,
+        devices: Sequence[Device],
+        jobs: str = "",
+        *,
+        partitions: Sequence[Partition] = (),
+    ) -> None:
         """Read this machine.
 
         Args:
             root: where /proc and /sys are.
             devices: leaf disks to read.
             jobs: the jobs' directories, with their output; empty: none is looked at.
+            partitions: whose CPUs' idle time is read.
         """
         self._root = root
         self._jobs = jobs
@@ -214,9 +225,7 @@ class NodeReader:
         self._allowance = Allowance()
         self._leaves = Leaves(root, [device.id for device in devices])
         self._diskstats = diskstats.Sampler(root, wanted={device.id for device in devices})
-        self._io_pressure = pressure.Sampler(root)
-        self._memory_pressure = pressure.Sampler(root, resource="memory")
-        self._meminfo = meminfo.Sampler(root)
+        self._node = NodeCountersReader(root, partitions)
         self._thread: ReaderThread | None = None
         self._given_up: list[ReaderThread] = []
         self._is_reading = False
@@ -325,7 +334,9 @@ class NodeReader:
             devices = self._diskstats.read()
         except NoData:
             devices = {}
-        return Sample(at_s=reading.at_s, jobs=reading.jobs, devices=devices, node=self._read_node())
+        sharers = {i: r.sharer for i, (_, r) in self._readers.items() if i not in silent}
+        node = self._node.read(reading.at_s, sharers)
+        return Sample(at_s=reading.at_s, jobs=reading.jobs, devices=devices, node=node)
 
     def _find_silent(self) -> dict[JobId, int]:
         """The jobs that are set aside, each with the process that does not answer.
@@ -354,29 +365,7 @@ class NodeReader:
                 )
                 self._readers[job_id] = (track, reader)
 
-    def _read_node(self) -> NodeCounters:
-        io_stall_s = memory_stall_s = None
-        memory: meminfo.Meminfo | None = None
-        with contextlib.suppress(NoData):
-            io_stall_s = self._io_pressure.read().some_s
-        with contextlib.suppress(NoData):
-            memory_stall_s = self._memory_pressure.read().some_s
-        with contextlib.suppress(NoData):
-            memory = self._meminfo.read()
-        return NodeCounters(
-            io_stall_s=io_stall_s,
-            memory_stall_s=memory_stall_s,
-            dirty_bytes=None if memory is None else memory.dirty_bytes,
-            writeback_bytes=None if memory is None else memory.writeback_bytes,
-            available_bytes=None if memory is None else memory.available_bytes,
-        )
-
     def _close_all(self) -> None:
         self._follow({})
-        for sampler in (
-            self._diskstats,
-            self._io_pressure,
-            self._memory_pressure,
-            self._meminfo,
-        ):
-            sampler.close()
+        self._diskstats.close()
+        self._node.close()

@@ -15,6 +15,7 @@ from iodaemon.backend.linux.outside import read_members
 from iodaemon.backend.linux.pidfd import find_exit
 from iodaemon.backend.linux.process import (
     Identity,
+    OwnIo,
     SilentError,
     descendants_of,
     find_state,
@@ -50,7 +51,9 @@ class Track:
         self.shim = Identity(shim["pid"], shim["start_ticks"], shim["boot_id"])
         self.cgroup: str | None = shim["cgroup"]
         read, written, operations = shim["baseline"]
-        self.baseline: tuple[int, int, int] = (read, written, operations)
+        # Shims of older packages do not note their logical bytes: these few count as the job's.
+        logical: int = shim.get("baseline_logical_bytes", 0)
+        self.baseline = OwnIo(read, written, operations, logical)
         self.is_bereaved = False
         self.is_frozen = False
         """As it was last posted."""

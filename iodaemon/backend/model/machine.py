@@ -16,6 +16,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -81,12 +82,25 @@ class Machine:
         told: what jobs have told and nobody has heard yet, in that order.
     """
 
-    def __init__(self, model: Model, now_s: float) -> None:
+    def __init__(
+        self, model: Model, now_s: float, cores: Mapping[PartitionId, int] = MappingProxyType({})
+    ) -> None:
+        """An empty machine.
+
+        Args:
+            model: what jobs share.
+            now_s: the present.
+            cores: of each partition, for its idle time.
+        """
         self.stores: Mapping[str, Store] = {
             spec.id: Store(spec.capacity_bytes) for spec in model.stores
         }
         self.told: list[Told] = []
-        self._now_s = now_s
+        self._now_s = self._began_s = now_s
+        self._cores = cores
+        self._gone_cpu_s: dict[PartitionId, float] = dict.fromkeys(cores, 0.0)
+        self._idle_s: dict[PartitionId, float] = dict.fromkeys(cores, 0.0)
+        self._gone_paged_bytes = 0
         self._specs = {spec.id: spec for spec in model.links}
         self._links: dict[tuple[str, PartitionId | None], Resource] = {}
         self._storage = None if model.disk is None else Storage(model.disk, now_s)
@@ -165,6 +179,21 @@ class Machine:
             self._memory.release(job_id)
         self._let_go(job)
 
+    def cap(
+        self,
+        job_id: JobId,
+        *,
+        read_bytes_per_s: float = math.inf,
+        written_bytes_per_s: float = math.inf,
+    ) -> None:
+        """Let a job read and write no more than that from now on."""
+        job = self._jobs[job_id]
+        caps = read_bytes_per_s, written_bytes_per_s
+        if job.caps != caps:
+            self._stand(job)
+            job.caps = caps
+            self._let_go(job)
+
     def give_turn(self, job_id: JobId) -> None:
         """It is the job's turn: what it waits to do it does; nothing for one that does not wait."""
         job = self._jobs.get(job_id)
@@ -218,9 +247,32 @@ class Machine:
     def node(self) -> NodeCounters:
         """The counters of the whole machine."""
         node = NodeCounters() if self._storage is None else self._storage.node(self._now_s)
+        node = msgspec.structs.replace(node, idle_s=self._count_idle())
         if self._memory is None:
             return node
-        return msgspec.structs.replace(node, available_bytes=self._memory.available_bytes)
+        paged = sum(job.paged_bytes(self._now_s) for job in self._jobs.values())
+        return msgspec.structs.replace(
+            node,
+            available_bytes=self._memory.available_bytes,
+            memory_bytes=int(self._memory.room_bytes),
+            refault_bytes=self._gone_paged_bytes + paged,
+        )
+
+    def _count_idle(self) -> dict[PartitionId, float]:
+        """Time for which cores had no job computing on them, summed over each partition's.
+
+        Where cores are handed out several times more may compute than there are: it stands still
+        then until it is made up for.
+        """
+        busy_s = dict(self._gone_cpu_s)
+        for job in self._jobs.values():
+            if job.partition in busy_s:
+                busy_s[job.partition] += job.cpu_s(self._now_s)
+        passed_s = self._now_s - self._began_s
+        for partition, cores in self._cores.items():
+            idle_s = cores * passed_s - busy_s[partition]
+            self._idle_s[partition] = max(self._idle_s[partition], idle_s)
+        return dict(self._idle_s)
 
     # -- what jobs need ----------------------------------------------------------------------
 
@@ -370,6 +422,9 @@ class Machine:
         self._give_back(job.job_id, job.profile)
         if self._memory is not None:
             self._memory.leave(job.job_id)
+            self._gone_paged_bytes += job.paged_bytes(self._now_s)
+        if job.partition in self._gone_cpu_s:
+            self._gone_cpu_s[job.partition] += job.cpu_s(self._now_s)
         if self._storage is not None:
             self._storage.retire(job, self._now_s)
         return job.totals(self._now_s, self._request_bytes)

@@ -54,15 +54,14 @@ class Memory:
 
     def __init__(self, spec: SimulatedMemory) -> None:
         self.room_bytes = spec.capacity_bytes * spec.usable
-        self._capacity = spec.capacity_bytes
         self._size: dict[JobId, float] = {}
         self._running = _Group()
         self._held = _Group()
 
     @property
     def available_bytes(self) -> int:
-        """What no working set takes."""
-        return int(self._capacity - self._running.total - self._held.total)
+        """What is left of the room."""
+        return max(0, int(self.room_bytes - self._running.total - self._held.total))
 
     def here(self, job_id: JobId) -> float:
         """What the job has of its working set, bytes."""

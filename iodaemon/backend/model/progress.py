@@ -140,6 +140,7 @@ class Progress:
         left: what was left of it when its present stay on a resource began, or at its suspension.
         is_active: it goes on by itself: not suspended, and not waiting for its turn.
         is_held: it is suspended.
+        caps: what it may read and write at most, bytes/s each; infinite for no cap.
         awaits_turn: it asked for its turn to do the present task.
         has_turn: it has it.
         finish_s: when the computing is done.
@@ -153,11 +154,15 @@ class Progress:
         "_done_s",
         "_index",
         "_io_done_s",
+        "_logical_told",
+        "_paged",
+        "_paged_told",
         "_round",
         "_stall_s",
         "_tasks",
         "_told",
         "awaits_turn",
+        "caps",
         "entry",
         "finish_s",
         "flow",
@@ -184,6 +189,7 @@ class Progress:
         self.slots = 1
         self.started_s = self.finish_s = self.requested_s = 0.0
         self.is_active = True
+        self.caps = math.inf, math.inf
         self.is_held = self.awaits_turn = self.has_turn = False
         self.flow: Flow | None = None
         self.entry: Any = None
@@ -195,6 +201,8 @@ class Progress:
         self._stall_s = 0.0
         self._booked: list[float] = [0] * len(Kind)
         self._told = [0] * len(Kind)
+        self._paged = 0.0
+        self._paged_told = self._logical_told = 0
         self._done_s: list[float] = []
         self._io_done_s: list[float] = []
 
@@ -204,6 +212,9 @@ class Progress:
         if task is not None:
             self._booked[task.kind] += self.size
             self._told[task.kind] = int(self._booked[task.kind])
+            if task.touches:
+                self._paged += self.size
+                self._paged_told = int(self._paged)
             if task.resource is not None:
                 self._stall_s += task.resource.waited(self, now_s)
         self.pass_over()
@@ -274,17 +285,18 @@ class Progress:
             self._tell(self.task, now_s)
         return self._told[kind]
 
-    def _tell(self, task: Task, now_s: float) -> float:
-        """Count the begun task in part; seconds or bytes of its kind until now."""
+    def _tell(self, task: Task, now_s: float) -> None:
+        """Count the begun task in part."""
         left = self.left
         if self.is_active:
             resource = task.resource
             left = self.finish_s - now_s if resource is None else resource.left(self, now_s)
-        done = self._booked[task.kind] + max(0.0, self.size - left)
-        whole = int(done)
+        part = max(0.0, self.size - left)
+        if task.touches:
+            self._paged_told = max(self._paged_told, int(self._paged + part))
+        whole = int(self._booked[task.kind] + part)
         if whole > self._told[task.kind]:
             self._told[task.kind] = whole
-        return done
 
     def totals(self, now_s: float, request_bytes: int) -> IoTotals:
         """Its I/O from its start, as /proc/PID/io counts it; unknown when it is hidden."""
@@ -303,22 +315,46 @@ class Progress:
             operations=(told[Kind.READ] + written) // request_bytes,
         )
 
+    def paged_bytes(self, now_s: float) -> int:
+        """Whole bytes paged in until now: memory that was read again."""
+        if self.task is not None and self.task.touches:
+            self._tell(self.task, now_s)
+        return self._paged_told
+
+    def cpu_s(self, now_s: float) -> float:
+        """CPU time until now: all its slots compute when it does."""
+        compute_s = self._booked[Kind.COMPUTE]
+        if self.task is not None and self.task.resource is None:
+            left_s = self.finish_s - now_s if self.is_active else self.left
+            compute_s += max(0.0, self.size - left_s)
+        return compute_s * self.slots
+
+    def _logical_bytes(self) -> int | None:
+        """What its calls have read and written; page-ins are no calls. None: hidden."""
+        if self.profile.hides_io:
+            return None
+        told = self._told
+        written = told[Kind.WRITE_BUFFERED] + told[Kind.WRITE_DIRECT] + told[Kind.TRANSFER]
+        logical = told[Kind.READ] - self._paged_told + written
+        self._logical_told = max(self._logical_told, logical)  # both are rounded
+        return self._logical_told
+
     def counters(self, now_s: float, request_bytes: int, device: DeviceId | None) -> JobCounters:
         """Its counters now; a system call moves as much as a request, all files are on one disk."""
-        task, stall_s, compute_s = self.task, self._stall_s, self._booked[Kind.COMPUTE]
+        task, stall_s = self.task, self._stall_s
         if task is not None:
-            done = self._tell(task, now_s)
-            if task.resource is None:
-                compute_s = done
-            elif self.is_active:
+            self._tell(task, now_s)
+            if task.resource is not None and self.is_active:
                 stall_s += task.resource.waited(self, now_s)
-        totals = self._totals(request_bytes)
+        totals, cpu_s = self._totals(request_bytes), self.cpu_s(now_s)
         return JobCounters(
             read_bytes=totals.read_bytes,
             written_bytes=totals.written_bytes,
             operations=totals.operations,
             device_read_bytes=totals.read_bytes,
-            cpu_s=compute_s * self.slots,
+            logical_bytes=self._logical_bytes(),
+            cpu_s=cpu_s,
+            user_s=cpu_s,
             resident_bytes=self.profile.resident_bytes,
             io_stall_s=stall_s,
             devices=None if self.profile.hides_io or device is None else (device,),

@@ -88,7 +88,7 @@ class Storage:
             job.left,
             number=job.job_id,
             owner=job,
-            cap_bytes_per_s=task.cap,
+            cap_bytes_per_s=_cap_of(job, task),
             weight=task.weight,
         )
         if task.kind is not Kind.WRITE_BUFFERED:
@@ -155,7 +155,7 @@ class Storage:
         if task.kind is not Kind.WRITE_BUFFERED:
             return self._device.waited(flow)
         moved_bytes = job.left - self._memory.left(flow)
-        return max(0.0, now_s - job.requested_s - moved_bytes / task.cap)
+        return max(0.0, now_s - job.requested_s - moved_bytes / _cap_of(job, task))
 
     def stream_cap(self, kind: Kind) -> float:
         """Memory speed for buffered writes, else the disk's cap of each stream."""
@@ -311,3 +311,9 @@ def _on_disk(jobs: Collection[Progress], kind: Kind) -> list[Flow]:
 
 def _counter_ms(time_s: float) -> int:
     return int(time_s * 1000.0) % _WRAP_MS
+
+
+def _cap_of(job: Progress, task: Task) -> float:
+    """The tighter of what the stream gets at most and what the job may move, bytes/s."""
+    read, written = job.caps
+    return min(task.cap, read if task.kind is Kind.READ else written)

@@ -17,7 +17,8 @@ weighs in, and after ``longest_wait`` it alone decides.
 5. A job without walltime does not extend the bound and is not backfilled. Where no job that runs
    has one (``easy``: where no time for the first is known) nothing is.
 6. Equal priorities: the earlier arrival, then the lower id. "Room" is what the placement finds.
-7. While regulation leaves no headroom for a job's I/O, it is not in the ranking; the others are.
+7. While regulation leaves no headroom for a job's I/O, or lets no more jobs like it start, it is
+   not in the ranking; the others are.
 8. A job that has waited for longer than ``longest_wait`` goes before all that came later, and is
    blocked only with bound ``easy``; if it waits for headroom alone its slots are kept free for it.
    Without that, as published, a job can be passed for ever where ``alpha`` is 0.5 or more: with
@@ -44,7 +45,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from iodaemon.core.decision import AdmissionPlan
+from iodaemon.core.decision import AdmissionPlan, StartLimit
 from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.platform import Platform
 from iodaemon.core.view import NotNow, View
@@ -62,7 +63,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         line: the queue as it was left.
-        lessons, sampled_s, headroom: by what it was decided (``View``).
+        lessons, sampled_s, headroom, limit: by what it was decided (``View``).
         running: intensities of what holds slots.
         overdue: how many of the line had waited for too long.
         plan: what was decided, its starts left out.
@@ -72,6 +73,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     lessons: int
     sampled_s: float | None
     headroom: float | None
+    limit: StartLimit | None
     running: Mapping[JobId, float | None]
     overdue: int
     plan: AdmissionPlan
@@ -149,6 +151,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             lessons=view.lessons,
             sampled_s=view.sampled_s,
             headroom=view.io_headroom_bytes_per_s,
+            limit=view.start_limit,
             running=running,
             overdue=self._overdue(line, view.now_s),
             plan=msgspec.structs.replace(plan, starts=()),
@@ -169,6 +172,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             self._backfill(turns, blocked)
             by = self._by_wait() if blocked.is_overdue else self._by()
             waits = Reason(code=ORDER, text=f"job {blocked.job.id} goes first, {by}")
+        elif (shut_by := turns.headroom.shut_by) is not None:
+            waits = shut_by
         reasons = turns.refusals()
         if blocked is not None:
             reasons[blocked.job.id] = blocked.reason
@@ -229,6 +234,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         is_by_max = self.bound == "max" and not first.is_overdue
         bound_s = self._bound_s(turns, first.job, is_by_max=is_by_max)
         if bound_s is None:
+            return
+        if turns.headroom.shut_by is not None:
             return
         line, left_s, free = turns.line, bound_s - turns.now_s, most_free(turns.draft)
         places = [place for place, cpus in enumerate(line.cpus) if cpus <= free]
@@ -345,5 +352,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 def _is_the_same(memory: Memory, view: View, running: Mapping[JobId, float | None]) -> bool:
     """Whether what was decided of the same queue would be decided again."""
-    then = (memory.sampled_s, memory.headroom, memory.running.keys())
-    return then == (view.sampled_s, view.io_headroom_bytes_per_s, running.keys())
+    then = (memory.sampled_s, memory.headroom, memory.limit, memory.running.keys())
+    now = (view.sampled_s, view.io_headroom_bytes_per_s, view.start_limit, running.keys())
+    return then == now

@@ -1,7 +1,8 @@
 """First come, first served: jobs start in the order in which they were submitted.
 
 1. The head of the queue starts as soon as the placement rule finds room for it.
-2. The first job that does not fit now ends the round: nothing overtakes it.
+2. The first job that does not fit now, or that regulation does not let start yet, ends the round:
+   nothing overtakes it.
 
 Needs: nothing; no walltimes, no I/O hints.
 Source: Lv et al., JCST 2014, section 3.1.2 ("serviced according to their submit order without
@@ -15,6 +16,7 @@ import msgspec
 
 from iodaemon.core.decision import AdmissionPlan, Placed
 from iodaemon.core.job import JobId, Reason
+from iodaemon.core.start_gate import StartGate
 from iodaemon.core.view import NotNow, View
 
 
@@ -23,7 +25,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     def decide(self, view: View, memory: None) -> tuple[AdmissionPlan, None]:
         """Start jobs from the head of the queue until one does not fit; that one gets a reason."""
-        draft = view.draft()
+        draft, gate = view.draft(), StartGate(view)
         starts: list[Placed] = []
         reasons: dict[JobId, Reason] = {}
         for job in view.pending:
@@ -31,5 +33,9 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             if isinstance(answer, NotNow):
                 reasons[job.id] = answer.reason
                 break
+            if (refusal := gate.refusal(job)) is not None:
+                reasons[job.id] = refusal
+                break
+            gate.take(job)
             starts.append(draft.start(job, answer))
         return AdmissionPlan(starts=tuple(starts), reasons=reasons), memory

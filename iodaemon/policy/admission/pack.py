@@ -12,7 +12,8 @@ competes is decided before it competes.
 3. ``online``: a socket that becomes free takes the longest pack that waits and fits it.
    ``static``: each pack is given to a socket when it is made (LPT), and runs there in its turn.
 4. All jobs of a pack start at once; the next pack starts when the last of them has ended. What
-   runs on a socket is its present pack, whoever started it.
+   runs on a socket is its present pack, whoever started it. Jobs of it that regulation does not
+   let start yet follow when it does; a pack of which it lets none start begins later.
 5. Jobs that come after the packs were made wait for the next packs. A job that is cancelled or
    held meanwhile leaves its pack.
 6. A job without walltime counts as ``assumed_walltime``. A job whose I/O is not known adds nothing
@@ -31,7 +32,7 @@ there at the beginning, and its packs are given to I/O nodes before (``static``)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, Literal
 
@@ -40,6 +41,7 @@ import msgspec
 from iodaemon.core.decision import AdmissionPlan, Placed
 from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.platform import Partition, PartitionId, Platform
+from iodaemon.core.start_gate import StartGate
 from iodaemon.core.view import View
 from iodaemon.policy.packing import Item, Pack, assign, make_packs
 
@@ -56,12 +58,14 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
         jobs: who is in it.
         slots: what all together hold.
         partition: where it will run. None: on the first that is free.
+        begun: where others of it run already, whom these follow. None: none has started.
     """
 
     number: int
     jobs: tuple[JobId, ...]
     slots: int
     partition: PartitionId | None = None
+    begun: PartitionId | None = None
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,31 +109,39 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         pending = {job.id: job for job in islice(view.pending, _LOOKED_AT * self.most)}
         waiting = _still_there((memory or Memory()).waiting, pending)
         free = _free_partitions(view)
-        starts: list[Placed] = []
-        while free:
+        turns = Turns(view, pending)
+        waiting = turns.follow(waiting, free)
+        while free and turns.shut_by is None:
             if not waiting:
-                waiting = self._make(view, pending, starts)
-            begun = _begin(waiting, free)
-            if not begun:
+                waiting = self._make(view, pending, turns.taken)
+            started = [
+                (pack, partition)
+                for pack, partition in _begin(waiting, free)
+                if turns.start(pack, partition.id)
+            ]
+            if not started:
                 break
-            for pack, partition in begun:
-                starts += (Placed(job_id=job_id, partition=partition.id) for job_id in pack.jobs)
+            for _, partition in started:
                 free.remove(partition)
-            gone = {pack.number for pack, _ in begun}
+            gone = {pack.number for pack, _ in started}
             waiting = tuple(pack for pack in waiting if pack.number not in gone)
-        started = {placed.job_id for placed in starts}
-        reasons = _reasons(view, waiting, starts)
-        late = (job_id for job_id in pending if job_id not in started and job_id not in reasons)
-        reasons |= dict.fromkeys(late, _LATE)
-        return AdmissionPlan(starts=tuple(starts), reasons=reasons), Memory(waiting=waiting)
+        starts = tuple(turns.starts)
+        reasons = _reasons(view, waiting, starts) | turns.refusals
+        shut_by = turns.shut_by if free else None
+        if shut_by is not None:
+            reasons |= dict.fromkeys((job_id for pack in waiting for job_id in pack.jobs), shut_by)
+        begun = {placed.job_id for placed in starts}
+        late = (job_id for job_id in pending if job_id not in begun and job_id not in reasons)
+        reasons |= dict.fromkeys(late, shut_by or _LATE)
+        memory = Memory(waiting=(*turns.following, *waiting))
+        return AdmissionPlan(starts=starts, reasons=reasons), memory
 
     def _make(
-        self, view: View, pending: Mapping[JobId, Job], starts: Iterable[Placed]
+        self, view: View, pending: Mapping[JobId, Job], taken: Collection[JobId]
     ) -> tuple[Waiting, ...]:
         """Packs of those at the head of the queue."""
-        started = {placed.job_id for placed in starts}
-        left = [job for job in pending.values() if job.id not in started][: self.most]
-        sizes = [len(partition.slots) for partition in view.platform.partitions]
+        left = [job for job in pending.values() if job.id not in taken][: self.most]
+        sizes = [partition.size for partition in view.platform.partitions]
         small = [job for job in left if job.spec.cpus <= min(sizes)]
         large = [job for job in left if job.spec.cpus > min(sizes)]
         packs = [*self._packed(view, small, min(sizes)), *self._packed(view, large, max(sizes))]
@@ -175,7 +187,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         if self.mapping == "online":
             return homes
         partitions = view.platform.partitions
-        smallest = min(len(partition.slots) for partition in partitions)
+        smallest = min(partition.size for partition in partitions)
         groups = (
             (partitions, [i for i, pack in enumerate(packs) if pack.slots <= smallest]),
             (_largest(partitions), [i for i, pack in enumerate(packs) if pack.slots > smallest]),
@@ -185,6 +197,81 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             for i, number in zip(indexes, bins, strict=True):
                 homes[i] = group[number].id
         return homes
+
+
+class Turns:
+    """Who starts in one decision, as far as regulation lets them.
+
+    Args:
+        view: the state.
+        pending: the jobs of all packs, and others.
+
+    Attributes:
+        starts: in this order.
+        following: what is left of packs that have begun.
+        refusals: why these jobs do not start, whose turn it is.
+    """
+
+    def __init__(self, view: View, pending: Mapping[JobId, Job]) -> None:
+        self.starts: list[Placed] = []
+        self.following: list[Waiting] = []
+        self.refusals: dict[JobId, Reason] = {}
+        self._pending = pending
+        self._gate = StartGate(view)
+        self._room = {p.id: view.slots_free(p.id) for p in view.platform.partitions}
+        self._cores = {p.id: view.cores_free(p.id) for p in view.platform.partitions}
+
+    @property
+    def shut_by(self) -> Reason | None:
+        """Why no job at all may start now; None: one might."""
+        return self._gate.shut_by
+
+    @property
+    def taken(self) -> set[JobId]:
+        """Jobs that start, and those that follow others of their pack."""
+        started = {placed.job_id for placed in self.starts}
+        return started.union(*(pack.jobs for pack in self.following))
+
+    def follow(self, waiting: Iterable[Waiting], free: Iterable[Partition]) -> tuple[Waiting, ...]:
+        """Start what is left of packs whose others still run; returns the packs that wait."""
+        idle = {partition.id for partition in free}
+        still = []
+        for pack in waiting:
+            if pack.begun is None:
+                still.append(pack)
+            elif pack.begun in idle or pack.begun not in self._room:
+                still.append(msgspec.structs.replace(pack, begun=None))
+            elif not self.start(pack, pack.begun):
+                self.following.append(pack)
+        return tuple(still)
+
+    def start(self, pack: Waiting, home: PartitionId) -> bool:
+        """Start the pack's jobs there; False: none of them may."""
+        later = [job_id for job_id in pack.jobs if not self._may_start(job_id, home)]
+        if len(later) == len(pack.jobs):
+            return False
+        if later:
+            slots = sum(self._pending[job_id].spec.cpus for job_id in later)
+            self.following.append(
+                msgspec.structs.replace(pack, jobs=tuple(later), slots=slots, begun=home)
+            )
+        return True
+
+    def _may_start(self, job_id: JobId, home: PartitionId) -> bool:
+        """Whether it may; then it does."""
+        job = self._pending[job_id]
+        refusal = self._gate.refusal(job)
+        if refusal is not None:
+            self.refusals[job_id] = refusal
+            return False
+        cpus, own = job.spec.cpus, 0 if job.spec.shares_cores else job.spec.cpus
+        if self._room[home] < cpus or self._cores[home] < own:  # taken since its pack has begun
+            return False
+        self._room[home] -= cpus
+        self._cores[home] -= own
+        self._gate.take(job)
+        self.starts.append(Placed(job_id=job_id, partition=home))
+        return True
 
 
 _LATE: Final = Reason(
@@ -211,7 +298,7 @@ def _free_partitions(view: View) -> list[Partition]:
     return [
         partition
         for partition in view.platform.partitions
-        if partition.id not in taken and view.slots_free(partition.id) == len(partition.slots)
+        if partition.id not in taken and view.slots_free(partition.id) >= partition.size
     ]
 
 
@@ -222,9 +309,9 @@ def _begin(
     left = list(free)
     begun: list[tuple[Waiting, Partition]] = []
     for pack in waiting:
-        fitting = [p for p in left if pack.partition in (None, p.id) and len(p.slots) >= pack.slots]
+        fitting = [p for p in left if pack.partition in (None, p.id) and p.size >= pack.slots]
         if fitting:
-            partition = min(fitting, key=lambda p: (len(p.slots), p.id))
+            partition = min(fitting, key=lambda p: (p.size, p.id))
             begun.append((pack, partition))
             left.remove(partition)
         if not left:
@@ -233,8 +320,8 @@ def _begin(
 
 
 def _largest(partitions: Sequence[Partition]) -> Sequence[Partition]:
-    size = max(len(partition.slots) for partition in partitions)
-    return [partition for partition in partitions if len(partition.slots) == size]
+    size = max(partition.size for partition in partitions)
+    return [partition for partition in partitions if partition.size == size]
 
 
 # -- reasons ---------------------------------------------------------------------------------------

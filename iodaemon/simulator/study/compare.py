@@ -143,7 +143,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         return [{"kind": "run", "seed": task.seed, "policy": task.policy, **sums}, *rows]
 
     def measure(self, rows: Sequence[Row]) -> Mapping[str, float]:
-        """Means over the seeds by ``POLICY.MEASURE``, such as ``bounded.mean_stretch``."""
+        """Means over the seeds by ``POLICY.MEASURE``, such as ``default.mean_stretch``."""
         runs = _runs(rows)
         return {
             f"{policy}.{measure}": mean([float(row[measure]) for row in alike])

@@ -30,7 +30,9 @@ from iodaemon.simulator.run import Result, simulate
 from iodaemon.simulator.series import ranged
 from iodaemon.simulator.site import Place, Server, Site, rules_of
 
-DEFAULT: Final = "easy+bounded"
+OURS: Final = "adaptive"
+"""The regulation of the shipped default."""
+DEFAULT: Final = f"easy+{OURS}"
 """What is shipped as the default."""
 
 
@@ -63,7 +65,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     admission: tuple[str, ...] = ("fcfs", "easy", "io_budget", "equilibrio", "pack")
-    regulation: tuple[str, ...] = ("none", "dynamic", "bounded")
+    regulation: tuple[str, ...] = ("none", "dynamic", OURS)
     queue: Queue | None = None
     servers: tuple[Server, ...] = ()
     clusters: tuple[Site, ...] = ()
@@ -125,8 +127,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         """Faults of all runs, and what picks and the default are worth.
 
         ``MACHINE.default`` and ``MACHINE.pick`` are turnarounds relative to the first pair's,
-        ``MACHINE.harm`` the largest mean makespan with regulation ``bounded`` relative to the
-        same admission without, ``everywhere`` the pick for all machines as that product of
+        ``MACHINE.harm`` the largest mean makespan with regulation ``adaptive`` relative to
+        the same admission without, ``everywhere`` the pick for all machines as that product of
         turnarounds' mean, ``default-is-harmless`` 1 or 0.
         """
         places = _means(rows)
@@ -204,11 +206,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _harm(self, means: Means) -> float | None:
-        """What ``bounded`` adds to the makespan where it adds most."""
-        if not {"none", "bounded"}.issubset(self.regulation):
+        """What regulation as in the default adds to the makespan where it adds most."""
+        if not {"none", OURS}.issubset(self.regulation):
             return None
         return max(
-            means[f"{name}+bounded"]["makespan_s"] / means[f"{name}+none"]["makespan_s"]
+            means[f"{name}+{OURS}"]["makespan_s"] / means[f"{name}+none"]["makespan_s"]
             for name in self.admission
         )
 

@@ -191,8 +191,12 @@ class _Life:
             yield "is CANCELLED, and nobody asked for it"
         if self.state == "LOST" and self.job not in self.told.bereft:
             yield "is LOST, and no shim was killed"
-        if self.state in ("TIMEOUT", "OUT_OF_MEMORY"):
-            yield f"is {self.state}, and had no limit"
+        if self.state == "TIMEOUT":
+            yield "is TIMEOUT, and had no limit"
+        if self.state == "OUT_OF_MEMORY" and self.job not in self.told.struck:
+            # One that was struck looks like that when the kernel kills something else on the
+            # machine for memory at the same time (iodaemon.backend.linux.oom_kills).
+            yield "is OUT_OF_MEMORY, and nobody killed it"
         if end is not None and code is not None and code != end.code:
             yield f"ended with {end.code}, told is {code}"
 

@@ -6,6 +6,9 @@ VERBS = ("hello", "start", "freeze", "thaw", "kill", "list", "tidy", "leave")
 SERVICE_VERBS = ("retire",)
 """What only the system's daemon asks, of the keeper of another unit: in no play."""
 
+CAP_VERBS = ("cap",)
+"""What is asked where jobs' cgroups have io.max: tests/vm/test_vm_caps.py, in no play."""
+
 SCRATCH_VERBS = ("scratch",)
 """What is asked about jobs with directories on tier disks: tests/daemon/test_tiers_deaths.py."""
 

@@ -1,0 +1,200 @@
+"""What regulation says of how many jobs may start is heeded by every rule of admission."""
+
+import msgspec
+import pytest
+from builders import platform as machine_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from queueing import queued
+from scene import MB, Scene, platform
+
+from iodaemon.backend.simulated import Compute, Profile
+from iodaemon.core.decision import RegulationPlan, StartLimit
+from iodaemon.core.job import JobId, JobSpec, JobState, Reason
+from iodaemon.core.rule import Rules
+from iodaemon.core.signature import kind_of
+from iodaemon.core.state import with_fields
+from iodaemon.policy.admission import easy, equilibrio, fcfs, io_budget, pack, storage_aware
+from iodaemon.policy.placement.least_io import Rule as LeastIo
+from iodaemon.registry import rule_names
+from iodaemon.simulator.run import simulate
+
+WHY = Reason(code="Contention", text="more at once would get less done")
+EXTREME = equilibrio.Rule(longest_wait_s=3.0)
+RULES = [easy.Rule(), equilibrio.Rule(), EXTREME, fcfs.Rule(), io_budget.Rule(), pack.Rule()]
+RULES += [storage_aware.Rule()]
+IDS = [f"{rule.__module__.rpartition('.')[2]}-{place}" for place, rule in enumerate(RULES)]
+NEVER_S = 5000.0
+each_rule = pytest.mark.parametrize("rule", RULES, ids=IDS)
+
+
+def under(limit, *jobs, sockets=(4, 4)):
+    """A job runs on the first socket; these wait."""
+    scene = Scene(platform(*sockets)).live(1, 0, moved=MB).queue(*jobs)
+    view = scene.view()
+    scene.state.start_limit = limit
+    return view
+
+
+def started(plan):
+    return [placed.job_id for placed in plan.starts]
+
+
+def told(plan, job_id):
+    return plan.reasons.get(JobId(job_id)) or plan.rest
+
+
+def test_all_rules_are_looked_at():
+    assert set(rule_names("admission")) == {r.__module__.rpartition(".")[2] for r in RULES}
+
+
+@each_rule
+def test_as_many_start_as_may(rule):
+    view = under(StartLimit(most=2, why=WHY), *(queued(number) for number in range(2, 6)))
+
+    plan, _ = rule.decide(view, None)
+
+    assert ([2, 3], WHY) == (started(plan), told(plan, 4))
+
+
+@each_rule
+def test_as_many_start_as_what_is_free_is_enough_for(rule):
+    limit = StartLimit(free=0.75, share=0.25, why=WHY)
+    view = under(limit, *(queued(number) for number in range(2, 7)))
+
+    plan, _ = rule.decide(view, None)
+
+    assert ([2, 3, 4], WHY) == (started(plan), told(plan, 5))
+
+
+@each_rule
+def test_where_nothing_may_start_the_first_says_why(rule):
+    view = under(StartLimit(most=0, why=WHY), queued(2), queued(3))
+
+    plan, _ = rule.decide(view, None)
+
+    assert ([], WHY) == (started(plan), told(plan, 2))
+
+
+def with_command(job, *words):
+    return with_fields(job, spec=msgspec.structs.replace(job.spec, command=words))
+
+
+@pytest.mark.parametrize("rule", [r for r in RULES if not isinstance(r, fcfs.Rule)])
+def test_one_that_takes_nothing_passes_those_that_wait_for_it(rule):
+    light = with_command(queued(4), "light")
+    limit = StartLimit(free=0.0, share=0.5, shares={kind_of(light): 0.0}, why=WHY)
+    view = under(limit, queued(2), queued(3), light)
+
+    plan, _ = rule.decide(view, None)
+
+    assert ([4], WHY) == (started(plan), told(plan, 2))
+
+
+def test_the_slots_of_the_first_that_may_not_start_yet_are_kept():
+    light = [with_command(queued(number), "light") for number in (3, 4, 5)]
+    limit = StartLimit(free=0.0, share=0.5, shares={kind_of(light[0]): 0.0}, why=WHY)
+    view = under(limit, queued(2), *light, sockets=(4,))
+
+    plan, _ = easy.Rule().decide(view, None)
+
+    text = "fits beside job 2, which regulation does not let start yet: takes nothing that one"
+    assert [3, 4] == started(plan)
+    assert f"{text} needs; passes 1 earlier job" == plan.starts[0].why.text
+
+
+def test_what_is_left_of_a_pack_follows_when_it_may():
+    rule = pack.Rule()
+    scene = Scene(platform(4)).queue(*(queued(number) for number in (1, 2, 3, 4)))
+    view = scene.view()
+    scene.state.start_limit = StartLimit(most=2, why=WHY)
+    plan, memory = rule.decide(view, None)
+    assert [1, 2] == started(plan)
+    later = Scene(platform(4)).live(1, 0, moved=0.0).live(2, 0, moved=0.0)
+    later.queue(*(queued(number) for number in (3, 4, 5)))
+    view = later.view()
+    later.state.start_limit = StartLimit(most=1, why=WHY)
+
+    plan, memory = rule.decide(view, memory)
+
+    assert ([3], WHY) == (started(plan), told(plan, 4))
+    assert [(4,)] == [each.jobs for each in memory.waiting]
+
+
+class Limiting(msgspec.Struct, frozen=True):
+    """Says the same of starts at the end of each slice."""
+
+    limit: StartLimit
+    timeslice_s: float = 1.0
+
+    def decide(self, view, memory):
+        return RegulationPlan(starts=self.limit), memory
+
+
+class AtMost:
+    """Checks after each step that no more run at once than may."""
+
+    def __init__(self, most: int | None) -> None:
+        self.most = most
+        self.seen = 0
+
+    def __call__(self, state, plan) -> None:
+        state.check()
+        live = sum(1 for _ in state.live)
+        self.seen = max(self.seen, live)
+        if state.start_limit is not None and self.most is not None:
+            assert live <= self.most
+
+
+LIMITS = st.builds(
+    StartLimit,
+    most=st.none() | st.integers(0, 2),
+    free=st.sampled_from([-1.0, 0.0, 0.3, 1.0]),
+    share=st.sampled_from([0.0, 0.3, 2.0]),
+    why=st.just(WHY),
+)
+
+
+@each_rule
+@settings(max_examples=15)
+@given(
+    limit=LIMITS,
+    jobs=st.lists(
+        st.tuples(st.sampled_from([0.0, 0.5, 3.0]), st.integers(1, 3), st.floats(0.1, 3.0)),
+        min_size=1,
+        max_size=10,
+    ),
+)
+def test_every_job_ends_whatever_regulation_says(rule, limit, jobs):
+    workload = []
+    at_s = 0.0
+    for gap_s, cpus, lasts_s in jobs:
+        at_s += gap_s
+        spec = JobSpec(command=(f"job{cpus}",), cpus=cpus)
+        workload.append((at_s, spec, Profile(steps=(Compute(seconds=lasts_s),))))
+
+    result = run(rule, limit, workload, AtMost(None))
+
+    assert [JobState.COMPLETED] * len(jobs) == [job.state for job in result.jobs]
+
+
+def run(rule, limit, workload, watch):
+    rules = Rules(name="limited", admission=rule, placement=LeastIo(), regulation=Limiting(limit))
+    return simulate(machine_of(2, 4), rules, workload, until_s=NEVER_S, on_step=watch)
+
+
+@each_rule
+def test_an_array_of_jobs_runs_one_by_one_where_none_may_start(rule):
+    spec, profile = JobSpec(command=("true",)), Profile(steps=(Compute(seconds=0.7),))
+    first = (0.0, spec, Profile(steps=(Compute(seconds=2.0),)))
+    watch = AtMost(1)
+
+    result = run(
+        rule,
+        StartLimit(most=0, free=-1.0, share=0.5, why=WHY),
+        [first, *((1.5, spec, profile) for _ in range(50))],
+        watch,
+    )
+
+    assert 1 == watch.seen
+    assert [JobState.COMPLETED] * 51 == [job.state for job in result.jobs]
