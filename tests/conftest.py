@@ -12,10 +12,19 @@ from iodaemon.core.state import State
 # No wall time decides here: the machines that run this are shared. The same examples every time,
 # so that a change is blamed for what it breaks; `make explore` has others, of a seed that it tells.
 settings.register_profile(
-    "gate", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    "gate",
+    deadline=None,
+    derandomize=True,
+    max_examples=20,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile(
-    "random", settings.get_profile("gate"), derandomize=False, database=None, print_blob=True
+    "random",
+    settings.get_profile("gate"),
+    derandomize=False,
+    max_examples=100,
+    database=None,
+    print_blob=True,
 )
 settings.load_profile("gate")
 

@@ -462,7 +462,7 @@ def direct_reads(directory, mebibytes=64):
     return f"dd if={shlex.quote(str(data))} of=/dev/null bs=1M iflag=direct 2>/dev/null"
 
 
-@pytest.fixture(params=["cgroup", "signals"], scope="module")
+@pytest.fixture(params=["cgroup", pytest.param("signals", marks=pytest.mark.slow)], scope="module")
 def means(request):
     """How jobs are suspended."""
     return possible(request.param)

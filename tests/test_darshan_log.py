@@ -170,6 +170,7 @@ def wrong_head(data, chance):
     return data[:place] + b"\xff" * 8 + data[place + 8 :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [cut, flipped, wrong_head], ids=lambda damage: damage.__name__)
 @pytest.mark.parametrize(
     "name", ["example.darshan", "ior_hdf5_example.darshan", "sample-goodost.darshan"]
@@ -205,6 +206,7 @@ def instead(tmp_path, monkeypatch):
     return put
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "line"),
     [

@@ -127,6 +127,7 @@ def test_a_figure_follows_no_link(tmp_path, victim):
     assert sorted(os.listdir(tmp_path)) == sorted([*(p.name for p in drawn), "victim"])
 
 
+@pytest.mark.slow
 def test_figures_of_two_directories_on_one_disk_have_two_names(tmp_path):
     pytest.importorskip("matplotlib")
     paths = ("/data", "/data/a-b", "/data/a/b", "/", f"/{'x' * 3000}", "/ä$", "/../../etc")

@@ -223,6 +223,7 @@ def test_logs_are_sent_as_what_their_runs_moved(iod, daemon):
     assert run["command"][0].endswith("/vpicio_uni")
 
 
+@pytest.mark.slow
 def test_a_log_that_was_imported_before_is_told(iod, daemon):
     words = ("hint", "import", "-u", "me", str(LOGS / "example.darshan"))
     iod(*words)
@@ -251,6 +252,7 @@ def test_what_cannot_be_used_is_one_line_each_and_the_others_are_imported(iod, d
     ] == others
 
 
+@pytest.mark.slow
 def test_a_log_without_a_program_may_be_of_the_jobs_of_a_name(iod, daemon):
     result = iod("hint", "import", "-u", "7", "-J", "train", str(LOGS / "dxt.darshan"))
 
@@ -259,6 +261,7 @@ def test_a_log_without_a_program_may_be_of_the_jobs_of_a_name(iod, daemon):
     assert ([], "train", 7) == (run["command"], run["name"], run["uid"])
 
 
+@pytest.mark.slow
 def test_as_root_a_log_speaks_of_its_own_users_jobs(iod, daemon, monkeypatch):
     monkeypatch.setattr(hint.os, "geteuid", lambda: 0)
     iod("hint", "import", str(LOGS / "example.darshan"))
@@ -287,6 +290,7 @@ def test_a_dry_run_shows_the_runs_and_needs_no_daemon(iod):
     assert "iod: 1 run would be imported; nothing was\n" == result.err
 
 
+@pytest.mark.slow
 def test_runs_and_problems_are_printed_as_json(iod, daemon, tmp_path):
     (tmp_path / "x").touch()
     words = ("hint", "import", "--json", "-u", "me", str(tmp_path / "x"))

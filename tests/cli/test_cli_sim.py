@@ -51,6 +51,7 @@ def test_the_experiments_are_listed(iod):
     assert any(line.startswith("first-steps ") for line in lines)
 
 
+@pytest.mark.slow
 def test_the_list_knows_how_long_an_experiment_took(iod, place):
     folder = place / "iod-sim" / "first-steps"
     folder.mkdir(parents=True)
@@ -130,6 +131,7 @@ def test_the_quick_version_is_kept_beside_the_whole_one(iod, tiny):
     assert not Path("iod-sim/tiny").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "seeds"), [("2", (1, 2)), ("7,", (7,)), ("4,2", (4, 2))])
 def test_seeds_are_so_many_or_these(iod, tiny, text, seeds):
     assert 0 == iod("sim", "run", tiny, "--seeds", text).code
@@ -154,6 +156,7 @@ def test_a_policy_in_one_file_is_tried_in_simulation(iod, place):
     assert (0, True) == (result.code, "\nmine " in result.out)
 
 
+@pytest.mark.slow
 def test_bands_are_tried_on_other_sets_of_seeds_and_the_report_has_on_how_many_they_hold(
     iod, place
 ):
@@ -176,6 +179,7 @@ def test_bands_are_tried_on_other_sets_of_seeds_and_the_report_has_on_how_many_t
     assert [line.split(" | ")[-1] for line in lines] == ["4 of 4 |", "0 of 4 |", "- |"]
 
 
+@pytest.mark.slow
 def test_a_rate_of_a_band_that_has_changed_is_not_in_the_report(iod, place):
     own = place / "home" / ".config" / "iodaemon" / "experiments"
     own.mkdir(parents=True)
@@ -207,6 +211,7 @@ def test_a_miss_is_a_result_unless_strict(iod, tiny):
     assert 1 == iod("sim", "run", tiny, "--quick", "--strict").code
 
 
+@pytest.mark.slow
 def test_what_replaces_other_results_says_so(iod, tiny):
     iod("sim", "run", tiny)
 
@@ -216,6 +221,7 @@ def test_what_replaces_other_results_says_so(iod, tiny):
     )
 
 
+@pytest.mark.slow
 def test_nothing_is_replaced_where_a_parameter_is_refused(iod, place):
     (place / "records.csv").write_text("a,b\n1,2\n")
     iod("sim", "run", "equilibrio-alpha", "--quick", "--output", "x", "--set", "alphas=[0]")
@@ -332,6 +338,7 @@ def _is_alive(pid):
 # -- plot and report -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_figures_are_drawn_again_from_the_rows(iod, tiny):
     iod("sim", "run", tiny)
     before = contents("iod-sim/tiny")
@@ -344,6 +351,7 @@ def test_figures_are_drawn_again_from_the_rows(iod, tiny):
     assert before == contents("iod-sim/tiny")
 
 
+@pytest.mark.slow
 def test_a_plot_says_when_the_rows_are_of_something_else(iod, tiny):
     iod("sim", "run", tiny, "--seeds", "2")
     path = Path("iod-sim/tiny") / MANIFEST
@@ -358,6 +366,7 @@ def test_a_plot_says_when_the_rows_are_of_something_else(iod, tiny):
     )
 
 
+@pytest.mark.slow
 def test_the_report_has_what_fits_and_names_what_does_not(iod, place):
     own = place / "home" / ".config" / "iodaemon" / "experiments"
     own.mkdir(parents=True)

@@ -365,6 +365,7 @@ def test_the_socket_comes_from_the_environment(daemon, here, monkeypatch, capsys
     assert main(["show", "1"]) == 0
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_lines_take_seconds(here):
     from iodaemon.cli.commands import parse_commands
 

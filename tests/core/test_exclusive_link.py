@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation import Sim, approx
@@ -183,7 +184,7 @@ ORDERS = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150), deadline=None)
 @given(PROFILES, st.sampled_from(ORDERS), st.booleans())
 def test_ends_are_those_of_the_rule_in_words(profiles, order, order_is_fixed):
     ours, theirs = order
@@ -195,7 +196,7 @@ def test_ends_are_those_of_the_rule_in_words(profiles, order, order_is_fixed):
 STOPS = st.lists(st.tuples(st.integers(1, 8), st.integers(0, 60), st.integers(0, 30)), max_size=8)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @given(PROFILES, STOPS, st.booleans())
 def test_it_serves_one_at_a_time_and_every_byte_once(profiles, stops, has_order):
     run = sim(*profiles, order=bandwidth if has_order else None)

@@ -4,6 +4,7 @@ import math
 import random
 
 import pytest
+from exploring import tries
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -124,7 +125,7 @@ def replay(link, coming, going, look=None):
     return told
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 @given(st.lists(COMING, min_size=1, max_size=30), st.lists(GOING, max_size=15), SCALINGS)
 @example([(0.0, 10.0, 1.0, 5.0)] * 4, [], constant_scaling)
 @example([(0.0, 10.0, 1.0, math.inf), (1.0, 10.0, 1.0, math.inf)], [(1.0, 0)], constant_scaling)
@@ -141,7 +142,7 @@ def test_it_agrees_with_looking_at_every_flow(coming, going, scaling):
     }
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @given(st.lists(COMING, min_size=1, max_size=30), st.lists(GOING, max_size=15), SCALINGS)
 def test_the_capacity_is_used_up_within_the_caps_and_never_exceeded(coming, going, scaling):
     def look(ours):
@@ -161,7 +162,7 @@ def test_the_capacity_is_used_up_within_the_caps_and_never_exceeded(coming, goin
     replay(Ours(20.0, scaling), coming, going, look)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @given(st.lists(COMING, min_size=1, max_size=10), st.lists(st.floats(0.0, 300.0), max_size=20))
 def test_a_flow_that_goes_and_comes_back_moves_all_its_bytes_once(coming, times):
     link = Ours(20.0, constant_scaling)
@@ -182,7 +183,7 @@ def test_a_flow_that_goes_and_comes_back_moves_all_its_bytes_once(coming, times)
     assert all(0.0 <= moved[n] <= size for n, (_, size, _, _) in enumerate(coming))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=tries(50), deadline=None)
 @given(st.lists(COMING, min_size=1, max_size=20), st.lists(st.floats(0.0, 500.0), max_size=30))
 def test_to_look_changes_nothing(coming, times):
     watched, alone = Ours(20.0, constant_scaling), Ours(20.0, constant_scaling)

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 from builders import MB
+from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation import DISK, Sim, approx, device_bytes, sectors
@@ -242,7 +243,7 @@ def size(steps, kind):
     return sum(step.size_bytes for step in steps if isinstance(step, kind))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 @given(PROFILES, PAUSES, st.sampled_from([0.0, 1.7e9]))
 def test_every_byte_arrives_exactly_once(profiles, pauses, start_s):
     sim = run_with_pauses(profiles, pauses, start_s=start_s)
@@ -255,7 +256,7 @@ def test_every_byte_arrives_exactly_once(profiles, pauses, start_s):
     assert (read // 512, written // 512) == (device.read_sectors, device.written_sectors)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=tries(30), deadline=None)
 @given(PROFILES, PAUSES, st.floats(0.01, 3.0))
 def test_to_look_changes_nothing(profiles, pauses, sampling_s):
     watched = run_with_pauses(profiles, pauses, sampling_s=sampling_s)
@@ -264,7 +265,7 @@ def test_to_look_changes_nothing(profiles, pauses, sampling_s):
     assert pytest.approx(alone.ends(), rel=1e-9, abs=1e-9) == watched.ends()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=tries(30), deadline=None)
 @given(PROFILES, PAUSES)
 def test_counters_only_grow(profiles, pauses):
     sim = run_with_pauses(profiles, pauses, sampling_s=0.7)

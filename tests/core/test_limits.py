@@ -2,6 +2,7 @@
 
 import msgspec
 from builders import Rig, exited, job, platform, timer
+from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -75,7 +76,7 @@ def test_other_rules_have_other_limits():
 WALLTIMES = st.lists(st.one_of(st.none(), st.integers(1, 50)), min_size=1, max_size=6)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @given(WALLTIMES, st.lists(st.integers(0, 60), max_size=10))
 def test_every_job_is_stopped_at_its_walltime_and_not_before(walltimes, looks):
     one = rig()

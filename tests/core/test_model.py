@@ -4,6 +4,7 @@ import math
 
 import pytest
 from builders import platform
+from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation import DISK, Sim, approx
@@ -336,7 +337,7 @@ def size(step):
     return step.seconds if isinstance(step, Compute) else step.size_bytes
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150), deadline=None)
 @given(PROFILES, STANDS)
 def test_ends_are_those_of_looking_at_every_job(profiles, stands):
     plain = Plain(profiles)
@@ -355,7 +356,7 @@ def test_ends_are_those_of_looking_at_every_job(profiles, stands):
     assert approx(plain.ends) == sim.ends()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 @given(PROFILES, st.booleans())
 def test_to_run_ahead_of_the_timeline_changes_nothing(profiles, sampling):
     """``simulate`` lets the engine run ahead; a node alone is called for each event."""
@@ -368,7 +369,7 @@ def test_to_run_ahead_of_the_timeline_changes_nothing(profiles, sampling):
     assert expected == {job.id: job.ended_s for job in ahead.jobs}
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=tries(20), deadline=None)
 @given(PROFILES)
 def test_the_same_jobs_give_the_same_bytes(profiles):
     links = tuple(LinkSpec(id=name, capacity_bytes_per_s=c) for name, c in LINKS.items())

@@ -68,6 +68,7 @@ def learned(result, knowledge, name="app"):
     return knowledge.sensitivity(job, None, result.ended_s)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("round_s", [FINE_S, COARSE_S])
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.6, 1.0])
 def test_a_job_that_waits_for_its_requests_suffers_by_its_share_of_io(share, round_s):

@@ -17,6 +17,7 @@ from builders import (
     submitted,
     timer,
 )
+from exploring import tries
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
@@ -320,4 +321,4 @@ class Lives(RuleBasedStateMachine):
 
 
 TestLives = Lives.TestCase
-TestLives.settings = settings(max_examples=60, stateful_step_count=30)
+TestLives.settings = settings(max_examples=tries(60), stateful_step_count=30)

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -72,7 +73,7 @@ SPANS = st.tuples(st.integers(0, 100), st.integers(0, 30), st.integers(1, 30))
 ACTS = st.one_of(SPANS, st.tuples(st.integers(0, 20), st.integers(0, 60)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 @given(st.lists(ACTS, max_size=40))
 def test_it_agrees_with_counting_at_every_time(acts):
     store, used, held = Store(100), [0] * 61, {}

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -116,7 +117,7 @@ def test_many_cancelled_calls_do_not_pile_up(timeline):
     assert log == ["kept"]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=tries(50), deadline=None)
 @given(
     st.lists(
         st.tuples(st.floats(0.0, 10.0), st.integers(0, 1), st.booleans(), st.floats(0.0, 3.0)),

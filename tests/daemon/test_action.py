@@ -58,6 +58,7 @@ def held(served, count, **fields):
 # -- many in one request -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_thousand_jobs_are_cancelled_by_one_request_in_a_few_commits(served):
     ids = held(served, 2000)
     before = served.journal.commits

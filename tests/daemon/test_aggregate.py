@@ -2,6 +2,7 @@
 
 import msgspec
 from builders import counters, job, sample
+from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -93,7 +94,7 @@ def test_a_sample_taken_while_the_job_ended_is_left_alone():
     assert not book.knows(ONE)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 @given(
     st.lists(
         st.tuples(st.floats(0.0, 100.0), st.integers(0, 1000), st.booleans()),

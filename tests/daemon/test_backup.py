@@ -87,6 +87,7 @@ def test_a_copy_is_made_while_jobs_run_and_is_whole_and_private(server, tmp_path
     assert [("COMPLETED", 0)] == server.outcome(job)
 
 
+@pytest.mark.slow
 def test_a_copy_is_made_without_a_daemon_too(server, tmp_path):
     [job] = running(server, "a")
     server.stop()
@@ -102,6 +103,7 @@ def test_a_copy_is_made_without_a_daemon_too(server, tmp_path):
     assert [("COMPLETED", 0)] == server.outcome(job)
 
 
+@pytest.mark.slow
 def test_a_file_that_is_there_is_replaced_by_force_alone(server, tmp_path):
     file = tmp_path / "copy.db"
     file.write_text("precious")
@@ -114,6 +116,7 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(server, tmp_path):
     assert [("ok",)] == rows(file, "PRAGMA integrity_check")
 
 
+@pytest.mark.slow
 def test_what_cannot_be_copied_is_told_in_a_line(server, tmp_path):
     journal = server.state / "journal.db"
     assert (1, f"{journal} is the journal itself; name another file") == refused(
@@ -233,6 +236,7 @@ def damaged(server, tmp_path):
     return server
 
 
+@pytest.mark.slow
 def test_of_a_damaged_journal_the_directories_tell_what_became_of_its_jobs(damaged):
     ended = done(damaged, "restore", damaged.file)
     jobs = damaged.jobs
@@ -257,6 +261,7 @@ def test_of_a_damaged_journal_the_directories_tell_what_became_of_its_jobs(damag
     once(damaged, "a", "b", "c", "d")
 
 
+@pytest.mark.slow
 def test_a_restored_frozen_job_runs_again(server, tmp_path):
     [job] = running(server, "a")
     server.suspend(job)
@@ -274,6 +279,7 @@ def test_a_restored_frozen_job_runs_again(server, tmp_path):
     assert [("COMPLETED", 0)] == server.outcome(job)
 
 
+@pytest.mark.slow
 def test_while_a_daemon_runs_nothing_is_restored(server, tmp_path):
     done(server, "backup", str(tmp_path / "copy.db"))
 
@@ -284,6 +290,7 @@ def test_while_a_daemon_runs_nothing_is_restored(server, tmp_path):
     assert line.endswith("('iod stop', jobs run on), then restore")
 
 
+@pytest.mark.slow
 def test_a_copy_that_is_none_is_refused_and_nothing_is_changed(server, tmp_path):
     done(server, "backup", str(tmp_path / "good.db"))
     server.stop()
@@ -354,19 +361,7 @@ def test_killed_anywhere_a_restore_leaves_the_old_journal_or_the_new_one(server,
     server.start()
 
 
-def test_a_copy_of_the_first_schema_is_restored_as_well(server, tmp_path):
-    server.stop()
-    with contextlib.closing(sqlite3.connect(tmp_path / "old.db")) as db:
-        db.executescript((DATA / "journal-1-first.sql").read_text())
-
-    done(server, "restore", str(tmp_path / "old.db"))
-    server.start()
-
-    assert 14 == server.script("true")
-    assert "COMPLETED" == server.job(1)["state"]
-    assert not list(server.state.glob("*schema-1"))
-
-
+@pytest.mark.slow
 def test_what_ran_before_a_reboot_is_lost_by_reboot(server, tmp_path):
     again = server.script("exit 0", requeue=True, hold=True)
     server.stop()

@@ -104,7 +104,7 @@ def test_a_clock_that_was_set_ends_no_job_and_delays_no_kill(shifting, before_s,
 
 
 @pytest.mark.node
-@pytest.mark.parametrize("by_s", [HOUR_S, -HOUR_S])
+@pytest.mark.parametrize("by_s", [HOUR_S, pytest.param(-HOUR_S, marks=pytest.mark.slow)])
 def test_a_clock_that_is_set_while_a_daemon_runs_ends_no_job_and_delays_no_kill(shifting, by_s):
     server = shifting(0.0)
     limited = server.gated("limited", code=4, walltime_s=1800.0)
@@ -132,7 +132,7 @@ def test_a_clock_that_is_set_while_a_daemon_runs_ends_no_job_and_delays_no_kill(
 
 
 @pytest.mark.node
-@pytest.mark.parametrize("ahead_s", [HOUR_S, -HOUR_S])
+@pytest.mark.parametrize("ahead_s", [HOUR_S])
 def test_a_daemon_whose_clock_differs_from_the_shims_shortens_no_job(shifting, ahead_s):
     server = shifting(ahead_s)
     job_id = server.script("sleep 0.5; exit 4")

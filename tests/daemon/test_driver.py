@@ -182,6 +182,7 @@ def test_what_arrives_in_one_instant_is_one_step_and_one_batch(tmp_path):
     drive(tmp_path, scenario)
 
 
+@pytest.mark.slow
 def test_twenty_thousand_jobs_are_one_batch_and_soon_accepted(tmp_path):
     async def scenario(bench):
         before = bench.journal.commits

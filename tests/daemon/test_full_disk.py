@@ -164,8 +164,7 @@ def test_the_end_is_found_by_the_next_daemon_where_the_first_could_not_keep_it(
     assert ("FAILED", 7) == (job["state"], job["exit_code"])
 
 
-@pytest.mark.parametrize("backend", ["simulated", "linux"])
-@pytest.mark.parametrize("is_new", [True, False], ids=["new", "used before"])
+@pytest.mark.parametrize(("backend", "is_new"), [("simulated", True), ("linux", False)])
 def test_a_daemon_does_not_start_on_a_full_disk_and_says_why(disk, runtime, backend, is_new):
     if is_new:
         disk.state.mkdir(mode=0o700)
@@ -184,7 +183,7 @@ def test_a_daemon_does_not_start_on_a_full_disk_and_says_why(disk, runtime, back
         assert len(client.jobs()["jobs"]) == (0 if is_new else 1)
 
 
-@pytest.mark.parametrize("is_new", [True, False], ids=["new", "used before"])
+@pytest.mark.parametrize("is_new", [False], ids=["used before"])
 def test_a_daemon_does_not_start_on_a_read_only_disk_and_says_why(disk, runtime, is_new):
     if is_new:
         disk.state.mkdir(mode=0o700)

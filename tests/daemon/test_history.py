@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from served import Served
@@ -279,7 +280,7 @@ JOBS = st.lists(
 
 
 @given(jobs=JOBS, by=st.sampled_from(["user", "name"]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 def test_the_rows_together_are_the_total_and_each_job_is_in_one(jobs, by):
     rows, total = added_up(jobs, by)
 
@@ -292,7 +293,7 @@ def test_the_rows_together_are_the_total_and_each_job_is_in_one(jobs, by):
 
 
 @given(jobs=JOBS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 def test_a_total_is_what_a_plain_sum_says(jobs):
     _, total = added_up(jobs)
 

@@ -11,6 +11,7 @@ import time
 
 import msgspec
 import pytest
+from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -357,6 +358,7 @@ def test_an_answer_means_that_another_process_can_read_it(journal, path):
     assert count == 1
 
 
+@pytest.mark.slow
 def test_twenty_thousand_submits_in_one_batch(journal):
     jobs = tuple(job(number, env="a") for number in range(1, 20_001))
     steps = tuple(step(found.id, JobState.PENDING) for found in jobs)
@@ -404,7 +406,7 @@ STATES = st.sampled_from([JobState.PENDING, JobState.RUNNING, JobState.COMPLETED
 CHANGE = st.tuples(st.dictionaries(JOB_IDS, STATES, max_size=4), st.sets(JOB_IDS, max_size=1))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=tries(50), deadline=None)
 @given(changes=st.lists(CHANGE, max_size=12), kept=st.integers(0, 12))
 def test_what_is_restored_is_what_was_written(tmp_path_factory, changes, kept):
     journal = Journal.open(tmp_path_factory.mktemp("journal") / "journal.db")

@@ -97,6 +97,7 @@ def test_a_log_with_a_page_that_never_reached_the_disk_is_as_before(folder):
         assert before == contents(laid_out(folder, database, zeros)), f"frame at {frame}"
 
 
+@pytest.mark.slow
 @pytest.mark.node
 def test_a_daemon_starts_on_a_log_that_was_cut_anywhere_and_loses_nothing_older():
     with Server("signals") as server:

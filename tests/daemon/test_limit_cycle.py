@@ -69,6 +69,7 @@ def servers():
         yield made
 
 
+@pytest.mark.slow
 def test_a_bound_that_one_job_exceeds_drives_dynamic_round_and_adaptive_does_not_cycle(servers):
     plain, capped, free = servers.values()
     cut = JOBS - 1

@@ -65,6 +65,7 @@ def test_elsewhere_lines_begin_with_the_time(tmp_path, variables):
     assert all(STAMP.match(line) for line in lines)
 
 
+@pytest.mark.slow
 def test_a_log_that_is_cut_where_it_stands_goes_on_from_its_beginning(tmp_path):
     """Logrotate's copytruncate with ``2>>log``: every write goes to the end there is."""
     log = tmp_path / "log"
@@ -254,6 +255,7 @@ def test_a_daemon_whose_log_takes_nothing_suspends_answers_and_ends(tmp_path, nu
             process.wait()
 
 
+@pytest.mark.slow
 def test_a_daemon_that_fails_ends_though_its_log_takes_nothing(tmp_path):
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "journal.db").write_bytes(b"no database" * 1000)

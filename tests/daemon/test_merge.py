@@ -4,6 +4,7 @@ import contextlib
 import sqlite3
 
 import pytest
+from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -117,7 +118,7 @@ def test_without_a_replaced_journal_nothing_changes(tmp_path):
 STATES = st.sampled_from([S.PENDING, S.STARTING, S.RUNNING, S.COMPLETED, S.FAILED, S.CANCELLED])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(40), deadline=None)
 @given(st.lists(st.tuples(STATES, STATES, st.booleans(), st.booleans()), min_size=1, max_size=7))
 def test_whatever_happened_slots_are_held_once_and_nothing_runs_twice(tmp_path_factory, lives):
     """Of every job: its state in the copy, its state now, whether it is of later, or forgotten."""

@@ -4,6 +4,7 @@ import contextlib
 
 import pytest
 from builders import counters, reason, sample
+from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -196,7 +197,7 @@ SHADOWS = st.builds(
 MODES = st.builds(ModeChanged, at_s=TIMES, mode=st.sampled_from(Mode), by=st.text())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 @given(
     things=st.lists(EVIDENCE | SHADOWS | MODES, max_size=6),
     samples=st.lists(SAMPLES, max_size=5, unique_by=lambda each: each.at_s),

@@ -152,6 +152,7 @@ def test_a_disk_that_hangs_holds_up_nobody_and_is_told_as_such(tmp_path):
     assert 2 >= len(begun)  # the one that hung, and one more if its answer came between two looks
 
 
+@pytest.mark.slow
 def test_a_disk_that_does_not_answer_is_told_to_who_starts_on_it_and_to_who_waits(tmp_path, disks):
     """A dead NFS server is the everyday case: no call on the disk returns."""
     point = tmp_path / "silent"

@@ -7,6 +7,7 @@ import socket
 import threading
 
 import pytest
+from exploring import tries
 from harness import until
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -88,7 +89,7 @@ def test_lines_longer_than_a_block_are_found_as_well(data, lines):
     assert expected_tail(data, lines) == tail(data, lines)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=tries(300))
 @given(st.lists(st.binary(max_size=5), max_size=12), st.integers(0, 15), st.integers(1, 9))
 def test_the_blocks_make_no_difference(parts, lines, piece_bytes):
     data = b"\n".join(part.replace(b"\r", b"").replace(b"\n", b"") for part in parts)

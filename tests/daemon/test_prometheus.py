@@ -145,6 +145,7 @@ def test_prometheus_scrapes_the_daemon_and_answers_with_what_the_state_says(prom
     assert ["1"] == [v for _, v in prometheus.query("up")]
 
 
+@pytest.mark.slow
 def test_prometheus_sees_suspended_time_grow_as_fast_as_time(prometheus):
     """Between two scrapes, but for how long these took and for the age of a page."""
     name = 'iodaemon_suspended_seconds_total{reason="Suspended"}'

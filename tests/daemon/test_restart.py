@@ -44,6 +44,7 @@ def test_a_start_that_was_never_asked_for_happens_under_the_same_attempt(server)
     assert server.job(job)["attempt"] == 1
 
 
+@pytest.mark.slow
 def test_a_start_that_nobody_took_up_is_given_up_and_tried_again(server):
     job, keeper = submit_to_a_deaf_keeper(server, "it")
     end(keeper)
@@ -82,6 +83,7 @@ def test_a_start_that_the_keeper_heard_too_late_is_adopted(server):
     assert server.job(job)["attempt"] == 1
 
 
+@pytest.mark.slow
 def test_a_job_that_started_and_ended_unseen_has_its_true_times_and_exit(server):
     job, keeper = submit_to_a_deaf_keeper(server, "it")
     server.open_gate("it")
@@ -122,6 +124,7 @@ def test_waiting_jobs_are_as_they_were(make_server):
 # -- another boot --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_after_a_reboot_running_jobs_are_lost_and_all_others_are_as_they_were(make_server):
     server = make_server(**{**ONE_SLOT, "topology": {"sockets": ["0"], "oversubscribe": 2}}).start()
     ended, lost = server.gated("ended", code=4), server.gated("lost")
@@ -182,6 +185,7 @@ def test_a_start_that_may_have_happened_before_a_reboot_is_not_repeated(server):
 # -- never twice, never not at all ---------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_acknowledged_job_runs_exactly_once_whenever_the_daemon_is_killed(make_server):
     server = make_server().start()
     chance = random.Random(7)
@@ -226,6 +230,7 @@ def test_a_clean_stop_thaws_all_and_the_next_daemon_adopts_them(make_server):
     assert server.keeper_pid() == keeper
 
 
+@pytest.mark.slow
 def test_jobs_that_end_while_there_is_no_daemon_end_truly(server):
     jobs = [server.gated("one", code=0), server.gated("two", code=9)]
     server.goes_on("one")
@@ -238,6 +243,7 @@ def test_jobs_that_end_while_there_is_no_daemon_end_truly(server):
     assert [("COMPLETED", 0), ("FAILED", 9)] == server.outcome(*jobs)
 
 
+@pytest.mark.slow
 def test_stop_and_start_in_quick_succession_always_finds_or_makes_a_keeper(server):
     for number in range(3):
         server.process.send_signal(signal.SIGTERM)
@@ -252,6 +258,7 @@ def test_stop_and_start_in_quick_succession_always_finds_or_makes_a_keeper(serve
         assert [("COMPLETED", 0)] == server.outcome(job)
 
 
+@pytest.mark.slow
 def test_somebody_who_reads_the_journal_meanwhile_takes_nothing_from_it(server):
     server.gated("it")
     server.goes_on("it")

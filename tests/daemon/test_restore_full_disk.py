@@ -175,6 +175,7 @@ def test_of_a_disk_that_fills_up_at_the_end_it_is_the_same(state, copy, monkeypa
     assert all_of(copy.with_name("before")) == all_of(state)
 
 
+@pytest.mark.slow
 def test_a_journal_that_another_process_holds_is_not_taken_for_a_damaged_one(tmp_path, copy):
     """Its jobs would be forgotten; they run."""
     state = tmp_path / "state"

@@ -268,6 +268,7 @@ def test_many_clients_wait_for_the_same_job(served):
     assert [True] * 20 == [answer["finished"] for answer in answers]
 
 
+@pytest.mark.slow
 def test_two_thousand_jobs_are_waited_for(tmp_path):
     served = Served(tmp_path, kept_finished=100)
     try:

@@ -48,7 +48,7 @@ def test_jobs_that_ask_for_no_cpus_run_on_all_of_their_socket(make_server):
     assert [("COMPLETED", 0)] * 3 == server.outcome(own, shared, late)
 
 
-@pytest.mark.parametrize(("before", "after"), [("auto", 1), (1, "auto"), (4, "auto")])
+@pytest.mark.parametrize(("before", "after"), [("auto", 1)])
 def test_jobs_outlive_a_change_between_two_daemons(make_server, before, after):
     server = make_server(topology=topology(before)).start()
     jobs = [server.gated("own", cpus=1), server.gated("shared", shares_cores=True)]

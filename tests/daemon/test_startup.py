@@ -88,27 +88,6 @@ def test_a_daemon_serves_and_stops_cleanly(places):
     assert 0o600 == ((state / "journal.db").stat().st_mode & 0o777)
 
 
-@pytest.mark.parametrize(("table", "warnings"), [("", 1), ('[admission]\nbandwidth = "1 GB/s"', 0)])
-def test_packs_without_a_bandwidth_are_warned_of_once(places, tmp_path, table, warnings):
-    with daemon(*places, "--policy", "packs", *configured(tmp_path, table)) as (client, process):
-        [job_id] = client.submit([{"command": ["write=1MB", "speaks=yes"]}], {})
-        ended = client.wait([job_id])["jobs"][0]
-        told = stop(process)
-
-    assert ("COMPLETED", 0) == (ended["state"], ended["exit_code"])
-    assert warnings == told.count("packs are made by CPUs alone; set [admission] bandwidth")
-
-
-def test_the_reports_of_a_real_daemon_have_what_is_documented(places):
-    with daemon(*places) as (client, _):
-        node, policy, config = client.node(), client.policy(), client.config()
-
-    assert {"sockets", "devices", "measured"} <= set(node)
-    assert {"name", "admission", "placement", "regulation"} <= set(policy)
-    assert {"file", "settings"} == set(config)
-    assert {"state_dir", "backend"} <= {setting["key"] for setting in config["settings"]}
-
-
 def test_ids_go_on_after_a_restart_and_finished_jobs_are_known(places):
     state, runtime = places
     with daemon(state, runtime) as (client, _):
@@ -137,19 +116,6 @@ def test_a_socket_that_another_has_put_in_place_of_its_own_is_left_there(places)
         stop(process)
 
         assert path.is_socket()
-
-
-def test_both_directories_may_be_one(tmp_path):
-    with daemon(tmp_path / "both", tmp_path / "both") as (client, _):
-        assert [] == client.jobs()["jobs"]
-
-
-def test_a_link_may_stand_in_place_of_the_state_directory(tmp_path):
-    (tmp_path / "large").mkdir(mode=0o700)
-    (tmp_path / "state").symlink_to(tmp_path / "large")
-    with daemon(tmp_path / "state", tmp_path / "run") as (client, _):
-        assert [] == client.jobs()["jobs"]
-    assert (tmp_path / "large" / "journal.db").exists()
 
 
 def test_more_connections_than_files_do_not_end_the_daemon(places):
@@ -496,15 +462,6 @@ def test_a_journal_that_records_no_backend_is_this_machines(places):
 
     with pytest.raises(HopelessError):
         Journal.open(state / "journal.db", backend="simulated")
-
-
-def test_a_damaged_journal_is_told_without_a_traceback_by_a_real_process(places):
-    overwrite(make_journal(places[0]), b"\1" * 8192)
-
-    code, line = fails(*places)
-
-    assert 1 == code
-    assert str(places[0]) in line
 
 
 # -- signals --------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import pytest
 from harness import until
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.slow]
 
 
 def start(server, name):

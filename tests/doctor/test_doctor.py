@@ -191,8 +191,8 @@ def run_doctor(config, mark):
 @pytest.mark.node
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
-    ids=["Ctrl-C", "SIGTERM", "SIGHUP"],
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
+    ids=["Ctrl-C", "SIGTERM"],
 )
 def test_nothing_is_left_whenever_it_is_interrupted(configured, number, code):
     chance = random.Random(int(number))
@@ -214,6 +214,7 @@ def test_nothing_is_left_whenever_it_is_interrupted(configured, number, code):
     assert code in codes
 
 
+@pytest.mark.slow
 @pytest.mark.node
 def test_what_a_killed_one_leaves_are_empty_places_that_the_next_removes(configured):
     chance = random.Random(9)

@@ -45,6 +45,7 @@ def is_learned(server, job):
     return queued(server)[job]["expected"]["source"] == "learned"
 
 
+@pytest.mark.slow
 def test_the_second_of_two_jobs_is_expected_to_move_what_the_first_did(server):
     first = writer(server)
     server.end_of(first)

@@ -15,7 +15,7 @@ from iodaemon.backend.linux.shim import MOST_JOBS
 
 __all__ = ["keeper"]
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.slow]
 
 PROBE = """
 import json, os, resource, signal

@@ -128,6 +128,7 @@ def speak(databases):
     return json.loads(ended.stdout), ended.stderr.splitlines()
 
 
+@pytest.mark.slow
 def test_the_event_loop_goes_on_while_nobody_says_who_is_who(databases):
     databases.fall_silent()
 

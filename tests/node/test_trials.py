@@ -202,6 +202,7 @@ def test_policies_by_name_and_by_file_are_compared_by_real_jobs(trials):
     assert not (place / "n").exists()
 
 
+@pytest.mark.slow
 def test_the_example_with_commands_is_compared_and_told_as_a_table(trials):
     place, process = trials["commands"]
     code, out, err = finish(process)
@@ -219,6 +220,7 @@ def test_the_example_with_commands_is_compared_and_told_as_a_table(trials):
     assert (place / "res/comparison.svg").exists()
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_is_told_with_what_it_said(place):
     text = '[[job]]\nname = "bad"\ncommand = ["sh", "-c", "echo first; echo last >&2; exit 3"]\n'
     code, _, err = run(place, "compare", write(place, text), "--force")
@@ -231,6 +233,7 @@ def test_a_command_that_fails_is_told_with_what_it_said(place):
     assert not (place / "iod-compare").exists()
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_later_ends_the_trial_and_complete_rounds_are_told(place):
     file = write(place, doing_after(5, "exit 5"))
     code, out, err = run(place, "compare", file, "--force", "--policies", "none,dynamic")
@@ -244,6 +247,7 @@ def test_a_command_that_fails_later_ends_the_trial_and_complete_rounds_are_told(
     ]
 
 
+@pytest.mark.slow
 def test_an_interrupted_comparison_tells_the_rounds_that_are_complete(place):
     file = write(place, doing_after(3, "sleep 300"))
     process = start(place, "compare", file, "--force", "--policies", "none,dynamic")
@@ -256,6 +260,7 @@ def test_an_interrupted_comparison_tells_the_rounds_that_are_complete(place):
     assert "ended early: 1 of 6 rounds are complete" in err
 
 
+@pytest.mark.slow
 def test_what_a_killed_one_left_is_removed_by_the_next(place):
     file = write(place, doing_after(0, "sleep 300"))
     process = start(place, "compare", file, "--force")

@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 import msgspec
 import pytest
+from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -206,14 +207,14 @@ def test_computing_jobs_are_let_be_and_as_many_as_cores_whatever_one_counter_say
     assert (0, CORES) == (watch.suspends, watch.most)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=tries(30), deadline=None)
 @given(lies_about(*EVERYTHING))
 def test_all_end_and_somebody_always_runs_whatever_the_counters_say(lies):
     run([STREAM] * 4 + [HALF] * 3 + [SPIN], lies, disk=ARM)
     run([SWAPS] * 5, lies, memory=SMALL)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=tries(20), deadline=None)
 @given(lies_about(*OF_JOBS, *NODE_KEYS))
 def test_streams_that_disturb_nobody_are_never_stopped_for_a_lie(lies):
     assert 0 == run([STREAM] * CORES, lies).suspends

@@ -2,6 +2,7 @@
 
 import msgspec
 from builders import platform
+from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_properties import DISK, HOSTILE, MACHINES, MAX_SUSPEND_S, MIXES, NEVER_S, from_file
@@ -53,7 +54,7 @@ class Watch:
                 self.not_asked += 1
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=tries(120), deadline=None)
 @given(
     machine=MACHINES,
     mix=MIXES,

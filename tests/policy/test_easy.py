@@ -1,6 +1,7 @@
 """EASY backfilling: the head's promise, and who may go before it."""
 
 import pytest
+from exploring import tries
 from hypothesis import given, settings
 from queueing import SOCKETS, WORKLOADS, Promises, queued, run, running, submissions
 from scene import MB, NOW_S, Scene, platform
@@ -109,7 +110,7 @@ def test_a_negative_depth_is_refused():
 
 
 @given(WORKLOADS, SOCKETS)
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 def test_a_promise_is_kept_and_never_moves_later(workload, sockets):
     watch = Promises()
 

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from builders import MB, counters, exited, job, resumed, sampled, suspended
 from builders import platform as machine
+from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from talk import Talker, World
@@ -66,7 +67,7 @@ TALKERS = st.lists(
 
 
 @given(talkers=TALKERS, order=st.sampled_from(sorted(ORDERS)))
-@settings(max_examples=80)
+@settings(max_examples=tries(80))
 def test_one_at_a_time_and_never_a_free_token_while_somebody_waits(talkers, order):
     world = World(Rule(order=order), talkers)
 
@@ -90,7 +91,7 @@ def test_in_order_of_asking_nobody_is_overtaken(talkers):
 
 
 @given(talkers=TALKERS, order=st.sampled_from(sorted(ORDERS)), forget_s=st.floats(0.0, 20.0))
-@settings(max_examples=40)
+@settings(max_examples=tries(40))
 def test_a_restart_in_the_middle_gives_nobody_elses_turn_away(talkers, order, forget_s):
     world = World(Rule(order=order), talkers, forget_s=[forget_s])
 
@@ -123,7 +124,7 @@ def test_a_rule_that_comes_with_a_sample_does_not_blame_for_what_was_just_being_
 
 
 @given(talkers=TALKERS)
-@settings(max_examples=20)
+@settings(max_examples=tries(20))
 def test_with_the_guard_all_still_end(talkers):
     world = World(Rule(), talkers, max_suspend_s=2.0)
 

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 from builders import platform as machine_of
+from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from queueing import queued
@@ -132,7 +133,7 @@ def test_who_has_waited_for_long_keeps_its_slots_until_there_is_headroom():
 
 
 @pytest.mark.parametrize("rule", RULES, ids=["easy", "io_budget", "equilibrio", "guarded"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(40), deadline=None)
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=3),
     st.builds(

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 from builders import platform as machine_of
+from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from queueing import SOCKETS, WIDE, WORKLOADS, Promises, queued, run, running, submissions, writers
@@ -115,7 +116,7 @@ def test_a_stream_of_jobs_that_say_nothing_does_not_put_a_promise_off():
 
 
 @given(WORKLOADS, SOCKETS, st.sampled_from([20 * MB, 60 * MB]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 def test_who_passes_a_promise_of_bandwidth_puts_nothing_off(workload, sockets, limit):
     """With samples: what is measured of those that told nothing counts as soon as it is."""
     jobs = writers(workload, max(sockets))
@@ -200,7 +201,7 @@ def test_what_means_nothing_is_refused(parameters):
 
 
 @given(WORKLOADS, SOCKETS, st.sampled_from([20 * MB, 60 * MB, 200 * MB]))
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 def test_promises_are_kept_and_the_budget_is(workload, sockets, limit):
     promises = Promises()
 

@@ -5,6 +5,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 from builders import platform
+from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -90,7 +91,7 @@ MIXES = st.builds(
     io_alone_bytes_per_s=st.just(100.0 * MB),
 )
 MACHINES = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(lambda sizes: platform(*sizes))
-examples = settings(max_examples=40, deadline=None)
+examples = settings(max_examples=tries(40), deadline=None)
 
 
 class Watch:
@@ -171,7 +172,7 @@ class Recorder:
 
 
 @pytest.mark.parametrize("rules", SUBJECTS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=tries(15), deadline=None)
 @given(machine=MACHINES, mix=MIXES, seed=st.integers(0, 2**32))
 def test_in_shadow_nothing_is_touched_and_a_replay_says_the_same(rules, machine, mix, seed):
     recorder = Recorder()
@@ -206,7 +207,7 @@ def longest_suspension_s(result):
 
 
 @pytest.mark.parametrize("rules", SUBJECTS)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=tries(4), deadline=None)
 @given(machine=MACHINES, mix=MIXES, seed=st.integers(0, 2**32))
 def test_the_same_input_gives_the_same_plan(rules, machine, mix, seed):
     first, second = (run(rules, machine, mix, seed) for _ in range(2))

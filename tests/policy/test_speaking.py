@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 from builders import PACKS_NEEDS, PACKS_OVERRIDES, platform
+from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -81,7 +82,7 @@ def ends_s(result):
     return [made.ended_s for made in result.jobs]
 
 
-@settings(max_examples=60)
+@settings(max_examples=tries(60))
 @given(shapes=SHAPES, order=st.sampled_from(KNOWN), sampling=st.booleans())
 def test_turns_and_an_exclusive_link_end_all_jobs_at_the_same_times(shapes, order, sampling):
     machine = platform(len(shapes))

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 from builders import platform as machine_of
+from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from queueing import queued
@@ -156,7 +157,7 @@ LIMITS = st.builds(
 
 
 @each_rule
-@settings(max_examples=15)
+@settings(max_examples=tries(15))
 @given(
     limit=LIMITS,
     jobs=st.lists(

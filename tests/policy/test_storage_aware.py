@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from builders import Rig, submitted
 from builders import job as waiting
+from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from queueing import run
@@ -438,7 +439,7 @@ def check_space(here):
 
 
 @given(JOBS, TIERS, WAYS, st.sampled_from(["estimate", "walltime"]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 def test_promises_are_kept_space_is_never_exceeded_and_all_jobs_end(drawn, tiers, ways, ends):
     jobs = arriving(drawn)
     rule = Watched(rule=Rule(ends=ends), best_s={})
@@ -451,7 +452,7 @@ def test_promises_are_kept_space_is_never_exceeded_and_all_jobs_end(drawn, tiers
 
 
 @given(JOBS, TIERS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(40), deadline=None)
 def test_who_says_nothing_goes_as_if_there_were_no_fast_tier(drawn, tiers):
     jobs = arriving(drawn)
 
@@ -466,7 +467,7 @@ def test_who_says_nothing_goes_as_if_there_were_no_fast_tier(drawn, tiers):
 
 
 @given(JOBS, TIERS, WAYS, st.sampled_from([0.3, 1.7]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(40), deadline=None)
 def test_all_jobs_end_also_where_the_reckoning_is_wrong(drawn, tiers, ways, part):
     jobs = arriving(drawn)
     here = world(*jobs, tiers=tiers, asking=asking_for(ways, tiers), part=part)
@@ -525,7 +526,7 @@ def test_who_chooses_the_tier_may_change_while_a_job_waits():
 
 
 @given(JOBS, TIERS, WAYS, st.lists(st.integers(1, 4), min_size=1, max_size=3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 def test_under_the_controller_every_job_that_can_run_ends(drawn, tiers, ways, sockets):
     jobs = [
         submission(msgspec.structs.replace(each, nodes=min(each.nodes, max(sockets))), ways, number)

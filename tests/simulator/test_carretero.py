@@ -6,6 +6,7 @@ import random
 from typing import get_args
 
 import pytest
+from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -96,7 +97,7 @@ def test_the_lists_of_loads_are_as_long_as_they_were_read():
 
 
 @given(st.sampled_from(LAWS), st.sampled_from(load_list("integer")), st.integers(0, 1000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=tries(30), deadline=None)
 def test_a_workload_is_within_what_the_paper_says(law, load, seed):
     made = Generator(law=law, sigma=0.316).workload(load, random.Random(seed))
 

@@ -49,6 +49,7 @@ def misses(name, values):
     }
 
 
+@pytest.mark.slow
 def test_targets_c1_pass():
     """No free parameter: every band, those of the paper and our own."""
     _, values, figures = run(carretero_table1.Study(jobs=TABLE_1), 0)
@@ -120,6 +121,7 @@ def packs():
     return run(carretero_packs.Study(), *SEEDS)
 
 
+@pytest.mark.slow
 def test_of_all_bands_on_the_mean_of_five_seeds_two_are_missed(packs):
     """More is taken off delay than printed; the stretch with longest remaining is larger."""
     rows, values, figures = packs
@@ -147,6 +149,7 @@ def test_both_engines_give_the_same_rows():
     assert plain == compiled
 
 
+@pytest.mark.slow
 def test_what_lies_beyond_the_paper_is_measured_against_the_same_first_fit():
     study = carretero_beyond.Study(
         policies=("1/fifo", "1/no-barrier", "1/backfill", "1/shared"),

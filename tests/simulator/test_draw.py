@@ -43,6 +43,7 @@ ALL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(ALL))
 def test_the_same_data_give_the_same_bytes(tmp_path, name):
     first, second = ([path.read_bytes() for path in draw(ALL[name], tmp_path)] for _ in range(2))

@@ -51,6 +51,7 @@ def knowledge():
     return run(equilibrio_knowledge.Study(mix=TINY, draws=2), 7, 8)
 
 
+@pytest.mark.slow
 def test_every_value_has_a_target_and_every_target_a_source(alphas, knowledge):
     for name, (_, values, _) in (("equilibrio-alpha", alphas), ("equilibrio-knowledge", knowledge)):
         assert targets(name).keys() == values.keys()
@@ -171,6 +172,7 @@ def test_with_nothing_known_everything_happens_as_with_alpha_0(knowledge):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", ["max", "easy"])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_nothing_known_and_alpha_0_are_the_same_to_the_last_bit(seed, bound):

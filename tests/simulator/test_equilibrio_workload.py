@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import msgspec
 import pytest
+from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -133,7 +134,7 @@ def test_what_makes_no_workload_is_refused(fields):
         Mix(**fields)
 
 
-@settings(max_examples=30)
+@settings(max_examples=tries(30))
 @given(
     st.integers(0, 10**6),
     st.integers(1, 40),

@@ -4,6 +4,7 @@ import math
 
 import pytest
 from builders import FirstFit, InOrder, platform
+from exploring import tries
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -78,7 +79,7 @@ def kernel_ends(packs, name, *, io_first, engine):
 
 
 @pytest.mark.parametrize("name", ORDERS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 @given(packs=PACKS, io_first=st.booleans())
 def test_the_kernel_ends_every_job_when_the_simulator_does(name, packs, io_first):
     ends = simulated_ends(packs, name, io_first=io_first)
@@ -108,7 +109,7 @@ def lossy(loss):
     return lambda streams: 1.0 if streams == 1 else 1.0 - loss
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @given(packs=PACKS, loss=st.sampled_from([0.0, 0.16, 0.5]))
 def test_sharing_is_the_fair_link_of_the_simulator(packs, loss):
     """Equal but for rounding: the two count the service since different instants."""
@@ -228,7 +229,7 @@ def kernel_lives(jobs, admission, io_nodes):
     return run_unpacked(jobs, admission, partition_nodes=NODES, io_nodes=io_nodes)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 @given(WORKLOADS, BOUNDS, st.integers(1, 3))
 def test_without_a_barrier_jobs_start_and_end_as_under_such_an_admission_rule(
     jobs, bound, io_nodes
@@ -238,7 +239,7 @@ def test_without_a_barrier_jobs_start_and_end_as_under_such_an_admission_rule(
     assert lives == kernel_lives(jobs, WithoutBarrier(jobs, bound), io_nodes)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 @given(WORKLOADS, BOUNDS, st.integers(1, 3))
 def test_with_small_jobs_beside_packs_jobs_start_and_end_as_in_the_simulator(jobs, bound, io_nodes):
     items = [

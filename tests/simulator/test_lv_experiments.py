@@ -165,6 +165,7 @@ def test_x264_takes_7_s_beside_seven_and_122_s_beside_63():
     assert 1.0 == values["F14-safe"] == values["F14-order"]
 
 
+@pytest.mark.slow
 def test_memory_half_in_use_is_no_contention_and_two_thirds_is():
     study = msgspec.structs.replace(
         trial("lv-stacking", is_quick=True).study, uses=(0.484, 0.686), curves=CURVE, steps=(1,)
@@ -182,6 +183,7 @@ def test_memory_half_in_use_is_no_contention_and_two_thirds_is():
 CURVE = (Workload(index=1, jobs=64, apps=("x264",)),)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_explicit_io_gains_and_waiting_falls_far_more_than_serving(seed):
     study = only("lv-workloads", 1, policies=("none", "dynamic+demand"))
@@ -194,6 +196,7 @@ def test_explicit_io_gains_and_waiting_falls_far_more_than_serving(seed):
     assert values["W1-os"] == pytest.approx(696.0, rel=0.05)
 
 
+@pytest.mark.slow
 def test_freqmine_loses_nothing_and_its_jobs_end_earlier():
     """The paper has no obvious benefit; ours is 6 to 11 % on seeds 1 to 5."""
     study = only("lv-workloads", 3, policies=("none", "dynamic+demand"))
@@ -204,6 +207,7 @@ def test_freqmine_loses_nothing_and_its_jobs_end_earlier():
     assert 8.3 < values["S3"] < 73.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_more_than_eight_streams_of_a_few_large_jobs_gain_as_well(seed):
     study = only("lv-workloads", 4, policies=("none", "dynamic+demand"))
@@ -214,6 +218,7 @@ def test_more_than_eight_streams_of_a_few_large_jobs_gain_as_well(seed):
     assert 8.3 < values["S4"] < 73.3
 
 
+@pytest.mark.slow
 def test_a_mix_gains_and_its_jobs_end_earlier():
     study = only("lv-workloads", 15, policies=("none", "dynamic+demand"))
     values = study.measure(rows_of(study, (1, 2, 3)))
@@ -223,6 +228,7 @@ def test_a_mix_gains_and_its_jobs_end_earlier():
     assert 10.8 < values["S15"] < 97.7
 
 
+@pytest.mark.slow
 def test_the_rule_acts_from_three_requests_on_that_a_stream_has_asked_for():
     """What 62 of 64 readers have pending decides; at two it is 38 MB/s in all."""
     study = only("lv-workloads", 1, policies=("dynamic+demand",))
@@ -254,6 +260,7 @@ def test_a_job_may_have_more_streams_than_threads():
     assert 8 == piece.submission[1].cpus
 
 
+@pytest.mark.slow
 def test_told_what_the_kernel_counts_the_rule_never_acts_where_it_is_needed_most():
     study = msgspec.structs.replace(
         only("lv-workloads", 1, policies=("none", "dynamic")), latency_of=()
@@ -304,6 +311,7 @@ def test_a_job_alone_takes_what_is_said_of_it():
         assert job["run_s"] == pytest.approx(job["alone_s"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_quick_version_gives_values_figures_and_a_summary():
     for name in ("lv-workloads", "lv-stacking"):
         quick = trial(name, is_quick=True)

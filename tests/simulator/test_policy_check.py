@@ -41,6 +41,7 @@ def using(look):
     return msgspec.structs.replace(loaded("none").rules, regulation=Own(look))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_shipped_policy_goes_through_all_loads(name):
     assert () == try_policy(loaded(name).rules, any_platform())
@@ -77,6 +78,7 @@ def test_a_rule_that_starts_nobody_is_remarked_on():
     assert len(list(loads(any_platform()))) == len(try_policy(rules, any_platform()))
 
 
+@pytest.mark.slow
 def test_the_loads_have_what_a_rule_may_not_expect():
     seen = set()
 
@@ -97,6 +99,7 @@ def test_the_loads_have_what_a_rule_may_not_expect():
     assert {"empty", "busy", "none runs", "unknown", "space", "no devices"} == seen
 
 
+@pytest.mark.slow
 def test_a_machine_of_one_slot_and_no_disk_will_do():
     machine = Platform(partitions=platform(1).partitions)
 

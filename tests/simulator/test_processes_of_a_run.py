@@ -98,6 +98,7 @@ def _refuse(maker):
     raise ImportError("not here")
 
 
+@pytest.mark.slow
 def test_figures_are_the_same_bytes_whoever_draws_them(tmp_path, pool):
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
@@ -111,6 +112,7 @@ def test_figures_are_the_same_bytes_whoever_draws_them(tmp_path, pool):
     assert [path.read_bytes() for path in here] == [path.read_bytes() for path in there]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_figure_that_cannot_be_drawn_is_named(tmp_path, processes):
     empty = Figure(name="d", title="t", x_label="x", y_label="y", kind="line", series=())

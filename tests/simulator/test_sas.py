@@ -224,6 +224,7 @@ STUDIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_value_has_a_target_and_every_figure_can_be_drawn(name, tmp_path):
     values, figures, summary = run(STUDIES[name], 1, 2)

@@ -320,6 +320,7 @@ def test_the_study_of_two_kinds_of_disks_tells_them_apart():
 TINY = {"trace": {"part": 0.01}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "missing"), [("storalloc", {"S2-32", "S2-64"}), ("storalloc-hetero", set())]
 )

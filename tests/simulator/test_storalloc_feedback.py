@@ -278,6 +278,7 @@ def test_the_platform_of_the_usual_layout_is_that_of_table_3():
     assert layout("nNnD", 32) == platform(32.0, 4, 2)
 
 
+@pytest.mark.slow
 def test_every_value_has_a_target_and_every_target_a_value():
     """All of it on a few days of requests; what must hold holds."""
     file = load_experiment("storalloc-feedback", search=(EXPERIMENTS,))

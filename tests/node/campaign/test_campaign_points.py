@@ -11,7 +11,7 @@ from plays import play_at
 from points import POINTS
 from write_ahead_log import FRAME_HEADER
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.slow]
 
 SIDE_BY_SIDE = 4
 ROUNDS = 3

@@ -19,7 +19,7 @@ from stuck_exec import silent_file_system, stuck_command
 from iodaemon.backend.linux.process import children_of, find_state
 from iodaemon.errors import IodaemonError
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.slow]
 
 BOMB = "n=0; while :; do (sleep 0.05) & n=$((n+1)); [ $n -ge 20 ] && { wait; n=0; }; done"
 """Forks for ever, each process short-lived, but never more than twenty at a time."""
