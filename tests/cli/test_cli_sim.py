@@ -17,6 +17,8 @@ from iodaemon.cli.progress import Progress, progress_words
 from iodaemon.simulator import archive
 from iodaemon.simulator.archive import MANIFEST, read_manifest
 
+pytestmark = pytest.mark.node
+
 TESTS = Path(__file__).parents[1]
 
 

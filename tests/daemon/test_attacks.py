@@ -37,6 +37,8 @@ from iodaemon.daemon.submission import (
 )
 from iodaemon.errors import RequestError
 
+pytestmark = pytest.mark.node
+
 ANOTHER = pwd.getpwnam("games").pw_uid
 SHARED = Rights(owner_uid=4321, is_shared=True)
 FUZZED = int(os.environ.get("IOD_FUZZED", "400"))

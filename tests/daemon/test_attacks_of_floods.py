@@ -20,6 +20,8 @@ from iodaemon.daemon import telltale
 from iodaemon.daemon.fair_queue import AT_ONCE, FairQueue, give_place
 from iodaemon.daemon.telltale import MalformedRequests
 
+pytestmark = pytest.mark.node
+
 FLOOD = 250
 """Connections, each with a request on its way at any time: almost as many as one user may have."""
 OTHER = pwd.getpwnam("games").pw_uid

@@ -11,6 +11,8 @@ from iodaemon.cli import main
 from iodaemon.daemon.lookup import SELECTOR_KEYS
 from iodaemon.doctor.examine import judge_condition
 
+pytestmark = pytest.mark.node
+
 
 @pytest.fixture
 def served(tmp_path):

@@ -13,6 +13,8 @@ from iodaemon.api.care import begin_drain, end_drain, reload_config, show_drain
 from iodaemon.daemon.authorise import Actor, Rights
 from iodaemon.errors import NotPermitted, RequestError
 
+pytestmark = pytest.mark.node
+
 
 @pytest.fixture
 def served(tmp_path):

@@ -19,6 +19,8 @@ from process import READY_S, command, environment, read_until, ready, stop, wait
 from iodaemon.daemon.telltale import LogWriter, priority_of
 from iodaemon.systemd import is_journal_stream, notify
 
+pytestmark = pytest.mark.node
+
 STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} level=[A-Z]+ \S")
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from process import daemon
 
+pytestmark = pytest.mark.node
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ALERTS = EXAMPLES / "alerts.yml"
 PATIENCE_S = 60.0

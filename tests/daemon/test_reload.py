@@ -12,6 +12,8 @@ from process import daemon, iod, read_until, wait_until
 from iodaemon.api.care import reload_config
 from iodaemon.errors import RequestError
 
+pytestmark = pytest.mark.node
+
 BUSY = ["repeat=500", "read=20MB"]
 
 
@@ -215,7 +217,6 @@ def test_jobs_that_a_rule_holds_run_again_under_another_one(place):
     assert "the policy was changed" in reasons
 
 
-@pytest.mark.node
 def test_real_frozen_jobs_run_again_under_another_policy(make_server):
     server = make_server(
         policy="dynamic",

@@ -15,6 +15,8 @@ from iodaemon.api.connection import UnixConnection
 from iodaemon.errors import RequestError
 from iodaemon.trial.run import check_rules
 
+pytestmark = pytest.mark.node
+
 OWN = """
 import msgspec
 

@@ -17,6 +17,8 @@ from iodaemon.daemon.metric import Scene
 from iodaemon.daemon.scrape import MetricsPage
 from iodaemon.errors import ConfigError
 
+pytestmark = pytest.mark.node
+
 HOME = {"HOME": "/home/ann", "XDG_RUNTIME_DIR": "/run/user/1000"}
 HOST = "127.0.0.1"
 

@@ -28,6 +28,8 @@ from iodaemon.daemon.journal import Journal
 from iodaemon.errors import ConfigError, HopelessError
 from iodaemon.registry import shipped
 
+pytestmark = pytest.mark.node
+
 HOPELESS = 78
 """systemd does not try again (RestartPreventExitStatus=)."""
 
