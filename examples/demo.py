@@ -1,64 +1,107 @@
-"""What regulation is good for, with real jobs and the shipped policy, in 90 s: ``make demo``.
+"""What regulation is good for, in at most 90 s, with real programs: ``make demo``.
 
-1. **Past a memory limit**: six jobs go over a file each, again and again. Two of the files fit into
-   the memory that the jobs may use; with all six there, each reads from the disk what another one
-   has just displaced. It needs root and a memory controller, for the limit.
-2. **This machine's own disk**: six jobs read a file each, once. There is nothing to gain, and
-   nothing may be lost.
+Six jobs, each with a file of its own: two read it again and again with ``wc``, two with ``cat``,
+and two look up rows in it with ``sqlite3``.
 
-Each part runs twice, in a private daemon in a temporary directory: without regulation, all jobs at
-once, and under policy ``default``. It fails if a job was lost, run twice, or did not end well.
+1. **Past a memory limit** that leaves room for two of the files. With all six at work, each job
+   reads from the disk what another one has just displaced. It needs root and a memory controller
+   (cgroup version 1 or 2), or a user's systemd.
+2. **On this machine's own disk**, without a limit. There is nothing to gain, and nothing may be
+   lost.
+
+Each part runs twice, in a private daemon in a temporary directory: all jobs at once (policy
+``none``), and regulated (policy ``default``). The exit code is 1 if a job fails. The
+files are made in TMPDIR, or else in /var/tmp.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
+import sqlite3
+import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from iodaemon.api.model import Job, JobSpec
-from iodaemon.core.measure import mean
-from iodaemon.errors import BackendError
-from iodaemon.trial.directory import own_directory
-from iodaemon.trial.private import Private, private
-from iodaemon.units import format_bytes, format_rate
+try:
+    from iodaemon.api.model import Job, JobSpec
+    from iodaemon.core.measure import mean
+    from iodaemon.errors import BackendError, IodaemonError
+    from iodaemon.trial.directory import own_directory
+    from iodaemon.trial.interruption import InterruptedTrialError, interruptible
+    from iodaemon.trial.machine import find_disks
+    from iodaemon.trial.memory_limit import memory_limit
+    from iodaemon.trial.private import Private, private
+    from iodaemon.trial.run import check_rules
+    from iodaemon.units import format_bytes, format_rate
+except KeyboardInterrupt:
+    sys.exit(130)
 
 MIB: Final = 1 << 20
-JOBS: Final = 6
-FILE_BYTES: Final = 150 * MIB
-LIMIT_BYTES: Final = 400 * MIB
-"""Two of the files fit, three do not."""
-THRASH_S: Final = 18.0
-"""How long the first part takes without regulation, about."""
-PASSES: Final = (5, 60)
-"""Least and most times that a file is gone over."""
+PROGRAMS: Final = ("wc", "cat", "sqlite3", "wc", "cat", "sqlite3")
+"""One job each, in the order of submission."""
+LEAST_MIB = 32
+MOST_MIB = 150
+"""Of a file. A slow disk gets smaller ones: what it reads in a second."""
+SPARE_MIB = 100
+"""Of the memory limit, beside two files: for the daemon, its keeper and the programs."""
+AT_ONCE_S = 20.0
+"""How long the jobs take all at once past the limit, about."""
+MEASURED_S = 1.5
+"""How long the disk is read from to find the number of passes and lookups."""
+PASSES: Final = (2, 100)
+LOOKUPS: Final = (200, 400_000)
+"""Fewest and most of a job."""
 LONGEST_S: Final = 60.0
-LOST: Final = 0.03
-"""More than this part of the time is a difference on a quiet machine."""
-V1: Final = Path("/sys/fs/cgroup/memory")
-V2: Final = Path("/sys/fs/cgroup")
+"""A job that takes longer has failed."""
+SAME: Final = 0.05
+"""A smaller part of the time is no difference."""
+ROW_BYTES: Final = 950
+"""Four rows in a page of 4 KiB."""
 
-REREAD: Final = """
-[ -z "$3" ] || echo $$ > "$3" || exit 1
-echo "start $IOD_JOB_ID" >> "$4"
-for pass in $(seq "$2"); do wc -l "$1" || exit 1; done > /dev/null
-echo "done $IOD_JOB_ID" >> "$4"
+AGAIN: Final = 'for time in $(seq "$0"); do "$@" || exit 1; done'
+"""A job: a command so many times."""
+LOOKUP: Final = """
+import random, sqlite3, sys
+path, count, rng = sys.argv[1], int(sys.argv[2]), random.Random(sys.argv[1])
+database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+database.execute("PRAGMA cache_size = 100")  # pages; the others are found in the kernel's cache
+(rows,) = database.execute("SELECT count(*) FROM item").fetchone()  # reads all of the file
+for _ in range(count):
+    row = rng.randint(1, rows)
+    database.execute("SELECT length(data) FROM item WHERE id = ?", (row,)).fetchone()[0]
 """
-"""File, passes, cgroup.procs of the group with the limit, ledger."""
+RATE: Final = """
+import os, random, sys, time
+longest_s, path, program, count = float(sys.argv[1]), *sys.argv[2:], 0
+file, block, began_s = os.open(path, os.O_RDONLY), bytearray(1 << 20), time.monotonic()
+size, is_random = os.fstat(file).st_size, program == "sqlite3"
+os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM if is_random else os.POSIX_FADV_SEQUENTIAL)
+while time.monotonic() < began_s + longest_s:
+    if is_random:
+        count += bool(os.pread(file, 4096, random.randrange(0, size - 4096, 4096)))
+    elif got := os.readv(file, [block]):
+        count += got
+    else:
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.lseek(file, 0, os.SEEK_SET)
+print(count / (time.monotonic() - began_s))
+"""
+"""What one job gets of the disk: lookups/s of sqlite3, bytes/s of others."""
+Check = Callable[[], None]
+"""Raises InterruptedTrialError once a signal has asked for the end."""
 
 
 class Run(NamedTuple):
-    """One run of a part."""
+    """One run of all jobs."""
 
-    name: str
     jobs: list[Job]
     most_at_once: int
 
@@ -75,196 +118,274 @@ class Run(NamedTuple):
 
 
 class Demo:
-    """Files on a disk, a short directory for daemons, and what the jobs wrote down."""
+    """Files on a disk and the jobs that use them."""
 
-    def __init__(self, base: Path, runtime: Path) -> None:
+    def __init__(self, base: Path, runtime: Path, check: Check) -> None:
         self.runtime = runtime
-        self.files = [base / f"data{number}" for number in range(JOBS)]
-        self.ledger = base / "ledger"
-        self.problems: list[str] = []
+        self.check = check
+        self.files = [base / f"data{number}" for number in range(len(PROGRAMS))]
+        self.base = base
+        self.size_mib = self.passes = self.lookups = 0
 
-    def prepare(self) -> float:
-        """Write the files, past the page cache, and read one; its rate, bytes/s."""
-        say(f"writing {format_bytes(JOBS * FILE_BYTES)} below {self.ledger.parent}")
-        block = os.urandom(MIB)
+    def prepare(self) -> None:
+        """Make the files and find out how many passes and lookups this disk is good for.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        try:
+            self.write()
+        except (OSError, sqlite3.Error) as error:
+            what = getattr(error, "strerror", None) or str(error)
+            raise OSError(errno.EIO, what, str(self.base.parent)) from error
+        bytes_per_s, lookups_per_s = measure(self.files)
+        say(f"all at once get {format_rate(bytes_per_s)} and {lookups_per_s:,.0f} lookups a second")
+        readers = len(PROGRAMS) - PROGRAMS.count("sqlite3")
+        self.passes = within(PASSES, AT_ONCE_S * bytes_per_s / (readers * self.size_mib * MIB))
+        self.lookups = within(LOOKUPS, AT_ONCE_S * lookups_per_s / PROGRAMS.count("sqlite3"))
+
+    def write(self) -> None:
+        """Write the files, smaller ones to a slow disk, and take them out of the page cache."""
+        self.size_mib = round(min(MOST_MIB, max(LEAST_MIB, probe(self.base / "probe") / MIB)))
+        total = format_bytes(len(self.files) * self.size_mib * MIB)
+        say(f"writing {total} in {self.base.parent}")
+        make_database(self.files[0], self.size_mib, self.check)
+        for file in self.files[1:]:
+            shutil.copyfile(self.files[0], file)
+            self.check()
         for file in self.files:
-            with file.open("wb") as out:
-                for _ in range(FILE_BYTES // MIB):
-                    out.write(block)
-                os.fsync(out.fileno())
-        self.forget()
-        began_s = time.monotonic()
-        with self.files[0].open("rb", buffering=0) as data:
-            while data.read(MIB):
-                pass
-        return FILE_BYTES / (time.monotonic() - began_s)
+            settle(file)
+            self.check()
 
-    def forget(self) -> None:
-        """Take the files out of the page cache."""
-        for file in self.files:
-            with file.open("rb") as data:
-                os.posix_fadvise(data.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    def compare(self, where: str, launcher: tuple[str, ...]) -> tuple[Run, Run]:
+        """All at once and regulated."""
+        none = self.run(f"{where}, all at once", "none", launcher)
+        return none, self.run(f"{where}, regulated", "default", launcher)
 
-    def compare(self, passes: int, procs: Path | None) -> tuple[Run, Run]:
-        """Both runs of a part."""
-        return self.run("none", passes, procs), self.run("default", passes, procs)
-
-    def run(self, policy: str, passes: int, procs: Path | None) -> Run:
+    def run(self, name: str, policy: str, launcher: tuple[str, ...]) -> Run:
         """Submit all jobs at once and watch them to their end."""
-        self.forget()
-        self.ledger.unlink(missing_ok=True)
-        with private(self.runtime, settings(policy)) as daemon:
-            ids = daemon.client.submit(
-                [self.spec(file, passes, procs) for file in self.files], daemon.environment
-            )
-            run = watch(policy, daemon, ids)
-        self.problems += self.judge(run)
+        for file in self.files:
+            settle(file)
+        with private(self.runtime, settings(policy), launcher=launcher) as daemon:
+            self.check()
+            ids = daemon.client.submit([*map(self.spec, self.files, PROGRAMS)], daemon.environment)
+            run = watch(name, daemon, ids, self.check)
+            check_rules(daemon.client.policy(), name)
+        self.check()
+        for job in run.jobs:
+            if job["state"] != "COMPLETED":
+                how = f"is {job['state_shown']}, exit code {job['exit_code']}"
+                raise BackendError(f"{name}: job {job['id']} ({job['name']}) {how}")
         return run
 
-    def spec(self, file: Path, passes: int, procs: Path | None) -> JobSpec:
-        """The job that goes over this file."""
-        group = "" if procs is None else str(procs)
-        words = ("sh", "-c", REREAD, "wc", str(file), str(passes), group, str(self.ledger))
-        where = {"cwd": str(file.parent), "walltime_s": LONGEST_S}
-        return {"command": list(words), "shares_cores": True, **where}  # type: ignore[typeddict-item]
+    def spec(self, file: Path, program: str) -> JobSpec:
+        """The job of this program."""
+        times, command = {
+            "wc": (self.passes, ["wc", "-l", str(file)]),
+            "cat": (self.passes, ["cat", str(file)]),
+            "sqlite3": (1, [sys.executable, "-IS", "-c", LOOKUP, str(file), str(self.lookups)]),
+        }[program]
+        return {
+            "name": program,
+            "command": ["sh", "-c", AGAIN, str(times), *command],
+            "shares_cores": True,
+            "cwd": "/",
+            "stdout": "/dev/null",
+            "walltime_s": LONGEST_S,
+        }
 
-    def judge(self, run: Run) -> list[str]:
-        """What went wrong: a job that was lost, run twice, or did not end well."""
-        told = Counter(self.ledger.read_text().splitlines())
-        problems = []
-        for job in run.jobs:
-            name = f"{run.name}: job {job['id']}"
-            if job["state"] != "COMPLETED":
-                problems.append(f"{name} is {job['state_shown']}, exit code {job['exit_code']}")
-            times = [told[f"{word} {job['id']}"] for word in ("start", "done")]
-            if times != [1, 1]:
-                problems.append(f"{name} began {times[0]} times, finished {times[1]} times")
-        return problems
+
+def within(bounds: tuple[int, int], value: float) -> int:
+    """The integer within these bounds that is nearest to it."""
+    return round(min(bounds[1], max(bounds[0], value)))
+
+
+def probe(file: Path) -> float:
+    """How fast one file is written and read, the slower of both; bytes/s."""
+    size = LEAST_MIB * MIB
+    began_s = time.monotonic()
+    file.write_bytes(os.urandom(MIB) * LEAST_MIB)
+    settle(file)
+    written_s = time.monotonic()
+    file.read_bytes()
+    read_s = time.monotonic() - written_s
+    file.unlink()
+    return size / max(read_s, written_s - began_s)
+
+
+def make_database(file: Path, size_mib: int, check: Check) -> None:
+    """One table of random rows."""
+    rows = size_mib * MIB // 4096 * 4
+
+    def contents() -> Iterator[tuple[bytes]]:
+        for number in range(rows):
+            if number % 4096 == 0:
+                check()
+            yield (os.urandom(ROW_BYTES),)
+
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        database.execute("PRAGMA journal_mode = off")
+        database.execute("PRAGMA synchronous = off")
+        database.execute("CREATE TABLE item (id INTEGER PRIMARY KEY, data BLOB)")
+        database.executemany("INSERT INTO item (data) VALUES (?)", contents())
+        database.commit()
+
+
+def settle(file: Path) -> None:
+    """Have it on the disk and not in the page cache."""
+    with file.open("rb") as data:
+        os.fsync(data.fileno())
+        os.posix_fadvise(data.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def measure(files: list[Path]) -> tuple[float, float]:
+    """What the disk gives to all six jobs at once: bytes/s to the readers, lookups/s."""
+    words = [sys.executable, "-IS", "-c", RATE, str(MEASURED_S)]
+    children = [
+        subprocess.Popen([*words, str(file), program], stdout=subprocess.PIPE, process_group=0)
+        for file, program in zip(files, PROGRAMS, strict=True)
+    ]
+    rates = dict.fromkeys(PROGRAMS, 0.0)
+    for child, program in zip(children, PROGRAMS, strict=True):
+        rates[program] += float(child.communicate()[0] or 0)
+    return rates["wc"] + rates["cat"], rates["sqlite3"]
 
 
 def settings(policy: str) -> dict[str, Any]:
     """Without regulation there is room for all jobs; ``default`` finds out how many it takes."""
-    cpus = len(os.sched_getaffinity(0))
-    many: int | str = -(-JOBS // cpus) if policy == "none" else "auto"
+    enough = -(-len(PROGRAMS) // len(os.sched_getaffinity(0)))
+    many = enough if policy == "none" else "auto"
     return {"policy": policy, "topology": {"slot": "thread", "oversubscribe": many}}
 
 
-def watch(name: str, daemon: Private, ids: list[int]) -> Run:
-    """Follow the jobs to their end."""
-    began_s, most = time.monotonic(), 0
+def watch(name: str, daemon: Private, ids: list[int], check: Check) -> Run:
+    """Follow the jobs to their end, with one line that is overwritten, or one every 5 s."""
+    began_s, most, next_s = time.monotonic(), 0, 0.0
     while True:
-        answer = daemon.client.jobs(select=f"{ids[0]}-{ids[-1]}")
-        states = Counter(job["code"] for job in answer["jobs"])
+        check()
+        jobs = daemon.client.jobs(select=f"{ids[0]}-{ids[-1]}")["jobs"]
+        states = Counter(job["code"] for job in jobs)
         most = max(most, states["R"])
-        progress(name, time.monotonic() - began_s, states)
-        if all(job["ended_s"] is not None for job in answer["jobs"]):
-            return Run(name, answer["jobs"], most)
-        time.sleep(0.25)
+        elapsed_s = time.monotonic() - began_s
+        text = f"{name}: {elapsed_s:4.1f} s, {states['R']} running, {states['SI']} suspended, "
+        text += f"{states['PD']} queued"
+        if os.isatty(2):
+            say(text, end="")
+        elif elapsed_s >= next_s:
+            say(text)
+            next_s += 5.0
+        if all(job["ended_s"] is not None for job in jobs):
+            say("", end="")
+            return Run(jobs, most)
+        time.sleep(0.2)
 
 
-@contextlib.contextmanager
-def memory_limit(limit_bytes: int) -> Iterator[Path | None]:
-    """The ``cgroup.procs`` of a group with this limit; None where none can be had."""
-    is_v1 = (V1 / "memory.limit_in_bytes").exists()
-    group = (V1 if is_v1 else V2) / f"iodaemon-demo-{os.getpid()}"
-    limit = group / ("memory.limit_in_bytes" if is_v1 else "memory.max")
+def say(text: str, end: str = "\n") -> None:
+    """Progress, on standard error; also from a signal handler, so without a buffer."""
+    line = f"\r\033[K{text}{end}" if os.isatty(2) else f"{text}{end}"
+    with contextlib.suppress(OSError):
+        os.write(2, line.encode())
+
+
+def tell(text: str) -> None:
+    """A result, on standard output."""
     try:
-        group.mkdir()
-        try:
-            limit.write_text(str(limit_bytes))
-        except OSError:
-            group.rmdir()
-            raise
-    except OSError:
-        yield None
-        return
-    try:
-        yield group / "cgroup.procs"
-    finally:
-        while pids := (group / "cgroup.procs").read_text().split():
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
-            time.sleep(0.05)
-        group.rmdir()
+        print(text, flush=True)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from error
 
 
-def say(text: str) -> None:
-    """A line of progress, on standard error."""
-    print(f"\r\033[K{text}" if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
+def verdict(none: Run, default: Run) -> str:
+    """What the two times are to each other."""
+    times = none.makespan_s / default.makespan_s
+    if abs(times - 1.0) <= SAME:
+        return "nothing gained, nothing lost"
+    return f"{times:.1f} times as fast" if times > 1.0 else f"{1 / times - 1:.0%} more time"
 
 
-def progress(name: str, elapsed_s: float, states: Counter[str]) -> None:
-    """One line that is overwritten on a terminal, and one every five seconds elsewhere."""
-    text = (
-        f"[{name}] {elapsed_s:5.1f} s  running {states['R']}  suspended {states['SI']}  "
-        f"queued {states['PD']}"
-    )
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
-    elif elapsed_s % 5.0 < 0.26:
-        print(text, file=sys.stderr, flush=True)
-
-
-def print_part(title: str, none: Run, default: Run) -> float:
-    """Both runs side by side; how many times as fast it was under ``default``."""
-    say("")
-    print(f"\n{title}\n{'':<32}{'no regulation':>16}{'policy default':>16}")
-    print(f"{'all jobs done after':<32}{none.makespan_s:>14.1f} s{default.makespan_s:>14.1f} s")
-    print(f"{'a job done after, mean':<32}{none.turnaround_s:>14.1f} s", end="")
-    print(f"{default.turnaround_s:>14.1f} s")
-    print(f"{'jobs at once, at most':<32}{none.most_at_once:>16}{default.most_at_once:>16}")
-    return none.makespan_s / default.makespan_s
+def table(*runs: Run) -> str:
+    """Runs side by side, those all at once first."""
+    rows = {
+        "": ["all at once", "regulated"],
+        "all jobs done after": [f"{run.makespan_s:.1f} s" for run in runs],
+        "a job done after, mean": [f"{run.turnaround_s:.1f} s" for run in runs],
+        "most jobs at once": [str(run.most_at_once) for run in runs],
+    }
+    return "\n".join(f"{name:<24}{first:>14}{second:>14}" for name, (first, second) in rows.items())
 
 
 def both_parts(demo: Demo) -> None:
-    """Run them, and say what each shows."""
-    rate = demo.prepare()
-    say(f"one reader gets {format_rate(rate)} of this disk")
-    size = format_bytes(FILE_BYTES)
-    with memory_limit(LIMIT_BYTES) as procs:
-        if procs is not None:
-            passes = round(min(PASSES[1], max(PASSES[0], rate * THRASH_S / (JOBS * FILE_BYTES))))
-            title = (
-                f"Past a memory limit: {JOBS} jobs go {passes} times over a file of {size} each, "
-                f"with {format_bytes(LIMIT_BYTES)} of memory for all"
+    """Run them, and tell what was measured."""
+    demo.prepare()
+    size, limit_bytes = format_bytes(demo.size_mib * MIB), (2 * demo.size_mib + SPARE_MIB) * MIB
+    with memory_limit(limit_bytes) as (launcher, why):
+        if not why:
+            none, default = demo.compare("past the limit", launcher)
+            tell(
+                f"Past a memory limit of {format_bytes(limit_bytes)}: 2 'wc -l' and 2 'cat' go "
+                f"{demo.passes} times over a file of {size} each,\n2 programs with sqlite3 look up "
+                f"{demo.lookups:,} rows of such a file each.\n\n{table(none, default)}\n\n"
+                f"All at once the jobs took {none.makespan_s:.1f} s, regulated "
+                f"{default.makespan_s:.1f} s: {verdict(none, default)}."
             )
-            times = print_part(title, *demo.compare(passes, procs))
-            print(f"Under regulation the work was done {times:.1f} times as fast (one run each).")
-    title = f"This machine's own disk: {JOBS} jobs read a file of {size} each, once"
-    times = print_part(title, *demo.compare(1, None))
-    if times < 1.0 - LOST:
-        print(f"Regulation took {1 / times - 1:.0%} more time (one run each, of a short batch).")
-    else:
-        print("There was nothing to gain, and nothing was lost (one run each).")
-    if procs is None:
-        print("A memory limit needs root and a memory controller, so the first part was left out.")
+    if why:
+        tell(
+            "The part past a memory limit is left out: it needs root and a memory controller, or "
+            f"a user's systemd ({why})."
+        )
+    none, default = demo.compare("no limit", ())
+    tell(
+        f"Without a limit, on this machine's own disk, the same jobs took {none.makespan_s:.1f} s "
+        f"at once, regulated {default.makespan_s:.1f} s: {verdict(none, default)}."
+    )
 
 
 def place() -> Path:
-    """A directory on a disk: not in memory."""
-    for parent in ("/var/tmp", tempfile.gettempdir(), str(Path.cwd())):
-        if os.access(parent, os.W_OK) and shutil.disk_usage(parent).free > 2 * JOBS * FILE_BYTES:
-            return Path(tempfile.mkdtemp(prefix="iod-demo-", dir=parent))
-    sys.exit(f"no directory with {format_bytes(2 * JOBS * FILE_BYTES)} of room; set TMPDIR to one")
+    """A directory with room for the files, on a disk if there is one.
+
+    Raises:
+        OSError: there is none.
+    """
+    chosen = os.environ.get("TMPDIR")
+    needed = 2 * len(PROGRAMS) * MOST_MIB * MIB
+    parents = [Path(chosen)] if chosen else [Path("/var/tmp"), Path("/tmp"), Path.cwd()]
+    writable = [parent for parent in parents if os.access(parent, os.W_OK | os.X_OK)]
+    roomy = [parent for parent in writable if shutil.disk_usage(parent).free > needed]
+    if not roomy:
+        what = f"less than {format_bytes(needed)} free" if writable else "cannot be written to"
+        raise OSError(errno.ENOSPC, f"{what}; set TMPDIR to a directory on a disk", str(parents[0]))
+    return min(roomy, key=lambda parent: not find_disks(parent).devices).absolute()
+
+
+def show(check: Check) -> None:
+    """Make the places, run both parts, and remove all of it."""
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, "closed", "standard output")
+    parent = place()
+    short = parent if len(os.fsencode(parent)) <= 50 else Path("/tmp")  # for sockets (unix(7))
+    with own_directory(short) as runtime, own_directory(parent, goes_with=runtime) as base:
+        both_parts(Demo(base, runtime, check))
+    check()
 
 
 def main() -> int:
-    """Both parts; 1 when a job was lost, doubled, or did not end well."""
-    base = place()
-    problems: list[str] = []
+    """The exit code; every failure is one line on standard error."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # while there is nothing to remove
+    while os.open(os.devnull, os.O_RDWR) <= 2:  # no file of ours gets the number of a closed one
+        pass
     try:
-        with own_directory(Path("/tmp")) as runtime:
-            demo = Demo(base, runtime)
-            both_parts(demo)
-            problems = demo.problems
-    except BackendError as error:
-        problems = [str(error)]
-    finally:
-        shutil.rmtree(base)
-    for problem in problems:
-        print(f"FAILED: {problem}")
-    return 1 if problems else 0
+        with interruptible(lambda: say("demo: interrupted; removing jobs and files")) as check:
+            show(check)
+    except InterruptedTrialError as error:
+        return 128 + error.signal_number
+    except IodaemonError as error:
+        say(f"demo: {' '.join(str(error).split())}")
+    except OSError as error:
+        say(f"demo: {error.filename or 'system call'}: {error.strerror}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what could not be written there
+    else:
+        return 0
+    return 1
 
 
 if __name__ == "__main__":

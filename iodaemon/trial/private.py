@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,7 +62,11 @@ class Private:
 
 @contextlib.contextmanager
 def private(
-    base: Path, settings: Mapping[str, Any], *, calibration: Path | None = None
+    base: Path,
+    settings: Mapping[str, Any],
+    *,
+    calibration: Path | None = None,
+    launcher: Sequence[str] = (),
 ) -> Iterator[Private]:
     """A daemon in a directory of its own below this one, gone afterwards with its jobs.
 
@@ -70,6 +74,7 @@ def private(
         base: made by ``own_directory``; of a short path, for there are sockets in it.
         settings: as in a configuration file; the places are added.
         calibration: a file that this daemon is to find in its state directory. None: none.
+        launcher: the words before the daemon's command. They end in an exec of what follows them.
 
     Raises:
         BackendError: it does not start, or fails; what it wrote last is in the message.
@@ -85,7 +90,16 @@ def private(
             (state_dir / calibration.name).write_bytes(read(calibration, MOST_BYTES))
     places = {"state_dir": str(state_dir), "runtime_dir": str(home / "run")}
     config.write_text(toml.dumps({**places, **settings}))
-    command = [sys.executable, "-P", "-m", "iodaemon.cli", "--config", str(config), "daemon"]
+    command = [
+        *launcher,
+        sys.executable,
+        "-P",
+        "-m",
+        "iodaemon.cli",
+        "--config",
+        str(config),
+        "daemon",
+    ]
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             command,

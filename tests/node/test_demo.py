@@ -1,0 +1,232 @@
+"""``make demo`` with small files: what it prints, what it cannot do, and what is left: nothing."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from harness import cgroup_is_writable
+
+from iodaemon.backend.linux.means import find_hierarchy
+
+pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 240.0
+"""For what takes seconds on a free machine."""
+SIZE_MIB = 4
+SMALL = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "examples")!r})
+import demo
+demo.LEAST_MIB = demo.MOST_MIB = {SIZE_MIB}
+demo.AT_ONCE_S, demo.MEASURED_S = 1.0, 0.1
+demo.PASSES, demo.LOOKUPS = (20, 20), (1000, 1000)
+sys.exit(demo.main())
+"""
+
+
+def within(step):
+    """The words before a command that take this step in a mount namespace before it."""
+    return ["unshare", "--mount", "sh", "-c", f'{step} && exec "$@"', "sh"]
+
+
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+NO_CGROUPS = within("mount -t tmpfs none /sys/fs/cgroup")
+BOTH = ["All at once the jobs took", "Without a limit, on this machine's own disk, the same jobs"]
+LEFT_OUT = "The part past a memory limit is left out"
+SYSTEMD_RUN = """#!/bin/sh
+echo "$*" >> "$TMPDIR.log"
+for word; do shift; case $word in MemoryMax=*) limit=${word#*=};; --) break;; esac; done
+if [ "$1" = sh ]; then echo "$limit"; else exec "$@"; fi
+"""
+"""As the real one calls what is after --, in the same process, but without a limit."""
+
+root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+class Place:
+    """A directory for all files of one demo, and a cgroup for all processes."""
+
+    def __init__(self):
+        self.path = Path(tempfile.mkdtemp(prefix="iodd", dir="/tmp"))
+        self.group = None
+        if cgroup_is_writable():
+            self.group = Path(find_hierarchy()) / f"iodd-{uuid.uuid4().hex[:8]}"
+            self.group.mkdir()
+
+    def start(self, by=(), python=sys.executable, **options):
+        """A demo; ``by`` are the words before its command, ``python`` runs it."""
+        enter = []
+        if self.group is not None:
+            enter = ["sh", "-c", f'echo $$ > {self.group}/cgroup.procs; exec "$@"', "sh"]
+        environment = {**os.environ, "TMPDIR": str(self.path), **options.pop("env", {})}
+        piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
+        command = [*enter, *by, python, "-c", SMALL]
+        return subprocess.Popen(command, env=environment, **piped)
+
+    def run(self, **options):
+        """Its exit code, its output and the lines of its errors."""
+        with self.start(**options) as process:
+            out, err = process.communicate(timeout=PATIENCE_S)
+        return process.returncode, out, err.splitlines()
+
+    def find_left(self, pid):
+        """What is there after the demo of this process."""
+        left = [str(path) for path in self.path.iterdir()]
+        left += [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/iodaemon-limit.{pid}.*")]
+        if self.group is not None:
+            left += [str(path) for path in self.group.iterdir() if path.is_dir()]
+            left += (self.group / "cgroup.procs").read_text().split()
+        return left
+
+    def close(self):
+        """Remove it."""
+        shutil.rmtree(self.path)
+        Path(f"{self.path}.log").unlink(missing_ok=True)
+        if self.group is not None:
+            for pid in (self.group / "cgroup.procs").read_text().split():
+                os.kill(int(pid), signal.SIGKILL)
+            with contextlib.suppress(OSError):
+                self.group.rmdir()
+
+
+@pytest.fixture
+def place():
+    with contextlib.closing(Place()) as place:
+        yield place
+        assert [] == place.find_left("*")
+
+
+def seen(out):
+    """Those sentences with figures that are printed, by their beginnings."""
+    return [begin for begin in BOTH if begin in out]
+
+
+@root
+def test_it_prints_what_the_first_part_took_and_leaves_nothing_when_the_second_is_interrupted(
+    place,
+):
+    with place.start() as process:
+        out = read_first(process)
+        process.send_signal(signal.SIGINT)
+        out += process.communicate(timeout=PATIENCE_S)[0]
+
+    assert (130, BOTH[:1]) == (process.returncode, seen(out))
+
+
+@root
+def test_without_a_memory_controller_it_prints_the_second_part_and_why(place):
+    code, out, err = place.run(by=NO_CGROUPS)
+
+    assert (0, BOTH[1:], 1) == (code, seen(out), out.count(LEFT_OUT)), err
+
+
+@root
+def test_as_a_plain_user_it_starts_daemons_in_scopes_with_a_limit(place):
+    log, python = Path(f"{place.path}.log"), python_of_all()
+    with tempfile.TemporaryDirectory(prefix="iodb") as tools:
+        program = Path(tools) / "systemd-run"
+        program.write_text(SYSTEMD_RUN)
+        for path, mode in ((program, 0o755), (Path(tools), 0o755)):
+            path.chmod(mode)
+        log.touch()
+        for path in (log, place.path):
+            shutil.chown(path, 65534)
+        env = {"PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": os.pathsep.join(sys.path)}
+        with place.start(by=NOBODY, python=python, env={**env, "HOME": tools}) as process:
+            out = read_first(process)
+            process.send_signal(signal.SIGTERM)
+            out += process.communicate(timeout=PATIENCE_S)[0]
+    options = f"-p MemoryMax={(2 * SIZE_MIB + 100) << 20} -p MemorySwapMax=0 -p Delegate=yes"
+    called = [line.partition(" -- ") for line in log.read_text().splitlines()]
+
+    assert (143, BOTH[:1]) == (process.returncode, seen(out))
+    assert 3 == len(called)
+    for before, _, command in called:
+        assert before == f"--user --scope --quiet --collect {options}"
+        assert command.startswith(("sh -c cat ", f"{python} -P -m iodaemon.cli "))
+
+
+class Phase(NamedTuple):
+    """When a demo gets which signal."""
+
+    text: str
+    number: signal.Signals
+    by: Sequence[str] = ()
+
+
+PHASES = {
+    "files": Phase("writing", signal.SIGINT),
+    "first": Phase("past the limit, all at once", signal.SIGTERM),
+    "second": Phase("past the limit, regulated", signal.SIGINT),
+    "last": Phase("no limit, regulated", signal.SIGHUP, NO_CGROUPS),
+}
+
+
+@root
+def test_a_signal_in_any_phase_ends_it_in_one_line_and_leaves_nothing():
+    with contextlib.ExitStack() as stack:
+        places = {name: stack.enter_context(contextlib.closing(Place())) for name in PHASES}
+        begun = {name: places[name].start(by=phase.by) for name, phase in PHASES.items()}
+        for name, phase in PHASES.items():
+            while phase.text not in (line := begun[name].stderr.readline()):
+                assert line, f"it ended before {phase.text!r}"
+            for _ in range(2):
+                begun[name].send_signal(phase.number)
+        ends = {}
+        for name, process in begun.items():
+            _, err = process.communicate(timeout=PATIENCE_S)
+            told = [line for line in err.splitlines() if not line.startswith(("past", "no"))]
+            ends[name] = (process.returncode, told[-1:], places[name].find_left(process.pid))
+
+    told = ["demo: interrupted; removing jobs and files"]
+    assert {name: (128 + phase.number, told, []) for name, phase in PHASES.items()} == ends
+
+
+@root
+@pytest.mark.parametrize(
+    ("by", "text"),
+    [
+        (["prlimit", f"--fsize={3 << 20}"], "File too large"),
+        (["prlimit", f"--fsize={SIZE_MIB << 20}"], "disk"),
+        (within('mount -t tmpfs -o size=1m none "$TMPDIR"'), "free; set TMPDIR"),
+        (NOBODY, "cannot be written to"),
+        ([*NO_CGROUPS, "sh", "-c", 'exec "$@" > /dev/full', "sh"], "standard output: No space"),
+        (["sh", "-c", 'exec "$@" >&-', "sh"], "standard output: closed"),
+    ],
+    ids=["large", "large-database", "full", "unwritable", "output-full", "output-closed"],
+)
+def test_what_it_cannot_do_is_one_line_and_leaves_nothing(place, by, text):
+    code, out, err = place.run(by=by)
+
+    [line] = [line for line in err if not line.startswith(("writing", "all at once get"))]
+    assert (1, "") == (code, out)
+    assert text in line
+
+
+def read_first(process):
+    """Its output up to the sentence with what the first part took."""
+    read = ""
+    while BOTH[0] not in read:
+        line = process.stdout.readline()
+        assert line, process.stderr.read()
+        read += line
+    return read
+
+
+def python_of_all():
+    """This Python where a plain user may run it, or the system's of the same version."""
+    for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
+        readable = ["test", "-r", str(ROOT / "examples/demo.py"), "-a", "-x", python]
+        if subprocess.run([*NOBODY, *readable], check=False).returncode == 0:
+            return python
+    return pytest.skip("a plain user may not read this checkout, or run this Python")
