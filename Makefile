@@ -14,7 +14,7 @@ help:
 	@echo "make check    ruff, mypy, import contracts and the tests that start no process (a minute)"
 	@echo "make test     the gate: make check and the tests with real processes (5 minutes)"
 	@echo "make test-busy  the gate beside LOOPS=4 busy loops, RUNS=2 times in a row"
-	@echo "make demo     real jobs without regulation and with the shipped policy (at most 90 s)"
+	@echo "make demo     real programs past a memory limit and without one, all at once and regulated (at most 90 s)"
 	@echo "make slow-test  all of the following, which can be run alone:"
 	@echo "  make slow       tests that take long for what they show (3 minutes)"
 	@echo "  make explore    the property tests with other examples: SEED=N for the same again (2 minutes)"

@@ -154,6 +154,7 @@ def test_one_that_is_out_again_waits_longer_only_for_the_times_it_was_out(watche
     assert pytest.approx([2, 4, 8, 2], abs=0.5) == took
 
 
+@pytest.mark.slow
 def test_beside_a_disk_that_is_out_for_long_others_are_looked_at_as_always(watched):
     long, other = watched.disks
     watched.starts(other)

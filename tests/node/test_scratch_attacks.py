@@ -417,6 +417,7 @@ def large_disk(tmp_path):
     subprocess.run(["umount", disk], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # most of it is making them
 def test_a_hundred_thousand_files_hold_up_no_other_job(jobs, large_disk):
     gate = jobs.keeper.root / "gate"

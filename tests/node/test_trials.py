@@ -306,6 +306,7 @@ def test_the_example_with_kernels_is_compared_under_a_cap_of_its_own(trials):
 # -- stack -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU has nothing to stack")
 def test_the_example_is_stacked_on_the_sockets_there_are_or_on_parts_of_the_one(trials):
     place, process = trials["stack"]
@@ -354,8 +355,8 @@ def test_suspensions_are_steps_in_the_lives_of_jobs_and_not_words(place):
         first, _ = daemon.client.submit(jobs, daemon.environment)
         until(lambda: daemon.suspensions() > 1, "two suspensions")
         before = daemon.suspensions()
-        (place / "over").touch()
         daemon.client.suspend(first)
+        (place / "over").touch()
         assert before <= daemon.suspensions()
 
 
