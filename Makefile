@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .PHONY: help setup check lint pure node test test-busy explore demo experiments bench bench-regulation \
-	slow-test slow fuzz campaign disk-test vm-test requirements format clean
+	slow-test slow references fuzz campaign disk-test vm-test requirements format clean
 
 # Compiled tests are kept, so that only the first run pays for them.
 unexport PYTHONDONTWRITEBYTECODE
@@ -15,6 +15,7 @@ help:
 	@echo "make test     the gate: make check and the tests with real processes (5 minutes)"
 	@echo "make test-busy  the gate beside LOOPS=4 busy loops, RUNS=2 times in a row"
 	@echo "make demo     real programs past a memory limit and without one, all at once and regulated (at most 90 s)"
+	@echo "make references  what the product did when its references were written; WRITE=1 writes them anew (3 minutes)"
 	@echo "make slow-test  all of the following, which can be run alone:"
 	@echo "  make slow       tests that take long for what they show (3 minutes)"
 	@echo "  make explore    the property tests with other examples: SEED=N for the same again (2 minutes)"
@@ -78,6 +79,10 @@ explore: $(STAMP)
 
 fuzz: $(STAMP)
 	IOD_FUZZED=10000 $(BIN)/python -m pytest tests/daemon/test_attacks.py -k 'any_submission or whatever_it_is_sent'
+
+# Rows of all experiments, plans of recorded hours, answers of every route. ARGS="routes"
+references: $(STAMP)
+	@$(BIN)/python tests/references/references.py $(if $(WRITE),--write) $(ARGS)
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py

@@ -1,0 +1,53 @@
+"""Check the stored references, or write them anew: ``make references``.
+
+References say what the product did when they were written: the rows of all experiments, the plans
+of three recorded hours, the answers of every route, and the reason codes of ``iod why``. They hold
+while the code below is rewritten. Where a difference is wanted, write them anew and list it in the
+commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import routes
+from reference import told
+
+
+def check_routes(*, writes: bool) -> Sequence[str]:
+    """The answers of every route of ``/v1``."""
+    with tempfile.TemporaryDirectory() as directory:
+        cases, _ = routes.record(Path(directory))
+    if writes:
+        routes.write(cases)
+    return routes.compare(cases)
+
+
+KINDS: dict[str, Callable[..., Sequence[str]]] = {"routes": check_routes}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)}; else all")
+    parser.add_argument("--write", action="store_true", help="write them anew")
+    asked = parser.parse_args()
+    if unknown := set(asked.kinds).difference(KINDS):
+        parser.error(f"no kind {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
+    failed = 0
+    for kind in asked.kinds or KINDS:
+        begun_s = time.monotonic()
+        found = KINDS[kind](writes=asked.write)
+        print(f"{kind}: {len(found)} differences, {time.monotonic() - begun_s:.1f} s")
+        if found:
+            print(told(found, most=100))
+        failed |= bool(found)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""The references of the HTTP API: what each route answers, one file a route."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import route_script
+from reference import HERE, differences, lines_of
+from scripted import run_scripted
+
+FOLDER: Final = HERE / "routes"
+
+
+def record(directory: Path) -> tuple[dict[str, list[route_script.Case]], set[str]]:
+    """What each route answers now, and all routes that there are."""
+    cases: dict[str, list[route_script.Case]] = {}
+    routes: set[str] = set()
+
+    def script(daemon: route_script.ScriptedDaemon) -> None:
+        cases.update(route_script.record_routes(daemon))
+        routes.update(daemon.routes())
+
+    run_scripted(directory, route_script.CONFIG, script)
+    return json.loads(json.dumps(cases)), routes
+
+
+def file_of(route: str) -> Path:
+    """Where a route's reference is: ``POST /v1/jobs/{id}/cancel``, post_jobs_id_cancel.json."""
+    method, path = route.split()
+    words = [word.strip("{}") for word in path.removeprefix("/v1").split("/") if word]
+    return FOLDER / f"{'_'.join([method.lower(), *words])}.json"
+
+
+def write(cases: dict[str, list[route_script.Case]]) -> None:
+    """Write all references anew."""
+    FOLDER.mkdir(exist_ok=True)
+    for path in FOLDER.glob("*.json"):
+        path.unlink()
+    for route, answers in cases.items():
+        file_of(route).write_text(lines_of(answers))
+
+
+def compare(cases: dict[str, list[route_script.Case]]) -> Sequence[str]:
+    """Every difference from the references, one line each."""
+    found = []
+    for route, answers in cases.items():
+        path = file_of(route)
+        if not path.exists():
+            found.append(f"{route}: there is no {path.name}")
+            continue
+        expected = json.loads(path.read_text())
+        for one, other in zip(expected, answers, strict=False):
+            found += differences(one, other, f"{route} ({one['case']})")
+        if len(expected) != len(answers):
+            found.append(f"{route}: {len(answers)} answers; expected {len(expected)}")
+    known = {file_of(route) for route in cases}
+    left = (path for path in sorted(FOLDER.glob("*.json")) if path not in known)
+    return [*found, *(f"{path.name}: no route was asked for it" for path in left)]
