@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import routes
+import traces
 from reference import told
 
 
@@ -28,16 +29,35 @@ def check_routes(*, writes: bool) -> Sequence[str]:
     return routes.compare(cases)
 
 
-KINDS: dict[str, Callable[..., Sequence[str]]] = {"routes": check_routes}
+def check_traces(*, writes: bool) -> Sequence[str]:
+    """The plans for the events of recorded hours."""
+    if writes:
+        for name in traces.names():
+            traces.plan_anew(name)
+    return [line for name in traces.names() for line in traces.replay(name)]
+
+
+def record_traces() -> None:
+    """Record other events: only where those that are stored say too little."""
+    import trace_script
+
+    for name, record in trace_script.TRACES.items():
+        traces.write(name, record())
+
+
+KINDS: dict[str, Callable[..., Sequence[str]]] = {"routes": check_routes, "traces": check_traces}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)}; else all")
     parser.add_argument("--write", action="store_true", help="write them anew")
+    parser.add_argument("--record", action="store_true", help="record the traces' events anew")
     asked = parser.parse_args()
     if unknown := set(asked.kinds).difference(KINDS):
         parser.error(f"no kind {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
+    if asked.record:
+        record_traces()
     failed = 0
     for kind in asked.kinds or KINDS:
         begun_s = time.monotonic()
