@@ -17,6 +17,7 @@ from pathlib import Path
 
 import routes
 import traces
+import whys
 from reference import told
 
 
@@ -45,7 +46,19 @@ def record_traces() -> None:
         traces.write(name, record())
 
 
-KINDS: dict[str, Callable[..., Sequence[str]]] = {"routes": check_routes, "traces": check_traces}
+def check_whys(*, writes: bool) -> Sequence[str]:
+    """What each reason code rests on."""
+    found = whys.collect()
+    if writes:
+        whys.write(found)
+    return whys.compare(found)
+
+
+KINDS: dict[str, Callable[..., Sequence[str]]] = {
+    "routes": check_routes,
+    "traces": check_traces,
+    "whys": check_whys,
+}
 
 
 def main() -> int:

@@ -35,7 +35,15 @@ from iodaemon.core import event as ev
 from iodaemon.core.controller import Controller
 from iodaemon.core.decision import Plan
 from iodaemon.core.job import Job, JobSpec, JobState, Reason
-from iodaemon.core.platform import Device, DeviceId, Partition, PartitionId, Platform, Slot, SlotId
+from iodaemon.core.platform import (
+    Device,
+    DeviceId,
+    Partition,
+    PartitionId,
+    Platform,
+    Slot,
+    SlotId,
+)
 from iodaemon.core.recollection import Recollection
 from iodaemon.core.rule import Rules
 from iodaemon.core.state import State
@@ -89,7 +97,11 @@ class Replayed:
 
     def step(self, events: Sequence[Document]) -> Document:
         """The plan for the events of one instant."""
-        return self.describe(self.controller.step([event_of(each, self.state) for each in events]))
+        return self.describe(self.plan(events))
+
+    def plan(self, events: Sequence[Document]) -> Plan:
+        """The same, as the core has it."""
+        return self.controller.step([event_of(each, self.state) for each in events])
 
     def describe(self, plan: Plan) -> Document:
         """A plan as a trace has it."""
