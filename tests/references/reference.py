@@ -60,6 +60,12 @@ def told(lines: Sequence[str], most: int = 20) -> str:
     return "\n".join([*lines[:most], *more])
 
 
+def head_of(doc: str | None) -> str:
+    """A module's docstring as the comment at the head of its file of references."""
+    lines = (doc or "").strip().splitlines()
+    return "".join(f"# {line}".rstrip() + "\n" for line in lines)
+
+
 def lines_of(items: Sequence[Any]) -> str:
     """A JSON list with one item a line, so that a change of one is a change of one line."""
     return "[\n" + ",\n".join(json.dumps(item) for item in items) + "\n]\n"

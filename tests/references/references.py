@@ -9,6 +9,7 @@ commit.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -16,9 +17,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import routes
+import rows
 import traces
 import whys
 from reference import told
+
+from iodaemon.simulator.pool import Pool
 
 
 def check_routes(*, writes: bool) -> Sequence[str]:
@@ -28,6 +32,15 @@ def check_routes(*, writes: bool) -> Sequence[str]:
     if writes:
         routes.write(cases)
     return routes.compare(cases)
+
+
+def check_rows(*, writes: bool) -> Sequence[str]:
+    """The rows of all experiments, on all usable cores."""
+    with Pool(len(os.sched_getaffinity(0))) as pool:
+        tables = {name: rows.compute(name, pool) for name in rows.names()}
+    if writes:
+        rows.write(tables)
+    return [line for name, table in tables.items() for line in rows.compare(name, table)]
 
 
 def check_traces(*, writes: bool) -> Sequence[str]:
@@ -55,6 +68,7 @@ def check_whys(*, writes: bool) -> Sequence[str]:
 
 
 KINDS: dict[str, Callable[..., Sequence[str]]] = {
+    "rows": check_rows,
     "routes": check_routes,
     "traces": check_traces,
     "whys": check_whys,

@@ -222,6 +222,7 @@ def _first_jobs(record: Record) -> None:
     record.daemon.advance(1.0)
     record.ask("pending and held", "GET /v1/jobs")
     record.ask("held", "GET /v1/jobs/7")
+    record.act("it waits already", "POST /v1/jobs/7/requeue", {})
     record.ask("held", "GET /v1/jobs/7/why")
     record.ask("pending", "GET /v1/jobs/6")
     record.ask("pending", "GET /v1/jobs/6/why")

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import toml
 import traces
-from reference import HERE, differences
+from reference import HERE, differences, head_of
 from why_scenes import SCENES
 
 import iodaemon
@@ -123,7 +123,7 @@ def _reasons(state: State, job: Job) -> Iterator[tuple[str, Reason]]:
 
 def write(found: dict[str, Any]) -> None:
     """Write them anew."""
-    FILE.write_text(f"# {' '.join((__doc__ or '').split())}\n\n{toml.dumps(found)}")
+    FILE.write_text(f"{head_of(__doc__)}\n{toml.dumps(found)}")
 
 
 def compare(found: dict[str, Any]) -> Sequence[str]:
