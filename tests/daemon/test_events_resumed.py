@@ -1,16 +1,12 @@
 """Events have ids: a stream goes on behind any of them, over restarts, or says that it cannot."""
 
 import json
-import signal
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from builders import job
-from process import TREE, daemon, wait_until
 from served import Served
 
 from iodaemon.core.decision import Transition
@@ -221,44 +217,3 @@ def test_where_the_replaced_journal_cannot_be_read_nothing_of_it_is_resumed(tmp_
         for event in range(10):
             with pytest.raises(Gone):
                 journal.events_after(event, limit=9)
-
-
-@pytest.mark.node
-def test_a_command_that_follows_misses_nothing_when_the_daemon_is_killed(tmp_path):
-    state, runtime, told = tmp_path / "state", tmp_path / "run", tmp_path / "told"
-    runtime.mkdir(mode=0o700)
-    words = ("--api", str(runtime / "iod.sock"), "events", "-f", "--json")
-
-    def heard():
-        whole, _, _ = told.read_text().rpartition("\n")
-        return [json.loads(line) for line in whole.splitlines()]
-
-    def run_jobs(client):
-        made = client.submit([{"command": ["job", "exit=0"]}] * 5, {"A": "1"})
-        assert client.wait(made, timeout_s=30.0)["finished"]
-
-    with told.open("w") as file, daemon(state, runtime) as (client, process):
-        follower = subprocess.Popen(
-            [sys.executable, "-m", "iodaemon.cli", *words],
-            env={"PATH": "/usr/bin:/bin", "HOME": "/", **TREE},
-            stdout=file,
-            stderr=subprocess.PIPE,
-        )
-        try:
-            client.switch("shadow")
-            assert wait_until(lambda: client.switch("off") or heard(), 30.0)
-            run_jobs(client)
-            client.submit([{"command": ["job", "exit=0"]}] * 5, {"A": "1"})
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            with daemon(state, runtime) as (client, _):
-                run_jobs(client)
-                every = ids(client.events(since_s=0.0, follow=False))
-                assert wait_until(lambda: heard() and heard()[-1]["id"] >= every[-1], 30.0)
-        finally:
-            follower.kill()
-            follower.communicate()
-
-    first = heard()[0]["id"]
-    found = ids(heard())
-    assert list(range(first, found[-1] + 1)) == found

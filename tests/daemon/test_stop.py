@@ -33,25 +33,6 @@ def places(tmp_path):
     return tmp_path / "state", runtime
 
 
-def test_a_daemon_that_was_started_by_hand_ends_and_its_jobs_run_on(places):
-    state, runtime = places
-    with daemon(state, runtime, backend="linux") as (client, process):
-        [job_id] = client.submit([{"command": ["sleep", "600"], "cwd": "/"}], dict(os.environ))
-        client.submit([{"command": ["true"], "cwd": "/", "hold": True}], {})
-        while client.job(job_id)["state"] != "RUNNING":
-            pass
-
-        code, out, err = iod(runtime, "stop")
-
-        assert (0, "") == (code, err)
-        assert f"pid {process.pid}) has ended; {job_id} run" in out
-        assert 0 == process.wait(READY_S)
-        assert 7 == iod(runtime, "stop")[0]
-    with daemon(state, runtime, backend="linux") as (client, _):
-        assert "RUNNING" == client.job(job_id)["state"]
-        client.cancel(job_id)
-
-
 def test_a_daemon_that_systemd_keeps_up_is_not_stopped(places, monkeypatch):
     state, runtime = places
     with daemon(state, runtime) as (client, process):

@@ -1,0 +1,57 @@
+"""Private daemons for the tests of this directory.
+
+One daemon serves all tests of a module: whoever kills it starts it again, and each test leaves it
+without jobs. A module's ``SETTINGS`` are those of its configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from system import System, can_freeze_by_cgroup
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that takes too long ends as one that fails: what it started is cleaned up."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.timeout(120, method="signal"))
+
+
+@pytest.fixture(params=["cgroup", "signals"], scope="module")
+def freezer(request: pytest.FixtureRequest) -> str:
+    """How jobs are suspended; for tests that hold by either means."""
+    if request.param == "cgroup" and not can_freeze_by_cgroup():
+        pytest.skip("no cgroup of one's own here")
+    return request.param
+
+
+def _lasting(request: pytest.FixtureRequest, freezer: str) -> Iterator[System]:
+    with System(freezer, **getattr(request.module, "SETTINGS", {})) as system:
+        yield system.start()
+
+
+@pytest.fixture(scope="module")
+def _by_either(request, freezer):
+    yield from _lasting(request, freezer)
+
+
+@pytest.fixture(scope="module")
+def _by_one(request):
+    yield from _lasting(request, "cgroup" if can_freeze_by_cgroup() else "signals")
+
+
+@pytest.fixture
+def system(_by_either):
+    """A daemon that serves a module, once with each freezer."""
+    yield _by_either
+    _by_either.clear()
+
+
+@pytest.fixture
+def plain(_by_one):
+    """A daemon that serves a module, for tests in which it does not matter how jobs stand still."""
+    yield _by_one
+    _by_one.clear()
