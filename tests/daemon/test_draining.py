@@ -50,37 +50,6 @@ def test_what_is_submitted_to_a_drained_node_is_accepted_and_waits_with_the_reas
     assert "'iod drain --off'" in served.client.why(job_id)["until"]
 
 
-def test_its_end_lets_it_start(served):
-    begin_drain(served.client)
-    job_id = submit(served.client, "compute=0s")
-
-    assert not end_drain(served.client)["draining"]
-
-    assert served.client.wait([job_id], timeout_s=20)["finished"]
-
-
-def test_ended_twice_is_ended_once(served):
-    begin_drain(served.client)
-    end_drain(served.client)
-    assert not end_drain(served.client)["draining"]
-
-    events = list(served.client.events(since_s=0.0, follow=False))
-    assert [True, False] == [event["is_on"] for event in events if event["kind"] == "drain"]
-
-
-def test_a_wait_ends_when_the_last_job_has_ended(served):
-    job_id = served.running()
-    begun = begin_drain(served.client)
-    with ThreadPoolExecutor() as others:
-        waiting = others.submit(show_drain, served.client, 20)
-        served.await_waiting(1)
-        served.client.cancel(job_id)
-        told = waiting.result()
-
-    assert [job_id] == [job["id"] for job in begun["holding"]]
-    assert ([], True) == (told["holding"], told["at_rest"])
-
-
 def test_a_wait_ends_when_somebody_ends_the_drain(served):
     job_id = served.running()
     begin_drain(served.client)

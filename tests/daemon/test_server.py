@@ -6,7 +6,6 @@ import os
 import socket
 import stat
 import threading
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -42,38 +41,6 @@ def served(tmp_path):
 # -- jobs ----------------------------------------------------------------------------------------
 
 
-def test_the_queue_has_what_is_documented(served):
-    running = served.running()
-    answer = served.client.jobs()
-
-    assert {"version", "now_s", "node", "jobs"} == set(answer)
-    assert 1 == answer["version"]
-    assert abs(answer["now_s"] - time.time()) < 60.0
-    assert [running] == [job["id"] for job in answer["jobs"]]
-    assert ("default", 8, 7) == (
-        answer["node"]["policy"],
-        answer["node"]["slots"],
-        answer["node"]["slots_free"],
-    )
-
-
-def test_finished_jobs_are_shown_when_they_are_asked_for(served):
-    ended, failed, running = served.ended(), served.ended("exit=3"), served.running()
-
-    def ids(**query):
-        return [job["id"] for job in served.client.jobs(**query)["jobs"]]
-
-    assert [running] == ids()
-    assert [ended, failed, running] == ids(all_jobs=True)
-    assert [ended, failed, running] == ids(select="all")
-    assert [failed, running] == ids(select="2-9")
-    assert [running] == ids(select="last")
-    assert [failed] == ids(states=["FAILED"])
-    assert [failed, running] == ids(states=["f", "R"])
-    assert [running] == ids(all_jobs=True, limit=1)
-    assert [] == ids(all_jobs=True, limit=0)
-
-
 def test_jobs_that_only_the_journal_knows_are_found_everywhere(tmp_path):
     served = Served(tmp_path, kept_finished=1)
     try:
@@ -93,14 +60,6 @@ def test_jobs_that_only_the_journal_knows_are_found_everywhere(tmp_path):
         served.close()
 
 
-def test_the_newest_jobs_are_shown_where_there_are_too_many(served):
-    ids = [served.ended() for _ in range(3)] + [served.running()]
-
-    shown = served.client.jobs(all_jobs=True, limit=2)["jobs"]
-
-    assert ids[-2:] == [job["id"] for job in shown]
-
-
 def test_one_job_has_its_processes_and_counters(served):
     job_id = served.running("write=900GiB")
     served.until(lambda: served.state.meter.counters(JobId(job_id)) is not None)
@@ -109,16 +68,6 @@ def test_one_job_has_its_processes_and_counters(served):
     assert [] == job["pids"]
     assert {"read_bytes", "written_bytes", "cpu_s"} <= set(job["counters"])
     assert job["written_bytes"] > 0
-
-
-def test_a_submission_is_answered_201_with_its_ids(shared):
-    body = json.dumps({"environment": {"A": "1"}, "jobs": [{"command": ["exit=0"]}] * 3}).encode()
-    answer = shared.ask("POST", "/v1/jobs", body)
-
-    assert 201 == answer.status
-    first = answer.json["ids"][0]
-    assert {"ids": [first, first + 1, first + 2]} == answer.json
-    assert shared.client.wait(answer.json["ids"], timeout_s=10.0)["finished"]
 
 
 def test_the_submitter_is_who_the_kernel_says(shared):
@@ -145,58 +94,6 @@ def test_many_clients_submit_at_the_same_time(served):
 
 
 # -- acting --------------------------------------------------------------------------------------
-
-
-def test_a_cancel_is_answered_when_the_job_is_gone(served):
-    answer = served.client.cancel(served.running())
-
-    assert {"job", "gone"} == set(answer)
-    assert (True, "CANCELLED", 143) == (
-        answer["gone"],
-        answer["job"]["state"],
-        answer["job"]["shell_code"],
-    )
-
-
-def test_a_waiting_job_is_cancelled_at_once(served):
-    job_id = served.submit(hold=True)
-    answer = served.client.cancel(job_id)
-
-    assert (True, "CANCELLED") == (answer["gone"], answer["job"]["state"])
-
-
-def test_a_job_that_ended_cannot_be_cancelled_suspended_or_resumed(shared):
-    job_id = shared.ended()
-
-    for verb in ("cancel", "suspend", "resume"):
-        status, code, message = shared.ask("POST", f"/v1/jobs/{job_id}/{verb}").error
-        assert (409, "conflict") == (status, code)
-        assert "COMPLETED" in message
-
-
-def test_a_suspend_is_answered_when_the_job_stands_still(served):
-    job_id = served.running()
-
-    suspended = served.client.suspend(job_id)["job"]
-    assert ("SUSPENDED_USER", "SU") == (suspended["state"], suspended["code"])
-    assert f"'iod resume {job_id}'" == suspended["reason"]["cure"]
-    resumed = served.client.resume(job_id)["job"]
-    assert "RUNNING" == resumed["state"]
-    status, _, message = served.ask("POST", f"/v1/jobs/{job_id}/resume").error
-    assert 409 == status
-    assert "nobody suspended it" in message
-
-
-def test_a_held_job_starts_when_it_is_resumed(served):
-    job_id = served.submit(hold=True)
-
-    assert "HELD" == served.client.job(job_id)["state"]
-    served.client.resume(job_id)
-    assert served.client.wait([job_id], timeout_s=0.0)["jobs"][0]["state"] in (
-        "PENDING",
-        "STARTING",
-        "RUNNING",
-    )
 
 
 def test_a_suspend_of_a_job_that_ends_meanwhile_is_answered_at_once(served, monkeypatch):
@@ -246,10 +143,6 @@ def test_a_wait_is_given_up_after_its_timeout(shared):
     shared.client.cancel(job_id)
 
     assert (200, False) == (answer.status, answer.json["finished"])
-
-
-def test_a_wait_for_nothing_is_over(shared):
-    assert {"jobs": [], "finished": True} == shared.ask("POST", "/v1/wait", b'{"ids":[]}').json
 
 
 def test_many_clients_wait_for_the_same_job(served):
@@ -435,11 +328,6 @@ def test_streams_end_when_the_daemon_stops(tmp_path):
 
 
 # -- reports -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["policy", "config"])
-def test_the_reports_are_objects(shared, name):
-    assert {"name": name} == getattr(shared.client, name)()
 
 
 # -- everything that can be wrong with a request --------------------------------------------------

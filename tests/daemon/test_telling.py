@@ -57,26 +57,6 @@ def held(served):
 # -- why -----------------------------------------------------------------------------------------
 
 
-def test_why_has_what_is_documented(shared):
-    job_id = shared.running()
-    shared.journal.flush()
-    answer = shared.client.why(job_id)
-
-    told = {"job", "is_so", "since_s", "until", "evidence", "limits", "trials", "history"}
-    assert told == set(answer)
-    assert answer["evidence"] is None
-    assert [None, "PENDING", "STARTING"] == [step["before"] for step in answer["history"]]
-    assert {"moved"} == {step["kind"] for step in answer["history"]}
-
-
-def test_why_of_a_held_job_names_the_way_out(shared):
-    job_id = shared.submit(hold=True)
-    answer = shared.client.why(job_id)
-
-    assert "waits to be released: held at submission" == answer["is_so"]
-    assert f"'iod resume {job_id}'" == answer["until"]
-
-
 def test_why_of_a_suspended_job_says_who(shared):
     job_id = shared.running()
     shared.client.suspend(job_id)

@@ -256,6 +256,11 @@ def _jobs_that_ended(record: Record) -> None:
     record.ask("all have ended", "POST /v1/wait", {"ids": [8, 9, 10], "timeout_s": 0})
     record.ask("no such job", "POST /v1/wait", {"ids": [8, 99], "timeout_s": 0})
     record.act("ended already", "POST /v1/jobs/8/cancel", {})
+    record.act("ended already", "POST /v1/jobs/8/suspend")
+    record.act("ended already", "POST /v1/jobs/8/resume")
+    record.ask("nothing to wait for", "POST /v1/wait", {"ids": []})
+    for query in ("select=8-10", "select=last", "state=FAILED&state=r", "all=1&limit=0"):
+        record.ask("selected", f"GET /v1/jobs?{query}")
     record.daemon.write_output(8, b"one\ntwo\nthree\n")
     record.ask("all", "GET /v1/jobs/8/logs")
     record.ask("the last lines", "GET /v1/jobs/8/logs?tail=2")
@@ -360,7 +365,8 @@ def _drained(record: Record) -> None:
     record.act("so that it is at rest", "POST /v1/jobs/cancel", {"select": "all", "grace_s": 0})
     record.ask("at rest", "GET /v1/drain?wait=1")
     record.ask("drained", "GET /v1/node")
-    record.ask("end", "POST /v1/drain", {"drain": False})
+    for case in ("end", "end of none"):
+        record.ask(case, "POST /v1/drain", {"drain": False})
 
 
 def _past(record: Record) -> None:
