@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final
 
 from traces import FORMAT, Document, Replayed, document_of, event_of
@@ -17,7 +16,7 @@ from iodaemon.backend.model.profile import Compute, Hold, Profile, Read, Write
 from iodaemon.backend.model.scaling import table_scaling
 from iodaemon.backend.model.spec import Model, StoreSpec
 from iodaemon.core import event as ev
-from iodaemon.core.decision import Decision, Plan
+from iodaemon.core.decision import Plan
 from iodaemon.core.error import IodaemonError
 from iodaemon.core.job import Exit, IoTotals, JobId
 from iodaemon.core.platform import DeviceId
@@ -177,20 +176,17 @@ class Scene:
                 break
         self._run.post(event)
 
-    def replace(self, kind: type[ev.Event], job_id: int, **fields: Any) -> None:
-        """In place of an event of this kind about this job, something else, once."""
+    def replace(
+        self, kind: type[ev.Event], job_id: int, *, other: type[ev.Event], **fields: Any
+    ) -> None:
+        """In place of an event of this kind about this job, another one, once."""
 
         def make(event: ev.Event) -> ev.Event | None:
             if type(event) is not kind or getattr(event, "job_id", None) != job_id:
                 return None
-            other: type[ev.Event] = fields.pop("by")
             return other(at_s=event.at_s, job_id=JobId(job_id), **fields)
 
         self.instead.append(make)
-
-    def perform(self, at_s: float, decision: Decision) -> None:
-        """The node does something that nobody decided."""
-        self._run.timeline.call_at(at_s, partial(self._run._node.perform, decision))
 
 
 def _phases(
@@ -272,7 +268,7 @@ def night() -> list[Document]:
     scene.replace(
         ev.JobExited,
         killed,
-        by=ev.JobExited,
+        other=ev.JobExited,
         attempt=1,
         exit=Exit(signal=9, out_of_memory=True),
         io=IoTotals(),
@@ -280,13 +276,19 @@ def night() -> list[Document]:
     scene.ask(1500.0, "CancelRequested", killed, by="root", grace_s=0.0)
     lost = scene.submit(1000.0, Profile(steps=(Compute(100.0),)), requeue=True)
     scene.replace(
-        ev.JobExited, lost, by=ev.JobExited, attempt=1, exit=Exit(), io=IoTotals(), by_reboot=True
+        ev.JobExited,
+        lost,
+        other=ev.JobExited,
+        attempt=1,
+        exit=Exit(),
+        io=IoTotals(),
+        by_reboot=True,
     )
     gone = scene.submit(1050.0, Profile(steps=(Compute(100.0),)))
-    scene.replace(ev.JobExited, gone, by=ev.JobExited, attempt=1, exit=Exit(), io=IoTotals())
+    scene.replace(ev.JobExited, gone, other=ev.JobExited, attempt=1, exit=Exit(), io=IoTotals())
     stiff = scene.submit(1100.0, Profile(steps=(Compute(900.0),)))
     scene.replace(
-        ev.JobSuspended, stiff, by=ev.SuspendFailed, frozen=False, problem="a process hangs"
+        ev.JobSuspended, stiff, other=ev.SuspendFailed, frozen=False, problem="a process hangs"
     )
     scene.ask(1300.0, "SuspendRequested", stiff, by="ann")
     for at_s, mode in ((2000.0, "shadow"), (2400.0, "off"), (2500.0, "on")):
@@ -391,7 +393,7 @@ def space() -> list[Document]:
         scene.replace(
             ev.ScratchRemoved,
             job_id,
-            by=ev.ScratchKept,
+            other=ev.ScratchKept,
             attempt=1,
             problem="its output could not be copied out",
             is_result=True,
