@@ -348,7 +348,11 @@ def _other_rules(record: Record) -> None:
     record.ask("one waits for its turn", "GET /v1/jobs/20")
     record.ask("one waits for its turn", "GET /v1/jobs/20/why")
     record.ask("has its turn", "POST /v1/jobs/19/phase", {"phase": "io", "expect_bytes": 9})
+    asked = {"phase": "io"}
+    begun = record.daemon.begin("POST", "/v1/jobs/20/phase", asked)
     record.act("gives it back", "POST /v1/jobs/19/phase", {"phase": "done"})
+    answer = record.daemon.answer_of(begun)
+    record.keep("waits for its turn", "POST /v1/jobs/20/phase", asked, answer)
     record.ask("no such phase", "POST /v1/jobs/19/phase", {"phase": "lunch"})
     record.ask("it has ended", "POST /v1/jobs/8/phase", {"phase": "io"})
     for mode in ("shadow", "off", "on"):
