@@ -508,15 +508,6 @@ def hanging(tmp_path):
     found.close()
 
 
-def test_who_had_a_turn_at_a_disk_waits_until_all_others_had_one(hanging):
-    for _ in range(7):
-        hanging.desk.look()
-        hanging.end_one()
-        time.sleep(0.1)
-
-    assert [f"{number}.1" for number in (2, 3, 4, 5, 0, 1)] == hanging.looks[6:]
-
-
 def test_jobs_that_wait_for_their_turn_at_a_disk_are_not_looked_at(hanging):
     hanging.desk.look()
     time.sleep(0.1)
