@@ -342,24 +342,6 @@ def test_a_private_daemon_takes_its_jobs_with_it(place):
         )
 
 
-def test_suspensions_are_steps_in_the_lives_of_jobs_and_not_words(place):
-    settings = {"policy": "dynamic", "regulation": {"io_bound": "1 kB/s", "timeslice": 0.2}}
-    name = "decision=suspend"
-    writing = ["sh", "-c", 'while [ ! -e over ]; do dd if=/dev/zero of="x$$" bs=1M count=4; done']
-    with own_directory(place) as base, private(base, settings) as daemon:
-        jobs = [{"command": ["true"], "cwd": str(place), "name": name} for _ in range(3)]
-        daemon.client.wait(daemon.client.submit(jobs, daemon.environment))
-
-        assert daemon.suspensions() == 0
-        jobs = [{"command": writing, "cwd": str(place), "name": name} for _ in range(2)]
-        first, _ = daemon.client.submit(jobs, daemon.environment)
-        until(lambda: daemon.suspensions() > 1, "two suspensions")
-        before = daemon.suspensions()
-        daemon.client.suspend(first)
-        (place / "over").touch()
-        assert before <= daemon.suspensions()
-
-
 def is_readable(name):
     with contextlib.suppress(OSError):
         Path(f"/proc/{name}/environ").read_bytes()
