@@ -177,8 +177,8 @@ class Client:
         """Do the same to many jobs in one request; each job with its answer or refusal, by id.
 
         Args:
-            verb: ``cancel``, ``requeue``, ``suspend``, ``resume``, ``scratch/remove`` or
-                ``scratch/copy``.
+            verb: ``cancel``, ``requeue``, ``suspend``, ``resume`` or
+                ``scratch/remove``.
             selector: the jobs. Those named by number are acted on or refused; of the others only
                 those are meant on which the verb can act. Without any id they are the caller's
                 own, unless a user is given or the caller is root.

@@ -19,7 +19,6 @@ class ScratchOptions(TypedDict, total=False):
     output_path: str | None
     output_on: str
     input_bytes: int
-    input_largest_bytes: int
     output_bytes: int
     data_bytes: int
 
@@ -33,26 +32,21 @@ class Share(TypedDict):
 
 
 class Stage(TypedDict):
-    """How far copying a job's data ``in`` or ``out`` has come."""
+    """Which step of staging is under way: ``in`` or ``out``."""
 
     step: str
-    bytes: int
-    total_bytes: int
-    files: int
-    total_files: int
 
 
 class Scratch(TypedDict):
     """The space of a job: what it asked for, the tier that it is on, and its shares of disks.
 
     ``kept`` says why what an ended job has there is not removed, ``kept_until_s`` when it will be
-    if nobody copies it (null: never), ``unwanted`` why it was, or is being, ``unwanted_by`` who
+    (null: never), ``unwanted`` why it was, or is being, ``unwanted_by`` who
     asked for that (empty: nobody); ``over`` that it has more than it asked for, ``most_bytes`` how
     much that was at most (0: it never had).
     ``copied_in``, ``copied_out``: whether that was done, null while it may be, and where it is not
-    known; ``others``: how many sockets, pipes and devices were not copied. ``charged_s``: what its
-    run is charged. ``had_space``: whether it has or had directories of its own, null where it is
-    not known; ``limited``: whether the kernel keeps them to what was asked for.
+    known. ``charged_s``: what its run is charged. ``had_space``: whether it has or had directories
+    of its own, null where it is not known.
     """
 
     size_bytes: int
@@ -62,13 +56,11 @@ class Scratch(TypedDict):
     output_path: str | None
     output_on: str
     input_bytes: int
-    input_largest_bytes: int
     output_bytes: int
     data_bytes: int
     tier: str | None
     had_space: bool | None
     shares: list[Share]
-    limited: bool | None
     kept: Reason | None
     kept_until_s: float | None
     unwanted: Reason | None
@@ -77,7 +69,6 @@ class Scratch(TypedDict):
     most_bytes: int
     copied_in: bool | None
     copied_out: bool | None
-    others: int
     stage: Stage | None
     charged_s: float | None
 
@@ -87,19 +78,6 @@ class RemoveAnswer(TypedDict):
 
     job: Job
     removed: bool
-
-
-class CopyAnswer(TypedDict):
-    """The job, and whether what it left has been copied out, and nothing is in its space."""
-
-    job: Job
-    copied: bool
-
-
-def copy_scratch(client: Client, job_id: int) -> CopyAnswer:
-    """Have copied out what was kept of an ended job; answers when it is, or after a while."""
-    answer = client.ask("POST", f"/v1/jobs/{job_id}/scratch/copy", {}, {"job", "copied"})
-    return cast("CopyAnswer", answer)
 
 
 def remove_scratch(client: Client, job_id: int) -> RemoveAnswer:

@@ -18,27 +18,8 @@ from iodaemon.errors import RequestError
 from iodaemon.text import printable
 
 app = new_app()
-scratch = new_app(help="What ended jobs have left on storage tiers: copy, remove.")
+scratch = new_app(help="What ended jobs have left on storage tiers.")
 app.add_typer(scratch, name="scratch")
-
-
-@verb(scratch, "copy")
-def copy(
-    ctx: typer.Context,
-    jobs: Jobs = None,
-    name: Named = None,
-    user: OfUser = None,
-    state: InState = None,
-    as_json: AsJson = OFF,
-) -> int:
-    """Copy out what was kept of jobs that have ended, then remove it.
-
-    JOB is 7, 3-9, 1,4, last (your newest) or all; -J, -u and -s select among them, or without JOB
-    among all of yours. It goes to the --output of each job; what an earlier try has copied is not
-    copied again.
-    """
-    selection = parse_selectors(jobs or [], name=name, user=user, states=state)
-    return _act(ctx.obj, "scratch/copy", selection, _tell_copied, as_json=as_json)
 
 
 @verb(scratch, "remove")
@@ -78,19 +59,6 @@ def _act(
     return report(outcomes, lambda answer: tell(answer, as_json), is_one=is_one, as_json=False)
 
 
-def _tell_copied(answer: JobAnswer, as_json: bool) -> int:  # noqa: FBT001
-    job, scratch_of = answer["job"], answer["job"]["scratch"]
-    kept = scratch_of["kept"] if scratch_of else None
-    if answer.get("copied"):
-        _tell(job, f"copied to {_output_of(job)}", as_json=as_json)
-        return ExitCode.OK
-    if kept and kept["code"] != "ScratchCopying":
-        output.say(f"job {job['id']}: not copied: {printable(kept['text'])}")
-        return ExitCode.REFUSED
-    output.say(f"job {job['id']}: still being copied; 'iod why {job['id']}' tells")
-    return ExitCode.OK
-
-
 def _tell_removed(answer: JobAnswer, as_json: bool) -> int:  # noqa: FBT001
     job = answer["job"]
     if answer.get("removed"):
@@ -105,8 +73,3 @@ def _tell_removed(answer: JobAnswer, as_json: bool) -> int:  # noqa: FBT001
 def _tell(job: Job, text: str, *, as_json: bool) -> None:
     if not as_json:
         print(f"job {job['id']}: {text}", flush=True)
-
-
-def _output_of(job: Job) -> str:
-    scratch_of = job["scratch"]
-    return printable(scratch_of["output_path"] or "") if scratch_of else "its output directory"

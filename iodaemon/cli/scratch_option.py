@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from iodaemon.api.model import JobOptions
 from iodaemon.api.scratch import ScratchOptions
@@ -27,18 +27,6 @@ SCRATCH_WORDS: Final = (
 _FALLBACKS: Final = ("slow", "wait", "fail")
 _WHEN: Final = ("success", "always")
 _NOTHING_DONE: Final = "nothing was submitted"
-
-
-class Measured(NamedTuple):
-    """What the files of a directory have.
-
-    Attributes:
-        total_bytes: all together.
-        largest_bytes: the largest of them; 0: there is none.
-    """
-
-    total_bytes: int
-    largest_bytes: int
 
 
 def check_words(words: Mapping[str, str]) -> None:
@@ -85,10 +73,7 @@ def scratch_options(words: Mapping[str, str], cwd: str) -> JobOptions:
         asked["fallback"] = words["scratch-fallback"]
     if "input" in words:
         asked["input_path"] = path = _path("--input", words["input"], cwd)
-        found = measure(path)
-        asked["input_bytes"] = found.total_bytes
-        if found.largest_bytes:
-            asked["input_largest_bytes"] = found.largest_bytes
+        asked["input_bytes"] = measure(path)
     if (results := results_path(words, cwd)) is not None:
         asked["output_path"] = results
     elif "output-on" in words:
@@ -136,13 +121,13 @@ def _check_output(path: str) -> None:
         raise RequestError(f"--output: {place} is no directory; {_NOTHING_DONE}")
 
 
-def measure(path: str) -> Measured:
-    """How many bytes the files of a directory have; links are none.
+def measure(path: str) -> int:
+    """Add up the bytes of the files in a directory; links have none.
 
     Raises:
         RequestError: it is no directory, or something in it may not be read.
     """
-    total, largest, waiting = 0, 0, [path]
+    total, waiting = 0, [path]
     try:
         while waiting:
             with os.scandir(waiting.pop()) as entries:
@@ -150,12 +135,11 @@ def measure(path: str) -> Measured:
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
                     elif entry.is_file(follow_symlinks=False):
-                        size = entry.stat(follow_symlinks=False).st_size
-                        total, largest = total + size, max(largest, size)
+                        total += entry.stat(follow_symlinks=False).st_size
     except OSError as error:
         where = error.filename or path
         raise RequestError(f"--input: {where}: {error.strerror}; {_NOTHING_DONE}") from error
-    return Measured(total, largest)
+    return total
 
 
 def _path(option: str, text: str, cwd: str) -> str:

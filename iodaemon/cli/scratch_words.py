@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from iodaemon.api.model import Job
 from iodaemon.api.scratch import Scratch
 from iodaemon.cli import output
 from iodaemon.text import printable
-
-_COPYING: Final = "ScratchCopying"
-"""The code of ``kept`` while it is copied out once more."""
-_LIMITED: Final = "; more than that cannot be written (project quota)"
-_MEASURED: Final = "; more than that is seen, not held back (no project quota)"
 
 
 def scratch_pairs(job: Job) -> list[tuple[str, str]]:
@@ -25,9 +18,7 @@ def scratch_pairs(job: Job) -> list[tuple[str, str]]:
     pairs = [("Scratch", _asked(scratch)), ("Scratch is", _has(job, scratch))]
     pairs += _copied(job, scratch)
     if scratch["stage"]:
-        pairs.append(("Copying", _progress(scratch)))
-    if others := scratch.get("others"):
-        pairs.append(("Not copied", _left_out(others)))
+        pairs.append(("Copying", scratch["stage"]["step"]))
     if not scratch["over"] and (most := scratch.get("most_bytes")):
         pairs.append(("Too much", _had(most, scratch)))
     for label, reason in (("Too much", scratch["over"]), ("Kept", scratch["kept"])):
@@ -72,8 +63,8 @@ def _in(path: str, job: Job, scratch: Scratch) -> tuple[str, str]:
 
 
 def _out(path: str, job: Job, scratch: Scratch) -> tuple[str, str]:
-    done, kept = scratch.get("copied_out"), scratch["kept"]
-    if job["ended_s"] is None or (kept and kept["code"] == _COPYING):
+    done = scratch.get("copied_out")
+    if job["ended_s"] is None:
         always = ", also if it fails" if scratch["output_on"] == "always" else ""
         return ("Output goes", f"to {path}{always}")
     if done is None:
@@ -90,12 +81,6 @@ def _gone(scratch: Scratch) -> str:
     if by := scratch.get("unwanted_by"):
         return f"; {verb} by {printable(by)}"
     return f"; {verb}: {printable(unwanted['text'])}"
-
-
-def _left_out(others: int) -> str:
-    if others == 1:
-        return "1 socket, pipe or device was not copied"
-    return f"{others} sockets, pipes or devices were not copied"
 
 
 def _had(most_bytes: int, scratch: Scratch) -> str:
@@ -121,18 +106,7 @@ def _has(job: Job, scratch: Scratch) -> str:
         return "not allocated yet"
     where = f"tier {scratch['tier']}"
     if shares:
-        limited = scratch.get("limited")
-        how = "" if limited is None else _LIMITED if limited else _MEASURED
-        return f"{where}: {', '.join(shares)}{how}"
+        return f"{where}: {', '.join(shares)}"
     if scratch.get("had_space") is False:
         return f"{where}, no space of its own"
     return where if job["ended_s"] is None else f"{where}, given back"
-
-
-def _progress(scratch: Scratch) -> str:
-    from iodaemon.units import format_bytes
-
-    stage = scratch["stage"]
-    assert stage is not None
-    done, total = format_bytes(stage["bytes"]), format_bytes(stage["total_bytes"])
-    return f"{stage['step']}: {done} of {total}, {stage['files']} of {stage['total_files']} files"

@@ -179,7 +179,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["report", "end"],
         Meta(
             description="a job with more in its scratch space than it asked for: it is shown, or "
-            "ended; where a quota holds it, it cannot have more"
+            "ended"
         ),
     ] = "report"
     scratch_keep_s: Annotated[

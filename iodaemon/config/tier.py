@@ -313,7 +313,6 @@ def _disk(table: DiskTable, found: DiskFacts | None, promised: Mapping[str, int]
         write_bytes_per_s=table.write_bytes_per_s or write,
         kind=kind,
         filesystem="" if found is None else found.filesystem,
-        is_limited=None if found is None else found.is_limited,
         others_bytes=None if found is None else shortage.others_bytes if shortage else 0,
     )
 

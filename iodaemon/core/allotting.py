@@ -181,9 +181,9 @@ def largest_directory_bytes(tier: Tier, size_bytes: int) -> int:
 
 
 def could_ever_hold(tier: Tier, request: ScratchRequest) -> bool:
-    """Whether the request fits when all of the tier is free, and its largest file a directory."""
+    """Whether the request fits when all of the tier is free, and its input one directory."""
     size = request.size_bytes
-    is_whole = request.input_largest_bytes <= largest_directory_bytes(tier, size)
+    is_whole = request.input_bytes <= largest_directory_bytes(tier, size)
     return could_ever_fit(tier, size) and is_whole
 
 
@@ -193,7 +193,7 @@ def candidates(
     """The tiers that may serve the request, in this order; empty where there is none.
 
     One that names no tier gets the fastest that has disks large enough for it. One that may not
-    hold the largest file of its input is left out where another may.
+    hold its input in one directory is left out if another tier may.
 
     Args:
         tiers: fastest first.
@@ -204,8 +204,8 @@ def candidates(
     wanted = [tier for tier in tiers if tier.name == name] if name else _fastest(tiers, request)
     if named is None and request.fallback == "slow" and tiers and tiers[-1] not in wanted:
         wanted.append(tiers[-1])
-    largest, size = request.input_largest_bytes, request.size_bytes
-    whole = [tier for tier in wanted if largest <= largest_directory_bytes(tier, size)]
+    has, size = request.input_bytes, request.size_bytes
+    whole = [tier for tier in wanted if has <= largest_directory_bytes(tier, size)]
     return whole or wanted
 
 
@@ -237,7 +237,7 @@ def why_never(
     if not asked:
         return "asks for scratch space, and no tier of storage is configured; go without"
     if large := [tier for tier in asked if could_ever_fit(tier, request.size_bytes)]:
-        return _too_large_a_file(large[0], request)
+        return _too_large_an_input(large[0], request)
     size = told_bytes(request.size_bytes)
     most = _most(asked[0], request.size_bytes)
     return f"asks for {size} of tier {most}; ask for less, or of another tier"
@@ -288,13 +288,13 @@ def _most(tier: Tier, size_bytes: int) -> str:
     return f"{tier.name}, which has {told_bytes(sum(capacities))} on {len(capacities)} disks"
 
 
-def _too_large_a_file(tier: Tier, request: ScratchRequest) -> str:
-    has, size = told_bytes(request.input_largest_bytes), request.size_bytes
+def _too_large_an_input(tier: Tier, request: ScratchRequest) -> str:
+    has, size = told_bytes(request.input_bytes), request.size_bytes
     most = told_bytes(largest_directory_bytes(tier, size))
     return (
-        f"its input has a file of {has}, and of {told_bytes(size)} on tier {tier.name}, which "
-        f"come in parts of {told_bytes(tier.split_bytes or 0)}, one directory may have no more "
-        f"than {most}; ask for a tier that is not split, or read that file where it is"
+        f"its input has {has}, and of {told_bytes(size)} on tier {tier.name}, which come in parts "
+        f"of {told_bytes(tier.split_bytes or 0)}, one directory may have no more than {most}; ask "
+        "for more, or for a tier that is not split, or read the input where it is"
     )
 
 

@@ -3,16 +3,16 @@
 Who was put on a slow tier is not charged for that, and who was put on a fast one pays for no less
 than others. The time is reckoned from what was measured:
 
-1. Of the time that it ran, what was spent on staging is taken off: as long as the steps that
-   copied say that they worked. Where none says so: what was copied, over the tier's staging rate.
+1. Of the time that it ran, what was spent on staging is taken off: what was copied, over the
+   tier's staging rate.
 2. What it read and wrote itself took its time on the tier that it had, and takes it on the slow
    one instead. What is copied out is among it: the job wrote it once, there as here.
 3. What was copied in is read from the slow tier where it is, also where the job did not read it
    from its disk but found it in memory, just copied: the kernel counts no such reading.
 
-What was staged, and what that read and wrote, is the word of the steps that copied (of a job whose
-shim was killed: what was asked for). The bandwidths are those of whole tiers: what a job has of
-them alone. Rule 3 takes it that a job reads all of its input, and reads it once.
+What was staged, and what that read and wrote, is what the kernel counted of the steps that copied
+(of a job whose shim was killed: what was asked for). The bandwidths are those of whole tiers: what
+a job has of them alone. Rule 3 takes it that a job reads all of its input, and reads it once.
 
 Source: the times of the rule ``storage_aware`` (equation 2 of its sheet), solved for the slow one.
 """
@@ -39,9 +39,7 @@ def slow_tier_s(job: Job, tiers: Sequence[Tier]) -> float:
         return job.run_s
     slow = tiers[-1]
     staged = job.staged or _as_asked(request)
-    staged_s = staged.took_s
-    if staged_s is None:
-        staged_s = (staged.came_bytes + staged.went_bytes) / had.staging_bytes_per_s
+    staged_s = (staged.came_bytes + staged.went_bytes) / had.staging_bytes_per_s
     moved, unread = _own_bytes(job.io, staged, request)
     longer = 1.0 / slow.bandwidth_bytes_per_s - 1.0 / had.bandwidth_bytes_per_s
     in_place_s = unread / slow.bandwidth_bytes_per_s

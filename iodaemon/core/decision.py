@@ -123,19 +123,20 @@ class Free(_Decision, frozen=True):
 
     Attributes:
         attempt: which.
-        is_wanted: that is so; without it what has to be kept is kept.
-        copies: somebody wants it copied to where it was to be, and removed after that.
+        shares: its space.
+        is_wanted: whether its removal was asked for. If False, files that could not be copied out
+            are kept.
     """
 
     attempt: int
+    shares: tuple[Share, ...] = ()
     is_wanted: bool = False
-    copies: bool = False
 
 
 def clearing_of(job: Job) -> Free:
     """What is asked once more of a job that has ended and still holds space."""
     is_wanted = job.scratch_unwanted is not None
-    return Free(job_id=job.id, attempt=job.attempt, is_wanted=is_wanted)
+    return Free(job_id=job.id, attempt=job.attempt, shares=job.shares, is_wanted=is_wanted)
 
 
 Decision = Start | Suspend | Resume | Throttle | Stop | Kill | Reject | Grant | Free

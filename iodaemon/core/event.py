@@ -182,14 +182,13 @@ class ScratchKept(_Event, frozen=True):
     """What an attempt that has ended had in its space is still there, for the reason given.
 
     Its space stays taken until ScratchRemoved. ``is_result``: it is what could not be copied out;
-    None: nobody can tell now. ``is_open``: all of it is removed, and some is open in a process.
+    None: nobody can tell now.
     """
 
     job_id: JobId
     attempt: int
     problem: str
     is_result: bool | None = None
-    is_open: bool = False
 
 
 class ScratchUsed(_Event, frozen=True):
@@ -208,14 +207,10 @@ class ScratchUsed(_Event, frozen=True):
 
 
 class ScratchUnwanted(_Event, frozen=True):
-    """Somebody wants what is kept in the space of a job that does not run to be removed.
-
-    ``copies``: once it has been copied to where it was to be.
-    """
+    """Somebody wants what is kept in the space of a job that does not run to be removed."""
 
     job_id: JobId
     by: str
-    copies: bool = False
 
 
 class DiskSeen(_Event, frozen=True):

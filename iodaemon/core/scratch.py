@@ -9,12 +9,8 @@ import msgspec
 TierName = NewType("TierName", str)
 DiskId = NewType("DiskId", str)
 """Unique among all disks of a storage."""
-COPYING: Final = "ScratchCopying"
-"""The word for what is kept of an ended job while it is copied out once more."""
 KEPT: Final = "ScratchKept"
 """The word for what an ended job still has in its space."""
-OPEN: Final = "ScratchOpen"
-"""The word for space of an ended job where all is removed, and some is open in a process."""
 Fallback = Literal["slow", "wait", "fail"]
 """What becomes of a request that no disk can hold now: the slowest tier, later, or its end."""
 
@@ -30,8 +26,7 @@ class ScratchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         input_path: what is copied in before the command runs. None: nothing.
         output_path: where what it leaves is copied after. None: nothing is kept.
         output_on: whether that is done also where the command failed.
-        input_bytes: how much is copied in; 0: nobody knows.
-        input_largest_bytes: of which so much is one file, the largest; 0: nobody knows.
+        input_bytes: how much is copied in, to one directory; 0: nobody knows.
         output_bytes: how much is expected to be copied out; 0: nobody knows.
         data_bytes: what the job moves in between and does not keep; 0: nobody knows.
     """
@@ -43,7 +38,6 @@ class ScratchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     output_path: str | None = None
     output_on: Literal["success", "always"] = "success"
     input_bytes: int = 0
-    input_largest_bytes: int = 0
     output_bytes: int = 0
     data_bytes: int = 0
 
@@ -51,28 +45,24 @@ class ScratchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         """Refuse a request for nothing."""
         if self.size_bytes < 1:
             raise ValueError("scratch space must be at least one byte")
-        if min(self.input_bytes, self.input_largest_bytes, self.output_bytes, self.data_bytes) < 0:
+        if min(self.input_bytes, self.output_bytes, self.data_bytes) < 0:
             raise ValueError("input, output and data are 0 bytes or more")
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
-    """What was copied for a job, in and out, by its own word.
+    """What was copied for a job, in and out, as the kernel counts it.
 
     Attributes:
-        came_bytes: of files that were copied in.
-        went_bytes: of files that were copied out.
-        moved_bytes: what was read and written for that, of the job's I/O as the kernel counts it.
-        took_s: how long the steps that copied worked, suspensions apart. None: nobody knows.
-        others: sockets, pipes and devices, which are not copied.
+        came_bytes: written to disks by the prolog.
+        went_bytes: written to disks by the epilog.
+        moved_bytes: read and written by both; part of the job's I/O.
         has_come: whether all that was to be copied in was. None: nothing was to be, or unknown.
-        has_gone: likewise out; also what was copied after the job's end.
+        has_gone: likewise out.
     """
 
     came_bytes: int
     went_bytes: int
     moved_bytes: int
-    took_s: float | None = None
-    others: int = 0
     has_come: bool | None = None
     has_gone: bool | None = None
 

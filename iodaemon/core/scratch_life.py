@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from iodaemon.core import event as ev
-from iodaemon.core.decision import Free
+from iodaemon.core.decision import clearing_of
 from iodaemon.core.explanation import duration
-from iodaemon.core.job import FINAL, Exit, Job, JobState, Reason
-from iodaemon.core.scratch import COPYING, KEPT, OPEN, Staged
+from iodaemon.core.job import Exit, Job, JobState, Reason
+from iodaemon.core.scratch import KEPT
 from iodaemon.core.size import told_bytes
 from iodaemon.core.state import with_fields
 from iodaemon.core.step import Step
@@ -51,7 +49,7 @@ def hear_of_scratch(
     elif not job.is_live:
         if isinstance(event, ev.ScratchRemoved):
             kept = {"scratch_kept": None, "scratch_kept_since_s": None}
-            step.put(with_fields(_copied_since(job), shares=(), **kept))
+            step.put(with_fields(job, shares=(), **kept))
         else:
             _hear_of_kept(step, event, job)
 
@@ -73,40 +71,22 @@ def end_keeping(step: Step) -> None:
 def _hear_of_kept(step: Step, event: ev.ScratchKept, job: Job) -> None:
     """Since when is counted from the first word of it, whatever is told or tried later."""
     since_s = job.scratch_kept_since_s
-    if event.is_result is False:
-        job = _copied_since(job)
     if event.is_result is not None:
         since_s = (event.at_s if since_s is None else since_s) if event.is_result else None
-    kept = Reason(code=OPEN if event.is_open else KEPT, text=event.problem)
+    kept = Reason(code=KEPT, text=event.problem)
     step.put(with_fields(job, scratch_kept=kept, scratch_kept_since_s=since_s))
 
 
-def _copied_since(job: Job) -> Job:
-    """What it left and could not be copied out is no longer there: it was, if nobody removed it."""
-    is_kept = job.scratch_kept_since_s is not None and job.state in FINAL
-    if not is_kept or job.scratch_unwanted is not None:
-        return job
-    staged = job.staged or Staged(came_bytes=0, went_bytes=0, moved_bytes=0)
-    return with_fields(job, staged=msgspec.structs.replace(staged, has_gone=True))
-
-
 def _hear_of_wish(step: Step, event: ev.ScratchUnwanted, job: Job) -> None:
-    if not event.copies:
-        why = Reason(code="ScratchRemove", text=f"'iod scratch remove' by {event.by}")
-        _begin_clearing(step, job, why, event.by)
-        return
-    copying = Reason(code=COPYING, text="it is being copied out")
-    if (job.scratch_kept, job.scratch_unwanted) != (copying, None):
-        job = with_fields(job, scratch_unwanted=None, scratch_unwanted_by="")
-        step.put(with_fields(job, scratch_kept=copying))
-    step.decide(Free(job_id=job.id, attempt=job.attempt, copies=True))
+    why = Reason(code="ScratchRemove", text=f"'iod scratch remove' by {event.by}")
+    _begin_clearing(step, job, why, event.by)
 
 
 def _begin_clearing(step: Step, job: Job, why: Reason, by: str = "") -> None:
     """Nobody wants it: also after a restart, and whatever keeps it then."""
     job = with_fields(job, scratch_unwanted=why, scratch_unwanted_by=by)
     step.put(with_fields(job, scratch_kept=None))
-    step.decide(Free(job_id=job.id, attempt=job.attempt, is_wanted=True))
+    step.decide(clearing_of(job))
 
 
 def _hear_of_use(step: Step, event: ev.ScratchUsed, job: Job) -> None:

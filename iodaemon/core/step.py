@@ -119,7 +119,7 @@ class Step:
             Transition(job_id=job.id, at_s=at_s, before=before, after=to, reason=reason)
         )
         if job.shares and before in LIVE and to not in LIVE:
-            self.decide(Free(job_id=job.id, attempt=job.attempt))
+            self.decide(Free(job_id=job.id, attempt=job.attempt, shares=job.shares))
 
     def stop(self, job: Job, end: JobState, reason: Reason, grace_s: float) -> None:
         """Ask a live job to end; after the grace time it is killed, and its end is called so."""

@@ -32,7 +32,6 @@ class Disk(msgspec.Struct, frozen=True, kw_only=True):
         write_bytes_per_s: what it writes alone, above 0.
         kind: what it is, for people; empty where nobody knows.
         filesystem: which one it was when it was looked at; empty where nobody did.
-        is_limited: the kernel keeps a directory there to its size. None: nobody can tell.
         others_bytes: what others' files took of it then, at least. None: nobody looked.
     """
 
@@ -42,7 +41,6 @@ class Disk(msgspec.Struct, frozen=True, kw_only=True):
     write_bytes_per_s: float
     kind: str = ""
     filesystem: str = ""
-    is_limited: bool | None = None
     others_bytes: int | None = None
 
     def __post_init__(self) -> None:

@@ -24,7 +24,6 @@ class DiskFacts(msgspec.Struct, frozen=True, kw_only=True):
         total_bytes: what users can have of the filesystem, when it is empty.
         free_bytes: what they can have of it now.
         is_on_root: it is the filesystem of ``/``.
-        is_limited: the kernel keeps a directory there to its size. None: nobody could tell.
         kind: of the slowest disk below.
         description: of what is below, for people.
     """
@@ -36,7 +35,6 @@ class DiskFacts(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes: int = 0
     free_bytes: int = 0
     is_on_root: bool = False
-    is_limited: bool | None = None
     kind: DiskKind = "hdd"
     description: str = ""
 

@@ -10,7 +10,6 @@ from iodaemon.core.controller import WALLTIME_GRACE_S
 from iodaemon.core.core_draft import NO_SLOTS
 from iodaemon.core.explanation import Explanation, count, duration, plain, text_of
 from iodaemon.core.job import Job, JobId, Reason
-from iodaemon.core.scratch import OPEN
 from iodaemon.core.size import told_bytes
 from iodaemon.core.state import CONTENTION, State
 from iodaemon.core.stock import Stock
@@ -85,12 +84,7 @@ def _kept_by_its_past(state: State, job: Job, now_s: float, told: str) -> Explan
     if job.scratch_kept is None:
         return plain(job, is_so, "that is done; it goes by itself")
     removes = f"'iod scratch remove {job.id}'"
-    if job.scratch_kept.code == OPEN:
-        return plain(job, is_so, f"that has ended, or {removes}")
     ends = removed_in(state, job, now_s)
-    if job.spec.scratch is not None and job.spec.scratch.output_path is not None:
-        until = f"'iod scratch copy {job.id}', or {removes} once nobody needs it"
-        return plain(job, is_so, until + ends)
     return plain(job, is_so, f"{removes}, once nobody needs that any more{ends}")
 
 

@@ -15,7 +15,6 @@ from iodaemon.core.explanation import Explanation, duration, plain, text_of
 from iodaemon.core.job import Job, JobState, Phase, Reason, resume_command
 from iodaemon.core.phase import wait_ends_s
 from iodaemon.core.rule import Rules
-from iodaemon.core.scratch import COPYING, OPEN
 from iodaemon.core.shadow import Shadow
 from iodaemon.core.state import CONTENTION, TURN, State
 from iodaemon.core.waiting import FEWER_OR_MORE, removed_in, why_it_waits
@@ -324,22 +323,9 @@ def _left(state: State, job: Job, now_s: float) -> str:
         return f"; what it left in its scratch space was removed: {why}" if why else ""
     if job.scratch_kept is None:
         return "; its scratch space is being cleared" + _after_colon(why)
-    if job.scratch_kept.code == COPYING:
-        return f"; what it left is being copied to {_output_of(job)}"
-    why, where = job.scratch_kept.text, ""
-    if job.scratch_kept.code == OPEN:
-        again = f"'iod scratch remove {job.id}' gives it back all the same"
-        return f"; its scratch space is taken: {why}; {again}"
-    if not all(share.disk in why for share in job.shares):
-        names = (f"{share.disk}/.iodaemon/{job.id}-{job.attempt}-*" for share in job.shares)
-        where = f" {' and '.join(names)}"
-    copied = f"'iod scratch copy {job.id}' copies it out now, " if _output_of(job) else ""
-    frees = f"its user may copy it ('cp -r'); {copied}'iod scratch remove {job.id}' frees it"
-    return f"; its scratch space{where} is kept: {why}; {frees}{removed_in(state, job, now_s)}"
-
-
-def _output_of(job: Job) -> str | None:
-    return None if job.spec.scratch is None else job.spec.scratch.output_path
+    frees = f"its user may copy it ('cp -a'); 'iod scratch remove {job.id}' frees it"
+    ends = removed_in(state, job, now_s)
+    return f"; its scratch space is kept: {job.scratch_kept.text}; {frees}{ends}"
 
 
 def _ended(job: Job) -> str:

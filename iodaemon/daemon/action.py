@@ -15,7 +15,6 @@ from aiohttp import web
 
 from iodaemon.core import event as ev
 from iodaemon.core.job import FINAL, WAITING, Job, JobId, JobState
-from iodaemon.core.scratch import COPYING
 from iodaemon.daemon.account import user_name
 from iodaemon.daemon.allowance import VERB_BYTES
 from iodaemon.daemon.answer import Answer
@@ -114,8 +113,7 @@ class Actions:
         self._others = {
             "suspend": lambda: self._hold("suspend"),
             "resume": lambda: self._hold("resume"),
-            "scratch/remove": lambda: self._clear_scratch(copies=False),
-            "scratch/copy": lambda: self._clear_scratch(copies=True),
+            "scratch/remove": self._clear_scratch,
         }
 
     def routes(self) -> Sequence[web.RouteDef]:
@@ -375,21 +373,18 @@ class Actions:
             concerns=lambda job: not job.state.is_final,
         )
 
-    def _clear_scratch(self, *, copies: bool) -> Action:
-        """Who may end a job may have what is kept of it removed, or copied out as its user."""
+    def _clear_scratch(self) -> Action:
+        """Who may end a job may have what is kept of it removed."""
 
         async def refuse(job: Job) -> None:
             if not job.shares:
                 raise Conflict(f"job {job.id} has nothing in any tier's space")
             if job.is_live:
                 raise Conflict(f"job {job.id} is {job.state}: what it uses is not removed")
-            if copies and (job.spec.scratch is None or job.spec.scratch.output_path is None):
-                line = f"job {job.id} has no output directory: copy what it left by hand"
-                raise RequestError(f"{line} ('iod why {job.id}' says where it lies)")
 
         def event(job: Job, actor: Actor) -> ev.Event:
             now_s, by = self._driver.timeline.now_s, user_name(actor.uid)
-            return ev.ScratchUnwanted(at_s=now_s, job_id=job.id, by=by, copies=copies)
+            return ev.ScratchUnwanted(at_s=now_s, job_id=job.id, by=by)
 
         def is_gone(job: Job) -> bool:
             now = self._state.jobs.get(job.id)
@@ -402,7 +397,7 @@ class Actions:
                 """Gone, or kept once more."""
                 nonlocal is_tried
                 why = None if is_gone(job) else self._state.jobs[job.id].scratch_kept
-                is_kept = why is not None and why.code != COPYING
+                is_kept = why is not None
                 is_tried |= was_kept and not is_kept
                 return is_gone(job) or (is_tried and is_kept)
 
@@ -414,7 +409,7 @@ class Actions:
             event=event,
             settled=settled,
             patience_s=_REMOVE_WAIT_S,
-            told=lambda job: {"copied" if copies else "removed": is_gone(job)},
+            told=lambda job: {"removed": is_gone(job)},
             cost_bytes=VERB_BYTES,
             concerns=lambda job: bool(job.shares),
             states=FINAL,

@@ -24,11 +24,6 @@ from iodaemon.daemon.record import condition
 from iodaemon.registry import rule_name
 from iodaemon.systemd import is_unit
 
-_LIMITS: Final[Mapping[bool | None, str | None]] = MappingProxyType(
-    {True: "quota", False: "measured", None: None}
-)
-"""What keeps jobs to the size that they asked for."""
-
 _STOP_USER_UNIT: Final = "systemctl --user stop iodaemon"
 
 
@@ -136,7 +131,6 @@ def _storage(state: State) -> dict[str, Any]:
                 "read_bytes_per_s": disk.read_bytes_per_s,
                 "write_bytes_per_s": disk.write_bytes_per_s,
                 "taken_by_others_bytes": disk.others_bytes,
-                "limit": _LIMITS[disk.is_limited],
                 "problem": _unusable(stock.unusable.get(disk.id)),
                 "jobs": sorted(stock.holds_on(disk.id)),
             }

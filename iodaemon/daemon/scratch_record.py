@@ -1,4 +1,4 @@
-"""The space of a job, and how far its data is copied, as the API shows them (docs/api.md)."""
+"""The space of a job, and which step copies its data, as the API shows them (docs/api.md)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import msgspec
 from iodaemon.backend.linux.attempt_record import RecordError, read_regular
 from iodaemon.backend.linux.protocol import STAGE_FILE
 from iodaemon.core.job import Job, JobState
-from iodaemon.core.size import told_bytes
 from iodaemon.core.stock import Stock
 from iodaemon.core.tier import Tier
 
@@ -20,29 +19,18 @@ _COPYING: Final = frozenset({JobState.STARTING, JobState.RUNNING})
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a step that copies has come.
+    """The step of staging that is under way.
 
     Attributes:
         step: ``in`` before the command, ``out`` after it.
-        bytes: copied so far; it is verified in batches, and at the end.
-        total_bytes: of all that is to be.
-        files: likewise.
-        total_files: likewise.
     """
 
     step: str
-    bytes: int = 0
-    total_bytes: int = 0
-    files: int = 0
-    total_files: int = 0
 
     @property
     def text(self) -> str:
-        """For people: what it does, and how much of it is done."""
-        part = f" ({100 * self.bytes // self.total_bytes} %)" if self.total_bytes else ""
-        done, total = told_bytes(self.bytes), told_bytes(self.total_bytes)
-        files = f"{self.files} of {self.total_files} files"
-        return f"{_WORDS.get(self.step, self.step)}: {done} of {total}{part}, {files}"
+        """For people: what it does."""
+        return _WORDS.get(self.step, self.step)
 
 
 def find_stage(job: Job, jobs_directory: Path) -> Stage | None:
@@ -57,11 +45,7 @@ def find_stage(job: Job, jobs_directory: Path) -> Stage | None:
         stage = msgspec.json.decode(read_regular(str(path)) or b"", type=Stage)
     except (OSError, RecordError, msgspec.DecodeError):
         return None
-    is_done = stage.step == "in" and (stage.bytes, stage.files) >= (
-        stage.total_bytes,
-        stage.total_files,
-    )
-    return None if is_done else stage
+    return stage if stage.step in _WORDS else None
 
 
 def scratch_record(
@@ -85,7 +69,6 @@ def scratch_record(
         "tier": job.tier,
         "had_space": had_space,
         "shares": msgspec.to_builtins(job.shares),
-        "limited": _is_limited(job, tiers),
         "kept": msgspec.to_builtins(job.scratch_kept),
         "kept_until_s": None if stock is None else stock.kept_until_s(job),
         "unwanted": msgspec.to_builtins(job.scratch_unwanted),
@@ -94,7 +77,6 @@ def scratch_record(
         "most_bytes": job.scratch_most_bytes,
         "copied_in": _is_copied_in(job, had_space=had_space),
         "copied_out": _is_copied_out(job, had_space=had_space),
-        "others": 0 if job.staged is None else job.staged.others,
         "stage": msgspec.to_builtins(stage),
         "charged_s": job.charged_s,
     }
@@ -133,12 +115,3 @@ def _is_copied_out(job: Job, *, had_space: bool | None) -> bool | None:
         return had_space
     is_known = staged is None and (had_space is not None or job.tier is None)
     return False if is_known else None
-
-
-def _is_limited(job: Job, tiers: Sequence[Tier]) -> bool | None:
-    """Whether the kernel keeps it to what it asked for, everywhere; None: nobody knows."""
-    known = {disk.id: disk.is_limited for tier in tiers for disk in tier.disks}
-    found = [known.get(share.disk) for share in job.shares]
-    if not found or None in found:
-        return None
-    return all(found)

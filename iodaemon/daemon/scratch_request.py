@@ -29,7 +29,6 @@ class SubmittedScratch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     output_path: _Path | None = None
     output_on: Literal["success", "always"] = "success"
     input_bytes: _Size = 0
-    input_largest_bytes: _Size = 0
     output_bytes: _Size = 0
     data_bytes: _Size = 0
 
@@ -66,12 +65,6 @@ def check_scratch(
         raise RequestError(
             f"{which}its input has {has}, more than the {gets} of scratch space it asks for; "
             "ask for more"
-        )
-    if asked.input_largest_bytes > asked.size_bytes:
-        has, gets = told_bytes(asked.input_largest_bytes), told_bytes(asked.size_bytes)
-        raise RequestError(
-            f"{which}its input has a file of {has}, more than the {gets} of scratch space it asks "
-            "for; ask for more"
         )
     never = why_never(tiers, asked.request, any_tier=any_tier)
     if never is not None:

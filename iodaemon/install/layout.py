@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from iodaemon.backend.linux.store import STORE
+from iodaemon.backend.linux.scratch import STORE
 from iodaemon.errors import RequestError
 from iodaemon.install.step import Item
 

@@ -10,7 +10,6 @@ import subprocess
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from iodaemon.backend.linux.store import STORE_ID
 from iodaemon.errors import RequestError
 from iodaemon.install.host import Host
 from iodaemon.install.step import (
@@ -96,11 +95,15 @@ def _found(remove: Callable[[str], object], path: str) -> bool:
     return True
 
 
+_OF_EARLIER: Final = "id"
+"""A file that earlier releases made in a store."""
+
+
 def _delete_store(path: str) -> bool:
     """True when it was there, and no job had anything in it."""
-    if os.path.islink(path) or not os.path.isdir(path) or {*os.listdir(path)} - {STORE_ID}:
+    if os.path.islink(path) or not os.path.isdir(path) or {*os.listdir(path)} - {_OF_EARLIER}:
         return False
-    _found(os.unlink, os.path.join(path, STORE_ID))
+    _found(os.unlink, os.path.join(path, _OF_EARLIER))
     return _found(os.rmdir, path)
 
 

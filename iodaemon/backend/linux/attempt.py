@@ -40,7 +40,7 @@ from iodaemon.backend.linux.protocol import (
     read_line,
     write_json,
 )
-from iodaemon.backend.linux.steps import STAGE_FAILED, News, Steps
+from iodaemon.backend.linux.staging import STAGE_FAILED, News, Steps
 from iodaemon.backend.linux.traced import find_ends
 from iodaemon.backend.linux.trouble import NOBODY, NOT_NOW, parse_trouble, tell_trouble
 from iodaemon.fault import reach
@@ -56,8 +56,6 @@ _SHELL_SIGTERM: Final = 128 + signal.SIGTERM
 """A shell's exit code when its last command died of it."""
 ACCOUNT_WITHIN_S: Final = 10.0
 """For the databases to say who the submitter is. sssd gives up on its servers within about 10 s."""
-_MOST_TRIES: Final = 3
-"""At copying out, where what copies is killed."""
 _KNOWN: Final = b"known\n"
 """What the child says once they did; anything else is its trouble."""
 _DISK_TROUBLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
@@ -113,9 +111,9 @@ class Attempt:
         self._problem: Message | None = None
         self.news: News | None = None
         self._note = ""
-        self._out_pid = self._out_tries = 0
+        self._out_pid = 0
         self._out_status: int | None = None
-        self._out_problem = ""
+        self._is_stuck = False
 
     def start(self) -> bool:
         """Make the child the job, or note why not; False: there never was a child.
@@ -134,7 +132,7 @@ class Attempt:
         self._baseline = read_own_io()
         _note_baseline(record, self._baseline)
         reach("shim.claimed")
-        self._problem = self._steps.make()
+        self._problem, self._is_stuck = self._steps.make()
         reach("shim.prepared")
         if self._problem is None:
             self._problem = self._let_go(pipes)
@@ -155,7 +153,9 @@ class Attempt:
             except ChildProcessError:
                 return False
             if pid == 0:
-                return True
+                if self._is_stuck and self._main_status is not None:
+                    self.has_left = True  # only a helper that its disk holds is left
+                return not self.has_left
             self._largest_rss_kib = max(self._largest_rss_kib, usage.ru_maxrss)
             self._take_end(pid, status)
 
@@ -182,62 +182,41 @@ class Attempt:
         """Take in what a step says; False when it will say nothing any more."""
         if self.news is None or self.news.hear():
             return self.news is not None
-        if self._out_pid:
-            self._out_problem = self.news.problem
-        elif self.news.problem:
-            self._note = f"stage-in: {self.news.problem}"
+        self._steps.end("out" if self._out_pid else "in", self.news.report)
+        self._note = self.news.problem or self._note
         self.news = None
         return False
 
     def begin_stage_out(self) -> bool:
-        """Begin to copy out what the job left, if that is to be done; then ``reap``, and ask again.
-
-        Copying that was killed by nobody who meant the job goes on where it was.
-        """
+        """Begin the epilog, if there is to be one; then ``reap``, and ask again."""
         while self.hear():
             pass
-        if not self._is_stage_out_due():
+        is_success = exit_of(self._main_status)["code"] == 0
+        if self._problem or self._out_pid or not self._steps.wants_out(is_success=is_success):
             return False
-        self._out_tries += 1
         try:
             self._out_pid, self.news = self._steps.begin_out(self._freezer)
         except OSError as error:
-            self._out_pid, self._out_problem = -1, error.strerror or str(error)
+            self._out_pid = -1
+            self._steps.end("out", {"failed": {"line": error.strerror or str(error)}})
             return False
         reach("stage.out_forked")
         return True
 
-    def _is_stage_out_due(self) -> bool:
-        if self._out_tries == 0:
-            is_success = exit_of(self._main_status)["code"] == 0
-            return not self._problem and self._steps.wants_out(is_success=is_success)
-        was_killed = self._out_status is not None and os.WIFSIGNALED(self._out_status)
-        is_told = self.is_told_to_end or os.path.exists(os.path.join(self._directory, TOLD_FILE))
-        return was_killed and not is_told and self._out_tries < _MOST_TRIES
-
-    def _end_stage_out(self) -> Message:
-        """What the status says of it: nothing, or why the directories are kept."""
-        while self.hear():
-            pass
-        if not self._out_pid or self._out_status == 0:
-            return {}
-        ended = exit_of(self._out_status)
-        problem = self._out_problem or f"the copying was killed (signal {ended['signal']})"
-        self._note = f"stage-out: {problem}"
-        exit_told = exit_of(self._main_status)
-        if exit_told["code"] == 0:
-            exit_told = {"code": STAGE_FAILED, "signal": None}
-        return {"stage_out": self._steps.why_kept(problem), "exit": exit_told}
-
     def finish(self) -> None:
         """Write the status; it is on the disk on return."""
         self._hear_of_a_stop()
-        staged = self._end_stage_out()
+        while self.hear():
+            pass
+        staged = self._steps.told(out_signal=exit_of(self._out_status)["signal"])
+        ended = exit_of(self._main_status)
+        if "stage_failed" in staged and ended["code"] == 0:
+            ended = {"code": STAGE_FAILED, "signal": None}
         read, written, operations, _ = (
             max(0, now - before) for now, before in zip(read_own_io(), self._baseline, strict=True)
         )
         status: Message = {
-            "exit": exit_of(self._main_status),
+            "exit": ended,
             "io": {"read_bytes": read, "written_bytes": written, "operations": operations},
             "cpu_s": max(0.0, children_cpu_s() - self._children_cpu_s),
             "largest_rss_bytes": self._largest_rss_kib * 1024,
@@ -248,7 +227,6 @@ class Attempt:
             "ended_monotonic_s": time.monotonic(),
             "memory_end": find_memory_end(self._cgroup()),
             **({"stopped_from_outside": True} if self.is_told_to_end else {}),
-            **self._steps.told(has_gone=self._out_status == 0),
             **staged,
             **({"note": self._note} if self._note else {}),
             **(self._problem or {}),
@@ -339,8 +317,7 @@ class Attempt:
                 data = read_line(trouble_read)
         else:
             data = read_line(trouble_read)
-        os.close(go_write)
-        self.news = self._steps.news_of(data, trouble_read)
+        self.news = self._steps.news_of(data, trouble_read, go_write)
         if self.news is not None:
             return None
         os.close(trouble_read)
@@ -383,9 +360,8 @@ def _be_the_job(steps: Steps, enter: Callable[[], None] | None, go: int, trouble
             os.write(trouble, _KNOWN)
             if os.read(go, 1) != b"g":
                 os._exit(launching.NOT_RUNNABLE)  # it came too late
-        books = steps.open_books()
         launch = launching.be_the_submitter(launch, account)
-        steps.copy_in(books, trouble)
+        steps.copy_in(trouble, go)
         reach("job.ready")
         launching.execute(launch)
     except launching.LaunchError as error:

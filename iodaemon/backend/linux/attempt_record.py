@@ -67,7 +67,7 @@ def read_shim(directory: str) -> Message | None:
 
 
 def read_stage(directory: str) -> Message | None:
-    """The last word of a step of staging; raises as above."""
+    """Which step of the job is under way; raises as above."""
     return _read(directory, STAGE_FILE, _STAGE)
 
 
@@ -293,12 +293,11 @@ _MEMORY_END: Final = _record(
 )
 _STAGED: Final = _record(
     {"came_bytes": _COUNT, "went_bytes": _COUNT, "moved_bytes": _COUNT},
-    {
-        "took_s": _or_none(_number),
-        "others": _COUNT,
-        "has_come": _or_none(_flag),
-        "has_gone": _or_none(_flag),
-    },
+    {"has_come": _or_none(_flag), "has_gone": _or_none(_flag)},
+)
+_STAGE_FAILED: Final = _record(
+    {"step": _matching("in|out"), "line": _text},
+    {"program": _text, "code": _CODE, "signal": _SIGNAL},
 )
 _NEVER_RAN: Final = _record(
     {"never_ran": _text, "exit_code": _CODE},
@@ -318,6 +317,7 @@ _ENDED: Final = _record(
         "memory_end": _or_none(_MEMORY_END),
         "stopped_from_outside": _flag,
         "staged": _or_none(_STAGED),
+        "stage_failed": _STAGE_FAILED,
         "stage_out": _text,
         "note": _text,
     },
@@ -325,18 +325,18 @@ _ENDED: Final = _record(
 _STAGE: Final = _record({"step": _text})
 _OUTPUT: Final = _record(
     {"path": _text, "on": _matching("always|success")},
-    {"has_input": _flag, "min_uid": _or_none(_COUNT), "umask": _or_none(_whole(0, 0o777))},
 )
 _SHARE: Final = _record(
     {
         "path": _path,
         "size": _COUNT,
         "name": _matching(r"[0-9]+-[0-9]+-[0-9a-f]+"),
-        "project": _COUNT,
     },
-    {"filesystem": _text, "store": _text, "tier": _text},
+    {"filesystem": _text, "tier": _text},
 )
-_SCRATCH: Final = _record({"uid": _COUNT, "shares": _list(_SHARE), "output": _or_none(_OUTPUT)})
+_SCRATCH: Final = _record(
+    {"uid": _COUNT, "shares": _list(_SHARE), "output": _or_none(_OUTPUT)}, {"boot_id": _text}
+)
 _STOPPED: Final = _record({"processes": _list(_tuple(_PID, _COUNT, _text))})
 _KEEPER: Final = _record({**_IDENTITY}, {"base": _or_none(_path)})
 

@@ -18,10 +18,12 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple, NoReturn
 
-from iodaemon.backend.linux import protocol
+from iodaemon.backend.linux import protocol, scratch
 from iodaemon.backend.linux.adopted import Adopted
+from iodaemon.backend.linux.aside import Aside
 from iodaemon.backend.linux.condition import of_error, words_of
 from iodaemon.backend.linux.connection import Client, Clients
 from iodaemon.backend.linux.directory import JobDirectories
@@ -38,7 +40,6 @@ from iodaemon.backend.linux.process import (
     wake_on_signals,
 )
 from iodaemon.backend.linux.protocol import Message, job_key
-from iodaemon.backend.linux.scratch_desk import ScratchDesk
 from iodaemon.backend.linux.service import Service, grant, make_cgroup, say
 from iodaemon.backend.linux.shim import Shim
 from iodaemon.fault import reach
@@ -116,9 +117,6 @@ class Keeper:
         self._adopted = Adopted(
             self._selector, self._directories, self._grip, self._lay_to_rest, self._pool.has
         )
-        self._scratch = ScratchDesk(
-            self._directories, self._selector, self._fork_shim, self._is_left, self._adopted.take_up
-        )
         self._starting: dict[str, list[_Asked]] = {}
         self._kills, self._lists, self._freezes = list[_Asked](), list[_Asked](), list[_Asked]()
         self._heard_s = time.monotonic()
@@ -140,7 +138,6 @@ class Keeper:
         os.makedirs(self._directories.path, mode=0o700, exist_ok=True)
         self._write_down()
         self._adopted.take_over()
-        self._scratch.take_over(self._adopted.keys)
         reach("keeper.took_over")
         say(f"ready, suspends by {self._freezer.detail}, took over {len(self._adopted.keys)} jobs")
         self._listener.settimeout(0)
@@ -155,7 +152,6 @@ class Keeper:
                 key.data()
             self._write_down()
             self._look_at_waiting()
-            self._scratch.look()
             self._grip.look_at_left()
             self._guard_the_frozen()
         reach("keeper.leaving")
@@ -198,13 +194,13 @@ class Keeper:
         waits = self._clients and not (self._leaving or self._grip.maybe_held)
         most_s = max(self._grace_s / _BEATS, _RECHECK_S)
         most_s = most_s if waits else min(0.5, most_s)
-        waited = (self._scratch.patience_s(), self._grip.patience_s())
-        return min([most_s, *(each for each in waited if each is not None)])
+        waited_s = self._grip.patience_s()
+        return most_s if waited_s is None else min(most_s, waited_s)
 
     def _is_done(self) -> bool:
         if self._service is not None:
             return False
-        if self._pool.busy or self._adopted.keys or self._scratch.is_busy:
+        if self._pool.busy or self._adopted.keys:
             return False
         if self._clients and not self._leaving:
             return False
@@ -230,7 +226,6 @@ class Keeper:
     def _on_client_gone(self, client: Client) -> None:
         self._freezes = [asked for asked in self._freezes if asked.client is not client]
         self._lists = [asked for asked in self._lists if asked.client is not client]
-        self._scratch.forget_client(client)
         self._heard_s = time.monotonic()
 
     def _answer(self, client: Client, request: Message) -> None:
@@ -290,12 +285,10 @@ class Keeper:
         make_cgroup(self._service, self._freezer, key, asked.request["launch"])
         reach("keeper.cgroup_made")
         self._starting[key] = [asked]
-        self._scratch.expect(key, launch)
         try:
             self._pool.serve(key, launch)
         except OSError:
             del self._starting[key]
-            self._scratch.is_over(key)
             raise
         return None
 
@@ -335,8 +328,6 @@ class Keeper:
     def _on_word(self, key: str, word: Message) -> None:
         """What the shim says of its job."""
         reach("keeper.reported_to")
-        if "shim" in word:
-            self._scratch.has_begun(key)
         self._has_begun(key, word if "error" in word else {"ok": {"alive": True, **word}})
 
     def _has_begun(self, key: str, answer: Message) -> None:
@@ -364,7 +355,6 @@ class Keeper:
 
     def _lay_to_rest(self, key: str) -> None:
         self._grip.lay_to_rest(key)
-        self._scratch.is_over(key)
 
     def _do_freeze(self, asked: _Asked) -> Message | None:
         if self._grip.freeze(asked.key, self._shim_of(asked)):
@@ -425,15 +415,31 @@ class Keeper:
         self._grip.lay_to_rest(asked.key)
         return {"ok": {}}
 
-    def _do_scratch(self, asked: _Asked) -> None:
-        if asked.request.get("free"):
-            self._scratch.free(asked.key)
-        if asked.request.get("copy"):
-            self._scratch.copy(asked.key)
-        known = asked.request.get("known")
-        self._scratch.ask(
-            asked.key, asked.client, known, lambda report: self._reply(asked, {"ok": report})
-        )
+    def _do_scratch(self, asked: _Asked) -> Message | None:
+        """Measure or remove, in a process of its own; its last word is the answer.
+
+        A disk that does not answer holds that process, and the answer, until it does.
+        """
+        directory, measures = self._directories.of(asked.key), bool(asked.request.get("measure"))
+        if not self._directories.has_scratch(asked.key):
+            return {"ok": {"state": "removed"}}
+        if not measures and self._is_left(asked.key):
+            return {"ok": {"state": "used"}}
+        is_freed = bool(asked.request.get("free"))
+        work = partial(scratch.remove, directory, is_freed=is_freed)
+        last: Message = {"state": "silent"}
+
+        def hear(word: Message | None) -> None:
+            if word is None:
+                self._reply(asked, {"error": last["error"]} if "error" in last else {"ok": last})
+            else:
+                last.clear()
+                last.update(word)
+
+        if measures:
+            work = partial(scratch.measure, directory)
+        Aside(self._selector, self._fork_shim, work, hear)
+        return None
 
     def _do_retire(self, asked: _Asked) -> Message:
         before_s, most = float(asked.request["before_s"]), int(asked.request["most"])

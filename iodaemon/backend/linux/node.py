@@ -254,7 +254,7 @@ class LinuxNode:
         if (track := self._tracks.get(decision.job_id)) is not None:
             self._on_cgroup_event(track)  # what came before it was watched
         if decision.shares and decision.job_id in self._attempts:
-            self.scratch.follow(decision.job_id, decision.attempt)
+            self.scratch.follow(decision.job_id, decision.attempt, decision.shares)
 
     def _take_in(self, job_id: JobId, attempt: int, there: Message) -> None:
         """Act on what the keeper says of an attempt that was started, now or earlier."""
@@ -513,7 +513,7 @@ class LinuxNode:
                 if Throttle in self.offers:  # the daemon before this one may have capped it
                     self.perform(Throttle(job_id=job.id))
                 if job.shares and job.id in self._attempts:
-                    self.scratch.follow(job.id, job.attempt)
+                    self.scratch.follow(job.id, job.attempt, job.shares)
                 if job.state is JobState.STOPPING and job.id in self._attempts:
                     self.perform(Stop(job_id=job.id))  # it may not have been asked yet
 

@@ -8,14 +8,15 @@ from typing import Final
 
 from iodaemon.backend.linux.process import read_boot_id
 from iodaemon.backend.linux.protocol import Message
+from iodaemon.backend.linux.scratch import words_of
 from iodaemon.core import event as ev
 from iodaemon.core.job import Exit, IoTotals, Job, JobId, JobState
 from iodaemon.core.platform import Platform
 from iodaemon.core.scratch import DiskId, Staged
 from iodaemon.units import format_bytes
 
-_SINCE: Final = ("took_s", "others", "has_come", "has_gone")
-"""What the shims of before did not say of staging."""
+_SINCE: Final = ("has_come", "has_gone")
+"""What shims of earlier releases did not say of staging."""
 _TOLD_BY_SIGTERM: Final = 128 + signal.SIGTERM
 """A shell's exit code when its last command died of it."""
 _TOLD_BY_SIGKILL: Final = 128 + signal.SIGKILL
@@ -63,6 +64,9 @@ def ended(
         ]
     memory = status.get("memory_end")
     note = _storable(status.get("note", "")) if memory is None else _tell(memory)
+    if (failed := status.get("stage_failed")) is not None:
+        told = f"stage-{failed['step']}: {_storable(words_of(failed))}"
+        note = f"{told}; {note}" if note else told
     if oom_kills:
         note = f"{note}; {_tell_probable(oom_kills)}" if note else _tell_probable(oom_kills)
     code, number = status["exit"]["code"], status["exit"]["signal"]

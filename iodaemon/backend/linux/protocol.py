@@ -26,12 +26,12 @@ Verbs:
     list {jobs: [[job, attempt], ...]}   -> {jobs: [{job, attempt, frozen, ...as start}]}
     tidy {job, attempt}                  -> {}; the cgroup of an ended job is removed
     retire {before_s, most}              -> {removed: N}; directories of jobs that ended before
-    scratch {job, attempt, known, free,  -> {state, because, is_result, used_bytes, files, is_all}
-             copy}                          of its directories on tier disks, once the state is
-                                            another than ``known``: held, over, removing, kept,
-                                            copying, removed; with ``free`` what is kept is
-                                            removed, with ``copy`` it is copied out before;
-                                            kept with is_open: removed, and open in a process
+    scratch {job, attempt, measure,      -> {state, because, is_result, used_bytes, is_over,
+             free}                          is_all} of its directories on tier disks: they are
+                                            removed, with ``free`` also if they contain a result;
+                                            with ``measure`` they are only looked at. States:
+                                            removed, kept, unfinished, used (a process of the job
+                                            is left), silent (the disk), held (measured)
     leave {}                             -> {jobs: N}; the keeper ends once no shim is alive
 """
 
@@ -57,10 +57,8 @@ STATUS_FILE: Final = "status.json"
 OUTPUT_FILE: Final = "output"
 SCRATCH_FILE: Final = "scratch.json"
 """The directories on tier disks that were made for the attempt; gone once they are."""
-FREED_FILE: Final = "scratch.freed"
-"""Somebody said that what was kept of them is not needed any more."""
 STAGE_FILE: Final = "stage.json"
-"""How far copying in or out has come."""
+"""Which step of the job is under way: ``in`` (prolog), ``run`` or ``out`` (epilog)."""
 TOLD_FILE: Final = "told"
 """The keeper has told the job to end; what else tells it so comes from outside."""
 STOPPED_FILE: Final = "stopped.json"

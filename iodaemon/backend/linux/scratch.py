@@ -1,18 +1,25 @@
-"""A job's own directories on the disks of storage tiers: planned, made, and removed for good.
+"""Directories of jobs on the disks of storage tiers: made, measured and removed.
 
-What is to be made is written down in the job's directory first, so that whoever comes by after any
-death knows what to remove, and that nothing else is ours. They lie in ``<disk>/.iodaemon``, which
-is root's, each under a name that nobody can guess or take; within it everything is the user's and
-is touched only as ``scratch_tree`` does. Standard library only.
+They lie in ``<disk>/.iodaemon``, which belongs to root, each under a name of 64 random bits; all
+within one is its user's. What is to be made is written to the job's own directory first
+(``scratch.json``), so that the next keeper or daemon knows what to remove, and that nothing else
+may be removed. Whatever touches such a disk is done in a short-lived process with a deadline: of
+the shim (``make``) or of the keeper (``serve``). Standard library only.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import json
 import os
+import signal
+import subprocess
+import time
 from typing import Any, Final
 
-from iodaemon.backend.linux import quota
+from iodaemon import disk_trouble
+from iodaemon.backend.linux.aside import tell
 from iodaemon.backend.linux.attempt_record import (
     RecordError,
     read_scratch,
@@ -20,57 +27,52 @@ from iodaemon.backend.linux.attempt_record import (
     read_stage,
     read_status,
 )
-from iodaemon.backend.linux.lingering import find_held, find_lingering
-from iodaemon.backend.linux.manifest import is_at_work, is_whole, read_manifest
-from iodaemon.backend.linux.process import read_boot_id
-from iodaemon.backend.linux.protocol import (
-    FREED_FILE,
-    SCRATCH_FILE,
-    STATUS_FILE,
-    Message,
-    parse_job_key,
-    write_json,
-)
-from iodaemon.backend.linux.scratch_tree import (
-    KeptError,
-    UnfinishedError,
-    Usage,
-    has_unknown,
-    measure_tree,
-)
-from iodaemon.backend.linux.store import (
-    STORE,
-    DiskError,
-    ElsewhereError,
-    ScratchError,
-    Store,
-    explain,
-)
+from iodaemon.backend.linux.beneath import open_directory
+from iodaemon.backend.linux.process import in_time, read_boot_id
+from iodaemon.backend.linux.protocol import SCRATCH_FILE, Message, encode, parse_job_key, write_json
+from iodaemon.backend.linux.scratch_tree import KeptError, UnfinishedError, remove_tree
 from iodaemon.fault import reach
+
+STORE: Final = ".iodaemon"
+MAKE_S: Final = 10.0
+"""For all directories of a job to be made."""
+TURN_S: Final = 20.0
+"""For one turn of removing; what is left then is removed in another turn."""
+_LATE_S: Final = 5
+"""A helper that is so much over its turn is killed: its disk does not answer."""
+_MEASURE_S: Final = 10
+_MEASURE: Final = ("du", "--summarize", "--one-file-system", "--block-size=1", "--")
+TOOLS: Final = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
+
+Shares = list[dict[str, Any]]
+"""Each with ``path`` of the disk, ``tier``, ``size`` in bytes, ``name`` of the directory, and
+``filesystem``: the device number of the disk; empty: any will do."""
+
+
+class ScratchError(Exception):
+    """No directory can be made; one line that says why and what to do.
+
+    Attributes:
+        disk: of no use to any job now; empty: the disk is not at fault.
+        is_silent: it does not answer, and may hold the helper that asked it.
+    """
+
+    def __init__(self, problem: str, disk: str = "", *, is_silent: bool = False) -> None:
+        super().__init__(problem)
+        self.disk = disk
+        self.is_silent = is_silent
 
 
 class ResultError(KeptError):
-    """It has what was to be copied out, and was not."""
-
-
-class OpenError(KeptError):
-    """All of it is removed, and some is open still: there is nothing to copy."""
-
-
-Shares = list[dict[str, Any]]
-"""Each with ``path`` of the disk, ``tier``, ``size`` in bytes, ``name`` of the directory,
-``project``."""
-_TRIFLE_BYTES: Final = 1 << 20
-"""Of deleted files, for which nobody's space is withheld."""
+    """The directory contains what should have been copied out and was not."""
 
 
 def plan(key: str, asked: Shares) -> Shares:
-    """What is to be made for an attempt, under names that are new.
+    """Name the directories of an attempt, the largest first: that is where input is copied to.
 
     Args:
         key: of the attempt.
-        asked: of the launch (``scratch``): ``path`` and ``size`` of each, and ``filesystem``, its
-            number as the daemon found it; empty: any will do; ``tier``, for people.
+        asked: of the launch (``scratch``).
     """
     job, attempt = parse_job_key(key) or (0, 0)
     return [
@@ -78,242 +80,332 @@ def plan(key: str, asked: Shares) -> Shares:
             "path": os.path.abspath(str(share["path"])),
             "size": int(share["size"]),
             "name": f"{job}-{attempt}-{os.urandom(8).hex()}",
-            "project": quota.new_project(),
             "filesystem": str(share.get("filesystem", "")),
             "tier": str(share.get("tier", "")),
         }
-        for share in asked
+        for share in sorted(asked, key=lambda share: -int(share["size"]))
     ]
 
 
 def paths_of(shares: Shares) -> list[str]:
-    """Where the directories are."""
+    """Return the paths of the directories."""
     return [os.path.join(share["path"], STORE, share["name"]) for share in shares]
 
 
 def environment_of(shares: Shares) -> dict[str, str]:
-    """What the job is told: all in one variable, and each in one of its own."""
+    """Return what the job is told: all paths in one variable, and each in one of its own."""
     paths = paths_of(shares)
     numbered = {f"IOD_SCRATCH_{number}": path for number, path in enumerate(paths)}
     return {"IOD_SCRATCH": ":".join(paths), **numbered} if paths else {}
 
 
-def make(directory: str, shares: Shares, uid: int, output: Message | None) -> None:
-    """Write down what comes, then make it and give it to the user.
+def words_of(failed: Message) -> str:
+    """Tell a failed step of staging in one line: which program, its exit, its last line."""
+    program, code, number = (failed.get(name) for name in ("program", "code", "signal"))
+    if program is None:
+        return str(failed["line"])
+    ended = f"was killed by signal {number}" if code is None else f"ended with {code}"
+    return f"{program} {ended}" + (f": {failed['line']}" if failed["line"] else "")
+
+
+# -- make ------------------------------------------------------------------------------------------
+
+
+def make(directory: str, record: Message) -> None:
+    """Make the directories in a helper, which is killed at its deadline.
 
     Args:
-        directory: the job's.
-        shares: of ``plan``.
-        uid: whose it will be.
-        output: what is to be copied out at the end, which decides what may be removed; None: none.
-            ``has_input``: not unless all of that had come.
+        directory: of the attempt.
+        record: ``uid``; ``shares`` of ``plan``; ``output``: None, or ``path`` and ``on``.
 
     Raises:
-        DiskError: a disk is of no use to anybody now; what was made is still written down.
-        ScratchError: there is no directory for another reason; likewise.
+        ScratchError: a directory cannot be made; what was made is in ``scratch.json``.
+        OSError: there can be no helper.
     """
-    for share in shares:
-        with _open_store(share, new_on=share["filesystem"]) as store:
-            share["store"] = store.identify()
-    path = os.path.join(directory, SCRATCH_FILE)
-    try:
-        write_json(path, {"uid": uid, "shares": shares, "output": output}, durable=True)
-    except OSError as error:
-        raise ScratchError(f"{path} cannot be written: {explain(error)}") from error
-    reach("scratch.noted")
-    for share in shares:
-        with _open_store(share) as store:
+
+    def work(line: int) -> None:
+        try:
+            _make(directory, record)
+        except ScratchError as error:
+            os.write(line, encode({"problem": str(error), "disk": error.disk}))
+        except OSError as error:
+            os.write(line, encode({"problem": f"{directory}: {error.strerror}", "disk": ""}))
+        else:
+            os.write(line, encode({}))
+
+    data, is_done = in_time(work, MAKE_S)
+    if not data.endswith(b"\n"):
+        share = record["shares"][0]
+        silent = disk_trouble.sentence(share["path"], disk_trouble.SILENT, share["tier"])
+        raise ScratchError(silent, share["path"], is_silent=not is_done)
+    if told := json.loads(data):
+        raise ScratchError(told["problem"], told["disk"])
+
+
+def _make(directory: str, record: Message) -> None:
+    with contextlib.ExitStack() as stack:
+        stores = []
+        for share in record["shares"]:
+            store = _open_store(share, makes=True)
+            stack.callback(os.close, store)
+            share["filesystem"] = str(os.fstat(store).st_dev)
+            stores.append((share, store))
+        record = {**record, "boot_id": read_boot_id()}
+        write_json(os.path.join(directory, SCRATCH_FILE), record, durable=True)
+        reach("scratch.noted")
+        for share, store in stores:
             try:
-                store.make(share, uid)
+                _make_one(store, share["name"], record["uid"])
             except OSError as error:
-                raise store.trouble(error) from error
+                raise _trouble(share, error) from error
 
 
-def _open_store(share: Message, new_on: str | None = None) -> contextlib.closing[Store]:
-    return contextlib.closing(Store(share["path"], new_on=new_on, tier=share["tier"]))
+def _make_one(store: int, name: str, uid: int) -> None:
+    """Nobody but root is in it until it is the user's."""
+    os.mkdir(name, 0o700, dir_fd=store)
+    reach("scratch.made")
+    fd = open_directory(store, name)
+    try:
+        os.fchmod(fd, 0o700)
+        os.fchown(fd, uid, -1)
+    finally:
+        os.close(fd)
+    reach("scratch.given")
 
 
-def remove(directory: str, until_s: float) -> None:
-    """Remove all that the job's directory says was made, and then that it says so.
-
-    Of a disk that was replaced it is forgotten, once somebody said that it may go. So is a record
-    that cannot be read: what it says of was made somewhere, and nobody knows where.
+def _open_store(share: Message, *, makes: bool = False) -> int:
+    """Open ``.iodaemon`` of a disk, which only root, or this user, can change.
 
     Raises:
-        KeptError: not all can be removed; ResultError: not all may be.
-        UnfinishedError: the time is up.
+        ScratchError: it is missing or another user's, or the disk is of no use now.
     """
+    disk, name, owner = share["path"], f"{share['path']}/{STORE}", os.geteuid()
+    try:
+        fd = os.open(disk, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _useless(share, disk_trouble.of_way(error)) from error
+    try:
+        found = os.fstat(fd)
+        if not makes:
+            problem = disk_trouble.of_owner(disk, found, owner)
+        elif os.fstatvfs(fd).f_flag & os.ST_RDONLY:
+            problem = disk_trouble.READ_ONLY
+        elif share["filesystem"] not in ("", str(found.st_dev)):
+            problem = disk_trouble.REPLACED
+        else:
+            problem = disk_trouble.of_use(disk, found, os.fstatvfs(fd), owner)
+        if problem:
+            raise _useless(share, problem)
+        if makes:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(STORE, 0o711, dir_fd=fd)
+        store = open_directory(fd, STORE)
+    except FileNotFoundError as error:
+        raise _useless(share, f"has no {STORE}; mount what belongs there") from error
+    except OSError as error:
+        raise _trouble(share, error, STORE) from error
+    finally:
+        os.close(fd)
+    found = os.fstat(store)
+    if found.st_uid != owner or found.st_mode & disk_trouble.OPEN:
+        os.close(store)
+        if found.st_uid != owner:  # it may contain anything: to give it to root is not enough
+            raise ScratchError(f"{name} was made by another user; move it away")
+        raise ScratchError(f"{name} {disk_trouble.not_ours(name, found, owner)}")
+    if makes:
+        os.fchmod(store, 0o711)
+    return store
+
+
+def _useless(share: Message, trouble: str) -> ScratchError:
+    line = disk_trouble.sentence(share["path"], trouble, share.get("tier", ""))
+    return ScratchError(line, share["path"])
+
+
+def _trouble(share: Message, error: OSError, name: str = "") -> ScratchError:
+    """What an error of an operation on the disk means: the disk's fault, or that of a name."""
+    trouble = disk_trouble.of_error(error)
+    if not trouble:
+        return ScratchError(f"{os.path.join(share['path'], name)}: {_explain(error)}")
+    if error.errno == errno.ENOSPC:
+        with contextlib.suppress(OSError):
+            trouble = disk_trouble.of_room(os.statvfs(share["path"])) or trouble
+    return _useless(share, trouble)
+
+
+def _explain(error: OSError) -> str:
+    if error.errno in (errno.EXDEV, errno.EBUSY):
+        return "something else is mounted there; unmount it"
+    if error.errno in (errno.ELOOP, errno.ENOTDIR):
+        return "it is no directory; move it away"
+    return error.strerror or str(error)
+
+
+# -- measure and remove, in a process beside the keeper --------------------------------------------
+
+
+def measure(directory: str, line: int) -> None:
+    """Report how much is in the job's directories: ``used_bytes``, ``is_over``, ``is_all``.
+
+    ``is_all``: False if something could not be read, or du(1) took too long.
+    """
+    with contextlib.suppress(RecordError):
+        if (record := read_scratch(directory)) is not None:
+            tell(line, {"state": "held", **_measure(record["shares"])})
+
+
+def _measure(shares: Shares) -> Message:
+    used, is_over, is_all = 0, False, True
+    for share, path in zip(shares, paths_of(shares), strict=True):
+        is_over |= _is_covered(share)
+        try:
+            done = subprocess.run(
+                [*_MEASURE, path],
+                env=TOOLS,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                timeout=_MEASURE_S,
+                check=False,
+            )
+            found = int(done.stdout.split(b"\t")[0] or 0)
+            is_all &= done.returncode == 0
+        except (OSError, ValueError, subprocess.TimeoutExpired):
+            found, is_all = 0, False
+        used, is_over = used + found, is_over or found > share["size"]
+    return {"used_bytes": used, "is_over": is_over, "is_all": is_all}
+
+
+def _is_covered(share: Message) -> bool:
+    """Whether something is mounted on it: what that hides cannot be measured."""
+    try:
+        os.close(_open_one(share))
+    except OSError as error:
+        return error.errno == errno.EXDEV
+    except ScratchError:
+        pass
+    return False
+
+
+def _open_one(share: Message) -> int:
+    store = _open_store(share)
+    try:
+        return open_directory(store, share["name"])
+    finally:
+        os.close(store)
+
+
+def remove(directory: str, line: int, *, is_freed: bool) -> None:
+    """Remove the directories of an ended attempt; report ``removed``, ``unfinished`` or ``kept``.
+
+    Args:
+        directory: of the attempt.
+        line: to the keeper.
+        is_freed: nobody needs what could not be copied out.
+    """
+    signal.alarm(int(TURN_S) + _LATE_S)
+    reach("scratch.sweeping")
+    word: Message = {"state": "removed"}
+    try:
+        _remove(directory, time.monotonic() + TURN_S, is_freed=is_freed)
+    except UnfinishedError:
+        word = {"state": "unfinished"}
+    except ResultError as error:
+        word = {"state": "kept", "because": str(error), "is_result": True}
+    except (KeptError, OSError) as error:
+        word = {"state": "kept", "because": str(error), "is_result": False}
+    tell(line, word)
+
+
+def _remove(directory: str, until_s: float, *, is_freed: bool) -> None:
     path = os.path.join(directory, SCRATCH_FILE)
-    is_freed = os.path.exists(os.path.join(directory, FREED_FILE))
     try:
         record = read_scratch(directory)
     except RecordError as error:
         if not is_freed:
             raise KeptError(f"{error}; what was made for it is not known") from error
         record = None
-    if record is not None and _has_result(directory, record, until_s):
-        raise ResultError(_untold(record))
-    if record is not None and not os.path.exists(os.path.join(directory, STATUS_FILE)):
-        _refuse_company(directory, record)
+    shares: Shares = [] if record is None else record["shares"]
+    if record is not None and not is_freed:
+        need = _find_need(directory, record)
+        if need and not all(map(_is_empty, shares)):
+            raise ResultError(f"{need}; it lies in {' and '.join(paths_of(shares))}")
     problems = []
-    for share in () if record is None else record["shares"]:
+    for share in shares:
         try:
-            with _open_store(share) as store:
-                try:
-                    store.remove(share, until_s)
-                except OSError as error:
-                    raise store.trouble(error) from error
+            _remove_one(share, (record or {}).get("boot_id"), until_s, is_freed=is_freed)
         except (ScratchError, KeptError) as error:
-            if is_freed and isinstance(error, ElsewhereError):
-                continue
             problems.append(f"{paths_of([share])[0]}: {error}")
         except OSError as error:
-            problems.append(f"{paths_of([share])[0]}: {explain(error)}")
+            problems.append(f"{paths_of([share])[0]}: {_trouble(share, error)}")
     if problems:
         raise KeptError("; ".join(problems))
-    if record is not None and not is_freed:
-        _refuse_holders(record)
     reach("scratch.removed")
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     reach("scratch.forgotten")
 
 
-def _refuse_company(directory: str, record: Message) -> None:
-    """Of a job whose shim was killed somebody may be left whom nobody sees.
-
-    Raises:
-        KeptError: somebody is.
-    """
-    if is_at_work(directory, "out"):
-        raise KeptError(f"what copies it to {record['output']['path']} is still at it")
-    paths = paths_of(record["shares"])
-    if (found := find_lingering(paths, uid=int(record["uid"]))) is not None:
-        uses = "does not answer and may use" if found.is_silent else "still uses"
-        whose = f"process {found.pid} {uses} {' and '.join(paths)}"
-        raise KeptError(f"its shim was killed, and {whose}; it goes when that has ended")
-
-
-def _refuse_holders(record: Message) -> None:
-    """What was removed takes space for as long as somebody has it open.
-
-    Raises:
-        OpenError: somebody has.
-    """
-    paths = paths_of(record["shares"])
-    held = find_held(paths, {int(record["uid"]), 0})
-    if held is not None and held.size_bytes > _TRIFLE_BYTES:
-        what = f"deleted files of {' and '.join(paths)} are still open in process {held.pid}"
-        takes = f"they take {held.size_bytes / (1 << 20):.0f} MiB of the disk until it ends"
-        raise OpenError(f"{what}; {takes}, and nothing else is left")
-
-
-def find_need(directory: str) -> str:
-    """Why what an ended job left may not be removed yet, and where it lies; empty: it may.
-
-    What was to be copied out, and could not be, is kept until somebody says that it may go.
-
-    Args:
-        directory: the job's.
-
-    Raises:
-        RecordError: what it has cannot be read.
-    """
-    record = read_scratch(directory)
-    output = None if record is None else record["output"]
-    if record is None or output is None or os.path.exists(os.path.join(directory, FREED_FILE)):
-        return ""
-    status = None
-    with contextlib.suppress(RecordError):
-        status = read_status(directory)
-    if status is not None:
-        need = str(status.get("stage_out", ""))
-        return need and f"{need}; {whereabouts(record)}"
-    is_wanted = output["on"] == "always" or _was_copied_out(directory)
-    return _untold(record) if is_wanted and has_come(directory, output) else ""
-
-
-def _was_copied_out(directory: str) -> bool:
-    """Whether copying out had begun, or may have."""
+def _remove_one(share: Message, boot_id: str | None, until_s: float, *, is_freed: bool) -> None:
+    store = _open_store(share)
     try:
-        stage = read_stage(directory)
-    except RecordError:
+        try:
+            os.stat(share["name"], dir_fd=store, follow_symlinks=False)
+        except FileNotFoundError as error:
+            is_other = share["filesystem"] not in ("", str(os.fstat(store).st_dev))
+            if is_other and boot_id == read_boot_id() and not is_freed:
+                raise KeptError(
+                    "another file system is there now; mount the one that it is on, or "
+                    "'iod scratch remove' the job to have it forgotten"
+                ) from error
+            return
+        remove_tree(store, share["name"], until_s)
+    finally:
+        os.close(store)
+
+
+def _is_empty(share: Message) -> bool:
+    try:
+        fd = _open_one(share)
+    except FileNotFoundError:
         return True
-    return stage is not None and stage["step"] == "out"
+    except (ScratchError, OSError):
+        return False
+    try:
+        return not os.listdir(fd)
+    finally:
+        os.close(fd)
 
 
-def has_come(directory: str, output: Message) -> bool:
-    """Whether the command may have begun: what was cut off while it came is nobody's result.
+def _find_need(directory: str, record: Message) -> str:
+    """Why what the attempt left is needed; empty: it is not.
 
-    Args:
-        directory: the job's.
-        output: of its record.
+    Without a status the shim was killed: then it is kept if it may be a result. That it is not if
+    the command never began, or if the machine went down with a job that wants only the output of
+    a success.
     """
-    return not output.get("has_input") or is_whole(directory, "in")
-
-
-def _untold(record: Message) -> str:
-    path, where = record["output"]["path"], whereabouts(record)
-    return f"its shim was killed before all was copied to {path}; {where}"
-
-
-def whereabouts(record: Message) -> str:
-    """For people."""
-    return f"it lies in {' and '.join(paths_of(record['shares']))}"
-
-
-def _has_result(directory: str, record: Message, until_s: float) -> bool:
-    """Whether there is anything that a killed shim was to copy out if its job ended well.
-
-    Nobody knows how it ended. A job that the machine took down with it has not ended well.
-    """
-    files = (FREED_FILE, STATUS_FILE)
     output = record["output"]
-    if output is None or any(os.path.exists(os.path.join(directory, f)) for f in files):
-        return False
-    if not _is_of_this_boot(directory) or not has_come(directory, output):
-        return False
-    came = read_manifest(directory, "in")
-    for place, share in enumerate(record["shares"]):
-
-        def is_known(name: str, found: os.stat_result, place: int = place) -> bool:
-            return came is not None and came.has(name, found, place)
-
-        with contextlib.suppress(ScratchError), contextlib.closing(Store(share["path"])) as store:
-            if has_unknown(store.fd, share["name"], is_known, until_s):
-                return True
-    return False
+    if output is None:
+        return ""
+    with contextlib.suppress(RecordError):
+        if (status := read_status(directory)) is not None:
+            failed = status.get("stage_failed") or {}
+            if failed.get("step") == "out":
+                what = f"what the job left was not copied to {output['path']}"
+                return f"{what}: {words_of(failed)}"
+            return str(status.get("stage_out", ""))  # of a shim of an earlier release
+    step = ""
+    with contextlib.suppress(RecordError):
+        step = (read_stage(directory) or {}).get("step", "")
+    is_wanted = output["on"] == "always" or step == "out" or _is_of_this_boot(directory)
+    if step == "in" or not is_wanted:
+        return ""
+    return f"its shim was killed before all was copied to {output['path']}"
 
 
 def _is_of_this_boot(directory: str) -> bool:
-    """Whether its shim lived in this boot, or may have."""
     try:
         shim = read_shim(directory)
     except RecordError:
         return True
     return shim is not None and shim.get("boot_id") == read_boot_id()
-
-
-def measure(share: Message, until_s: float) -> tuple[Usage, int]:
-    """What is in the directory now; and what the quota counts, with deleted files that are open.
-
-    The latter need not be the job's: who owns a file elsewhere may give it to any project.
-
-    Raises:
-        OSError, ScratchError: it cannot be entered.
-    """
-    with contextlib.closing(Store(share["path"])) as store:
-        usage = measure_tree(store.fd, share["name"], until_s)
-        counted = quota.used_bytes(store.fd, share["project"]) or 0
-    return usage, counted
-
-
-__all__ = [
-    "DiskError",
-    "KeptError",
-    "OpenError",
-    "ResultError",
-    "ScratchError",
-    "UnfinishedError",
-    "Usage",
-]

@@ -1,7 +1,7 @@
-"""Removing and measuring a tree that belongs to somebody else, who may be at work in it.
+"""Remove a directory tree that belongs to another user, who may be changing it meanwhile.
 
-What is removed is what has a name below an open directory, never what a path leads to; files are
-not even looked at. 13 us of CPU a file to remove, 7 us to measure. Standard library only.
+Only what has a name below an open directory is removed, never what a path leads to. Files are not
+opened. Standard library only.
 """
 
 from __future__ import annotations
@@ -10,25 +10,16 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
-from iodaemon.backend.linux.beneath import open_directory, open_node, unmount_fuse
+from iodaemon.backend.linux.beneath import open_directory, unmount_fuse
 from iodaemon.fault import reach
 
 _DEEPEST: Final = 32
-"""Directories that are open at one time while removing; what lies deeper is moved up to the top
-first, where that can be."""
-_DEEPEST_MEASURED: Final = 256
-"""Likewise while measuring; what lies deeper is entered again from the top."""
-_MOST_DEEP: Final = 10_000
-"""Directories that are remembered for that."""
-_BLOCK_BYTES: Final = 512  # of st_blocks, stat(2)
-_MOST_LINKS: Final = 100_000
-"""Files of several names that are remembered while measuring; further ones count by each name."""
+"""Directories that are open at one time; what lies deeper is moved to the top first."""
 _MOUNTED: Final = frozenset({errno.EBUSY, errno.EXDEV})
-_CHANGED_MEANWHILE: Final = frozenset({errno.ENOENT, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR})
-"""What somebody at work there causes: the next round finds it as it is then."""
+_CHANGED: Final = frozenset({errno.ENOENT, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR})
+"""Errors that a process which changes the tree causes; the next round finds the new state."""
 
 
 class KeptError(Exception):
@@ -36,26 +27,11 @@ class KeptError(Exception):
 
 
 class UnfinishedError(Exception):
-    """The time is up; there is more to remove."""
-
-
-class Usage(NamedTuple):
-    """What a tree takes on its disk.
-
-    Attributes:
-        size_bytes: of its blocks, directories included; a file of several names counts once.
-        files: names in it.
-        is_all: False where the time did not suffice, or something cannot be looked into, such as
-            what is mounted there, and what that hides: it takes more then.
-    """
-
-    size_bytes: int
-    files: int
-    is_all: bool
+    """The time is up and the tree is not yet empty."""
 
 
 class _Level:
-    """A directory on the way down."""
+    """A directory on the way down, open."""
 
     def __init__(self, fd: int, name: str) -> None:
         self.fd = fd
@@ -72,20 +48,22 @@ class _Level:
 
 
 def remove_tree(parent: int, name: str, until_s: float) -> None:
-    """Remove the directory of this name and all below it; harmless where there is none.
+    """Remove the directory of this name and all below it; do nothing if there is none.
 
-    First nobody may enter it any more. Who is in it already may go on in what was not entered yet.
+    Each directory becomes the caller's, mode 0700, before it is emptied, so that a process of its
+    former owner makes no more files in it.
 
     Args:
-        parent: an open directory of the caller's own.
+        parent: an open directory in which only the caller may change names.
         name: in it.
         until_s: on the monotonic clock.
 
     Raises:
-        KeptError: something in it is not to be removed.
+        KeptError: something in it cannot be removed.
         UnfinishedError: the time is up.
-        OSError: it cannot be entered.
+        OSError: it cannot be opened.
     """
+    unmount_fuse(parent, name)
     try:
         top = open_directory(parent, name)
     except FileNotFoundError:
@@ -98,22 +76,22 @@ def remove_tree(parent: int, name: str, until_s: float) -> None:
             removed, problem = _empty(os.dup(top), until_s)
             try:
                 os.rmdir(name, dir_fd=parent)
-            except FileNotFoundError:  # an earlier keeper's process was faster
+            except FileNotFoundError:  # another helper was faster
                 return
             except OSError as error:
-                problem = problem or _tell(name, error) * (error.errno not in _CHANGED_MEANWHILE)
+                problem = problem or _tell(name, error) * (error.errno not in _CHANGED)
             else:
                 return
             if time.monotonic() > until_s:
                 raise UnfinishedError
             if not removed:
-                raise KeptError(problem or "somebody makes files in it; end that process")
+                raise KeptError(problem or "a process makes files in it; end that process")
     finally:
         os.close(top)
 
 
 def _empty(top: int, until_s: float) -> tuple[int, str]:
-    """One round: how much was removed or moved, and the first thing that could not be."""
+    """One round: how many names were removed or moved, and the first problem."""
     removed, problem = 0, ""
     stack = [_Level(top, "")]
     try:
@@ -136,8 +114,8 @@ def _empty(top: int, until_s: float) -> tuple[int, str]:
                     stack.append(_enter(level.fd, entry.name))
             except OSError as error:
                 if entry and error.errno in _MOUNTED and unmount_fuse(level.fd, entry.name):
-                    removed += 1  # the next round finds what was below it
-                elif error.errno not in _CHANGED_MEANWHILE and not problem:
+                    removed += 1  # the next round finds what was below the mount
+                elif error.errno not in _CHANGED and not problem:
                     problem = _tell(entry.name if entry else level.name, error)
     finally:
         while stack:
@@ -153,14 +131,14 @@ def _enter(parent: int, name: str) -> _Level:
             raise
         _allow(parent, name)
         fd = open_directory(parent, name)
-    with contextlib.suppress(OSError):  # also who is in it makes nothing there any more
+    with contextlib.suppress(OSError):
         os.fchmod(fd, 0o700)
         os.fchown(fd, os.geteuid(), -1)
     return _Level(fd, name)
 
 
 def _allow(parent: int, name: str) -> None:
-    """Let ourselves into a directory of our own, and change nothing that a link leads to."""
+    """Make a directory of the caller's own readable for the caller; a link is not followed."""
     fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
     try:
         os.chmod(f"/proc/self/fd/{fd}", 0o700)
@@ -169,11 +147,7 @@ def _allow(parent: int, name: str) -> None:
 
 
 def _move_up(parent: int, name: str, top: int) -> bool:
-    """A name of ours in the top directory; the next round, or this one, finds it there.
-
-    Returns:
-        False where it must stay, as below a directory that is encrypted with a key that is gone.
-    """
+    """Move it into the top directory; False if that is refused (fscrypt without its key)."""
     try:
         os.rename(name, f"deep-{os.urandom(8).hex()}", src_dir_fd=parent, dst_dir_fd=top)
     except OSError:
@@ -187,142 +161,3 @@ def _tell(name: str, error: OSError) -> str:
     if error.errno in (errno.EPERM, errno.EACCES):
         return f"{name!a} in it cannot be removed ({error.strerror}); is it immutable?"
     return f"{name!a} in it cannot be removed ({error.strerror})"
-
-
-def measure_tree(parent: int, name: str, until_s: float) -> Usage:
-    """What the directory of this name and all below it takes.
-
-    Nothing that is mounted in it is entered or asked: a FUSE need never answer.
-
-    Raises:
-        OSError: it cannot be entered.
-    """
-    top = open_directory(parent, name)
-    try:
-        measuring = _Measuring(top, until_s)
-        measuring.run()
-    finally:
-        os.close(top)
-    return Usage(measuring.size_bytes, measuring.files, measuring.is_all)
-
-
-def has_unknown(
-    parent: int, name: str, is_known: Callable[[str, os.stat_result], bool], until_s: float
-) -> bool:
-    """Whether anything but directories and what is known lies below the directory of this name.
-
-    What cannot be looked at is not known.
-
-    Args:
-        parent: an open directory of the caller's own.
-        name: in it.
-        is_known: takes a name below the directory, and what it is.
-        until_s: on the monotonic clock.
-    """
-    stack: list[_Level] = []
-    try:
-        stack.append(_Level(open_directory(parent, name), ""))
-        while stack:
-            entry = next(stack[-1].entries, None)
-            if entry is None:
-                stack.pop().close()
-            elif not entry.is_dir(follow_symlinks=False):
-                path = "/".join([*(level.name for level in stack[1:]), entry.name])
-                found = _look_at(stack[-1].fd, entry.name)
-                if time.monotonic() > until_s or not is_known(path, found):
-                    return True
-            elif len(stack) < _DEEPEST:
-                stack.append(_Level(open_directory(stack[-1].fd, entry.name), entry.name))
-            else:
-                return True
-    except FileNotFoundError:
-        return bool(stack)
-    except OSError:
-        return True
-    else:
-        return False
-    finally:
-        while stack:
-            stack.pop().close()
-
-
-def _look_at(parent: int, name: str) -> os.stat_result:
-    """Never what is mounted there."""
-    fd = open_node(parent, name)
-    try:
-        return os.fstat(fd)
-    finally:
-        os.close(fd)
-
-
-class _Measuring:
-    """One look at a tree."""
-
-    def __init__(self, top: int, until_s: float) -> None:
-        self.size_bytes, self.files, self.is_all = 0, 0, True
-        self._top = top
-        self._until_s = until_s
-        self._seen: set[int] = set()
-        self._deep: list[tuple[str, ...]] = []
-
-    def run(self) -> None:
-        self._walk(os.dup(self._top), ())
-        while self._deep and time.monotonic() < self._until_s:
-            names = self._deep.pop()
-            try:
-                self._walk(self._enter(names), names)
-            except OSError as error:
-                self.is_all &= error.errno in _CHANGED_MEANWHILE
-        self.is_all &= not self._deep
-
-    def _enter(self, names: tuple[str, ...]) -> int:
-        fd = os.dup(self._top)
-        for name in names:
-            above = fd
-            try:
-                fd = open_directory(above, name)
-            finally:
-                os.close(above)
-        return fd
-
-    def _walk(self, fd: int, names: tuple[str, ...]) -> None:
-        """All below an open directory, which is closed; ``names`` lead to it."""
-        stack = [_Level(fd, "")]
-        try:
-            self.size_bytes += os.fstat(fd).st_blocks * _BLOCK_BYTES
-            while stack:
-                entry = next(stack[-1].entries, None)
-                if entry is None:
-                    stack.pop().close()
-                    continue
-                if time.monotonic() > self._until_s:
-                    self.is_all = False
-                    return
-                self.files += 1
-                try:
-                    self._take(entry, stack, names)
-                except OSError as error:  # gone, or something is mounted there
-                    self.is_all &= error.errno in _CHANGED_MEANWHILE
-        finally:
-            while stack:
-                stack.pop().close()
-
-    def _take(self, entry: os.DirEntry[str], stack: list[_Level], names: tuple[str, ...]) -> None:
-        if not entry.is_dir(follow_symlinks=False):
-            self._take_file(stack[-1].fd, entry.name)
-        elif len(stack) < _DEEPEST_MEASURED:
-            fd = open_directory(stack[-1].fd, entry.name)
-            self.size_bytes += os.fstat(fd).st_blocks * _BLOCK_BYTES
-            stack.append(_Level(fd, entry.name))
-        elif len(self._deep) < _MOST_DEEP:
-            self._deep.append((*names, *(level.name for level in stack[1:]), entry.name))
-        else:
-            self.is_all = False
-
-    def _take_file(self, parent: int, name: str) -> None:
-        found = _look_at(parent, name)
-        if found.st_nlink > 1 and found.st_ino in self._seen:
-            return
-        if found.st_nlink > 1 and len(self._seen) < _MOST_LINKS:
-            self._seen.add(found.st_ino)
-        self.size_bytes += found.st_blocks * _BLOCK_BYTES

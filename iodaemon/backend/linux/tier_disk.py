@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Final
 
 from iodaemon import disk_trouble
-from iodaemon.backend.linux import quota
 from iodaemon.backend.linux.attempt_record import RecordError, read_keeper
 from iodaemon.backend.linux.devices import PathDevice, find_device, find_mount_devices
 from iodaemon.backend.linux.process import Identity, is_alive
@@ -34,8 +33,6 @@ from iodaemon.thread import in_thread
 
 _SPEED: Final[tuple[DiskKind, ...]] = ("hdd", "ssd", "nvme", "memory")
 """Slowest first."""
-_BY_MOUNT: Final = "prjquota"
-"""Among the options of an ext4 or xfs that enforces project quotas."""
 _INIT: Final = 1
 _MOST_LINKS: Final = 40
 """On the way to a file; the kernel follows no more (include/linux/namei.h, MAXSYMLINKS)."""
@@ -120,7 +117,6 @@ def probe_disk(
         total_bytes=(sizes.f_blocks - sizes.f_bfree + sizes.f_bavail) * sizes.f_frsize,
         free_bytes=sizes.f_bavail * sizes.f_frsize,
         is_on_root=status.st_dev == root_filesystem,
-        is_limited=_is_limited(root, real, seen_by),
         kind=find_kind(below),
         description=below.description,
     )
@@ -204,26 +200,6 @@ def _read_mounts(pid: int | None) -> tuple[mountinfo.Mount, ...]:
         return ()
     finally:
         sampler.close()
-
-
-def _is_limited(root: str, path: str, seen_by: int | None) -> bool | None:
-    """Whether project quotas hold there: by the kernel's word, else by how it is mounted.
-
-    The service's sandbox lets nobody ask the kernel (quotactl_fd(2) is among its @privileged).
-    """
-    try:
-        fd = os.open(root + path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return quota.is_enforced(fd)
-    except PermissionError:
-        mount = mountinfo.find_mount(_read_mounts(seen_by), path)
-        return None if mount is None else _BY_MOUNT in mount.options
-    except OSError:  # no quotas, or a kernel before 5.14
-        return False
-    finally:
-        os.close(fd)
 
 
 def find_kind(below: PathDevice) -> DiskKind:

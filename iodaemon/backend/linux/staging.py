@@ -1,0 +1,334 @@
+"""Staging: ``cp -a --reflink=auto`` before a job's command (prolog) and after it (epilog).
+
+Both run as the job's user and in the job's cgroup: what they read and write is the job's, and they
+are suspended and ended with it. The prolog is run by the job's first process before it becomes the
+command; the epilog by a process like it, after all others have ended. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NoReturn
+
+from iodaemon.backend.linux import launch as launching
+from iodaemon.backend.linux import scratch
+from iodaemon.backend.linux.freezer import Freezer
+from iodaemon.backend.linux.protocol import STAGE_FILE, Message, encode, write_json
+from iodaemon.backend.linux.trouble import parse_trouble
+from iodaemon.fault import reach
+
+STAGE_FAILED: Final = 74
+"""EX_IOERR of sysexits.h: the exit code of a job whose input or output could not be copied."""
+_STAGING: Final = b"staging\n"
+_COPY: Final = ("cp", "-a", "--reflink=auto")
+_SYNC: Final = ("sync", "--file-system", "--")
+_MOST_NAMES: Final = 400
+"""Of one cp: with names of 255 bytes 100 KiB, below the least that execve(2) takes."""
+_LINE_BYTES: Final = 1024
+_BLOCK_BYTES: Final = 512  # of ru_inblock and ru_oublock, getrusage(2)
+_CHUNK_BYTES: Final = 65536
+
+
+class News:
+    """What a step reports over a pipe.
+
+    Attributes:
+        fd: the end to read.
+        report: of the step, None while it is at work: ``failed`` (None: it succeeded),
+            ``read_bytes`` and ``written_bytes``.
+        problem: why the command could not be executed after a prolog that succeeded.
+    """
+
+    def __init__(self, fd: int, go_on: Callable[[], None]) -> None:
+        self.fd = fd
+        self.report: Message | None = None
+        self.problem = ""
+        self._go_on = go_on
+        self._unread = b""
+
+    def hear(self) -> bool:
+        """Take in what there is; False, and closed, when the step will report nothing more."""
+        data = os.read(self.fd, _CHUNK_BYTES)
+        self.take(data)
+        if not data:
+            os.close(self.fd)
+        return bool(data)
+
+    def take(self, data: bytes) -> None:
+        """Take in what was read already."""
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            if self.report is None:
+                self.report = json.loads(line)
+                self._go_on()
+            else:
+                self.problem = str(parse_trouble(line.decode(errors="replace"))["never_ran"])
+
+
+class Steps:
+    """Scratch directories and staging of one attempt."""
+
+    def __init__(self, key: str, directory: str, launch: launching.Launch) -> None:
+        """Plan.
+
+        Args:
+            key: of the attempt.
+            directory: of the attempt.
+            launch: its ``scratch`` (of each directory ``path`` and ``size``) and ``staging``
+                (``input``, ``output``, ``on``: ``success`` or ``always``), if any.
+        """
+        self._key = key
+        self._stage_file = os.path.join(directory, STAGE_FILE)
+        self._directory = directory
+        self._shares = scratch.plan(key, launch.get("scratch") or [])
+        self._paths = scratch.paths_of(self._shares)
+        staging: Message = (launch.get("staging") or {}) if self._shares else {}
+        self._input: str | None = staging.get("input")
+        self._output: str | None = staging.get("output")
+        self._is_always = staging.get("on") == "always"
+        self._reports: dict[str, Message] = {}
+        self.launch: launching.Launch = launch
+        if told := scratch.environment_of(self._shares):
+            self.launch = {**launch, "environment": {**launch["environment"], **told}}
+
+    def make(self) -> tuple[Message | None, bool]:
+        """Make the directories.
+
+        Returns:
+            What is in the way, as a status (a job is held by what is not its disk's fault), and
+            whether a child is left that its disk holds.
+        """
+        if not self._shares:
+            return None, False
+        uid = self.launch["uid"] if launching.has_submitter(self.launch) else os.geteuid()
+        if type(uid) is not int or uid < (self.launch.get("min_uid") or 0):
+            return _never(f"no scratch space is given to uid {uid!a}", holds=True), False
+        on = "always" if self._is_always else "success"
+        output = None if self._output is None else {"path": self._output, "on": on}
+        try:
+            if self._input is not None:
+                write_json(self._stage_file, {"step": "in"}, durable=True)
+            record = {"uid": uid, "shares": self._shares, "output": output}
+            scratch.make(self._directory, record)
+        except scratch.ScratchError as error:
+            if error.disk:  # no job that comes later need meet it
+                return _never(str(error), disk=error.disk), error.is_silent
+            return _never(f"scratch space cannot be had: {error}", holds=True), False
+        except OSError as error:
+            return _never(f"scratch space cannot be had: {error}", holds=True), False
+        return None, False
+
+    # -- in the job's first process, as the user -------------------------------------------------
+
+    def copy_in(self, news: int, go: int) -> None:
+        """Run the prolog, report, and go on when the shim has written down that it succeeded.
+
+        Without its shim no command begins: nobody would copy out what it makes. The directories,
+        which root made, get the user's group: on some disks (grpid) all files in them have it.
+        """
+        for path in self._paths:
+            with contextlib.suppress(OSError):
+                os.chown(path, -1, os.getegid())
+        if self._input is None:
+            return
+        os.write(news, _STAGING)
+        reach("stage.in_begun")
+        failed = _attempt(lambda: _copy([str(self._input)], self._paths[0]))
+        _report(news, failed)
+        if failed or os.read(go, 1) != b"g":
+            os._exit(STAGE_FAILED)
+
+    # -- in the shim -----------------------------------------------------------------------------
+
+    def news_of(self, data: bytes, fd: int, go: int) -> News | None:
+        """The news that begin with these bytes; None: they are something else.
+
+        Args:
+            data: what the job's first process said.
+            fd: where it says more.
+            go: where it waits for leave to become the command; closed here.
+        """
+        if not data.startswith(_STAGING):
+            os.close(go)
+            return None
+
+        def go_on() -> None:
+            try:
+                if news.report is not None and not news.report["failed"]:
+                    write_json(self._stage_file, {"step": "run"}, durable=True)
+                    with contextlib.suppress(BrokenPipeError):
+                        os.write(go, b"g")
+            except OSError as error:
+                news.report = {"failed": {"line": f"{self._stage_file}: {error.strerror}"}}
+            finally:
+                os.close(go)
+
+        news = News(fd, go_on)
+        news.take(data.removeprefix(_STAGING))
+        return news
+
+    def end(self, step: str, report: Message | None) -> None:
+        """Note what a step reported; None: it was killed before it did."""
+        self._reports[step] = report or {}
+
+    def wants_out(self, *, is_success: bool) -> bool:
+        """Whether what the job left is to be copied out: never after a prolog that failed."""
+        return self._output is not None and self._has_come() and (is_success or self._is_always)
+
+    def _has_come(self) -> bool:
+        return self._input is None or self._has_succeeded("in")
+
+    def _has_succeeded(self, step: str) -> bool:
+        return self._reports.get(step, {}).get("failed", True) is None
+
+    def begin_out(self, freezer: Freezer) -> tuple[int, News]:
+        """Fork the epilog.
+
+        Returns:
+            Its number, and its news.
+
+        Raises:
+            OSError: it cannot be forked.
+        """
+        write_json(self._stage_file, {"step": "out"}, durable=True)
+        reach("stage.out_begun")
+        read, write = os.pipe2(os.O_CLOEXEC)
+        try:
+            pid, is_inside = freezer.fork(self._key)
+            if pid == 0:
+                enter = None if is_inside else lambda: freezer.enter(self._key)
+                self._be_the_epilog(enter, write)
+        except OSError:
+            os.close(read)
+            raise
+        finally:
+            os.close(write)
+        return pid, News(read, lambda: None)
+
+    def _be_the_epilog(self, enter: Callable[[], None] | None, news: int) -> NoReturn:
+        signal.set_wakeup_fd(-1)
+
+        def work() -> Message | None:
+            launching.become(self.launch, enter)
+            if (account := launching.find_submitter(self.launch)) is not None:
+                launching.be_user(account)
+            target = os.path.join(self.launch["cwd"], self._output or "")
+            os.makedirs(target, exist_ok=True)
+            failed = _copy(self._paths, target, "--remove-destination")
+            return failed or _run((*_SYNC, target), "/")
+
+        try:
+            failed = _attempt(work)
+            reach("stage.out_done")
+            _report(news, failed)
+            os._exit(STAGE_FAILED if failed else 0)
+        finally:
+            os._exit(STAGE_FAILED)
+
+    def told(self, *, out_signal: int | None) -> Message:
+        """For the status: what was copied, and which step failed and how; empty: nothing was.
+
+        Args:
+            out_signal: what killed the epilog; None: nothing.
+        """
+        if not self._reports:
+            return {}
+        came, went = (self._reports.get(step, {}) for step in ("in", "out"))
+        moved = [each.get(f"{name}_bytes", 0) for each in (came, went) for name in _MOVED]
+        staged = {
+            "came_bytes": came.get("written_bytes", 0),
+            "went_bytes": went.get("written_bytes", 0),
+            "moved_bytes": sum(moved),
+            "has_come": None if self._input is None else self._has_succeeded("in"),
+            "has_gone": None if self._output is None else self._has_succeeded("out"),
+        }
+        for step, report in self._reports.items():
+            if (failed := report.get("failed")) is not None:
+                return {"staged": staged, "stage_failed": {"step": step, **failed}}
+        if "out" in self._reports and not staged["has_gone"]:
+            killed = {"program": "cp", "code": None, "signal": out_signal, "line": ""}
+            return {"staged": staged, "stage_failed": {"step": "out", **killed}}
+        return {"staged": staged}
+
+
+_MOVED: Final = ("read", "written")
+
+
+def _never(text: str, *, disk: str = "", holds: bool = False) -> Message:
+    status: Message = {"never_ran": text, "exit_code": None, "of_user": True}
+    return {**status, **({"disk": disk} if disk else {}), **({"holds": True} if holds else {})}
+
+
+# -- in a step, as the user ------------------------------------------------------------------------
+
+
+def _attempt(work: Callable[[], Message | None]) -> Message | None:
+    """How the work failed; None: it did not. A signal ends it as it would end a command."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        return work()
+    except OSError as error:
+        at = f"{error.filename}: " if error.filename else ""
+        return {"line": f"{at}{error.strerror or error}"}
+    except launching.LaunchError as error:
+        return {"line": error.problem}
+    except BaseException as error:  # noqa: BLE001 - nothing may go on in its place
+        return {"line": repr(error)}
+
+
+def _report(news: int, failed: Message | None) -> None:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    moved = {"read_bytes": usage.ru_inblock, "written_bytes": usage.ru_oublock}
+    told = {name: blocks * _BLOCK_BYTES for name, blocks in moved.items()}
+    with contextlib.suppress(OSError):  # the shim is gone
+        os.write(news, encode({"failed": failed, **told}))
+
+
+def _copy(sources: Sequence[str], target: str, *options: str) -> Message | None:
+    """Copy what is in each directory into the target, whose own mode and times stay."""
+    names = [sorted(os.listdir(source)) for source in sources]
+    known = set[str]()
+    for each in names:
+        if both := known.intersection(each):
+            return {"line": f"{min(both)!a} is in two of the job's directories"}
+        known.update(each)
+    for source, each in zip(sources, names, strict=True):
+        for some in _some(each):
+            failed = _run((*_COPY, *options, f"--target-directory={target}", "--", *some), source)
+            if failed:
+                return failed
+    return None
+
+
+def _some(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (names[at : at + _MOST_NAMES] for at in range(0, len(names), _MOST_NAMES))
+
+
+def _run(command: Sequence[str], directory: str) -> Message | None:
+    """Run it to its end; how it failed, with the last line of its stderr; None: it did not."""
+    process = subprocess.Popen(
+        command,
+        cwd=directory,
+        env=scratch.TOOLS,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    said = b""
+    while data := os.read(process.stderr.fileno(), _CHUNK_BYTES):
+        said = (said + data)[-_LINE_BYTES:]
+    code = process.wait()
+    if code == 0:
+        return None
+    line = said.rstrip(b"\n").rpartition(b"\n")[2].decode(errors="backslashreplace")
+    number = -code if code < 0 else None
+    ended = {"code": None if code < 0 else code, "signal": number}
+    return {"program": command[0], **ended, "line": line}
