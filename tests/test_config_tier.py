@@ -218,7 +218,7 @@ def test_a_disk_is_looked_at_as_another_process_sees_it(tmp_path):
     me = os.getpid()
     here, there = probe_disk(str(disk)), probe_disk(str(disk), seen_by=me)
 
-    for fact in ("problem", "filesystem", "obstacle", "total_bytes", "kind", "is_limited"):
+    for fact in ("problem", "filesystem", "obstacle", "total_bytes", "kind"):
         assert getattr(here, fact) == getattr(there, fact)
     assert f"leads over a symbolic link; write {disk}" == probe_disk(str(link), seen_by=me).problem
     assert "is no directory; name one" == probe_disk(str(file), seen_by=me).problem

@@ -182,9 +182,12 @@ def largest_directory_bytes(tier: Tier, size_bytes: int) -> int:
 
 def could_ever_hold(tier: Tier, request: ScratchRequest) -> bool:
     """Whether the request fits when all of the tier is free, and its input one directory."""
-    size = request.size_bytes
-    is_whole = request.input_bytes <= largest_directory_bytes(tier, size)
-    return could_ever_fit(tier, size) and is_whole
+    return could_ever_fit(tier, request.size_bytes) and _takes_input(tier, request)
+
+
+def _takes_input(tier: Tier, request: ScratchRequest) -> bool:
+    """Whether one directory surely has room for all that is copied in."""
+    return request.whole_bytes <= largest_directory_bytes(tier, request.size_bytes)
 
 
 def candidates(
@@ -204,9 +207,7 @@ def candidates(
     wanted = [tier for tier in tiers if tier.name == name] if name else _fastest(tiers, request)
     if named is None and request.fallback == "slow" and tiers and tiers[-1] not in wanted:
         wanted.append(tiers[-1])
-    has, size = request.input_bytes, request.size_bytes
-    whole = [tier for tier in wanted if has <= largest_directory_bytes(tier, size)]
-    return whole or wanted
+    return [tier for tier in wanted if _takes_input(tier, request)] or wanted
 
 
 def _fastest(tiers: Sequence[Tier], request: ScratchRequest) -> list[Tier]:

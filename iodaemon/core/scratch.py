@@ -26,7 +26,7 @@ class ScratchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         input_path: what is copied in before the command runs. None: nothing.
         output_path: where what it leaves is copied after. None: nothing is kept.
         output_on: whether that is done also where the command failed.
-        input_bytes: how much is copied in, to one directory; 0: nobody knows.
+        input_bytes: how much is copied in; 0: nobody knows.
         output_bytes: how much is expected to be copied out; 0: nobody knows.
         data_bytes: what the job moves in between and does not keep; 0: nobody knows.
     """
@@ -40,6 +40,11 @@ class ScratchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     input_bytes: int = 0
     output_bytes: int = 0
     data_bytes: int = 0
+
+    @property
+    def whole_bytes(self) -> int:
+        """What has to fit one directory: the prolog copies all of the input there."""
+        return 0 if self.input_path is None else self.input_bytes
 
     def __post_init__(self) -> None:
         """Refuse a request for nothing."""

@@ -11,7 +11,7 @@ from iodaemon.core.controller import Controller
 from iodaemon.core.decision import Free, Start
 from iodaemon.core.job import JobId, JobState
 from iodaemon.core.life import shifted
-from iodaemon.core.scratch import DiskId, ScratchRequest, TierName
+from iodaemon.core.scratch import DiskId, ScratchRequest, Share, TierName
 from iodaemon.core.state import State
 from iodaemon.core.storage import Disk, Storage, StorageNode
 from iodaemon.core.tier import Tier
@@ -19,7 +19,8 @@ from iodaemon.core.why import explain
 
 DAY_S = 86400.0
 KEEP_S = 30 * DAY_S
-WANTED = Free(job_id=JobId(1), attempt=1, is_wanted=True)
+SHARES = (Share(tier=TierName("fast"), disk=DiskId("/fast"), size_bytes=60),)
+WANTED = Free(job_id=JobId(1), attempt=1, shares=SHARES, is_wanted=True)
 REQUEST = ScratchRequest(size_bytes=60, output_path="/out")
 
 
@@ -42,8 +43,8 @@ def kept(at_s, is_result=True, problem="full"):
     )
 
 
-def unwanted(at_s, *, copies=False):
-    return ev.ScratchUnwanted(at_s=at_s, job_id=JobId(1), by="ann", copies=copies)
+def unwanted(at_s):
+    return ev.ScratchUnwanted(at_s=at_s, job_id=JobId(1), by="ann")
 
 
 def removed(at_s):
@@ -119,39 +120,13 @@ def test_what_stays_for_another_reason_has_no_end(is_result):
     assert [] == rig.backend.take()
 
 
-def test_what_was_copied_and_cannot_be_removed_has_no_end_any_more():
-    rig, _ = keeping()
-    rig.step(unwanted(20.0, copies=True))
-    plan = rig.step(kept(30.0, is_result=False, problem="something is mounted there"))
-
-    assert plan.wake_at_s is None
-    assert [Free(job_id=JobId(1), attempt=1, copies=True)] == rig.backend.take()
-
-
-def test_nothing_is_removed_while_it_is_copied_and_its_time_goes_on():
-    rig, _ = keeping()
-    rig.step(unwanted(10.0 + KEEP_S - 1.0, copies=True))
-    rig.backend.take()
-    plan = rig.step(timer(20.0 + KEEP_S))
-
-    assert plan.wake_at_s is None
-    assert [] == rig.backend.take()
-
-    rig.step(kept(30.0 + KEEP_S))
-
-    assert [WANTED] == rig.backend.take()
-
-
 def test_who_asked_for_its_removal_is_kept_with_the_job():
     rig, _ = keeping()
     rig.step(unwanted(20.0))
     rig.backend.take()
     asked = rig.job()
-    rig.step(unwanted(30.0, copies=True))
-    rig.backend.take()
 
     assert ("ScratchRemove", "ann") == (asked.scratch_unwanted.code, asked.scratch_unwanted_by)
-    assert (None, "") == (rig.job().scratch_unwanted, rig.job().scratch_unwanted_by)
 
 
 def test_nobody_is_named_where_its_time_was_over():
@@ -183,7 +158,7 @@ def test_a_restart_changes_nothing_of_its_time(down_s):
     record = msgspec.json.decode(msgspec.json.encode(rig.job()), type=type(rig.job()))
     again = machine(KEEP_S, record)
 
-    assert [Free(job_id=JobId(1), attempt=1)] == again.state.unfreed
+    assert [Free(job_id=JobId(1), attempt=1, shares=SHARES)] == again.state.unfreed
     plan = again.step(timer(10.0 + down_s))
     if down_s < KEEP_S:
         assert 10.0 + KEEP_S == plan.wake_at_s
@@ -237,7 +212,7 @@ def test_a_clock_that_was_set_changes_nothing_of_its_time():
     assert (rig.job().ended_s, rig.job().since_s) == (moved.ended_s, moved.since_s)
 
 
-WORDS = st.sampled_from(["kept", "elsewhere", "unknown", "copy", "remove", "restart", "timer"])
+WORDS = st.sampled_from(["kept", "elsewhere", "unknown", "remove", "restart", "timer"])
 
 
 @given(
@@ -258,8 +233,6 @@ def test_it_goes_at_its_time_once_and_never_before_whatever_is_told(keep_s, acts
                 event, is_kept = kept(now_s, is_result), True
                 if is_result is not None:
                     since_s = (now_s if since_s is None else since_s) if is_result else None
-            case "copy":
-                event, is_kept, is_asked = unwanted(now_s, copies=True), False, False
             case "remove":
                 event, is_kept, is_asked = unwanted(now_s), False, True
             case "restart":
@@ -270,33 +243,10 @@ def test_it_goes_at_its_time_once_and_never_before_whatever_is_told(keep_s, acts
         is_kept &= not is_due
         plan = rig.step(event)
 
-        assert ([WANTED] if is_due or act == "remove" else []) == [
-            each for each in rig.backend.take() if not each.copies
-        ]
+        assert ([WANTED] if is_due or act == "remove" else []) == rig.backend.take()
         assert (since_s + keep_s if has_end and not is_due else None) == plan.wake_at_s
         assert plan.wake_at_s is None or plan.wake_at_s > now_s
         assert rig.job().scratch_unwanted is not None or rig.job().scratch_unwanted_by == ""
-
-
-# -- what was copied after the end -----------------------------------------------------------------
-
-
-def test_what_is_copied_once_more_was_copied_out():
-    rig, _ = keeping()
-    rig.step(unwanted(20.0, copies=True))
-    assert rig.job().staged is None
-    rig.step(removed(30.0))
-
-    assert rig.job().staged.has_gone
-
-
-def test_so_it_was_where_something_else_keeps_the_space_then():
-    rig, _ = keeping()
-    rig.step(unwanted(20.0, copies=True))
-    rig.step(kept(30.0, is_result=False, problem="something is mounted there"))
-    rig.step(removed(40.0))
-
-    assert rig.job().staged.has_gone
 
 
 def test_what_was_removed_was_not_copied_out():
@@ -304,13 +254,5 @@ def test_what_was_removed_was_not_copied_out():
     rig.step(unwanted(20.0))
     rig.step(kept(25.0, is_result=False, problem="something is mounted there"))
     rig.step(removed(30.0))
-
-    assert rig.job().staged is None
-
-
-def test_a_copy_that_fails_again_was_none():
-    rig, _ = keeping()
-    rig.step(unwanted(20.0, copies=True))
-    rig.step(kept(30.0))
 
     assert rig.job().staged is None

@@ -21,7 +21,16 @@ from iodaemon.core.allotting import (
     told_bytes,
     why_never,
 )
-from iodaemon.core.decision import AdmissionPlan, Free, Kill, Placed, Reject, Start, Stop
+from iodaemon.core.decision import (
+    AdmissionPlan,
+    Free,
+    Kill,
+    Placed,
+    Reject,
+    Start,
+    Stop,
+    clearing_of,
+)
 from iodaemon.core.error import InvariantError
 from iodaemon.core.job import Exit, JobId, JobState
 from iodaemon.core.platform import PartitionId
@@ -101,7 +110,7 @@ def test_it_is_given_back_when_nothing_is_left_of_it_and_not_when_the_job_ends()
 
     rig.step(exited(5.0))
 
-    assert [Free(job_id=JobId(1), attempt=1)] == rig.backend.take()
+    assert [clearing_of(rig.job())] == rig.backend.take()
     assert JobState.PENDING is rig.job(2).state
 
     rig.step(removed(7.0))
@@ -216,17 +225,13 @@ def test_what_is_kept_takes_space_until_somebody_has_it_removed():
 
     rig.step(ev.ScratchUnwanted(at_s=4.0, job_id=JobId(1), by="ann"))
 
-    assert [Free(job_id=JobId(1), attempt=1, is_wanted=True)] == rig.backend.take()
+    assert [clearing_of(rig.job())] == rig.backend.take()
+    assert clearing_of(rig.job()).is_wanted
     assert rig.job().scratch_kept is None, "it is being cleared now"
 
     rig.step(kept(5.0))
 
     assert "its output could not be copied" == rig.job().scratch_kept.text
-
-    rig.step(ev.ScratchUnwanted(at_s=5.5, job_id=JobId(1), by="ann", copies=True))
-
-    assert [Free(job_id=JobId(1), attempt=1, copies=True)] == rig.backend.take()
-    assert "ScratchCopying" == rig.job().scratch_kept.code
 
     rig.step(removed(6.0))
 
@@ -575,18 +580,18 @@ def test_sizes_are_told_in_powers_of_1024(size, text):
         ),
         (
             (tier("fast", 20, 20, block=2), tier("slow")),
-            wants(10, tier=TierName("fast"), input_largest_bytes=7 * GIB),
+            wants(10, tier=TierName("fast"), input_path="/in", input_bytes=7 * GIB),
             (
-                "its input has a file of 7 GiB, and of 10 GiB on tier fast, which come in parts "
-                "of 2 GiB, one directory may have no more than 6 GiB; ask for a tier that is not "
-                "split, or read that file where it is"
+                "its input has 7 GiB, and of 10 GiB on tier fast, which come in parts "
+                "of 2 GiB, one directory may have no more than 6 GiB; ask for more, or for a tier "
+                "that is not split, or read the input where it is"
             ),
         ),
-        ((tier("fast", 20, 20, block=2),), wants(10, input_largest_bytes=6 * GIB), None),
-        ((tier("fast", 20, block=2),), wants(10, input_largest_bytes=10 * GIB), None),
+        ((tier("fast", 20, 20, block=2),), wants(10, input_path="/in", input_bytes=6 * GIB), None),
+        ((tier("fast", 20, block=2),), wants(10, input_path="/in", input_bytes=10 * GIB), None),
         (
             (tier("fast", 20, 20, block=2), tier("slow")),
-            wants(10, fallback="slow", input_largest_bytes=7 * GIB),
+            wants(10, fallback="slow", input_path="/in", input_bytes=7 * GIB),
             None,
         ),
         ((tier("fast", 10), tier("slow")), wants(31, fallback="slow"), None),
@@ -632,7 +637,7 @@ def test_the_most_even_spread_is_what_one_directory_surely_has(sizes, size, leas
 def test_who_has_too_large_a_file_for_a_split_tier_goes_to_the_next_that_holds_it(named):
     tiers = (tier("fast", 20, 20, block=2), tier("whole", 30), tier("slow"))
     name = None if named is None else TierName(named)
-    asked = wants(10, tier=name, fallback="slow", input_largest_bytes=7 * GIB)
+    asked = wants(10, tier=name, fallback="slow", input_path="/in", input_bytes=7 * GIB)
     rig = fcfs(*tiers)
     rig.step(submitted(job(1, scratch=asked)))
 

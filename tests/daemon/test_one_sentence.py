@@ -15,7 +15,6 @@ from tiering import Tiered, tables
 
 from iodaemon import disk_trouble
 from iodaemon.backend.linux import scratch
-from iodaemon.backend.linux.store import Store
 from iodaemon.backend.linux.tier_disk import DiskProbe, probe_disk
 from iodaemon.config import load_config
 from iodaemon.daemon.preflight import Preflight
@@ -124,8 +123,10 @@ def test_whoever_finds_it_says_the_same(disks, tmp_path, name):
             for finding in examine_tiers(config.tier, None, is_shared=False)
             if finding.verdict is Verdict.BROKEN
         ]
-        with pytest.raises(scratch.DiskError) as met:
-            Store(disk, new_on=number, tier="fast")
+        asked = {"path": disk, "size": 1, "filesystem": number, "tier": "fast"}
+        record = {"uid": os.geteuid(), "shares": scratch.plan("1.1", [asked]), "output": None}
+        with pytest.raises(scratch.ScratchError) as met:
+            scratch.make(str(tmp_path), record)
 
     told = f"tier fast: disk {disk} {trouble.replace('DISK', disk)}"
     assert (told, disk) == (looked, met.value.disk)

@@ -32,7 +32,7 @@ from iodaemon.daemon.report import node_report
 from iodaemon.daemon.scratch_record import find_stage
 from iodaemon.daemon.scratch_request import find_vain
 from iodaemon.daemon.submission import decode_submission, job_maker
-from iodaemon.errors import RequestError, Unsupported
+from iodaemon.errors import RequestError
 from iodaemon.policy.staging import extra_s
 
 GIB = 2**30
@@ -134,11 +134,6 @@ def test_of_many_jobs_that_cannot_gain_the_first_is_named():
             {"size_bytes": GIB, "input_bytes": 2 * GIB},
             "its input has 2 GiB, more than the 1 GiB of scratch space it asks for; ask for more",
         ),
-        (
-            {"size_bytes": GIB, "input_largest_bytes": 2 * GIB},
-            "its input has a file of 2 GiB, more than the 1 GiB of scratch space it asks for",
-        ),
-        ({"size_bytes": 1, "input_largest_bytes": -1}, "malformed submission"),
         ({"size_bytes": 1, "input_path": "/a/../b"}, "has '..' in it"),
         ({"size_bytes": 1, "output_path": "/" + 5000 * "a"}, "too long"),
         ({"size_bytes": 1, "output_path": "/a\0"}, "NUL"),
@@ -177,20 +172,20 @@ def sent_to(tiers, **scratch):
     return decode_submission(body, MACHINE, tiers).jobs[0].scratch
 
 
-def test_a_file_larger_than_a_directory_of_a_split_request_is_refused_in_a_line():
+def test_an_input_larger_than_a_directory_of_a_split_request_is_refused_in_a_line():
     tiers = (spread(100 * GIB, 100 * GIB, split=GIB // 128), TIERS[1])
     size, large, small = GIB // 16, GIB * 5 // 128, GIB // 32
     with pytest.raises(RequestError) as caught:
-        sent_to(tiers, size_bytes=size, tier="fast", input_largest_bytes=large)
+        sent_to(tiers, size_bytes=size, tier="fast", input_path="/in", input_bytes=large)
 
     assert (
-        "its input has a file of 40 MiB, and of 64 MiB on tier fast, which come in parts of "
-        "8 MiB, one directory may have no more than 32 MiB; ask for a tier that is not split, or "
-        "read that file where it is"
+        "its input has 40 MiB, and of 64 MiB on tier fast, which come in parts of 8 MiB, one "
+        "directory may have no more than 32 MiB; ask for more, or for a tier that is not split, "
+        "or read the input where it is"
     ) == str(caught.value)
-    slow = sent_to(tiers, size_bytes=size, fallback="slow", input_largest_bytes=large)
-    assert large == slow.request.input_largest_bytes
-    assert sent_to(tiers, size_bytes=size, tier="fast", input_largest_bytes=small)
+    slow = sent_to(tiers, size_bytes=size, fallback="slow", input_path="/in", input_bytes=large)
+    assert large == slow.request.input_bytes
+    assert sent_to(tiers, size_bytes=size, tier="fast", input_path="/in", input_bytes=small)
 
 
 def test_where_no_tier_is_configured_space_is_refused():
@@ -226,20 +221,6 @@ def test_of_a_job_without_space_nothing_was_copied_and_nothing_given_back():
     assert not told.keys() & {"Copied in", "Copied out"}
     assert "tier fast, given back" == told_of("fast", ())["Scratch is"]
     assert "to /out" == told_of("fast", ())["Copied out"]
-
-
-@pytest.mark.parametrize(
-    ("limited", "word"),
-    [(True, "cannot be written (project quota)"), (False, "not held back"), (None, "on /fast")],
-)
-def test_whether_a_size_is_enforced_is_told(limited, word):
-    disk = msgspec.structs.replace(TIERS[0].disks[0], is_limited=limited)
-    storage = Storage(nodes=(StorageNode(id="fast", disks=(disk,)),))
-    fast = msgspec.structs.replace(TIERS[0], storage=storage)
-    node = node_report(State(MACHINE, (fast, TIERS[1])), "simulated", {}, {})
-
-    assert word in told_of("fast", SHARES, (fast, TIERS[1]))["Scratch is"]
-    assert {True: "quota", False: "measured", None: None}[limited] == node["disks"][0]["limit"]
 
 
 # -- the launch ------------------------------------------------------------------------------------
@@ -295,23 +276,14 @@ def test_the_record_has_the_keys_of_the_clients_type():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (
-            (
-                '{"step": "in", "bytes": 1073741824, "total_bytes": 4294967296, "files": 1, '
-                '"total_files": 9, "others": 0}'
-            ),
-            "copies its input in: 1 GiB of 4 GiB (25 %), 1 of 9 files",
-        ),
-        ('{"step": "in", "bytes": 5, "total_bytes": 5, "files": 1, "total_files": 1}', None),
-        (
-            '{"step": "out", "bytes": 0, "total_bytes": 0, "files": 0, "total_files": 0}',
-            "copies its output out: 0 B of 0 B, 0 of 0 files",
-        ),
+        ('{"step": "in"}', "copies its input in"),
+        ('{"step": "run"}', None),
+        ('{"step": "out"}', "copies its output out"),
         ("{", None),
         (None, None),
     ],
 )
-def test_how_far_copying_is_stands_in_the_queue(tmp_path, text, told):
+def test_which_step_copies_stands_in_the_queue(tmp_path, text, told):
     (tmp_path / "1.1").mkdir()
     if text is not None:
         (tmp_path / "1.1" / "stage.json").write_text(text)
@@ -384,28 +356,10 @@ def test_what_an_ended_job_has_left_is_told():
 
     assert "its scratch space is being cleared" in why(ended)[0]
     assert (
-        "its scratch space /fast/.iodaemon/2-1-* is kept: disk full; its user may copy it "
-        "('cp -r'); 'iod scratch remove 2' frees it"
+        "its scratch space is kept: disk full; its user may copy it ('cp -a'); "
+        "'iod scratch remove 2' frees it"
     ) in why(kept)[0]
     assert "its scratch space is kept: it lies in /fast/x; its user" in why(placed)[0]
-
-
-def test_what_could_not_be_copied_out_can_be_once_more_and_that_is_told():
-    asked = ScratchRequest(size_bytes=GIB, output_path="/home/ann/results")
-    kept = job(
-        2,
-        state=JobState.FAILED,
-        shares=SHARES,
-        attempt=1,
-        scratch=asked,
-        scratch_kept=reason("ScratchKept", "it lies in /fast/x"),
-    )
-    copying = msgspec.structs.replace(kept, scratch_kept=reason("ScratchCopying", "so"))
-    again = job(2, shares=SHARES, attempt=1, scratch=asked, scratch_kept=kept.scratch_kept)
-
-    assert "'iod scratch copy 2' copies it out now, 'iod scratch remove 2' frees it" in why(kept)[0]
-    assert "being copied to /home/ann/results" in why(copying)[0]
-    assert "'iod scratch copy 2', or 'iod scratch remove 2' once nobody needs it" == why(again)[1]
 
 
 def test_a_requeued_job_is_told_what_its_last_attempt_holds():
@@ -591,147 +545,95 @@ def test_nobody_is_charged_less_than_nothing_and_writing_more_is_never_cheaper(
     assert charged <= slow_tier_s(ran(run_s, (moved or 0) + 10**9, **fields), TIERS)
 
 
-def test_of_many_small_files_the_time_that_copying_took_counts_and_not_their_bytes():
-    # 4,000 files of 5 bytes, and a second's sleep: on the slow tier that ran for 1.6 s.
-    request = {"input_path": "/i", "input_bytes": 20_000, "data_bytes": GIB}
-    copied = Staged(came_bytes=20_000, went_bytes=0, moved_bytes=40_000, took_s=6.0)
-    ended = msgspec.structs.replace(ran(7.4, 40_000, **request), staged=copied)
-
-    assert pytest.approx(1.4, abs=0.001) == slow_tier_s(ended, TIERS)
-
-
-@given(RUNS, st.floats(0.0, 1e6))
-def test_who_ran_fast_is_charged_the_same_however_long_copying_took(run, took_s):
-    bytes_of = {"came_bytes": run.came, "went_bytes": run.went}
-    copied = Staged(**bytes_of, moved_bytes=2 * (run.came + run.went), took_s=took_s)
-    as_reckoned = run.on_fast(staged=copied)
-    longer_s = took_s - (run.came + run.went) / STAGING
-    ended = run.on_fast(staged=copied, run_s=as_reckoned.run_s + longer_s)
-
-    assert pytest.approx(run.on_slow_s, abs=1e-6) == slow_tier_s(ended, TIERS)
-
-
-@given(RUNS, st.floats(0.0, 1e9))
-def test_nobody_is_charged_less_than_nothing_whatever_is_said_of_staging(run, took_s):
-    copied = Staged(came_bytes=run.came, went_bytes=run.went, moved_bytes=0, took_s=took_s)
-
-    assert 0.0 <= slow_tier_s(run.on_fast(staged=copied), TIERS)
-
-
 # -- the keeper's word -----------------------------------------------------------------------------
 
 
 class Link:
-    """A keeper that answers with one state after the other, then is silent."""
+    """A keeper that answers with one report after the other, then not at all.
+
+    Attributes:
+        asked: what it was asked, with the number of questions that were open then.
+    """
 
     def __init__(self, *answers):
         self.answers = list(answers)
-        self.asked = []
+        self.asked, self.open = [], 0
 
     async def ask(self, verb, **fields):
-        wish = "copy" if fields.get("copy") else fields["free"]
-        self.asked.append((verb, fields["known"], wish))
+        self.open += 1
+        self.asked.append((fields, self.open))
         if not self.answers:
             await asyncio.Event().wait()
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        self.open -= 1
+        return self.answers.pop(0)
 
 
 class Clock:
     now_s = 7.0
 
 
-def heard(act, *answers, ends_over=False):
-    link, posted = Link(*answers), []
+def heard(act, *answers, monkeypatch):
+    """What is posted and asked; nobody waits between two attempts."""
+    link, posted, sleep = Link(*answers), [], asyncio.sleep
+    monkeypatch.setattr(asyncio, "sleep", lambda _: sleep(0))
 
     async def run():
         talk = ScratchTalk(link, Clock(), posted.append)
-        talk.ends_over = ends_over
+        talk.ends_over = True
         act(talk)
-        for _ in range(20):
-            await asyncio.sleep(0)
+        for _ in range(200):
+            await sleep(0)
         talk.close()
 
     asyncio.run(run())
-    return [type(each) for each in posted], posted, link.asked
+    return posted, link.asked
 
 
-FREE = Free(job_id=JobId(1), attempt=2)
+def free(number, disk="/fast", **fields):
+    share = Share(tier=TierName("fast"), disk=DiskId(disk), size_bytes=GIB)
+    return Free(job_id=JobId(number), attempt=2, shares=(share,), **fields)
 
 
-def test_what_is_removed_is_told_once_and_no_more_is_asked():
-    kinds, [event], asked = heard(
-        lambda talk: talk.free(FREE), {"state": "removing"}, {"state": "removed"}
+def test_what_is_kept_is_told_and_tried_again_until_it_is_removed(monkeypatch):
+    [first, last], asked = heard(
+        lambda talk: talk.free(free(1, is_wanted=True)),
+        {"state": "used"},
+        {"state": "unfinished"},
+        {"state": "kept", "because": "full", "is_result": True},
+        {"state": "removed"},
+        monkeypatch=monkeypatch,
     )
 
-    assert [ev.ScratchRemoved] == kinds
-    assert (1, 2, 7.0) == (event.job_id, event.attempt, event.at_s)
-    assert [("scratch", "", False), ("scratch", "removing", False)] == asked
+    assert (ev.ScratchKept, "full", True) == (type(first), first.problem, first.is_result)
+    assert (ev.ScratchRemoved, 1, 2, 7.0) == (type(last), last.job_id, last.attempt, last.at_s)
+    assert [({"job": 1, "attempt": 2, "free": True}, 1)] * 4 == asked
 
 
-def test_what_is_kept_is_told_and_waited_for():
-    kinds, events, _asked = heard(
-        lambda talk: talk.free(FREE), {"state": "kept", "because": "full"}, {"state": "removed"}
+def test_a_disk_that_does_not_answer_holds_two_helpers_and_no_other_disk(monkeypatch):
+    def act(talk):
+        for number in range(1, 6):
+            talk.free(free(number))
+        talk.free(free(3, is_wanted=True))  # that somebody insists makes no difference
+        talk.free(free(9, disk="/other"))
+
+    _, asked = heard(act, monkeypatch=monkeypatch)
+
+    assert [1, 2, 9] == [fields["job"] for fields, _ in asked]
+
+
+def test_a_job_with_too_much_is_told_of_and_ended_where_that_is_configured(monkeypatch):
+    held = {"state": "held", "used_bytes": 1, "is_over": False, "is_all": True}
+    over = {**held, "used_bytes": 9, "is_over": True, "is_all": False}
+    events, asked = heard(
+        lambda talk: talk.follow(JobId(1), 2, free(1).shares),
+        *(held, over, over, held),
+        monkeypatch=monkeypatch,
     )
 
-    assert [ev.ScratchKept, ev.ScratchRemoved] == kinds
-    assert "full" == events[0].problem
-
-
-@pytest.mark.parametrize("is_result", [True, False, None])
-def test_whether_it_is_what_could_not_be_copied_is_told(is_result):
-    word = {} if is_result is None else {"is_result": is_result}
-    _, [event], _asked = heard(
-        lambda talk: talk.free(FREE), {"state": "kept", "because": "full", **word}
-    )
-
-    assert is_result is event.is_result
-
-
-def test_who_wants_what_was_kept_removed_says_so_once():
-    free = msgspec.structs.replace(FREE, is_wanted=True)
-    kinds, _, asked = heard(
-        lambda talk: talk.free(free), {"state": "removing"}, {"state": "removed"}
-    )
-
-    assert [("scratch", "kept", True), ("scratch", "removing", False)] == asked
-    assert [ev.ScratchRemoved] == kinds
-
-
-def test_who_wants_what_was_kept_copied_out_says_so_once():
-    free = msgspec.structs.replace(FREE, copies=True)
-    kinds, _, asked = heard(
-        lambda talk: talk.free(free), {"state": "copying"}, {"state": "kept", "because": "full"}
-    )
-
-    assert [("scratch", "kept", "copy"), ("scratch", "copying", False)] == asked[:2]
-    assert [ev.ScratchKept] == kinds
-
-
-def test_a_job_with_too_much_is_told_of_and_ended_where_that_is_configured():
-    over = {"state": "over", "used_bytes": 9, "because": ""}
-    _, events, asked = heard(
-        lambda talk: talk.follow(JobId(1), 2),
-        over,
-        {"state": "held", "used_bytes": 1},
-        ends_over=True,
-    )
-
-    assert [(9, True, True), (1, False, True)] == [
-        (each.used_bytes, each.is_over, each.ends) for each in events
+    assert [(9, True, True, False), (1, False, True, True)] == [
+        (each.used_bytes, each.is_over, each.ends, each.is_all) for each in events
     ]
-    assert "held" == asked[0][1]
-
-
-def test_whether_all_was_measured_is_told_and_counts_as_all_where_nothing_is_said():
-    over = {"state": "over", "used_bytes": 9, "because": ""}
-    _, events, _asked = heard(
-        lambda talk: talk.follow(JobId(1), 2), {**over, "is_all": False}, {**over, "state": "held"}
-    )
-
-    assert [False, True] == [each.is_all for each in events]
+    assert {"job": 1, "attempt": 2, "measure": True} == asked[0][0]
 
 
 def use(used_bytes, *, is_all):
@@ -775,12 +677,6 @@ def test_a_use_that_was_not_measured_whole_is_told_as_at_least(used_bytes, is_al
 
     assert f"it {words}" in why_words
     assert words == show == node
-
-
-def test_a_keeper_of_before_has_made_nothing():
-    no_verb = Unsupported("this keeper (protocol 1) has no verb 'scratch'")
-
-    assert [ev.ScratchRemoved] == heard(lambda talk: talk.free(FREE), no_verb)[0]
 
 
 # -- a daemon --------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from harness import marked, until
 from mounting import mount
-from scratching import MIB, both_disks, disks, left, needs_root
+from scratching import MIB, both_disks, disks, left, needs_root, place_of
 from tiering import _lasting_tiered, make_tiered, tables
 
 __all__ = ["_lasting_tiered", "both_disks", "disks", "make_tiered"]
@@ -32,22 +32,14 @@ def kept_of(server, job):
     return until(lambda: server.job(job)["scratch"]["kept"], "the word that it is kept")["text"]
 
 
-def place_of(disks):
-    """The only directory that is there."""
-    [name] = left(disks)
-    [place] = [disk / ".iodaemon" / name for disk in disks if (disk / ".iodaemon" / name).exists()]
-    return place
-
-
 # -- the shim --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", ["stage.piece", "stage.copied", "stage.in_done"])
-def test_without_its_shim_no_job_begins_that_nobody_would_copy_out(make_tiered, disks, point):
+def test_without_its_shim_no_job_begins_that_nobody_would_copy_out(make_tiered, disks):
     server = make_tiered(text=tables(disks))
-    server.arm(point, number=signal.SIGSTOP)
+    server.arm("stage.in_begun", number=signal.SIGSTOP)
     job = staged(server)
-    step = server.stopped_at(point)
+    step = server.stopped_at("stage.in_begun")
     server.kill_shim(job)
     os.kill(step, signal.SIGCONT)
     ended = server.end_of(job)
@@ -90,16 +82,15 @@ def test_space_on_a_disk_that_is_unmounted_is_taken_until_it_is_back(make_tiered
     image = disks[0].with_suffix(".img")
     subprocess.run(["umount", "--lazy", disks[0]], check=True)
     try:
-        gone.mkdir(parents=True)
-        (gone / "precious").write_text("of somebody else")
+        (disks[0] / "precious").write_text("of somebody else")
         server.open_gate("a")
         ended = server.outcome(job)
         said = kept_of(server, job)
         code, told = server.iod("scratch", "remove", str(job))
         taken, why = server.taken(), server.says("why", str(job))
-        precious = (gone / "precious").read_text()
+        precious = (disks[0] / "precious").read_text()
     finally:
-        subprocess.run(["rm", "-rf", disks[0] / ".iodaemon"], check=True)
+        (disks[0] / "precious").unlink()
         mount("-o", "loop", str(image), str(disks[0]))
     there = gone.is_dir()
     server.says("scratch", "remove", str(job))
@@ -114,37 +105,6 @@ def test_space_on_a_disk_that_is_unmounted_is_taken_until_it_is_back(make_tiered
     assert {job: 8 * MIB} == taken
     assert "of somebody else" == precious
     assert there
-    server.await_nothing()
-
-
-def test_space_of_deleted_files_that_somebody_has_open_is_taken_until_they_are_closed(
-    make_tiered, disks
-):
-    server = make_tiered(text=tables(disks[:1]))
-    job = server.held("a", "--scratch", "8M")
-    path = Path(server.paths("a")[0], "log")
-    path.write_bytes(b"x" * 3_000_000)
-    with path.open("rb"):
-        server.open_gate("a")
-        ended = server.outcome(job)
-        said = kept_of(server, job)
-        code = server.job(job)["scratch"]["kept"]["code"]
-        late = server.sent("--scratch", "8M", text="true")
-        server.await_state(late, "PENDING")
-        why, until_then = server.says("why", str(job)), server.says("why", str(late))
-        taken = server.taken()
-        server.client.requeue(job)
-        again = server.says("why", str(job))
-    server.iod("scratch", "remove", str(job))  # the keeper may have looked again before
-
-    assert [("COMPLETED", 0)] == ended
-    assert "ScratchOpen" == code
-    assert f"still open in process {os.getpid()}; they take 3 MiB of the disk until it ends" in said
-    assert f"{said}; 'iod scratch remove {job}' gives it back all the same" in why
-    assert f"that has ended, or 'iod scratch remove {job}'" in again
-    assert f"job {job} has 8 MiB (ended, kept until 'iod scratch remove {job}')" in until_then
-    assert {job: 8 * MIB} == taken
-    assert [("COMPLETED", 0)] * 2 == server.outcome(late, job)
     server.await_nothing()
 
 

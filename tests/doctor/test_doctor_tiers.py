@@ -7,7 +7,7 @@ import tempfile
 import pytest
 
 from iodaemon import disk_trouble
-from iodaemon.backend.linux.store import DiskError, Store
+from iodaemon.backend.linux import scratch
 from iodaemon.backend.linux.tier_disk import probe_disk
 from iodaemon.config.tier import DiskTable, TierTable, build_tiers
 from iodaemon.core.tier import DiskFacts
@@ -164,7 +164,7 @@ def as_nobody():
 )
 def test_a_users_own_daemon_tells_what_that_user_can_do(uid, mode, told):
     with tempfile.TemporaryDirectory() as place:
-        os.chmod(place, 0o755)
+        os.chmod(place, 0o777)
         disk = os.path.join(place, "disk")
         os.mkdir(disk)
         os.chown(disk, uid, uid)
@@ -172,9 +172,11 @@ def test_a_users_own_daemon_tells_what_that_user_can_do(uid, mode, told):
         with as_nobody():
             looked = probe_disk(disk).obstacle
             try:
-                Store(disk, new_on="").close()
+                shares = scratch.plan("1.1", [{"path": disk, "size": 1}])
+                record = {"uid": os.geteuid(), "shares": shares, "output": None}
+                scratch.make(place, record)
                 met = ""
-            except DiskError as error:
+            except scratch.ScratchError as error:
                 met = str(error)
 
     told = told.replace("DISK", disk)

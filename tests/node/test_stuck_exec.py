@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from harness import PATIENCE_S, until
+from iodaemon.backend.linux.lingering import find_held, find_lingering
 from stuck_exec import silent_file_system, start_stuck, stuck_command
 
 from iodaemon.backend.linux import job_files, job_io, lingering, process, reading
-from iodaemon.backend.linux.lingering import find_held, find_lingering
 from iodaemon.backend.linux.process import (
     Identity,
     find_kin,

@@ -63,6 +63,10 @@ class ScratchError(Exception):
         self.is_silent = is_silent
 
 
+class LostHelperError(Exception):
+    """The helper was killed before it had made all; another one may make it."""
+
+
 class ResultError(KeptError):
     """The directory contains what should have been copied out and was not."""
 
@@ -120,6 +124,7 @@ def make(directory: str, record: Message) -> None:
 
     Raises:
         ScratchError: a directory cannot be made; what was made is in ``scratch.json``.
+        LostHelperError: see there.
         OSError: there can be no helper.
     """
 
@@ -134,10 +139,12 @@ def make(directory: str, record: Message) -> None:
             os.write(line, encode({}))
 
     data, is_done = in_time(work, MAKE_S)
-    if not data.endswith(b"\n"):
+    if not is_done:
         share = record["shares"][0]
         silent = disk_trouble.sentence(share["path"], disk_trouble.SILENT, share["tier"])
-        raise ScratchError(silent, share["path"], is_silent=not is_done)
+        raise ScratchError(silent, share["path"], is_silent=True)
+    if not data.endswith(b"\n"):
+        raise LostHelperError
     if told := json.loads(data):
         raise ScratchError(told["problem"], told["disk"])
 

@@ -120,6 +120,8 @@ class Steps:
             if error.disk:  # no job that comes later need meet it
                 return _never(str(error), disk=error.disk), error.is_silent
             return _never(f"scratch space cannot be had: {error}", holds=True), False
+        except scratch.LostHelperError:
+            return _never("what makes its scratch space was killed; it is tried again"), False
         except OSError as error:
             return _never(f"scratch space cannot be had: {error}", holds=True), False
         return None, False
@@ -137,6 +139,7 @@ class Steps:
                 os.chown(path, -1, os.getegid())
         if self._input is None:
             return
+        _hear_signals()
         os.write(news, _STAGING)
         reach("stage.in_begun")
         failed = _attempt(lambda: _copy([str(self._input)], self._paths[0]))
@@ -213,6 +216,7 @@ class Steps:
 
     def _be_the_epilog(self, enter: Callable[[], None] | None, news: int) -> NoReturn:
         signal.set_wakeup_fd(-1)
+        _hear_signals()
 
         def work() -> Message | None:
             launching.become(self.launch, enter)
@@ -268,10 +272,14 @@ def _never(text: str, *, disk: str = "", holds: bool = False) -> Message:
 # -- in a step, as the user ------------------------------------------------------------------------
 
 
-def _attempt(work: Callable[[], Message | None]) -> Message | None:
-    """How the work failed; None: it did not. A signal ends it as it would end a command."""
+def _hear_signals() -> None:
+    """From now on a signal ends this process as it would end a command."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
+
+
+def _attempt(work: Callable[[], Message | None]) -> Message | None:
+    """How the work failed; None: it did not."""
     try:
         return work()
     except OSError as error:

@@ -13,15 +13,11 @@ SCRATCH_VERBS = ("scratch",)
 """What is asked about jobs with directories on tier disks: tests/daemon/test_tiers_deaths.py."""
 
 SCRATCH_POINTS = (
-    *("scratch.noted", "scratch.made", "scratch.limited", "scratch.given"),
-    *("shim.let_go", "shim.told", "shim.reaped"),
-    *("stage.piece", "stage.copied", "stage.noted", "stage.in_done"),
-    *("stage.out_begun", "stage.out_forked", "stage.part", "stage.synced", "stage.named"),
-    *("stage.out_done", "scratch.sweeping", "scratch.closed", "scratch.unlinked"),
-    *("scratch.removed", "scratch.forgotten"),
+    *("scratch.noted", "scratch.made", "scratch.given", "stage.in_begun", "stage.out_begun"),
+    *("stage.out_forked", "stage.out_done", "scratch.sweeping", "scratch.closed"),
+    *("scratch.unlinked", "scratch.removed", "scratch.forgotten"),
 )
-"""Of such jobs alone, and where their shim may die: played by test_scratch_deaths.py and, with a
-daemon, by test_tiers_deaths.py, which need two disks."""
+"""Of such jobs alone: played by tests/daemon/test_tiers_deaths.py, which needs two disks."""
 
 DETAILS = {
     "keeper.heard": VERBS,
