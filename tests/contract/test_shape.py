@@ -29,11 +29,7 @@ FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "m
 KEEPER_MODULES = (
     *("keeper", "keeper_main", "pool", "shim", "attempt", "launch", "freezer", "process"),
     *("protocol", "means", "scope", "service", "account", "fence"),
-    *("adopted", "aside", "beneath", "quota", "scratch", "scratch_desk", "scratch_tree"),
-    *("scratch_work", "steps", "stage", "stage_file", "manifest"),
-    *("stage_walk", "stage_batch", "stage_out", "stage_place", "stage_progress"),
-    "stage_clock",
-    *("salvage", "lingering", "store"),
+    *("adopted", "aside", "beneath", "scratch", "scratch_tree", "staging"),
     *("traced", "trouble"),
 )
 HEAVY = ("aiohttp", "msgspec", "psutil", "pyudev", "sqlite3", "asyncio")

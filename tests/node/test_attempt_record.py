@@ -41,21 +41,21 @@ ENDED = {
     "exit": {"code": 3, "signal": None},
     "io": {"read_bytes": 1, "written_bytes": 2, "operations": 3},
     "memory_end": {"killed": 1, "at_limit": 1, "limit_bytes": 9, "nodes": "0"},
-    "staged": {"came_bytes": 1, "went_bytes": 2, "moved_bytes": 3, "took_s": 0.5, "others": 0},
+    "staged": {"came_bytes": 1, "went_bytes": 2, "moved_bytes": 3, "has_come": True},
     "stopped_from_outside": True,
-    "stage_out": "",
+    "stage_failed": {"step": "out", "program": "cp", "code": 1, "signal": None, "line": "x"},
     "note": "so",
 }
 NEVER_RAN = {"never_ran": "no", "exit_code": 127, "ended_s": 3.0, "holds": True, "disk": "/d"}
-SHARE = {"path": "/d", "size": 4096, "name": "1-1-ab", "project": 5, "tier": "t", "store": "s"}
-OUTPUT = {"path": "/o", "on": "success", "has_input": True, "min_uid": None, "umask": 18}
+SHARE = {"path": "/d", "size": 4096, "name": "1-1-ab", "filesystem": "7", "tier": "t"}
+OUTPUT = {"path": "/o", "on": "success"}
 RECORDS = {
     protocol.SHIM_FILE: (attempt_record.read_shim, SHIM),
     protocol.STATUS_FILE: (attempt_record.read_status, ENDED),
-    protocol.STAGE_FILE: (attempt_record.read_stage, {"step": "out", "bytes": 3}),
+    protocol.STAGE_FILE: (attempt_record.read_stage, {"step": "out"}),
     protocol.SCRATCH_FILE: (
         attempt_record.read_scratch,
-        {"uid": 1000, "shares": [SHARE], "output": OUTPUT},
+        {"uid": 1000, "shares": [SHARE], "output": OUTPUT, "boot_id": "b"},
     ),
     protocol.STOPPED_FILE: (attempt_record.read_stopped, {"processes": [list(ME)]}),
     protocol.KEEPER_FILE: (attempt_record.read_keeper, {**IDENTITY, "base": "/sys/fs/cgroup/x"}),
@@ -130,7 +130,7 @@ USES = {
     protocol.SHIM_FILE: use_shim,
     protocol.STATUS_FILE: use_status,
     protocol.STAGE_FILE: lambda stage: stage["step"] + "",
-    protocol.SCRATCH_FILE: lambda record: scratch.whereabouts(record),
+    protocol.SCRATCH_FILE: lambda record: scratch.paths_of(record["shares"]),
     protocol.STOPPED_FILE: lambda record: [Identity(*each) for each in record["processes"]],
     protocol.KEEPER_FILE: lambda record: os.path.join(record.get("base") or "/", "jobs"),
 }

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 from harness import PATIENCE_S, until
-from iodaemon.backend.linux.lingering import find_held, find_lingering
 from stuck_exec import silent_file_system, start_stuck, stuck_command
 
-from iodaemon.backend.linux import job_files, job_io, lingering, process, reading
+from iodaemon.backend.linux import job_files, job_io, process, reading
 from iodaemon.backend.linux.process import (
     Identity,
     find_kin,
@@ -144,57 +143,6 @@ def test_no_reader_is_left_behind(stuck, monkeypatch):
     left = set(process.children_of(os.getpid())) - before
 
     until(lambda: {find_state(pid) for pid in left} <= {"Z", None}, "an end of the reader")
-
-
-def test_a_process_that_executes_for_a_moment_is_not_taken_for_one_that_hangs(monkeypatch):
-    """On a busy machine some process of root's is inside execve(2) at any time."""
-    looks = []
-
-    def executes_at_first(pid):
-        looks.append(pid)
-        return pid == os.getppid() and looks.count(pid) < 3
-
-    monkeypatch.setattr(lingering, "is_executing", executes_at_first)
-
-    assert None is find_lingering(["/nowhere"], uid=os.getuid())
-
-
-@pytest.mark.parametrize("is_seen", [True, False])
-def test_it_may_be_in_a_directory_of_its_users(stuck, tmp_path_factory, monkeypatch, is_seen):
-    """The other processes are looked at all the same."""
-    monkeypatch.setattr(lingering, "is_executing", is_executing if is_seen else lambda _: False)
-    place = str(tmp_path_factory.mktemp("place"))
-    with subprocess.Popen(["sleep", "600"], cwd=place) as other:
-        pids = [stuck, other.pid]
-        monkeypatch.setattr(lingering, "_processes", lambda _: pids)
-        sure = promptly(lambda: find_lingering([place], uid=os.getuid()))
-        other.kill()
-    pids.pop()
-
-    assert sure == (other.pid, False)
-    assert (stuck, True) == promptly(lambda: find_lingering([place], uid=os.getuid()))
-    assert promptly(lambda: find_held([place], {os.getuid()})) is None
-
-
-def test_who_was_made_by_a_stranger_is_in_no_directory_of_a_job(tmp_path):
-    """Else one that hangs, of root's, would keep the directories of all jobs without a shim."""
-    files = silent_file_system(tmp_path)
-    words = [sys.executable, "-ISc", PARENT, *stuck_command(files.path)]
-    parent = subprocess.Popen(words, stdin=subprocess.PIPE)
-    try:
-        (stuck,) = files.wait_for(1)
-        until(lambda: is_executing(stuck), "its being stuck")
-        of_a_stranger = promptly(lambda: find_lingering(["/nowhere"], uid=os.getuid()))
-        parent.kill()
-        parent.wait(PATIENCE_S)
-        of_nobody = promptly(lambda: find_lingering(["/nowhere"], uid=os.getuid()))
-    finally:
-        files.let_go()
-        parent.kill()
-        parent.communicate()
-
-    assert of_a_stranger is None
-    assert (stuck, True) == of_nobody
 
 
 # -- sampling --------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from harness import until
 from keeping import NOBODY, ServiceKeeper
-from scratching import Scratching, both_disks, disks, share
+from scratching import both_disks, disks, left
 
 import iodaemon
 
@@ -56,66 +56,53 @@ class UpgradedKeeper(ServiceKeeper):
 
 
 @pytest.fixture
-def jobs(disks):
+def keeper():
     with UpgradedKeeper("signals") as keeper:
-        jobs = Scratching(keeper, disks)
+        keeper.line = keeper.begin()
         keeper.upgrade()
-        yield jobs
+        yield keeper
 
 
-@pytest.fixture
-def data(jobs):
-    """A directory with an input, and room for an output."""
-    place = jobs.keeper.root / "data"
+def start(keeper, text, job, **more):
+    launch = {**keeper.launch(text), **more}
+    return keeper.line.ask("start", job=job, attempt=1, launch=launch)
+
+
+def test_whatever_a_keeper_is_asked_it_imports_nothing_once_it_serves(keeper, disks):
+    place = keeper.root / "data"
     for folder in (place, place / "in", place / "out"):
         folder.mkdir()
         folder.chmod(0o777)
     (place / "in" / "a").write_text("a")
-    return place
-
-
-def test_whatever_a_keeper_is_asked_it_imports_nothing_once_it_serves(jobs, data):
-    staging = {"input": str(data / "in"), "output": str(data / "out"), "on": "success"}
-    jobs.start("sleep 1000", [], job=2)
-    frozen = jobs.line.ask("freeze", job=2, attempt=1)
-    thawed = jobs.line.ask("thaw", job=2, attempt=1)
-    listed = jobs.line.ask("list", jobs=[[2, 1], [3, 1]])
-    jobs.line.ask("kill", job=2, attempt=1, signal=15)
-    killed = jobs.keeper.status(2)
-    jobs.start("/no/such/command; cat $IOD_SCRATCH/a > $IOD_SCRATCH/b", staging=staging)
-    staged = jobs.keeper.status()
-    jobs.await_scratch("removed")
-    jobs.line.ask("tidy", job=1, attempt=1)
-    jobs.line.ask("nonsense")
-    jobs.start("exit 7", [], job=4, uid=NOBODY.pw_uid + 1)  # there is no such user
-    retired = jobs.line.ask("retire", before_s=2e9, most=10)
+    staging = {"input": str(place / "in"), "output": str(place / "out"), "on": "success"}
+    shares = [{"path": str(disks[0]), "size": 4 << 20}]
+    ask = keeper.line.ask
+    start(keeper, "sleep 1000", 2)
+    frozen = ask("freeze", job=2, attempt=1)
+    thawed = ask("thaw", job=2, attempt=1)
+    listed = ask("list", jobs=[[2, 1], [3, 1]])
+    ask("kill", job=2, attempt=1, signal=15)
+    killed = keeper.status(2)
+    text = "/no/such/command; cat $IOD_SCRATCH/a > $IOD_SCRATCH/b"
+    start(keeper, text, 1, scratch=shares, staging=staging)
+    staged = keeper.status(1)
+    measured = ask("scratch", job=1, attempt=1, measure=True)
+    until(lambda: ask("scratch", job=1, attempt=1)["state"] == "removed", "its removal")
+    ask("tidy", job=1, attempt=1)
+    ask("nonsense")
+    start(keeper, "exit 7", 4, uid=NOBODY.pw_uid + 1)  # there is no such user
+    start(keeper, "sleep 1000", 5)
+    keeper.kill_shim(5)
+    until(lambda: ask("list", jobs=[[5, 1]])["jobs"][0].get("alive") is False, "its death")
+    ask("kill", job=5, attempt=1, signal=9)
+    retired = ask("retire", before_s=2e9, most=10)
 
     assert (True, False) == (frozen["frozen"], thawed["frozen"])
     assert [2, 3] == [each["job"] for each in listed["jobs"]]
     assert 15 == killed["exit"]["signal"]
     assert 0 == staged["exit"]["code"]
-    assert "a" == (data / "out" / "b").read_text()
+    assert ("held", False, True) == (measured["state"], measured["is_over"], measured["is_all"])
+    assert "a" == (place / "out" / "b").read_text()
     assert retired["removed"] >= 2
-    assert "" == jobs.keeper.imports.read_text()
-
-
-def test_a_keeper_copies_out_again_and_finds_a_killed_shim_without_a_module(jobs, data):
-    output = data / "out" / "full"
-    staging = {"input": None, "output": str(output), "on": "success"}
-    output.write_text("in the way")
-    jobs.start("echo x > $IOD_SCRATCH/x", [share(jobs.disks[0], 4)], staging=staging)
-    jobs.await_scratch("kept")
-    output.unlink()
-    output.mkdir(mode=0o777)
-    output.chmod(0o777)
-    jobs.scratch(copy=True)
-    jobs.await_scratch("removed")
-    jobs.start("sleep 1000", [], job=2)
-    jobs.keeper.kill_shim(2)
-    until(
-        lambda: jobs.line.ask("list", jobs=[[2, 1]])["jobs"][0].get("alive") is False, "its death"
-    )
-    jobs.line.ask("kill", job=2, attempt=1, signal=9)
-
-    assert "x\n" == (output / "x").read_text()
-    assert "" == jobs.keeper.imports.read_text()
+    assert "" == keeper.imports.read_text()
+    assert [] == left(disks)

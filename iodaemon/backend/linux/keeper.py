@@ -427,10 +427,13 @@ class Keeper:
             return {"ok": {"state": "used"}}
         is_freed = bool(asked.request.get("free"))
         work = partial(scratch.remove, directory, is_freed=is_freed)
-        last: Message = {"state": "silent"}
+        last: Message = {"state": "lost"}
+        late_s = time.monotonic() + scratch.TURN_S
 
         def hear(word: Message | None) -> None:
             if word is None:
+                if last == {"state": "lost"} and time.monotonic() > late_s:
+                    last["state"] = "silent"
                 self._reply(asked, {"error": last["error"]} if "error" in last else {"ok": last})
             else:
                 last.clear()

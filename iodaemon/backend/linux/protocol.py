@@ -31,7 +31,8 @@ Verbs:
                                             removed, with ``free`` also if they contain a result;
                                             with ``measure`` they are only looked at. States:
                                             removed, kept, unfinished, used (a process of the job
-                                            is left), silent (the disk), held (measured)
+                                            is left), silent (the disk), lost (what removed
+                                            them was killed), held (measured)
     leave {}                             -> {jobs: N}; the keeper ends once no shim is alive
 """
 

@@ -37,7 +37,7 @@ STORE: Final = ".iodaemon"
 MAKE_S: Final = 10.0
 """For all directories of a job to be made."""
 TURN_S: Final = 20.0
-"""For one turn of removing; what is left then is removed in another turn."""
+"""For one turn of removing, s; what is left then is removed in another turn."""
 _LATE_S: Final = 5
 """A helper that is so much over its turn is killed: its disk does not answer."""
 _MEASURE_S: Final = 10
@@ -359,7 +359,7 @@ def _remove_one(share: Message, boot_id: str | None, until_s: float, *, is_freed
         try:
             os.stat(share["name"], dir_fd=store, follow_symlinks=False)
         except FileNotFoundError as error:
-            is_other = share["filesystem"] not in ("", str(os.fstat(store).st_dev))
+            is_other = share.get("filesystem", "") not in ("", str(os.fstat(store).st_dev))
             if is_other and boot_id == read_boot_id() and not is_freed:
                 raise KeptError(
                     "another file system is there now; mount the one that it is on, or "

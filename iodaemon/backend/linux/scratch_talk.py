@@ -126,7 +126,7 @@ class ScratchTalk:
                     self._tell_silent(free, disks)
                 case "unfinished":
                     continue
-                case _:  # a process of the job is left, or a keeper of an earlier release is at it
+                case _:  # a process of the job is left, or the helper was killed
                     await asyncio.sleep(_LOOK_S)
                     continue
             await asyncio.sleep(retry_s)
