@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from process import daemon, fails
 
+from iodaemon import disk_trouble
 from iodaemon.api import scratch as shapes
 from iodaemon.api.scratch import remove_scratch
+from iodaemon.backend.linux import scratch_talk
 from iodaemon.backend.linux.scratch_talk import ScratchTalk
 from iodaemon.cli.output import local_time
 from iodaemon.cli.scratch_words import scratch_pairs
@@ -616,9 +618,15 @@ def test_a_disk_that_does_not_answer_holds_two_helpers_and_no_other_disk(monkeyp
         talk.free(free(3, is_wanted=True))  # that somebody insists makes no difference
         talk.free(free(9, disk="/other"))
 
-    _, asked = heard(act, monkeypatch=monkeypatch)
+    monkeypatch.setattr(scratch_talk, "_SILENT_S", 0.0)
+    told, asked = heard(act, monkeypatch=monkeypatch)
 
     assert [1, 2, 9] == [fields["job"] for fields, _ in asked]
+    assert {1, 2, 3, 4, 5, 9} == {each.job_id for each in told}
+    assert {f"disk /{name} {disk_trouble.SILENT}" for name in ("fast", "other")} == {
+        each.problem for each in told
+    }
+    assert {None} == {each.is_result for each in told}
 
 
 def test_a_job_with_too_much_is_told_of_and_ended_where_that_is_configured(monkeypatch):

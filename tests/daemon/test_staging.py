@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from harness import until
 from scratching import MIB, both_disks, disks, needs_root, place_of
-from tiering import SLOW, _lasting_tiered, either_means, make_tiered, tables
+from tiering import SLOW, _lasting_tiered, make_tiered, tables
 
 __all__ = ["_lasting_tiered", "both_disks", "disks", "make_tiered"]
 
@@ -37,7 +37,6 @@ def ended_of(server, job):
 # -- what is copied --------------------------------------------------------------------------------
 
 
-@either_means
 def test_input_comes_before_the_command_and_what_is_left_goes_out_after_it(make_tiered, disks):
     server = make_tiered(text=tables(disks, slow=SLOW.replace("50 MB/s", "1 MB/s")))
     source, out = Path(server.input(**FILES)), server.place / "out"
@@ -86,11 +85,12 @@ def test_after_a_failure_nothing_is_copied_out_unless_it_is_always_wanted(make_t
     server.await_nothing()
 
 
-@pytest.mark.parametrize("space", ["--scratch", "--fast"])
-def test_the_words_go_to_their_file_and_the_results_to_their_directory(make_tiered, disks, space):
+def test_the_words_go_to_their_file_and_the_results_to_their_directory(make_tiered, disks):
     server = make_tiered(text=tables(disks))
     words = ("--output", "results", "-o", "log.txt")
-    job = server.sent(space, "4M", *words, text='echo precious > "$IOD_SCRATCH/r"; echo printed')
+    job = server.sent(
+        "--scratch", "4M", *words, text='echo precious > "$IOD_SCRATCH/r"; echo printed'
+    )
 
     assert [("COMPLETED", 0)] == server.outcome(job)
     assert "precious\n" == (server.place / "results" / "r").read_text()
@@ -191,7 +191,6 @@ def test_what_cannot_be_copied_out_is_kept_and_shown_until_its_user_removes_it(m
     assert "Not copied out" in server.says("show", str(second))
 
 
-@either_means
 def test_a_job_that_is_cancelled_while_its_input_is_copied_leaves_nothing(make_tiered, disks):
     server = make_tiered(text=tables(disks))
     server.arm("stage.in_begun", number=signal.SIGSTOP)
@@ -207,8 +206,11 @@ def test_a_job_that_is_cancelled_while_its_input_is_copied_leaves_nothing(make_t
     server.await_nothing()
 
 
-@either_means
-@pytest.mark.parametrize("is_cancelled", [True, False])
+@pytest.mark.parametrize(
+    ("make_tiered", "is_cancelled"),
+    [("cgroup", True), ("signals", False)],
+    indirect=["make_tiered"],
+)
 def test_what_is_copied_out_is_kept_if_its_copying_is_killed(make_tiered, disks, is_cancelled):
     server = make_tiered(text=tables(disks))
     server.arm("stage.out_done", number=signal.SIGSTOP)

@@ -43,15 +43,3 @@ def test_a_disk_that_is_unmounted_under_the_daemon_gives_no_space(make_tiered, d
     assert ("PENDING", []) == (state, below)
     assert [("COMPLETED", 0)] == server.outcome(job)
     server.await_nothing()
-
-
-def test_of_all_jobs_those_without_space_are_passed_over(make_tiered, disks):
-    server = make_tiered(text=tables(disks[:1]))
-    plain = server.sent(text="true")
-    asked = server.sent("--scratch", "2M", text="true")
-    server.outcome(plain, asked)
-    server.await_nothing()
-
-    assert "nothing is kept" in server.says("scratch", "remove", "all")
-    assert "nothing is kept" in server.says("scratch", "remove", f"{plain}-{asked}")
-    assert 0 != server.iod("scratch", "remove", str(plain))[0]

@@ -65,7 +65,7 @@ def kept_of(server, job):
     return found if scratch["kept"] or not scratch["shares"] else None
 
 
-@pytest.mark.parametrize("point", [*SCRATCH_POINTS, *SHIM, *ASKING[2:5]])
+@pytest.mark.parametrize("point", [*SCRATCH_POINTS, *SHIM, *ASKING[2:4]])
 def test_a_death_at_any_step_leaves_nothing_and_loses_no_result(make_tiered, disks, point):
     server = make_tiered(text=tables(disks))
     server.arm(point)

@@ -1,15 +1,12 @@
 """Space of tiers on two real disks, from ``iod submit`` to the last file that is removed."""
 
 import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from harness import until
-from mounting import mount
 from scratching import MIB, both_disks, disks, left, needs_root
-from tiering import SLOW, Tiered, _lasting_tiered, either_means, make_tiered, tables
+from tiering import _lasting_tiered, make_tiered
 
 __all__ = ["_lasting_tiered", "both_disks", "disks", "make_tiered"]
 
@@ -17,7 +14,7 @@ pytestmark = [pytest.mark.node, needs_root]
 
 any_victim = pytest.mark.parametrize(
     ("make_tiered", "victim"),
-    [("cgroup", "kill_keeper"), ("signals", "kill"), ("signals", "kill_both")],
+    [("cgroup", "kill_keeper"), ("signals", "kill_both")],
     indirect=["make_tiered"],
 )
 """A keeper's death matters most: the next one finds the cgroups again."""
@@ -32,7 +29,6 @@ def strike(server, victim):
 # -- placing ---------------------------------------------------------------------------------------
 
 
-@either_means
 def test_space_is_placed_split_shown_waited_for_and_given_back(make_tiered, disks):
     server = make_tiered()
     small = server.held("small", "--scratch", "3M")
@@ -93,13 +89,12 @@ def test_space_goes_with_its_job_also_where_that_loses_its_shim(make_tiered):
     server.await_nothing()
 
 
-@pytest.mark.parametrize("victim", ["kill", "kill_both"])
-def test_what_ended_while_nobody_looked_is_cleared(make_tiered, victim):
+def test_what_ended_while_nobody_looked_is_cleared(make_tiered):
     """Of a job that ends with nobody there the next daemon clears the space."""
     server = make_tiered()
     job = server.held("a", "--scratch", "12M")
     server.paths("a")
-    getattr(server, victim)()
+    server.kill_both()
     server.open_gate("a")
     until(lambda: "done a" in server.lines(), "the end of its command")
     server.revive()
@@ -131,77 +126,6 @@ def test_under_a_policy_that_chooses_it_runs_on_the_slow_tier(make_tiered):
 
     assert [("COMPLETED", 0)] == server.outcome(job)
     assert "<> slow" in server.output(job)
-
-
-def test_a_job_that_could_never_gain_by_a_fast_tier_is_told_so_at_submission(make_tiered, disks):
-    by_default = tables(disks).replace('staging = "100 MB/s"\n', "")
-    server = make_tiered(text=by_default, policy="storage-aware")
-    code, told = server.iod("submit", "--wait", "--fast", "2M", "--output-size", "1M", "--", "true")
-
-    assert (0, 1) == (code, told.count("it always runs on tier slow under this policy: copying"))
-    assert "slow" == server.job(1)["scratch"]["tier"]
-
-
-def refused(disks, text):
-    """The line with which a daemon of this configuration does not start."""
-    server = Tiered(disks, text)
-    try:
-        ended = subprocess.run(
-            server.command(), env=server.environment, capture_output=True, text=True, timeout=60
-        )
-    finally:
-        shutil.rmtree(server.root)
-    assert ended.returncode
-    [line] = [line for line in ended.stderr.splitlines() if line.startswith("iod: ")]
-    return line
-
-
-def test_a_disk_that_cannot_be_used_keeps_the_daemon_from_starting(disks):
-    first, second = map(str, disks)
-    inner = Path(first, "inner")
-    inner.mkdir()
-    try:
-        lines = [
-            refused(disks, tables([first, f"{second}/none"])),
-            refused(disks, tables([first, inner])),
-            refused(disks, tables([first]) + f"[[tier.slow.disk]]\npath = '{inner}'\n"),
-            refused(disks, tables([first]).replace(SLOW, "capacity = '1 TB'\n" + SLOW)),
-        ]
-        mount("-o", "remount,ro", second)
-        lines.append(refused(disks, tables([first, second])))
-    finally:
-        subprocess.run(["mount", "-o", "remount,rw", second], check=True)
-        inner.rmdir()
-
-    assert ["does not exist", "filesystem", "filesystem", "capacity", "read-only"] == [
-        next((w for w in ("does not exist", "read-only", "capacity", "filesystem") if w in x), x)
-        for x in lines
-    ]
-
-
-def test_space_that_others_take_is_warned_of_at_the_start_and_shown_at_the_disk(disks):
-    filler = disks[0] / "of-somebody-else"
-    filler.write_bytes(bytes(6 * MIB))
-    try:
-        with Tiered(disks, tables(disks)) as server:
-            server.start()
-            until(lambda: "others' files take" in server.log.read_text(), "the warning")
-            log, node = server.log.read_text(), server.says("node")
-            [first, second] = server.client.node()["disks"]
-            doctor = server.iod("--config", str(server.config), "doctor")[1]
-    finally:
-        filler.unlink()
-
-    [line] = [line for line in log.splitlines() if "others' files take" in line]
-    assert "WARNING event=warned" in line
-    assert f"tier fast: {disks[0]}: " in line
-    cost = "jobs are promised space that others' files take"
-    remedy = line.partition(f"{cost}; ")[2].rstrip('"')
-    assert remedy.startswith("remove them, or set capacity to what is left of ")
-    assert (cost in doctor, remedy in doctor) == (True, True)
-    assert "TAKEN BY OTHERS" in node
-    assert 5 * MIB < first["taken_by_others_bytes"] <= 7 * MIB
-    assert 0 == second["taken_by_others_bytes"]
 
 
 # -- how large -------------------------------------------------------------------------------------

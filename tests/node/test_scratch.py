@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import time
 
 import pytest
 from keeping import NOBODY, ServiceKeeper
@@ -35,6 +36,17 @@ def told(work, directory, **more):
 
 def removed(directory, **more):
     return told(scratch.remove, directory, **{"is_freed": False, **more})
+
+
+def test_a_disk_that_does_not_answer_is_waited_for_no_longer_than_the_deadline(
+    disks, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(scratch, "MAKE_S", 0.1)
+    monkeypatch.setattr(scratch, "_make", lambda *_: time.sleep(600))
+    with pytest.raises(scratch.ScratchError, match="does not answer") as caught:
+        made(tmp_path, disks[0])
+
+    assert (str(disks[0]), True) == (caught.value.disk, caught.value.is_silent)
 
 
 @pytest.fixture

@@ -52,11 +52,11 @@ class Adopted:
         The others' shims leave it to this keeper to thaw them.
         """
         for key in self._directories.unfinished():
-            if not self.take_up(key):
+            if not self._take_up(key):
                 self._grip.lay_to_rest(key)
         self._grip.drop_empty(besides=self.keys)
 
-    def take_up(self, key: str) -> bool:
+    def _take_up(self, key: str) -> bool:
         """Watch the shim of this attempt, also one that only began after the take-over.
 
         Returns:

@@ -137,10 +137,6 @@ class JobDirectories:
         """True while directories on tier disks were made for it, or may have been."""
         return os.path.lexists(os.path.join(self.of(key), protocol.SCRATCH_FILE))
 
-    def with_scratch(self) -> list[str]:
-        """Attempts of which that is true."""
-        return sorted(key for key in self._keys() if self.has_scratch(key))
-
     def shim_record(self, key: str) -> Message | None:
         """What the shim wrote of itself; None: no shim ever took the attempt up.
 

@@ -64,7 +64,7 @@ class ScratchError(Exception):
 
 
 class LostHelperError(Exception):
-    """The helper was killed before it had made all; another one may make it."""
+    """Helpers were killed before they had made all; later one may make it."""
 
 
 class ResultError(KeptError):
@@ -139,6 +139,8 @@ def make(directory: str, record: Message) -> None:
             os.write(line, encode({}))
 
     data, is_done = in_time(work, MAKE_S)
+    if is_done and not data:  # the helper was killed, by chance: another one goes on
+        data, is_done = in_time(work, MAKE_S)
     if not is_done:
         share = record["shares"][0]
         silent = disk_trouble.sentence(share["path"], disk_trouble.SILENT, share["tier"])
@@ -169,7 +171,8 @@ def _make(directory: str, record: Message) -> None:
 
 def _make_one(store: int, name: str, uid: int) -> None:
     """Nobody but root is in it until it is the user's."""
-    os.mkdir(name, 0o700, dir_fd=store)
+    with contextlib.suppress(FileExistsError):  # of a helper that was killed
+        os.mkdir(name, 0o700, dir_fd=store)
     reach("scratch.made")
     fd = open_directory(store, name)
     try:
@@ -321,6 +324,7 @@ def remove(directory: str, line: int, *, is_freed: bool) -> None:
         word = {"state": "kept", "because": str(error), "is_result": True}
     except (KeptError, OSError) as error:
         word = {"state": "kept", "because": str(error), "is_result": False}
+    signal.alarm(0)
     tell(line, word)
 
 
