@@ -64,7 +64,7 @@ class ScratchError(Exception):
 
 
 class LostHelperError(Exception):
-    """Helpers were killed before they had made all; later one may make it."""
+    """Helpers were killed before they had made all; the next start may succeed."""
 
 
 class ResultError(KeptError):

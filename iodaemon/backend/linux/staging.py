@@ -65,7 +65,10 @@ class News:
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             if self.report is None:
-                self.report = json.loads(line)
+                try:
+                    self.report = json.loads(line)
+                except ValueError:  # it could not even begin
+                    self.report = {"failed": {"line": line.decode(errors="backslashreplace")}}
                 self._go_on()
             else:
                 self.problem = str(parse_trouble(line.decode(errors="replace"))["never_ran"])
