@@ -18,7 +18,7 @@ from iodaemon.errors import RequestError
 from iodaemon.text import printable
 
 app = new_app()
-scratch = new_app(help="What ended jobs have left on storage tiers.")
+scratch = new_app(help="What ended jobs have left on storage tiers: remove.")
 app.add_typer(scratch, name="scratch")
 
 

@@ -398,7 +398,7 @@ def keep(computer, job, *disks, where="/var/lib/iodaemon-keeper"):
     shares = scratch.plan(f"{job}.1", [{"path": computer.at(disk), "size": 5} for disk in disks])
     for share in shares:
         share["name"] = f"{job}-1-ab"
-    scratch.make(str(directory), shares, os.geteuid(), None)
+    scratch.make(str(directory), {"uid": os.geteuid(), "shares": shares, "output": None})
     noted = directory / "scratch.json"
     noted.write_text(noted.read_text().replace(str(computer.root), ""))
     computer.layout = with_stores(computer.layout, disks)
