@@ -12,6 +12,7 @@ import json
 import os
 import resource
 import signal
+import stat
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NoReturn
@@ -28,8 +29,8 @@ STAGE_FAILED: Final = 74
 _STAGING: Final = b"staging\n"
 _COPY: Final = ("cp", "-a", "--reflink=auto")
 _SYNC: Final = ("sync", "--file-system", "--")
-_MOST_NAMES: Final = 400
-"""Of one cp: with names of 255 bytes 100 KiB, below the least that execve(2) takes."""
+_MOST_WORDS_BYTES: Final = 96 << 10
+"""Paths of one cp, without the last; below the least that execve(2) takes."""
 _LINE_BYTES: Final = 1024
 _BLOCK_BYTES: Final = 512  # of ru_inblock and ru_oublock, getrusage(2)
 _CHUNK_BYTES: Final = 65536
@@ -227,7 +228,7 @@ class Steps:
                 launching.be_user(account)
             target = os.path.join(self.launch["cwd"], self._output or "")
             os.makedirs(target, exist_ok=True)
-            failed = _copy(self._paths, target, "--remove-destination")
+            failed = _copy(self._paths, target, origin=self._input)
             return failed or _run((*_SYNC, target), "/")
 
         try:
@@ -302,24 +303,65 @@ def _report(news: int, failed: Message | None) -> None:
         os.write(news, encode({"failed": failed, **told}))
 
 
-def _copy(sources: Sequence[str], target: str, *options: str) -> Message | None:
-    """Copy what is in each directory into the target, whose own mode and times stay."""
-    names = [sorted(os.listdir(source)) for source in sources]
-    known = set[str]()
-    for each in names:
-        if both := known.intersection(each):
+def _copy(sources: Sequence[str], target: str, *, origin: str | None = None) -> Message | None:
+    """Copy what is in each directory into the target, whose own mode and times stay.
+
+    Args:
+        sources: no name may be at the top of two of them.
+        target: a directory.
+        origin: what is the same there is left out.
+    """
+    tops: set[str] = set()
+    for source in sources:
+        top = set(os.listdir(source))
+        if both := tops & top:
             return {"line": f"{min(both)!a} is in two of the job's directories"}
-        known.update(each)
-    for source, each in zip(sources, names, strict=True):
-        for some in _some(each):
-            failed = _run((*_COPY, *options, f"--target-directory={target}", "--", *some), source)
-            if failed:
+        tops |= top
+    command = (*_COPY, "--parents", "--remove-destination", f"--target-directory={target}", "--")
+    for source in sources:
+        for names in _some(sorted(_differing(source, origin))):
+            if failed := _run((*command, *names), source):
                 return failed
     return None
 
 
 def _some(names: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (names[at : at + _MOST_NAMES] for at in range(0, len(names), _MOST_NAMES))
+    """Cut into so many at a time as one command may have."""
+    some: list[str] = []
+    size = 0
+    for name in names:
+        some.append(name)
+        size += len(os.fsencode(name)) + 1
+        if size > _MOST_WORDS_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+def _differing(source: str, origin: str | None) -> Iterator[str]:
+    """Paths below the source of what is missing or another in the origin.
+
+    A file or link counts as the same if size and time of modification are, as for rsync(1): cp -a
+    keeps the time. A directory that is missing there is one path, with all that is in it.
+    """
+    waiting = [""]
+    while waiting:
+        at = waiting.pop()
+        with os.scandir(os.path.join(source, at)) as entries:
+            for entry in entries:
+                name = os.path.join(at, entry.name)
+                try:
+                    before = None if origin is None else os.lstat(os.path.join(origin, name))
+                except (FileNotFoundError, NotADirectoryError):
+                    before = None
+                now = entry.stat(follow_symlinks=False)
+                if before is None or stat.S_IFMT(before.st_mode) != stat.S_IFMT(now.st_mode):
+                    yield name
+                elif stat.S_ISDIR(now.st_mode):
+                    waiting.append(name)
+                elif (before.st_size, before.st_mtime_ns) != (now.st_size, now.st_mtime_ns):
+                    yield name
 
 
 def _run(command: Sequence[str], directory: str) -> Message | None:
