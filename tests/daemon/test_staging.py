@@ -72,7 +72,7 @@ def test_input_comes_before_the_command_and_what_is_new_or_changed_goes_out_afte
     assert f"Copied in     from {source}" in show
     ended = server.job(job)
     assert ended["scratch"]["charged_s"] >= 5.0  # at 1 MB/s it read 3 MB and wrote more
-    assert ended["written_bytes"] >= 3_000_000 + 5_000_000 + 5_000_000
+    assert ended["written_bytes"] > 3_000_000 + 4_000_000 + 4_000_000  # of b some were cancelled
     server.await_nothing()
     source.chmod(0o700)
 

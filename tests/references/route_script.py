@@ -325,9 +325,7 @@ def _space(record: Record) -> None:
     record.ask("waits for space", "GET /v1/jobs/18/why")
     record.ask("space is taken", "GET /v1/node")
     record.act("nothing is kept", "POST /v1/jobs/8/scratch/remove")
-    record.act("nothing is kept", "POST /v1/jobs/8/scratch/copy")
     record.act("it runs", "POST /v1/jobs/scratch/remove", {"select": "17"})
-    record.act("it runs", "POST /v1/jobs/scratch/copy", {"select": "17"})
     record.act("with space", "POST /v1/jobs/cancel", {"name": "space", "grace_s": 0})
 
 
