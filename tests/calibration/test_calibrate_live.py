@@ -183,6 +183,7 @@ def test_too_little_room_and_too_little_asked_for_are_refused(bed):
     assert "more than a day" in err
 
 
+@pytest.mark.slow
 def test_a_busy_machine_is_refused_unless_forced(bed):
     burn = [sys.executable, "-c", "while True: pass"]
     burners = [subprocess.Popen(burn) for _ in range(os.cpu_count() or 1)]
@@ -201,6 +202,7 @@ def test_a_busy_machine_is_refused_unless_forced(bed):
     assert "the CPUs are busy for" in plan
 
 
+@pytest.mark.slow
 def test_a_dry_run_on_a_busy_machine_says_so_and_refuses_nothing(bed):
     burn = [sys.executable, "-c", "while True: pass"]
     burners = [subprocess.Popen(burn) for _ in range(os.cpu_count() or 1)]
@@ -224,6 +226,7 @@ def write_on(path, until_set):
         os.close(descriptor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_forced", [False, True])
 def test_others_who_begin_in_the_middle_are_noticed(bed, tmp_path, is_forced):
     parts, divided = find_sockets()

@@ -97,6 +97,7 @@ def test_a_submission_is_refused_and_the_job_is_not_queued(disk, runtime):
         assert [job_id] == [job["id"] for job in client.jobs(all_jobs=True)["jobs"]]
 
 
+@pytest.mark.slow
 def test_what_is_asked_of_simulated_jobs_meanwhile_is_kept(disk, runtime):
     with daemon(disk.state, runtime) as (client, process):
         ids = client.submit([{"command": ["compute=1000s"]}] * 9, {})

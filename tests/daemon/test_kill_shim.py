@@ -31,6 +31,7 @@ def test_the_job_goes_on_and_the_kernel_tells_its_exit(server):
     assert server.lines() == ["done it", "start it"]
 
 
+@pytest.mark.slow
 def test_a_daemon_that_starts_later_learns_the_exit_as_well(server):
     job = running(server, code=3)
     server.kill()
@@ -45,6 +46,7 @@ def test_a_daemon_that_starts_later_learns_the_exit_as_well(server):
     assert told(3) == server.outcome(job)
 
 
+@pytest.mark.slow
 def test_an_exit_that_nobody_saw_is_lost_and_never_zero(server):
     job = running(server, code=0)
     server.kill_shim(job)

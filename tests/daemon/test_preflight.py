@@ -120,6 +120,7 @@ def test_what_no_daemon_can_read_is_told_as_well(home):
     assert (1, complaint.removeprefix("iod: "), "") == home.iod("config", "check")
 
 
+@pytest.mark.slow
 @needs_root
 def test_a_disk_that_does_not_answer_is_told_by_both(home):
     """A process that asked it ends once the kernel lets it go: here, when it answers."""

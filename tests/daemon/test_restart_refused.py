@@ -34,6 +34,7 @@ def refusal(server, **environment):
     return found.returncode, lines
 
 
+@pytest.mark.slow
 def test_a_keeper_of_another_protocol_version(make_server):
     server = make_server()
     for path in (server.state, server.runtime):

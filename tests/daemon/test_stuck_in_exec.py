@@ -78,6 +78,7 @@ def test_daemon_and_keeper_come_back_to_it(server, files):
     assert [("FAILED", 3)] == server.outcome(server.script("exit 3"))
 
 
+@pytest.mark.slow
 def test_the_death_of_a_shim_stops_nobody(server, files):
     start_stuck(server, files)
     other = server.gated("it")
@@ -89,6 +90,7 @@ def test_the_death_of_a_shim_stops_nobody(server, files):
     assert [("FAILED", 3)] == server.outcome(server.script("exit 3"))
 
 
+@pytest.mark.slow
 def test_the_death_of_its_own_shim_stops_nobody(server, files):
     job, pid = start_stuck(server, files)
     server.kill_shim(job)

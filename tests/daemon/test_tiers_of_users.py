@@ -83,7 +83,7 @@ def test_data_is_copied_in_and_out_as_the_user_whose_job_it_is(service):
     )
 
     assert [("COMPLETED", 0)] == service.outcome(job)
-    assert {home / "out" / "a", home / "out" / "b"} == set((home / "out").iterdir())
+    assert [home / "out" / "b"] == list((home / "out").iterdir())
     assert b"a" * 200_000 == (home / "out" / "b").read_bytes()
     for path in (home / "out", home / "out" / "b"):
         assert (GAMES.pw_uid, GAMES.pw_gid) == (path.stat().st_uid, path.stat().st_gid)

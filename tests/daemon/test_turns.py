@@ -139,6 +139,7 @@ def test_a_job_that_dies_in_its_turn_lets_the_next_one_go_on(make_server):
     await_turn(server, waiter)
 
 
+@pytest.mark.slow
 def test_a_turn_outlives_the_daemon_and_a_client_asks_the_next_one(make_server):
     server = make_server(**TWO_SOCKETS).start()
     iod = f"{sys.executable} -m iodaemon.cli phase"

@@ -123,6 +123,7 @@ def test_it_prints_what_the_first_part_took_and_leaves_nothing_when_the_second_i
     assert (130, BOTH[:1]) == (process.returncode, seen(out))
 
 
+@pytest.mark.slow
 @root
 def test_without_a_memory_controller_it_prints_the_second_part_and_why(place):
     code, out, err = place.run(by=NO_CGROUPS)
@@ -130,6 +131,7 @@ def test_without_a_memory_controller_it_prints_the_second_part_and_why(place):
     assert (0, BOTH[1:], 1) == (code, seen(out), out.count(LEFT_OUT)), err
 
 
+@pytest.mark.slow
 @root
 def test_as_a_plain_user_it_starts_daemons_in_scopes_with_a_limit(place):
     log, python = Path(f"{place.path}.log"), python_of_all()

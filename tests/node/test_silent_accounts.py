@@ -47,6 +47,7 @@ def keeper(databases):
         databases.answer()
 
 
+@pytest.mark.slow
 def test_a_start_waits_for_its_user_no_longer_than_said_and_nobody_waits_with_it(keeper, databases):
     line = keeper.begin()
     line.ask("start", job=1, attempt=1, launch=keeper.launch("exec sleep 60"))

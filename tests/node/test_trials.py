@@ -277,6 +277,7 @@ def test_what_a_killed_one_left_is_removed_by_the_next(place):
     assert [] == cgroup_trees(state)
 
 
+@pytest.mark.slow
 def test_a_busy_machine_is_refused_and_said(place):
     burn = [sys.executable, "-c", "while True: pass"]
     burners = [subprocess.Popen(burn) for _ in os.sched_getaffinity(0)]
@@ -334,16 +335,12 @@ def test_a_private_daemon_takes_its_jobs_with_it(place):
     with own_directory(place) as base:
         with private(base, {"policy": "none"}) as daemon:
             daemon.client.submit([{"command": ["sleep", "300"], "cwd": "/"}], daemon.environment)
-        assert not any(
-            f"{MARK}={base.name}".encode()
-            in Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
-            for name in filter(str.isdigit, os.listdir("/proc"))
-            if is_readable(name)
-        )
+        mark = f"{MARK}={base.name}".encode()
+        assert not any(mark in environment.split(b"\0") for environment in environments())
 
 
-def is_readable(name):
-    with contextlib.suppress(OSError):
-        Path(f"/proc/{name}/environ").read_bytes()
-        return True
-    return False
+def environments():
+    """Of every process that can be read."""
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            yield Path(f"/proc/{name}/environ").read_bytes()
