@@ -33,7 +33,7 @@ LONG: Final = frozenset(
         *("storalloc-feedback", "storalloc-hetero"),
     }
 )
-"""Those that `make references` checks and the gate leaves out: they take long, or are like others."""
+"""For `make references`, not for the gate: they take long, or are much like others."""
 _MOST_PARTS: Final = 40
 _HEX_DIGITS: Final = 16
 
