@@ -7,17 +7,9 @@ without jobs. A module's ``SETTINGS`` are those of its configuration.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from system import System, can_freeze_by_cgroup
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that takes too long ends as one that fails: what it started is cleaned up."""
-    for item in items:
-        if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.timeout(120, method="signal"))
 
 
 @pytest.fixture(params=["cgroup", "signals"], scope="module")

@@ -336,7 +336,7 @@ def test_a_private_daemon_takes_its_jobs_with_it(place):
         with private(base, {"policy": "none"}) as daemon:
             daemon.client.submit([{"command": ["sleep", "300"], "cwd": "/"}], daemon.environment)
         mark = f"{MARK}={base.name}".encode()
-        assert not any(mark in environment.split(b"\0") for environment in environments())
+        until(lambda: not any(mark in each.split(b"\0") for each in environments()), "their end")
 
 
 def environments():
