@@ -3,6 +3,7 @@
 import os
 import resource
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,15 @@ def family():
     ) as parent:
         parent.stdout.readline()
         children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+        while not all(map(is_asleep, children)):
+            time.sleep(0.05)
         yield parent.pid, [int(word) for word in children]
         parent.stdin.write(b"\n")
+
+
+def is_asleep(pid):
+    """Whether it has read all that a program reads at its start."""
+    return "nanosleep" in Path(f"/proc/{pid}/wchan").read_text()
 
 
 def kept():
