@@ -48,10 +48,10 @@ lint: $(STAMP)
 pure: $(STAMP)
 	$(BIN)/python -m pytest -n auto -m 'not node and $(GATE)'
 
-# Real jobs mostly wait: three files at a time. A test that fails is tried again, and named at the
+# Real jobs mostly wait: four files at a time. A test that fails is tried again, and named at the
 # end as RERUN: it is at fault, or the product is.
 node: $(STAMP)
-	$(BIN)/python -m pytest -n 3 --dist loadfile --reruns 2 -rfER -m 'node and $(GATE)'
+	$(BIN)/python -m pytest -n 4 --dist loadfile --reruns 2 -rfER -m 'node and $(GATE)'
 
 GATE := not slow and not vm and not disk
 

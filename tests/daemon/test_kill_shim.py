@@ -46,7 +46,6 @@ def test_a_daemon_that_starts_later_learns_the_exit_as_well(server):
     assert told(3) == server.outcome(job)
 
 
-@pytest.mark.slow
 def test_an_exit_that_nobody_saw_is_lost_and_never_zero(server):
     job = running(server, code=0)
     server.kill_shim(job)

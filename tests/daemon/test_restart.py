@@ -62,7 +62,6 @@ def test_a_start_that_failed_is_made_by_the_next_daemon_without_waiting(make_ser
 # -- another boot --------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_after_a_reboot_running_jobs_are_lost_and_all_others_are_as_they_were(make_server):
     server = make_server(**{**ONE_SLOT, "topology": {"sockets": ["0"], "oversubscribe": 2}}).start()
     ended, lost = server.gated("ended", code=4), server.gated("lost")

@@ -77,6 +77,50 @@ def test_input_comes_before_the_command_and_what_is_new_or_changed_goes_out_afte
     source.chmod(0o700)
 
 
+def test_what_came_in_and_was_not_touched_replaces_nothing_that_others_made(make_tiered, disks):
+    """Two jobs work on parts of one directory; what changes with a file is its time of change."""
+    server = make_tiered(text=tables(disks))
+    source = Path(server.input(a=b"before", b=b"before", mode=b"", same=b"before"))
+    (source / "gone").write_text("")
+    (source / "sub").mkdir()
+    (source / "sub" / "c").write_text("before")
+    text = 'cd "$IOD_SCRATCH"; echo after > b; chmod 700 mode; cp -p same n; mv n same; touch sub/d'
+    wait = f"until [ -e {server.place}/go ]; do sleep 0.02; done"
+    ways = ("--fast", "12M", "--input", str(source), "--output", str(source))
+    job = server.sent(*ways, text=f"{text}; echo ran > {server.place}/ran; {wait}")
+    until((server.place / "ran").exists, "the job's work")
+    (source / "a").write_text("another's")
+    (source / "sub" / "c").write_text("another's")
+    (source / "same").write_text("another's")
+    (source / "gone").unlink()
+    (server.place / "go").touch()
+
+    assert [("COMPLETED", 0)] == server.outcome(job)
+    assert {"a", "b", "mode", "same", "sub"} == set(os.listdir(source))
+    assert "another's" == (source / "a").read_text() == (source / "sub" / "c").read_text()
+    assert ("after\n", "before") == ((source / "b").read_text(), (source / "same").read_text())
+    assert {"c", "d"} == set(os.listdir(source / "sub"))
+    assert 0o700 == stat.S_IMODE((source / "mode").stat().st_mode)
+
+
+def test_nothing_is_written_through_a_link_to_a_directory(make_tiered, disks):
+    server = make_tiered(text=tables(disks))
+    source, out = Path(server.input()), server.place / "out"
+    (source / "sub").mkdir()
+    (source / "sub" / "old").touch()
+    elsewhere = server.place / "precious"
+    elsewhere.mkdir()
+    out.mkdir()
+    (out / "sub").symlink_to(elsewhere)
+    ways = ("--fast", "12M", "--input", str(source), "--output", str(out))
+    job = server.sent(*ways, text='touch "$IOD_SCRATCH/sub/new"')
+
+    assert [("FAILED", 74)] == server.outcome(job)
+    assert "sub: Not a directory" in kept_of(server, job)
+    assert [] == os.listdir(elsewhere)
+    server.says("scratch", "remove", str(job))
+
+
 def test_after_a_failure_nothing_is_copied_out_unless_it_is_always_wanted(make_tiered, disks):
     server = make_tiered(text=tables(disks))
     text = f"{RESULT}; exit 3"
@@ -111,9 +155,9 @@ def test_of_a_split_request_the_largest_directory_gets_the_input_and_results_go_
 
     assert [("COMPLETED", 0)] == server.outcome(first)
     assert ["b"] == os.listdir(out)
-    second = server.sent(*words, text='echo > "$IOD_SCRATCH_1/a"')
+    second = server.sent(*words, text='echo > "$IOD_SCRATCH_0/c"; echo > "$IOD_SCRATCH_1/c"')
     assert ("FAILED", 74) == server.outcome(second)[0]
-    assert "'a' is in two of the job's directories" in kept_of(server, second)
+    assert "'c' is in two of the job's directories" in kept_of(server, second)
     server.says("scratch", "remove", str(second))
     server.await_nothing()
 

@@ -77,13 +77,18 @@ def test_data_is_copied_in_and_out_as_the_user_whose_job_it_is(service):
     home = service.home(GAMES)
     source = owned(GAMES, home / "in")
     owned(GAMES, source / "a", b"a" * 100_000)
+    closed = owned(GAMES, source / "closed")
+    for name in "de":
+        owned(GAMES, closed / name, b"")
+    closed.chmod(0o555)
     words = ("--fast", "1M", "--input", "in", "--output", "out")
-    job = service.sent_by(
-        GAMES, *words, text='cat "$IOD_SCRATCH/a" "$IOD_SCRATCH/a" > "$IOD_SCRATCH/b"'
-    )
+    text = 'cd "$IOD_SCRATCH"; cat a a > b; echo new > closed/d; echo new > closed/e'
+    job = service.sent_by(GAMES, *words, text=text)
 
     assert [("COMPLETED", 0)] == service.outcome(job)
-    assert [home / "out" / "b"] == list((home / "out").iterdir())
+    assert {home / "out" / "b", home / "out" / "closed"} == set((home / "out").iterdir())
+    assert ["d", "e"] == sorted(path.name for path in (home / "out" / "closed").iterdir())
+    assert 0o555 == (home / "out" / "closed").stat().st_mode & 0o777
     assert b"a" * 200_000 == (home / "out" / "b").read_bytes()
     for path in (home / "out", home / "out" / "b"):
         assert (GAMES.pw_uid, GAMES.pw_gid) == (path.stat().st_uid, path.stat().st_gid)

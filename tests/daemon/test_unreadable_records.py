@@ -3,7 +3,7 @@
 import pytest
 from harness import until
 
-pytestmark = [pytest.mark.node, pytest.mark.slow]
+pytestmark = pytest.mark.node
 
 
 def start(server, name):
@@ -32,6 +32,7 @@ def test_a_running_job_whose_shim_record_cannot_be_read_is_not_started_again(ser
     assert "CANCELLED" == answer["job"]["state"]
 
 
+@pytest.mark.slow
 def test_a_suspended_job_whose_shim_record_cannot_be_read_is_resumed(server):
     job = start(server, "it")
     server.suspend(job)
@@ -48,6 +49,7 @@ def test_a_suspended_job_whose_shim_record_cannot_be_read_is_resumed(server):
     assert ["done it", "start it"] == server.lines()
 
 
+@pytest.mark.slow
 def test_an_ended_job_whose_status_cannot_be_read_is_lost_and_its_file_is_named(server):
     job, other = start(server, "it"), start(server, "other")
     server.kill()
@@ -65,6 +67,7 @@ def test_an_ended_job_whose_status_cannot_be_read_is_lost_and_its_file_is_named(
     assert [("FAILED", 3)] == server.outcome(other)
 
 
+@pytest.mark.slow
 def test_a_status_that_cannot_be_read_ends_no_running_job(server):
     job = start(server, "it")
     damage(server, job, "status.json")

@@ -36,7 +36,7 @@ def family():
 
 def is_asleep(pid):
     """Whether it has read all that a program reads at its start."""
-    return "nanosleep" in Path(f"/proc/{pid}/wchan").read_text()
+    return "(sleep) S" in Path(f"/proc/{pid}/stat").read_text()
 
 
 def kept():

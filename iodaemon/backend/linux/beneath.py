@@ -35,10 +35,15 @@ def open_directory(parent: int, name: str, flags: int = _FLAGS) -> int:
     """
     if "/" in name or name in ("", ".", ".."):
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), name)
+    return open_below(parent, name, flags)
+
+
+def open_below(root: int, path: str, flags: int = _FLAGS) -> int:
+    """As ``open_directory``, of a path in which no part may be a link or a mount."""
     how = _HOW.pack(flags, 0, _RESOLVE)
-    fd, error = system_call(_SYS_OPENAT2, parent, os.fsencode(name), how, len(how))
+    fd, error = system_call(_SYS_OPENAT2, root, os.fsencode(path), how, len(how))
     if fd < 0:
-        raise OSError(error, os.strerror(error), name)
+        raise OSError(error, os.strerror(error), path)
     return fd
 
 

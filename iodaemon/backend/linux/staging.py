@@ -14,8 +14,8 @@ import resource
 import signal
 import stat
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NoReturn
+from collections.abc import Callable, Container, Iterator, Sequence
+from typing import BinaryIO, Final, NoReturn
 
 from iodaemon.backend.linux import launch as launching
 from iodaemon.backend.linux import scratch
@@ -28,6 +28,8 @@ STAGE_FAILED: Final = 74
 """EX_IOERR of sysexits.h: the exit code of a job whose input or output could not be copied."""
 _STAGING: Final = b"staging\n"
 _COPY: Final = ("cp", "-a", "--reflink=auto")
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_TARGET: Final = "/proc/self/fd/{}"
 _SYNC: Final = ("sync", "--file-system", "--")
 _MOST_WORDS_BYTES: Final = 96 << 10
 """Paths of one cp, without the last; below the least that execve(2) takes."""
@@ -97,6 +99,9 @@ class Steps:
         self._output: str | None = staging.get("output")
         self._is_always = staging.get("on") == "always"
         self._reports: dict[str, Message] = {}
+        self._marks: BinaryIO | None = None
+        if self._input is not None and self._output is not None:
+            self._marks = open(os.memfd_create("came"), "w+b")  # noqa: SIM115 - for both steps
         self.launch: launching.Launch = launch
         if told := scratch.environment_of(self._shares):
             self.launch = {**launch, "environment": {**launch["environment"], **told}}
@@ -146,10 +151,25 @@ class Steps:
         _hear_signals()
         os.write(news, _STAGING)
         reach("stage.in_begun")
-        failed = _attempt(lambda: _copy([str(self._input)], self._paths[0]))
+        failed = _attempt(self._come_in)
         _report(news, failed)
         if failed or os.read(go, 1) != b"g":
             os._exit(STAGE_FAILED)
+
+    def _come_in(self) -> Message | None:
+        if failed := _copy_in(str(self._input), self._paths[0]):
+            return failed
+        if self._marks is not None:
+            for _, entries in _walk(self._paths[0]):
+                self._marks.writelines(mark + b"\0" for _, mark in entries)
+            self._marks.flush()
+        return None
+
+    def _read_marks(self) -> frozenset[bytes]:
+        if self._marks is None:
+            return frozenset()
+        self._marks.seek(0)
+        return frozenset(self._marks.read().split(b"\0"))
 
     # -- in the shim -----------------------------------------------------------------------------
 
@@ -228,7 +248,7 @@ class Steps:
                 launching.be_user(account)
             target = os.path.join(self.launch["cwd"], self._output or "")
             os.makedirs(target, exist_ok=True)
-            failed = _copy(self._paths, target, origin=self._input)
+            failed = _copy_out(self._paths, target, self._read_marks())
             return failed or _run((*_SYNC, target), "/")
 
         try:
@@ -245,6 +265,8 @@ class Steps:
         Args:
             out_signal: what killed the epilog; None: nothing.
         """
+        if self._marks is not None:
+            self._marks.close()
         if not self._reports:
             return {}
         came, went = (self._reports.get(step, {}) for step in ("in", "out"))
@@ -303,26 +325,107 @@ def _report(news: int, failed: Message | None) -> None:
         os.write(news, encode({"failed": failed, **told}))
 
 
-def _copy(sources: Sequence[str], target: str, *, origin: str | None = None) -> Message | None:
-    """Copy what is in each directory into the target, whose own mode and times stay.
+def _copy_in(source: str, target: str) -> Message | None:
+    """Copy what is in a directory into another one, whose own mode and times stay."""
+    for names in _some(sorted(os.listdir(source))):
+        if failed := _run((*_COPY, f"--target-directory={target}", "--", *names), source):
+            return failed
+    return None
+
+
+def _copy_out(sources: Sequence[str], target: str, came: Container[bytes]) -> Message | None:
+    """Copy what is new or changed into the target, whose own mode and times stay.
 
     Args:
-        sources: no name may be at the top of two of them.
-        target: a directory.
-        origin: what is the same there is left out.
+        sources: the job's directories.
+        target: a directory. What is a link there is replaced, and nothing written through it.
+        came: marks of what came in; what still has its mark is left out.
     """
-    tops: set[str] = set()
-    for source in sources:
-        top = set(os.listdir(source))
-        if both := tops & top:
-            return {"line": f"{min(both)!a} is in two of the job's directories"}
-        tops |= top
-    command = (*_COPY, "--parents", "--remove-destination", f"--target-directory={target}", "--")
-    for source in sources:
-        for names in _some(sorted(_differing(source, origin))):
-            if failed := _run((*command, *names), source):
-                return failed
+    made: list[tuple[str, str]] = []
+    tops: dict[str, str] = {}
+    root = os.open(target, _DIRECTORY & ~os.O_NOFOLLOW)
+    try:
+        for source in sources:
+            for at, names in _find_news(source, came):
+                for top in [at.partition("/")[0]] if at else names:
+                    if tops.setdefault(top, source) != source:
+                        return {"line": f"{top!a} is in two of the job's directories"}
+                fd = _enter(root, at, source, made)
+                try:
+                    for some in _some(sorted(names)):
+                        if failed := _copy_to(fd, some, os.path.join(source, at)):
+                            shown = os.path.join(target, at)
+                            failed["line"] = failed["line"].replace(_TARGET.format(fd), shown)
+                            return failed
+                finally:
+                    os.close(fd)
+        for source, at in reversed(made):  # once nothing more is put into them
+            fd = _enter(root, at, source, [])
+            was = os.stat(os.path.join(source, at))
+            os.fchmod(fd, stat.S_IMODE(was.st_mode))
+            os.utime(fd, ns=(was.st_atime_ns, was.st_mtime_ns))
+            os.close(fd)
+    finally:
+        os.close(root)
     return None
+
+
+def _copy_to(fd: int, names: Sequence[str], source: str) -> Message | None:
+    target = f"--target-directory={_TARGET.format(fd)}"
+    return _run((*_COPY, "--remove-destination", target, "--", *names), source, fd)
+
+
+def _enter(root: int, at: str, source: str, made: list[tuple[str, str]]) -> int:
+    """Open the directory of this path below the root, made where it is missing; never a link."""
+    fd = os.dup(root)
+    path = ""
+    for name in filter(None, at.split("/")):
+        path = os.path.join(path, name)
+        try:
+            try:
+                below = os.open(name, _DIRECTORY, dir_fd=fd)
+            except FileNotFoundError:
+                os.mkdir(name, 0o700, dir_fd=fd)
+                made.append((source, path))
+                below = os.open(name, _DIRECTORY, dir_fd=fd)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from error
+        finally:
+            os.close(fd)
+        fd = below
+    return fd
+
+
+def _find_news(source: str, came: Container[bytes]) -> Iterator[tuple[str, list[str]]]:
+    """Each directory of the source that has something new or changed, and the names of that."""
+    for at, entries in _walk(source):
+        news = [entry.name for entry, mark in entries if mark not in came]
+        if news:
+            yield at, news
+        entries[:] = [each for each in entries if each[1] in came]
+
+
+def _walk(source: str) -> Iterator[tuple[str, list[tuple[os.DirEntry[str], bytes]]]]:
+    """Each directory with its entries and their marks; only those left in the list are entered."""
+    waiting = [""]
+    while waiting:
+        at = waiting.pop()
+        with os.scandir(os.path.join(source, at)) as found:
+            entries = [(entry, _mark(os.path.join(at, entry.name), entry)) for entry in found]
+        yield at, entries
+        waiting += [
+            os.path.join(at, entry.name)
+            for entry, _ in entries
+            if entry.is_dir(follow_symlinks=False)
+        ]
+
+
+def _mark(path: str, entry: os.DirEntry[str]) -> bytes:
+    """What changes with a file: nobody can set its time of change. A directory is entered."""
+    is_directory = entry.is_dir(follow_symlinks=False)
+    found = entry.stat(follow_symlinks=False)
+    changed = "d" if is_directory else f"{found.st_ctime_ns}"
+    return f"{found.st_ino} {changed} ".encode() + os.fsencode(path)
 
 
 def _some(names: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -339,36 +442,12 @@ def _some(names: Sequence[str]) -> Iterator[Sequence[str]]:
         yield some
 
 
-def _differing(source: str, origin: str | None) -> Iterator[str]:
-    """Paths below the source of what is missing or another in the origin.
-
-    A file or link counts as the same if size and time of modification are, as for rsync(1): cp -a
-    keeps the time. A directory that is missing there is one path, with all that is in it.
-    """
-    waiting = [""]
-    while waiting:
-        at = waiting.pop()
-        with os.scandir(os.path.join(source, at)) as entries:
-            for entry in entries:
-                name = os.path.join(at, entry.name)
-                try:
-                    before = None if origin is None else os.lstat(os.path.join(origin, name))
-                except (FileNotFoundError, NotADirectoryError):
-                    before = None
-                now = entry.stat(follow_symlinks=False)
-                if before is None or stat.S_IFMT(before.st_mode) != stat.S_IFMT(now.st_mode):
-                    yield name
-                elif stat.S_ISDIR(now.st_mode):
-                    waiting.append(name)
-                elif (before.st_size, before.st_mtime_ns) != (now.st_size, now.st_mtime_ns):
-                    yield name
-
-
-def _run(command: Sequence[str], directory: str) -> Message | None:
+def _run(command: Sequence[str], directory: str, *fds: int) -> Message | None:
     """Run it to its end; how it failed, with the last line of its stderr; None: it did not."""
     process = subprocess.Popen(
         command,
         cwd=directory,
+        pass_fds=fds,
         env=scratch.TOOLS,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
