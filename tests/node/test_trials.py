@@ -96,26 +96,21 @@ LONG = {
 WHOLE = {"commands", "stack"}
 
 
-@pytest.fixture(scope="module")
-def trials():
-    """The long ones, each in its place: what they prove is no matter of time, so all at once."""
-    with contextlib.ExitStack() as stack:
-        places = {name: stack.enter_context(a_place()) for name in LONG}
-        write(places["policies"], SMALL)
-        write(places["policies"], (ROOT / "policies/dynamic.toml").read_text(), "mine.toml")
-        write(places["kernels"], a_fourth((EXAMPLES / "workload-mixed.toml").read_text()))
-        for name, file in (("commands", LONG["commands"][1]), ("stack", LONG["stack"][1])):
-            write(places[name], (EXAMPLES / file).read_text(), file)
-        begun = {
-            name: start(places[name], *words, "--force", is_whole=name in WHOLE)
-            for name, words in LONG.items()
-        }
-        try:
-            yield {name: (places[name], process) for name, process in begun.items()}
-        finally:
-            for process in begun.values():
-                process.terminate()
-                process.wait(PATIENCE_S)
+@pytest.fixture
+def trial(place):
+    """Starts one of the long ones in its place."""
+    write(place, SMALL)
+    write(place, (ROOT / "policies/dynamic.toml").read_text(), "mine.toml")
+
+    def begin(name):
+        if name == "kernels":
+            write(place, a_fourth((EXAMPLES / "workload-mixed.toml").read_text()))
+        file = LONG[name][1]
+        if (EXAMPLES / file).exists():
+            write(place, (EXAMPLES / file).read_text(), file)
+        return start(place, *LONG[name], "--force", is_whole=name in WHOLE)
+
+    return begin
 
 
 def a_fourth(text):
@@ -185,8 +180,8 @@ def until(holds, what):
 # -- compare ---------------------------------------------------------------------------------------
 
 
-def test_policies_by_name_and_by_file_are_compared_by_real_jobs(trials):
-    place, process = trials["policies"]
+def test_policies_by_name_and_by_file_are_compared_by_real_jobs(place, trial):
+    process = trial("policies")
     code, out, err = finish(process)
 
     assert code == 0, err
@@ -203,8 +198,8 @@ def test_policies_by_name_and_by_file_are_compared_by_real_jobs(trials):
 
 
 @pytest.mark.slow
-def test_the_example_with_commands_is_compared_and_told_as_a_table(trials):
-    place, process = trials["commands"]
+def test_the_example_with_commands_is_compared_and_told_as_a_table(place, trial):
+    process = trial("commands")
     code, out, err = finish(process)
 
     assert code == 0, err
@@ -294,8 +289,8 @@ def test_a_busy_machine_is_refused_and_said(place):
     assert ["w.toml"] == os.listdir(place)
 
 
-def test_the_example_with_kernels_is_compared_under_a_cap_of_its_own(trials):
-    _, process = trials["kernels"]
+def test_the_example_with_kernels_is_compared_under_a_cap_of_its_own(place, trial):
+    process = trial("kernels")
     code, out, err = finish(process)
 
     assert code == 0, err
@@ -309,8 +304,8 @@ def test_the_example_with_kernels_is_compared_under_a_cap_of_its_own(trials):
 
 @pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU has nothing to stack")
-def test_the_example_is_stacked_on_the_sockets_there_are_or_on_parts_of_the_one(trials):
-    place, process = trials["stack"]
+def test_the_example_is_stacked_on_the_sockets_there_are_or_on_parts_of_the_one(place, trial):
+    process = trial("stack")
     code, out, err = finish(process)
 
     assert code == 0, err
