@@ -1,0 +1,372 @@
+"""The anchor: a subreaper that only waits, and starts the supervisor again.
+
+What a killed supervisor leaves becomes the anchor's: it lets all jobs run on, takes in each child
+with the supervisor's own code, and starts the next supervisor, to which it hands the listening
+sockets, the lock and the ledger. A supervisor of which it hears nothing for the grace time counts
+as gone: all jobs run on, and it is continued; after four grace times it is killed, which loses
+nothing. Ends with the supervisor that has nothing left to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import zlib
+from pathlib import Path
+from typing import Any, Final, NamedTuple, NoReturn
+
+from iodaemon.supervisor import syscalls
+from iodaemon.supervisor.cgroup import Cgroups, find_own_cgroup
+from iodaemon.supervisor.failpoint import reach
+from iodaemon.supervisor.identity import peer_of
+from iodaemon.supervisor.ledger import Ledger, open_ledger
+from iodaemon.supervisor.protocol import Silence
+from iodaemon.supervisor.reap import Reaper
+from iodaemon.supervisor.syscalls import say
+
+SOCKET: Final = "supervisor.sock"
+HOPELESS: Final = 78
+"""EX_CONFIG of sysexits.h: starting it again does not help."""
+BEATS: Final = 3
+"""So often in the grace time each side says that it is there."""
+_KILL_AFTER: Final = 4
+_AT_ONCE: Final = 64
+_FIRST_WAIT_S: Final = 0.1
+_LAST_WAIT_S: Final = 5.0
+_WORD_BYTES: Final = 64
+
+
+class Config(NamedTuple):
+    """How the root side is begun.
+
+    Attributes:
+        runtime: directory on tmpfs: socket, lock and ledger.
+        daemon_uid: the one user who is obeyed.
+        daemon_gid: group of the socket; None: its user alone.
+        min_uid: no job runs as a uid below; None: all run as the caller's own user.
+        outputs: directory, the caller's own, of the files of jobs that name none.
+        grace_s: a daemon, or a supervisor, that says nothing for so long counts as gone.
+        cgroup: "auto": below the caller's own; "none": by signals; else the directory.
+        is_service: runs until SIGTERM; else ends without a daemon and without jobs.
+        why: why there is no cgroup.
+    """
+
+    runtime: str
+    daemon_uid: int
+    daemon_gid: int | None = None
+    min_uid: int | None = None
+    outputs: str | None = None
+    grace_s: float = 30.0
+    cgroup: str = "auto"
+    is_service: bool = False
+    why: str = "as configured"
+
+    def dump(self) -> str:
+        return json.dumps(self._asdict())
+
+
+def load_config(text: str) -> Config:
+    """The reverse of ``Config.dump``."""
+    return Config(**json.loads(text))
+
+
+def command(module: str, *words: str) -> list[str]:
+    """How to run a module of this package: isolated, and after the standard library."""
+    root = str(Path(__file__).resolve().parents[2])
+    code = f"import sys; sys.path.append({root!r}); "
+    code += f"from iodaemon.supervisor.{module} import main; main()"
+    return [sys.executable, "-I", "-S", "-c", code, *words]
+
+
+def spawn(module: str, words: list[str], fds: list[int]) -> int:
+    """Start a module of this package with these descriptors; its number."""
+    for fd in fds:
+        os.set_inheritable(fd, True)  # noqa: FBT003
+    try:
+        arguments = command(module, *words)
+        return os.posix_spawn(arguments[0], arguments, os.environ)
+    finally:
+        for fd in fds:
+            os.set_inheritable(fd, False)  # noqa: FBT003
+
+
+def execute(module: str, words: list[str], fds: list[int]) -> NoReturn:
+    """Become a module of this package, with these descriptors and all children."""
+    for fd in fds:
+        os.set_inheritable(fd, True)  # noqa: FBT003
+    arguments = command(module, *words)
+    signal.set_wakeup_fd(-1)
+    os.execv(arguments[0], arguments)  # noqa: S606
+
+
+def abstract_address(runtime: str) -> str:
+    """Where the supervisor is found as well, should somebody remove the runtime directory."""
+    return f"\0iod-supervisor-{zlib.crc32(os.path.realpath(runtime).encode()):08x}"
+
+
+def listen(config: Config) -> socket.socket:
+    """The socket in the runtime directory, made anew; nobody else listens there (the lock)."""
+    os.makedirs(config.runtime, 0o700 if config.daemon_gid is None else 0o711, exist_ok=True)
+    path = os.path.join(config.runtime, SOCKET)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        listener.bind(path)
+    finally:
+        os.umask(mask)
+    if config.daemon_gid is not None:
+        os.chown(path, -1, config.daemon_gid)
+        os.chmod(path, 0o660)
+    elif config.daemon_uid != os.geteuid():
+        os.chown(path, config.daemon_uid, -1)
+    listener.listen(16)
+    return listener
+
+
+class Shared(NamedTuple):
+    """Descriptors that every supervisor of this anchor gets; ``second`` is -1 where there is none."""
+
+    listener: int
+    second: int
+    lock: int
+    ledger: int
+
+    def fds(self) -> list[int]:
+        return [fd for fd in self if fd >= 0]
+
+
+def open_shared(config: Config) -> Shared:
+    """Take the lock, make the sockets, open the ledger.
+
+    Raises:
+        OSError: EADDRINUSE: another root side runs on this directory.
+    """
+    os.makedirs(config.runtime, 0o700 if config.daemon_gid is None else 0o711, exist_ok=True)
+    lock = os.open(
+        os.path.join(config.runtime, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+    )
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise OSError(errno.EADDRINUSE, "a supervisor runs already", config.runtime) from error
+    second = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        second.bind(abstract_address(config.runtime))
+        second.listen(16)
+    except OSError as error:
+        second.close()
+        with (
+            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe,
+            contextlib.suppress(ConnectionRefusedError),
+        ):
+            probe.connect(abstract_address(config.runtime))
+            if peer_of(probe)[1] == os.geteuid():
+                text = f"a supervisor runs already (pid {peer_of(probe)[0]})"
+                raise OSError(errno.EADDRINUSE, text, config.runtime) from error
+        say("another user has taken this directory's second address; it is done without")
+    ledger = open_ledger(os.path.join(config.runtime, "ledger"))
+    second_fd = second.detach() if second.fileno() >= 0 else -1
+    return Shared(listen(config).detach(), second_fd, lock, ledger.fd)
+
+
+class Anchor:
+    """One anchor. ``run`` returns when there is nothing left to keep."""
+
+    def __init__(self, config: Config, shared: Shared, cgroups: Cgroups | None) -> None:
+        self._config = config
+        self._shared = shared
+        self._cgroups = cgroups
+        self._ledger = Ledger(shared.ledger, from_end=True)
+        self._reaper = self._new_reaper()
+        self._silence = Silence(config.grace_s)
+        self._supervisor = 0
+        self._line: socket.socket | None = None
+        self._started_s = 0.0
+        self._wait_s = _FIRST_WAIT_S
+        self._is_leaving = self._is_over = False
+
+    def _new_reaper(self) -> Reaper:
+        find = (lambda _: None) if self._cgroups is None else self._cgroups.key_of
+        return Reaper(self._ledger, find)
+
+    def resume(self, supervisor: int, line: int) -> None:
+        """Go on with a supervisor, after ``execve`` in place."""
+        self._supervisor = supervisor
+        self._line = socket.socket(fileno=line)
+        self._ledger = Ledger(self._shared.ledger)  # it may have children of an earlier one
+        self._reaper = self._new_reaper()
+
+    def run(self) -> None:
+        wake = syscalls.wake_on_signals(signal.SIGCHLD, signal.SIGHUP, signal.SIGINT)
+        signal.signal(signal.SIGTERM, lambda *_: self._pass_on(signal.SIGTERM))
+        while not self._is_over:
+            if not self._supervisor and time.monotonic() >= self._started_s + self._wait_s:
+                self._start()
+            poll = select.poll()
+            poll.register(wake, select.POLLIN)
+            if self._line is not None:
+                poll.register(self._line, select.POLLIN)
+            for fd, _ in poll.poll(self._patience_s() * 1000 + 1):
+                if fd == wake:
+                    with contextlib.suppress(BlockingIOError):
+                        while os.read(wake, 4096):
+                            pass
+                else:
+                    self._hear()
+            self._reap()
+            self._watch()
+
+    def _patience_s(self) -> float:
+        if not self._supervisor:
+            return max(0.0, self._started_s + self._wait_s - time.monotonic())
+        return min(self._silence.wait_s(), self._config.grace_s)
+
+    def _pass_on(self, number: int) -> None:
+        if self._supervisor:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._supervisor, number)
+        else:
+            self._is_over = True
+
+    def _start(self) -> None:
+        reach("anchor.starting")
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        resume = {"anchor": theirs.fileno(), "shared": list(self._shared)}
+        fds = [theirs.fileno(), *self._shared.fds()]
+        words = [self._config.dump(), json.dumps(resume)]
+        self._supervisor = spawn("server", words, fds)
+        theirs.close()
+        ours.setblocking(False)  # noqa: FBT003
+        self._line = ours
+        self._started_s = time.monotonic()
+        self._silence.heard()
+
+    def _hear(self) -> None:
+        assert self._line is not None
+        try:
+            word = self._line.recv(_WORD_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            word = b""
+        if not word:
+            self._line.close()
+            self._line = None
+            return
+        self._silence.heard()
+        if word == b"over":
+            self._is_leaving = True
+        elif word == b"ask":
+            self._reap()
+            self._tell(b"clean")
+        elif word == b"reexec":
+            reach("anchor.reexec")
+            resume = {"supervisor": self._supervisor, "line": self._line.fileno()}
+            words = [self._config.dump(), json.dumps({**resume, "shared": list(self._shared)})]
+            execute("anchor", words, [self._line.fileno(), *self._shared.fds()])
+        else:
+            self._tell(b"beat")
+
+    def _tell(self, word: bytes) -> None:
+        if self._line is not None:
+            with contextlib.suppress(OSError):
+                self._line.send(word)
+
+    def _reap(self) -> None:
+        """Take in every child that has ended; the supervisor reads in the ledger whose."""
+        more, has_news = True, False
+        while more:
+            taken, more = self._reaper.scan(_AT_ONCE)
+            has_news |= any(ended.key is not None for ended in taken)
+            if any(ended.pid == self._supervisor for ended in taken):
+                self._on_death()
+        self._reaper.stopped.clear()
+        if has_news:
+            reach("anchor.reaped")
+            self._tell(b"ledger")
+
+    def _on_death(self) -> None:
+        """Let all jobs run on; the children are this process's now."""
+        self._supervisor = 0
+        while self._line is not None:  # what it said last
+            self._hear()
+        if self._is_leaving:
+            self._is_over = True
+            return
+        let_go = 0 if self._cgroups is None else self._cgroups.thaw_all()
+        say(f"the supervisor died; {let_go} jobs that stood still run on; it is started again")
+        reach("anchor.thawed")
+        self._ledger = Ledger(self._shared.ledger)
+        self._reaper = self._new_reaper()
+        lasted_s = time.monotonic() - self._started_s
+        self._wait_s = 0.0 if lasted_s > 1.0 else min(max(2 * self._wait_s, 0.1), _LAST_WAIT_S)
+
+    def _watch(self) -> None:
+        """The dead man's switch over the supervisor."""
+        if not self._supervisor:
+            return
+        if self._silence.begins():
+            let_go = 0 if self._cgroups is None else self._cgroups.thaw_all()
+            say(f"the supervisor says nothing; {let_go} jobs that stood still run on")
+            reach("anchor.silence")
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._supervisor, signal.SIGCONT)
+        elif self._silence.lasts_s() > _KILL_AFTER * self._config.grace_s:
+            self._pass_on(signal.SIGKILL)
+
+
+def open_cgroups(config: Config) -> tuple[Cgroups | None, Config]:
+    """The tree of cgroups, and the configuration with its place, or why there is none."""
+    if config.cgroup == "none":
+        return None, config
+    try:
+        base = config.cgroup
+        if base == "auto":
+            name = f"iodaemon-{zlib.crc32(os.path.realpath(config.runtime).encode()):08x}"
+            base = os.path.join(find_own_cgroup(), name)
+        cgroups = Cgroups(base)
+        cgroups.open()
+    except OSError as error:
+        why = f"no cgroup can be used ({error.strerror or error})"
+        say(f"jobs are held by signals: {why}")
+        return None, config._replace(cgroup="none", why=why)
+    return cgroups, config._replace(cgroup=base)
+
+
+def main() -> None:
+    """Arguments: the configuration, and after ``execve`` what goes on."""
+    config = load_config(sys.argv[1])
+    resume: dict[str, Any] = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
+    syscalls.name_process("iod-anchor")
+    with contextlib.suppress(OSError):
+        os.setsid()
+    os.chdir("/")
+    syscalls.become_subreaper()
+    try:
+        shared = Shared(*resume["shared"]) if "shared" in resume else open_shared(config)
+    except OSError as error:
+        say(f"{error.filename or config.runtime}: {error.strerror}")
+        sys.exit(HOPELESS)
+    for fd in shared.fds():
+        os.set_inheritable(fd, False)  # noqa: FBT003
+    cgroups, config = open_cgroups(config)
+    anchor = Anchor(config, shared, cgroups)
+    if "supervisor" in resume:
+        os.set_inheritable(resume["line"], False)  # noqa: FBT003
+        anchor.resume(resume["supervisor"], resume["line"])
+    anchor.run()
+    reach("anchor.leaving")
+    with contextlib.suppress(OSError):
+        os.unlink(os.path.join(config.runtime, SOCKET))
+    if cgroups is not None:
+        cgroups.leave()

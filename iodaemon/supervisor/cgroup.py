@@ -1,0 +1,363 @@
+"""Jobs held by cgroup v2: one directory a job, ``BASE/jobs/<job>.<attempt>``.
+
+freeze, kill and events need no controller (Documentation/admin-guide/cgroup-v2.rst; Linux 5.2 and
+5.14) and hold for the whole subtree: a job may make cgroups below its own. Limits are set where a
+controller is delegated. Only ``cgroup.events`` says what a job is; nothing is remembered here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import struct
+import time
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from iodaemon.supervisor import syscalls
+from iodaemon.supervisor.ledger import Key, parse_key
+from iodaemon.supervisor.protocol import Limits
+
+CONTROLLERS: Final = ("cpuset", "io", "pids", "memory")
+_GONE: Final = frozenset({errno.ENOENT, errno.ENODEV})
+_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_EVENT: Final = struct.Struct("iIII")  # struct inotify_event, without a name
+_LEAST_MEMORY: Final = 16 << 20
+_MOST_REMOVED: Final = 256
+"""Nested cgroups of one job that are removed in one go."""
+_MOST_SCANS: Final = 20
+_LEAVE_WITHIN_S: Final = 0.5
+
+
+class Look(NamedTuple):
+    """What is there of a job now. ``is_stopped``: it stopped itself, or was stopped by hand."""
+
+    is_populated: bool
+    is_frozen: bool
+    is_stopped: bool = False
+
+
+class Cgroups:
+    """The jobs' cgroups below one base.
+
+    Args:
+        base: a cgroup directory that exists or can be made, without processes at its top.
+    """
+
+    name: Final = "cgroup"
+    are_children: Final = True
+    """Each job's first process is a child of the supervisor, or was one of an earlier one."""
+
+    def __init__(self, base: str) -> None:
+        self.base = base
+        self.detail = f"cgroup v2 at {base}"
+        self.controls: tuple[str, ...] = ()
+        self._jobs = os.path.join(base, "jobs")
+        mount, subtree = _find_mount()
+        within = os.path.relpath(self._jobs, mount)
+        self._marker = f"0::{os.path.normpath(os.path.join(subtree, within))}/".encode()
+        self.fd = syscalls.watch_files()
+        self._watched: dict[int, Key] = {}
+
+    def open(self) -> None:
+        """Make the tree, check that it freezes, and move the calling process to ``supervisor``.
+
+        Raises:
+            OSError: it cannot be had.
+        """
+        for name in ("", "supervisor", "jobs"):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(os.path.join(self.base, name))
+        for name in ("cgroup.freeze", "cgroup.kill", "cgroup.events"):
+            os.stat(os.path.join(self._jobs, name))
+        _write(os.path.join(self.base, "supervisor", "cgroup.procs"), "0")
+
+    def hand_down(self) -> None:
+        """Give the jobs every controller that the base has; ``controls`` says which they have."""
+        for controller in CONTROLLERS:
+            with contextlib.suppress(OSError):
+                for directory in (self.base, self._jobs):
+                    _write(os.path.join(directory, "cgroup.subtree_control"), f"+{controller}")
+        with contextlib.suppress(OSError):
+            given = _read(os.path.join(self._jobs, "cgroup.subtree_control")).split()
+            self.controls = tuple(name for name in CONTROLLERS if name.encode() in given)
+
+    def path(self, key: Key) -> str:
+        return os.path.join(self._jobs, str(key))
+
+    def keys(self) -> list[Key]:
+        """The jobs that have a cgroup."""
+        found: list[Key] = []
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(self._jobs):
+                with contextlib.suppress(ValueError):
+                    found.append(parse_key(name))
+        return sorted(found)
+
+    def key_of(self, text: bytes) -> Key | None:
+        """The job of a /proc/PID/cgroup, also of one that was removed since (" (deleted)")."""
+        at = text.find(self._marker)
+        if at < 0:
+            return None
+        name = text[at + len(self._marker) :].split(b"\n")[0].split(b"/")[0]
+        try:
+            return parse_key(name.removesuffix(b" (deleted)").decode())
+        except (ValueError, UnicodeDecodeError):
+            return None
+
+    def prepare(self, key: Key, limits: Limits) -> tuple[int, list[str]]:
+        """Make a job's cgroup; an open directory to clone into, and the limits that failed.
+
+        Raises:
+            OSError: it cannot be made. What somebody removed above it is made again.
+        """
+        with contextlib.suppress(FileExistsError):
+            try:
+                os.mkdir(self.path(key))
+            except FileNotFoundError:
+                self.open()
+                self.hand_down()
+                os.mkdir(self.path(key))
+        problems = []
+        for name, value in _settings(self.controls, limits):
+            try:
+                _write(os.path.join(self.path(key), name), value)
+            except OSError as error:
+                if name != "memory.swap.max" or error.errno != errno.ENOENT:  # no swap at all
+                    problems.append(f"{name} is not set to {value}: {error.strerror}")
+        with contextlib.suppress(OSError):  # without a watch it is looked at now and then
+            watch = syscalls.add_watch(self.fd, os.path.join(self.path(key), "cgroup.events"))
+            self._watched[watch] = key
+        return os.open(self.path(key), _FLAGS), problems
+
+    def adopt(self, key: Key) -> None:
+        """Watch a job that was found."""
+        with contextlib.suppress(OSError):
+            watch = syscalls.add_watch(self.fd, os.path.join(self.path(key), "cgroup.events"))
+            self._watched[watch] = key
+
+    def changed(self, most: int) -> list[Key] | None:
+        """Jobs whose state may have changed, a bounded number; None: look at all."""
+        try:
+            data = os.read(self.fd, most * _EVENT.size)
+        except BlockingIOError:
+            return []
+        keys: list[Key] = []
+        for watch, mask, _, _ in _EVENT.iter_unpack(data):
+            if mask & syscalls.IN_Q_OVERFLOW:
+                return None
+            if watch in self._watched:
+                keys.append(self._watched[watch])
+            if mask & syscalls.IN_IGNORED:
+                self._watched.pop(watch, None)
+        return keys
+
+    def look(self, key: Key) -> Look:
+        """A cgroup that is gone has nothing in it."""
+        try:
+            text = _read(os.path.join(self.path(key), "cgroup.events"))
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            return Look(is_populated=False, is_frozen=False)
+        return Look(is_populated=b"populated 1" in text, is_frozen=b"frozen 1" in text)
+
+    def freeze(self, key: Key) -> None:
+        """Ask for a standstill; ``frozen 1`` follows, later for a process in state D."""
+        with _if_there():
+            _write(os.path.join(self.path(key), "cgroup.freeze"), "1")
+
+    def thaw(self, key: Key) -> None:
+        with _if_there():
+            _write(os.path.join(self.path(key), "cgroup.freeze"), "0")
+
+    def is_held(self, key: Key) -> bool:
+        """Whether a standstill was asked for."""
+        try:
+            return _read(os.path.join(self.path(key), "cgroup.freeze")).strip() == b"1"
+        except OSError:
+            return False
+
+    def thaw_all(self) -> int:
+        """Let every job run on; how many stood still, or were about to."""
+        held = [key for key in self.keys() if self.is_held(key)]
+        for key in held:
+            self.thaw(key)
+        return len(held)
+
+    def kill(self, key: Key) -> None:
+        """SIGKILL to all, also to frozen ones and to those being forked."""
+        try:
+            _write(os.path.join(self.path(key), "cgroup.kill"), "1")
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+
+    def signal(self, key: Key, number: int) -> None:
+        """To each process once, by pidfd, after a second look at who is a member."""
+        told: set[int] = set()
+        for _ in range(_MOST_SCANS):
+            new = [pid for pid in self.pids(key) if pid not in told]
+            if not new:
+                return
+            opened: dict[int, int] = {}
+            for pid in new:
+                told.add(pid)
+                with contextlib.suppress(ProcessLookupError):
+                    opened[pid] = os.pidfd_open(pid)
+                if len(opened) >= 8:
+                    self._tell(key, number, opened)
+            self._tell(key, number, opened)
+
+    def _tell(self, key: Key, number: int, opened: dict[int, int]) -> None:
+        members = set(self.pids(key))
+        for pid, pidfd in opened.items():
+            with contextlib.suppress(ProcessLookupError):
+                if pid in members:
+                    signal.pidfd_send_signal(pidfd, number)
+            os.close(pidfd)
+        opened.clear()
+
+    def pids(self, key: Key) -> list[int]:
+        """The processes of the job's whole subtree."""
+        found: list[int] = []
+        directories = [self.path(key)]
+        while directories:
+            directory = directories.pop()
+            with _if_there(), open(os.path.join(directory, "cgroup.procs"), "rb") as file:
+                found += (int(word) for word in file)
+            with contextlib.suppress(OSError), os.scandir(directory) as entries:
+                directories += (entry.path for entry in entries if entry.is_dir())
+        return found
+
+    def cpu_us(self, key: Key) -> int | None:
+        """CPU time of all that ever were in the job's cgroup; None: unknown."""
+        try:
+            words = _read(os.path.join(self.path(key), "cpu.stat")).split(None, 2)
+        except OSError:
+            return None
+        return int(words[1]) if words[:1] == [b"usage_usec"] else None
+
+    def remove(self, key: Key) -> bool:
+        """Remove the cgroup and those that the job made below it; whether it is gone."""
+        try:
+            os.rmdir(self.path(key))
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            if error.errno not in (errno.EBUSY, errno.ENOTEMPTY):
+                raise
+            return self._remove_nested(key)
+        return True
+
+    def _remove_nested(self, key: Key) -> bool:
+        """Depth first with two open directories, however deep it is."""
+        try:
+            top = os.open(self.path(key), _FLAGS)
+        except FileNotFoundError:
+            return True
+        here, names = top, [str(key)]
+        try:
+            for _ in range(_MOST_REMOVED):
+                with os.scandir(here) as entries:
+                    child = next((entry.name for entry in entries if entry.is_dir()), None)
+                below = here
+                if child is not None:
+                    names.append(child)
+                    here = os.open(child, _FLAGS, dir_fd=below)
+                else:
+                    here = os.open("..", _FLAGS, dir_fd=below)
+                os.close(below)
+                if child is None:
+                    os.rmdir(names.pop(), dir_fd=here)
+                if not names:
+                    return True
+        except OSError:  # somebody is in it, or makes others meanwhile
+            return False
+        finally:
+            os.close(here)
+        return False
+
+    def leave(self) -> None:
+        """Move the calling process out again, and remove the tree where it is empty."""
+        with contextlib.suppress(OSError):
+            _write(os.path.join(os.path.dirname(self.base), "cgroup.procs"), "0")
+        until_s = time.monotonic() + _LEAVE_WITHIN_S
+        for name in ("jobs", "supervisor", ""):
+            while time.monotonic() < until_s:
+                try:
+                    os.rmdir(os.path.join(self.base, name))
+                except OSError as error:
+                    if error.errno != errno.EBUSY:
+                        break
+                    time.sleep(0.001)  # who has just ended is in it a moment longer
+                else:
+                    break
+
+
+def find_own_cgroup() -> str:
+    """The directory of the calling process's cgroup v2.
+
+    Raises:
+        OSError: it is not mounted, or cannot be seen from here.
+    """
+    mount, subtree = _find_mount()
+    with open("/proc/self/cgroup") as file:
+        own = next((line[3:].rstrip("\n") for line in file if line.startswith("0::")), None)
+    within = None if own is None else os.path.relpath(own, subtree)
+    if within is None or within.startswith(".."):
+        raise OSError(errno.ENOENT, "this process is in no cgroup that can be seen from here")
+    return os.path.normpath(os.path.join(mount, within))
+
+
+def _find_mount() -> tuple[str, str]:
+    """Where cgroup v2 is mounted, and which directory of the hierarchy that is."""
+    with open("/proc/self/mountinfo") as file:
+        for line in file:
+            words = line.split()
+            if words[words.index("-") + 1] == "cgroup2":
+                return words[4], words[3]
+    raise OSError(errno.ENOENT, "cgroup v2 is not mounted")
+
+
+def _settings(controls: Iterable[str], limits: Limits) -> Iterator[tuple[str, str]]:
+    if "cpuset" in controls:
+        for name, numbers in (("cpus", limits.cpus), ("mems", limits.memory_nodes)):
+            if numbers:
+                yield f"cpuset.{name}", ",".join(map(str, sorted(numbers)))
+    if "memory" in controls and limits.memory_bytes is not None:
+        yield "memory.oom.group", "1"
+        yield "memory.swap.max", "0"
+        yield "memory.max", str(max(_LEAST_MEMORY, limits.memory_bytes))
+    if "pids" in controls and limits.processes is not None:
+        yield "pids.max", str(max(1, limits.processes))
+    if "io" in controls:
+        for device, words in sorted(limits.io.items()):
+            yield "io.max", f"{device} {words}"
+
+
+@contextlib.contextmanager
+def _if_there() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _GONE:
+            raise
+
+
+def _read(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 4096)
+    finally:
+        os.close(fd)
+
+
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)

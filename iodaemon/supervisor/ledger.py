@@ -1,0 +1,316 @@
+"""The ledger: one append-only file on tmpfs that outlives every process of the root side.
+
+Each record has 64 bytes and a checksum. ``EXEC`` is written by the job's own child just before
+``execve``: without it the attempt never ran. ``EXIT`` is written before the process is waited for,
+``USE`` after that, so that no death of the writer loses how a job ended; without the ``USE`` of
+its first process the bytes of an attempt are "at least". Appends of several processes do not mix
+(O_APPEND); a record that is cut or damaged is skipped.
+
+Pages that only hold records of forgotten attempts are given back to tmpfs by punching holes, so
+offsets never change. Room for the records of all that runs is allocated ahead: on a full tmpfs no
+new attempt is prepared, and every end is still recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import struct
+import time
+import zlib
+from typing import Final, NamedTuple
+
+from iodaemon.supervisor import syscalls
+
+OPEN: Final = 1
+EXEC: Final = 2
+EXIT: Final = 3
+USE: Final = 4
+MAIN: Final = 1
+"""Flag of ``USE``: of the attempt's first process."""
+AT_LEAST: Final = 2
+"""Flag of ``USE``: children of the job were reaped by the kernel itself; their bytes are unknown."""
+RECORD_BYTES: Final = 64
+_FIELDS: Final = struct.Struct("<BBHIQIQQQQQ")
+_SUM: Final = struct.Struct("<I")
+_PAGE: Final = 4096
+_BLOCK: Final = 64 * 1024
+_AHEAD: Final = 256 * 1024
+"""Bytes that are allocated beyond the end."""
+_MOST_U64: Final = (1 << 64) - 1
+_MAX_JOB: Final = (1 << 63) - 1
+_MAX_ATTEMPT: Final = (1 << 31) - 1
+
+
+class Key(NamedTuple):
+    """One attempt of one job; written ``job.attempt``."""
+
+    job: int
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.job}.{self.attempt}"
+
+
+def parse_key(text: object) -> Key:
+    """Raises ValueError unless it is the one way to write a key."""
+    if isinstance(text, str) and len(text) < 32:
+        job, _, attempt = text.partition(".")
+        if job.isascii() and attempt.isascii() and job.isdigit() and attempt.isdigit():
+            key = Key(int(job), int(attempt))
+            if str(key) == text and key.job <= _MAX_JOB and key.attempt <= _MAX_ATTEMPT:
+                return key
+    raise ValueError(f"no key: {str(text)[:40]!r}")
+
+
+class Use(NamedTuple):
+    """What processes used that were waited for. ``calls`` counts reads and writes."""
+
+    read_bytes: int = 0
+    written_bytes: int = 0
+    calls: int = 0
+    cpu_us: int = 0
+
+    def plus(self, other: Use) -> Use:
+        return Use(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class Record(NamedTuple):
+    """One record. ``values`` of EXEC: start ticks; of EXIT: none; of USE: a ``Use``; then time."""
+
+    kind: int
+    key: Key
+    pid: int = 0
+    status: int = 0
+    flags: int = 0
+    values: tuple[int, int, int, int] = (0, 0, 0, 0)
+    at_us: int = 0
+
+    def pack(self) -> bytes:
+        values = (min(max(0, value), _MOST_U64) for value in self.values)
+        numbers = (self.kind, self.flags, self.status, self.pid, *self.key, *values, self.at_us)
+        data = _FIELDS.pack(*numbers)
+        return data + _SUM.pack(zlib.crc32(data))
+
+
+def unpack(data: bytes) -> Record | None:
+    """None: the record is damaged."""
+    if len(data) != RECORD_BYTES or _SUM.unpack_from(data, 60)[0] != zlib.crc32(data[:60]):
+        return None
+    kind, flags, status, pid, job, attempt, *values, at_us = _FIELDS.unpack_from(data)
+    first, second, third, fourth = values
+    return Record(
+        kind, Key(job, attempt), pid, status, flags, (first, second, third, fourth), at_us
+    )
+
+
+def now_us() -> int:
+    """Seconds since 1970, in microseconds."""
+    return time.time_ns() // 1000
+
+
+class Entry:
+    """What the ledger says of one attempt; ``status`` is as wait(2) has it, None: not ended."""
+
+    __slots__ = ("at_least", "exited_us", "has_main_use", "pages", "pid", "started_us", "status",
+                 "ticks", "use")  # fmt: skip
+
+    def __init__(self) -> None:
+        self.pid = self.ticks = self.started_us = self.exited_us = 0
+        self.status: int | None = None
+        self.use = Use()
+        self.at_least = False
+        self.has_main_use = False
+        self.pages: list[int] = []
+
+    @property
+    def has_run(self) -> bool:
+        """Whether its command was executed, or may have been."""
+        return self.pid != 0
+
+
+class Ledger:
+    """The open file and what was read of it so far.
+
+    Invariant: ``running`` has the first process of each attempt that has an EXEC and no EXIT.
+    """
+
+    def __init__(self, fd: int, *, from_end: bool = False) -> None:
+        """Read all that it says; from the end: only what is appended from now on."""
+        self.fd = fd
+        self.entries: dict[Key, Entry] = {}
+        self.running: dict[int, Key] = {}
+        self.damaged = 0
+        self.identity = ""
+        self._boot = (0, 0)
+        self._read_at = 0
+        self._ahead_to = 0
+        self._live_in_page: dict[int, int] = {}
+        self._empty_pages: set[int] = set()
+        self._owed: list[bytes] = []
+        self._early: list[bytes] = []
+        if from_end:
+            self._take(os.pread(fd, RECORD_BYTES, 0), 0, set())
+            self._read_at = os.fstat(fd).st_size
+        self.catch_up()
+
+    def catch_up(self) -> set[Key]:
+        """Read what was appended since, by whomever; the attempts that it is about."""
+        changed: set[Key] = set()
+        while True:
+            data = os.pread(self.fd, _BLOCK, self._read_at)
+            whole = len(data) - len(data) % RECORD_BYTES
+            if not whole:
+                return changed
+            if not any(data[:RECORD_BYTES]) and self._skip_hole():
+                continue
+            for offset in range(0, whole, RECORD_BYTES):
+                self._take(data[offset : offset + RECORD_BYTES], self._read_at + offset, changed)
+            self._read_at += whole
+
+    def _skip_hole(self) -> bool:
+        """Go to where there are data again; whether that is further on."""
+        try:
+            data_at = os.lseek(self.fd, self._read_at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            data_at = os.fstat(self.fd).st_size
+        data_at -= data_at % RECORD_BYTES
+        is_further = data_at > self._read_at
+        self._read_at = max(data_at, self._read_at)
+        return is_further
+
+    def _take(self, data: bytes, offset: int, changed: set[Key]) -> None:
+        record = unpack(data)
+        if data in self._early:  # it was owed, and was applied then
+            self._early.remove(data)
+        elif record is not None:
+            self._apply(record, offset // _PAGE)
+            if record.kind != OPEN:
+                changed.add(record.key)
+        elif any(data):
+            self.damaged += 1
+
+    def _apply(self, record: Record, page: int | None) -> None:
+        if record.kind == OPEN:
+            self.identity = f"{record.values[0]:016x}"
+            self._boot = record.values[1:3]
+            return
+        entry = self.entries.setdefault(record.key, Entry())
+        if page is not None:
+            entry.pages.append(page)
+            self._live_in_page[page] = self._live_in_page.get(page, 0) + 1
+        if record.kind == EXEC:
+            entry.pid, entry.ticks, entry.started_us = record.pid, record.values[0], record.at_us
+            self.running[record.pid] = record.key
+        elif record.kind == EXIT and entry.status is None:
+            entry.status, entry.exited_us = record.status, record.at_us
+            if self.running.get(record.pid) == record.key:
+                del self.running[record.pid]
+        elif record.kind == USE:
+            entry.use = entry.use.plus(Use(*record.values))
+            entry.at_least |= bool(record.flags & AT_LEAST)
+            entry.has_main_use |= bool(record.flags & MAIN)
+
+    def append(self, record: Record) -> None:
+        """Append it now; on a full tmpfs it is true in memory, and appended when there is room."""
+        self._owed.append(record.pack())
+        if not self._pay():
+            self._early.append(self._owed[-1])
+            self._apply(record, None)
+
+    def _pay(self) -> bool:
+        """Append what is owed; whether nothing is owed any more."""
+        while self._owed:
+            try:
+                written = os.write(self.fd, self._owed[0])
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EFBIG):
+                    raise
+                return False
+            if written < RECORD_BYTES:  # cut: the rest of the record's place is filled up
+                with contextlib.suppress(OSError):
+                    os.write(self.fd, bytes(RECORD_BYTES - written))
+                return False
+            del self._owed[0]
+        return True
+
+    def has_room(self) -> bool:
+        """Allocate ahead; whether every attempt that runs, and one more, can be recorded whole."""
+        end = os.fstat(self.fd).st_size
+        if self._ahead_to - end < _AHEAD // 2:
+            with contextlib.suppress(OSError):
+                first = max(self._ahead_to, end)
+                syscalls.fallocate(self.fd, syscalls.FALLOC_KEEP_SIZE, first, end + _AHEAD - first)
+                self._ahead_to = end + _AHEAD
+        needed = (4 * len(self.running) + 16) * RECORD_BYTES
+        return not self._owed and self._ahead_to - end >= min(needed, _AHEAD // 2)
+
+    def forget(self, key: Key) -> None:
+        """Drop an attempt that has ended; pages without any other are given back."""
+        entry = self.entries.pop(key, None)
+        if entry is None:
+            return
+        if self.running.get(entry.pid) == key:
+            del self.running[entry.pid]
+        for page in entry.pages:
+            self._live_in_page[page] -= 1
+            if self._live_in_page[page] == 0:
+                self._empty_pages.add(page)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """Punch the pages that are full and in which no record is needed; the first one stays."""
+        mode = syscalls.FALLOC_PUNCH_HOLE | syscalls.FALLOC_KEEP_SIZE
+        for page in list(self._empty_pages):
+            if self._live_in_page[page]:
+                self._empty_pages.discard(page)
+            elif page and (page + 1) * _PAGE <= self._read_at:
+                self._empty_pages.discard(page)
+                del self._live_in_page[page]
+                with contextlib.suppress(OSError):
+                    syscalls.fallocate(self.fd, mode, page * _PAGE, _PAGE)
+
+    @property
+    def is_of_this_boot(self) -> bool:
+        return self._boot == _boot_numbers()
+
+
+def read_boot_id() -> str:
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def _boot_numbers() -> tuple[int, int]:
+    digits = read_boot_id().replace("-", "")
+    return int(digits[:16], 16), int(digits[16:], 16)
+
+
+def open_ledger(path: str) -> Ledger:
+    """The ledger of this boot at this path. One of an earlier boot is renamed to ``PATH.old``.
+
+    Raises:
+        OSError: it cannot be made, or is no file of the caller's own.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    while True:
+        fd = os.open(path, flags, 0o600)
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            os.close(fd)
+            raise OSError(errno.EPERM, "it is no file of this user's own; remove it", path)
+        if found.st_size % RECORD_BYTES:  # cut in the middle of a record
+            os.write(fd, bytes(RECORD_BYTES - found.st_size % RECORD_BYTES))
+        ledger = Ledger(fd)
+        if ledger.identity and not ledger.is_of_this_boot:
+            os.close(fd)
+            os.rename(path, f"{path}.old")
+            continue
+        if not ledger.identity:
+            values = (int.from_bytes(os.urandom(8)), *_boot_numbers(), 0)
+            os.write(fd, Record(OPEN, Key(0, 0), values=values, at_us=now_us()).pack())
+            ledger.catch_up()
+        return ledger

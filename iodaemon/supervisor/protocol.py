@@ -1,0 +1,186 @@
+"""The line between daemon and supervisor: one JSON object a line, in both directions.
+
+What the daemon sends is a wish, ``{"wish": NAME, ...}``. Wishes are states: each may be sent again
+at any time, and none has an id.
+
+========  ==============================  ====================================================
+wish      fields                          means
+========  ==============================  ====================================================
+hello     protocol                        who is there? Answered; first on each line.
+prepare   key, launch                     make the job's process; it waits for ``run``
+run       key                             let it execute its command (before or after it is ready)
+freeze    key                             stand still
+thaw      key                             go on
+signal    key, number                     send a signal to each process; 18 also to the stopped
+kill      key                             SIGKILL to all; a prepared one never runs
+forget    key                             drop all that is known of an attempt that has ended
+sync      keys: [[key, "run"|"freeze"]]   all that the daemon counts on; a report for each
+beat      n                               the daemon is there; answered with what was used
+scratch   id, do, disk, name, uid, gid    make or remove a directory (``scratch``)
+reexec                                    execute the installed program in place
+========  ==============================  ====================================================
+
+What the supervisor sends is an answer (``hello``, ``beat``, ``scratch``), a refusal (``error``, and
+``wish`` and ``key`` where known), or a report: ``{"key": KEY, "state": STATE, ...}``.
+
+========  ================================================================================
+state     means
+========  ================================================================================
+absent    not known here: it never ran under this ledger
+prepared  waits for ``run``
+failed    never ran: ``code``, ``problem`` in words, ``is_lasting`` if another try is pointless
+running   ``pid``, ``start_ticks``, ``started_us``, ``frozen``, ``stopped`` (by itself or by hand)
+ended     ``exit`` {code, signal}, ``use`` {read_bytes, written_bytes, calls, cpu_us}, ``whole``
+          (False: it used at least so much), ``started_us``, ``ended_us``; perhaps ``problem``
+lost      it ran and is gone; nobody knows how it ended. ``use`` is at least so much
+========  ================================================================================
+
+Only ``hello`` and ``reexec`` must never change.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+VERSION: Final = 1
+LONGEST_LINE: Final = 8 << 20
+"""Bytes of a wish; a launch contains the job's environment."""
+MOST_UNSENT: Final = 16 << 20
+"""Bytes of reports that a daemon may leave unread. Beyond that the line is closed."""
+_SHOWN: Final = 80
+Message = dict[str, Any]
+
+
+class BadInputError(Exception):
+    """What was sent is no wish; one line that says why."""
+
+
+class Limits(NamedTuple):
+    """What the job's cgroup is limited to, where a controller is delegated; None: not at all."""
+
+    memory_bytes: int | None = None
+    processes: int | None = None
+    cpus: tuple[int, ...] = ()
+    memory_nodes: tuple[int, ...] = ()
+    io: Mapping[str, str] = {}
+    """Of a device ("8:0"): words of io.max, such as "rbps=1000000"."""
+
+
+def field(message: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:
+    """A field of this very type; its default where it is missing or null.
+
+    Raises:
+        BadInputError: it is of another type.
+    """
+    value = message.get(name)
+    if value is None:
+        return default
+    if type(value) is not kind:
+        raise BadInputError(f"{name} is no {kind.__name__}: {str(value)[:_SHOWN]!r}")
+    return value
+
+
+def number(message: Mapping[str, Any], name: str, least: int, most: int) -> int | None:
+    """A whole number within bounds; None: it is missing."""
+    value = field(message, name, int)
+    if value is not None and not least <= value <= most:
+        raise BadInputError(f"{name} is not between {least} and {most}")
+    return value  # type: ignore[no-any-return]
+
+
+def numbers(message: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    """A list of small numbers, such as CPUs; empty where it is missing."""
+    values = field(message, name, list, [])
+    if not all(type(value) is int and 0 <= value < 1 << 16 for value in values):
+        raise BadInputError(f"{name} are no numbers: {str(values)[:_SHOWN]}")
+    return tuple(values)
+
+
+def parse_limits(launch: Mapping[str, Any]) -> Limits:
+    """The limits of a launch. Raises BadInputError."""
+    limits = field(launch, "limits", dict, {})
+    devices = field(limits, "io", dict, {})
+    for device, words in devices.items():
+        if not (device.replace(":", "").isdigit() and type(words) is str and words.isprintable()):
+            raise BadInputError(f"no io limit: {device[:_SHOWN]!r}")
+    return Limits(
+        memory_bytes=number(limits, "memory_bytes", 1, 1 << 60),
+        processes=number(limits, "processes", 1, 1 << 22),
+        cpus=numbers(limits, "cpus"),
+        memory_nodes=numbers(limits, "memory_nodes"),
+        io=devices,
+    )
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """One line."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> Message:
+    """The object in a line. Raises BadInputError, whatever the bytes are."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise BadInputError(f"no JSON: {str(error)[:_SHOWN]}") from error
+    if not isinstance(message, dict):
+        raise BadInputError("no object")
+    return message
+
+
+class LineReader:
+    """Cuts what is read into lines. One that is too long is dropped, and told as None."""
+
+    def __init__(self, unread: bytes = b"") -> None:
+        self.unread = bytearray(unread)
+        self._is_skipping = False
+
+    def feed(self, data: bytes) -> Iterator[bytes | None]:
+        """The lines that are whole now."""
+        searched = len(self.unread)
+        self.unread += data
+        while (end := self.unread.find(b"\n", searched)) >= 0:
+            line = bytes(self.unread[:end])
+            del self.unread[: end + 1]
+            searched = 0
+            if self._is_skipping:
+                self._is_skipping = False
+                yield None
+            else:
+                yield line
+        if len(self.unread) > LONGEST_LINE:
+            self.unread.clear()
+            self._is_skipping = True
+
+
+class Silence:
+    """A dead man's switch: somebody who must be heard of at least once in the grace time."""
+
+    def __init__(self, grace_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.grace_s = grace_s
+        self._clock = clock
+        self._heard_s = clock()
+        self._is_told = False
+
+    def heard(self) -> None:
+        self._heard_s = self._clock()
+        self._is_told = False
+
+    def begins(self) -> bool:
+        """Whether the grace time is over; True once for each silence."""
+        if self._is_told or self.lasts_s() < self.grace_s:
+            return False
+        self._is_told = True
+        return True
+
+    def lasts_s(self) -> float:
+        """For how long nothing was heard."""
+        return self._clock() - self._heard_s
+
+    def wait_s(self) -> float:
+        """How long to wait for the grace time to be over at most; inf: it is."""
+        return math.inf if self._is_told else max(0.0, self.grace_s - self.lasts_s())

@@ -1,0 +1,202 @@
+"""Taking in children that have ended: how they ended, what they used, and whose they were.
+
+One code for supervisor, anchor and holder. For each child: its job (the cgroup of the zombie, or
+the first process that the ledger names), the ``EXIT`` record, wait4(2), and the ``USE`` record.
+What a child used is the difference of /proc/self/io around wait4 (kernel/exit.c,
+wait_task_zombie), which holds for children of any user and includes what they had waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from iodaemon.supervisor import ledger as records
+from iodaemon.supervisor.failpoint import reach
+from iodaemon.supervisor.ledger import Key, Ledger, Record, Use
+
+_SMALL: Final = 4096
+_SIGCHLD_BIT: Final = 1 << 16
+_PEEK: Final = os.WEXITED | os.WNOHANG | os.WNOWAIT
+_EXIT_CODE: Final = 49
+"""Field 52 of proc_pid_stat(5), counted from the state."""
+
+
+def read_small(path: str) -> bytes:
+    """A small file of /proc or of a cgroup, in three system calls."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, _SMALL)
+    finally:
+        os.close(fd)
+
+
+def parse_io(text: bytes) -> Use:
+    """The counters of a /proc/PID/io; written bytes are those dirtied less those cancelled."""
+    words = text.split()
+    values = {key: int(value) for key, value in zip(words[::2], words[1::2], strict=True)}
+    written = values[b"write_bytes:"] - values[b"cancelled_write_bytes:"]
+    return Use(values[b"read_bytes:"], written, values[b"syscr:"] + values[b"syscw:"])
+
+
+def parse_start_ticks(stat: bytes) -> int:
+    """Field 22 of a /proc/PID/stat: ticks after boot at which the process started."""
+    return int(stat.rpartition(b")")[2].split()[19])
+
+
+class Ended(NamedTuple):
+    """A child that was taken in. ``key`` is None if it belonged to no job."""
+
+    pid: int
+    key: Key | None
+
+
+class Reaper:
+    """Takes in the caller's children and appends what is to be known of them.
+
+    Args:
+        ledger: where to.
+        key_of_cgroup: the job of the text of a zombie's /proc/PID/cgroup; None: no job's.
+        only: of a holder: the job that every child belongs to.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        key_of_cgroup: Callable[[bytes], Key | None],
+        only: Key | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._key_of_cgroup = key_of_cgroup
+        self._only = only
+        self.stopped: dict[int, bool] = {}
+        """Children seen to stop (True) or go on (False); whoever looks removes them."""
+
+    def take_pidfd(self, pidfd: int) -> Ended | None:
+        """Take in the child of this pidfd; None: not yet, for example because it is traced."""
+        try:
+            info = os.waitid(os.P_PIDFD, pidfd, _PEEK)
+        except ChildProcessError:
+            return None
+        return None if info is None else self._take(info)
+
+    def scan(self, most: int) -> tuple[list[Ended], bool]:
+        """Take in at most so many children of any kind; and whether there may be more."""
+        taken: list[Ended] = []
+        while len(taken) < most:
+            try:
+                info = os.waitid(os.P_ALL, 0, _PEEK | os.WSTOPPED | os.WCONTINUED)
+            except ChildProcessError:
+                return taken, False
+            if info is None:
+                return taken, False
+            if info.si_code in (os.CLD_STOPPED, os.CLD_TRAPPED, os.CLD_CONTINUED):
+                flags = os.WSTOPPED | os.WCONTINUED | os.WNOHANG
+                with contextlib.suppress(ChildProcessError):
+                    os.waitid(os.P_PID, info.si_pid, flags)
+                self.stopped[info.si_pid] = info.si_code == os.CLD_STOPPED
+                continue
+            taken.append(self._take(info))
+        return taken, True
+
+    def _take(self, info: os.waitid_result) -> Ended:
+        pid = info.si_pid
+        key, is_main = self._find_key(pid)
+        status = info.si_status << 8 if info.si_code == os.CLD_EXITED else info.si_status
+        status |= 0x80 * (info.si_code == os.CLD_DUMPED)  # wait(2) has it so
+        if key is not None and is_main:
+            exit_record = Record(records.EXIT, key, pid, status & 0xFFFF, at_us=records.now_us())
+            self._ledger.append(exit_record)
+            reach("reap.exit_recorded")
+        flags = records.MAIN if is_main else 0
+        if key is not None and _ignores_children(pid):
+            flags |= records.AT_LEAST
+        use = _wait(pid)
+        reach("reap.waited")
+        if key is not None:
+            at_us = records.now_us()
+            self._ledger.append(Record(records.USE, key, pid, 0, flags, use, at_us))
+            reach("reap.use_recorded")
+        return Ended(pid, key)
+
+    def _find_key(self, pid: int) -> tuple[Key | None, bool]:
+        """The job of a zombie, and whether it is its first process."""
+        self._ledger.catch_up()
+        if self._only is not None:
+            entry = self._ledger.entries.get(self._only)
+            return self._only, entry is not None and entry.pid == pid
+        named = self._ledger.running.get(pid)
+        found = None
+        with contextlib.suppress(OSError):
+            found = self._key_of_cgroup(read_small(f"/proc/{pid}/cgroup"))
+        if found is None and named is not None and self._is_same(pid, named):
+            return named, True
+        entry = None if found is None else self._ledger.entries.get(found)
+        if entry is None or not entry.has_run:  # it never ran, or is forgotten
+            return None, False
+        return found, entry.pid == pid
+
+    def _is_same(self, pid: int, key: Key) -> bool:
+        """Whether the zombie started when the ledger says; the number may be used again."""
+        try:
+            ticks = parse_start_ticks(read_small(f"/proc/{pid}/stat"))
+        except OSError:
+            return False
+        return ticks == self._ledger.entries[key].ticks
+
+    def take_traced(self, key: Key) -> bool:
+        """Record how a first process ended that a tracer keeps from being waited for.
+
+        The tracer is told first, and need never take it in (kernel/exit.c, wait_consider_task).
+        Only for a job in which nothing lives any more.
+        """
+        entry = self._ledger.entries[key]
+        try:
+            fields = read_small(f"/proc/{entry.pid}/stat")
+            words = fields.rpartition(b")")[2].split()
+            if words[0] != b"Z" or int(words[19]) != entry.ticks:
+                return False
+            status = int(words[_EXIT_CODE])
+        except (OSError, IndexError):
+            return False
+        exit_record = Record(records.EXIT, key, entry.pid, status, at_us=records.now_us())
+        self._ledger.append(exit_record)
+        return True
+
+
+def _ignores_children(pid: int) -> bool:
+    """Whether a zombie ignored SIGCHLD: the kernel may have reaped children of it by itself."""
+    with contextlib.suppress(OSError, ValueError):
+        status = read_small(f"/proc/{pid}/status")
+        at = status.index(b"SigIgn:\t") + 8
+        return bool(int(status[at : at + 16], 16) & _SIGCHLD_BIT)
+    return False
+
+
+def _wait(pid: int) -> Use:
+    before = _read_own_io()
+    try:
+        _, _, usage = os.wait4(pid, os.WNOHANG)
+    except ChildProcessError:
+        return Use()
+    after = _read_own_io()
+    return Use(
+        after.read_bytes - before.read_bytes,
+        after.written_bytes - before.written_bytes,
+        max(0, after.calls - before.calls - 1),  # less the read of the file itself
+        _cpu_us(usage),
+    )
+
+
+def _read_own_io() -> Use:
+    try:
+        return parse_io(read_small("/proc/self/io"))
+    except OSError:
+        return Use()
+
+
+def _cpu_us(usage: resource.struct_rusage) -> int:
+    return round((usage.ru_utime + usage.ru_stime) * 1e6)

@@ -1,0 +1,221 @@
+"""The system calls that Python has no name for, by ctypes."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import select
+import signal
+import struct
+import sys
+from collections.abc import Iterable
+from typing import Final
+
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_LIBC_LOCKED: Final = ctypes.PyDLL(None, use_errno=True)
+"""Keeps the interpreter's lock during a call, so that a cloned child has it as well."""
+_SYSCALL: Final = _LIBC.syscall
+_PRCTL: Final = _LIBC.prctl
+"""Looked up before any fork: a child that looks them up first copies pages for 0.3 ms."""
+
+_SYS_CLONE3: Final = 435  # the same on every architecture, Linux 5.3
+_CLONE_PARENT: Final = 0x8000  # include/uapi/linux/sched.h
+_CLONE_INTO_CGROUP: Final = 0x2_0000_0000  # Linux 5.7
+_CLONE_ARGUMENTS: Final = struct.Struct("11Q")  # struct clone_args; the last one is the cgroup
+_NO_CLONE3: Final = frozenset({errno.ENOSYS, errno.EINVAL, errno.EPERM, errno.E2BIG})
+"""An older kernel, or a filter (seccomp) that does not know the call."""
+_SYS_OPENAT2: Final = 437  # the same on every architecture, Linux 5.6
+_OPEN_HOW: Final = struct.Struct("QQQ")  # flags, mode, resolve
+_RESOLVE: Final = 0x01 | 0x02 | 0x04 | 0x08
+"""RESOLVE_NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS and _BENEATH of include/uapi/linux/openat2.h."""
+_SYS_SET_MEMPOLICY: Final = {"x86_64": 238, "aarch64": 237, "riscv64": 237, "ppc64le": 261}
+_MPOL_PREFERRED: Final = 1  # include/uapi/linux/mempolicy.h
+_MPOL_PREFERRED_MANY: Final = 5  # Linux 5.15
+_MASK_BITS: Final = 1024
+_MASK: Final = ctypes.c_ulong * (_MASK_BITS // (8 * ctypes.sizeof(ctypes.c_ulong)))
+_SYS_KEYCTL: Final = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
+_JOIN_SESSION_KEYRING: Final = 1  # include/uapi/linux/keyctl.h
+_SETPERM: Final = 5
+_LOOK_ONLY: Final = 0x0B000000
+"""KEY_POS_VIEW, KEY_POS_READ and KEY_POS_SEARCH: nobody writes to it, links it or changes this."""
+_NO_KEYS: Final = frozenset({errno.ENOSYS, errno.EPERM})
+_PR_SET_DUMPABLE: Final = 4  # include/uapi/linux/prctl.h
+_PR_SET_CHILD_SUBREAPER: Final = 36  # Linux 3.4
+IN_MODIFY: Final = 0x02
+IN_Q_OVERFLOW: Final = 0x4000
+IN_IGNORED: Final = 0x8000
+_IN_NONBLOCK_CLOEXEC: Final = os.O_NONBLOCK | os.O_CLOEXEC
+FALLOC_KEEP_SIZE: Final = 0x01
+FALLOC_PUNCH_HOLE: Final = 0x02
+
+
+def _check(answer: int, what: str) -> int:
+    if answer < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)
+    return answer
+
+
+def clone_sibling(cgroup: int | None) -> int:
+    """As ``os.fork``, but the child's parent is the caller's parent, and it is in the cgroup.
+
+    For processes with one thread. Where clone3 is missing the child is forked twice, which makes
+    it the nearest subreaper's, and moves itself into the cgroup (up to 15 ms).
+
+    Args:
+        cgroup: an open directory; None: the caller's own cgroup.
+
+    Returns:
+        0 in the child; in the caller its number, or -1 where that is not known.
+
+    Raises:
+        OSError: no process can be made.
+    """
+    flags = _CLONE_PARENT | (_CLONE_INTO_CGROUP if cgroup is not None else 0)
+    arguments = _CLONE_ARGUMENTS.pack(flags, 0, 0, 0, 0, 0, 0, 0, 0, 0, cgroup or 0)
+    pid = int(_LIBC_LOCKED.syscall(_SYS_CLONE3, arguments, len(arguments)))
+    if pid >= 0:
+        return pid
+    if ctypes.get_errno() not in _NO_CLONE3:
+        _check(pid, "clone3")
+    return _fork_twice(cgroup)
+
+
+def _fork_twice(cgroup: int | None) -> int:
+    middle = os.fork()
+    if middle:
+        os.waitpid(middle, 0)
+        return -1
+    with contextlib.suppress(BaseException):
+        if os.fork():
+            os._exit(0)
+        if cgroup is not None:
+            procs = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=cgroup)
+            os.write(procs, b"0")
+            os.close(procs)
+        return 0
+    os._exit(1)
+
+
+def become_subreaper() -> None:
+    """Orphans below this process become its children. Kept over ``execve``."""
+    _check(_PRCTL(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def hide_memory() -> None:
+    """Only root may trace or dump this process, until ``execve``."""
+    _check(_PRCTL(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl(PR_SET_DUMPABLE)")
+
+
+def new_keyring(*, look_only: bool) -> None:
+    """A session keyring that is new and empty, not shared with the supervisor or another job.
+
+    A user who has as many keys as a user may (EDQUOT) keeps the one from before.
+
+    Args:
+        look_only: nobody can add to it or link it.
+
+    Raises:
+        OSError: the process would keep the supervisor's.
+    """
+    number = _SYS_KEYCTL.get(os.uname().machine)
+    if number is None:
+        return
+    serial = int(_SYSCALL(number, _JOIN_SESSION_KEYRING, None))
+    if serial < 0 and (
+        ctypes.get_errno() in _NO_KEYS or (ctypes.get_errno() == errno.EDQUOT and not look_only)
+    ):
+        return
+    _check(serial, "keyctl")
+    if look_only:
+        _check(int(_SYSCALL(number, _SETPERM, serial, _LOOK_ONLY)), "keyctl")
+
+
+def prefer_memory_nodes(nodes: Iterable[int]) -> None:
+    """Take memory from these NUMA nodes while they have some; no effect where there is no NUMA."""
+    number, wanted = _SYS_SET_MEMPOLICY.get(os.uname().machine), sorted(nodes)
+    if number is None or not wanted:
+        return
+    bits = 8 * ctypes.sizeof(ctypes.c_ulong)
+    for policy, chosen in ((_MPOL_PREFERRED_MANY, wanted), (_MPOL_PREFERRED, wanted[:1])):
+        mask = _MASK()
+        for node in chosen:
+            mask[node // bits] |= 1 << (node % bits)
+        if _SYSCALL(number, policy, mask, _MASK_BITS + 1) == 0:
+            return
+
+
+def open_beneath(parent: int, name: str, flags: int) -> int:
+    """Open the one entry of this name in a directory: no link, and nothing that is mounted there.
+
+    Raises:
+        OSError: EXDEV: something is mounted there; ELOOP, ENOTDIR: it is no directory.
+    """
+    if "/" in name or name in ("", ".", ".."):
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), name)
+    how = _OPEN_HOW.pack(flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0, _RESOLVE)
+    fd = int(_SYSCALL(_SYS_OPENAT2, parent, os.fsencode(name), how, len(how)))
+    if fd < 0 and ctypes.get_errno() in (errno.ENOSYS, errno.EPERM):
+        fd = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        if os.fstat(fd).st_dev != os.fstat(parent).st_dev:
+            os.close(fd)
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), name)
+    return _check(fd, name)
+
+
+def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
+    """fallocate(2), which can also keep the size or punch a hole."""
+    call = _LIBC.fallocate64 if hasattr(_LIBC, "fallocate64") else _LIBC.fallocate
+    size = ctypes.c_int64
+    _check(call(fd, mode, size(offset), size(length)), "fallocate")
+
+
+def watch_files() -> int:
+    """A new inotify descriptor, without blocking."""
+    return _check(_LIBC.inotify_init1(_IN_NONBLOCK_CLOEXEC), "inotify_init1")
+
+
+def add_watch(inotify: int, path: str) -> int:
+    """Watch a file for changes; its number in the events."""
+    return _check(_LIBC.inotify_add_watch(inotify, os.fsencode(path), IN_MODIFY), path)
+
+
+def name_process(name: str) -> None:
+    """Set the name that ps(1) and pgrep(1) show, at most 15 bytes."""
+    with contextlib.suppress(OSError):
+        fd = os.open("/proc/self/comm", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, name.encode()[:15])
+        finally:
+            os.close(fd)
+
+
+def wake_on_signals(*heard: signal.Signals) -> int:
+    """The end to read of a pipe into which each of these signals writes a byte.
+
+    No signal is blocked or ignored afterwards: ``execve`` would hand that on to the jobs.
+    """
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    ignored = (n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN)
+    for number in {*ignored, *heard}:
+        signal.signal(number, _do_nothing)
+    read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    return read
+
+
+def _do_nothing(*_: object) -> None:
+    """A handler: the byte in the pipe is all that is wanted."""
+
+
+def say(text: str) -> None:
+    """One line on standard error, at once or not at all: nobody who reads it is waited for."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        fd = sys.stderr.fileno()
+        poll = select.poll()
+        poll.register(fd, select.POLLOUT)
+        if poll.poll(0):
+            line = text.encode(errors="backslashreplace")[: select.PIPE_BUF - 1]
+            os.write(fd, line + b"\n")

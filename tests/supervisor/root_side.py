@@ -1,0 +1,282 @@
+"""A root side of its own for one test, and the daemon's stand-in that talks to it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from iodaemon.supervisor.anchor import SOCKET, Config, abstract_address, command
+
+WITHIN_S = 60.0
+"""Only to end a test that would wait for ever: whatever is waited for lasts once it is there."""
+UNIFIED = Path("/sys/fs/cgroup/unified")
+Message = dict[str, Any]
+
+
+def wait_until(condition: Callable[[], Any], what: str = "") -> Any:
+    """Wait for a state that lasts; what it is then."""
+    until_s = time.monotonic() + WITHIN_S
+    while not (found := condition()):
+        assert time.monotonic() < until_s, f"in vain: {what or condition}"
+        time.sleep(0.005)
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return state_of(pid) not in ("Z", "X")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def children_of(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def name_of(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
+
+
+class Daemon:
+    """One connection. ``states`` has the last report of each key."""
+
+    def __init__(self, address: str, *, says_hello: bool = True) -> None:
+        self.line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.line.settimeout(WITHIN_S)
+        try:
+            self.line.connect(address)
+        except OSError:
+            self.line.close()
+            raise
+        self.unread = b""
+        self.reports: list[Message] = []
+        self.states: dict[str, Message] = {}
+        self.hello: Message = {}
+        if says_hello:
+            self.greet()
+
+    def greet(self) -> None:
+        self.say("hello", protocol=1)
+        self.hello = self.await_message(lambda m: "hello" in m)["hello"]
+
+    def say(self, wish: str, **fields: Any) -> None:
+        self.line.sendall(json.dumps({"wish": wish, **fields}).encode() + b"\n")
+
+    def read(self) -> Message:
+        """The next message. Raises ConnectionError at the end of the line."""
+        while b"\n" not in self.unread:
+            data = self.line.recv(1 << 20)
+            if not data:
+                raise ConnectionResetError
+            self.unread += data
+        line, _, self.unread = self.unread.partition(b"\n")
+        message: Message = json.loads(line)
+        self.reports.append(message)
+        if "state" in message:
+            self.states[message["key"]] = message
+        return message
+
+    def drain(self) -> None:
+        """Read what is there."""
+        while b"\n" in self.unread or select.select([self.line], [], [], 0)[0]:
+            self.read()
+
+    def await_message(self, is_it: Callable[[Message], bool]) -> Message:
+        until_s = time.monotonic() + WITHIN_S
+        while not is_it(message := self.read()):
+            assert time.monotonic() < until_s, self.reports[-20:]
+        return message
+
+    def await_state(self, key: str, *states: str, **fields: Any) -> Message:
+        """The report of this key that is of one of these states, with these fields."""
+
+        def fits(report: Message) -> bool:
+            if report.get("key") != key or report.get("state") not in states:
+                return False
+            return all(report.get(name) == value for name, value in fields.items())
+
+        last = self.states.get(key, {})
+        return last if fits(last) else self.await_message(fits)
+
+    def start(self, key: str, *words: str, **launch: Any) -> None:
+        launch = {"command": list(words), "environment": {"PATH": os.environ["PATH"]}, **launch}
+        self.say("prepare", key=key, launch=launch)
+        self.say("run", key=key)
+
+    def run(self, key: str, *words: str, **launch: Any) -> Message:
+        """Start it; the report that it runs."""
+        self.start(key, *words, **launch)
+        return self.await_state(key, "running", "failed", "ended")
+
+    def beat(self) -> Message:
+        self.say("beat", n=1)
+        return self.await_message(lambda m: "beat" in m)
+
+    def sync(self, **wishes: str) -> None:
+        self.states.clear()
+        self.say("sync", keys=[[key.replace("_", "."), wish] for key, wish in wishes.items()])
+        self.await_message(lambda m: "synced" in m)
+
+    def close(self) -> None:
+        self.line.close()
+
+
+class RootSide:
+    """Anchor, supervisor and launcher with a runtime directory of their own on tmpfs."""
+
+    def __init__(self, means: str, **config: Any) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="iod-test-", dir="/dev/shm"))
+        self.directory.chmod(0o755)
+        self.runtime = self.directory / "run"
+        self.faults = self.directory / "faults"
+        self.faults.mkdir()
+        self.log = self.directory / "log"
+        self.cgroup = UNIFIED / self.directory.name
+        place = {"cgroup": str(self.cgroup), "processes": "none"}[means]
+        settings = {"daemon_uid": os.getuid(), "grace_s": 30.0, **config}
+        self.config = Config(runtime=str(self.runtime), cgroup=place, **settings)
+        self.daemons: list[Daemon] = []
+        self.process: subprocess.Popen[bytes]
+
+    def begin(self, *before: str) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*before, *command("anchor", self.config.dump())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "IOD_FAULTS": str(self.faults)},
+            )
+
+    def connect(self, *, says_hello: bool = True) -> Daemon:
+        """The daemon; to whichever supervisor listens now."""
+
+        def attempt() -> Daemon | None:
+            with contextlib.suppress(FileNotFoundError, ConnectionError):
+                daemon = Daemon(str(self.runtime / SOCKET), says_hello=False)
+                try:
+                    if says_hello:
+                        daemon.greet()
+                except ConnectionError:
+                    daemon.close()
+                    raise
+                return daemon
+            return None
+
+        daemon: Daemon = wait_until(attempt, "a supervisor that answers")
+        self.daemons.append(daemon)
+        return daemon
+
+    def connect_abstract(self) -> Daemon:
+        daemon = Daemon(abstract_address(str(self.runtime)))
+        self.daemons.append(daemon)
+        return daemon
+
+    def arm(self, point: str, number: int = signal.SIGKILL, passage: int = 1) -> None:
+        new = self.directory / "new-fault"
+        new.write_text(f"{passage} {int(number)}")
+        new.rename(self.faults / point)
+
+    def has_fired(self, point: str) -> bool:
+        return not list(self.faults.glob(f"{point}*"))
+
+    def role(self, name: str) -> int:
+        """The process of this name below the anchor, which is there sooner or later."""
+
+        def find() -> int | None:
+            seen, level = set[int](), [self.process.pid]
+            while level:
+                for pid in level:
+                    if name_of(pid) == name and is_alive(pid):
+                        return pid
+                seen.update(level)
+                below: list[int] = []
+                for pid in level:
+                    with contextlib.suppress(OSError):
+                        below += children_of(pid)
+                level = [pid for pid in below if pid not in seen]
+            return None
+
+        return int(wait_until(find, name))
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> int:
+        pid = self.role(name)
+        os.kill(pid, number)
+        if number == signal.SIGKILL and pid != self.process.pid:
+            wait_until(lambda: not is_alive(pid))
+        return pid
+
+    def job_cgroup(self, key: str) -> Path:
+        return self.cgroup / "jobs" / key
+
+    def members(self, key: str) -> list[int]:
+        return [int(w) for w in (self.job_cgroup(key) / "cgroup.procs").read_text().split()]
+
+    def end(self) -> None:
+        """End all, however it is, and check that nothing is left."""
+        for daemon in self.daemons:
+            daemon.close()
+        with contextlib.suppress(OSError):
+            (self.cgroup / "cgroup.kill").write_text("1")
+        if self.process.poll() is None and self.config.cgroup == "none":
+            for pid in _all_below(self.process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self.process.kill()
+        self.process.wait()
+        wait_until(self._is_clean, "an end of all processes")
+        for mount in Path("/proc/self/mounts").read_text().split("\n"):
+            if f" {self.directory}/" in mount:
+                subprocess.run(["umount", "-l", mount.split()[1]], check=True)
+        shutil.rmtree(self.directory)
+
+    def _is_clean(self) -> bool:
+        token = str(self.directory).encode()
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if token in path.read_bytes() and is_alive(int(path.parent.name)):
+                    os.kill(int(path.parent.name), signal.SIGKILL)
+                    return False
+        return remove_cgroup(self.cgroup)
+
+
+def _all_below(pid: int) -> Iterator[int]:
+    for child in children_of(pid):
+        with contextlib.suppress(OSError):
+            yield from _all_below(child)
+        yield child
+
+
+def remove_cgroup(path: Path) -> bool:
+    if not path.exists():
+        return True
+    with contextlib.suppress(OSError):
+        (path / "cgroup.kill").write_text("1")
+    for directory in sorted(path.rglob("*"), key=lambda p: -len(p.parts)):
+        if directory.is_dir():
+            with contextlib.suppress(OSError):
+                directory.rmdir()
+    with contextlib.suppress(OSError):
+        path.rmdir()
+    return not path.exists()
