@@ -51,11 +51,12 @@ _SETTLE_S: Final = 1.0
 _LOOKS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _LOST_AFTER: Final = 7
 """Looks at an empty job without EXIT, after which, and after the anchor's word, it is lost."""
-_GAP_LOOKS: Final = 5
-_GAP_US: Final = 3000
-_GAP_RATIO: Final = 0.05
-"""CPU time of the cgroup that no reaped process accounts for. Above that a child was reaped by
-the kernel itself; below it is the last moment of each process, after its parent was told."""
+_GAP_LOOKS: Final = 8
+_GAP_US: Final = 200
+_GAP_RATIO: Final = 0.002
+"""CPU time of the cgroup that no reaped process accounts for. Above that a zombie is still on its
+way here, or the kernel reaped a child by itself; below it are rounding and the last moment of each
+process (measured: at most 72 us of 173 ms for 200 processes beside a load of 12)."""
 _RESERVED_FDS: Final = 12
 _MOST_TRIES: Final = 3
 _READ_BYTES: Final = 1 << 18
@@ -664,6 +665,8 @@ class Server:
             if is_awaited:
                 self._look_again(attempt)
             return
+        if before.is_populated:
+            attempt.looks = 0
         if entry.status is None:
             self._seek_exit(attempt)
         elif self._scan():

@@ -1,25 +1,313 @@
-"""What a job is told, and what is told of it."""
+"""What becomes of a launch: rights, files, limits, and how it is told."""
 
 from __future__ import annotations
 
 import os
+import pwd
 import signal
-import time
+import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-
-from root_side import RootSide, is_alive, state_of, wait_until
+from root_side import Daemon, RootSide, is_alive, wait_until
 
 pytestmark = pytest.mark.node
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+NOBODY = 65534
 
 
-def test_a_job_runs_and_ends_with_its_exit_code(root: RootSide) -> None:
+def output_of(root: RootSide, daemon: Daemon, key: str, *words: str, **launch: Any) -> str:
+    """What a job writes to a file of its own."""
+    path = root.directory / f"output-{key}"
+    daemon.run(key, *words, stdout=str(path), **launch)
+    daemon.await_state(key, "ended", "failed")
+    return path.read_text()
+
+
+def test_exit_codes_and_signals_are_told(root: RootSide) -> None:
     daemon = root.connect()
+    daemon.run("1.1", "sh", "-c", "exit 42")
+    daemon.run("2.1", "sh", "-c", "kill -KILL $$")
+    daemon.run("3.1", "sh", "-c", "kill -SEGV $$")
 
-    report = daemon.run("1.1", "sh", "-c", "exit 42")
+    assert {"code": 42, "signal": None} == daemon.await_state("1.1", "ended")["exit"]
+    assert {"code": None, "signal": 9} == daemon.await_state("2.1", "ended")["exit"]
+    assert {"code": None, "signal": 11} == daemon.await_state("3.1", "ended")["exit"]
+
+
+def test_a_job_ends_with_its_last_process(root: RootSide) -> None:
+    daemon = root.connect()
+    marker = root.directory / "marker"
+    marker.touch()
+    daemon.run("1.1", "sh", "-c", f"(setsid sh -c 'while [ -e {marker} ]; do sleep 0.01; done' &)")
+    daemon.run("2.1", "true")
+    daemon.await_state("2.1", "ended")
+
+    assert "running" == daemon.states["1.1"]["state"]
+
+    marker.unlink()
+
+    assert 0 == daemon.await_state("1.1", "ended")["exit"]["code"]
+
+
+def test_a_prepared_job_waits_for_run_and_ends_unrun_without_it(root: RootSide) -> None:
+    daemon = root.connect()
+    touched = root.directory / "touched"
+    launch = {"command": ["touch", str(touched)], "environment": {"PATH": os.environ["PATH"]}}
+    daemon.say("prepare", key="1.1", launch=launch)
+    daemon.await_state("1.1", "prepared")
+    daemon.say("kill", key="1.1")
+
+    assert "killed" == daemon.await_state("1.1", "failed")["code"]
+
+    daemon.say("run", key="1.1")
+    daemon.await_state("1.1", "failed")
+
+    assert not touched.exists()
+
+
+def test_an_attempt_starts_at_most_once(root: RootSide) -> None:
+    daemon = root.connect()
+    path = root.directory / "lines"
+    for _ in range(3):
+        daemon.start("1.1", "sh", "-c", f"echo x >> {path}")
+    daemon.await_state("1.1", "ended")
+    daemon.start("1.1", "sh", "-c", f"echo x >> {path}")
+    daemon.beat()
+
+    assert "x\n" == path.read_text()
+
+
+def test_a_command_that_cannot_be_executed_ends_as_in_a_shell(root: RootSide) -> None:
+    daemon = root.connect()
+    script = root.directory / "script"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    for key, word, code in (
+        ("1.1", "no-such-command", 127),
+        ("2.1", str(script), 127),
+        ("3.1", "/dev/null", 126),
+    ):
+        daemon.start(key, word)
+        ended = daemon.await_state(key, "ended")
+
+        assert (code, True) == (ended["exit"]["code"], word in ended["problem"])
+
+
+def test_the_environment_the_mask_and_the_limits_are_the_launchs_own(root: RootSide) -> None:
+    daemon = root.connect()
+    text = output_of(
+        root, daemon, "1.1", "sh", "-c", "env; umask; ulimit -n; ulimit -c; pwd; nice; ls /proc/$$/fd",
+        environment={"PATH": os.environ["PATH"], "WORD": "a b"}, umask=0o027,
+        rlimits={"nofile": [99, 99], "core": [0, 0]}, directory="/usr", nice=5,
+    )  # fmt: skip
+    lines = text.splitlines()
+
+    assert "WORD=a b" in lines
+    assert not [line for line in lines if line.startswith("IOD_FAULTS")]
+    assert ["0027", "99", "0", "/usr", "5"] == lines[-8:-3]
+    assert ["0", "1", "2"] == lines[-3:]
+
+
+def test_signals_are_neither_blocked_nor_ignored(root: RootSide) -> None:
+    daemon = root.connect()
+    text = output_of(root, daemon, "1.1", "grep", "-E", "Sig(Blk|Ign)", "/proc/self/status")
+    masks = [int(line.split()[1], 16) & ~(3 << 31) for line in text.splitlines()]
+
+    assert [0, 0] == masks
+
+
+def test_affinity_is_taken_on(root: RootSide) -> None:
+    daemon = root.connect()
+    cpu = min(os.sched_getaffinity(0))
+    text = output_of(
+        root, daemon, "1.1", "grep", "Cpus_allowed_list", "/proc/self/status", affinity=[cpu],
+        memory_nodes=[0],
+    )  # fmt: skip
+
+    assert str(cpu) == text.split()[1]
+
+    daemon.start("2.1", "true", affinity=[60000])
+
+    assert "cpus" == daemon.await_state("2.1", "failed")["code"]
+
+
+@needs_root
+def test_a_job_has_its_submitters_rights_and_no_others(
+    means: str, make_root: Callable[..., RootSide]
+) -> None:
+    root = make_root(means, min_uid=1, outputs=None)
+    root.directory.chmod(0o777)
+    daemon = root.connect()
+    path = root.directory / "output"
+    daemon.run("1.1", "sh", "-c", "id -u; id -G; grep Cap /proc/self/status; env",
+               uid=NOBODY, stdout=str(path), umask=0o077)  # fmt: skip
+    daemon.await_state("1.1", "ended")
+    lines = path.read_text().splitlines()
+    account = pwd.getpwuid(NOBODY)
+
+    assert str(NOBODY) == lines[0]
+    assert set(map(str, os.getgrouplist(account.pw_name, account.pw_gid))) == set(lines[1].split())
+    assert {0} == {int(line.split()[1], 16) for line in lines if line.startswith(("CapP", "CapE"))}
+    assert f"HOME={account.pw_dir}" in lines
+    assert (NOBODY, 0o600) == (path.stat().st_uid, stat.S_IMODE(path.stat().st_mode))
+
+
+@needs_root
+def test_no_job_runs_as_root_or_below_min_uid_or_without_an_account(
+    make_root: Callable[..., RootSide],
+) -> None:
+    root = make_root("cgroup", min_uid=1000)
+    daemon = root.connect()
+    for key, uid in (("1.1", 0), ("2.1", 999), ("3.1", None), ("4.1", 3_999_999)):
+        daemon.start(key, "true", **({} if uid is None else {"uid": uid}))
+        report = daemon.await_state(key, "failed")
+
+        assert ("no_account", uid != 3_999_999) == (report["code"], report["is_lasting"])
+
+
+@needs_root
+def test_a_file_of_its_own_is_the_users_in_a_directory_of_roots(
+    make_root: Callable[..., RootSide], tmp_path: Path
+) -> None:
+    outputs = tmp_path / "outputs"
+    outputs.mkdir(mode=0o700)
+    root = make_root("cgroup", min_uid=1, outputs=str(outputs))
+    daemon = root.connect()
+    daemon.run("1.1", "echo", "mine", uid=NOBODY, directory="/")
+    daemon.await_state("1.1", "ended")
+    found = (outputs / "1.1").stat()
+
+    assert "mine\n" == (outputs / "1.1").read_text()
+    assert (NOBODY, 0o600) == (found.st_uid, stat.S_IMODE(found.st_mode))
+
+
+@pytest.mark.parametrize(
+    "path", ["/dev/stdout", "/dev/stderr", "/dev/fd/1", "/proc/self/fd/2", "link", "/dev/fd/5"]
+)
+def test_a_descriptor_is_no_output_file(path: str, make_root: Callable[..., RootSide]) -> None:
+    root = make_root("cgroup")
+    daemon = root.connect()
+    before = root.log.read_bytes()
+    if path == "link":
+        (root.directory / "link").symlink_to("/dev/stdout")
+    path = str(root.directory / "link") if path == "link" else path
+    daemon.start("1.1", "echo", "x", stdout=path)
+    report = daemon.await_state("1.1", "failed")
+
+    assert ("output", True) == (report["code"], "is a descriptor of the process" in report["problem"])
+    assert before == root.log.read_bytes()
+
+
+@needs_root
+def test_what_another_user_put_in_a_public_directory_is_no_output_file(
+    make_root: Callable[..., RootSide],
+) -> None:
+    root = make_root("cgroup", min_uid=1)
+    root.directory.chmod(0o1777)
+    daemon = root.connect()
+    os.mkfifo(root.directory / "pipe", 0o666)
+    os.chmod(root.directory / "pipe", 0o666)
+    (root.directory / "theirs").touch()
+    os.chown(root.directory / "theirs", 1, 1)
+    os.chmod(root.directory / "theirs", 0o666)
+    for key, name in (("1.1", "pipe"), ("2.1", "theirs")):
+        daemon.start(key, "echo", "x", uid=NOBODY, stdout=str(root.directory / name))
+
+        assert "output" == daemon.await_state(key, "failed")["code"]
+
+
+def test_a_signal_reaches_every_process_and_kill_ends_all(root: RootSide) -> None:
+    daemon = root.connect()
+    ready = root.directory / "ready"
+    text = f"trap 'exit 7' TERM; touch {ready}; while :; do sleep 0.01; done"
+    daemon.run("1.1", "sh", "-c", text)
+    wait_until(ready.exists)
+    daemon.say("signal", key="1.1", number=int(signal.SIGTERM))
+
+    assert 7 == daemon.await_state("1.1", "ended")["exit"]["code"]
+
+    pid = daemon.run("2.1", "sh", "-c", "trap '' TERM; sleep 1000 & setsid sleep 1000")["pid"]
+    daemon.say("kill", key="2.1")
+
+    assert 9 == daemon.await_state("2.1", "ended")["exit"]["signal"]
+    assert not is_alive(pid)
+
+
+def test_nested_cgroups_of_a_job_are_frozen_killed_and_removed_with_it(
+    make_root: Callable[..., RootSide],
+) -> None:
+    root = make_root("cgroup")
+    daemon = root.connect()
+    daemon.run("1.1", "sleep", "1000")
+    path = root.job_cgroup("1.1")
+    deep = path.joinpath(*"abcdefgh")
+    deep.mkdir(parents=True)
+    (path / "other").mkdir()
+    (deep / "cgroup.procs").write_text(str(root.members("1.1")[0]))
+    daemon.say("freeze", key="1.1")
+    daemon.await_state("1.1", "running", frozen=True)
+    daemon.say("thaw", key="1.1")
+    daemon.await_state("1.1", "running", frozen=False)
+    daemon.say("signal", key="1.1", number=int(signal.SIGTERM))
     ended = daemon.await_state("1.1", "ended")
 
-    assert report["state"] in ("running", "ended")
-    assert {"code": 42, "signal": None} == ended["exit"]
-    assert ended["whole"] is True
+    assert (15, True) == (ended["exit"]["signal"], ended["whole"])
+
+    wait_until(lambda: not path.exists())
+
+
+def test_a_tracer_does_not_keep_a_job(make_root: Callable[..., RootSide]) -> None:
+    root = make_root("cgroup")
+    daemon = root.connect()
+    pid = daemon.run("1.1", "sleep", "1000")["pid"]
+    with tracing(pid):
+        daemon.say("kill", key="1.1")
+        ended = daemon.await_state("1.1", "ended")
+
+    assert (9, False) == (ended["exit"]["signal"], ended["whole"])
+
+
+class tracing:  # noqa: N801
+    """A process that traces another one and takes no notice of its end."""
+
+    def __init__(self, pid: int) -> None:
+        self.traced = pid
+
+    def __enter__(self) -> None:
+        import ctypes
+
+        read, write = os.pipe()
+        self.tracer = os.fork()
+        if self.tracer == 0:
+            libc = ctypes.CDLL(None)
+            seized = libc.ptrace(0x4206, self.traced, None, None)
+            os.write(write, b"y" if seized == 0 else b"n")
+            signal.pause()
+        assert b"y" == os.read(read, 1)
+        os.close(read)
+        os.close(write)
+
+    def __exit__(self, *_: object) -> None:
+        os.kill(self.tracer, signal.SIGKILL)
+        os.waitpid(self.tracer, 0)
+
+
+def test_a_launch_that_is_not_well_formed_fails_by_itself(root: RootSide) -> None:
+    daemon = root.connect()
+    launches: list[dict[str, Any]] = [
+        {}, {"command": []}, {"command": [1]}, {"command": ["a\0b"]},
+        {"command": ["true"], "environment": {"A=B": "c"}},
+        {"command": ["true"], "umask": -1}, {"command": ["true"], "nice": 1.5},
+        {"command": ["true"], "rlimits": {"speed": [1, 1]}},
+        {"command": ["true"], "affinity": "all"}, {"command": ["true"], "stdout": ""},
+    ]  # fmt: skip
+    for number, launch in enumerate(launches):
+        daemon.say("prepare", key=f"{number}.1", launch=launch)
+    for number in range(len(launches)):
+        assert "bad_launch" == daemon.await_state(f"{number}.1", "failed")["code"]
+    daemon.run("99.1", "true")
+
+    assert 0 == daemon.await_state("99.1", "ended")["exit"]["code"]
