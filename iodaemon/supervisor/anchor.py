@@ -112,8 +112,8 @@ def abstract_address(runtime: str) -> str:
     return f"\0iod-supervisor-{zlib.crc32(os.path.realpath(runtime).encode()):08x}"
 
 
-def listen(config: Config) -> socket.socket:
-    """The socket in the runtime directory, made anew; nobody else listens there (the lock)."""
+def listen(config: Config) -> tuple[socket.socket, int]:
+    """The socket in the runtime directory, made anew, and its inode; the lock is the caller's."""
     os.makedirs(config.runtime, 0o700 if config.daemon_gid is None else 0o711, exist_ok=True)
     path = os.path.join(config.runtime, SOCKET)
     with contextlib.suppress(FileNotFoundError):
@@ -130,19 +130,23 @@ def listen(config: Config) -> socket.socket:
     elif config.daemon_uid != os.geteuid():
         os.chown(path, config.daemon_uid, -1)
     listener.listen(16)
-    return listener
+    return listener, os.stat(path).st_ino
 
 
 class Shared(NamedTuple):
-    """Descriptors that every supervisor of this anchor gets; ``second`` is -1 where there is none."""
+    """Descriptors that every supervisor of this anchor gets; ``second`` is -1 where there is none.
+
+    ``inode`` is that of the socket in the runtime directory which ``listener`` is bound to.
+    """
 
     listener: int
     second: int
     lock: int
     ledger: int
+    inode: int
 
     def fds(self) -> list[int]:
-        return [fd for fd in self if fd >= 0]
+        return [fd for fd in self[:4] if fd >= 0]
 
 
 def open_shared(config: Config) -> Shared:
@@ -176,7 +180,8 @@ def open_shared(config: Config) -> Shared:
         say("another user has taken this directory's second address; it is done without")
     ledger = open_ledger(os.path.join(config.runtime, "ledger"))
     second_fd = second.detach() if second.fileno() >= 0 else -1
-    return Shared(listen(config).detach(), second_fd, lock, ledger.fd)
+    listener, inode = listen(config)
+    return Shared(listener.detach(), second_fd, lock, ledger.fd, inode)
 
 
 class Anchor:

@@ -142,6 +142,8 @@ class Ledger:
         self.fd = fd
         self.entries: dict[Key, Entry] = {}
         self.running: dict[int, Key] = {}
+        self.changed: set[Key] = set()
+        """Attempts of which something was read; whoever acts on that removes them."""
         self.damaged = 0
         self.identity = ""
         self._boot = (0, 0)
@@ -152,22 +154,21 @@ class Ledger:
         self._owed: list[bytes] = []
         self._early: list[bytes] = []
         if from_end:
-            self._take(os.pread(fd, RECORD_BYTES, 0), 0, set())
+            self._take(os.pread(fd, RECORD_BYTES, 0), 0)
             self._read_at = os.fstat(fd).st_size
         self.catch_up()
 
-    def catch_up(self) -> set[Key]:
-        """Read what was appended since, by whomever; the attempts that it is about."""
-        changed: set[Key] = set()
+    def catch_up(self) -> None:
+        """Read what was appended since, by whomever."""
         while True:
             data = os.pread(self.fd, _BLOCK, self._read_at)
             whole = len(data) - len(data) % RECORD_BYTES
             if not whole:
-                return changed
+                return
             if not any(data[:RECORD_BYTES]) and self._skip_hole():
                 continue
             for offset in range(0, whole, RECORD_BYTES):
-                self._take(data[offset : offset + RECORD_BYTES], self._read_at + offset, changed)
+                self._take(data[offset : offset + RECORD_BYTES], self._read_at + offset)
             self._read_at += whole
 
     def _skip_hole(self) -> bool:
@@ -183,14 +184,14 @@ class Ledger:
         self._read_at = max(data_at, self._read_at)
         return is_further
 
-    def _take(self, data: bytes, offset: int, changed: set[Key]) -> None:
+    def _take(self, data: bytes, offset: int) -> None:
         record = unpack(data)
         if data in self._early:  # it was owed, and was applied then
             self._early.remove(data)
         elif record is not None:
             self._apply(record, offset // _PAGE)
             if record.kind != OPEN:
-                changed.add(record.key)
+                self.changed.add(record.key)
         elif any(data):
             self.damaged += 1
 
@@ -252,6 +253,7 @@ class Ledger:
     def forget(self, key: Key) -> None:
         """Drop an attempt that has ended; pages without any other are given back."""
         entry = self.entries.pop(key, None)
+        self.changed.discard(key)
         if entry is None:
             return
         if self.running.get(entry.pid) == key:

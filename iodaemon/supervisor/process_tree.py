@@ -175,6 +175,7 @@ class Holder:
                 self._send(self._below(), number)
 
     def _tell(self) -> None:
+        self._ledger.catch_up()
         main = self._ledger.entries[self._key].pid if self._key in self._ledger.entries else 0
         state = read_state(main) if main else None
         is_stopped = state is not None and state[0] == "T" and main not in self._stopped

@@ -138,15 +138,15 @@ class LineReader:
     def __init__(self, unread: bytes = b"") -> None:
         self.unread = bytearray(unread)
         self._is_skipping = False
+        self._searched = 0
 
     def feed(self, data: bytes) -> Iterator[bytes | None]:
         """The lines that are whole now."""
-        searched = len(self.unread)
         self.unread += data
-        while (end := self.unread.find(b"\n", searched)) >= 0:
+        while (end := self.unread.find(b"\n", self._searched)) >= 0:
             line = bytes(self.unread[:end])
             del self.unread[: end + 1]
-            searched = 0
+            self._searched = 0
             if self._is_skipping:
                 self._is_skipping = False
                 yield None
@@ -155,6 +155,7 @@ class LineReader:
         if len(self.unread) > LONGEST_LINE:
             self.unread.clear()
             self._is_skipping = True
+        self._searched = len(self.unread)
 
 
 class Silence:

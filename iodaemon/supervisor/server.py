@@ -152,6 +152,8 @@ class Server:
         self._take_over()
         self._start_launcher()
         reach("supervisor.ready")
+        for line in self._reader.feed(b""):  # what was read before ``execve``
+            self._take_wish(line)
         while not self._is_leaving:
             for fd, _ in self._epoll.poll(self._patience_s(), AT_ONCE):
                 handler = self._handlers.get(fd)  # its number may be another's by now
@@ -347,10 +349,12 @@ class Server:
 
     def _read_ledger(self) -> None:
         """What others recorded: anchor, holders, children."""
-        for key in self._ledger.catch_up():
-            if key in self._attempts:
-                self._used.add(key)
-                self._look(self._attempts[key])
+        self._ledger.catch_up()
+        changed = self._ledger.changed.intersection(self._attempts)
+        self._ledger.changed.clear()
+        self._used |= changed
+        for key in changed:
+            self._look_in(self._attempts[key], 0.0)
 
     # -- the launcher ------------------------------------------------------------------------------
 
@@ -798,9 +802,10 @@ class Server:
         """Listen again where somebody removed the runtime directory, or the socket in it."""
         path = os.path.join(self._config.runtime, root.SOCKET)
         with contextlib.suppress(OSError):
-            if os.path.exists(path):
+            if find_inode(path) == self._shared.inode:
                 return
-            listener = root.listen(self._config)
+            listener, inode = root.listen(self._config)
+            self._shared = self._shared._replace(inode=inode)
             self._remove(self._listener.fileno())
             os.dup2(listener.fileno(), self._listener.fileno(), inheritable=False)
             listener.close()
@@ -1010,6 +1015,7 @@ class Server:
         self._send({"synced": len(named)})
 
     def _beat(self, wish: Message) -> None:
+        self._ledger.catch_up()
         used = {
             str(key): self._ledger.entries[key].use._asdict()
             for key in self._used
@@ -1018,6 +1024,14 @@ class Server:
         self._used.clear()
         n = protocol.number(wish, "n", 0, 1 << 53)
         self._send({"beat": n, "use": used, "protected": self._anchor is not None})
+
+
+def find_inode(path: str) -> int:
+    """0: there is nothing."""
+    try:
+        return os.stat(path).st_ino
+    except FileNotFoundError:
+        return 0
 
 
 def main() -> None:

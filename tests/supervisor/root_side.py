@@ -18,7 +18,7 @@ from typing import Any
 
 from iodaemon.supervisor.anchor import SOCKET, Config, abstract_address, command
 
-WITHIN_S = 60.0
+WITHIN_S = 10.0
 """Only to end a test that would wait for ever: whatever is waited for lasts once it is there."""
 UNIFIED = Path("/sys/fs/cgroup/unified")
 Message = dict[str, Any]
@@ -188,6 +188,19 @@ class RootSide:
         self.daemons.append(daemon)
         return daemon
 
+    def outcome(self, key: str) -> Message:
+        """What becomes of an attempt, whoever dies meanwhile."""
+
+        def attempt() -> Message | None:
+            with contextlib.suppress(ConnectionError):
+                daemon = self.connect()
+                daemon.sync(**{key.replace(".", "_"): "run"})
+                return daemon.await_state(key, "ended", "lost", "failed", "absent")
+            return None
+
+        found: Message = wait_until(attempt, f"an end of {key}")
+        return found
+
     def connect_abstract(self) -> Daemon:
         daemon = Daemon(abstract_address(str(self.runtime)))
         self.daemons.append(daemon)
@@ -237,6 +250,8 @@ class RootSide:
         """End all, however it is, and check that nothing is left."""
         for daemon in self.daemons:
             daemon.close()
+        if os.environ.get("IOD_SHOW_LOG"):
+            print(self.log.read_text())
         with contextlib.suppress(OSError):
             (self.cgroup / "cgroup.kill").write_text("1")
         if self.process.poll() is None and self.config.cgroup == "none":

@@ -1,0 +1,226 @@
+"""Each role is killed alone, and both together: what is known afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from root_side import RootSide, is_alive, wait_until
+
+pytestmark = pytest.mark.node
+
+
+def wait_for(go: Path, then: str) -> list[str]:
+    return ["sh", "-c", f"while [ ! -e {go} ]; do sleep 0.01; done; {then}"]
+
+
+@pytest.mark.parametrize("role", ["iod-supervisor", "iod-anchor", "iod-launcher"])
+def test_exit_codes_survive_the_death_of(role: str, root: RootSide) -> None:
+    daemon = root.connect()
+    go = root.directory / "go"
+    daemon.run("1.1", *wait_for(go, "exit 42"))
+    daemon.run("2.1", *wait_for(go, "kill -KILL $$"))
+    daemon.run("3.1", "sh", "-c", "exit 3")
+    daemon.await_state("3.1", "ended")
+    root.kill(role)
+    go.touch()
+    daemon = root.connect()
+    daemon.sync(**{"1_1": "run", "2_1": "run", "3_1": "run"})
+
+    assert {"code": 42, "signal": None} == daemon.await_state("1.1", "ended")["exit"]
+    assert {"code": None, "signal": 9} == daemon.await_state("2.1", "ended")["exit"]
+    assert {"code": 3, "signal": None} == daemon.await_state("3.1", "ended")["exit"]
+    assert all(daemon.states[key]["whole"] for key in ("1.1", "2.1", "3.1"))
+
+    daemon.run("4.1", "sh", "-c", "exit 4")
+
+    assert 4 == daemon.await_state("4.1", "ended")["exit"]["code"]
+
+
+def test_what_ends_while_there_is_no_supervisor_is_known_to_the_next(root: RootSide) -> None:
+    daemon = root.connect()
+    go = root.directory / "go"
+    pid = daemon.run("1.1", *wait_for(go, "(dd if=/dev/zero of=/dev/null count=1 &); exit 6"))["pid"]
+    root.arm("anchor.starting", signal.SIGSTOP)
+    root.kill("iod-supervisor")
+    wait_until(lambda: root.has_fired("anchor.starting"))
+    go.touch()
+    if root.config.cgroup == "none":
+        wait_until(lambda: not is_alive(pid))
+    os.kill(root.process.pid, signal.SIGCONT)
+    daemon = root.connect()
+    daemon.sync(**{"1_1": "run"})
+
+    assert 6 == daemon.await_state("1.1", "ended")["exit"]["code"]
+
+
+def test_after_the_death_of_both_a_job_is_found_and_its_exit_is_true_or_lost(
+    make_root: Callable[..., RootSide],
+) -> None:
+    root = make_root("cgroup")
+    daemon = root.connect()
+    go = root.directory / "go"
+    daemon.run("1.1", *wait_for(go, "exit 1"))
+    before = daemon.hello["ledger"]
+    pid = root.role("iod-supervisor")
+    root.kill("iod-anchor")
+    root.process.wait()
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not is_alive(pid))
+    root.begin()
+    daemon = root.connect()
+    daemon.sync(**{"1_1": "run", "2_1": "run"})
+
+    assert before == daemon.hello["ledger"]
+    assert ("running", "absent") == (daemon.states["1.1"]["state"], daemon.states["2.1"]["state"])
+
+    go.touch()
+    report = daemon.await_state("1.1", "lost", "ended")  # the zombie may be there for a while
+    told = report.get("exit")
+
+    assert (False, told if report["state"] == "lost" else {"code": 1, "signal": None}) == (
+        report["whole"],
+        told,
+    )
+
+
+def test_a_holder_that_is_killed_loses_no_exit_code(make_root: Callable[..., RootSide]) -> None:
+    root = make_root("processes")
+    daemon = root.connect()
+    go = root.directory / "go"
+    daemon.run("1.1", *wait_for(go, "exit 8"))
+    root.kill("iod-holder")
+    go.touch()
+    ended = daemon.await_state("1.1", "ended")
+
+    assert 8 == ended["exit"]["code"]
+
+
+def test_a_prepared_job_never_runs_once_the_supervisor_is_gone(root: RootSide) -> None:
+    daemon = root.connect()
+    touched = root.directory / "touched"
+    launch = {"command": ["touch", str(touched)], "environment": {"PATH": os.environ["PATH"]}}
+    for number in range(5):
+        daemon.say("prepare", key=f"{number}.1", launch=launch)
+        daemon.await_state(f"{number}.1", "prepared")
+    root.kill("iod-supervisor")
+    daemon = root.connect()
+    daemon.sync(**{f"{number}_1": "run" for number in range(5)})
+    states = [daemon.await_state(f"{number}.1", "absent") for number in range(5)]
+
+    assert (5, False) == (len(states), touched.exists())
+
+    daemon.start("0.1", "touch", str(touched))
+
+    assert 0 == daemon.await_state("0.1", "ended")["exit"]["code"]
+    assert touched.exists()
+
+
+def test_an_anchor_is_there_again_once_nothing_runs(root: RootSide) -> None:
+    daemon = root.connect()
+    go = root.directory / "go"
+    daemon.run("1.1", *wait_for(go, "exit 1"))
+    before = daemon.hello["pid"]
+    root.kill("iod-anchor")
+    root.process.wait()
+
+    assert {"protected": False} == daemon.await_message(lambda m: m == {"protected": False})
+
+    go.touch()
+    daemon.await_state("1.1", "ended")
+    with pytest.raises(ConnectionError):
+        while True:
+            daemon.read()
+    daemon = root.connect()
+    daemon.sync(**{"1_1": "run"})
+
+    assert daemon.hello["protected"]
+    assert before != daemon.hello["pid"]
+    assert 1 == daemon.states["1.1"]["exit"]["code"]
+
+    root.config = root.config._replace(cgroup="none")  # who is left ends by its number
+    os.kill(before, signal.SIGTERM)
+
+
+def test_it_becomes_the_installed_program_in_place(root: RootSide) -> None:
+    daemon = root.connect()
+    go = root.directory / "go"
+    pid = daemon.run("1.1", *wait_for(go, "exit 11"))["pid"]
+    anchor = root.process.pid
+    daemon.line.sendall(b'{"wish":"reexec"}\n{"wish":"sync","keys":[["1.1","freeze"]]}\n{"wish":"bea')
+    hello = daemon.await_message(lambda m: "hello" in m)["hello"]
+    daemon.line.sendall(b't","n":5}\n')
+
+    assert 5 == daemon.await_message(lambda m: "beat" in m)["beat"]
+    assert daemon.hello == hello
+    assert root.process.poll() is None
+    assert anchor == root.role("iod-anchor")
+
+    daemon.sync(**{"1_1": "run"})
+    daemon.await_state("1.1", "running", pid=pid)
+    daemon.run("2.1", "sh", "-c", "exit 12")
+    go.touch()
+
+    assert 11 == daemon.await_state("1.1", "ended")["exit"]["code"]
+    assert 12 == daemon.await_state("2.1", "ended")["exit"]["code"]
+
+
+def test_sigterm_lets_all_run_on_and_keeps_the_ledger(
+    make_root: Callable[..., RootSide], tmp_path: Path
+) -> None:
+    (tmp_path / "outputs").mkdir()
+    root = make_root("cgroup", is_service=True, outputs=str(tmp_path / "outputs"))
+    daemon = root.connect()
+    pid = daemon.run("1.1", "sleep", "1000")["pid"]
+    daemon.say("freeze", key="1.1")
+    daemon.await_state("1.1", "running", frozen=True)
+    root.process.terminate()
+
+    assert 0 == root.process.wait(60)
+    assert is_alive(pid)
+    assert "frozen 0" in (root.job_cgroup("1.1") / "cgroup.events").read_text()
+    assert (root.runtime / "ledger").read_bytes() == (tmp_path / "ledger").read_bytes()
+
+
+def test_without_a_daemon_and_without_jobs_it_ends(
+    means: str, make_root: Callable[..., RootSide]
+) -> None:
+    root = make_root(means, grace_s=0.2)
+    root.connect().close()
+
+    assert 0 == root.process.wait(60)
+    assert not root.cgroup.exists()
+
+
+def test_there_is_one_root_side_a_directory(make_root: Callable[..., RootSide]) -> None:
+    root = make_root("cgroup")
+    root.connect()
+    second = subprocess.run(root.process.args, capture_output=True, text=True, check=False)
+
+    assert (78, 1) == (second.returncode, second.stderr.count("\n"))
+
+
+def test_the_runtime_directory_is_removed_under_it(root: RootSide) -> None:
+    daemon = root.connect()
+    daemon.run("1.1", "sleep", "1000")
+    subprocess.run(["rm", "-rf", str(root.runtime)], check=True)
+    other = root.connect_abstract()
+    other.sync(**{"1_1": "run"})
+
+    assert "running" == other.states["1.1"]["state"]
+
+    again = root.connect()
+    root.kill("iod-supervisor")
+    again = root.connect()
+    again.sync(**{"1_1": "run"})
+    again.say("kill", key="1.1")
+
+    assert 9 == again.await_state("1.1", "ended")["exit"]["signal"]
+
+    second = subprocess.run(root.process.args, capture_output=True, text=True, check=False)
+
+    assert 78 == second.returncode

@@ -1,0 +1,135 @@
+"""Whoever dies at whichever step: an attempt runs at most once, and what is told of it is true."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from root_side import RootSide, remove_cgroup, wait_until
+
+import iodaemon.supervisor
+
+pytestmark = pytest.mark.node
+PACKAGE = Path(iodaemon.supervisor.__file__).parent
+POINTS = sorted(
+    {
+        point
+        for path in PACKAGE.glob("*.py")
+        for point in re.findall(r'reach\("([a-z_.]+)"\)', path.read_text())
+    }
+)
+ON_THE_WAY = [
+    point
+    for point in POINTS
+    if point.split(".")[0] in ("launcher", "child", "reap")
+    or point in ("supervisor.cgroup_made", "supervisor.ordered", "supervisor.go_sent",
+                 "supervisor.exec_seen", "supervisor.ended", "supervisor.ready")
+]  # fmt: skip
+BEFORE_EXEC = ("child.begun", "child.prepared", "child.let_go")
+
+
+def test_every_point_is_tried_here_or_named() -> None:
+    elsewhere = {
+        "anchor.starting", "anchor.thawed", "anchor.reaped", "anchor.silence", "anchor.reexec",
+        "anchor.leaving", "supervisor.held", "supervisor.frozen", "supervisor.let_go",
+        "supervisor.reexec", "supervisor.anchoring", "supervisor.leaving", "holder.frozen",
+        "scratch.made", "scratch.unlinked",
+    }  # fmt: skip
+
+    assert elsewhere.union(ON_THE_WAY) == set(POINTS)
+
+
+@pytest.mark.parametrize("point", [point for point in ON_THE_WAY if point != "supervisor.ready"])
+def test_a_death_on_the_way_of_a_job(point: str, make_root: Callable[..., RootSide]) -> None:
+    root = make_root("cgroup")
+    lines = root.directory / "lines"
+    daemon = root.connect()
+    root.arm(point)
+    try:
+        daemon.start("1.1", "sh", "-c", f"echo x >> {lines}; exit 7")
+        daemon.await_state("1.1", "ended", "failed")
+    except (ConnectionError, TimeoutError):
+        pass
+    outcome = root.outcome("1.1")
+    ran = lines.read_text() if lines.exists() else ""
+
+    assert root.has_fired(point)
+    if point in BEFORE_EXEC:
+        assert ("failed", "died", "") == (outcome["state"], outcome["code"], ran)
+    elif point == "child.recorded":
+        assert ("ended", 9, "") == (outcome["state"], outcome["exit"]["signal"], ran)
+    elif outcome["state"] in ("absent", "failed"):
+        assert "" == ran
+    else:
+        assert ("ended", 7, "x\n") == (outcome["state"], outcome["exit"]["code"], ran)
+
+    again = root.connect()
+    if outcome["state"] in ("absent", "failed"):
+        again.start("1.1", "sh", "-c", f"echo x >> {lines}; exit 7")
+
+        assert 7 == again.await_state("1.1", "ended")["exit"]["code"]
+    again.say("forget", key="1.1")
+    wait_until(lambda: not root.job_cgroup("1.1").exists())
+
+
+@pytest.mark.parametrize("point", ["anchor.thawed", "anchor.starting"])
+def test_a_death_of_the_anchor_after_the_supervisors(
+    point: str, make_root: Callable[..., RootSide]
+) -> None:
+    root = make_root("cgroup")
+    daemon = root.connect()
+    daemon.run("1.1", "sleep", "1000")
+    daemon.say("freeze", key="1.1")
+    daemon.await_state("1.1", "running", frozen=True)
+    root.arm(point)
+    root.kill("iod-supervisor")
+    root.process.wait()
+    root.begin()
+    again = root.connect()
+    again.sync(**{"1_1": "run"})
+    again.await_state("1.1", "running", frozen=False)
+    again.say("kill", key="1.1")
+
+    assert again.await_state("1.1", "lost", "ended")["whole"] is False
+
+
+@pytest.mark.parametrize("point", ["supervisor.held", "supervisor.frozen"])
+def test_a_death_while_freezing(point: str, root: RootSide) -> None:
+    daemon = root.connect()
+    daemon.run("1.1", "sh", "-c", "while :; do sleep 0.01; done")
+    root.arm(point)
+    daemon.say("freeze", key="1.1")
+    wait_until(lambda: root.has_fired(point))
+    again = root.connect()
+    again.sync(**{"1_1": "freeze"})
+    again.await_state("1.1", "running", frozen=True)
+    again.say("thaw", key="1.1")
+    again.await_state("1.1", "running", frozen=False)
+
+
+def test_a_death_while_it_becomes_the_installed_program(root: RootSide) -> None:
+    daemon = root.connect()
+    daemon.run("1.1", "sleep", "1000")
+    root.arm("supervisor.reexec")
+    daemon.say("reexec")
+    wait_until(lambda: root.has_fired("supervisor.reexec"))
+    again = root.connect()
+    again.sync(**{"1_1": "run"})
+    again.say("signal", key="1.1", number=int(signal.SIGTERM))
+
+    assert 15 == again.await_state("1.1", "ended")["exit"]["signal"]
+    assert remove_cgroup(root.cgroup / "none")
+
+
+def test_a_supervisor_that_dies_at_once_is_started_again(root: RootSide) -> None:
+    root.connect().close()
+    root.arm("supervisor.ready", passage=1)
+    root.kill("iod-supervisor")
+    wait_until(lambda: root.has_fired("supervisor.ready"))
+    daemon = root.connect()
+    daemon.run("1.1", "sh", "-c", "exit 2")
+
+    assert 2 == daemon.await_state("1.1", "ended")["exit"]["code"]

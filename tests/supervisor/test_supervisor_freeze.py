@@ -1,0 +1,207 @@
+"""Standing still and running on, also when nobody is there who would let a job go."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from root_side import Daemon, RootSide, state_of, wait_until
+
+pytestmark = pytest.mark.node
+COUNT = "n=0; while :; do n=$((n+1)); echo $n > {path}.new; mv {path}.new {path}; sleep 0.005; done"
+
+
+def start_counting(root: RootSide, daemon: Daemon, key: str = "1.1") -> Path:
+    """A job that goes on for ever, and the file in which that can be seen."""
+    path = root.directory / f"count-{key}"
+    daemon.run(key, "sh", "-c", COUNT.format(path=path))
+    wait_until(path.exists)
+    return path
+
+
+def read_count(path: Path) -> str:
+    while True:
+        try:
+            return path.read_text()
+        except FileNotFoundError:
+            time.sleep(0.001)
+
+
+def await_progress(path: Path) -> None:
+    before = read_count(path)
+    wait_until(lambda: read_count(path) != before, "a job that runs on")
+
+
+def hold(daemon: Daemon, key: str = "1.1") -> None:
+    daemon.say("freeze", key=key)
+    daemon.await_state(key, "running", frozen=True)
+
+
+def test_a_job_stands_still_and_runs_on(root: RootSide) -> None:
+    daemon = root.connect()
+    path = start_counting(root, daemon)
+    for _ in range(3):
+        hold(daemon)
+        before = read_count(path)
+        time.sleep(0.1)
+
+        assert before == read_count(path)
+
+        daemon.say("thaw", key="1.1")
+        daemon.await_state("1.1", "running", frozen=False)
+        await_progress(path)
+
+
+def test_wishes_are_states_and_may_be_repeated(root: RootSide) -> None:
+    daemon = root.connect()
+    path = start_counting(root, daemon)
+    for wish in ("freeze", "freeze", "thaw", "thaw", "freeze", "thaw"):
+        daemon.say(wish, key="1.1")
+    daemon.say("freeze", key="1.1")
+    daemon.await_state("1.1", "running", frozen=True)
+    daemon.say("thaw", key="1.1")
+    await_progress(path)
+    daemon.say("freeze", key="7.7")
+
+    assert "absent" == daemon.await_state("7.7", "absent")["state"]
+
+
+def test_a_frozen_job_is_killed(root: RootSide) -> None:
+    daemon = root.connect()
+    start_counting(root, daemon)
+    hold(daemon)
+    daemon.say("kill", key="1.1")
+
+    assert 9 == daemon.await_state("1.1", "ended")["exit"]["signal"]
+
+
+def test_without_a_daemon_all_run_on(means: str, make_root: Callable[..., RootSide]) -> None:
+    root = make_root(means, grace_s=0.3, is_service=True)
+    daemon = root.connect()
+    path = start_counting(root, daemon)
+    hold(daemon)
+    daemon.close()
+
+    await_progress(path)
+
+
+def test_with_a_daemon_that_says_nothing_all_run_on(
+    means: str, make_root: Callable[..., RootSide]
+) -> None:
+    root = make_root(means, grace_s=0.3)
+    daemon = root.connect()
+    path = start_counting(root, daemon)
+    hold(daemon)
+
+    await_progress(path)
+    assert "running" == daemon.await_state("1.1", "running", frozen=False)["state"]
+
+
+def test_a_supervisor_that_stands_still_is_continued_and_all_run_on(
+    means: str, make_root: Callable[..., RootSide]
+) -> None:
+    root = make_root(means, grace_s=0.5)
+    daemon = root.connect()
+    path = start_counting(root, daemon)
+    hold(daemon)
+    root.kill("iod-supervisor", signal.SIGSTOP)
+
+    await_progress(path)
+    daemon.sync()
+
+    assert "running" == daemon.states["1.1"]["state"]
+
+
+def test_a_supervisor_that_never_answers_is_killed(make_root: Callable[..., RootSide]) -> None:
+    root = make_root("cgroup", grace_s=0.2)
+    daemon = root.connect()
+    path = start_counting(root, daemon)
+    hold(daemon)
+    pid = daemon.hello["pid"]
+    daemon.say("beat", n=1)
+    root.arm("supervisor.held", signal.SIGSTOP, passage=1)
+    root.arm("supervisor.held", signal.SIGSTOP, passage=1)
+    daemon.say("thaw", key="1.1")
+    wait_until(lambda: root.has_fired("supervisor.held"))
+    while root.role("iod-supervisor") == pid:  # it is continued once, and stopped again each time
+        try:
+            os.kill(pid, signal.SIGSTOP)
+        except ProcessLookupError:
+            break
+
+    await_progress(path)
+    daemon = root.connect()
+    daemon.sync()
+
+    assert "running" == daemon.states["1.1"]["state"]
+
+
+def test_a_killed_supervisor_lets_all_run_on(root: RootSide) -> None:
+    daemon = root.connect()
+    path = start_counting(root, daemon)
+    hold(daemon)
+    root.kill("iod-supervisor")
+
+    if root.config.cgroup == "none":  # a holder waits for the next one, and for its daemon
+        daemon = root.connect()
+        daemon.sync(**{"1_1": "run"})
+    await_progress(path)
+
+
+def test_a_job_that_stops_itself_is_told_and_continued_by_a_signal(root: RootSide) -> None:
+    daemon = root.connect()
+    pid = daemon.run("1.1", "sh", "-c", "kill -STOP $$; exit 5")["pid"]
+    daemon.await_state("1.1", "running", stopped=True)
+    hold(daemon)
+    daemon.say("thaw", key="1.1")
+    daemon.await_state("1.1", "running", frozen=False)
+
+    assert "T" == state_of(pid)
+
+    daemon.say("signal", key="1.1", number=int(signal.SIGCONT))
+
+    assert 5 == daemon.await_state("1.1", "ended")["exit"]["code"]
+
+
+def test_what_stops_because_its_child_stopped_runs_again(root: RootSide) -> None:
+    daemon = root.connect()
+    ready, go = root.directory / "ready", root.directory / "go"
+    text = f"touch {ready}; while [ ! -e {go} ]; do sleep 0.01; done"
+    daemon.run("1.1", "script", "-qec", text, "/dev/null")
+    wait_until(ready.exists)
+    for _ in range(2):
+        hold(daemon)
+        daemon.say("thaw", key="1.1")
+    daemon.await_state("1.1", "running", frozen=False)
+    go.touch()
+
+    assert 0 == daemon.await_state("1.1", "ended")["exit"]["code"]
+
+
+def test_a_shell_with_job_control_does_not_notice(root: RootSide) -> None:
+    daemon = root.connect()
+    path, go = root.directory / "ready", root.directory / "go"
+    text = f"set -m; sh -c 'touch {path}; while [ ! -e {go} ]; do sleep 0.01; done; exit 3'"
+    daemon.run("1.1", "bash", "-c", text)
+    wait_until(path.exists)
+    for _ in range(3):
+        hold(daemon)
+        daemon.say("thaw", key="1.1")
+        daemon.await_state("1.1", "running", frozen=False)
+    go.touch()
+
+    assert 3 == daemon.await_state("1.1", "ended")["exit"]["code"]
+
+
+def test_a_job_that_stops_or_kills_its_parent_loses_nothing(
+    means: str, make_root: Callable[..., RootSide]
+) -> None:
+    root = make_root(means, grace_s=0.5)
+    daemon = root.connect()
+    daemon.run("1.1", "sh", "-c", "kill -STOP $PPID; sleep 0.1; kill -KILL $PPID; exit 9")
+
+    assert 9 == root.outcome("1.1")["exit"]["code"]

@@ -1,0 +1,135 @@
+"""Bytes, CPU time, and how sure they are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+from root_side import RootSide
+
+pytestmark = pytest.mark.node
+MIB = 1 << 20
+WRITE = """
+import os, signal, sys, ctypes, time
+MIB = 1 << 20
+def write(name, count):
+    with open(os.path.join(sys.argv[1], name), "wb", buffering=0) as file:
+        for _ in range(count):
+            file.write(bytes(MIB))
+def child(name, count, grandchild=False):
+    pid = os.fork()
+    if pid == 0:
+        if grandchild:
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+        write(name, count)
+        os._exit(0)
+    return pid
+"""
+
+
+@pytest.fixture
+def disk(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A directory where what is written counts: not on tmpfs."""
+    return str(tmp_path_factory.mktemp("disk"))
+
+
+def run(root: RootSide, disk: str, text: str) -> dict[str, object]:
+    daemon = root.connect()
+    daemon.start("1.1", sys.executable, "-S", "-c", WRITE + text, disk, stderr=str(root.log))
+    return daemon.await_state("1.1", "ended")
+
+
+def test_short_lived_and_double_forked_children_are_counted_whole(
+    root: RootSide, disk: str
+) -> None:
+    text = """
+for number in range(10):
+    os.waitpid(child(f"short-{number}", 1), 0)
+for number in range(10):
+    os.waitpid(child(f"orphan-{number}", 1, grandchild=True), 0)
+write("own", 5)
+"""
+    ended = run(root, disk, text)
+    use = ended["use"]
+
+    assert (0, True) == (ended["exit"]["code"], ended["whole"])
+    assert 25 * MIB <= use["written_bytes"] <= 25 * MIB + MIB
+    assert use["calls"] >= 25
+    assert use["cpu_us"] > 0
+
+
+def test_bytes_of_orphans_are_told_with_the_beat_while_the_job_runs(
+    root: RootSide, disk: str
+) -> None:
+    daemon = root.connect()
+    text = WRITE + "os.waitpid(child('a', 3, grandchild=True), 0)\nsignal.pause()"
+    daemon.start("1.1", sys.executable, "-S", "-c", text, disk)
+    while not (use := daemon.beat()["use"].get("1.1")) or use["written_bytes"] < 3 * MIB:
+        pass
+    daemon.say("kill", key="1.1")
+
+    assert daemon.await_state("1.1", "ended")["use"]["written_bytes"] >= 3 * MIB
+
+
+def test_children_that_the_kernel_reaps_make_a_total_at_least(root: RootSide, disk: str) -> None:
+    text = """
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+write("own", 1)
+for number in range(4):
+    child(f"ignored-{number}", 2)
+while True:
+    try:
+        os.wait()
+    except ChildProcessError:
+        break
+"""
+    ended = run(root, disk, text)
+
+    assert (0, False) == (ended["exit"]["code"], ended["whole"])
+    assert MIB <= ended["use"]["written_bytes"] <= 9 * MIB + MIB
+
+
+def test_also_where_no_signal_is_ignored(make_root: Callable[..., RootSide], disk: str) -> None:
+    """SA_NOCLDWAIT cannot be seen; CPU time that nobody accounts for can."""
+    text = """
+class Action(ctypes.Structure):
+    _fields_ = [("handler", ctypes.c_void_p), ("mask", ctypes.c_ulong * 16),
+                ("flags", ctypes.c_int), ("restorer", ctypes.c_void_p)]
+action = Action()
+action.flags = 2
+ctypes.CDLL(None).sigaction(int(signal.SIGCHLD), ctypes.byref(action), None)
+for number in range(4):
+    child(f"ignored-{number}", 2)
+while True:
+    try:
+        os.wait()
+    except ChildProcessError:
+        break
+"""
+    ended = run(make_root("cgroup"), disk, text)
+
+    assert (0, False) == (ended["exit"]["code"], ended["whole"])
+
+
+def test_bytes_survive_the_supervisor(root: RootSide, disk: str) -> None:
+    daemon = root.connect()
+    go = root.directory / "go"
+    text = WRITE + f"""
+os.waitpid(child('a', 3, grandchild=True), 0)
+while not os.path.exists({str(go)!r}):
+    time.sleep(0.01)
+os.waitpid(child('b', 2, grandchild=True), 0)
+write("c", 1)
+"""
+    daemon.start("1.1", sys.executable, "-S", "-c", text, disk)
+    while not (use := daemon.beat()["use"].get("1.1")) or use["written_bytes"] < 3 * MIB:
+        pass
+    root.kill("iod-supervisor")
+    go.touch()
+    ended = root.outcome("1.1")
+
+    assert ended["whole"] is True
+    assert 6 * MIB <= ended["use"]["written_bytes"] <= 7 * MIB
