@@ -37,8 +37,8 @@ _FIELDS: Final = struct.Struct("<BBHIQIQQQQQ")
 _SUM: Final = struct.Struct("<I")
 _PAGE: Final = 4096
 _BLOCK: Final = 64 * 1024
-_AHEAD: Final = 256 * 1024
-"""Bytes that are allocated beyond the end."""
+_AHEAD: Final = 32 * 1024
+"""Bytes that are allocated beyond what is needed."""
 _MOST_U64: Final = (1 << 64) - 1
 _MAX_JOB: Final = (1 << 63) - 1
 _MAX_ATTEMPT: Final = (1 << 31) - 1
@@ -242,13 +242,14 @@ class Ledger:
     def has_room(self) -> bool:
         """Allocate ahead; whether every attempt that runs, and one more, can be recorded whole."""
         end = os.fstat(self.fd).st_size
-        if self._ahead_to - end < _AHEAD // 2:
-            with contextlib.suppress(OSError):
-                first = max(self._ahead_to, end)
-                syscalls.fallocate(self.fd, syscalls.FALLOC_KEEP_SIZE, first, end + _AHEAD - first)
-                self._ahead_to = end + _AHEAD
         needed = (4 * len(self.running) + 16) * RECORD_BYTES
-        return not self._owed and self._ahead_to - end >= min(needed, _AHEAD // 2)
+        if self._ahead_to < end + needed + _AHEAD // 2:
+            first = max(self._ahead_to, end)
+            wanted = end + needed + _AHEAD
+            with contextlib.suppress(OSError):
+                syscalls.fallocate(self.fd, syscalls.FALLOC_KEEP_SIZE, first, wanted - first)
+                self._ahead_to = wanted
+        return not self._owed and self._ahead_to >= end + needed
 
     def forget(self, key: Key) -> None:
         """Drop an attempt that has ended; pages without any other are given back."""

@@ -72,7 +72,7 @@ _BEFORE: Final = (QUEUED, PREPARING, PREPARED)
 class Attempt:
     """What the supervisor knows of one attempt, beyond ledger and cgroup."""
 
-    __slots__ = ("began_s", "is_asked", "is_forgotten", "is_removed", "key", "line", "look",
+    __slots__ = ("began_s", "is_asked", "is_forgotten", "is_removed", "key", "limits", "line", "look",
                  "looks", "order", "pid", "pidfd", "problem", "stage", "tries", "unread",
                  "unsent", "wants_run", "wants_still")  # fmt: skip
 
@@ -80,6 +80,7 @@ class Attempt:
         self.key = key
         self.stage = stage
         self.order: bytes = b""
+        self.limits = protocol.Limits()
         self.line: socket.socket | None = None
         self.unsent = bytearray()
         self.unread = LineReader()
@@ -435,8 +436,7 @@ class Server:
         ours, theirs = socket.socketpair()
         try:
             self._check_room(theirs.fileno())
-            launch = protocol.decode(attempt.order)["launch"]
-            cgroup, problems = self._means.prepare(attempt.key, protocol.parse_limits(launch))
+            cgroup, problems = self._means.prepare(attempt.key, attempt.limits)
             for problem in problems:
                 say(f"job {attempt.key}: {problem}")
             reach("supervisor.cgroup_made")
@@ -906,9 +906,9 @@ class Server:
     def _prepare(self, wish: Message) -> None:
         key, attempt = self._find(wish)
         line = wish.pop("line")
-        protocol.parse_limits(protocol.field(wish, "launch", dict, {}))
+        limits = protocol.parse_limits(protocol.field(wish, "launch", dict, {}))
         if attempt is not None and attempt.stage == SETTLING:
-            attempt.order, attempt.is_asked = line, True
+            attempt.order, attempt.limits, attempt.is_asked = line, limits, True
             return
         if attempt is not None and attempt.stage != FAILED:
             self._report(attempt)  # at most one start of an attempt
@@ -920,7 +920,7 @@ class Server:
         if not self._ledger.has_room():
             self._fail(attempt, "ledger_full", "the ledger has no room", is_lasting=False)
             return
-        attempt.order = line
+        attempt.order, attempt.limits = line, limits
         self._queue.append(attempt)
 
     def _run_wish(self, wish: Message) -> None:

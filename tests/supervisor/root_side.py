@@ -155,7 +155,8 @@ class RootSide:
         self.cgroup = UNIFIED / self.directory.name
         place = {"cgroup": str(self.cgroup), "processes": "none"}[means]
         settings = {"daemon_uid": os.getuid(), "grace_s": 30.0, **config}
-        self.config = Config(runtime=str(self.runtime), cgroup=place, **settings)
+        self.config = Config(**{"runtime": str(self.runtime), "cgroup": place, **settings})
+        self.runtime = Path(self.config.runtime)
         self.daemons: list[Daemon] = []
         self.process: subprocess.Popen[bytes]
 
@@ -248,6 +249,8 @@ class RootSide:
 
     def end(self) -> None:
         """End all, however it is, and check that nothing is left."""
+        if not self.directory.exists():
+            return
         for daemon in self.daemons:
             daemon.close()
         if os.environ.get("IOD_SHOW_LOG"):

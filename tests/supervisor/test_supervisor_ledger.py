@@ -1,0 +1,138 @@
+"""The ledger by itself, and a root side whose tmpfs is full."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from root_side import RootSide
+
+from iodaemon.supervisor import ledger as records
+from iodaemon.supervisor.ledger import EXEC, EXIT, MAIN, USE, Key, Ledger, Record, open_ledger
+
+pytestmark = pytest.mark.node
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    path = Path(f"/dev/shm/iod-test-ledger-{os.getpid()}")
+    yield path
+    for file in (path, path.with_name(path.name + ".old")):
+        file.unlink(missing_ok=True)
+
+
+def write_attempt(ledger: Ledger, job: int) -> Key:
+    key = Key(job, 1)
+    ledger.append(Record(EXEC, key, pid=job, values=(7, 0, 0, 0)))
+    ledger.append(Record(EXIT, key, pid=job, status=256))
+    ledger.append(Record(USE, key, pid=job, flags=MAIN, values=(1, 2, 3, 4)))
+    return key
+
+
+def test_what_is_appended_is_read_by_everybody(path: Path) -> None:
+    ledger = open_ledger(str(path))
+    key = write_attempt(ledger, 5)
+    other = open_ledger(str(path))
+    entry = other.entries[key]
+
+    assert ledger.identity == other.identity
+    assert (5, 7, 256, (1, 2, 3, 4), True) == (
+        entry.pid, entry.ticks, entry.status, entry.use, entry.has_main_use,
+    )  # fmt: skip
+    os.close(ledger.fd)
+    os.close(other.fd)
+
+
+@pytest.mark.parametrize("cut", range(1, 64, 9))
+def test_a_record_that_is_cut_or_damaged_is_skipped(path: Path, cut: int) -> None:
+    ledger = open_ledger(str(path))
+    first, second = write_attempt(ledger, 1), write_attempt(ledger, 2)
+    os.close(ledger.fd)
+    data = bytearray(path.read_bytes())
+    data[64 + cut] ^= 0xFF  # EXEC of the first
+    path.write_bytes(data[: len(data) - cut])  # USE of the second
+    ledger = open_ledger(str(path))
+    third = write_attempt(ledger, 3)
+    ledger.catch_up()
+
+    assert (False, 256) == (ledger.entries[first].has_run, ledger.entries[first].status)
+    assert (True, False) == (ledger.entries[second].has_run, ledger.entries[second].has_main_use)
+    assert ledger.entries[third].has_main_use
+    assert 2 == ledger.damaged
+    os.close(ledger.fd)
+
+
+def test_pages_of_forgotten_attempts_are_given_back(path: Path) -> None:
+    ledger = open_ledger(str(path))
+    keys = [write_attempt(ledger, job) for job in range(1, 2001)]
+    ledger.catch_up()
+    before = path.stat().st_blocks
+    for key in keys[:-1]:
+        ledger.forget(key)
+    again = open_ledger(str(path))
+
+    assert path.stat().st_blocks * 512 < before * 512 - 300_000
+    assert again.entries[keys[-1]].has_main_use
+    assert again.identity == ledger.identity
+    os.close(ledger.fd)
+    os.close(again.fd)
+
+
+def test_one_of_another_boot_is_put_aside(path: Path) -> None:
+    ledger = open_ledger(str(path))
+    write_attempt(ledger, 1)
+    os.close(ledger.fd)
+    data = bytearray(path.read_bytes())
+    data[:64] = Record(records.OPEN, Key(0, 0), values=(9, 1, 2, 0)).pack()
+    path.write_bytes(data)
+    ledger = open_ledger(str(path))
+
+    assert ({}, True) == (ledger.entries, path.with_name(path.name + ".old").exists())
+    os.close(ledger.fd)
+
+
+def test_what_is_no_file_of_ones_own_is_refused(path: Path) -> None:
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="own"):
+        open_ledger(str(path))
+
+
+def test_a_full_tmpfs_keeps_no_end_from_being_known(make_root: Callable[..., RootSide]) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    tmpfs = Path(f"/dev/shm/iod-test-full-{os.getpid()}")
+    tmpfs.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(tmpfs)], check=True)
+    try:
+        root = make_root("cgroup", runtime=str(tmpfs / "run"))
+        daemon = root.connect()
+        daemon.run("1.1", "sh", "-c", f"while [ ! -e {root.directory}/go ]; do sleep 0.01; done; exit 5")
+        with (tmpfs / "filler").open("wb", buffering=0) as file, pytest.raises(OSError):
+            while True:
+                file.write(bytes(4096))
+        (root.directory / "go").touch()
+
+        assert 5 == daemon.await_state("1.1", "ended")["exit"]["code"]
+
+        number = 2
+        while True:  # until what was allocated ahead is used up
+            report = daemon.run(f"{number}.1", "true")
+            if report["state"] == "failed":
+                break
+            daemon.await_state(f"{number}.1", "ended")
+            number += 1
+
+        assert ("ledger_full", False) == (report["code"], report["is_lasting"])
+        root.kill("iod-supervisor")
+        assert 5 == root.outcome("1.1")["exit"]["code"]
+        (tmpfs / "filler").unlink()
+        daemon = root.connect()
+        daemon.run("3000.1", "true")
+        assert 0 == daemon.await_state("3000.1", "ended")["exit"]["code"]
+        root.end()
+    finally:
+        subprocess.run(["umount", "-l", str(tmpfs)], check=True)
+        tmpfs.rmdir()
