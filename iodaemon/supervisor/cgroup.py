@@ -87,7 +87,7 @@ class Cgroups:
     def path(self, key: Key) -> str:
         return os.path.join(self._jobs, str(key))
 
-    def keys(self) -> list[Key]:
+    def find_jobs(self) -> list[Key]:
         """The jobs that have a cgroup."""
         found: list[Key] = []
         with contextlib.suppress(FileNotFoundError):
@@ -182,7 +182,7 @@ class Cgroups:
 
     def thaw_all(self) -> int:
         """Let every job run on; how many stood still, or were about to."""
-        held = [key for key in self.keys() if self.is_held(key)]
+        held = [key for key in self.find_jobs() if self.is_held(key)]
         for key in held:
             self.thaw(key)
         return len(held)

@@ -23,7 +23,7 @@ import socket
 import stat
 import struct
 import sys
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from iodaemon.supervisor import ledger as records
 from iodaemon.supervisor import protocol, syscalls
@@ -397,7 +397,7 @@ def _open_output(path: str, ledger: int) -> int:
             raise PermissionError(errno.EACCES, "it is the ledger")
         if stat.S_ISREG(found.st_mode):
             os.ftruncate(fd, 0)
-        os.set_blocking(fd, True)  # noqa: FBT003
+        os.set_blocking(fd, True)
     except OSError as error:
         reason = error.strerror or str(error)
         if error.errno == errno.ENXIO:

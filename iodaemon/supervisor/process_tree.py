@@ -286,11 +286,11 @@ class Holders:
         self._keys: dict[int, Key] = {}
         self._looks: dict[Key, Look] = {}
 
-    def key_of(self, text: bytes) -> Key | None:  # noqa: ARG002, PLR6301
+    def key_of(self, text: bytes) -> Key | None:  # noqa: ARG002
         """No zombie's cgroup tells its job."""
         return None
 
-    def keys(self) -> list[Key]:
+    def find_jobs(self) -> list[Key]:
         """Those that a line leads to; others are found when they are asked for."""
         return sorted(self._lines)
 
@@ -392,11 +392,11 @@ class Holders:
             self._say(key, "beat")
 
     def thaw_all(self) -> int:
-        for key in self.keys():
+        for key in self.find_jobs():
             self.thaw(key)
         return len(self._lines)
 
-    def cpu_us(self, key: Key) -> int | None:  # noqa: ARG002, PLR6301
+    def cpu_us(self, key: Key) -> int | None:  # noqa: ARG002
         """Unknown."""
         return None
 

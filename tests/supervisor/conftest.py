@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-
 from root_side import UNIFIED, RootSide
 
 CAN_FREEZE = os.access(UNIFIED, os.W_OK)

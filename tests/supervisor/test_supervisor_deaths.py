@@ -44,7 +44,9 @@ def test_exit_codes_survive_the_death_of(role: str, root: RootSide) -> None:
 def test_what_ends_while_there_is_no_supervisor_is_known_to_the_next(root: RootSide) -> None:
     daemon = root.connect()
     go = root.directory / "go"
-    pid = daemon.run("1.1", *wait_for(go, "(dd if=/dev/zero of=/dev/null count=1 &); exit 6"))["pid"]
+    pid = daemon.run("1.1", *wait_for(go, "(dd if=/dev/zero of=/dev/null count=1 &); exit 6"))[
+        "pid"
+    ]
     root.arm("anchor.starting", signal.SIGSTOP)
     root.kill("iod-supervisor")
     wait_until(lambda: root.has_fired("anchor.starting"))
@@ -151,7 +153,9 @@ def test_it_becomes_the_installed_program_in_place(root: RootSide) -> None:
     go = root.directory / "go"
     pid = daemon.run("1.1", *wait_for(go, "exit 11"))["pid"]
     anchor = root.process.pid
-    daemon.line.sendall(b'{"wish":"reexec"}\n{"wish":"sync","keys":[["1.1","freeze"]]}\n{"wish":"bea')
+    daemon.line.sendall(
+        b'{"wish":"reexec"}\n{"wish":"sync","keys":[["1.1","freeze"]]}\n{"wish":"bea'
+    )
     hello = daemon.await_message(lambda m: "hello" in m)["hello"]
     daemon.line.sendall(b't","n":5}\n')
 

@@ -197,7 +197,10 @@ def test_a_descriptor_is_no_output_file(path: str, make_root: Callable[..., Root
     daemon.start("1.1", "echo", "x", stdout=path)
     report = daemon.await_state("1.1", "failed")
 
-    assert ("output", True) == (report["code"], "is a descriptor of the process" in report["problem"])
+    assert ("output", True) == (
+        report["code"],
+        "is a descriptor of the process" in report["problem"],
+    )
     assert before == root.log.read_bytes()
 
 

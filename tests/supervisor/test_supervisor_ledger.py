@@ -109,7 +109,9 @@ def test_a_full_tmpfs_keeps_no_end_from_being_known(make_root: Callable[..., Roo
     try:
         root = make_root("cgroup", runtime=str(tmpfs / "run"))
         daemon = root.connect()
-        daemon.run("1.1", "sh", "-c", f"while [ ! -e {root.directory}/go ]; do sleep 0.01; done; exit 5")
+        daemon.run(
+            "1.1", "sh", "-c", f"while [ ! -e {root.directory}/go ]; do sleep 0.01; done; exit 5"
+        )
         with (tmpfs / "filler").open("wb", buffering=0) as file, pytest.raises(OSError):
             while True:
                 file.write(bytes(4096))

@@ -111,7 +111,9 @@ def test_a_directory_that_cannot_be_written_to_fails_the_job_alone(
     assert "directory" == daemon.await_state("3.1", "failed")["code"]
 
 
-def test_with_64_descriptors_nothing_is_lost(means: str, make_root: Callable[..., RootSide]) -> None:
+def test_with_64_descriptors_nothing_is_lost(
+    means: str, make_root: Callable[..., RootSide]
+) -> None:
     root = make_root(means, "prlimit", "--nofile=64:64")
     daemon = root.connect()
     keys = [f"{number}.1" for number in range(100)]

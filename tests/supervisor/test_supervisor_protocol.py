@@ -146,9 +146,7 @@ def test_lines_are_cut_wherever_they_are_split() -> None:
     for size in range(1, len(text)):
         reader = LineReader()
         found = [
-            line
-            for at in range(0, len(text), size)
-            for line in reader.feed(text[at : at + size])
+            line for at in range(0, len(text), size) for line in reader.feed(text[at : at + size])
         ]
 
         assert ([b'{"a":1}', b"", b'{"b":2}'], b'{"c"') == (found, reader.unread)

@@ -117,13 +117,16 @@ while True:
 def test_bytes_survive_the_supervisor(root: RootSide, disk: str) -> None:
     daemon = root.connect()
     go = root.directory / "go"
-    text = WRITE + f"""
+    text = (
+        WRITE
+        + f"""
 os.waitpid(child('a', 3, grandchild=True), 0)
 while not os.path.exists({str(go)!r}):
     time.sleep(0.01)
 os.waitpid(child('b', 2, grandchild=True), 0)
 write("c", 1)
 """
+    )
     daemon.start("1.1", sys.executable, "-S", "-c", text, disk)
     while not (use := daemon.beat()["use"].get("1.1")) or use["written_bytes"] < 3 * MIB:
         pass

@@ -1,0 +1,469 @@
+"""What each attempt is, from prepare to its end, and what is told of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Final
+
+from iodaemon.supervisor import ledger as records
+from iodaemon.supervisor import protocol
+from iodaemon.supervisor.cgroup import Cgroups, Look
+from iodaemon.supervisor.failpoint import reach
+from iodaemon.supervisor.launch import GO, LENGTH
+from iodaemon.supervisor.ledger import Key, Ledger, Record
+from iodaemon.supervisor.line import AT_ONCE, Loop
+from iodaemon.supervisor.orders import Order, Orders
+from iodaemon.supervisor.process_tree import Holders
+from iodaemon.supervisor.protocol import LineReader, Message
+from iodaemon.supervisor.reap import Reaper
+
+_SCAN_EVERY_S: Final = 0.05
+"""Between scans for children that no pidfd stands for; the scan grows with the living children."""
+_SETTLE_S: Final = 1.0
+"""For an attempt without EXEC whose child may still have read ``go``; then it is killed."""
+_LOOKS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_LOST_AFTER: Final = 7
+"""Looks at an empty job without EXIT, after which, and after the anchor's word, it is lost."""
+_GAP_LOOKS: Final = 8
+_GAP_US: Final = 200
+_GAP_RATIO: Final = 0.002
+"""CPU time of the cgroup that no reaped process accounts for. Above that a zombie is still on its
+way here, or the kernel reaped a child by itself; below it are rounding and the last moment of each
+process (measured: at most 72 us of 173 ms for 200 processes beside a load of 12)."""
+_MOST_TRIES: Final = 3
+
+SETTLING, QUEUED, PREPARING, PREPARED, GOING, RUNNING, ENDED, FAILED, LOST = (
+    "settling", "queued", "preparing", "prepared", "going", "running", "ended", "failed", "lost",
+)  # fmt: skip
+OVER: Final = (ENDED, FAILED, LOST)
+BEFORE: Final = (QUEUED, PREPARING, PREPARED)
+
+
+class Attempt:
+    """What the supervisor knows of one attempt, beyond ledger and cgroup."""
+
+    def __init__(self, key: Key, stage: str) -> None:
+        self.key = key
+        self.stage = stage
+        self.order: bytes = b""
+        self.limits = protocol.Limits()
+        self.line: socket.socket | None = None
+        self.unsent = bytearray()
+        self.unread = LineReader()
+        self.pid = 0
+        self.pidfd = -1
+        self.look = Look(is_populated=True, is_frozen=False)
+        self.looks = self.tries = 0
+        self.began_s = time.monotonic()
+        self.wants_run = self.wants_still = False
+        self.problem: Message = {}
+        self.is_asked = self.is_forgotten = self.is_removed = False
+
+
+class Attempts:
+    """All attempts of one supervisor.
+
+    Attributes:
+        all: by their keys.
+        used: those of which more was used since the daemon asked.
+        clean_s: when the anchor last said that it had taken in all its children.
+        has_anchor: whether there is one.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        means: Cgroups | Holders,
+        orders: Orders,
+        loop: Loop,
+        *,
+        send: Callable[[Message], None],
+        ask_anchor: Callable[[], None],
+    ) -> None:
+        self._ledger = ledger
+        self._means = means
+        self._orders = orders
+        self._loop = loop
+        self._send = send
+        self._ask_anchor = ask_anchor
+        self._reaper = Reaper(ledger, means.key_of)
+        self.all: dict[Key, Attempt] = {}
+        self.used: set[Key] = set()
+        self._due: dict[Key, float] = {}
+        self._scan_due_s = self._scanned_s = 0.0
+        self.clean_s = 0.0
+        self.has_anchor = True
+
+    def due_s(self) -> float:
+        """When there is something to look at."""
+        due_s = min(self._due.values(), default=float("inf"))
+        return min(due_s, self._scan_due_s) if self._scan_due_s else due_s
+
+    def keep_time(self) -> None:
+        """Look at a bounded number of attempts."""
+        now_s = time.monotonic()
+        if self._scan_due_s and now_s >= self._scan_due_s:
+            self.scan()
+        for key in [key for key, due_s in self._due.items() if due_s <= now_s][:AT_ONCE]:
+            del self._due[key]
+            if key in self.all:
+                self.look(self.all[key])
+
+    def scan_soon(self) -> None:
+        """A child of some kind has ended, or stopped."""
+        if not self._scan_due_s:
+            self._scan_due_s = max(time.monotonic(), self._scanned_s + _SCAN_EVERY_S)
+
+    def order(self, attempt: Attempt) -> None:
+        """Have its process made."""
+        attempt.stage = QUEUED
+
+        def done(line: socket.socket | OSError) -> None:
+            if isinstance(line, OSError):
+                problem = f"it cannot be prepared ({line.strerror})"
+                self.fail(attempt, "system", problem)
+            else:
+                self._attach(attempt, line)
+
+        self._orders.add(Order(attempt.key, attempt.limits, done))
+
+    def _attach(self, attempt: Attempt, line: socket.socket) -> None:
+        attempt.stage, attempt.line = PREPARING, line
+        attempt.unread = LineReader()
+        self._loop.add(line.fileno(), lambda: self._on_child(attempt))
+        attempt.unsent += LENGTH.pack(len(attempt.order)) + attempt.order
+        self._flush_child(attempt)
+
+    def take_over(self) -> None:
+        """Find what runs already, as an earlier supervisor left it."""
+        for key, entry in self._ledger.entries.items():
+            if entry.has_run:
+                attempt = self.all[key] = Attempt(key, RUNNING)
+                attempt.wants_still = self._means.is_held(key)
+                if entry.status is None and self._means.are_children:
+                    self._open_pidfd(attempt, entry.pid)
+                self.look_in(attempt, 0.0)
+        for key in self._means.find_jobs():
+            if key not in self.all:
+                self.settle(key)
+            self._means.adopt(key)
+        self._scan_due_s = time.monotonic()
+
+    def settle(self, key: Key) -> Attempt:
+        """Somebody is in the cgroup of an attempt without EXEC: it either executes, or ends."""
+        attempt = self.all[key] = Attempt(key, SETTLING)
+        self.look_in(attempt, 0.0)
+        return attempt
+
+    def _open_pidfd(self, attempt: Attempt, pid: int) -> None:
+        """Watch a child; one that is the anchor's is told of by the anchor.
+
+        Raises:
+            OSError: there is no room for its descriptor.
+        """
+        attempt.pid = pid
+        try:
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            pidfd = os.pidfd_open(pid)
+        except (ChildProcessError, ProcessLookupError):
+            return
+        attempt.pidfd = pidfd
+        self._loop.add(pidfd, lambda: self._on_end(attempt))
+
+    def _flush_child(self, attempt: Attempt) -> None:
+        assert attempt.line is not None
+        with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+            while attempt.unsent:
+                del attempt.unsent[: attempt.line.send(attempt.unsent)]
+        self._loop.want_write(attempt.line.fileno(), is_wanted=bool(attempt.unsent))
+
+    def _on_child(self, attempt: Attempt) -> None:
+        assert attempt.line is not None
+        if attempt.unsent:
+            self._flush_child(attempt)
+        try:
+            data = attempt.line.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        for line in attempt.unread.feed(data):
+            self._take_word(attempt, protocol.decode(line or b"{}"))
+        if not data and attempt.line is not None:
+            self._on_child_gone(attempt)
+
+    def _take_word(self, attempt: Attempt, word: Message) -> None:
+        if "pid" in word:
+            try:
+                if self._means.are_children:
+                    self._open_pidfd(attempt, word["pid"])
+                else:
+                    self._means.adopt(attempt.key)
+                attempt.pid = word["pid"]
+            except OSError as error:
+                self.cancel(attempt, "system", f"it cannot be prepared ({error.strerror})")
+        elif "ready" in word:
+            attempt.stage = PREPARED
+            self._orders.is_over(attempt.key)
+            if attempt.wants_run:
+                self.go(attempt)
+            else:
+                self.report(attempt)
+        else:
+            attempt.problem = word
+
+    def go(self, attempt: Attempt) -> None:
+        attempt.stage = GOING
+        attempt.unsent += GO
+        self._flush_child(attempt)
+        reach("supervisor.go_sent")
+
+    def _close_line(self, attempt: Attempt) -> None:
+        self._orders.is_over(attempt.key)
+        if attempt.line is not None:
+            self._loop.remove(attempt.line.fileno())
+            attempt.line.close()
+            attempt.line = None
+        attempt.unsent.clear()
+
+    def _on_child_gone(self, attempt: Attempt) -> None:
+        """It has executed, or has ended; the ledger knows which."""
+        self._close_line(attempt)
+        self._ledger.catch_up()
+        entry = self._ledger.entries.get(attempt.key)
+        if entry is not None and entry.has_run:
+            reach("supervisor.exec_seen")
+            attempt.stage, attempt.order = RUNNING, b""
+            if attempt.wants_still:
+                self._means.freeze(attempt.key)
+            self.report(attempt)
+            self.look(attempt)
+        elif attempt.problem:
+            self.fail(attempt, **attempt.problem)
+        elif not attempt.pid and attempt.tries < _MOST_TRIES:  # the launcher died with the order
+            attempt.tries += 1
+            self.order(attempt)
+        else:
+            self.fail(attempt, "died", "its process died before it ran", is_lasting=False)
+
+    def fail(self, attempt: Attempt, code: str, problem: str, *, is_lasting: bool = False) -> None:
+        """It never ran, and never will under this key unless it is prepared again."""
+        self._close_line(attempt)
+        attempt.stage, attempt.order = FAILED, b""
+        attempt.problem = {"code": code, "problem": problem, "is_lasting": is_lasting}
+        self.report(attempt)
+        self.look(attempt)
+
+    def cancel(self, attempt: Attempt, code: str, problem: str) -> None:
+        self._orders.cancel(attempt.key)
+        self._close_line(attempt)
+        self._means.kill(attempt.key)
+        self.fail(attempt, code, problem, is_lasting=code == "killed")
+
+    def _on_end(self, attempt: Attempt) -> None:
+        """The first process has ended, to its last thread."""
+        ended = self._reaper.take_pidfd(attempt.pidfd)
+        self._close_pidfd(attempt)
+        if ended is None:  # a tracer keeps it
+            self.look_in(attempt, _LOOKS_S[0])
+        self.look(attempt)
+
+    def _close_pidfd(self, attempt: Attempt) -> None:
+        if attempt.pidfd >= 0:
+            self._loop.remove(attempt.pidfd)
+            os.close(attempt.pidfd)
+            attempt.pidfd = -1
+
+    def scan(self) -> bool:
+        """Take in a bounded number of children of any kind; whether none is left."""
+        taken, more = self._reaper.scan(AT_ONCE)
+        self._scanned_s = time.monotonic()
+        self._scan_due_s = self._scanned_s if more else 0.0
+        for pid, is_stopped in self._reaper.stopped.items():
+            key = self._ledger.running.get(pid)
+            if key in self.all:
+                attempt = self.all[key]
+                attempt.look = attempt.look._replace(is_stopped=is_stopped)
+                self.report(attempt)
+        self._reaper.stopped.clear()
+        for ended in taken:
+            if ended.key is not None and ended.key in self.all:
+                attempt = self.all[ended.key]
+                self.used.add(ended.key)
+                if ended.pid == attempt.pid:
+                    self._close_pidfd(attempt)
+                self.look_in(attempt, 0.0)
+        return not more
+
+    def on_changes(self) -> None:
+        changed = self._means.changed(AT_ONCE)
+        if changed is None:  # too many at once: look at all, a bounded number a round
+            for attempt in self.all.values():
+                self.look_in(attempt, 0.0)
+            return
+        if isinstance(self._means, Holders):
+            self.read_ledger()
+        for key in dict.fromkeys(changed):
+            if key in self.all:
+                self.look(self.all[key])
+
+    def read_ledger(self) -> None:
+        """What others recorded: anchor, holders, children."""
+        self._ledger.catch_up()
+        changed = self._ledger.changed.intersection(self.all)
+        self._ledger.changed.clear()
+        self.used |= changed
+        for key in changed:
+            self.look_in(self.all[key], 0.0)
+
+    def look_in(self, attempt: Attempt, wait_s: float) -> None:
+        due_s = time.monotonic() + wait_s
+        self._due[attempt.key] = min(due_s, self._due.get(attempt.key, due_s))
+
+    def _look_again(self, attempt: Attempt) -> None:
+        """Later each time; the kernel says when there is something new, but perhaps 10 ms late."""
+        self.look_in(attempt, _LOOKS_S[min(attempt.looks, len(_LOOKS_S) - 1)])
+        attempt.looks += 1
+
+    def look(self, attempt: Attempt) -> None:
+        if attempt.stage == SETTLING:
+            self._look_at_settling(attempt)
+        elif attempt.stage == RUNNING:
+            self._look_at_running(attempt)
+        elif attempt.stage in OVER:
+            self.tidy(attempt)
+
+    def _look_at_settling(self, attempt: Attempt) -> None:
+        is_populated = self._means.look(attempt.key).is_populated
+        self._ledger.catch_up()
+        entry = self._ledger.entries.get(attempt.key)
+        if entry is not None and entry.has_run:
+            attempt.stage = RUNNING
+            self.report(attempt)
+            self.look(attempt)
+        elif is_populated or not self._means.remove(attempt.key):
+            if time.monotonic() > attempt.began_s + _SETTLE_S:
+                self._means.kill(attempt.key)
+            self._look_again(attempt)
+        elif attempt.order:  # it is to be prepared once more
+            self.order(attempt)
+        else:
+            del self.all[attempt.key]
+            if attempt.is_asked:
+                self._send({"key": str(attempt.key), "state": "absent"})
+
+    def _look_at_running(self, attempt: Attempt) -> None:
+        before, key = attempt.look, attempt.key
+        found = self._means.look(key)
+        if self._means.are_children:
+            found = found._replace(is_stopped=before.is_stopped)
+        attempt.look = found
+        entry = self._ledger.entries[key]
+        if found.is_populated:
+            if found != before:
+                attempt.looks = 0
+                if found.is_frozen:
+                    reach("supervisor.frozen")
+                self.report(attempt)
+            is_awaited = entry.status is not None or attempt.wants_still != found.is_frozen
+            if is_awaited:
+                self._look_again(attempt)
+            return
+        if before.is_populated:
+            attempt.looks = 0
+        if entry.status is None:
+            self._seek_exit(attempt)
+        elif self.scan():
+            self._conclude(attempt)
+        else:
+            self.look_in(attempt, 0.0)
+
+    def _seek_exit(self, attempt: Attempt) -> None:
+        """Nothing lives, and nobody has said how it ended: a tracer, the anchor, or nobody."""
+        self.scan()
+        self._ledger.catch_up()
+        is_late = attempt.looks >= _LOST_AFTER
+        if self._ledger.entries[attempt.key].status is None and is_late:
+            if attempt.pid and self._reaper.take_traced(attempt.key):
+                self.look_in(attempt, 0.0)
+                return
+            if not self.has_anchor or self.clean_s > attempt.began_s:
+                attempt.stage = LOST
+                self.report(attempt)
+                self.tidy(attempt)
+                return
+        if attempt.looks == _LOST_AFTER - 1:
+            attempt.began_s = time.monotonic()
+            self._ask_anchor()
+        self._look_again(attempt)
+
+    def _conclude(self, attempt: Attempt) -> None:
+        """Nothing lives, all children are taken in: it has ended, unless CPU time is missing."""
+        entry = self._ledger.entries[attempt.key]
+        cpu_us = self._means.cpu_us(attempt.key)
+        if cpu_us is not None and not entry.at_least:
+            gap_us = cpu_us - entry.use.cpu_us
+            if gap_us > _GAP_US + _GAP_RATIO * cpu_us:
+                if attempt.looks < _GAP_LOOKS:  # a zombie may be on its way here
+                    self._look_again(attempt)
+                    return
+                flagged = Record(records.USE, attempt.key, flags=records.AT_LEAST)
+                self._ledger.append(flagged)
+                self._ledger.catch_up()
+        attempt.stage = ENDED
+        reach("supervisor.ended")
+        self.report(attempt)
+        self.tidy(attempt)
+
+    def tidy(self, attempt: Attempt) -> None:
+        """Remove what an attempt that is over leaves; tried again while somebody is in it."""
+        self._due.pop(attempt.key, None)
+        with contextlib.suppress(OSError):
+            attempt.is_removed = attempt.is_removed or self._means.remove(attempt.key)
+        if not attempt.is_removed:
+            self._look_again(attempt)
+        elif attempt.is_forgotten:
+            self._close_pidfd(attempt)
+            self.all.pop(attempt.key, None)
+
+    def report(self, attempt: Attempt) -> None:
+        if attempt.is_forgotten or attempt.stage in (SETTLING, QUEUED, PREPARING, GOING):
+            return
+        self._send({"key": str(attempt.key), "state": attempt.stage, **self._describe(attempt)})
+
+    def _describe(self, attempt: Attempt) -> Message:
+        entry = self._ledger.entries.get(attempt.key)
+        if attempt.stage == FAILED:
+            return attempt.problem
+        if entry is None:
+            return {}
+        if attempt.stage == RUNNING:
+            return {
+                "pid": entry.pid,
+                "start_ticks": entry.ticks,
+                "started_us": entry.started_us,
+                "frozen": attempt.look.is_frozen,
+                "stopped": attempt.look.is_stopped,
+            }
+        if attempt.stage not in (ENDED, LOST):
+            return {}
+        told: Message = {
+            "use": entry.use._asdict(),
+            "whole": entry.has_main_use and not entry.at_least and attempt.stage == ENDED,
+            "started_us": entry.started_us,
+            "ended_us": entry.exited_us or None,
+        }
+        if entry.status is not None:
+            is_killed = os.WIFSIGNALED(entry.status)
+            code = None if is_killed else os.WEXITSTATUS(entry.status)
+            told["exit"] = {
+                "code": code,
+                "signal": os.WTERMSIG(entry.status) if is_killed else None,
+            }
+        if "problem" in attempt.problem:
+            told["problem"] = attempt.problem["problem"]
+        return told

@@ -1,0 +1,172 @@
+"""The supervisor's descriptors, and its line to the daemon.
+
+One daemon speaks at a time: a new line takes the place of the old one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from iodaemon.supervisor import anchor as root
+from iodaemon.supervisor import protocol
+from iodaemon.supervisor.anchor import Config, Shared
+from iodaemon.supervisor.identity import peer_of
+from iodaemon.supervisor.protocol import LineReader, Message, Silence
+from iodaemon.supervisor.syscalls import say
+
+AT_ONCE: Final = 32
+"""Events between two looks at the daemon's line."""
+_READ_BYTES: Final = 1 << 18
+
+
+class Loop:
+    """An epoll whose events are calls."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._handlers: dict[int, Callable[[], None]] = {}
+
+    def add(self, fd: int, handler: Callable[[], None]) -> None:
+        self._handlers[fd] = handler
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def remove(self, fd: int) -> None:
+        del self._handlers[fd]
+        self._epoll.unregister(fd)
+
+    def want_write(self, fd: int, *, is_wanted: bool) -> None:
+        self._epoll.modify(fd, select.EPOLLIN | (select.EPOLLOUT if is_wanted else 0))
+
+    def turn(self, wait_s: float) -> None:
+        """Wait, and call at most ``AT_ONCE`` handlers."""
+        for fd, _ in self._epoll.poll(wait_s, AT_ONCE):
+            handler = self._handlers.get(fd)  # its number may be another's by now
+            if handler is not None:
+                handler()
+
+
+class DaemonLine:
+    """The listening sockets and at most one connection."""
+
+    def __init__(self, config: Config, shared: Shared, loop: Loop) -> None:
+        self._config = config
+        self.shared = shared
+        self._loop = loop
+        self._listener = socket.socket(fileno=shared.listener)
+        self._second = socket.socket(fileno=shared.second) if shared.second >= 0 else None
+        self._daemon: socket.socket | None = None
+        self._reader = LineReader()
+        self._unsent = bytearray()
+        self.speaks = False
+        """Whether it said hello in this protocol."""
+        self.silence = Silence(config.grace_s)
+        for listener in (self._listener, self._second):
+            if listener is not None:
+                self._listen(listener)
+
+    @property
+    def fd(self) -> int | None:
+        """None: no daemon is connected."""
+        return None if self._daemon is None else self._daemon.fileno()
+
+    def save(self) -> Message:
+        """What is half read and half written, for ``resume`` after ``execve``."""
+        return {"unread": self._reader.unread.hex(), "unsent": self._unsent.hex()}
+
+    def resume(self, daemon: int, state: Message) -> None:
+        self._reader = LineReader(bytes.fromhex(state["unread"]))
+        self._unsent += bytes.fromhex(state["unsent"])
+        self._attach(socket.socket(fileno=daemon))
+
+    def _listen(self, listener: socket.socket) -> None:
+        listener.setblocking(False)  # noqa: FBT003
+        self._loop.add(listener.fileno(), lambda: self._accept(listener))
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            line, _ = listener.accept()
+        except OSError:
+            return
+        if peer_of(line)[1] != self._config.daemon_uid:
+            say(f"refused a connection of uid {peer_of(line)[1]}")
+            line.close()
+            return
+        self._hang_up()
+        self._reader, self.speaks = LineReader(), False
+        self._attach(line)
+
+    def _attach(self, line: socket.socket) -> None:
+        line.setblocking(False)  # noqa: FBT003
+        self._daemon = line
+        self._loop.add(line.fileno(), self.flush)
+        self.flush()
+
+    def _hang_up(self) -> None:
+        if self._daemon is not None:
+            self._loop.remove(self._daemon.fileno())
+            self._daemon.close()
+            self._daemon = None
+        self._unsent.clear()
+
+    def check_socket(self) -> None:
+        """Listen again where somebody removed the runtime directory, or the socket in it."""
+        path = os.path.join(self._config.runtime, root.SOCKET)
+        with contextlib.suppress(OSError):
+            if _find_inode(path) == self.shared.inode:
+                return
+            listener, inode = root.listen(self._config)
+            self.shared = self.shared._replace(inode=inode)
+            self._loop.remove(self._listener.fileno())
+            os.dup2(listener.fileno(), self._listener.fileno(), inheritable=False)
+            listener.close()
+            self._listen(self._listener)
+            say(f"{path} was removed, and is there again")
+
+    def send(self, message: Message) -> None:
+        if self._daemon is None:
+            return
+        if len(self._unsent) > protocol.MOST_UNSENT:
+            say("the daemon reads nothing; its line is closed")
+            self._hang_up()
+            return
+        if not self._unsent:
+            self._loop.want_write(self._daemon.fileno(), is_wanted=True)
+        self._unsent += protocol.encode(message)
+
+    def flush(self) -> None:
+        if self._daemon is None:
+            return
+        with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+            while self._unsent:
+                del self._unsent[: self._daemon.send(self._unsent)]
+        self._loop.want_write(self._daemon.fileno(), is_wanted=bool(self._unsent))
+
+    def hear(self) -> Iterator[bytes | None]:
+        """The lines that can be read now; None for one that is too long."""
+        yield from self._reader.feed(b"")  # what was read before ``execve``
+        if self._daemon is None:
+            return
+        try:
+            data = self._daemon.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self.silence.heard()
+            yield from self._reader.feed(data)
+        else:
+            self._hang_up()
+
+
+def _find_inode(path: str) -> int:
+    """0: there is nothing."""
+    try:
+        return os.stat(path).st_ino
+    except FileNotFoundError:
+        return 0

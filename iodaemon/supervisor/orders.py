@@ -1,0 +1,181 @@
+"""The launcher process, and the orders that wait for it."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import errno
+import os
+import resource
+import socket
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from iodaemon.supervisor import anchor as root
+from iodaemon.supervisor.anchor import Config
+from iodaemon.supervisor.cgroup import Cgroups
+from iodaemon.supervisor.failpoint import reach
+from iodaemon.supervisor.launch import Settings, format_settings
+from iodaemon.supervisor.ledger import Key
+from iodaemon.supervisor.line import Loop
+from iodaemon.supervisor.process_tree import Holders
+from iodaemon.supervisor.protocol import Limits
+from iodaemon.supervisor.syscalls import say
+
+_MOST_UNDER_WAY: Final = 64
+"""Children between clone and ready. One that takes longer than ``_SLOW_S`` does not count."""
+_SLOW_S: Final = 1.0
+_RETRY_S: Final = 0.5
+_RESERVED_FDS: Final = 12
+
+
+class Order(NamedTuple):
+    """One job to make. ``done`` gets the supervisor's end of the child's line, or an error."""
+
+    key: Key
+    limits: Limits
+    done: Callable[[socket.socket | OSError], None]
+
+
+class Orders:
+    """Keeps a launcher, and gives it orders as long as it takes them."""
+
+    def __init__(self, config: Config, ledger: int, means: Cgroups | Holders, loop: Loop) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._means = means
+        self._loop = loop
+        self._launcher: socket.socket | None = None
+        self._launched_s = 0.0
+        self._queue: collections.deque[Order] = collections.deque()
+        self._under_way: dict[Key, float] = {}
+
+    def add(self, order: Order) -> None:
+        self._queue.append(order)
+
+    def cancel(self, key: Key) -> None:
+        """Drop an order that was not given yet."""
+        self._queue = collections.deque(order for order in self._queue if order.key != key)
+
+    def is_over(self, key: Key) -> None:
+        """Its child is ready, or gone."""
+        self._under_way.pop(key, None)
+
+    def due_s(self) -> float:
+        """When there is something to do."""
+        due_s = float("inf") if self._launcher is not None else self._launched_s + _RETRY_S
+        if self._queue and len(self._under_way) >= _MOST_UNDER_WAY:
+            due_s = min(due_s, min(self._under_way.values()) + _SLOW_S)
+        return due_s
+
+    def keep_time(self) -> None:
+        """Start a launcher where there is none, and give it what waits."""
+        if self._launcher is None and time.monotonic() >= self._launched_s + _RETRY_S:
+            self._start_launcher()
+        self._pump()
+
+    def _start_launcher(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        settings = Settings(self._config.min_uid, self._config.outputs, self._config.grace_s)
+        fds = [theirs.fileno(), self._ledger]
+        words = [*map(str, fds), self._means.name, *format_settings(settings)]
+        self._launched_s = time.monotonic()
+        try:
+            root.spawn("launch", words, fds)
+        except OSError as error:
+            say(f"no launcher can be started ({error.strerror}); it is tried again")
+            ours.close()
+            return
+        finally:
+            theirs.close()
+        ours.setblocking(False)  # noqa: FBT003
+        self._launcher = ours
+        self._loop.add(ours.fileno(), self._on_launcher)
+
+    def _on_launcher(self) -> None:
+        """It says nothing: the line has ended, or takes orders again."""
+        assert self._launcher is not None
+        is_gone = True
+        with contextlib.suppress(BlockingIOError, ConnectionResetError):
+            self._launcher.recv(1)
+            self.close()
+            return
+        try:
+            self._launcher.getpeername()
+            is_gone = False
+            self._loop.want_write(self._launcher.fileno(), is_wanted=False)
+        except OSError:
+            pass
+        if is_gone:
+            self.close()
+
+    def close(self) -> None:
+        if self._launcher is not None:
+            self._loop.remove(self._launcher.fileno())
+            self._launcher.close()
+            self._launcher = None
+
+    def _pump(self) -> None:
+        """Send orders to the launcher, as long as it takes them and not too many are under way."""
+        now_s = time.monotonic()
+        while self._queue and self._launcher is not None:
+            if len(self._under_way) >= _MOST_UNDER_WAY:
+                slow = [key for key, s in self._under_way.items() if now_s - s >= _SLOW_S]
+                for key in slow:
+                    del self._under_way[key]
+                if not slow:
+                    return
+            order = self._queue.popleft()
+            try:
+                self._give(order)
+            except BlockingIOError:
+                self._queue.appendleft(order)
+                self._loop.want_write(self._launcher.fileno(), is_wanted=True)
+                return
+            except (BrokenPipeError, ConnectionResetError):
+                self._queue.appendleft(order)
+                self.close()
+                self._launched_s = min(self._launched_s, now_s - _RETRY_S)
+                return
+            except OSError as error:
+                order.done(error)
+
+    def _give(self, order: Order) -> None:
+        """Make what the job's process needs, and order it.
+
+        Raises:
+            OSError: not now.
+        """
+        assert self._launcher is not None
+        ours, theirs = socket.socketpair()
+        try:
+            self._check_room(theirs.fileno())
+            cgroup, problems = self._means.prepare(order.key, order.limits)
+            for problem in problems:
+                say(f"job {order.key}: {problem}")
+            reach("supervisor.cgroup_made")
+            fds = [theirs.fileno(), *([] if cgroup is None else [cgroup])]
+            try:
+                socket.send_fds(self._launcher, [str(order.key).encode()], fds)
+            finally:
+                if cgroup is not None:
+                    os.close(cgroup)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        reach("supervisor.ordered")
+        ours.setblocking(False)  # noqa: FBT003
+        self._under_way[order.key] = time.monotonic()
+        order.done(ours)
+
+    def _check_room(self, highest: int) -> None:
+        """The kernel gives the lowest free number: the last one tells how many are left.
+
+        Raises:
+            OSError: EMFILE: what runs, and the daemon's line, need the rest.
+        """
+        if highest + _RESERVED_FDS >= resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
