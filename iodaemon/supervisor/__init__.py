@@ -1,1 +1,59 @@
-"""The root side."""
+"""The root side: makes jobs, freezes, thaws and kills them, and knows how each one ended.
+
+It decides nothing and touches no disk. Standard library only: ``iod`` itself is not imported here.
+Begin reading with ``protocol`` (what the daemon says), ``ledger`` (what outlives everything), then
+``attempts`` (what becomes of a job) and ``launch`` (its way to ``execve``).
+
+Processes
+=========
+``anchor``      subreaper that waits, and starts the supervisor again. Hands it the listening
+                sockets, the lock and the ledger.
+supervisor      (``server``, ``line``, ``orders``, ``attempts``) one thread, one epoll loop.
+                Parent of every job. ``beat`` to the anchor three times in the grace time.
+``launch``      the launcher clones on order (CLONE_PARENT, CLONE_INTO_CGROUP): the child is the
+                supervisor's own and in its cgroup from its first instruction.
+the child       reads its launch from a socketpair, takes on all that the job is to have, says
+                ``ready``, waits for ``go``, appends ``EXEC``, executes.
+``process_tree``  without a writable cgroup: a holder a job, which reaps and signals in its place.
+``scratch``     a forked helper with a deadline for what must touch a disk.
+
+A job is its cgroup, ``jobs/<job>.<attempt>`` (``cgroup``). It ends when nothing lives in it
+(``populated 0``), not when its first process does.
+
+What the ledger records
+=======================
+``EXEC``  by the child, just before ``execve``. Without it the attempt never ran.
+``EXIT``  how the first process ended; before it is waited for.
+``USE``   bytes, calls and CPU time of a process that was waited for, of the first one or of an
+          orphan; after that. Without the first process's own, or with ``AT_LEAST``, a total is
+          told as "at least" (``whole`` is False).
+
+``AT_LEAST`` is set where a zombie ignored SIGCHLD, or the cgroup used CPU time that no reaped
+process accounts for (SA_NOCLDWAIT): the kernel then reaped children by itself.
+
+What each death does
+====================
+daemon          jobs run on; after the grace time nothing stands still.
+supervisor      its children become the anchor's, which lets all run on, takes them in with the
+                same code (``reap``) and starts the next supervisor. A child that waits for ``go``
+                ends by the end of its socketpair.
+anchor          the supervisor goes on, ``protected`` is False; once nothing runs it becomes a
+                new anchor by ``execve``.
+launcher        started again; orders that it had not carried out are given again.
+holder          the job is then held as the session of its first process.
+anchor and      a running job is found by its cgroup, and how it ends is ``lost``. Exit codes that
+supervisor      were recorded stay known as long as the ledger is there.
+anyone, stuck   a supervisor that says nothing for the grace time: the anchor lets all jobs run on
+                and continues it, and kills it after four. A daemon likewise, by the supervisor.
+
+What the next supervisor finds
+==============================
+no EXEC, an empty cgroup       absent: it never ran, and may be prepared again
+no EXEC, somebody is there     for a second it may still read ``go``; then it is killed
+EXEC, populated                running
+EXEC and EXIT, empty           ended
+EXEC, empty, no EXIT           once the anchor says that it has taken in everything: lost
+
+Upgrade is ``execve`` in place (wish ``reexec``, supervisor and anchor): children, the daemon's
+line with its half-read bytes, and the ledger stay. Only ``hello`` and ``reexec`` never change.
+"""

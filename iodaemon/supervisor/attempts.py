@@ -165,13 +165,12 @@ class Attempts:
         Raises:
             OSError: there is no room for its descriptor.
         """
-        attempt.pid = pid
         try:
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             pidfd = os.pidfd_open(pid)
         except (ChildProcessError, ProcessLookupError):
             return
-        attempt.pidfd = pidfd
+        attempt.pid, attempt.pidfd = pid, pidfd
         self._loop.add(pidfd, lambda: self._on_end(attempt))
 
     def _flush_child(self, attempt: Attempt) -> None:
@@ -388,7 +387,7 @@ class Attempts:
         self._ledger.catch_up()
         is_late = attempt.looks >= _LOST_AFTER
         if self._ledger.entries[attempt.key].status is None and is_late:
-            if attempt.pid and self._reaper.take_traced(attempt.key):
+            if attempt.pid and self._means.are_children and self._reaper.take_traced(attempt.key):
                 self.look_in(attempt, 0.0)
                 return
             if not self.has_anchor or self.clean_s > attempt.began_s:

@@ -258,7 +258,7 @@ def become_job(key: Key, line: int, ledger: int, settings: Settings) -> NoReturn
         reach("child.let_go")
         record = Record(records.EXEC, key, pid, values=(ticks, 0, 0, 0), at_us=records.now_us())
         if os.write(ledger, record.pack()) != records.RECORD_BYTES:
-            raise OSError(errno.ENOSPC, "cut")
+            _fail(line, "ledger_full", "the ledger has no room", is_lasting=False)
         reach("child.recorded")
     except LaunchError as error:
         _fail(line, error.code, str(error), is_lasting=error.is_lasting)

@@ -31,13 +31,13 @@ USE: Final = 4
 MAIN: Final = 1
 """Flag of ``USE``: of the attempt's first process."""
 AT_LEAST: Final = 2
-"""Flag of ``USE``: children of the job were reaped by the kernel itself; their bytes are unknown."""
+"""Flag of ``USE``: the kernel itself reaped children of the job; their bytes are unknown."""
 RECORD_BYTES: Final = 64
 _FIELDS: Final = struct.Struct("<BBHIQIQQQQQ")
 _SUM: Final = struct.Struct("<I")
 _PAGE: Final = 4096
 _BLOCK: Final = 64 * 1024
-_AHEAD: Final = 32 * 1024
+_AHEAD: Final = 16 * 1024
 """Bytes that are allocated beyond what is needed."""
 _MOST_U64: Final = (1 << 64) - 1
 _MAX_JOB: Final = (1 << 63) - 1

@@ -49,7 +49,7 @@ from typing import Any, Final, NamedTuple
 VERSION: Final = 1
 LONGEST_LINE: Final = 8 << 20
 """Bytes of a wish; a launch contains the job's environment."""
-MOST_UNSENT: Final = 16 << 20
+MOST_UNSENT: Final = 8 << 20
 """Bytes of reports that a daemon may leave unread. Beyond that the line is closed."""
 _SHOWN: Final = 80
 Message = dict[str, Any]

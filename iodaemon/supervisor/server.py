@@ -236,21 +236,26 @@ class Server:
     def _take_wish(self, line: bytes | None) -> None:
         wish: Message = {}
         try:
-            if line is None:
-                raise BadInputError(f"a line above {protocol.LONGEST_LINE} bytes")
-            wish = protocol.decode(line)
-            name = protocol.field(wish, "wish", str, "")
-            if name not in self._wishes:
-                raise BadInputError(f"no such wish: {name[:40]!r}")
-            if not self._line.speaks and name not in ("hello", "reexec"):
-                raise BadInputError("no hello, or one of another protocol")
-            if name == "prepare":
-                wish["line"] = line
-            self._wishes[name](wish)
+            wish = self._check(line)
+            self._wishes[wish["wish"]](wish)
         except (BadInputError, ValueError) as error:
             self._refuse(wish, str(error))
         except OSError as error:
             self._refuse(wish, f"{error.strerror or error}")
+
+    def _check(self, line: bytes | None) -> Message:
+        """A wish that may be made now. Raises BadInputError."""
+        if line is None:
+            raise BadInputError(f"a line above {protocol.LONGEST_LINE} bytes")
+        wish = protocol.decode(line)
+        name = protocol.field(wish, "wish", str, "")
+        if name not in self._wishes:
+            raise BadInputError(f"no such wish: {name[:40]!r}")
+        if not self._line.speaks and name not in ("hello", "reexec"):
+            raise BadInputError("no hello, or one of another protocol")
+        if name == "prepare":
+            wish["line"] = line
+        return wish
 
     def _refuse(self, wish: Message, why: str) -> None:
         about: Message = {name: str(wish[name])[:64] for name in ("wish", "key") if name in wish}

@@ -166,7 +166,7 @@ def open_beneath(parent: int, name: str, flags: int) -> int:
 
 
 def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
-    """fallocate(2), which can also keep the size or punch a hole."""
+    """Allocate with a mode: keep the size, punch a hole."""
     call = _LIBC.fallocate64 if hasattr(_LIBC, "fallocate64") else _LIBC.fallocate
     size = ctypes.c_int64
     _check(call(fd, mode, size(offset), size(length)), "fallocate")

@@ -99,7 +99,8 @@ def test_a_command_that_cannot_be_executed_ends_as_in_a_shell(root: RootSide) ->
 def test_the_environment_the_mask_and_the_limits_are_the_launchs_own(root: RootSide) -> None:
     daemon = root.connect()
     text = output_of(
-        root, daemon, "1.1", "sh", "-c", "env; umask; ulimit -n; ulimit -c; pwd; nice; ls /proc/$$/fd",
+        root, daemon, "1.1", "sh", "-c",
+        "env; umask; ulimit -n; ulimit -c; pwd; nice; ls /proc/$$/fd",
         environment={"PATH": os.environ["PATH"], "WORD": "a b"}, umask=0o027,
         rlimits={"nofile": [99, 99], "core": [0, 0]}, directory="/usr", nice=5,
     )  # fmt: skip

@@ -212,10 +212,10 @@ def test_a_launcher_that_is_stopped_holds_up_starts_alone(
     daemon = root.connect()
     daemon.run("1.1", "sleep", "1000")
     launcher = root.kill("iod-launcher", signal.SIGSTOP)
-    for number in range(2, 300):
+    for number in range(2, 150):
         daemon.start(f"{number}.1", "true")
     daemon.say("freeze", key="1.1")
     daemon.await_state("1.1", "running", frozen=True)
     os.kill(launcher, signal.SIGKILL)
-    for number in range(2, 300):
+    for number in range(2, 150):
         assert 0 == daemon.await_state(f"{number}.1", "ended")["exit"]["code"]
