@@ -17,6 +17,7 @@ import os
 import select
 import signal
 import socket
+import stat
 import sys
 import time
 import zlib
@@ -156,6 +157,10 @@ def open_shared(config: Config) -> Shared:
         OSError: EADDRINUSE: another root side runs on this directory.
     """
     os.makedirs(config.runtime, 0o700 if config.daemon_gid is None else 0o711, exist_ok=True)
+    found = os.lstat(config.runtime)
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022 or not stat.S_ISDIR(found.st_mode):
+        text = "it is not a directory that nobody else may write to"
+        raise OSError(errno.EPERM, text, config.runtime)
     lock = os.open(
         os.path.join(config.runtime, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
     )
@@ -256,18 +261,19 @@ class Anchor:
         self._started_s = time.monotonic()
         self._silence.heard()
 
-    def _hear(self) -> None:
+    def _hear(self) -> bool:
+        """Whether the supervisor said something."""
         assert self._line is not None
         try:
             word = self._line.recv(_WORD_BYTES)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             word = b""
         if not word:
             self._line.close()
             self._line = None
-            return
+            return False
         self._silence.heard()
         if word == b"over":
             self._is_leaving = True
@@ -281,6 +287,7 @@ class Anchor:
             execute("anchor", words, [self._line.fileno(), *self._shared.fds()])
         else:
             self._tell(b"beat")
+        return True
 
     def _tell(self, word: bytes) -> None:
         if self._line is not None:
@@ -303,8 +310,11 @@ class Anchor:
     def _on_death(self) -> None:
         """Let all jobs run on; the children are this process's now."""
         self._supervisor = 0
-        while self._line is not None:  # what it said last
-            self._hear()
+        while self._line is not None and self._hear():
+            pass  # what it said last
+        if self._line is not None:
+            self._line.close()
+            self._line = None
         if self._is_leaving:
             self._is_over = True
             return

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from iodaemon.supervisor import syscalls
 from iodaemon.supervisor.ledger import Key, parse_key
 from iodaemon.supervisor.protocol import Limits
+from iodaemon.supervisor.reap import read_small
 
 CONTROLLERS: Final = ("cpuset", "io", "pids", "memory")
 _GONE: Final = frozenset({errno.ENOENT, errno.ENODEV})
@@ -57,7 +58,7 @@ class Cgroups:
         self._jobs = os.path.join(base, "jobs")
         mount, subtree = _find_mount()
         within = os.path.relpath(self._jobs, mount)
-        self._marker = f"0::{os.path.normpath(os.path.join(subtree, within))}/".encode()
+        self._marker = f"\n0::{os.path.normpath(os.path.join(subtree, within))}/".encode()
         self.fd = syscalls.watch_files()
         self._watched: dict[int, Key] = {}
 
@@ -81,7 +82,7 @@ class Cgroups:
                 for directory in (self.base, self._jobs):
                     _write(os.path.join(directory, "cgroup.subtree_control"), f"+{controller}")
         with contextlib.suppress(OSError):
-            given = _read(os.path.join(self._jobs, "cgroup.subtree_control")).split()
+            given = read_small(os.path.join(self._jobs, "cgroup.subtree_control")).split()
             self.controls = tuple(name for name in CONTROLLERS if name.encode() in given)
 
     def path(self, key: Key) -> str:
@@ -98,10 +99,8 @@ class Cgroups:
 
     def key_of(self, text: bytes) -> Key | None:
         """The job of a /proc/PID/cgroup, also of one that was removed since (" (deleted)")."""
-        at = text.find(self._marker)
-        if at < 0:
-            return None
-        name = text[at + len(self._marker) :].split(b"\n")[0].split(b"/")[0]
+        _, _, place = (b"\n" + text).partition(self._marker)
+        name = place.split(b"\n")[0].split(b"/")[0]
         try:
             return parse_key(name.removesuffix(b" (deleted)").decode())
         except (ValueError, UnicodeDecodeError):
@@ -127,13 +126,11 @@ class Cgroups:
             except OSError as error:
                 if name != "memory.swap.max" or error.errno != errno.ENOENT:  # no swap at all
                     problems.append(f"{name} is not set to {value}: {error.strerror}")
-        with contextlib.suppress(OSError):  # without a watch it is looked at now and then
-            watch = syscalls.add_watch(self.fd, os.path.join(self.path(key), "cgroup.events"))
-            self._watched[watch] = key
+        self.adopt(key)
         return os.open(self.path(key), _FLAGS), problems
 
     def adopt(self, key: Key) -> None:
-        """Watch a job that was found."""
+        """Watch a job; one that cannot be watched is looked at now and then."""
         with contextlib.suppress(OSError):
             watch = syscalls.add_watch(self.fd, os.path.join(self.path(key), "cgroup.events"))
             self._watched[watch] = key
@@ -157,7 +154,7 @@ class Cgroups:
     def look(self, key: Key) -> Look:
         """A cgroup that is gone has nothing in it."""
         try:
-            text = _read(os.path.join(self.path(key), "cgroup.events"))
+            text = read_small(os.path.join(self.path(key), "cgroup.events"))
         except OSError as error:
             if error.errno not in _GONE:
                 raise
@@ -176,7 +173,7 @@ class Cgroups:
     def is_held(self, key: Key) -> bool:
         """Whether a standstill was asked for."""
         try:
-            return _read(os.path.join(self.path(key), "cgroup.freeze")).strip() == b"1"
+            return read_small(os.path.join(self.path(key), "cgroup.freeze")).strip() == b"1"
         except OSError:
             return False
 
@@ -235,7 +232,7 @@ class Cgroups:
     def cpu_us(self, key: Key) -> int | None:
         """CPU time of all that ever were in the job's cgroup; None: unknown."""
         try:
-            words = _read(os.path.join(self.path(key), "cpu.stat")).split(None, 2)
+            words = read_small(os.path.join(self.path(key), "cpu.stat")).split(None, 2)
         except OSError:
             return None
         return int(words[1]) if words[:1] == [b"usage_usec"] else None
@@ -345,14 +342,6 @@ def _if_there() -> Iterator[None]:
     except OSError as error:
         if error.errno not in _GONE:
             raise
-
-
-def _read(path: str) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(fd, 4096)
-    finally:
-        os.close(fd)
 
 
 def _write(path: str, text: str) -> None:

@@ -62,6 +62,7 @@ class DaemonLine:
         self._daemon: socket.socket | None = None
         self._reader = LineReader()
         self._unsent = bytearray()
+        self._is_blocked = False
         self.speaks = False
         """Whether it said hello in this protocol."""
         self.silence = Silence(config.grace_s)
@@ -102,7 +103,7 @@ class DaemonLine:
 
     def _attach(self, line: socket.socket) -> None:
         line.setblocking(False)  # noqa: FBT003
-        self._daemon = line
+        self._daemon, self._is_blocked = line, False
         self._loop.add(line.fileno(), self.flush)
         self.flush()
 
@@ -134,17 +135,18 @@ class DaemonLine:
             say("the daemon reads nothing; its line is closed")
             self._hang_up()
             return
-        if not self._unsent:
-            self._loop.want_write(self._daemon.fileno(), is_wanted=True)
         self._unsent += protocol.encode(message)
 
     def flush(self) -> None:
-        if self._daemon is None:
+        """Send what there is, now or once the daemon reads; called in every round."""
+        if self._daemon is None or not (self._unsent or self._is_blocked):
             return
         with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
             while self._unsent:
                 del self._unsent[: self._daemon.send(self._unsent)]
-        self._loop.want_write(self._daemon.fileno(), is_wanted=bool(self._unsent))
+        if self._is_blocked != bool(self._unsent):
+            self._is_blocked = bool(self._unsent)
+            self._loop.want_write(self._daemon.fileno(), is_wanted=self._is_blocked)
 
     def hear(self) -> Iterator[bytes | None]:
         """The lines that can be read now; None for one that is too long."""

@@ -86,7 +86,7 @@ class Reaper:
     def scan(self, most: int) -> tuple[list[Ended], bool]:
         """Take in at most so many children of any kind; and whether there may be more."""
         taken: list[Ended] = []
-        while len(taken) < most:
+        for _ in range(most):
             try:
                 info = os.waitid(os.P_ALL, 0, _PEEK | os.WSTOPPED | os.WCONTINUED)
             except ChildProcessError:

@@ -15,20 +15,15 @@ from root_side import RootSide, is_alive, wait_until
 pytestmark = pytest.mark.node
 
 
-def wait_for(go: Path, then: str) -> list[str]:
-    return ["sh", "-c", f"while [ ! -e {go} ]; do sleep 0.01; done; {then}"]
-
-
 @pytest.mark.parametrize("role", ["iod-supervisor", "iod-anchor", "iod-launcher"])
 def test_exit_codes_survive_the_death_of(role: str, root: RootSide) -> None:
     daemon = root.connect()
-    go = root.directory / "go"
-    daemon.run("1.1", *wait_for(go, "exit 42"))
-    daemon.run("2.1", *wait_for(go, "kill -KILL $$"))
+    daemon.run("1.1", *root.gate.wait_and("exit 42"))
+    daemon.run("2.1", *root.gate.wait_and("kill -KILL $$"))
     daemon.run("3.1", "sh", "-c", "exit 3")
     daemon.await_state("3.1", "ended")
     root.kill(role)
-    go.touch()
+    root.gate.open()
     daemon = root.connect()
     daemon.sync(**{"1_1": "run", "2_1": "run", "3_1": "run"})
 
@@ -44,14 +39,13 @@ def test_exit_codes_survive_the_death_of(role: str, root: RootSide) -> None:
 
 def test_what_ends_while_there_is_no_supervisor_is_known_to_the_next(root: RootSide) -> None:
     daemon = root.connect()
-    go = root.directory / "go"
-    pid = daemon.run("1.1", *wait_for(go, "(dd if=/dev/zero of=/dev/null count=1 &); exit 6"))[
-        "pid"
-    ]
+    pid = daemon.run(
+        "1.1", *root.gate.wait_and("(dd if=/dev/zero of=/dev/null count=1 &); exit 6")
+    )["pid"]
     root.arm("anchor.starting", signal.SIGSTOP)
     root.kill("iod-supervisor")
     wait_until(lambda: root.has_fired("anchor.starting"))
-    go.touch()
+    root.gate.open()
     if root.config.cgroup == "none":
         wait_until(lambda: not is_alive(pid))
     os.kill(root.process.pid, signal.SIGCONT)
@@ -66,8 +60,7 @@ def test_after_the_death_of_both_a_job_is_found_and_its_exit_is_true_or_lost(
 ) -> None:
     root = make_root("cgroup")
     daemon = root.connect()
-    go = root.directory / "go"
-    daemon.run("1.1", *wait_for(go, "exit 1"))
+    daemon.run("1.1", *root.gate.wait_and("exit 1"))
     before = daemon.hello["ledger"]
     pid = root.role("iod-supervisor")
     root.kill("iod-anchor")
@@ -81,7 +74,7 @@ def test_after_the_death_of_both_a_job_is_found_and_its_exit_is_true_or_lost(
     assert before == daemon.hello["ledger"]
     assert ("running", "absent") == (daemon.states["1.1"]["state"], daemon.states["2.1"]["state"])
 
-    go.touch()
+    root.gate.open()
     report = daemon.await_state("1.1", "lost", "ended")  # the zombie may be there for a while
     told = report.get("exit")
 
@@ -94,10 +87,9 @@ def test_after_the_death_of_both_a_job_is_found_and_its_exit_is_true_or_lost(
 def test_a_holder_that_is_killed_loses_no_exit_code(make_root: Callable[..., RootSide]) -> None:
     root = make_root("processes")
     daemon = root.connect()
-    go = root.directory / "go"
-    daemon.run("1.1", *wait_for(go, "exit 8"))
+    daemon.run("1.1", *root.gate.wait_and("exit 8"))
     root.kill("iod-holder")
-    go.touch()
+    root.gate.open()
     ended = daemon.await_state("1.1", "ended")
 
     assert 8 == ended["exit"]["code"]
@@ -125,15 +117,14 @@ def test_a_prepared_job_never_runs_once_the_supervisor_is_gone(root: RootSide) -
 
 def test_an_anchor_is_there_again_once_nothing_runs(root: RootSide) -> None:
     daemon = root.connect()
-    go = root.directory / "go"
-    daemon.run("1.1", *wait_for(go, "exit 1"))
+    daemon.run("1.1", *root.gate.wait_and("exit 1"))
     before = daemon.hello["pid"]
     root.kill("iod-anchor")
     root.process.wait()
 
     assert {"protected": False} == daemon.await_message(lambda m: m == {"protected": False})
 
-    go.touch()
+    root.gate.open()
     daemon.await_state("1.1", "ended")
     with contextlib.suppress(ConnectionError):
         while True:
@@ -151,8 +142,7 @@ def test_an_anchor_is_there_again_once_nothing_runs(root: RootSide) -> None:
 
 def test_it_becomes_the_installed_program_in_place(root: RootSide) -> None:
     daemon = root.connect()
-    go = root.directory / "go"
-    pid = daemon.run("1.1", *wait_for(go, "exit 11"))["pid"]
+    pid = daemon.run("1.1", *root.gate.wait_and("exit 11"))["pid"]
     anchor = root.process.pid
     daemon.line.sendall(
         b'{"wish":"reexec"}\n{"wish":"sync","keys":[["1.1","freeze"]]}\n{"wish":"bea'
@@ -168,7 +158,7 @@ def test_it_becomes_the_installed_program_in_place(root: RootSide) -> None:
     daemon.sync(**{"1_1": "run"})
     daemon.await_state("1.1", "running", pid=pid)
     daemon.run("2.1", "sh", "-c", "exit 12")
-    go.touch()
+    root.gate.open()
 
     assert 11 == daemon.await_state("1.1", "ended")["exit"]["code"]
     assert 12 == daemon.await_state("2.1", "ended")["exit"]["code"]

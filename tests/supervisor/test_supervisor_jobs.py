@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from root_side import Daemon, RootSide, is_alive, wait_until
+from root_side import Daemon, RootSide, Tracer, is_alive, wait_until
 
 pytestmark = pytest.mark.node
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -267,36 +267,11 @@ def test_a_tracer_does_not_keep_a_job(make_root: Callable[..., RootSide]) -> Non
     root = make_root("cgroup")
     daemon = root.connect()
     pid = daemon.run("1.1", "sleep", "1000")["pid"]
-    with tracing(pid):
+    with Tracer(pid):
         daemon.say("kill", key="1.1")
         ended = daemon.await_state("1.1", "ended")
 
     assert (9, False) == (ended["exit"]["signal"], ended["whole"])
-
-
-class tracing:  # noqa: N801
-    """A process that traces another one and takes no notice of its end."""
-
-    def __init__(self, pid: int) -> None:
-        self.traced = pid
-
-    def __enter__(self) -> None:
-        import ctypes
-
-        read, write = os.pipe()
-        self.tracer = os.fork()
-        if self.tracer == 0:
-            libc = ctypes.CDLL(None)
-            seized = libc.ptrace(0x4206, self.traced, None, None)
-            os.write(write, b"y" if seized == 0 else b"n")
-            signal.pause()
-        assert b"y" == os.read(read, 1)
-        os.close(read)
-        os.close(write)
-
-    def __exit__(self, *_: object) -> None:
-        os.kill(self.tracer, signal.SIGKILL)
-        os.waitpid(self.tracer, 0)
 
 
 def test_a_launch_that_is_not_well_formed_fails_by_itself(root: RootSide) -> None:

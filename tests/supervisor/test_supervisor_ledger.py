@@ -110,13 +110,11 @@ def test_a_full_tmpfs_keeps_no_end_from_being_known(make_root: Callable[..., Roo
     try:
         root = make_root("cgroup", runtime=str(tmpfs / "run"))
         daemon = root.connect()
-        daemon.run(
-            "1.1", "sh", "-c", f"while [ ! -e {root.directory}/go ]; do sleep 0.01; done; exit 5"
-        )
+        daemon.run("1.1", *root.gate.wait_and("exit 5"))
         with (tmpfs / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(bytes(4096))
-        (root.directory / "go").touch()
+        root.gate.open()
 
         assert 5 == daemon.await_state("1.1", "ended")["exit"]["code"]
 

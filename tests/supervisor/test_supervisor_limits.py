@@ -116,10 +116,9 @@ def test_with_64_descriptors_nothing_is_lost(
 ) -> None:
     root = make_root(means, "prlimit", "--nofile=64:64")
     daemon = root.connect()
-    keys = [f"{number}.1" for number in range(100)]
-    go = root.directory / "go"
+    keys = [f"{number}.1" for number in range(60)]
     for key in keys:
-        daemon.start(key, "sh", "-c", f"while [ ! -e {go} ]; do sleep 0.05; done; exit 4")
+        daemon.start(key, *root.gate.wait_and("exit 4"))
     states = [daemon.await_state(key, "running", "failed") for key in keys]
     failed = [report for report in states if report["state"] == "failed"]
     ran = [report["key"] for report in states if report["state"] == "running"]
@@ -132,7 +131,7 @@ def test_with_64_descriptors_nothing_is_lost(
     root.kill("iod-supervisor")
     daemon = root.connect()
     daemon.sync(**{key.replace(".", "_"): "run" for key in ran})
-    go.touch()
+    root.gate.open()
 
     assert {4} == {daemon.await_state(key, "ended")["exit"]["code"] for key in ran}
 
