@@ -174,8 +174,13 @@ class Orders:
     def _check_room(self, highest: int) -> None:
         """The kernel gives the lowest free number: the last one tells how many are left.
 
+        Each child under way will need one more, its pidfd.
+
         Raises:
             OSError: EMFILE: what runs, and the daemon's line, need the rest.
         """
-        if highest + _RESERVED_FDS >= resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
+        if (
+            highest + len(self._under_way) + _RESERVED_FDS
+            >= resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        ):
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

@@ -193,6 +193,9 @@ def test_a_job_that_stops_or_kills_its_parent_loses_nothing(
 ) -> None:
     root = make_root(means, grace_s=0.5)
     daemon = root.connect()
-    daemon.start("1.1", "sh", "-c", "kill -STOP $PPID; sleep 0.1; kill -KILL $PPID; exit 9")
+    begun = root.directory / "begun"
+    text = f"touch {begun}; kill -STOP $PPID; sleep 0.1; kill -KILL $PPID; exit 9"
+    daemon.start("1.1", "sh", "-c", text)
+    wait_until(begun.exists)
 
     assert 9 == root.outcome("1.1")["exit"]["code"]
