@@ -30,7 +30,7 @@ from iodaemon.supervisor.protocol import Limits, Silence
 from iodaemon.supervisor.reap import Reaper, read_small
 
 _STILL: Final = frozenset("TtZX")
-_LOOKS_S: Final = (0.002, 0.01, 0.05, 0.1, 0.2, 0.4, 0.8)
+_LOOKS_S: Final = (0.002, 0.01, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """Between looks at what was continued: script(1) stops itself once more when its child stopped."""
 _AGAIN_S: Final = 0.002
 _AT_ONCE: Final = 64
