@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from root_side import RootSide, is_alive, wait_until
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("role", ["iod-supervisor", "iod-anchor", "iod-launcher"])

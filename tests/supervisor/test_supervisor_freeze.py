@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from root_side import Daemon, RootSide, Tracer, is_alive, state_of, wait_until
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.slow]
 COUNT = "n=0; while :; do n=$((n+1)); echo $n > {path}.new; mv {path}.new {path}; sleep 0.005; done"
 
 

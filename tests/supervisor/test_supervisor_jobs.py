@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from root_side import Daemon, RootSide, Tracer, is_alive, wait_until
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.slow]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 NOBODY = 65534
 

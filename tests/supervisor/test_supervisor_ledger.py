@@ -14,7 +14,7 @@ from root_side import RootSide
 from iodaemon.supervisor import ledger as records
 from iodaemon.supervisor.ledger import EXEC, EXIT, MAIN, USE, Key, Ledger, Record, open_ledger
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from iodaemon.supervisor.cgroup import Cgroups
 from iodaemon.supervisor.ledger import Key
 from iodaemon.supervisor.protocol import Limits
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from root_side import RootSide, wait_until
 from iodaemon.supervisor.anchor import SOCKET, abstract_address
 from iodaemon.supervisor.protocol import LONGEST_LINE, BadInputError, LineReader, Silence, decode
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.slow]
 
 
 def test_only_the_daemons_uid_is_heard(make_root: Callable[..., RootSide]) -> None:

@@ -15,6 +15,7 @@ from stuck_exec import silent_file_system
 
 pytestmark = [
     pytest.mark.node,
+    pytest.mark.slow,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
 ]
 NOBODY = 65534

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from root_side import RootSide
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.slow]
 MIB = 1 << 20
 WRITE = """
 import os, signal, sys, ctypes, time
