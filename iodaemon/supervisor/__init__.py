@@ -54,6 +54,7 @@ EXEC, populated                running
 EXEC and EXIT, empty           ended
 EXEC, empty, no EXIT           once the anchor says that it has taken in everything: lost
 
-Upgrade is ``execve`` in place (wish ``reexec``, supervisor and anchor): children, the daemon's
-line with its half-read bytes, and the ledger stay. Only ``hello`` and ``reexec`` never change.
+Upgrade is ``execve`` in place (wish ``reexec``, supervisor, then anchor): children, the daemon's
+line with its half-read bytes, and the ledger stay. Where it fails, all stays as it was. Only
+``hello`` and ``reexec`` never change.
 """

@@ -21,6 +21,7 @@ import stat
 import sys
 import time
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -89,23 +90,31 @@ def command(module: str, *words: str) -> list[str]:
 
 def spawn(module: str, words: list[str], fds: list[int]) -> int:
     """Start a module of this package with these descriptors; its number."""
-    for fd in fds:
-        os.set_inheritable(fd, True)  # noqa: FBT003
-    try:
-        arguments = command(module, *words)
+    arguments = command(module, *words)
+    with _inherited(fds):
         return os.posix_spawn(arguments[0], arguments, os.environ)
-    finally:
-        for fd in fds:
-            os.set_inheritable(fd, False)  # noqa: FBT003
 
 
 def execute(module: str, words: list[str], fds: list[int]) -> NoReturn:
-    """Become a module of this package, with these descriptors and all children."""
-    for fd in fds:
-        os.set_inheritable(fd, True)  # noqa: FBT003
+    """Become a module of this package, with these descriptors and all children.
+
+    Raises:
+        OSError: the program is not there; nothing has changed.
+    """
     arguments = command(module, *words)
-    signal.set_wakeup_fd(-1)
-    os.execv(arguments[0], arguments)  # noqa: S606
+    with _inherited(fds):
+        os.execv(arguments[0], arguments)  # noqa: S606
+
+
+@contextlib.contextmanager
+def _inherited(fds: list[int]) -> Iterator[None]:
+    try:
+        for fd in fds:
+            os.set_inheritable(fd, True)  # noqa: FBT003
+        yield
+    finally:
+        for fd in fds:
+            os.set_inheritable(fd, False)  # noqa: FBT003
 
 
 def abstract_address(runtime: str) -> str:
@@ -254,11 +263,18 @@ class Anchor:
         resume = {"anchor": theirs.fileno(), "shared": list(self._shared)}
         fds = [theirs.fileno(), *self._shared.fds()]
         words = [self._config.dump(), json.dumps(resume)]
-        self._supervisor = spawn("server", words, fds)
-        theirs.close()
+        self._started_s = time.monotonic()
+        try:
+            self._supervisor = spawn("server", words, fds)
+        except OSError as error:
+            ours.close()
+            self._wait_s = min(max(2 * self._wait_s, _FIRST_WAIT_S), _LAST_WAIT_S)
+            say(f"no supervisor can be started ({error.strerror}); it is tried again")
+            return
+        finally:
+            theirs.close()
         ours.setblocking(False)  # noqa: FBT003
         self._line = ours
-        self._started_s = time.monotonic()
         self._silence.heard()
 
     def _hear(self) -> bool:
@@ -284,7 +300,10 @@ class Anchor:
             reach("anchor.reexec")
             resume = {"supervisor": self._supervisor, "line": self._line.fileno()}
             words = [self._config.dump(), json.dumps({**resume, "shared": list(self._shared)})]
-            execute("anchor", words, [self._line.fileno(), *self._shared.fds()])
+            try:
+                execute("anchor", words, [self._line.fileno(), *self._shared.fds()])
+            except OSError as error:
+                say(f"the anchor stays the program it is ({error.strerror})")
         else:
             self._tell(b"beat")
         return True

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import resource
 import signal
@@ -150,8 +151,11 @@ def main() -> None:
     line_fd, ledger_fd, means, *words = sys.argv[1:]
     settings = parse_settings(words)
     line = socket.socket(fileno=int(line_fd))
-    os.set_inheritable(line.fileno(), False)  # noqa: FBT003
-    os.set_inheritable(int(ledger_fd), False)  # noqa: FBT003
+    kept = sorted((line.fileno(), int(ledger_fd)))
+    for fd in kept:
+        os.set_inheritable(fd, False)  # noqa: FBT003
+    for below, above in itertools.pairwise((2, *kept, _HIGHEST_FD)):  # no job inherits any other
+        os.closerange(below + 1, above)
     while True:
         order, fds = _receive(line)
         if not order:

@@ -159,9 +159,11 @@ class Server:
         if is_idle and self._anchor is None:
             say("nothing runs; a new anchor takes over")
             reach("supervisor.anchoring")
-            self._orders.close()
             words = [self._config.dump(), json.dumps({"shared": list(self._line.shared)})]
-            root.execute("anchor", words, self._line.shared.fds())
+            try:
+                root.execute("anchor", words, self._line.shared.fds())
+            except OSError as error:
+                say(f"no anchor can be started ({error.strerror}); it is tried again")
         is_alone = self._line.fd is None and self._line.silence.lasts_s() > self._config.grace_s
         if is_idle and is_alone and not self._config.is_service:
             self._is_leaving = True
@@ -180,28 +182,37 @@ class Server:
         self._tell_anchor(b"over")
 
     def _reexec(self, _: Message) -> None:
-        """Become the program that is installed now; children, line and ledger stay."""
+        """Become the program that is installed now; children, line and ledger stay.
+
+        Raises:
+            OSError: it is not there; all stays as it is.
+        """
         reach("supervisor.reexec")
-        self._tell_anchor(b"reexec")
-        self._orders.close()
-        memory = os.memfd_create("state")
-        with open(memory, "w", closefd=False) as file:
-            json.dump(self._line.save(), file)
         numbers: dict[str, int] = {}
         if self._anchor is not None:
             numbers["anchor"] = self._anchor.fileno()
         if self._line.fd is not None:
             numbers["daemon"] = self._line.fd
-        resume = {**numbers, "memory": memory, "shared": list(self._line.shared)}
-        words = [self._config.dump(), json.dumps(resume)]
-        root.execute("server", words, [*numbers.values(), memory, *self._line.shared.fds()])
+        with os.fdopen(os.memfd_create("state"), "w") as file:
+            json.dump(self._line.save(), file)
+            file.flush()
+            numbers["memory"] = file.fileno()
+            resume = {**numbers, "shared": list(self._line.shared)}
+            words = [self._config.dump(), json.dumps(resume)]
+            root.execute("server", words, [*numbers.values(), *self._line.shared.fds()])
 
-    def resume(self, daemon: int, memory: int) -> None:
-        """After ``execve``: the daemon's line, and what was half read and half written."""
-        with open(memory, closefd=True) as file:
+    def resume(self, daemon: int | None, memory: int) -> None:
+        """After ``execve``: the daemon's line, and what was half read and half written.
+
+        The anchor is told now only: where this program does not begin, it is there as it was.
+        """
+        self._tell_anchor(b"reexec")
+        with open(memory) as file:
             file.seek(0)
-            self._line.resume(daemon, json.load(file))
-        self._hello({"protocol": protocol.VERSION})
+            state = json.load(file)
+        if daemon is not None:
+            self._line.resume(daemon, state)
+            self._hello({"protocol": protocol.VERSION})
 
     # -- the anchor --------------------------------------------------------------------------------
 
@@ -426,6 +437,6 @@ def main() -> None:
     most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
     server = Server(config, shared, resume.get("anchor"))
-    if "daemon" in resume:
-        server.resume(resume["daemon"], resume["memory"])
+    if "memory" in resume:
+        server.resume(resume.get("daemon"), resume["memory"])
     server.run()

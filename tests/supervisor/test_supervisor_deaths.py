@@ -6,13 +6,20 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from root_side import RootSide, is_alive, wait_until
+from root_side import RootSide, is_alive, name_of, wait_until
 
 pytestmark = [pytest.mark.node, pytest.mark.slow]
+
+
+def through_a_link() -> list[str]:
+    """Run the interpreter by a link in the directory of the root side."""
+    text = 'cd "${IOD_FAULTS%/*}"; ln -s "$0" python; shift; exec "$PWD/python" "$@"'
+    return ["sh", "-c", text, os.path.realpath(sys.executable)]
 
 
 @pytest.mark.parametrize("role", ["iod-supervisor", "iod-anchor", "iod-launcher"])
@@ -162,6 +169,46 @@ def test_it_becomes_the_installed_program_in_place(root: RootSide) -> None:
 
     assert 11 == daemon.await_state("1.1", "ended")["exit"]["code"]
     assert 12 == daemon.await_state("2.1", "ended")["exit"]["code"]
+
+
+def test_a_program_that_is_not_there_is_not_become_and_nothing_leaks(
+    make_root: Callable[..., RootSide],
+) -> None:
+    root = make_root("cgroup", *through_a_link())
+    link = root.directory / "python"
+    daemon = root.connect()
+    daemon.run("1.1", *root.gate.wait_and("exit 11"))
+    link.rename(f"{link}.away")
+    daemon.say("reexec")
+
+    assert "reexec" == daemon.await_message(lambda m: "error" in m)["wish"]
+
+    root.kill("iod-launcher")
+    link.with_name("python.away").rename(link)
+    daemon.start("2.1", "sleep", "1000")
+    pid = daemon.await_state("2.1", "running")["pid"]
+    launcher = root.role("iod-launcher")
+    wait_until(lambda: name_of(pid) == "sleep")
+
+    assert ["0", "1", "2"] == sorted(os.listdir(f"/proc/{pid}/fd"))
+    assert 5 == len(os.listdir(f"/proc/{launcher}/fd"))  # and its line, and the ledger
+
+    root.arm("anchor.reexec", signal.SIGSTOP)
+    daemon.say("reexec")
+    wait_until(lambda: root.has_fired("anchor.reexec"))
+    link.rename(f"{link}.away")
+    root.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: "the anchor stays" in root.log.read_text())
+    root.kill("iod-supervisor")
+    wait_until(lambda: "no supervisor can be started" in root.log.read_text())
+    link.with_name("python.away").rename(link)
+    root.gate.open()
+    daemon = root.connect()
+    daemon.sync(**{"1_1": "run", "2_1": "run"})
+
+    assert 11 == daemon.await_state("1.1", "ended")["exit"]["code"]
+    assert "running" == daemon.states["2.1"]["state"]
+    assert root.process.poll() is None
 
 
 def test_sigterm_lets_all_run_on_and_keeps_the_ledger(
