@@ -24,9 +24,9 @@ What the ledger records
 =======================
 ``EXEC``  by the child, just before ``execve``. Without it the attempt never ran.
 ``EXIT``  how the first process ended; before it is waited for.
-``USE``   bytes, calls and CPU time of a process that was waited for, of the first one or of an
-          orphan; after that. Without the first process's own, or with ``AT_LEAST``, a total is
-          told as "at least" (``whole`` is False).
+``USE``   bytes, calls and CPU time of all that its writer has waited for so far, the first
+          process and orphans; after that. Without the first process, or with ``AT_LEAST``, a
+          total is told as "at least" (``whole`` is False). Superseded ones are given back.
 
 ``AT_LEAST`` is set where a zombie ignored SIGCHLD, or the cgroup used CPU time that no reaped
 process accounts for (SA_NOCLDWAIT): the kernel then reaped children by itself.

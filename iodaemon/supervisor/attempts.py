@@ -14,7 +14,7 @@ from iodaemon.supervisor import protocol
 from iodaemon.supervisor.cgroup import Cgroups, Look
 from iodaemon.supervisor.failpoint import reach
 from iodaemon.supervisor.launch import GO, LENGTH
-from iodaemon.supervisor.ledger import Key, Ledger, Record
+from iodaemon.supervisor.ledger import Key, Ledger, Use
 from iodaemon.supervisor.line import AT_ONCE, Loop
 from iodaemon.supervisor.orders import Order, Orders
 from iodaemon.supervisor.process_tree import Holders
@@ -410,9 +410,7 @@ class Attempts:
                 if attempt.looks < _GAP_LOOKS:  # a zombie may be on its way here
                     self._look_again(attempt)
                     return
-                flagged = Record(records.USE, attempt.key, flags=records.AT_LEAST)
-                self._ledger.append(flagged)
-                self._ledger.catch_up()
+                self._ledger.add_use(attempt.key, Use(), records.AT_LEAST)
         attempt.stage = ENDED
         reach("supervisor.ended")
         self.report(attempt)

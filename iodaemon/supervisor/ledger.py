@@ -6,9 +6,12 @@ Each record has 64 bytes and a checksum. ``EXEC`` is written by the job's own ch
 its first process the bytes of an attempt are "at least". Appends of several processes do not mix
 (O_APPEND); a record that is cut or damaged is skipped.
 
-Pages that only hold records of forgotten attempts are given back to tmpfs by punching holes, so
-offsets never change. Room for the records of all that runs is allocated ahead: on a full tmpfs no
-new attempt is prepared, and every end is still recorded.
+A ``USE`` contains all that its writer has taken in of an attempt so far. So of each writer the last
+one counts, a record that is read twice changes nothing, and the total is the sum over the writers.
+
+Pages whose records are all superseded, or of forgotten attempts, are given back to tmpfs by
+punching holes, so offsets never change. Room for the records of all that runs is allocated ahead:
+on a full tmpfs no new attempt is prepared, and every end is still recorded.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ EXEC: Final = 2
 EXIT: Final = 3
 USE: Final = 4
 MAIN: Final = 1
-"""Flag of ``USE``: of the attempt's first process."""
+"""Flag of ``USE``: the attempt's first process was waited for."""
 AT_LEAST: Final = 2
 """Flag of ``USE``: the kernel itself reaped children of the job; their bytes are unknown."""
 RECORD_BYTES: Final = 64
@@ -74,11 +77,15 @@ class Use(NamedTuple):
     cpu_us: int = 0
 
     def plus(self, other: Use) -> Use:
-        return Use(*(a + b for a, b in zip(self, other, strict=True)))
+        """The sum, not below this one: a child may have cancelled more writes than it made."""
+        return Use(*(a + max(0, b) for a, b in zip(self, other, strict=True)))
 
 
 class Record(NamedTuple):
-    """One record. ``values`` of EXEC: start ticks; of EXIT: none; of USE: a ``Use``; then time."""
+    """One record. ``values`` of EXEC: start ticks; of EXIT: none; of USE: a ``Use``; then time.
+
+    ``pid`` is the attempt's first process; of USE, who wrote it.
+    """
 
     kind: int
     key: Key
@@ -114,16 +121,27 @@ def now_us() -> int:
 class Entry:
     """What the ledger says of one attempt; ``status`` is as wait(2) has it, None: not ended."""
 
-    __slots__ = ("at_least", "exited_us", "has_main_use", "pages", "pid", "started_us", "status",
-                 "ticks", "use")  # fmt: skip
+    __slots__ = ("exited_us", "flags", "pages", "pid", "started_us", "status", "ticks", "uses")
 
     def __init__(self) -> None:
-        self.pid = self.ticks = self.started_us = self.exited_us = 0
+        self.pid = self.ticks = self.started_us = self.exited_us = self.flags = 0
         self.status: int | None = None
-        self.use = Use()
-        self.at_least = False
-        self.has_main_use = False
-        self.pages: list[int] = []
+        self.uses: dict[int, Use] = {}
+        self.pages: dict[tuple[int, int], int] = {}
+        """Where the record lies that counts of each kind and pid."""
+
+    @property
+    def use(self) -> Use:
+        """Of all that was waited for, by whomever."""
+        return Use(*map(sum, zip(*self.uses.values(), strict=True))) if self.uses else Use()
+
+    @property
+    def at_least(self) -> bool:
+        return bool(self.flags & AT_LEAST)
+
+    @property
+    def has_main_use(self) -> bool:
+        return bool(self.flags & MAIN)
 
     @property
     def has_run(self) -> bool:
@@ -151,11 +169,11 @@ class Ledger:
         self._ahead_to = 0
         self._live_in_page: dict[int, int] = {}
         self._empty_pages: set[int] = set()
-        self._owed: list[bytes] = []
-        self._early: list[bytes] = []
+        self._owed: dict[tuple[int, Key], bytes] = {}
         if from_end:
             self._take(os.pread(fd, RECORD_BYTES, 0), 0)
             self._read_at = os.fstat(fd).st_size
+            self._live_in_page[self._read_at // _PAGE] = 1  # what was not read is needed
         self.catch_up()
 
     def catch_up(self) -> None:
@@ -164,6 +182,7 @@ class Ledger:
             data = os.pread(self.fd, _BLOCK, self._read_at)
             whole = len(data) - len(data) % RECORD_BYTES
             if not whole:
+                self._give_back()
                 return
             if not any(data[:RECORD_BYTES]) and self._skip_hole():
                 continue
@@ -186,9 +205,7 @@ class Ledger:
 
     def _take(self, data: bytes, offset: int) -> None:
         record = unpack(data)
-        if data in self._early:  # it was owed, and was applied then
-            self._early.remove(data)
-        elif record is not None:
+        if record is not None:
             self._apply(record, offset // _PAGE)
             if record.kind != OPEN:
                 self.changed.add(record.key)
@@ -202,45 +219,55 @@ class Ledger:
             return
         entry = self.entries.setdefault(record.key, Entry())
         if page is not None:
-            entry.pages.append(page)
+            place = record.kind, record.pid
+            self._release(entry.pages.get(place))
+            entry.pages[place] = page
             self._live_in_page[page] = self._live_in_page.get(page, 0) + 1
         if record.kind == EXEC:
             entry.pid, entry.ticks, entry.started_us = record.pid, record.values[0], record.at_us
-            self.running[record.pid] = record.key
+            if entry.status is None:
+                self.running[record.pid] = record.key
         elif record.kind == EXIT and entry.status is None:
             entry.status, entry.exited_us = record.status, record.at_us
             if self.running.get(record.pid) == record.key:
                 del self.running[record.pid]
         elif record.kind == USE:
-            entry.use = entry.use.plus(Use(*record.values))
-            entry.at_least |= bool(record.flags & AT_LEAST)
-            entry.has_main_use |= bool(record.flags & MAIN)
+            before = entry.uses.get(record.pid, Use())  # what was owed is read late
+            entry.uses[record.pid] = Use(*map(max, before, record.values))
+            entry.flags |= record.flags
 
     def append(self, record: Record) -> None:
-        """Append it now; on a full tmpfs it is true in memory, and appended when there is room."""
-        self._owed.append(record.pack())
-        if not self._pay():
-            self._early.append(self._owed[-1])
-            self._apply(record, None)
+        """Append it now; on a full tmpfs when there is room. In memory it is true at once."""
+        self._owed.pop((record.kind, record.key), None)
+        self._owed[record.kind, record.key] = record.pack()
+        self._apply(record, None)
+        self._pay()
 
-    def _pay(self) -> bool:
-        """Append what is owed; whether nothing is owed any more."""
+    def add_use(self, key: Key, use: Use, flags: int = 0) -> None:
+        """Append what the calling process has taken in of an attempt, this and all before."""
+        entry, writer = self.entries.get(key) or Entry(), os.getpid()
+        total = entry.uses.get(writer, Use()).plus(use)
+        self.append(Record(USE, key, writer, 0, entry.flags | flags, total, now_us()))
+
+    def _pay(self) -> None:
+        """Append what is owed, as long as there is room."""
         while self._owed:
+            place, data = next(iter(self._owed.items()))
             try:
-                written = os.write(self.fd, self._owed[0])
+                written = os.write(self.fd, data)
             except OSError as error:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EFBIG):
                     raise
-                return False
+                return
             if written < RECORD_BYTES:  # cut: the rest of the record's place is filled up
                 with contextlib.suppress(OSError):
                     os.write(self.fd, bytes(RECORD_BYTES - written))
-                return False
-            del self._owed[0]
-        return True
+                return
+            del self._owed[place]
 
     def has_room(self) -> bool:
         """Allocate ahead; whether every attempt that runs, and one more, can be recorded whole."""
+        self._pay()
         end = os.fstat(self.fd).st_size
         needed = (4 * len(self.running) + 16) * RECORD_BYTES
         if self._ahead_to < end + needed + _AHEAD // 2:
@@ -253,17 +280,23 @@ class Ledger:
 
     def forget(self, key: Key) -> None:
         """Drop an attempt that has ended; pages without any other are given back."""
+        self.catch_up()  # else its last records would make it known again
         entry = self.entries.pop(key, None)
         self.changed.discard(key)
         if entry is None:
             return
         if self.running.get(entry.pid) == key:
             del self.running[entry.pid]
-        for page in entry.pages:
+        for page in entry.pages.values():
+            self._release(page)
+        self._give_back()
+
+    def _release(self, page: int | None) -> None:
+        """One record fewer of this page is needed."""
+        if page is not None:
             self._live_in_page[page] -= 1
             if self._live_in_page[page] == 0:
                 self._empty_pages.add(page)
-        self._give_back()
 
     def _give_back(self) -> None:
         """Punch the pages that are full and in which no record is needed; the first one stays."""

@@ -117,8 +117,7 @@ class Reaper:
         use = _wait(pid)
         reach("reap.waited")
         if key is not None:
-            at_us = records.now_us()
-            self._ledger.append(Record(records.USE, key, pid, 0, flags, use, at_us))
+            self._ledger.add_use(key, use, flags)
             reach("reap.use_recorded")
         return Ended(pid, key)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 
 import pytest
@@ -112,6 +113,35 @@ while True:
     ended = run(make_root("cgroup"), disk, text)
 
     assert (0, False) == (ended["exit"]["code"], ended["whole"])
+
+
+def test_a_flood_of_orphans_fills_no_ledger_and_is_counted_whole(root: RootSide, disk: str) -> None:
+    """Under two supervisors, so by two or three writers."""
+    daemon = root.connect()
+    go = root.directory / "go"
+    text = (
+        WRITE.replace("MIB = 1 << 20", "MIB = 4096")
+        + f"""
+def flood(name):
+    for number in range(500):
+        os.waitpid(child(f"{{name}}-{{number}}", 1, grandchild=True), 0)
+flood("a")
+while not os.path.exists({str(go)!r}):
+    time.sleep(0.01)
+flood("b")
+"""
+    )
+    daemon.start("1.1", sys.executable, "-S", "-c", text, disk)
+    while not (use := daemon.beat()["use"].get("1.1")) or use["written_bytes"] < 500 * 4096:
+        time.sleep(0.02)
+    root.kill("iod-supervisor")
+    go.touch()
+    ended = root.outcome("1.1")
+    found = (root.runtime / "ledger").stat()
+
+    assert ended["whole"] is True
+    assert 1000 * 4096 <= ended["use"]["written_bytes"] <= 1000 * 4096 + MIB
+    assert found.st_size > 64_000 > 2 * 512 * found.st_blocks - 10_000
 
 
 def test_bytes_survive_the_supervisor(root: RootSide, disk: str) -> None:
