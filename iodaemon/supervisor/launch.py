@@ -110,12 +110,12 @@ def parse_launch(message: Message) -> Launch:
         field(launch, "environment", dict, {}),
     )
     texts = [*command, *environment, *environment.values()]
-    if not command or not all(type(text) is str and "\0" not in text for text in texts):
+    if not command or not all(map(protocol.is_word, texts)):
         raise BadInputError("command and environment are no words")
     if not all(name and "=" not in name for name in environment):
         raise BadInputError("environment has a name that is none")
     paths = [field(launch, name, str) for name in ("directory", "stdout", "stderr")]
-    if any(path is not None and ("\0" in path or not path) for path in paths):
+    if any(path is not None and not (path and protocol.is_word(path)) for path in paths):
         raise BadInputError("directory, stdout and stderr are no paths")
     rlimits: dict[int, tuple[int, int]] = {}
     for name, pair in field(launch, "rlimits", dict, {}).items():
@@ -123,6 +123,8 @@ def parse_launch(message: Message) -> Launch:
             raise BadInputError(f"no limit: {str(name)[:40]!r}")
         if not all(type(value) is int and -1 <= value < 1 << 63 for value in pair):
             raise BadInputError(f"{name} are no numbers")
+        if _unsigned(pair[0]) > _unsigned(pair[1]):
+            raise BadInputError(f"{name}: the soft limit is above the hard one")
         rlimits[_LIMITS[name]] = (pair[0], pair[1])
     umask, nice = number(launch, "umask", 0, 0o777), number(launch, "nice", -20, 19)
     return Launch(
@@ -138,6 +140,11 @@ def parse_launch(message: Message) -> Launch:
         stdout=paths[1],
         stderr=paths[2],
     )
+
+
+def _unsigned(limit: int) -> int:
+    """As the kernel compares them: -1 is infinity."""
+    return limit % (1 << 64)
 
 
 # -- the launcher --------------------------------------------------------------------------------
@@ -264,6 +271,8 @@ def become_job(key: Key, line: int, ledger: int, settings: Settings) -> NoReturn
         if os.write(ledger, record.pack()) != records.RECORD_BYTES:
             _fail(line, "ledger_full", "the ledger has no room", is_lasting=False)
         reach("child.recorded")
+        for limit, pair in launch.rlimits.items():  # last: none of them is to hurt what is above
+            resource.setrlimit(limit, pair)
     except LaunchError as error:
         _fail(line, error.code, str(error), is_lasting=error.is_lasting)
     except BadInputError as error:
@@ -274,7 +283,7 @@ def become_job(key: Key, line: int, ledger: int, settings: Settings) -> NoReturn
         _fail(line, "system", f"it cannot be started ({error.strerror})", is_lasting=False)
     try:
         os.execvpe(launch.command[0], launch.command, environment)  # noqa: S606
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, MemoryError) as error:
         problem, exit_code = _exec_problem(launch.command[0], environment, error)
         _say(line, {"code": "exec", "problem": problem})
         os._exit(exit_code)
@@ -323,9 +332,10 @@ def _confine(launch: Launch) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     least = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (least, hard))
-    for limit, pair in launch.rlimits.items():
+    for limit, pair in launch.rlimits.items():  # may be raised by root only
+        soft, hard = resource.getrlimit(limit)
         try:
-            resource.setrlimit(limit, pair)
+            resource.setrlimit(limit, (soft, max(hard, pair[1], key=_unsigned)))
         except (OSError, ValueError) as error:
             raise LaunchError("limit", f"a limit cannot be set to {pair} ({error})") from error
 
@@ -444,9 +454,7 @@ def _refuse_others(path: str, opened: os.stat_result | None) -> None:
         raise PermissionError(errno.EACCES, "it is a file with other names as well")
 
 
-def _exec_problem(
-    name: str, environment: dict[str, str], error: OSError | ValueError
-) -> tuple[str, int]:
+def _exec_problem(name: str, environment: dict[str, str], error: Exception) -> tuple[str, int]:
     """In words, and the exit code that a shell gives."""
     if isinstance(error, OSError) and error.errno == errno.ENOENT:
         if "/" in name and os.path.exists(name):

@@ -42,6 +42,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -98,6 +99,14 @@ def numbers(message: Mapping[str, Any], name: str) -> tuple[int, ...]:
     if not all(type(value) is int and 0 <= value < 1 << 16 for value in values):
         raise BadInputError(f"{name} are no numbers: {str(values)[:_SHOWN]}")
     return tuple(values)
+
+
+def is_word(text: object) -> bool:
+    """Whether the kernel can be given it: a string without NUL and without lone surrogates."""
+    try:
+        return isinstance(text, str) and b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def parse_limits(launch: Mapping[str, Any]) -> Limits:

@@ -112,6 +112,17 @@ def test_the_environment_the_mask_and_the_limits_are_the_launchs_own(root: RootS
     assert ["0", "1", "2"] == lines[-3:]
 
 
+@needs_root
+@pytest.mark.parametrize("limits", [{"fsize": [1, 1]}, {"as": [4 << 20, 4 << 20]}])
+def test_a_limit_holds_for_the_command_and_not_for_its_start(
+    limits: dict[str, Any], means: str, make_root: Callable[..., RootSide]
+) -> None:
+    daemon = make_root(means, min_uid=1).connect()
+    daemon.run("1.1", "sh", "-c", "exit 42", uid=NOBODY, rlimits=limits)
+
+    assert 42 == daemon.await_state("1.1", "ended")["exit"]["code"]
+
+
 def test_signals_are_neither_blocked_nor_ignored(root: RootSide) -> None:
     daemon = root.connect()
     text = output_of(root, daemon, "1.1", "grep", "-E", "Sig(Blk|Ign)", "/proc/self/status")
@@ -282,6 +293,8 @@ def test_a_launch_that_is_not_well_formed_fails_by_itself(root: RootSide) -> Non
         {"command": ["true"], "umask": -1}, {"command": ["true"], "nice": 1.5},
         {"command": ["true"], "rlimits": {"speed": [1, 1]}},
         {"command": ["true"], "affinity": "all"}, {"command": ["true"], "stdout": ""},
+        {"command": ["true"], "stdout": "/tmp/\ud800"}, {"command": ["a\ud800"]},
+        {"command": ["true"], "rlimits": {"core": [-1, 1]}},
     ]  # fmt: skip
     for number, launch in enumerate(launches):
         daemon.say("prepare", key=f"{number}.1", launch=launch)
