@@ -16,7 +16,8 @@ kill      key                             SIGKILL to all; a prepared one never r
 forget    key                             drop all that is known of an attempt that has ended
 sync      keys: [[key, "run"|"freeze"]]   all that the daemon counts on; a report for each
 beat      n                               the daemon is there; answered with what was used
-scratch   id, do, disk, name, uid, gid    make or remove a directory (``scratch``)
+scratch   id, do, disk, name, uid, gid,   make or remove a directory (``scratch``); ``filesystem``
+          filesystem                      is what the answer to ``make`` said, in the same boot
 reexec                                    execute the installed program in place
 ========  ==============================  ====================================================
 

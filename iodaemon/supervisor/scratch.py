@@ -61,6 +61,7 @@ class Desk:
         add: watches a descriptor.
         remove: stops that.
         send: to the daemon.
+        uids: the least and the highest whose directories are made.
     """
 
     def __init__(
@@ -68,8 +69,9 @@ class Desk:
         add: Callable[[int, Callable[[], None]], None],
         remove: Callable[[int], None],
         send: Callable[[Message], None],
+        uids: tuple[int, int],
     ) -> None:
-        self._add, self._remove, self._send = add, remove, send
+        self._add, self._remove, self._send, self._uids = add, remove, send, uids
         self._waiting: collections.deque[Message] = collections.deque()
         self._helpers: list[_Helper] = []
 
@@ -80,18 +82,24 @@ class Desk:
     def ask(self, wish: Message) -> None:
         """One answer follows: ``{"scratch": id, "done": bool}``, perhaps with ``problem``.
 
+        That of what was made has ``filesystem``, the number of the disk's device until the next
+        boot. With it, what is not there is not taken for removed while another disk is mounted.
+
         Raises:
             BadInputError: it names no such thing.
         """
         disk = protocol.field(wish, "disk", str, "")
         name = protocol.field(wish, "name", str, "")
         is_plain = name.isascii() and name.replace("-", "").replace(".", "").isalnum()
-        if wish.get("do") not in ("make", "remove") or not disk.startswith("/") or "\0" in disk:
+        if wish.get("do") not in ("make", "remove") or disk[:1] != "/":
             raise BadInputError("scratch is neither made nor removed on a disk")
+        if not protocol.is_word(disk):
+            raise BadInputError("disk is no path")
         if not is_plain or name.startswith(".") or len(name) > 64:
             raise BadInputError("name is not plain")
-        for field in ("uid", "gid"):
-            if protocol.number(wish, field, 0, (1 << 32) - 2) is None and wish["do"] == "make":
+        protocol.number(wish, "filesystem", 0, (1 << 64) - 1)
+        for field, least, most in (("uid", *self._uids), ("gid", 0, (1 << 32) - 2)):
+            if protocol.number(wish, field, least, most) is None and wish["do"] == "make":
                 raise BadInputError(f"{field} is missing")
         if len(self._waiting) >= _MOST_WAITING:
             raise BadInputError("too many wait")
@@ -170,11 +178,12 @@ def _work(wish: Message, pipe: int) -> NoReturn:
         os.closerange(pipe + 1, _HIGHEST_FD)
         syscalls.name_process("iod-scratch")
         answer: dict[str, Any] = {"done": True}
+        disk, name, filesystem = wish["disk"], wish["name"], wish.get("filesystem")
         try:
             if wish["do"] == "make":
-                make(wish["disk"], wish["name"], wish["uid"], wish["gid"])
+                answer["filesystem"] = make(disk, name, wish["uid"], wish["gid"], filesystem)
             else:
-                answer["done"] = remove(wish["disk"], wish["name"], time.monotonic() + _WORK_S)
+                answer["done"] = remove(disk, name, filesystem, time.monotonic() + _WORK_S)
         except ScratchError as error:
             answer = {"done": False, "problem": str(error)}
         except OSError as error:
@@ -185,14 +194,14 @@ def _work(wish: Message, pipe: int) -> NoReturn:
         os._exit(0)
 
 
-def make(disk: str, name: str, uid: int, gid: int) -> None:
-    """Make the directory; harmless where it is there already.
+def make(disk: str, name: str, uid: int, gid: int, filesystem: int | None) -> int:
+    """Make the directory; harmless where it is there already. The device's number.
 
     Raises:
-        ScratchError: the store is not the caller's alone.
+        ScratchError: the store is not the caller's alone, or another file system is there.
         OSError: the disk refuses.
     """
-    store = _open_store(disk, is_made=True)
+    store = _open_store(disk, filesystem, is_made=True)
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=store)
@@ -201,13 +210,14 @@ def make(disk: str, name: str, uid: int, gid: int) -> None:
         try:
             os.fchown(fd, uid, gid)
             os.fchmod(fd, 0o700)
+            return os.fstat(fd).st_dev
         finally:
             os.close(fd)
     finally:
         os.close(store)
 
 
-def _open_store(disk: str, *, is_made: bool) -> int:
+def _open_store(disk: str, filesystem: int | None, *, is_made: bool) -> int:
     top = os.open(disk, _DIRECTORY | os.O_CLOEXEC)
     try:
         found = os.fstat(top)
@@ -216,9 +226,12 @@ def _open_store(disk: str, *, is_made: bool) -> int:
         if found.st_uid not in (0, os.geteuid()) or is_open:
             raise ScratchError(f"{disk} can be written to by others; make it root's alone")
         if is_made:
+            _check_file_system(disk, found, filesystem)
             with contextlib.suppress(FileExistsError):
                 os.mkdir(STORE, 0o711, dir_fd=top)
         store = os.open(STORE, _DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
+    except FileNotFoundError as error:
+        raise ScratchError(f"{disk} has no {STORE}; mount what belongs there") from error
     finally:
         os.close(top)
     found = os.fstat(store)
@@ -228,18 +241,22 @@ def _open_store(disk: str, *, is_made: bool) -> int:
     return store
 
 
-def remove(disk: str, name: str, until_s: float) -> bool:
+def _check_file_system(disk: str, found: os.stat_result, filesystem: int | None) -> None:
+    if filesystem not in (None, found.st_dev):
+        raise ScratchError(f"another file system is at {disk} now; mount the one that was there")
+
+
+def remove(disk: str, name: str, filesystem: int | None, until_s: float) -> bool:
     """Remove the directory and all below it; False: the time is up, and there is more.
 
     Raises:
-        ScratchError: something in it cannot be removed.
+        ScratchError: something in it cannot be removed, or its disk is not mounted.
         OSError: the disk refuses.
     """
+    store = _open_store(disk, filesystem, is_made=False)
     try:
-        store = _open_store(disk, is_made=False)
-    except FileNotFoundError:
-        return True
-    try:
+        if name not in os.listdir(store):  # a disk that is mounted again may have another number
+            _check_file_system(disk, os.fstat(store), filesystem)
         return _remove_tree(store, name, until_s)
     finally:
         os.close(store)

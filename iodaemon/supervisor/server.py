@@ -75,7 +75,9 @@ class Server:
         self._attempts.has_anchor = self._anchor is not None
         self._beat_due_s = self._socket_due_s = 0.0
         self._is_terminated = self._is_leaving = False
-        self._desk = Desk(self._loop.add, self._loop.remove, self._send)
+        own, least = os.geteuid(), config.min_uid
+        uids = (own, own) if least is None else (least, (1 << 32) - 2)
+        self._desk = Desk(self._loop.add, self._loop.remove, self._send, uids)
         self._wishes: dict[str, Callable[[Message], None]] = {
             "hello": self._hello, "prepare": self._prepare, "run": self._run_wish,
             "freeze": self._freeze, "thaw": self._thaw, "signal": self._signal,

@@ -23,7 +23,7 @@ NOBODY = 65534
 
 @pytest.fixture
 def daemon(make_root: Callable[..., RootSide]) -> Daemon:
-    return make_root("cgroup").connect()
+    return make_root("cgroup", min_uid=1000).connect()
 
 
 @pytest.fixture
@@ -42,9 +42,9 @@ def ask(daemon: Daemon, do: str, disk: Path | str, name: str = "1.1-abc", **more
     return daemon.await_message(lambda m: m.get("scratch") == f"{do}-{disk}" or "error" in m)
 
 
-def make(daemon: Daemon, disk: Path) -> Path:
-    assert ask(daemon, "make", disk, uid=NOBODY, gid=NOBODY)["done"]
-    return disk / ".iodaemon" / "1.1-abc"
+def make(daemon: Daemon, disk: Path, name: str = "1.1-abc") -> Path:
+    assert ask(daemon, "make", disk, name, uid=NOBODY, gid=NOBODY)["done"]
+    return disk / ".iodaemon" / name
 
 
 def test_a_directory_is_its_users_alone_and_is_removed(daemon: Daemon, disk: Path) -> None:
@@ -59,6 +59,34 @@ def test_a_directory_is_its_users_alone_and_is_removed(daemon: Daemon, disk: Pat
     assert ask(daemon, "remove", disk)["done"]
     assert not path.exists()
     assert ask(daemon, "remove", disk)["done"]
+
+
+def test_what_is_on_a_disk_that_is_not_mounted_is_not_taken_for_removed(
+    daemon: Daemon, disk: Path
+) -> None:
+    device = disk.with_name("disk-device")
+    device.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "none", str(device)], check=True)
+    subprocess.run(["mount", "--bind", str(device), str(disk)], check=True)
+    made = ask(daemon, "make", disk, uid=NOBODY, gid=NOBODY)
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+    assert "has no .iodaemon" in ask(daemon, "remove", disk)["problem"]
+
+    make(daemon, disk, "1.1-other")
+    known = {"filesystem": made["filesystem"]}
+
+    assert "another file system" in ask(daemon, "remove", disk, **known)["problem"]
+    assert "another file" in ask(daemon, "make", disk, uid=NOBODY, gid=1, **known)["problem"]
+
+    subprocess.run(["mount", "--bind", str(device), str(disk)], check=True)
+
+    assert ask(daemon, "remove", disk, **known)["done"]
+
+
+def test_no_directory_is_made_for_a_uid_below_the_least(daemon: Daemon, disk: Path) -> None:
+    for uid in (0, 999):
+        assert "uid" in ask(daemon, "make", disk, uid=uid, gid=NOBODY)["error"]
 
 
 def test_removal_follows_no_link_and_goes_deep(daemon: Daemon, disk: Path, tmp_path: Path) -> None:
@@ -119,7 +147,7 @@ def test_a_disk_that_hangs_holds_up_neither_jobs_nor_other_disks(
         for number in range(5):
             daemon.say("scratch", id=number, do="remove", disk=str(point), name="x")
         path = make(daemon, disk)
-        daemon.run("1.1", "true")
+        daemon.run("1.1", "true", uid=NOBODY)
 
         assert 0 == daemon.await_state("1.1", "ended")["exit"]["code"]
         assert path.exists()
@@ -131,7 +159,7 @@ def test_a_disk_that_hangs_holds_up_neither_jobs_nor_other_disks(
 def test_a_helper_that_dies_is_told_and_it_can_be_asked_again(
     point: str, make_root: Callable[..., RootSide], disk: Path
 ) -> None:
-    root = make_root("cgroup")
+    root = make_root("cgroup", min_uid=1000)
     daemon = root.connect()
     root.arm(point)
     do = "make" if point == "scratch.made" else "remove"
