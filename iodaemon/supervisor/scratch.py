@@ -18,7 +18,7 @@ import select
 import signal
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NoReturn
 
 from iodaemon.supervisor import protocol, syscalls
@@ -335,6 +335,20 @@ def _empty(top: int, until_s: float) -> tuple[int, str]:
     return removed, problem
 
 
+def _find_data(fd: int) -> Iterator[tuple[int, int]]:
+    """Beginning and end of what is no hole."""
+    end = 0
+    while True:
+        try:
+            offset = os.lseek(fd, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return
+        end = os.lseek(fd, offset, os.SEEK_HOLE)
+        yield offset, end
+
+
 def copy_ledger(ledger: int, path: str) -> None:
     """Copy it to a disk before the machine is shut down, or give up after ``_COPY_S``."""
     pid = os.fork()
@@ -342,9 +356,10 @@ def copy_ledger(ledger: int, path: str) -> None:
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
             copy = os.open(f"{path}.new", flags, 0o600)
-            offset = 0
-            while data := os.pread(ledger, 1 << 20, offset):
-                offset += os.write(copy, data)
+            os.ftruncate(copy, os.fstat(ledger).st_size)
+            for at, end in _find_data(ledger):
+                while data := os.pread(ledger, min(1 << 20, end - at), at):
+                    at += os.pwrite(copy, data, at)  # noqa: PLW2901
             os.fsync(copy)
             os.rename(f"{path}.new", path)
         finally:

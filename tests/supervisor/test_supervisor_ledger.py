@@ -13,6 +13,7 @@ from root_side import RootSide
 
 from iodaemon.supervisor import ledger as records
 from iodaemon.supervisor.ledger import EXEC, EXIT, MAIN, USE, Key, Ledger, Record, open_ledger
+from iodaemon.supervisor.scratch import copy_ledger
 
 pytestmark = [pytest.mark.node, pytest.mark.slow]
 
@@ -81,6 +82,22 @@ def test_pages_of_forgotten_attempts_are_given_back(path: Path) -> None:
     assert again.identity == ledger.identity
     os.close(ledger.fd)
     os.close(again.fd)
+
+
+def test_a_copy_has_the_holes_of_what_was_given_back(path: Path, tmp_path: Path) -> None:
+    ledger = open_ledger(str(path))
+    os.truncate(path, 8 << 30)
+    write_attempt(ledger, 1)
+    copy_ledger(ledger.fd, str(tmp_path / "copy"))
+    copy = open_ledger(str(tmp_path / "copy"))
+
+    assert copy.entries[Key(1, 1)].has_main_use
+    assert (path.stat().st_size, True) == (
+        (tmp_path / "copy").stat().st_size,
+        (tmp_path / "copy").stat().st_blocks < 100,
+    )
+    os.close(ledger.fd)
+    os.close(copy.fd)
 
 
 def test_one_of_another_boot_is_put_aside(path: Path) -> None:
