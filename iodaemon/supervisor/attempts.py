@@ -236,11 +236,7 @@ class Attempts:
         entry = self._ledger.entries.get(attempt.key)
         if entry is not None and entry.has_run:
             reach("supervisor.exec_seen")
-            attempt.stage, attempt.order = RUNNING, b""
-            if attempt.wants_still:
-                self._means.freeze(attempt.key)
-            self.report(attempt)
-            self.look(attempt)
+            self._begin_running(attempt)
         elif attempt.problem:
             self.fail(attempt, **attempt.problem)
         elif not attempt.pid and attempt.tries < _MOST_TRIES:  # the launcher died with the order
@@ -248,6 +244,13 @@ class Attempts:
             self.order(attempt)
         else:
             self.fail(attempt, "died", "its process died before it ran", is_lasting=False)
+
+    def _begin_running(self, attempt: Attempt) -> None:
+        attempt.stage, attempt.order = RUNNING, b""
+        if attempt.wants_still:
+            self._means.freeze(attempt.key)
+        self.report(attempt)
+        self.look(attempt)
 
     def fail(self, attempt: Attempt, code: str, problem: str, *, is_lasting: bool = False) -> None:
         """It never ran, and never will under this key unless it is prepared again."""
@@ -341,9 +344,7 @@ class Attempts:
         self._ledger.catch_up()
         entry = self._ledger.entries.get(attempt.key)
         if entry is not None and entry.has_run:
-            attempt.stage = RUNNING
-            self.report(attempt)
-            self.look(attempt)
+            self._begin_running(attempt)
         elif is_populated or not self._means.remove(attempt.key):
             if time.monotonic() > attempt.began_s + _SETTLE_S:
                 self._means.kill(attempt.key)

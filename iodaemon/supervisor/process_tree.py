@@ -27,7 +27,7 @@ from iodaemon.supervisor.failpoint import reach
 from iodaemon.supervisor.identity import peer_of
 from iodaemon.supervisor.ledger import Key, Ledger
 from iodaemon.supervisor.protocol import Limits, Silence
-from iodaemon.supervisor.reap import Reaper, read_small
+from iodaemon.supervisor.reap import Reaper, has_started_at, read_small
 
 _STILL: Final = frozenset("TtZX")
 _LOOKS_S: Final = (0.002, 0.01, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
@@ -347,14 +347,11 @@ class Holders:
         return found or Look(is_populated=self._find_session(key) > 0, is_frozen=False)
 
     def _find_session(self, key: Key) -> int:
-        """Of a job without a holder; 0: it is gone. A number that names a session is not reused."""
+        """Of a job without a holder, by its first process; 0: it is gone."""
         entry = self._ledger.entries.get(key)
         if key in self._lines or entry is None or not entry.has_run or entry.status is not None:
             return 0
-        try:
-            return entry.pid if os.getsid(entry.pid) == entry.pid else 0
-        except ProcessLookupError:
-            return 0
+        return entry.pid if has_started_at(entry.pid, entry.ticks) else 0
 
     def _tell_session(self, key: Key, number: int) -> None:
         if session := self._find_session(key):

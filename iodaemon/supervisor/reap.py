@@ -47,6 +47,14 @@ def parse_start_ticks(stat: bytes) -> int:
     return int(stat.rpartition(b")")[2].split()[19])
 
 
+def has_started_at(pid: int, ticks: int) -> bool:
+    """Whether it is there and started then; its number may be used again."""
+    try:
+        return parse_start_ticks(read_small(f"/proc/{pid}/stat")) == ticks
+    except OSError:
+        return False
+
+
 class Ended(NamedTuple):
     """A child that was taken in. ``key`` is None if it belonged to no job."""
 
@@ -131,20 +139,13 @@ class Reaper:
         found = None
         with contextlib.suppress(OSError):
             found = self._key_of_cgroup(read_small(f"/proc/{pid}/cgroup"))
-        if found is None and named is not None and self._is_same(pid, named):
-            return named, True
+        if found is None and named is not None:
+            entry = self._ledger.entries[named]
+            return (named, True) if has_started_at(pid, entry.ticks) else (None, False)
         entry = None if found is None else self._ledger.entries.get(found)
         if entry is None or not entry.has_run:  # it never ran, or is forgotten
             return None, False
         return found, entry.pid == pid
-
-    def _is_same(self, pid: int, key: Key) -> bool:
-        """Whether the zombie started when the ledger says; the number may be used again."""
-        try:
-            ticks = parse_start_ticks(read_small(f"/proc/{pid}/stat"))
-        except OSError:
-            return False
-        return ticks == self._ledger.entries[key].ticks
 
     def take_traced(self, key: Key) -> bool:
         """Record how a first process ended that a tracer keeps from being waited for.

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from root_side import Daemon, RootSide, Tracer, is_alive, state_of, wait_until
+
+from iodaemon.supervisor.ledger import EXEC, Key, Record, open_ledger
 
 pytestmark = [pytest.mark.node, pytest.mark.slow]
 COUNT = "n=0; while :; do n=$((n+1)); echo $n > {path}.new; mv {path}.new {path}; sleep 0.005; done"
@@ -67,6 +71,48 @@ def test_wishes_are_states_and_may_be_repeated(root: RootSide) -> None:
     daemon.say("freeze", key="7.7")
 
     assert "absent" == daemon.await_state("7.7", "absent")["state"]
+
+
+@pytest.fixture
+def stranger() -> Iterator[int]:
+    """A process that no supervisor has made; it leads a session."""
+    process = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+def record_as_begun(root: RootSide, key: Key, pid: int, ticks: int) -> None:
+    ledger = open_ledger(str(root.runtime / "ledger"))
+    ledger.append(Record(EXEC, key, pid, values=(ticks, 0, 0, 0)))
+    os.close(ledger.fd)
+
+
+def test_a_wish_for_what_is_about_to_run_is_kept(
+    make_root: Callable[..., RootSide], stranger: int
+) -> None:
+    """As after the death of a supervisor between ``go`` and EXEC."""
+    root = make_root("cgroup")
+    daemon = root.connect()
+    root.job_cgroup("1.1").mkdir()
+    (root.job_cgroup("1.1") / "cgroup.procs").write_text(str(stranger))
+    daemon.say("freeze", key="1.1")
+    daemon.beat()
+    record_as_begun(root, Key(1, 1), stranger, ticks=1)
+    daemon.await_state("1.1", "running", frozen=True)
+
+
+def test_a_number_that_is_anothers_by_now_is_no_job(
+    make_root: Callable[..., RootSide], stranger: int
+) -> None:
+    root = make_root("processes")
+    daemon = root.connect()
+    record_as_begun(root, Key(1, 1), stranger, ticks=1)
+    daemon.beat()
+    daemon.say("kill", key="1.1")
+    daemon.await_state("1.1", "absent", "lost")
+
+    assert is_alive(stranger)
 
 
 def test_a_frozen_job_is_killed(root: RootSide) -> None:
