@@ -63,6 +63,14 @@ class Attempt:
         self.problem: Message = {}
         self.is_asked = self.is_forgotten = self.is_removed = False
 
+    def begin_again(self) -> None:
+        """One that failed is to be prepared once more."""
+        self.stage, self.problem, self.pid = SETTLING, {}, 0
+        self.looks = self.tries = 0
+        self.wants_run = self.wants_still = False
+        self.began_s = time.monotonic()
+        self.unsent.clear()
+
 
 class Attempts:
     """All attempts of one supervisor.

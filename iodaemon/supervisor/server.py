@@ -310,8 +310,10 @@ class Server:
         if attempt is not None and attempt.stage != FAILED:
             self._attempts.report(attempt)  # at most one start of an attempt
             return
-        if attempt is not None and not attempt.is_removed:
-            self._refuse(wish, "the last try is not gone yet")
+        if attempt is not None and not attempt.is_removed:  # what it left goes first
+            attempt.begin_again()
+            attempt.order, attempt.limits, attempt.is_asked = line, limits, True
+            self._attempts.look_in(attempt, 0.0)
             return
         attempt = self._attempts.all[key] = Attempt(key, SETTLING)
         if not self._ledger.has_room():
