@@ -11,7 +11,7 @@ STAMP := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 help:
-	@echo "make check    ruff, mypy, import contracts and the tests that start no process (a minute)"
+	@echo "make check    ruff, mypy, import contracts and the tests that start no process (2 minutes)"
 	@echo "make test     the gate: make check and the tests with real processes (5 minutes)"
 	@echo "make test-busy  the gate beside LOOPS=4 busy loops, RUNS=2 times in a row"
 	@echo "make demo     real programs past a memory limit and without one, all at once and regulated (at most 90 s)"
