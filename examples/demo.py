@@ -51,7 +51,7 @@ LEAST_MIB = 32
 MOST_MIB = 150
 """Of a file. A slow disk gets smaller ones: what it reads in a second."""
 SPARE_MIB = 100
-"""Of the memory limit, beside two files: for the daemon, its keeper and the programs."""
+"""Of the memory limit, beside two files: for the daemon, its supervisor and the programs."""
 AT_ONCE_S = 20.0
 """How long the jobs take all at once past the limit, about."""
 MEASURED_S = 1.5

@@ -17,9 +17,7 @@ __all__ = [
     "NotFound",
     "NotPermitted",
     "RequestError",
-    "TooLarge",
     "TransitionError",
-    "Unsupported",
 ]
 
 
@@ -61,14 +59,6 @@ class NoDaemon(IodaemonError):
 
 class BackendError(IodaemonError):
     """The platform could not do what was decided; becomes an event such as StartFailed."""
-
-
-class TooLarge(BackendError):
-    """What was decided cannot be said to the platform, now or ever: the job fails by it alone."""
-
-
-class Unsupported(BackendError):
-    """The keeper is of a version that does not know what was asked: it is done without."""
 
 
 class JournalError(IodaemonError):

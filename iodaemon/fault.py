@@ -5,7 +5,7 @@ the name of a point arms that point; it holds two numbers: at which passage from
 that the process then sends itself (9 kills it, 19 stops it). The file is gone once that is done, so
 that one file is one fault, in whichever process comes by first.
 
-Standard library only: daemon, keeper and shim import this.
+Standard library only: daemon and sampler import this.
 """
 
 from __future__ import annotations

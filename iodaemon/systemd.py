@@ -1,8 +1,7 @@
 """What systemd is told and what it hands over.
 
 See sd_notify(3), sd_watchdog_enabled(3), sd_listen_fds(3), sd-daemon(3). Each is a line or two
-over a socket or the environment; standard library only, because the keeper uses it as well. Without
-systemd all of it does nothing.
+over a socket or the environment; standard library only. Without systemd all of it does nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One-line builders of jobs, machines, samples and events, and the fakes that tests share."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -219,6 +219,15 @@ class FakeBackend:
 
     def perform(self, decision: Decision) -> None:
         self._decisions.append(decision)
+
+    def prepare(self, start: Start) -> None:
+        """Nothing is to be done beforehand."""
+
+    def take_back(self, start: Start) -> None:
+        """Nothing was done."""
+
+    def settled(self, jobs: Iterable[Job]) -> None:
+        """Keeps nothing of them."""
 
     def sample(self) -> None:
         """The tests post their own samples."""

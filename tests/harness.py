@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import json
 import os
+import pwd
 import shlex
 import shutil
 import signal
@@ -24,8 +25,7 @@ from pathlib import Path
 import pytest
 
 from iodaemon.api.client import Client
-from iodaemon.backend.linux.pidfd import find_exit
-from iodaemon.backend.linux.process import children_of, find_state, is_executing
+from iodaemon.backend.linux.process import find_state, is_executing
 from iodaemon.errors import IodaemonError, NoDaemon
 from iodaemon.fault import VARIABLE
 
@@ -35,6 +35,10 @@ PATIENCE_S = 30.0
 LOOK_S = 0.01
 FINAL = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "LOST")
 CGROUPS = Path("/sys/fs/cgroup")
+STANDING = ("iod-anchor", "iod-supervisor", "iod-launcher")
+NOBODY = pwd.getpwnam("nobody")
+DAEMON = pwd.getpwnam("daemon")
+"""Stands for the service's own user, which is not installed here."""
 
 
 def until(holds, what="that", patience_s=PATIENCE_S):
@@ -101,9 +105,19 @@ def end(pid):
     until(lambda: find_state(pid) in (None, "Z", "X"), f"end of process {pid}")
 
 
-def cgroup_trees(state):
-    """The cgroups a keeper of this state directory made."""
-    name = f"iodaemon-{zlib.crc32(os.path.realpath(state).encode()):08x}"
+def name_of(pid):
+    """What a process calls itself; empty when it is gone."""
+    return _read(Path(f"/proc/{pid}/comm")).strip()
+
+
+def is_of_job(pid):
+    """Whether a process is in a job's cgroup, as one is that does not execute its command yet."""
+    return "/jobs/" in _read(Path(f"/proc/{pid}/cgroup"))
+
+
+def cgroup_trees(runtime):
+    """The cgroups that the supervisor of this runtime directory made."""
+    name = f"iodaemon-{zlib.crc32(os.path.realpath(runtime).encode()):08x}"
     return [path for path in (CGROUPS / name, CGROUPS / "unified" / name) if path.exists()]
 
 
@@ -175,16 +189,25 @@ class Server:
         self.process.kill()
         self.process.wait(PATIENCE_S)
 
-    def kill_keeper(self):
-        end(self.keeper_pid())
+    def kill_supervisor(self):
+        end(self.supervisor_pid())
 
     def kill_both(self):
-        keeper = self.keeper_pid()
+        """The daemon and its supervisor; the anchor is left."""
+        supervisor = self.supervisor_pid()
         self.kill()
-        end(keeper)
+        end(supervisor)
 
-    def kill_shim(self, job):
-        end(self.shim_of(job)["pid"])
+    def kill_root_side(self):
+        """Anchor and supervisor: how a job ends that runs now is not known."""
+        supervisor = self.supervisor_pid()
+        end(self.anchor_pid())
+        end(supervisor)
+
+    def kill_all(self):
+        """The daemon and the root side; the jobs are left."""
+        self.kill()
+        self.kill_root_side()
 
     def stop_processes(self, *pids):
         """Make them deaf; a SIGKILL reaches them all the same."""
@@ -213,29 +236,28 @@ class Server:
     def is_running(self):
         return self.process is not None and self.process.poll() is None
 
-    def keeper_pid(self):
-        return json.loads((self.state / "keeper.json").read_text())["pid"]
+    def of_role(self, name):
+        """The processes of this name among those that serve the jobs."""
+        return [pid for pid in marked(self.mark) if name_of(pid) == name]
 
-    def keeper_lives(self):
-        path = self.state / "keeper.json"
-        try:
-            pid = json.loads(path.read_text())["pid"]
-        except FileNotFoundError:
-            return False
-        return find_state(pid) not in (None, "Z", "X")
+    def supervisor_pid(self):
+        return until(lambda: self.of_role("iod-supervisor"), "a supervisor")[0]
 
-    def idle_shims(self):
-        """The shims that wait for a job: the keeper's other children."""
-        busy = {
-            json.loads(path.read_text()).get("pid")
-            for path in self.state.glob("jobs/*/shim.json")
-            if path.stat().st_size > 0 and not (path.parent / "status.json").exists()
-        }
-        return [pid for pid in children_of(self.keeper_pid()) if pid not in busy]
+    def anchor_pid(self):
+        return until(lambda: self.of_role("iod-anchor"), "an anchor")[0]
+
+    def supervisor_lives(self):
+        return any(find_state(pid) not in (None, "Z") for pid in self.of_role("iod-supervisor"))
 
     def standing(self):
-        """All that is there without jobs: daemon, keeper, idle shims."""
-        return {self.process.pid, self.keeper_pid(), *self.idle_shims()}
+        """All that is there without jobs: daemon, anchor, supervisor, launcher."""
+        ours = {pid for pid in marked(self.mark) if name_of(pid) in STANDING and not is_of_job(pid)}
+        return {self.process.pid, *ours}
+
+    def job_processes(self):
+        """Those of jobs; by signals their holders as well."""
+        ours = self.standing() if self.is_running() else set()
+        return [p for p in marked(self.mark) if p not in ours and name_of(p) not in STANDING]
 
     # -- jobs ----------------------------------------------------------------------------------
 
@@ -293,8 +315,8 @@ class Server:
         return self.client.job(job)
 
     def logs(self):
-        """What daemons and keepers have told."""
-        return self.log, self.state / "keeper.log"
+        """What daemons and supervisors have told."""
+        return self.log, self.state / "supervisor.log"
 
     def states(self, *jobs):
         return [self.job(job)["state"] for job in jobs]
@@ -335,16 +357,17 @@ class Server:
     def output(self, job):
         return b"".join(self.client.logs(job)).decode()
 
-    def directory(self, job, attempt=1):
-        return self.state / "jobs" / f"{job}.{attempt}"
+    def output_file(self, job, attempt=1):
+        """Of a job that names none."""
+        return self.state / "output" / f"{job}.{attempt}"
 
-    def shim_of(self, job, attempt=1):
-        """What the shim of this attempt wrote of itself."""
-        return json.loads((self.directory(job, attempt) / "shim.json").read_text())
+    def main_pid(self, job):
+        """The first process of a job that runs."""
+        return self.job(job)["pids"][0]
 
     def frozen(self):
         """What stands still: cgroups that are frozen, processes that are stopped."""
-        trees = cgroup_trees(self.state)
+        trees = cgroup_trees(self.runtime)
         groups = [path for tree in trees for path in tree.glob("jobs/*/cgroup.freeze")]
         cold = [str(path) for path in groups if _read(path).strip() == "1"]
         return cold + [pid for pid in marked(self.mark) if find_state(pid) in ("T", "t")]
@@ -365,7 +388,7 @@ class Server:
             self._sweep()
 
     def end_all(self):
-        """Cancel every job; nothing but daemon, keeper and idle shims is left then."""
+        """Cancel every job; nothing but daemon and root side is left then."""
         for job in self.client.jobs()["jobs"]:
             with contextlib.suppress(IodaemonError):
                 self.client.cancel(job["id"], grace_s=0)
@@ -373,30 +396,30 @@ class Server:
         until(lambda: not self.job_cgroups(), "removal of all jobs' cgroups")
 
     def job_cgroups(self):
-        return [path for tree in cgroup_trees(self.state) for path in tree.glob("jobs/*/")]
+        return [path for tree in cgroup_trees(self.runtime) for path in tree.glob("jobs/*/")]
 
     def _leave_nothing(self):
-        """Whatever was left running ends by itself: the keeper goes with its last job."""
+        """Whatever was left running ends by itself: the root side goes with its last job."""
         if self.is_running():
             self.end_all()
             exit_code = self.stop()
             assert exit_code == 0, self.log.read_text()
         until(lambda: not marked(self.mark), "end of all processes")
-        assert cgroup_trees(self.state) == []
+        assert cgroup_trees(self.runtime) == []
         assert [path.name for path in self.runtime.glob("*.sock")] in ([], ["iod.sock"])
-        assert not (self.runtime / "keeper.sock").exists()
+        assert not (self.runtime / "supervisor.sock").exists()
         assert not any("Traceback" in path.read_text() for path in self.logs())
 
     def _describe_left(self):
-        """What is left, and the last words of daemon and keeper."""
+        """What is left, and the last words of daemon and supervisor."""
         left = [_read(Path(f"/proc/{pid}/cmdline")).replace("\0", " ") for pid in marked(self.mark)]
-        logs = [_read(path)[-2000:] for path in (self.log, self.state / "keeper.log")]
+        logs = [_read(path)[-2000:] for path in (self.log, self.state / "supervisor.log")]
         return "\n".join(["left:", *left, *logs])
 
     def _sweep(self):
         """After a failure: kill what is left, frozen or not."""
         for _ in range(100):
-            for tree in cgroup_trees(self.state):
+            for tree in cgroup_trees(self.runtime):
                 for path in tree.glob("jobs/*/cgroup.kill"):
                     with contextlib.suppress(OSError):
                         path.write_text("1")
@@ -409,7 +432,7 @@ class Server:
             time.sleep(LOOK_S)
         if self.process is not None:
             self.process.wait()
-        for tree in cgroup_trees(self.state):
+        for tree in cgroup_trees(self.runtime):
             for path in [*tree.glob("jobs/*/"), *tree.glob("*/"), tree]:
                 with contextlib.suppress(OSError):
                     path.rmdir()
@@ -439,18 +462,6 @@ def _config(server, settings):
     for name, table in tables.items():
         text += f"[{name}]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in table.items())
     return text
-
-
-def kernel_tells_exits():
-    """True when the kernel tells how a process ended that is not a child (Linux 6.15)."""
-    pid = os.fork()
-    if pid == 0:
-        os._exit(7)
-    pidfd = os.pidfd_open(pid)
-    os.waitpid(pid, 0)
-    told = find_exit(pidfd)
-    os.close(pidfd)
-    return told.code == 7
 
 
 def direct_reads(directory, mebibytes=64):
@@ -504,7 +515,7 @@ def shared(_lasting_server):
 
 
 def cgroup_is_writable():
-    """Whether a keeper can have cgroups of its own here."""
+    """Whether a supervisor can have cgroups of its own here."""
     for base in (CGROUPS, CGROUPS / "unified"):
         if (base / "cgroup.procs").exists() and os.access(base, os.W_OK):
             return True

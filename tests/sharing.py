@@ -1,21 +1,41 @@
-"""A service for all users, with storage tiers: root's keeper, and a daemon in a sandbox."""
+"""A service for all users, with storage tiers: root's supervisor, and a daemon in a sandbox."""
 
 import contextlib
 import os
 import pwd
 import socket
 import subprocess
+import sys
+from pathlib import Path
 
 from calling import call_as
-from harness import Server, end, is_listening, until
-from keeping import DAEMON, keeper_words
+from harness import DAEMON, Server, is_listening, until
 from tiering import Tiered
+
+import iodaemon
+from iodaemon.supervisor import anchor
+
+
+def _is_for_all(python):
+    """Whether every user may execute it, and it can import what this one can."""
+    path = Path(python).resolve()
+    version = subprocess.run([python, "-V"], capture_output=True, text=True, check=True).stdout
+    is_like_this = (
+        version.split()[1].rpartition(".")[0] == sys.version.split()[0].rpartition(".")[0]
+    )
+    return is_like_this and all(each.stat().st_mode & 0o001 for each in (path, *path.parents))
+
 
 MAIL = pwd.getpwnam("mail")
 """The first user."""
 GAMES = pwd.getpwnam("games")
 """The second user."""
 LEAST_UID = 2
+PYTHON = next((p for p in (sys.executable, "/usr/bin/python3") if _is_for_all(p)), sys.executable)
+"""Of the daemon: one that its users may execute, as jobs' data are copied by it as them."""
+_PACKAGES = os.pathsep.join(
+    [str(Path(iodaemon.__path__[0]).parent), *(p for p in sys.path if "site-packages" in p)]
+)
 _POWERS = "+sys_ptrace,+dac_read_search"
 """Of iodaemon.service."""
 _HIDDEN = """
@@ -42,9 +62,9 @@ class Shared(Tiered):
         os.chown(daemons, DAEMON.pw_uid, DAEMON.pw_gid)
         said = self.config.read_text()
         ours = f'state_dir = "{self.state}"'
-        theirs = f'state_dir = "{daemons}"\nkeeper_dir = "{self.state}"'
+        theirs = f'state_dir = "{daemons}"\nsupervisor_dir = "{self.state}"'
         self.config.write_text(said.replace(ours, theirs))
-        self.keeper = None
+        self.anchor = None
         self._listener = None
 
     def home(self, user):
@@ -71,10 +91,10 @@ class Shared(Tiered):
         assert code == 0, told
         return int(told.split()[-1])
 
-    # -- daemon and keeper -----------------------------------------------------------------------
+    # -- daemon and root side ----------------------------------------------------------------------
 
     def command(self):
-        daemon = [*super().command(), "--system"]
+        daemon = [PYTHON, *super().command()[1:], "--system"]
         ids = ["--reuid", str(DAEMON.pw_uid), "--regid", str(DAEMON.pw_gid), "--clear-groups"]
         powers = ["--inh-caps", _POWERS, "--ambient-caps", _POWERS, "--bounding-set"]
         seen = ["sh", "-c", _HIDDEN, str(self.disks[0].parent)]
@@ -85,8 +105,8 @@ class Shared(Tiered):
         for path in (self.state, self.runtime):
             path.mkdir(mode=0o700, exist_ok=True)
         self.runtime.chmod(0o755)
-        if self.keeper is None or self.keeper.poll() is not None:
-            self._start_keeper()
+        if self.anchor is None or self.anchor.poll() is not None:
+            self._start_anchor()
         if self._listener is None:
             self._listener = socket.socket(socket.AF_UNIX)
             self._listener.bind(self.client.socket_path)
@@ -99,7 +119,7 @@ class Shared(Tiered):
                 stdin=self._listener,
                 stdout=log,
                 stderr=log,
-                env={**self.environment, "HOME": "/"},
+                env={**self.environment, "HOME": "/", "PYTHONPATH": _PACKAGES},
                 cwd="/",
             )
         if wait:
@@ -111,22 +131,30 @@ class Shared(Tiered):
         assert self.process.poll() is None, f"the daemon ended: {self.log.read_text()}"
         return b" event=ready " in self.log.read_bytes()[self._told_before :]
 
-    def _start_keeper(self):
-        identity = (DAEMON.pw_uid, DAEMON.pw_gid, LEAST_UID)
-        path = self.runtime / "keeper.sock"
-        command = keeper_words(self.state, path, 60, "signals", *identity)
-        with open(self.state / "keeper.log", "ab") as log:
-            self.keeper = subprocess.Popen(command, stderr=log, env=self.environment, cwd="/")
-        until(lambda: is_listening(path), "a keeper that listens")
+    def _start_anchor(self):
+        config = anchor.Config(
+            runtime=str(self.runtime),
+            daemon_uid=DAEMON.pw_uid,
+            daemon_gid=DAEMON.pw_gid,
+            min_uid=LEAST_UID,
+            outputs=str(self.state / "output"),
+            grace_s=60,
+            cgroup="none",
+            is_service=True,
+        )
+        with open(self.state / "supervisor.log", "ab") as log:
+            self.anchor = subprocess.Popen(
+                anchor.command("anchor", config.dump()), stderr=log, env=self.environment, cwd="/"
+            )
+        until(lambda: is_listening(self.runtime / anchor.SOCKET), "a supervisor that listens")
 
     def _leave_nothing(self):
         if self.is_running():
             self.end_all()
             assert self.stop() == 0, self.log.read_text()
-        if self.keeper is not None:
-            end(self.keeper.pid)
-            self.keeper.wait()
-        (self.runtime / "keeper.sock").unlink(missing_ok=True)
+        if self.anchor is not None:
+            self.anchor.terminate()
+            self.anchor.wait()
         Server._leave_nothing(self)
 
     def __exit__(self, *failure):
@@ -135,10 +163,10 @@ class Shared(Tiered):
         finally:
             if self._listener is not None:
                 self._listener.close()
-            if self.keeper is not None:
+            if self.anchor is not None:
                 with contextlib.suppress(ProcessLookupError):
-                    self.keeper.kill()
-                self.keeper.wait()
+                    self.anchor.kill()
+                self.anchor.wait()
 
 
 __all__ = ["GAMES", "MAIL", "Shared"]

@@ -20,7 +20,7 @@ from iodaemon.registry import shipped
 OTHER = {
     "state_dir": '"/other/state"',
     "runtime_dir": '"/other/run"',
-    "keeper_dir": '"/other/keeper"',
+    "supervisor_dir": '"/other/supervisor"',
     "min_uid": "2000",
     "backend": '"simulated"',
     "policy": '"none"',
@@ -134,7 +134,7 @@ def test_a_system_service_is_told_its_own_units(plain, tmp_path):
 
     remedies = {each.path: each.remedy for each in setting_changes(before, after)}
 
-    assert "systemctl restart iodaemon-keeper iodaemon" in remedies["orphan_grace"]
+    assert "systemctl restart iodaemon-supervisor iodaemon" in remedies["orphan_grace"]
     assert "(systemctl restart iodaemon); jobs run on" in remedies["metrics_listen"]
 
 

@@ -1,15 +1,13 @@
 """Tiers as the configuration declares them, and their disks as they are found."""
 
-import json
+import fcntl
 import math
 import os
 import threading
 
 import pytest
 
-from iodaemon import disk_trouble
 from iodaemon.backend.linux.devices import PathDevice
-from iodaemon.backend.linux.process import identify
 from iodaemon.backend.linux.tier_disk import (
     DiskProbe,
     find_kind,
@@ -21,6 +19,7 @@ from iodaemon.config.tier import SIMULATED_BYTES, build_tiers
 from iodaemon.core.platform import Device, DeviceId
 from iodaemon.core.tier import DiskFacts
 from iodaemon.errors import ConfigError
+from iodaemon.supervisor import disk_trouble
 
 GB = 10**9
 TWO = """
@@ -226,16 +225,15 @@ def test_a_disk_is_looked_at_as_another_process_sees_it(tmp_path):
     assert "does not exist" in probe_disk(str(tmp_path / "none"), seen_by=me).problem
 
 
-def test_a_sandbox_is_looked_out_of_through_the_keeper_that_lives(tmp_path):
+def test_a_sandbox_is_looked_out_of_through_the_anchor_that_lives(tmp_path):
     before = find_witness(tmp_path)
-    keeper = identify(os.getpid())._asdict()
-    (tmp_path / "keeper.json").write_text(json.dumps(keeper | {"start_ticks": 1}))
-    dead = find_witness(tmp_path)
-    (tmp_path / "keeper.json").write_text(json.dumps(keeper))
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = find_witness(tmp_path)
 
     assert before in (1, None)
-    assert before == dead
-    assert os.getpid() == find_witness(tmp_path)
+    assert os.getpid() == found
+    assert before == find_witness(tmp_path)
 
 
 @pytest.mark.parametrize(

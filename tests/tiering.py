@@ -96,7 +96,7 @@ class Tiered(Server):
             self.restart()
 
     def settle(self):
-        """Nothing is left of a test but daemon, keeper and idle shims, and none of them is ill."""
+        """Nothing is left of a test but daemon and root side, and none of them is ill."""
         self.disarm()
         self.revive()
         self.end_all()
@@ -137,7 +137,7 @@ def make_tiered(request, _lasting_tiered, disks):
         if key not in _lasting_tiered:
             server = Tiered(disks, text, means=means, **settings)
             _lasting_tiered[key] = server.__enter__().start()
-            assert (means == "cgroup") == bool(cgroup_trees(server.state))
+            assert (means == "cgroup") == bool(cgroup_trees(server.runtime))
         used.append(key)
         return _lasting_tiered[key].new_page()
 

@@ -42,7 +42,7 @@ from iodaemon.core.decision import (
     Throttle,
 )
 from iodaemon.core.error import IodaemonError
-from iodaemon.core.job import Exit, IoTotals, JobId
+from iodaemon.core.job import Exit, IoTotals, Job, JobId
 from iodaemon.core.platform import (
     COPY_STRIDE,
     Device,
@@ -192,6 +192,15 @@ class SimulatedNode:
             case _:
                 assert_never(decision)
         self._set_alarm()
+
+    def prepare(self, start: Start) -> None:
+        """Nothing is to be done beforehand."""
+
+    def take_back(self, start: Start) -> None:
+        """Nothing was done."""
+
+    def settled(self, jobs: Iterable[Job]) -> None:
+        """Nothing is kept of jobs that have ended."""
 
     def sample(self) -> None:
         """Read all counters; one SampleTaken answers."""

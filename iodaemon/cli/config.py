@@ -49,7 +49,7 @@ def check_config(ctx: typer.Context, as_json: AsJson = OFF) -> int:
 
     It checks what that daemon checks before it serves: policy, sockets, storage tiers and their
     disks. It starts nothing. The exit code is 1 if something is wrong. Directories, journal and
-    keeper are checked by 'iod doctor'.
+    supervisor are checked by 'iod doctor'.
     """
     from iodaemon.daemon.preflight import Preflight
 

@@ -30,7 +30,7 @@ StateDir = Annotated[
 Socket = Annotated[Word, option("--socket", metavar=f"DIR/{SOCKET_NAME}", text="Where it listens.")]
 System = Annotated[
     bool,
-    option("--system", text="Be the service for all users, with the keeper of its own unit."),
+    option("--system", text="Be the service for all users, with the supervisor of its own unit."),
 ]
 ConfigFile = Annotated[Word, option("--config", metavar="FILE", text="The configuration file.")]
 LogLevel = Annotated[

@@ -127,7 +127,9 @@ def _subject(socket_path: str, service_uid: int | None, config: Settings) -> Sub
         users=users,
         running=running,
         service_uid=service_uid,
-        keeper_dir=Path(places.get("keeper_dir", places.get("state_dir", config.keeper_state))),
+        supervisor_dir=Path(
+            places.get("supervisor_dir", places.get("state_dir", config.supervisor_state))
+        ),
         tiers=config.tier if config.backend == "linux" else {},
         node=node or None,
     )

@@ -57,8 +57,8 @@ def install(
     """Set up the service that runs jobs of all users, or update it.
 
     As root, under systemd, by the iod of the environment that is to serve. Repeat it after 'pip
-    install -U': daemon and keeper are restarted, jobs run on. What lies there and is not its own is
-    left alone.
+    install -U': daemon and supervisor are restarted, jobs run on. What lies there and is not its
+    own is left alone.
     """
     for name, is_given in (("--purge", purge), ("--force", force)):
         if is_given and not remove:
@@ -84,7 +84,7 @@ def _install(layout: Layout, program: Program, client: Client, *, dry_run: bool)
     from iodaemon.install.host import look
     from iodaemon.install.plan import plan_install
 
-    host = _host(lambda: None)
+    host = _host(lambda: _ask_jobs(client))
     steps = plan_install(layout, look(host, layout, program.name))
     _carry_out(steps, host, client, dry_run=dry_run)
     if dry_run:
@@ -204,7 +204,7 @@ def _with_places(layout: Layout, config: Settings) -> Layout:
     from iodaemon.install.layout import with_stores
 
     disks = [disk.path for table in config.tier.values() for disk in table.disk]
-    return with_stores(_with_elsewhere(layout, config.state_dir, config.keeper_dir), disks)
+    return with_stores(_with_elsewhere(layout, config.state_dir, config.supervisor_dir), disks)
 
 
 def _with_elsewhere(layout: Layout, *configured: str | None) -> Layout:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from iodaemon.api.model import JsonObject
     from iodaemon.config import Config
 
-_PLACES: Final = ("state_dir", "runtime_dir", "keeper_dir")
+_PLACES: Final = ("state_dir", "runtime_dir", "supervisor_dir")
 _NOT_SET: Final = "none"
 """In TOML, which has no word for it (``config.table``)."""
 _ANSWER_WITHIN_S: Final = 1.0

@@ -55,7 +55,7 @@ VERBS: Final[Mapping[str, str]] = MappingProxyType(
         "restore": "restore",
         "daemon": "daemon",
         "stop": "stop",
-        "keeper": "keeper",
+        "supervisor": "supervisor",
     }
 )
 """Each verb and the module it lives in."""

@@ -41,7 +41,7 @@ def stop(ctx: typer.Context) -> int:
     live = [job["id"] for job in client.jobs(states=_HOLDS_CPUS)["jobs"]]
     pid = _listener(session.socket_path())
     _end(pid)
-    jobs = f"; {format_ids(live)} run on under the keeper" if live else ""
+    jobs = f"; {format_ids(live)} run on" if live else ""
     print(f"the daemon (pid {pid}) has ended{jobs}")
     return 0
 

@@ -17,17 +17,17 @@ from iodaemon.systemd import is_unit
 
 _DAEMON: Final = "restart the daemon ({daemon}); jobs run on"
 _EMPTY: Final = "restart the daemon ({daemon}) when no job is left: another one does not find them"
-_KEEPER: Final = "restart keeper and daemon ({keeper}); jobs run on"
+_SUPERVISOR: Final = "{supervisor}"
 
 NEEDS_RESTART: Final[Mapping[str, str]] = MappingProxyType(
     {
         "state_dir": _EMPTY,
         "runtime_dir": _EMPTY,
-        "keeper_dir": _EMPTY,
+        "supervisor_dir": _EMPTY,
         "backend": _EMPTY,
-        "min_uid": _KEEPER,
-        "orphan_grace": _KEEPER,
-        "suspend_by": _KEEPER,
+        "min_uid": _SUPERVISOR,
+        "orphan_grace": _SUPERVISOR,
+        "suspend_by": _SUPERVISOR,
         "metrics_listen": _DAEMON,
         "scratch_over": _DAEMON,
         "tier": _DAEMON,
@@ -38,13 +38,14 @@ NEEDS_RESTART: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Settings that a daemon reads when it starts, and what to do; all others count at once."""
 
-_KEEPER_ENDS: Final = "once no job runs, for the keeper ends with the last one"
+_OWN_SUPERVISOR: Final = "restart the daemon when no job runs: the supervisor ends with it then"
 _SYSTEM: Final = {
     "daemon": "systemctl restart iodaemon",
-    "keeper": "systemctl restart iodaemon-keeper iodaemon",
+    "supervisor": "'iod drain --wait', then 'systemctl restart iodaemon-supervisor iodaemon': "
+    "exit codes of jobs that run would be lost",
 }
-_USER: Final = {"daemon": "systemctl --user restart iodaemon", "keeper": _KEEPER_ENDS}
-_BY_HAND: Final = {"daemon": "'iod stop', then start it as before", "keeper": _KEEPER_ENDS}
+_USER: Final = {"daemon": "systemctl --user restart iodaemon", "supervisor": _OWN_SUPERVISOR}
+_BY_HAND: Final = {"daemon": "'iod stop', then start it as before", "supervisor": _OWN_SUPERVISOR}
 _UNTOLD: Final = frozenset({"file", "origins", "is_system", "admission", "placement", "regulation"})
 """No settings; and the tables over the policy, of which the rules tell what came of them."""
 

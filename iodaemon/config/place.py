@@ -10,7 +10,7 @@ from iodaemon.config.policy import config_home_of
 from iodaemon.errors import ConfigError
 
 SYSTEM_CONFIG: Final = Path("/etc/iodaemon/config.toml")
-SYSTEM_KEEPER_DIR: Final = "/var/lib/iodaemon-keeper"
+SYSTEM_SUPERVISOR_DIR: Final = "/var/lib/iodaemon-supervisor"
 """Beside the daemon's directory, not in it: the daemon could put another one in its place."""
 
 

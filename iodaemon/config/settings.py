@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from iodaemon.config.describe import describe_settings
-from iodaemon.config.place import SYSTEM_KEEPER_DIR, default_file, default_place
+from iodaemon.config.place import SYSTEM_SUPERVISOR_DIR, default_file, default_place
 from iodaemon.config.table import decode_table, read_toml
 from iodaemon.config.tier import TierTable, check_tiers
 from iodaemon.core.sharing import Sharing
@@ -25,7 +25,7 @@ from iodaemon.errors import ConfigError
 from iodaemon.socket_path import why_too_long
 
 _PLACES: Final = ("state_dir", "runtime_dir")
-_SOCKET_NAMES: Final = ("iod.sock", "keeper.sock")
+_SOCKET_NAMES: Final = ("iod.sock", "supervisor.sock")
 _LARGEST_CPU: Final = 8191
 """NR_CPUS of the largest kernels built (Kconfig, x86 MAXSMP)."""
 _LARGEST_PORT: Final = 65535
@@ -91,18 +91,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     state_dir: Annotated[
         str,
         Meta(
-            description="the journal and the jobs' directories; a simulated node has others by "
-            "default, whose names end with -simulated"
+            description="the journal, and output of jobs that name no file; a simulated node has "
+            "others by default, whose names end with -simulated"
         ),
     ]
     runtime_dir: Annotated[
-        str, Meta(description="the sockets of daemon and keeper; of a simulated node likewise")
+        str,
+        Meta(
+            description="the sockets of daemon and supervisor, and what the supervisor records; "
+            "of a simulated node likewise"
+        ),
     ]
-    keeper_dir: Annotated[
+    supervisor_dir: Annotated[
         str | None,
         Meta(
-            description="the jobs' directories, where they are not in state_dir: as a service of "
-            "the system, where only root may write to them"
+            description="output of jobs that name no file, where it is not in state_dir: as a "
+            "service of the system, where only root may write to it"
         ),
     ] = None
     min_uid: Annotated[
@@ -211,7 +215,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse places that cannot work."""
-        for name in ("state_dir", "runtime_dir", "keeper_dir"):
+        for name in ("state_dir", "runtime_dir", "supervisor_dir"):
             path = getattr(self, name)
             if path is not None and not path.startswith("/"):
                 raise ValueError(f"{name} is {path!r}; write an absolute path")
@@ -236,14 +240,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return Path(self.runtime_dir) / "iod.sock"
 
     @property
-    def keeper_socket(self) -> Path:
-        """Where the keeper listens."""
-        return Path(self.runtime_dir) / "keeper.sock"
-
-    @property
-    def keeper_state(self) -> Path:
-        """The keeper's directory; the jobs' are in ``jobs`` below it."""
-        return Path(self.keeper_dir or self.state_dir)
+    def supervisor_state(self) -> Path:
+        """The supervisor's directory; output of jobs that name no file is in ``output`` below."""
+        return Path(self.supervisor_dir or self.state_dir)
 
     @property
     def longest_grace_s(self) -> float:
@@ -273,7 +272,7 @@ class Config(Settings, frozen=True, kw_only=True):
     Attributes:
         file: the configuration file that was read; None: there is none.
         origins: for each key (``topology.slot``) ``default``, ``option``, or the file's path.
-        is_system: a service for all users of the machine, with a keeper of its own.
+        is_system: a service for all users of the machine, with a supervisor of its own.
     """
 
     is_system: bool = False
@@ -311,8 +310,8 @@ def load_config(
         for key in _PLACES
         if key not in table and key not in given
     }
-    if is_system and "keeper_dir" not in table:
-        places["keeper_dir"] = SYSTEM_KEEPER_DIR
+    if is_system and "supervisor_dir" not in table:
+        places["supervisor_dir"] = SYSTEM_SUPERVISOR_DIR
     chosen = {key: value for key, value in given.items() if key in _PLACES}
     where = str(file) if table else "configuration"
     settings = decode_table({**places, **table, **chosen}, Settings, where=where)

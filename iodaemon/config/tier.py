@@ -15,9 +15,9 @@ from msgspec import Meta
 from iodaemon.core.scratch import DiskId, TierName
 from iodaemon.core.storage import AllocationRule, Disk, Storage, StorageNode
 from iodaemon.core.tier import DiskFacts, DiskKind, Tier
-from iodaemon.disk_trouble import sentence
 from iodaemon.errors import ConfigError
 from iodaemon.registry import find_rule
+from iodaemon.supervisor.disk_trouble import sentence
 from iodaemon.units import format_bytes
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
-from iodaemon.core.decision import Decision
+from iodaemon.core.decision import Decision, Start
+from iodaemon.core.job import Job
 from iodaemon.core.platform import Platform
 
 
@@ -27,6 +29,18 @@ class Backend(Protocol):
 
     def perform(self, decision: Decision) -> None:
         """Begin to carry the decision out; returns at once, an event answers."""
+        ...
+
+    def prepare(self, start: Start) -> None:
+        """Do beforehand what a start takes; nothing of the job runs before it is performed."""
+        ...
+
+    def take_back(self, start: Start) -> None:
+        """A start that was prepared is not to be."""
+        ...
+
+    def settled(self, jobs: Iterable[Job]) -> None:
+        """The records of these jobs are durable: how their attempts ended may be forgotten."""
         ...
 
     def sample(self) -> None:

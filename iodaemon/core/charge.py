@@ -11,7 +11,7 @@ than others. The time is reckoned from what was measured:
    from its disk but found it in memory, just copied: the kernel counts no such reading.
 
 What was staged, and what that read and wrote, is what the kernel counted of the steps that copied
-(of a job whose shim was killed: what was asked for). The bandwidths are those of whole tiers: what
+(where that is not known: what was asked for). The bandwidths are those of whole tiers: what
 a job has of them alone. Rule 3 takes it that a job reads all of its input, and reads it once.
 
 Source: the times of the rule ``storage_aware`` (equation 2 of its sheet), solved for the slow one.

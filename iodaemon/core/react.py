@@ -261,7 +261,7 @@ def _on_found_frozen(step: Step, job: Job) -> None:
 
 
 def _on_resumed(step: Step, job: Job) -> None:
-    """A thaw nobody asked for (the keeper went away) ends the regulation's hold as well.
+    """A thaw nobody asked for (the supervisor went away) ends the regulation's hold as well.
 
     And that of whoever froze the cgroup, who has thawed it again.
     """

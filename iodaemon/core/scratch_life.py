@@ -17,7 +17,7 @@ END_GRACE_S: Final = 10.0
 """From SIGTERM to SIGKILL for a job that has more in its space than it asked for."""
 NOT_COPIED: Final = 74
 """EX_IOERR of sysexits.h: the exit code of a job that ended well and whose output was not copied;
-likewise ``STAGE_FAILED`` of the shim's steps."""
+likewise ``STAGE_FAILED`` of the steps around a job."""
 
 
 def hear_of_end(event: ev.JobExited, job: Job) -> tuple[Exit, str]:

@@ -17,7 +17,7 @@ class DiskFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is found at the path of a disk.
 
     Attributes:
-        problem: why it cannot be used, and the cure (``iodaemon.disk_trouble``); empty: it can.
+        problem: why it cannot be used, and the cure (``supervisor.disk_trouble``); empty: it can.
         obstacle: likewise, where the daemon starts nevertheless, and jobs wait.
         lack: likewise, that it is full; no fault where jobs were promised all of it.
         filesystem: the same for two paths on one filesystem.

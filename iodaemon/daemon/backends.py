@@ -7,7 +7,7 @@ import logging
 import resource
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from iodaemon.config import Config
 from iodaemon.core import event as ev
@@ -16,13 +16,9 @@ from iodaemon.core.decision import Start
 from iodaemon.core.job import Exit, IoTotals, Job, JobId
 from iodaemon.core.platform import Platform, oversubscribe, share_cores
 from iodaemon.core.timeline import Timeline
-from iodaemon.daemon.retention import remove_old_directories
-from iodaemon.errors import BackendError
+from iodaemon.daemon.retention import find_old_outputs
 
 log = logging.getLogger(__name__)
-
-_RETIRED_AT_ONCE: Final = 100
-"""Directories; the keeper does nothing else meanwhile, some milliseconds."""
 
 Post = Callable[[ev.Event], None]
 
@@ -39,8 +35,13 @@ class Door(Protocol):
         """Bring it up; raises BackendError."""
         ...
 
-    async def adopt(self, jobs: Iterable[Job], *, same_boot: bool) -> None:
+    async def adopt(self, jobs: Iterable[Job], *, same_boot: bool, ledger: str) -> None:
         """Post what became of jobs that were live when the journal was last written."""
+        ...
+
+    @property
+    def ledger(self) -> str:
+        """Which records of starts and ends these are; empty: there are none."""
         ...
 
     async def close(self) -> str:
@@ -73,6 +74,11 @@ class Door(Protocol):
         """Why nothing that is asked of jobs is done now; empty: it is."""
         ...
 
+    @property
+    def is_protected(self) -> bool:
+        """Whether how jobs end is known also if what keeps them is killed."""
+        ...
+
 
 class LinuxDoor:
     """This server."""
@@ -84,84 +90,85 @@ class LinuxDoor:
         timeline: Timeline,
         post: Post,
         launch_of: Callable[[Start, int], Mapping[str, Any]],
+        job_of: Callable[[JobId], Job | None],
     ) -> None:
-        from iodaemon.backend.linux.node import LinuxNode
-        from iodaemon.daemon.keeping import keeper_spec
+        from iodaemon.node.linux import LinuxNode
+        from iodaemon.node.root_side import supervisor_config
 
         open_files = _raise_open_files()
-        self._state = config.keeper_state
-        self._is_system = config.is_system
+        self._state = config.supervisor_state
+        self._job_of = job_of
         self.backend = LinuxNode(
             platform=platform,
             timeline=timeline,
             post=post,
             launch_of=lambda start: launch_of(start, open_files),
-            keeper=keeper_spec(config),
+            job_of=job_of,
+            supervisor=supervisor_config(config),
+            state_dir=Path(config.state_dir),
         )
         self.backend.scratch.ends_over = config.scratch_over == "end"
 
     async def open(self) -> None:
-        """Reach or start the keeper; say once what it has to do without."""
-        from iodaemon.backend.linux.delegation import find_lack
+        """Reach or start the supervisor; say once what it has to do without."""
+        from iodaemon.node.root_side import find_lack
 
         await self.backend.open()
-        detail = self.backend.link.detail
-        if lack := find_lack(detail):
-            text = f"suspends by {detail}: {lack.cost}; {lack.remedy}"
+        hello = self.backend.client.hello
+        if lack := find_lack(hello):
+            text = f"suspends by {hello['detail']}: {lack.cost}; {lack.remedy}"
             log.warning('event=warned text="%s"', text)
 
-    async def adopt(self, jobs: Iterable[Job], *, same_boot: bool) -> None:
-        """By the job directories."""
-        await self.backend.adopt(jobs, same_boot=same_boot)
+    async def adopt(self, jobs: Iterable[Job], *, same_boot: bool, ledger: str) -> None:
+        """By the supervisor's word."""
+        await self.backend.adopt(jobs, same_boot=same_boot, ledger=ledger)
+
+    @property
+    def ledger(self) -> str:
+        """The identity of the supervisor's records."""
+        return str(self.backend.client.hello.get("ledger", ""))
 
     async def close(self) -> str:
-        """Jobs run on under the keeper."""
+        """Jobs run on under the supervisor."""
         return await self.backend.close()
 
     async def retire(self, before_s: float) -> None:
-        """Directories that are the keeper's are the keeper's to remove."""
-        if not self._is_system:
-            await asyncio.to_thread(remove_old_directories, self._state / "jobs", before_s)
-            return
-        removed = _RETIRED_AT_ONCE
-        while removed == _RETIRED_AT_ONCE:
-            try:
-                asked = {"before_s": before_s, "most": _RETIRED_AT_ONCE}
-                removed = (await self.backend.link.ask("retire", **asked))["removed"]
-            except BackendError as error:
-                log.warning("event=retire_failed problem=%s", error)
-                return
+        """Output files, which are the supervisor's to remove."""
+        outputs = self.backend.outputs
+        for key in await asyncio.to_thread(find_old_outputs, outputs, before_s):
+            job = self._job_of(JobId(key.job))
+            if job is None or not (job.is_live or job.shares):  # whose report tells what is kept
+                self.backend.discard_output(JobId(key.job), key.attempt)
 
     def describe(self) -> Mapping[str, Any]:
         """Suspending, accounting, and where the state directory lies."""
         from iodaemon.backend.linux.control import words_of
         from iodaemon.backend.linux.devices import find_device, unaccounted_devices
-        from iodaemon.backend.linux.means import find_home
         from iodaemon.backend.linux.progress_source import find_sources
         from iodaemon.backend.linux.progress_source import words_of as sources_in_words
 
-        link = self.backend.link
-        cgroup = find_home()[0] if link.freezer == "cgroup" else None
-        by = "cgroup.procs" if link.freezer == "cgroup" else "the shim's process tree"
+        client = self.backend.client
+        by = "cgroup.procs" if client.jobs_cgroup else "the holder's process tree"
         return {
-            "suspend": link.detail,
+            "suspend": client.hello["detail"],
             "job_io": f"/proc/PID/io over {by}, reaped children included",
             "devices": "/proc/diskstats",
-            **sources_in_words(find_sources(Path("/"), cgroup)),
+            **sources_in_words(find_sources(Path("/"), client.jobs_cgroup)),
             "pinning": "sched_setaffinity and set_mempolicy (preferred)",
             "state_dir": f"{self._state} on {find_device(self._state).description}",
             "controls": dict(self.controls()),
-            **words_of(link.controls),
-            "keeper_pid": link.pid,
-            "keeper_problem": link.problem,
+            **words_of(client.controls),
+            **{name: client.hello.get(name) for name in ("lack", "unit", "protected")},
+            "supervisor_pid": client.pid,
+            "supervisor_problem": client.problem,
             "unaccounted": list(unaccounted_devices()),
         }
 
     def controls(self) -> Mapping[str, bool]:
-        """By the keeper's word."""
+        """By the supervisor's word."""
         from iodaemon.backend.linux.control import flags_of
 
-        return flags_of(self.backend.link.controls)
+        return flags_of(self.backend.client.controls)
 
     def pids(self, job_id: JobId) -> list[int]:
         """The job's processes."""
@@ -174,8 +181,13 @@ class LinuxDoor:
 
     @property
     def problem(self) -> str:
-        """The keeper's."""
-        return self.backend.link.problem
+        """Why no supervisor answers."""
+        return self.backend.client.problem
+
+    @property
+    def is_protected(self) -> bool:
+        """Whether the supervisor has an anchor."""
+        return bool(self.backend.client.hello.get("protected", True))
 
 
 class SimulatedDoor:
@@ -183,6 +195,8 @@ class SimulatedDoor:
 
     samples_skipped = 0
     problem = ""
+    is_protected = True
+    ledger = ""
 
     def __init__(
         self,
@@ -203,7 +217,13 @@ class SimulatedDoor:
     async def open(self) -> None:
         """Nothing to bring up."""
 
-    async def adopt(self, jobs: Iterable[Job], *, same_boot: bool) -> None:  # noqa: ARG002
+    async def adopt(
+        self,
+        jobs: Iterable[Job],
+        *,
+        same_boot: bool,  # noqa: ARG002
+        ledger: str,  # noqa: ARG002
+    ) -> None:
         """A pretended job ends with the daemon that pretended it."""
         for job in jobs:
             self._post(

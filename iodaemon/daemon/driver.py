@@ -216,6 +216,9 @@ class Driver:
             if isinstance(event, ev.SampleTaken):
                 self.device_book.take(event.sample.devices, self.book.moved)
         later = tuple(d for d in plan.decisions if not isinstance(d, _AT_ONCE))
+        for decision in later:
+            if isinstance(decision, Start):
+                self.backend.prepare(decision)
         notes = notes_of(plan, self.state.jobs, self.timeline.now_s)
         kept = self._kept(events, plan, rows, notes)
         self._write(plan, submitted, later, kept)
@@ -288,6 +291,7 @@ class Driver:
         else:
             self.environments.written(environments)
             if not self._halted:
+                self.backend.settled(pending.batch.jobs)
                 for decision in pending.decisions:
                     self.backend.perform(decision)
                     reach("driver.performed")
@@ -334,6 +338,7 @@ class Driver:
 
     def _take_back(self, decision: Decision, now_s: float) -> None:
         if isinstance(decision, Start):
+            self.backend.take_back(decision)
             self.post(
                 ev.StartFailed(
                     at_s=now_s,

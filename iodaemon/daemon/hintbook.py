@@ -43,7 +43,7 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add_tables(db: sqlite3.Connection) -> None:
-    """Make them where a journal of an earlier version lacks them, which reads on without them."""
+    """Make them in a new journal."""
     for statement in _TABLES:
         db.execute(statement)
 

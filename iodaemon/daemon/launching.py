@@ -1,10 +1,10 @@
-"""What the keeper is told to run: the job's spec, its environment, its CPUs, its files."""
+"""What the supervisor is told to run: the job's spec, its environment, its CPUs, its files."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from iodaemon.core.decision import Start
 from iodaemon.core.job import Job
@@ -12,6 +12,8 @@ from iodaemon.core.platform import Partition, Platform
 from iodaemon.core.tier import Tier
 
 Fence = Literal["socket", "cpus", "none"]
+_MOST_PROCESSES: Final = 1 << 22
+"""PID_MAX_LIMIT (include/linux/threads.h); a supervisor takes no larger number."""
 
 
 def launch_record(
@@ -26,7 +28,7 @@ def launch_record(
     processes: int | None = None,
     tiers: Sequence[Tier] = (),
 ) -> dict[str, Any]:
-    """The launch of ``backend.linux.launch``.
+    """The launch of ``supervisor.launch``, and ``scratch`` of a job with space (``node.linux``).
 
     Args:
         job: the job.
@@ -43,15 +45,17 @@ def launch_record(
     cpus = _cpus_of(partition, start)
     return {
         "command": list(job.spec.command),
-        "cwd": job.spec.cwd,
+        "directory": job.spec.cwd,
         "environment": {**environment, **_told(job, start, cpus, api_socket)},
         "uid": job.uid,
         "umask": job.spec.umask,
-        "cpus": cpus,
+        "affinity": cpus,
         "memory_nodes": list(partition.memory_nodes),
-        "fence": fence_of(partition, fence),
-        "memory_bytes": job.spec.memory_bytes,
-        "processes": processes,
+        "limits": {
+            **fence_of(partition, fence),
+            "memory_bytes": job.spec.memory_bytes,
+            "processes": None if processes is None else min(processes, _MOST_PROCESSES),
+        },
         "stdout": _with_id(job.spec.stdout, job),
         "stderr": _with_id(job.spec.stderr, job),
         "open_files": open_files,
@@ -101,28 +105,27 @@ def _storage(job: Job, start: Start, tiers: Sequence[Tier]) -> dict[str, Any]:
     request = job.spec.scratch
     if request is None or not start.shares:
         return {}
-    staging = {"input": request.input_path, "output": request.output_path}
-    filesystems = {disk.id: disk.filesystem for tier in tiers for disk in tier.disks}
+    numbers = {disk.id: disk.filesystem for tier in tiers for disk in tier.disks}
     return {
-        "scratch": [
-            {
-                "path": share.disk,
-                "size": share.size_bytes,
-                "filesystem": filesystems.get(share.disk, ""),
-                "tier": share.tier,
-            }
-            for share in start.shares
-        ],
-        "staging": {**staging, "on": request.output_on} if any(staging.values()) else None,
+        "scratch": {
+            "input": request.input_path,
+            "output": request.output_path,
+            "on": request.output_on,
+            "filesystems": {
+                share.disk: int(numbers[share.disk])
+                for share in start.shares
+                if numbers.get(share.disk, "").isdigit()
+            },
+        }
     }
 
 
-def fence_of(partition: Partition, fence: Fence) -> dict[str, list[int]] | None:
+def fence_of(partition: Partition, fence: Fence) -> dict[str, list[int]]:
     """What a job there stays in: all of its socket, of which it gets some CPUs to run on."""
     if fence == "none":
-        return None
+        return {}
     return {
-        "cpus": partition.cpus,
+        "cpus": list(partition.cpus),
         "memory_nodes": list(partition.memory_nodes) if fence == "socket" else [],
     }
 

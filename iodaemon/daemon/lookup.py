@@ -14,7 +14,6 @@ from typing import Any, Final, TypeVar
 import msgspec
 from aiohttp import web
 
-from iodaemon.backend.linux.condition import no_account
 from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.signature import name_of
 from iodaemon.daemon.account import Accounts, groups_of_users, parse_user, refresh_groups
@@ -27,6 +26,7 @@ from iodaemon.daemon.record import job_record
 from iodaemon.daemon.selector import Selector, id_bounds, parse_selector
 from iodaemon.daemon.wait_mark import WaitMarks
 from iodaemon.errors import NotFound, NotPermitted, RequestError
+from iodaemon.supervisor.identity import no_account
 from iodaemon.text import printable
 
 MOST_JOBS: Final = 100_000
@@ -55,14 +55,14 @@ class Lookup:
         driver: Driver,
         journal: Journal,
         *,
-        jobs_directory: Path,
+        outputs: Path,
         rights: Rights,
         accounts: Accounts,
     ) -> None:
         self.driver = driver
         self.state = driver.state
         self.journal = journal
-        self.jobs_directory = jobs_directory
+        self.outputs = outputs
         self._rights = rights
         self._accounts = accounts
         self.wait_marks = WaitMarks()
@@ -101,7 +101,7 @@ class Lookup:
             self._allowances.spend(uid, size_bytes)
 
     async def refuse_stranger(self, actor: Actor, what: str) -> None:
-        """Refuse who is only a number; where nobody answers who is, the keeper will.
+        """Refuse who is only a number; where nobody answers who is, the supervisor will.
 
         Raises:
             NotPermitted: there is no such user.
@@ -255,7 +255,7 @@ class Lookup:
     def record(self, job: Job) -> dict[str, Any]:
         """The job as the API shows it."""
         state = self.state if job.id in self.state.jobs else None
-        return job_record(job, state, self.driver.timeline.now_s, self.jobs_directory)
+        return job_record(job, state, self.driver.timeline.now_s, self.outputs)
 
 
 def takes(*keys: str) -> Callable[[Handler], Handler]:

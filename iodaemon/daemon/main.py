@@ -31,7 +31,7 @@ from iodaemon.daemon.backends import (
     SimulatedDoor,
 )
 from iodaemon.daemon.batch import Restored
-from iodaemon.daemon.boot import is_same_boot, note_boot
+from iodaemon.daemon.boot import is_same_boot, note_boot, noted_ledger
 from iodaemon.daemon.calibrating import Measured, find_identities
 from iodaemon.daemon.clock import keep_time, not_after
 from iodaemon.daemon.driver import Driver
@@ -49,13 +49,15 @@ from iodaemon.daemon.rights import rights_of
 from iodaemon.daemon.rule_watch import RuleWatch, watch_path
 from iodaemon.daemon.scrape import MetricsPage
 from iodaemon.daemon.server import Server
-from iodaemon.daemon.stranger import STRANGER, find_strangers, highest_job
+from iodaemon.daemon.stranger import find_strangers, highest_job
 from iodaemon.daemon.telltale import LogWriter, begin_log
 from iodaemon.daemon.tiering import live_tiers, watch_disks
 from iodaemon.daemon.timeline import WallTimeline
 from iodaemon.daemon.watchdog import feed_watchdog
 from iodaemon.errors import BackendError, ConfigError, HopelessError, IodaemonError
 from iodaemon.fault import reach
+from iodaemon.node.linux import STRANGER
+from iodaemon.node.old_layout import refuse_old_jobs
 from iodaemon.systemd import notify, take_socket
 from iodaemon.text import quoted
 
@@ -103,7 +105,7 @@ class _Daemon:
         self._tidying = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._state_dir = Path(config.state_dir)
-        self._jobs_dir = config.keeper_state / "jobs"
+        self._outputs = config.supervisor_state / "output"
         self._handed = take_socket()
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
@@ -143,10 +145,11 @@ class _Daemon:
             await door.open()
             self._agree_on_offers(driver, door)
             reach("daemon.opened")
-            await door.adopt(list(driver.state.live), same_boot=same_boot)
+            ledger = noted_ledger(self._state_dir)
+            await door.adopt(list(driver.state.live), same_boot=same_boot, ledger=ledger)
             reach("daemon.adopted")
             with spoken_of(self._state_dir, "state_dir"):
-                note_boot(self._state_dir)
+                note_boot(self._state_dir, ledger=door.ledger)
             reach("daemon.noted")
             await metrics.open(self._config)
             _spare_the_collector()
@@ -174,7 +177,8 @@ class _Daemon:
             driver,
             samples_skipped=lambda: door.samples_skipped,
             controls=door.controls,
-            keeper_problem=lambda: door.problem,
+            supervisor_problem=lambda: door.problem,
+            is_protected=lambda: door.is_protected,
             log_lines_lost=lambda: 0 if self._writer is None else self._writer.lost,
         )
 
@@ -298,7 +302,7 @@ class _Daemon:
             commands = _commands(state)
             return driver, SimulatedDoor(platform, timeline, driver.post, commands)
         launches = self._launches(driver, platform)
-        return driver, LinuxDoor(config, platform, timeline, driver.post, launches)
+        return driver, LinuxDoor(config, platform, timeline, driver.post, launches, state.jobs.get)
 
     def _measured_platform(self) -> Platform:
         """This machine, with what was measured of its disks."""
@@ -315,18 +319,20 @@ class _Daemon:
         """
         unfinished = (job for job in restored.jobs if not job.state.is_final)
         try:
-            for key, pid in find_strangers(self._jobs_dir, unfinished):
+            refuse_old_jobs(self._config.supervisor_state)
+            runtime_dir = Path(self._config.runtime_dir)
+            for key, pid in find_strangers(runtime_dir, unfinished):
                 log.warning("event=stranger attempt=%s pid=%s problem=%r", key, pid, STRANGER)
-            highest = highest_job(self._jobs_dir)
+            highest = highest_job(self._outputs, runtime_dir)
         except PermissionError as error:  # what it can do without that, it does
             log.warning('event=warned text="%s may not be read"', error.filename)
             return restored.next_id
         if highest >= restored.next_id:  # 'iod restore' raises it above all of them
             raise HopelessError(
-                f"journal {self._config.journal_path} does not know job {highest}, which has a "
-                f"directory in {self._jobs_dir}: it was removed or replaced by an older one, and "
-                "ids would be used again; put it back, or restore a copy ('iod restore FILE'); to "
-                f"begin anew when no job runs any more, move {self._jobs_dir} away as well"
+                f"journal {self._config.journal_path} does not know job {highest}, which has an "
+                f"output file in {self._outputs} or runs: it was removed or replaced by an older "
+                "one, and ids would be used again; put it back, or restore a copy ('iod restore "
+                f"FILE'); to begin anew once no job runs, move {self._outputs} away as well"
             )
         return restored.next_id
 
@@ -356,7 +362,7 @@ class _Daemon:
             driver,
             journal,
             knowledge=self._knowledge,
-            jobs_directory=self._jobs_dir,
+            outputs=self._outputs,
             grace=self._grace,
             retain_s=lambda: self._force.config.retain_s,
             default_walltime_s=lambda: self._force.config.default_walltime_s,
@@ -436,8 +442,8 @@ def _awaken(job: Job, *, longest_grace_s: float) -> Job:
     """A job as restored: the regulation's holds ended with the daemon that had them.
 
     A turn that was given is still had; whoever waited for one asks again. What was asked of the
-    last keeper may never have reached it: it is asked again, a hold as well as a release. A start
-    that failed is tried again at once, so that this is no reason any more. A grace time of an
+    last supervisor may never have reached it: it is asked again, a hold as well as a release. A
+    start that failed is tried again at once, so that this is no reason any more. A grace time of an
     earlier version may be longer than any is now.
     """
     if not job.is_live:

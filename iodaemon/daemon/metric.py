@@ -37,14 +37,16 @@ class Scene(NamedTuple):
         samples_skipped: how many readings were skipped because the last one was still under way.
         controls: what the kernel may offer for jobs besides, and whether it does.
         log_lines_lost: lines of the log that could not be written.
-        keeper_problem: why no keeper answers; empty: one does.
+        supervisor_problem: why no supervisor answers; empty: one does.
+        is_protected: the supervisor has an anchor, which would start another one.
     """
 
     driver: Driver
     samples_skipped: Callable[[], int]
     controls: Callable[[], Mapping[str, bool]] = dict
     log_lines_lost: Callable[[], int] = lambda: 0
-    keeper_problem: Callable[[], str] = str
+    supervisor_problem: Callable[[], str] = str
+    is_protected: Callable[[], bool] = lambda: True
 
 
 class Metric(NamedTuple):

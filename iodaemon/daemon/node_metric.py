@@ -320,12 +320,19 @@ NODE_METRICS: Final = (
     ),
     Metric("journal_queued", "gauge", (), "Batches that are not durable yet.", _journal_queued),
     Metric(
-        "keeper_problem",
+        "supervisor_problem",
         "gauge",
         (),
-        "1 while the keeper does not answer, or none can be had, else 0: no job can be started, "
-        "suspended, resumed or ended.",
-        lambda scene: [((), bool(scene.keeper_problem()))],
+        "1 while no supervisor answers, else 0: no job can be started, suspended, resumed or "
+        "ended.",
+        lambda scene: [((), bool(scene.supervisor_problem()))],
+    ),
+    Metric(
+        "supervisor_unprotected",
+        "gauge",
+        (),
+        "1 while the supervisor has no anchor, else 0: if it is killed, exit codes are lost.",
+        lambda scene: [((), not scene.is_protected())],
     ),
     Metric(
         "journal_problem",

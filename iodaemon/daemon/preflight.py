@@ -53,7 +53,7 @@ class Preflight:
     def _offers(self) -> frozenset[type]:
         if self._config.backend == "simulated":
             return SimulatedNode.offers
-        from iodaemon.backend.linux.node import LinuxNode
+        from iodaemon.node.linux import LinuxNode
 
         return LinuxNode.offers
 

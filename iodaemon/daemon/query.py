@@ -126,7 +126,7 @@ class Queries:
         tail = parse_number(request.query["tail"]) if "tail" in request.query else None
         begin = parse_number(request.query.get("begin", "0"))
         follow = request.query.get("follow") == "1"
-        directory = self._lookup.jobs_directory
+        directory = self._lookup.outputs
         path = output_path(job, directory, stream)
         if self._lookup.is_shared and (asked := asked_path(job, stream)) is not None:
             # The daemon may read every file of the machine; whoever asks may not. By who chose

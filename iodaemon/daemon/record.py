@@ -31,19 +31,19 @@ _TIMEOUT_CODE = 124
 _UNKNOWN_CODE = 1
 
 
-def job_record(job: Job, state: State | None, now_s: float, jobs_directory: Path) -> dict[str, Any]:
+def job_record(job: Job, state: State | None, now_s: float, outputs: Path) -> dict[str, Any]:
     """One job, every key of the API's JOB.
 
     Args:
         job: the job.
         state: where it lives; None for one that only the journal still knows.
         now_s: now, for the running times.
-        jobs_directory: where job directories are.
+        outputs: where the output files of jobs are that name none.
     """
     spec = job.spec
-    stdout = output_path(job, jobs_directory, "stdout")
-    stderr = output_path(job, jobs_directory, "stderr")
-    stage = find_stage(job, jobs_directory)
+    stdout = output_path(job, outputs, "stdout")
+    stderr = output_path(job, outputs, "stderr")
+    stage = find_stage(job, outputs)
     return {
         "id": job.id,
         "name": name_of(spec),
@@ -183,14 +183,14 @@ def asked_path(job: Job, stream: str) -> Path | None:
     return None if asked is None else Path(job.spec.cwd) / asked.replace("%j", str(job.id))
 
 
-def output_path(job: Job, jobs_directory: Path, stream: str) -> Path | None:
+def output_path(job: Job, outputs: Path, stream: str) -> Path | None:
     """The file that holds the job's standard output or error; None before it was ever started."""
     asked = asked_path(job, stream)
     if asked is not None:
         return asked
     if job.attempt == 0:
         return None
-    return jobs_directory / f"{job.id}.{job.attempt}" / "output"
+    return outputs / f"{job.id}.{job.attempt}"
 
 
 def condition(state: State, mode: Mode) -> dict[str, Any]:

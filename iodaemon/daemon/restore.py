@@ -17,7 +17,6 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.backend.linux.owner import as_owner_of, as_root_again
 from iodaemon.backend.linux.process import read_boot_id
 from iodaemon.config import Config
 from iodaemon.daemon import database, schema
@@ -87,13 +86,13 @@ def restore(config: Config, source: Path) -> Restored:
         raise RequestError(f"{source} is the journal itself; name a copy of it")
     with _alone(state, is_system=config.is_system):
         new = path.with_name(f"{path.name}.new")
-        with as_root_again(), opened(source) as copy:
+        with _as_root_again(), opened(source) as copy:
             check_integrity(copy, source)
             schema.check(copy, source)
             schema.check_backend(copy, source, config.backend)
             copy.execute("BEGIN")  # it is open and read from here on, whoever may reach its path
             copy.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            with as_owner_of(state), spoken(source, state):
+            with _as_owner_of(state), spoken(source, state):
                 copy_database(copy, new, replace=True)
         try:
             return _put(config, source, new)
@@ -103,7 +102,7 @@ def restore(config: Config, source: Path) -> Restored:
 
 def _put(config: Config, source: Path, new: Path) -> Restored:
     path, state = config.journal_path, Path(config.state_dir)
-    jobs_directory = config.keeper_state / "jobs"
+    runtime_dir = Path(config.runtime_dir)
     unreadable = _fold(path)
     before = None if unreadable or not path.exists() else path
     with (
@@ -114,9 +113,10 @@ def _put(config: Config, source: Path, new: Path) -> Restored:
         note = _copy_note(db)
         merged = merge(db, before)
         unfinished = decode_jobs(database.unfinished_jobs(db))
-        with as_root_again():  # the keeper's directory is root's
-            strangers = tuple(find_strangers(jobs_directory, unfinished))
-            highest = highest_job(jobs_directory)
+        with _as_root_again():  # the supervisor's files are root's
+            running = find_strangers(runtime_dir, unfinished)
+            strangers = tuple((str(key), pid) for key, pid in running)
+            highest = highest_job(config.supervisor_state / "output", runtime_dir)
         database.raise_next_id(db, highest + 1)
         _forget_the_copy(db, note, keeps_anchor=before is not None)
         database.add_note(db, time.time(), "restored", _told(source, note, merged))
@@ -144,7 +144,7 @@ def _alone(state: Path, *, is_system: bool) -> Iterator[None]:
     """Keep every daemon out, as a daemon does; inside, its user works there and not root."""
     with ExitStack() as stack:
         try:
-            stack.enter_context(as_owner_of(state))
+            stack.enter_context(_as_owner_of(state))
             lock = os.open(state / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except FileNotFoundError as error:
             raise NotFound(
@@ -245,3 +245,42 @@ def _aside(path: Path) -> Path | None:
             path.with_name(path.name + suffix).rename(f"{replaced}{suffix}")
     sync_folder(path.parent)
     return replaced
+
+
+@contextmanager
+def _as_owner_of(directory: Path) -> Iterator[None]:
+    """Have the owner's rights inside, and make files of that user; where root works, none else.
+
+    Of the whole process (credentials(7)): not beside other threads.
+
+    Raises:
+        OSError: there is no such directory.
+    """
+    owner = directory.stat()
+    if os.geteuid() != 0 or owner.st_uid == 0:
+        yield
+        return
+    groups, gid = os.getgroups(), os.getegid()
+    try:
+        os.setgroups([owner.st_gid])
+        os.setegid(owner.st_gid)
+        os.seteuid(owner.st_uid)
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(gid)
+        os.setgroups(groups)
+
+
+@contextmanager
+def _as_root_again() -> Iterator[None]:
+    """Have root's rights inside ``_as_owner_of``, where it took them."""
+    uid = os.geteuid()
+    if uid == 0 or os.getuid() != 0:
+        yield
+        return
+    os.seteuid(0)
+    try:
+        yield
+    finally:
+        os.seteuid(uid)

@@ -1,13 +1,14 @@
-"""How much a job may bring along: what Linux executes, and what can be passed on to the keeper."""
+"""How much a job may bring along: what Linux executes, and what can be passed on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from iodaemon.backend.linux.protocol import LARGEST_LINE_BYTES, encode
 from iodaemon.core.footprint import Texts
 from iodaemon.errors import RequestError
+from iodaemon.supervisor.protocol import LONGEST_LINE as LARGEST_LINE_BYTES
+from iodaemon.supervisor.protocol import encode
 
 LONGEST_WORD_BYTES: Final = 128 * 1024 - 1
 """MAX_ARG_STRLEN (include/uapi/linux/binfmts.h) less the NUL: no longer word can be executed."""
@@ -18,7 +19,7 @@ LONGEST_PATH_BYTES: Final = 4095
 """PATH_MAX of Linux (include/uapi/linux/limits.h) less its NUL: no longer one can be opened."""
 _POINTER_BYTES: Final = 8
 _LARGEST_LAUNCH_BYTES: Final = LARGEST_LINE_BYTES - 64 * 1024
-"""Of one job on its way to the keeper; the rest is for what the daemon adds."""
+"""Of one job on its way to the supervisor; the rest is for what the daemon adds."""
 _WIDEST_BYTES: Final = 12
 """Of one character as it is passed on: two escapes."""
 
@@ -51,7 +52,7 @@ class Room:
     def check(self, job: Texts, which: str) -> None:
         """Refuse a job that could not be executed or passed on.
 
-        What the keeper would not take must not come to it: it would hang up on all other jobs.
+        What the supervisor would not take must not come to it: nobody would hear of it.
 
         Raises:
             RequestError: says so, ``which`` before it.

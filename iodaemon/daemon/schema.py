@@ -12,9 +12,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-import msgspec
-
-from iodaemon.core.job import Job
 from iodaemon.daemon import hintbook, lesson_book
 from iodaemon.daemon.replica import copy_database, sync_folder
 from iodaemon.errors import HopelessError, JournalError
@@ -22,39 +19,40 @@ from iodaemon.errors import HopelessError, JournalError
 SCHEMA: Final = 5
 """Raised with every change that another version could not read or would misread.
 
-1: until 2 came, tables were added without raising it; the first one had no notes and no samples.
-2: all tables; ``drain`` in meta, which an earlier daemon would not heed.
-3: jobs with space on tiers of storage, which an earlier daemon would start without it, and forget;
-   ``holds`` in job: it holds some, though it may have ended.
-4: ids of events, which an earlier daemon would give to none: ``event`` in transition and note,
-   ``next_event`` and ``events_gone`` in meta.
+4: ids of events, and jobs with space on tiers of storage.
 5: lessons, which an earlier daemon would neither go by nor forget.
 """
 
+_OLDEST: Final = 4
+"""That can be migrated."""
 _FIRST_BACKEND: Final = "linux"
 """Of journals that do not say which."""
 
 _TABLES: Final = """
-CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS job (
+CREATE TABLE meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
+CREATE TABLE job (
     id INTEGER PRIMARY KEY, uid INTEGER NOT NULL, state TEXT NOT NULL, ended_s REAL,
-    environment_id TEXT NOT NULL, record TEXT NOT NULL);
-CREATE INDEX IF NOT EXISTS job_ended ON job (ended_s);
-CREATE INDEX IF NOT EXISTS job_environment ON job (environment_id);
-CREATE TABLE IF NOT EXISTS transition (
-    seq INTEGER PRIMARY KEY, job_id INTEGER NOT NULL, record TEXT NOT NULL);
-CREATE INDEX IF NOT EXISTS transition_job ON transition (job_id);
-CREATE TABLE IF NOT EXISTS environment (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS minute (
+    environment_id TEXT NOT NULL, record TEXT NOT NULL, holds INTEGER NOT NULL DEFAULT 0);
+CREATE INDEX job_holds ON job (id) WHERE holds;
+CREATE INDEX job_ended ON job (ended_s);
+CREATE INDEX job_environment ON job (environment_id);
+CREATE TABLE transition (
+    seq INTEGER PRIMARY KEY, job_id INTEGER NOT NULL, record TEXT NOT NULL, event INTEGER);
+CREATE INDEX transition_job ON transition (job_id);
+CREATE INDEX transition_event ON transition (event) WHERE event IS NOT NULL;
+CREATE TABLE environment (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE minute (
     job_id INTEGER NOT NULL, minute INTEGER NOT NULL, read_bytes INTEGER NOT NULL,
     written_bytes INTEGER NOT NULL, seconds REAL NOT NULL,
     PRIMARY KEY (job_id, minute)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS note (
-    seq INTEGER PRIMARY KEY, at_s REAL NOT NULL, kind TEXT NOT NULL, record TEXT NOT NULL);
-CREATE INDEX IF NOT EXISTS note_at ON note (at_s);
-CREATE TABLE IF NOT EXISTS note_job (
+CREATE TABLE note (
+    seq INTEGER PRIMARY KEY, at_s REAL NOT NULL, kind TEXT NOT NULL, record TEXT NOT NULL,
+    event INTEGER);
+CREATE INDEX note_at ON note (at_s);
+CREATE INDEX note_event ON note (event) WHERE event IS NOT NULL;
+CREATE TABLE note_job (
     job_id INTEGER NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (job_id, seq)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS sample (at_s REAL PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE sample (at_s REAL PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID;
 """
 
 
@@ -85,7 +83,7 @@ def check(db: sqlite3.Connection, path: Path) -> int:
     if "meta" not in tables:
         raise JournalError(f"{path} is a database, but no journal of iodaemon; move it away")
     schema: int = meta(db)["schema"]
-    if 1 <= schema <= SCHEMA:
+    if _OLDEST <= schema <= SCHEMA:
         return schema
     word = "newer" if schema > SCHEMA else "older"
     kept = kept_copy(path, SCHEMA)
@@ -131,20 +129,15 @@ def meta(db: sqlite3.Connection) -> dict[str, Any]:
 
 def _create(db: sqlite3.Connection, path: Path, seed: int, backend: str) -> None:
     db.execute("BEGIN IMMEDIATE")
-    _add_tables(db)
-    _from_2(db)
-    _from_3(db)
-    _from_4(db)
-    values = {"schema": SCHEMA, "next_id": 1, "seed": seed, "backend": backend}
-    db.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
-    db.execute("COMMIT")
-    sync_folder(path.parent)  # the file's name is to survive a power failure as well
-
-
-def _add_tables(db: sqlite3.Connection) -> None:
     for statement in _TABLES.strip().split(";\n"):
         db.execute(statement)
     hintbook.add_tables(db)
+    lesson_book.add_table(db)
+    values = {"schema": SCHEMA, "next_id": 1, "seed": seed, "backend": backend}
+    values |= {"next_event": 1, "events_gone": 0}
+    db.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
+    db.execute("COMMIT")
+    sync_folder(path.parent)  # the file's name is to survive a power failure as well
 
 
 def _migrate(db: sqlite3.Connection, path: Path) -> None:
@@ -176,39 +169,10 @@ def raise_schema(db: sqlite3.Connection) -> None:
         raise
 
 
-def _from_1(db: sqlite3.Connection) -> None:
-    """Tables that it may lack; who holds a job, which the first one did not say."""
-    _add_tables(db)
-    db.execute("DELETE FROM meta WHERE key = 'boot_id'")
-    held = "SELECT id, record FROM job WHERE state IN ('HELD', 'SUSPENDED_USER')"
-    for job_id, record in db.execute(held).fetchall():
-        job = msgspec.json.decode(record, type=Job)
-        if job.user_hold and job.user_hold_reason is None:
-            job = msgspec.structs.replace(job, user_hold_reason=job.reason)
-            text = msgspec.json.encode(job).decode()
-            db.execute("UPDATE job SET record = ? WHERE id = ?", (text, job_id))
-
-
-def _from_2(db: sqlite3.Connection) -> None:
-    """Who holds space is found without a look at every record; nobody has any yet."""
-    db.execute("ALTER TABLE job ADD COLUMN holds INTEGER NOT NULL DEFAULT 0")
-    db.execute("CREATE INDEX job_holds ON job (id) WHERE holds")
-
-
-def _from_3(db: sqlite3.Connection) -> None:
-    """Events have ids from now on; those that are there have none."""
-    for table in ("transition", "note"):
-        db.execute(f"ALTER TABLE {table} ADD COLUMN event INTEGER")
-        db.execute(f"CREATE INDEX {table}_event ON {table} (event) WHERE event IS NOT NULL")
-    db.executemany("INSERT INTO meta VALUES (?, ?)", [("next_event", 1), ("events_gone", 0)])
-
-
 def _from_4(db: sqlite3.Connection) -> None:
     """Lessons are kept from now on."""
     lesson_book.add_table(db)
 
 
-_STEPS: Final[Mapping[int, Callable[[sqlite3.Connection], None]]] = MappingProxyType(
-    {1: _from_1, 2: _from_2, 3: _from_3, 4: _from_4}
-)
+_STEPS: Final[Mapping[int, Callable[[sqlite3.Connection], None]]] = MappingProxyType({4: _from_4})
 """From each schema to the next."""

@@ -8,11 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
-from iodaemon.backend.linux.attempt_record import RecordError, read_regular
-from iodaemon.backend.linux.protocol import STAGE_FILE
 from iodaemon.core.job import Job, JobState
 from iodaemon.core.stock import Stock
 from iodaemon.core.tier import Tier
+from iodaemon.node.report import read_report, report_path
 
 _WORDS: Final = {"in": "copies its input in", "out": "copies its output out"}
 _COPYING: Final = frozenset({JobState.STARTING, JobState.RUNNING})
@@ -33,19 +32,15 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
         return _WORDS.get(self.step, self.step)
 
 
-def find_stage(job: Job, jobs_directory: Path) -> Stage | None:
+def find_stage(job: Job, outputs: Path) -> Stage | None:
     """What is being copied for the job now; None: nothing is, or nobody can tell."""
     request = job.spec.scratch
     if request is None or not job.shares or job.state not in _COPYING:
         return None
     if request.input_path is None and request.output_path is None:
         return None
-    path = jobs_directory / f"{job.id}.{job.attempt}" / STAGE_FILE
-    try:
-        stage = msgspec.json.decode(read_regular(str(path)) or b"", type=Stage)
-    except (OSError, RecordError, msgspec.DecodeError):
-        return None
-    return stage if stage.step in _WORDS else None
+    report = read_report(report_path(outputs, job.id, job.attempt))
+    return Stage(step=report.step) if report is not None and report.step in _WORDS else None
 
 
 def scratch_record(

@@ -62,7 +62,7 @@ class Server:
         journal: Journal,
         *,
         knowledge: Knowledge,
-        jobs_directory: Path,
+        outputs: Path,
         grace: Callable[[], Grace],
         retain_s: Callable[[], float],
         default_walltime_s: Callable[[], float | None] = lambda: None,
@@ -85,7 +85,7 @@ class Server:
         self._lookup = Lookup(
             driver,
             journal,
-            jobs_directory=jobs_directory,
+            outputs=outputs,
             rights=rights or Rights(owner_uid=os.geteuid()),
             accounts=self._accounts,
         )

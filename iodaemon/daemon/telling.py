@@ -80,7 +80,7 @@ class Telling:
             shadow=controller.regulator.shadow,
             account=controller.account(job),
         )
-        stage = find_stage(job, self._lookup.jobs_directory)
+        stage = find_stage(job, self._lookup.outputs)
         if stage is not None:
             told = msgspec.structs.replace(told, is_so=f"{told.is_so}; {stage.text}")
         steps = await asyncio.to_thread(self._life, job.id)

@@ -29,7 +29,7 @@ from iodaemon.core.job import Job, JobState
 from iodaemon.core.scratch import DiskId
 from iodaemon.core.tier import DiskFacts, Tier
 from iodaemon.daemon.driver import Driver
-from iodaemon.disk_trouble import REPLACED, sentence
+from iodaemon.supervisor.disk_trouble import REPLACED, sentence
 from iodaemon.text import quoted
 from iodaemon.thread import in_thread
 
@@ -211,18 +211,18 @@ def _tell_of(known: Mapping[DiskId, str], unusable: Mapping[DiskId, str]) -> Non
 
 
 def look_at_disks(config: Config, probe: DiskProbe | None = None) -> dict[str, DiskFacts]:
-    """What is found at each disk's path, through the keeper where there may be a sandbox.
+    """What is found at each disk's path, through the anchor where there may be a sandbox.
 
     Args:
         config: in force.
         probe: looks; None: a new one.
 
     Raises:
-        OSError: the keeper ended meanwhile.
+        OSError: the anchor ended meanwhile.
     """
     from iodaemon.backend.linux.tier_disk import DiskProbe, find_witness, probe_disk
 
-    witness = find_witness(config.keeper_state) if config.is_system else None
+    witness = find_witness(config.runtime_dir) if config.is_system else None
     sees = not config.is_system or witness is not None
     return (probe or DiskProbe()).look(
         (disk.path for table in config.tier.values() for disk in table.disk),

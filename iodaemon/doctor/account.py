@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
-from iodaemon.backend.linux.condition import NO_ANSWER, no_account
+from iodaemon.backend.linux.condition import NO_ANSWER
 from iodaemon.backend.linux.name_service import Lookups, find_groups, find_uid
 from iodaemon.doctor.finding import Finding, broken, lacking, ok
+from iodaemon.supervisor.identity import no_account
 
 WITHIN_S: Final = 3.0
 SERVICE_USER: Final = "iodaemon"

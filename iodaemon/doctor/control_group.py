@@ -8,26 +8,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from iodaemon.backend.linux.control import CONTROLS
-from iodaemon.backend.linux.delegation import (
-    NO_HIERARCHY,
-    UNDELEGATED,
-    find_lack,
-    find_undelegated,
-    unusable,
-)
-from iodaemon.backend.linux.fence import PRESSURE
-from iodaemon.backend.linux.io_cap import CAP
-from iodaemon.backend.linux.means import find_hierarchy, find_home, find_mounts
 from iodaemon.doctor.child import a_child
 from iodaemon.doctor.finding import NO_VALUES, Finding, Values, lacking, ok
 from iodaemon.doctor.scratch import scratch_cgroup
+from iodaemon.errors import NoData
+from iodaemon.node.root_side import NO_HIERARCHY, UNDELEGATED, UNUSABLE, find_lack
+from iodaemon.sampler import mountinfo
+from iodaemon.supervisor import cgroup, systemd
 
-CONTROLLERS: Final = tuple(control for control in CONTROLS if control.name not in (PRESSURE, CAP))
+CONTROLLERS: Final = tuple(each for each in CONTROLS if each.name in cgroup.CONTROLLERS)
 """What each would give, and what it costs to do without."""
 
 
@@ -61,20 +56,36 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 def probe_cgroups() -> Reading:
     """Look at the hierarchy, and try to make a cgroup and to put a child into it."""
-    has_v1 = bool(find_mounts("cgroup"))
-    home, problem = find_home()
-    if home is None:
-        return Reading(mount=find_hierarchy(), has_v1=has_v1, problem=problem)
+    has_v1, mount = _has_v1(), None
+    try:
+        mount, _ = cgroup.find_mount()
+        home = cgroup.find_own_cgroup()
+    except OSError as error:
+        return Reading(mount=mount, has_v1=has_v1, problem=error.strerror or str(error))
     problem, controllers = _try_out(home)
     return Reading(
-        mount=find_hierarchy(),
+        mount=mount,
         has_v1=has_v1,
         home=home,
         problem=problem,
         controllers=controllers,
-        undelegated=find_undelegated(home),
+        undelegated=_find_undelegated(home),
         owner_uid=os.stat(home).st_uid,
     )
+
+
+def _has_v1() -> bool:
+    try:
+        mounts = mountinfo.Sampler(Path("/")).read()
+    except NoData:
+        return False
+    return any(mount.filesystem == "cgroup" for mount in mounts)
+
+
+def _find_undelegated(home: str) -> str:
+    """The unit that it is in, where systemd has not handed that over; else empty."""
+    unit = systemd.find_unit(home) if systemd.is_booted() else None
+    return "" if unit is None or systemd.is_delegated(unit) else os.path.basename(unit)
 
 
 def _try_out(home: str) -> tuple[str, tuple[str, ...]]:
@@ -84,12 +95,16 @@ def _try_out(home: str) -> tuple[str, tuple[str, ...]]:
             child.ask("enter", procs=f"{base}/jobs/cgroup.procs")
             return "", _controllers(base)
     except OSError as error:
-        return unusable(home, error), _controllers(home)
+        problem = f"no cgroup can be used in {home} ({error.strerror or error})"
+        return problem, _controllers(home)
 
 
 def _controllers(directory: str) -> tuple[str, ...]:
-    with open(f"{directory}/cgroup.controllers") as file:
-        return tuple(file.read().split())
+    try:
+        with open(f"{directory}/cgroup.controllers") as file:
+            return tuple(file.read().split())
+    except OSError:  # it is gone, or hidden
+        return ()
 
 
 def judge_cgroups(reading: Reading) -> Iterator[Finding]:
@@ -103,7 +118,7 @@ def judge_cgroups(reading: Reading) -> Iterator[Finding]:
 
 def _judge_mount(reading: Reading) -> Finding:
     if reading.mount is None:
-        return _lacking("cgroup v2", NO_HIERARCHY, f"signals: {NO_HIERARCHY}")
+        return _lacking("cgroup v2", reading.problem, NO_HIERARCHY)
     beside = ", beside version 1" if reading.has_v1 else ""
     return ok("cgroup v2", f"mounted at {reading.mount}{beside}", {"mount": reading.mount})
 
@@ -111,7 +126,8 @@ def _judge_mount(reading: Reading) -> Finding:
 def _judge_subtree(reading: Reading) -> Finding:
     what = "cgroup subtree"
     if reading.problem:
-        return _lacking(what, reading.problem, f"signals: {reading.problem}")
+        code = NO_HIERARCHY if reading.mount is None else UNUSABLE
+        return _lacking(what, reading.problem, code)
     return ok(what, f"a child was put into a cgroup made in {reading.home}")
 
 
@@ -119,15 +135,17 @@ def _judge_delegation(reading: Reading) -> Finding:
     what = "cgroup delegation"
     values = {"is_delegated": not reading.undelegated, "owner_uid": reading.owner_uid}
     if reading.undelegated:
-        told = f"{reading.home} is in {reading.undelegated}, {UNDELEGATED}"
-        return _lacking(what, told, told, values)
+        told = f"{reading.home} is in {reading.undelegated}, which systemd has not delegated"
+        return _lacking(what, told, UNDELEGATED, values, unit=reading.undelegated)
     owner = f"{reading.home} belongs to uid {reading.owner_uid}"
     return ok(what, f"{owner}; systemd does not hold it for its own", values)
 
 
-def _lacking(what: str, told: str, detail: str, values: Values = NO_VALUES) -> Finding:
-    """What a keeper that suspends in this way lacks, as the daemon tells it."""
-    lack = find_lack(detail)
+def _lacking(
+    what: str, told: str, code: str, values: Values = NO_VALUES, *, unit: str | None = None
+) -> Finding:
+    """What a supervisor that is begun here would lack."""
+    lack = find_lack({"lack": code, "unit": unit})
     assert lack is not None
     return lacking(what, told, values, cost=lack.cost, remedy=lack.remedy)
 

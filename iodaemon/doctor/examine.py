@@ -13,10 +13,6 @@ import msgspec
 
 from iodaemon.backend.linux.condition import STATE_FILES, of_error
 from iodaemon.backend.linux.control import CONTROLS, COUNT_PRESSURE
-from iodaemon.backend.linux.delegation import find_lack
-from iodaemon.backend.linux.fence import PRESSURE
-from iodaemon.backend.linux.io_cap import CAP
-from iodaemon.backend.linux.protocol import LOCK_FILE
 from iodaemon.backend.linux.topology import SlotKind
 from iodaemon.config.tier import TierTable
 from iodaemon.core.condition import MODES, drained, rule_failed
@@ -41,6 +37,9 @@ from iodaemon.doctor import (
 from iodaemon.doctor.finding import Finding, Verdict, broken, lacking, ok
 from iodaemon.doctor.place import AS_ROOT, Place, is_hidden
 from iodaemon.errors import ConfigError
+from iodaemon.node.root_side import OUTPUT, find_lack
+from iodaemon.supervisor.anchor import LOCK
+from iodaemon.supervisor.cgroup import CAP, PRESSURE
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +56,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         users: of its jobs that have not ended; None: it does not say.
         running: those of them that have processes, or the first of many.
         service_uid: of the system's service, which is examined; None: a user's own daemon is.
-        keeper_dir: of the service.
+        supervisor_dir: of the service.
         tiers: of storage, as configured.
         node: what the running daemon says of the machine; None: none answers.
     """
@@ -72,7 +71,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     users: Sequence[str] | None = None
     running: Sequence[account.Running] = ()
     service_uid: int | None = None
-    keeper_dir: Path | None = None
+    supervisor_dir: Path | None = None
     tiers: Mapping[str, TierTable] = MappingProxyType({})
     node: Mapping[str, Any] | None = None
 
@@ -81,9 +80,10 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         """The directories, and whose they have to be."""
         me, is_own = os.geteuid(), self.service_uid is None
         state_uid, root_uid = (me, me) if self.service_uid is None else (self.service_uid, 0)
-        keepers = {"sockets' directory": self.runtime_dir}
-        if not is_own and self.keeper_dir is not None:
-            keepers = {"keeper's directory": self.keeper_dir, **keepers}
+        roots: list[tuple[str, Path, tuple[str, ...]]] = []
+        if not is_own and self.supervisor_dir is not None:
+            roots.append(("supervisor's directory", self.supervisor_dir, (OUTPUT,)))
+        roots.append(("sockets' directory", self.runtime_dir, ()))
         return (
             Place(
                 what="state directory",
@@ -92,8 +92,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
                 files=STATE_FILES,
             ),
             *(
-                Place(what=what, path=path, owner_uid=root_uid, may_be_link=is_own)
-                for what, path in keepers.items()
+                Place(what=what, path=path, owner_uid=root_uid, files=files, may_be_link=is_own)
+                for what, path, files in roots
             ),
         )
 
@@ -102,7 +102,7 @@ def examine(subject: Subject) -> Iterator[Finding]:
     """Every finding as soon as it is made. What was made for a check is gone when it comes."""
     if subject.measured is not None:
         yield judge_daemon(subject.measured)
-        yield from judge_keeper(subject.measured)
+        yield from judge_supervisor(subject.measured)
         yield from judge_controls(subject.measured)
     if subject.sampling is not None:
         yield judge_sampling(subject.sampling)
@@ -134,13 +134,12 @@ def examine(subject: Subject) -> Iterator[Finding]:
 def _examine_service(subject: Subject) -> Iterator[Finding]:
     """Whose everything is, and whether that can be said at all."""
     yield from place.judge_places(subject.places)
-    if subject.service_uid is not None and subject.keeper_dir is not None:
-        both = output_disk.probe_output_disk(subject.state_dir, subject.keeper_dir)
+    if subject.service_uid is not None and subject.supervisor_dir is not None:
+        both = output_disk.probe_output_disk(subject.state_dir, subject.supervisor_dir)
         yield output_disk.judge_output_disk(both)
     answers = subject.measured is not None
     yield place.judge_lock("daemon", subject.state_dir / STATE_FILES[0], answers=answers)
-    keeper = (subject.keeper_dir or subject.state_dir) / LOCK_FILE
-    yield place.judge_lock("keeper", keeper, answers=answers)
+    yield place.judge_lock("anchor", subject.runtime_dir / LOCK, answers=answers)
     yield account.examine_lookup()
     if subject.users is not None:
         yield account.judge_users(subject.users)
@@ -189,7 +188,6 @@ def _examine_places(subject: Subject) -> Iterator[Finding]:
     )
     yield from clock.judge_clock(clock.probe_clock())
     yield limit.judge_files(*limit.probe_files())
-    yield from _spoken("exit by pidfd", lambda: [limit.judge_exit(limit.probe_exit())])
     yield from _spoken(
         "runtime directory",
         lambda: [runtime.judge_runtime(runtime.probe_runtime(subject.runtime_dir))],
@@ -237,19 +235,28 @@ def judge_daemon(measured: Mapping[str, Any]) -> Finding:
     """How the daemon that runs suspends, by its own words."""
     means = str(measured.get("suspend", "unknown"))
     shown = f"one runs; it suspends by {means}"
-    if lack := find_lack(means):
-        return lacking("daemon", shown, {"suspend": means}, cost=lack.cost, remedy=lack.remedy)
-    return ok("daemon", shown, {"suspend": means})
+    values = {"suspend": means, "lack": measured.get("lack"), "unit": measured.get("unit")}
+    if lack := find_lack(measured):
+        return lacking("daemon", shown, values, cost=lack.cost, remedy=lack.remedy)
+    return ok("daemon", shown, values)
 
 
-def judge_keeper(measured: Mapping[str, Any]) -> Iterator[Finding]:
-    """What the running daemon says of a keeper that does not answer; nothing where one does."""
-    problem = str(measured.get("keeper_problem", ""))
+def judge_supervisor(measured: Mapping[str, Any]) -> Iterator[Finding]:
+    """That no supervisor answers the running daemon, or none would be started after it."""
+    problem = str(measured.get("supervisor_problem", ""))
+    values = {"pid": measured.get("supervisor_pid")}
     if problem:
         fact, _, rest = problem.partition("; ")
         remedy, _, cost = rest.partition("; ")
-        values = {"pid": measured.get("keeper_pid")}
-        yield broken("keeper", fact, values, cost=cost or "no job starts", remedy=remedy)
+        yield broken("supervisor", fact, values, cost=cost or "no job starts", remedy=remedy)
+    elif measured.get("protected") is False:
+        yield lacking(
+            "supervisor",
+            "its anchor is gone",
+            values,
+            cost="if the supervisor is killed as well, exit codes of jobs that run are lost",
+            remedy="nothing: there is one again once no job runs",
+        )
 
 
 def judge_controls(measured: Mapping[str, Any]) -> Iterator[Finding]:
@@ -294,7 +301,7 @@ def judge_condition(node: Mapping[str, Any]) -> Iterator[Finding]:
         shown = drained(drain["by"], drain["reason"])
         yield lacking("drain", shown, drain, cost="no job starts", remedy="'iod drain off'")
     problem = condition.get("starts_blocked")
-    if problem and problem != node.get("measured", {}).get("keeper_problem"):  # told of the keeper
+    if problem and problem != node.get("measured", {}).get("supervisor_problem"):
         fact, _, remedy = problem.partition("; ")
         remedy = remedy or "mend what it names"
         yield broken("starts", fact, {"problem": problem}, cost="no job starts", remedy=remedy)

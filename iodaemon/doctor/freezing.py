@@ -1,21 +1,26 @@
 """Whether a job can be brought to a standstill, and goes on afterwards.
 
-By the daemon's own two means, on a child that spins: its CPU time must stand still, then move.
+By the supervisor's two means, on a child that spins: its CPU time must stand still, then move.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import time
-from typing import Final, Literal
+from collections.abc import Callable
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from iodaemon.backend.linux.delegation import BY_SIGNALS
-from iodaemon.backend.linux.directory import JobDirectories
-from iodaemon.backend.linux.freezer import CgroupFreezer, Freezer, SignalFreezer
 from iodaemon.doctor.child import Child, a_child, cpu_s, wait_for
 from iodaemon.doctor.finding import Finding, broken, lacking, ok
 from iodaemon.doctor.scratch import scratch_cgroup
+from iodaemon.node.root_side import BY_SIGNALS
+from iodaemon.supervisor.cgroup import Cgroups
+from iodaemon.supervisor.ledger import Key
+from iodaemon.supervisor.protocol import Limits
+from iodaemon.supervisor.reap import read_state
 
 WITHIN_S: Final = 1.0
 """A spinning process freezes in about a millisecond, and gets the CPU again in a few."""
@@ -23,7 +28,7 @@ WATCH_S: Final = 0.06
 """How long it is watched standing still."""
 MOST_CPU_S: Final = 0.001
 """Of the watched time; what a stopped task may still need to get out of the kernel's way."""
-_KEY: Final = "1.1"
+_KEY: Final = Key(1, 1)
 
 Means = Literal["cgroup", "signals"]
 
@@ -50,26 +55,53 @@ def probe_freezing(means: Means, cgroup_home: str | None) -> Standstill | None:
     """
     if means == "signals":
         with a_child() as child:
-            return _try_out(SignalFreezer(JobDirectories("/"), ""), child, procs=None)
+            pid = _spin(child, None)
+            hold = _Hold(
+                freeze=lambda: os.kill(pid, signal.SIGSTOP),
+                is_still=lambda: (read_state(pid) or "?")[0] == "T",
+                thaw=lambda: os.kill(pid, signal.SIGCONT),
+            )
+            return _try_out(pid, hold)
     if cgroup_home is None:
         return None
     with scratch_cgroup(cgroup_home) as base, a_child() as child:
-        freezer = CgroupFreezer(base)
-        freezer.make(_KEY)
-        return _try_out(freezer, child, procs=f"{freezer.path(_KEY)}/cgroup.procs")
+        cgroups = Cgroups(base)
+        try:
+            opened, _ = cgroups.prepare(_KEY, Limits())
+            os.close(opened)
+            hold = _Hold(
+                freeze=lambda: cgroups.freeze(_KEY),
+                is_still=lambda: cgroups.look(_KEY).is_frozen,
+                thaw=lambda: cgroups.thaw(_KEY),
+            )
+            return _try_out(_spin(child, f"{cgroups.path(_KEY)}/cgroup.procs"), hold)
+        finally:
+            os.close(cgroups.fd)
 
 
-def _try_out(freezer: Freezer, child: Child, *, procs: str | None) -> Standstill:
+class _Hold(NamedTuple):
+    """How one process is brought to a standstill."""
+
+    freeze: Callable[[], None]
+    is_still: Callable[[], bool]
+    thaw: Callable[[], None]
+
+
+def _spin(child: Child, procs: str | None) -> int:
     pid: int = child.ask("spin", procs=procs)["pid"]
     _await_progress(pid)
+    return pid
+
+
+def _try_out(pid: int, hold: _Hold) -> Standstill:
     start_s = time.monotonic()
-    freezer.freeze(_KEY, child.pid)
-    is_frozen = wait_for(lambda: freezer.is_still(_KEY, child.pid), WITHIN_S)
+    hold.freeze()
+    is_frozen = wait_for(hold.is_still, WITHIN_S)
     freeze_s = None if is_frozen is None else time.monotonic() - start_s
     before_s = cpu_s(pid)
     time.sleep(WATCH_S)
     still_cpu_s = cpu_s(pid) - before_s
-    freezer.thaw(_KEY, child.pid)
+    hold.thaw()
     return Standstill(freeze_s=freeze_s, still_cpu_s=still_cpu_s, thaw_s=_await_progress(pid))
 
 

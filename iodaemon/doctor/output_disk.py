@@ -18,34 +18,35 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """Where both lie.
 
     Attributes:
-        keeper_dir: the jobs' directories, with their output.
+        supervisor_dir: with the output of jobs that name no file.
         shared: with the journal.
         description: of what the output lies on, for people.
     """
 
-    keeper_dir: Path
+    supervisor_dir: Path
     shared: bool
     description: str
 
 
-def probe_output_disk(state_dir: Path, keeper_dir: Path) -> Reading:
+def probe_output_disk(state_dir: Path, supervisor_dir: Path) -> Reading:
     """Look at both, or at what is above them while they do not exist.
 
     Args:
         state_dir: where the journal is.
-        keeper_dir: where the jobs' directories are.
+        supervisor_dir: where that output is.
     """
-    journal, output = find_device(state_dir), find_device(keeper_dir)
+    journal, output = find_device(state_dir), find_device(supervisor_dir)
     # Subvolumes of one btrfs have device numbers of their own and share the room.
     is_same = bool(output.devices) and output.description == journal.description
-    numbers = {os.stat(existing_directory(str(each))).st_dev for each in (state_dir, keeper_dir)}
+    places = (state_dir, supervisor_dir)
+    numbers = {os.stat(existing_directory(str(each))).st_dev for each in places}
     shared = is_same or len(numbers) == 1
-    return Reading(keeper_dir=keeper_dir, shared=shared, description=output.description)
+    return Reading(supervisor_dir=supervisor_dir, shared=shared, description=output.description)
 
 
 def judge_output_disk(reading: Reading) -> Finding:
     """Two filesystems are better."""
-    shown, values = f"{reading.keeper_dir} is {reading.description}", {"shared": reading.shared}
+    shown, values = f"{reading.supervisor_dir} is {reading.description}", {"shared": reading.shared}
     if not reading.shared:
         return ok(_WHAT, shown, values)
     return lacking(
@@ -53,5 +54,5 @@ def judge_output_disk(reading: Reading) -> Finding:
         f"{shown}, which is the journal's filesystem",
         values,
         cost="jobs may fill it, each with output_max at most; then nothing is accepted any more",
-        remedy="set keeper_dir to a directory on another file system, or give users quotas here",
+        remedy="set supervisor_dir to a directory on another file system, or give users quotas",
     )

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -16,9 +17,15 @@ from iodaemon.backend.linux.condition import (
     find_wrong_owner,
     of_error,
 )
-from iodaemon.backend.linux.holder import find_holder
+from iodaemon.backend.linux.process import find_holder
 from iodaemon.doctor.finding import Finding, Values, broken, lacking, ok
 
+_STOPPED: Final = MappingProxyType(
+    {
+        "daemon": "it does nothing, and suspended jobs run on after orphan_grace",
+        "anchor": "a supervisor that ends now is not started again",
+    }
+)
 AS_ROOT: Final = "run 'iod doctor' as root"
 
 
@@ -116,7 +123,7 @@ def judge_lock(who: str, path: Path, *, answers: bool) -> Finding:
     """Who holds the lock in this file; a holder that nobody hears is told.
 
     Args:
-        who: ``daemon`` or ``keeper``.
+        who: ``daemon`` or ``anchor``.
         path: of the lock.
         answers: a daemon answers.
     """
@@ -134,9 +141,9 @@ def judge_lock(who: str, path: Path, *, answers: bool) -> Finding:
         return ok(what, f"nobody holds {path}", {"pid": None})
     shown, values = f"pid {pid} ({_name_of(pid)}) holds {path}", {"pid": pid}
     if (stopped := find_standstill(who, pid)) is not None:
-        cost = "it does nothing, and suspended jobs run on after orphan_grace"
+        cost = _STOPPED[who]
         return broken(what, stopped.fact, values, cost=cost, remedy=stopped.cure)
-    if answers or who == "keeper":
+    if answers or who == "anchor":
         return ok(what, shown, values)
     return lacking(
         what,

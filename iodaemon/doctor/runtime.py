@@ -20,7 +20,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a socket made there.
 
     Attributes:
-        path: the daemon's socket.
+        path: the longer of the two sockets'.
         uid: of this process.
         peer_uid: who the kernel said had connected.
     """
@@ -41,7 +41,7 @@ def probe_runtime(directory: Path) -> Reading:
     """
     with scratch_directory(str(directory)) as scratch:
         peer_uid = _connect(scratch)
-    return Reading(path=f"{directory}/keeper.sock", uid=os.geteuid(), peer_uid=peer_uid)
+    return Reading(path=f"{directory}/supervisor.sock", uid=os.geteuid(), peer_uid=peer_uid)
 
 
 def _connect(directory: str) -> int:

@@ -7,8 +7,8 @@ import re
 import sys
 from typing import Final
 
-from iodaemon.backend.linux.delegation import BY_SIGNALS
 from iodaemon.doctor.finding import Finding, broken, lacking, ok
+from iodaemon.node.root_side import BY_SIGNALS
 
 LEAST_KERNEL: Final = (5, 3)
 """pidfd_open(2); without it a process can be mistaken for a later one with its number."""

@@ -9,13 +9,10 @@ import pwd
 import re
 import stat
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from iodaemon.backend.linux.attempt_record import RecordError, read_scratch
-from iodaemon.backend.linux.protocol import SCRATCH_FILE, parse_job_key
-from iodaemon.backend.linux.scratch import paths_of
 from iodaemon.errors import RequestError
 from iodaemon.install.layout import SCOPE, SERVICE_USER, Layout
 from iodaemon.install.plan import Found
@@ -92,7 +89,7 @@ def look(host: Host, layout: Layout, program: str) -> Found:
         program=program,
         jobs=tuple(sorted({*(jobs.standing if jobs else ()), *left})),
         waiting=jobs.waiting if jobs else (),
-        kept=tuple(sorted(_kept_on_tiers(host, layout))),
+        kept=_kept_on_tiers(host, layout),
     )
 
 
@@ -113,16 +110,19 @@ def read_item(host: Host, path: str) -> Item:
         return Item("other")
 
 
-def _kept_on_tiers(host: Host, layout: Layout) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Of each job that has anything there, where: the keeper notes it until it is removed."""
-    for data in layout.data:
-        for path in glob.glob(host.at(f"{data}/jobs/*/{SCRATCH_FILE}")):
-            key = parse_job_key(os.path.basename(os.path.dirname(path)))
-            if key is not None:
-                record = None
-                with contextlib.suppress(RecordError):  # it has some, and nobody knows where
-                    record = read_scratch(os.path.dirname(path))
-                yield key[0], () if record is None else tuple(paths_of(record["shares"]))
+_OF_A_JOB: Final = re.compile(r"([0-9]+)-[0-9]+-.+")
+"""The job of a directory in a store: ``<job>-<attempt>-<random>``."""
+
+
+def _kept_on_tiers(host: Host, layout: Layout) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """The directories of each job on the disks of storage tiers."""
+    kept: dict[int, list[str]] = {}
+    for store in layout.stores:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            for name in sorted(os.listdir(host.at(store))):
+                if match := _OF_A_JOB.fullmatch(name):
+                    kept.setdefault(int(match[1]), []).append(f"{store}/{name}")
+    return tuple((job, tuple(kept[job])) for job in sorted(kept))
 
 
 def _missing_folders(host: Host, paths: Iterable[str]) -> tuple[str, ...]:

@@ -8,17 +8,23 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from iodaemon.backend.linux.scratch import STORE
 from iodaemon.errors import RequestError
 from iodaemon.install.step import Item
+from iodaemon.supervisor import systemd
+from iodaemon.supervisor.scratch import STORE
 
 SHIPPED_PROGRAM: Final = "/opt/iodaemon/bin/iod"
 """What the shipped units call."""
 SERVICE_USER: Final = "iodaemon"
 """As in systemd/sysusers.conf."""
-UNITS: Final = ("iodaemon.socket", "iodaemon-keeper.service", "iodaemon.service")
-SCOPE: Final = ("iodaemon-jobs.scope", "iodaemon.slice")
-"""Where the jobs are; the keeper makes them."""
+SUPERVISOR: Final = "iodaemon-supervisor.service"
+UNITS: Final = ("iodaemon.socket", SUPERVISOR, "iodaemon.service")
+SCOPE: Final = (systemd.SCOPE, systemd.SLICE)
+"""Where the jobs are; the supervisor makes them."""
+KEEPER: Final = "iodaemon-keeper.service"
+"""Of releases without a supervisor; this one does not know the jobs that it keeps."""
+KEEPER_DATA: Final = "/var/lib/iodaemon-keeper"
+"""Output of their jobs."""
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_./+@:=,~-]+")
 """Paths that mean themselves in a unit."""
 
@@ -99,7 +105,7 @@ def system_layout(program: str, shipped: Path, config: str) -> Layout:
         config=("/etc/iodaemon/config.toml", Item("file", config)),
         record="/etc/iodaemon/installed.json",
         runtime=("/run/iodaemon",),
-        data=("/var/lib/iodaemon", "/var/lib/iodaemon-keeper"),
+        data=("/var/lib/iodaemon", "/var/lib/iodaemon-supervisor"),
     )
 
 

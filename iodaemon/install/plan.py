@@ -15,7 +15,14 @@ from typing import Final, NamedTuple
 import msgspec
 
 from iodaemon.errors import RequestError
-from iodaemon.install.layout import SCOPE, SERVICE_USER, Layout
+from iodaemon.install.layout import (
+    KEEPER,
+    KEEPER_DATA,
+    SCOPE,
+    SERVICE_USER,
+    SUPERVISOR,
+    Layout,
+)
 from iodaemon.install.record import Record, digest, record_text
 from iodaemon.install.step import (
     NOTHING,
@@ -51,8 +58,7 @@ class Found(NamedTuple):
         program: names the program as it is now, with all that it consists of.
         jobs: those that run or stand suspended, ascending.
         waiting: those in the queue, ascending.
-        kept: of jobs, ascending, where they have what on the disks of storage tiers, as far as the
-            directories that purging removes say so.
+        kept: of jobs, ascending, their directories on the disks of storage tiers.
     """
 
     items: Mapping[str, Item]
@@ -71,10 +77,11 @@ def plan_install(layout: Layout, found: Found) -> list[Step]:
     """Set up what lacks, bring up to date what differs, start it; nothing where all is well.
 
     Raises:
-        RequestError: something of somebody else's is in the way.
+        RequestError: something of somebody else's is in the way, or jobs of a release whose jobs
+            this one does not know.
     """
     record = found.record
-    placed = [*_placed(layout, found)]
+    placed = [*_replaced(layout, found), *_placed(layout, found)]
     current = {*_all_items(layout), layout.program}
     obsolete = [path for path in record.installed if path not in current]
     for path in obsolete:
@@ -124,7 +131,7 @@ def plan_removal(layout: Layout, found: Found, *, purge: bool, force: bool) -> l
         raise RequestError(_kept_on_tiers(found))
     steps: list[Step] = [EndJobs(standing)] if standing else []
     if found.record.installed:
-        steps += _stopped(layout)
+        steps += _stopped(layout, found)
         for path in found.record.installed:
             steps += _removed(path, found)
         steps += [
@@ -169,6 +176,31 @@ def _placed(layout: Layout, found: Found) -> list[Step]:
     return steps
 
 
+def _is_older(found: Found) -> bool:
+    """Whether what is installed is of a release with a keeper."""
+    return any(os.path.basename(path) == KEEPER for path in found.record.installed)
+
+
+def _replaced(layout: Layout, found: Found) -> list[Step]:
+    """A keeper is stopped, and its scope, which is otherwise than the supervisor's."""
+    if not _is_older(found):
+        return []
+    if found.jobs:
+        raise RequestError(
+            f"{name_jobs(found.jobs)} {_run(found.jobs)} under the installed release, whose jobs "
+            "this one does not know: 'iod drain --wait' first, then install again"
+        )
+    kept = f"keep {KEEPER_DATA}: output of jobs of the release before; remove it when it is read"
+    return [*_keeper_stopped(layout), Tell(kept)]
+
+
+def _keeper_stopped(layout: Layout) -> list[Step]:
+    return [
+        Run((*layout.systemctl, "disable", "--now", KEEPER), may_fail=True),
+        Run((*layout.systemctl, "stop", *SCOPE), may_fail=True),
+    ]
+
+
 def _is_changed(path: str, found: Found) -> bool:
     """True for what install put there and somebody else has changed."""
     there = found.items.get(path, NOTHING)
@@ -206,6 +238,9 @@ def _started(layout: Layout, found: Found, *, changed: frozenset[str]) -> list[S
         # Clients wait at the socket meanwhile; it is closed only if it must.
         if not unit.endswith(".socket") or unit in changed_units
     ]
+    if SUPERVISOR in stale:  # the program is executed in place: jobs keep their parent
+        stale.remove(SUPERVISOR)
+        steps.append(Run((*layout.systemctl, "reload", SUPERVISOR)))
     if stale:
         steps.append(Run((*layout.systemctl, "restart", *stale)))
     if not wanted <= found.active & found.enabled:
@@ -235,13 +270,16 @@ def _nothing_there(layout: Layout, found: Found) -> str:
 
 def _in_the_way(found: Found, *, purge: bool) -> str:
     if found.jobs:
-        do = "runs or stands" if len(found.jobs) == 1 else "run or stand"
-        what = f"{name_jobs(found.jobs)} {do} suspended"
+        what = f"{name_jobs(found.jobs)} {_run(found.jobs)}"
     else:
         do = "waits" if len(found.waiting) == 1 else "wait"
         what = f"{name_jobs(found.waiting)} {do} in the queue, and --purge forgets them"
     wait = "'iod cancel' them" if purge and not found.jobs else "let them end ('iod drain --wait')"
     return f"{what}: {wait}, or end them with --force"
+
+
+def _run(jobs: tuple[int, ...]) -> str:
+    return f"{'runs or stands' if len(jobs) == 1 else 'run or stand'} suspended"
 
 
 def _kept_on_tiers(found: Found) -> str:
@@ -258,11 +296,14 @@ def _kept_on_tiers(found: Found) -> str:
     )
 
 
-def _stopped(layout: Layout) -> list[Step]:
-    stop: list[Step] = [Run((*layout.systemctl, "disable", "--now", *layout.units))]
+def _stopped(layout: Layout, found: Found) -> list[Step]:
+    stop: list[Step] = _keeper_stopped(layout) if _is_older(found) else []
+    names = {os.path.basename(path) for path in found.record.installed}
+    units = [unit for unit in layout.units if unit in names]
+    stop.append(Run((*layout.systemctl, "disable", "--now", *units)))
     if layout.is_system:
         return [*stop, Run((*layout.systemctl, "stop", *SCOPE), may_fail=True)]
-    kill = (*layout.systemctl, "kill", "--signal=KILL", *layout.units)  # an idle keeper, and shims
+    kill = (*layout.systemctl, "kill", "--signal=KILL", *layout.units)  # an idle supervisor
     return [*stop, Run(kill, may_fail=True)]
 
 
@@ -285,6 +326,8 @@ def _purged(layout: Layout, found: Found) -> list[Step]:
     steps: list[Step] = [Leave(job, where) for job, where in found.kept]
     steps += [DeleteStore(path) for path in layout.stores]
     steps += [DeleteTree(path) for path in layout.data]
+    if _is_older(found):
+        steps.append(DeleteTree(KEEPER_DATA))
     steps += [Delete(layout.config[0]), Delete(layout.record)]
     steps += [DeleteFolder(path) for path in _folders(layout, found)]
     if layout.is_system and found.record.user and found.has_user:

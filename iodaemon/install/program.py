@@ -1,7 +1,7 @@
 """The ``iod`` that is installed: where it is, whether everybody can run it and root can trust it.
 
-Root runs it as the keeper, the daemon's user and every submitter read it, and the daemon's sandbox
-hides the homes and the temporary directories from it.
+Root runs it as the supervisor, the daemon's user and every submitter read it, and the sandbox
+of the daemon hides the homes and the temporary directories from it.
 """
 
 from __future__ import annotations

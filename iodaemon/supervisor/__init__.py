@@ -15,10 +15,13 @@ supervisor      (``server``, ``line``, ``orders``, ``attempts``) one thread, one
 the child       reads its launch from a socketpair, takes on all that the job is to have, says
                 ``ready``, waits for ``go``, appends ``EXEC``, executes.
 ``process_tree``  without a writable cgroup: a holder a job, which reaps and signals in its place.
-``scratch``     a forked helper with a deadline for what must touch a disk.
+``scratch``     a forked helper with a deadline for what must touch a disk (``disk_trouble``).
 
 A job is its cgroup, ``jobs/<job>.<attempt>`` (``cgroup``). It ends when nothing lives in it
-(``populated 0``), not when its first process does.
+(``populated 0``), not when its first process does. Jobs of a service are in a scope of systemd's
+(``systemd``), in which nobody else is: the service may be restarted while they run, and to stop
+the scope ends them all, which is told of each (``from_outside``). A user's own root side has its
+cgroups below the one that it was begun in, itself in one of them.
 
 What the ledger records
 =======================
@@ -27,6 +30,7 @@ What the ledger records
 ``USE``   bytes, calls and CPU time of all that its writer has waited for so far, the first
           process and orphans; after that. Without the first process, or with ``AT_LEAST``, a
           total is told as "at least" (``whole`` is False). Superseded ones are given back.
+``CANCEL``  likewise, bytes that were deleted before they reached the disk; before its ``USE``.
 
 ``AT_LEAST`` is set where a zombie ignored SIGCHLD, or the cgroup used CPU time that no reaped
 process accounts for (SA_NOCLDWAIT): the kernel then reaped children by itself.
@@ -38,23 +42,26 @@ supervisor      its children become the anchor's, which lets all run on, takes t
                 same code (``reap``) and starts the next supervisor. A child that waits for ``go``
                 ends by the end of its socketpair.
 anchor          the supervisor goes on, ``protected`` is False; once nothing runs it becomes a
-                new anchor by ``execve``.
+                new anchor by ``execve``. Under systemd, which has started an anchor that waits for
+                the lock, it ends instead.
 launcher        started again; orders that it had not carried out are given again.
-holder          the job is then held as the session of its first process.
-anchor and      a running job is found by its cgroup, and how it ends is ``lost``. Exit codes that
-supervisor      were recorded stay known as long as the ledger is there.
+holder          its job goes on, and can be killed; it cannot be frozen any more.
+anchor and      a running job is found by its cgroup, with the ledger or without, and how it ends
+supervisor      is ``lost``. Exit codes that were recorded stay known as long as the ledger is.
+all of a unit   ``ExecStopPost`` lets all jobs run on (``anchor.thaw_all``).
 anyone, stuck   a supervisor that says nothing for the grace time: the anchor lets all jobs run on
                 and continues it, and kills it after four. A daemon likewise, by the supervisor.
 
 What the next supervisor finds
 ==============================
 no EXEC, an empty cgroup       absent: it never ran, and may be prepared again
-no EXEC, somebody is there     for a second it may still read ``go``; then it is killed
+no EXEC, a child is there      for a second it may still read ``go``; then it is killed
+no EXEC, a job is there        running (whoever has executed has another name); its end is lost
 EXEC, populated                running
 EXEC and EXIT, empty           ended
 EXEC, empty, no EXIT           once the anchor says that it has taken in everything: lost
 
-Upgrade is ``execve`` in place (wish ``reexec``, supervisor, then anchor): children, the daemon's
-line with its half-read bytes, and the ledger stay. Where it fails, all stays as it was. Only
-``hello`` and ``reexec`` never change.
+Upgrade is ``execve`` in place (wish ``reexec`` or SIGHUP; supervisor, then anchor): children, the
+daemon's line with its half-read bytes, and the ledger stay. Where it fails, all stays as it was.
+Only ``hello`` and ``reexec`` never change.
 """

@@ -17,7 +17,6 @@ import os
 import select
 import signal
 import socket
-import stat
 import sys
 import time
 import zlib
@@ -25,16 +24,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
-from iodaemon.supervisor import syscalls
-from iodaemon.supervisor.cgroup import Cgroups, find_own_cgroup
+from iodaemon.supervisor import syscalls, systemd
+from iodaemon.supervisor.cgroup import Cgroups, find_mount, find_own_cgroup
 from iodaemon.supervisor.failpoint import reach
 from iodaemon.supervisor.identity import peer_of
-from iodaemon.supervisor.ledger import Ledger, open_ledger
+from iodaemon.supervisor.launch import OUTPUTS_MODE, NotOursError, make_own
+from iodaemon.supervisor.ledger import Key, Ledger, open_ledger
+from iodaemon.supervisor.process_tree import Holders
 from iodaemon.supervisor.protocol import Silence
 from iodaemon.supervisor.reap import Reaper
 from iodaemon.supervisor.syscalls import say
 
 SOCKET: Final = "supervisor.sock"
+LOCK: Final = "lock"
+"""In the runtime directory as well; the anchor has it for as long as the root side lives."""
 HOPELESS: Final = 78
 """EX_CONFIG of sysexits.h: starting it again does not help."""
 BEATS: Final = 3
@@ -44,6 +47,8 @@ _AT_ONCE: Final = 64
 _FIRST_WAIT_S: Final = 0.1
 _LAST_WAIT_S: Final = 5.0
 _WORD_BYTES: Final = 64
+_LAST_BREATH_S: Final = 0.1
+"""For a process that has given up the lock to close its sockets as well."""
 
 
 class Config(NamedTuple):
@@ -54,11 +59,14 @@ class Config(NamedTuple):
         daemon_uid: the one user who is obeyed.
         daemon_gid: group of the socket; None: its user alone.
         min_uid: no job runs as a uid below; None: all run as the caller's own user.
-        outputs: directory, the caller's own, of the files of jobs that name none.
+        outputs: directory of the files of jobs that name none; made if it is missing. Where it
+            cannot be made those jobs fail until it can.
         grace_s: a daemon, or a supervisor, that says nothing for so long counts as gone.
-        cgroup: "auto": below the caller's own; "none": by signals; else the directory.
+        cgroup: "auto": the jobs' scope, as a service, or below the caller's own; "none": by
+            signals; else the directory.
         is_service: runs until SIGTERM; else ends without a daemon and without jobs.
-        why: why there is no cgroup.
+        lack: without cgroups, why (``hello`` of ``protocol``).
+        detail: the same as a sentence.
     """
 
     runtime: str
@@ -69,7 +77,8 @@ class Config(NamedTuple):
     grace_s: float = 30.0
     cgroup: str = "auto"
     is_service: bool = False
-    why: str = "as configured"
+    lack: str = "configured"
+    detail: str = "signals, as configured"
 
     def dump(self) -> str:
         return json.dumps(self._asdict())
@@ -160,23 +169,45 @@ class Shared(NamedTuple):
 
 
 def open_shared(config: Config) -> Shared:
-    """Take the lock, make the sockets, open the ledger.
+    """Make the directories, take the lock, make the sockets, open the ledger.
+
+    Where systemd starts an anchor while a supervisor whose anchor died has jobs, it waits for the
+    lock: that supervisor ends when nothing runs any more, and to end it would lose exit codes.
 
     Raises:
-        OSError: EADDRINUSE: another root side runs on this directory.
+        OSError: EADDRINUSE: another root side runs on this directory; EPERM: others could change
+            what is in a directory; others: that of the sockets cannot be had.
     """
-    os.makedirs(config.runtime, 0o700 if config.daemon_gid is None else 0o711, exist_ok=True)
-    found = os.lstat(config.runtime)
-    if found.st_uid != os.geteuid() or found.st_mode & 0o022 or not stat.S_ISDIR(found.st_mode):
-        text = "it is not a directory that nobody else may write to"
-        raise OSError(errno.EPERM, text, config.runtime)
-    lock = os.open(
-        os.path.join(config.runtime, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-    )
+    make_own(config.runtime, 0o700 if config.daemon_gid is None else 0o711)
+    if config.outputs is not None:
+        try:
+            make_own(config.outputs, OUTPUTS_MODE)
+        except NotOursError:
+            raise
+        except OSError as error:
+            text = "jobs that name no output file fail until it can be"
+            say(f"{config.outputs} cannot be made ({error.strerror}); {text}")
+    lock = os.open(os.path.join(config.runtime, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        raise OSError(errno.EADDRINUSE, "a supervisor runs already", config.runtime) from error
+        if not (config.is_service and systemd.is_heard()):
+            raise OSError(errno.EADDRINUSE, "a supervisor runs already", config.runtime) from error
+        systemd.notify("READY=1", "STATUS=waits until nothing runs under the supervisor of before")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        time.sleep(_LAST_BREATH_S)
+    second = _listen_on_second(config)
+    ledger = open_ledger(_ledger_of(config))
+    listener, inode = listen(config)
+    return Shared(listener.detach(), second, lock, ledger.fd, inode)
+
+
+def _listen_on_second(config: Config) -> int:
+    """-1: another user has that address.
+
+    Raises:
+        OSError: EADDRINUSE: another root side runs, whose directory was removed.
+    """
     second = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         second.bind(abstract_address(config.runtime))
@@ -185,17 +216,16 @@ def open_shared(config: Config) -> Shared:
         second.close()
         with (
             socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe,
-            contextlib.suppress(ConnectionRefusedError),
+            contextlib.suppress(ConnectionRefusedError, BlockingIOError),
         ):
+            probe.setblocking(False)  # noqa: FBT003 - who has it need not accept
             probe.connect(abstract_address(config.runtime))
             if peer_of(probe)[1] == os.geteuid():
                 text = f"a supervisor runs already (pid {peer_of(probe)[0]})"
                 raise OSError(errno.EADDRINUSE, text, config.runtime) from error
         say("another user has taken this directory's second address; it is done without")
-    ledger = open_ledger(os.path.join(config.runtime, "ledger"))
-    second_fd = second.detach() if second.fileno() >= 0 else -1
-    listener, inode = listen(config)
-    return Shared(listener.detach(), second_fd, lock, ledger.fd, inode)
+        return -1
+    return second.detach()
 
 
 class Anchor:
@@ -212,7 +242,7 @@ class Anchor:
         self._line: socket.socket | None = None
         self._started_s = 0.0
         self._wait_s = _FIRST_WAIT_S
-        self._is_leaving = self._is_over = False
+        self._is_leaving = self._is_over = self._has_notified = False
 
     def _new_reaper(self) -> Reaper:
         find = (lambda _: None) if self._cgroups is None else self._cgroups.key_of
@@ -228,6 +258,8 @@ class Anchor:
     def run(self) -> None:
         wake = syscalls.wake_on_signals(signal.SIGCHLD, signal.SIGHUP, signal.SIGINT)
         signal.signal(signal.SIGTERM, lambda *_: self._pass_on(signal.SIGTERM))
+        signal.signal(signal.SIGHUP, self._on_hangup)
+        self._reap()  # what ended while this program was executed woke nobody
         while not self._is_over:
             if not self._supervisor and time.monotonic() >= self._started_s + self._wait_s:
                 self._start()
@@ -256,6 +288,11 @@ class Anchor:
                 os.kill(self._supervisor, number)
         else:
             self._is_over = True
+
+    def _on_hangup(self, *_: object) -> None:
+        """An upgrade, by ``systemctl reload``: the supervisor begins it."""
+        if self._supervisor:
+            self._pass_on(signal.SIGHUP)
 
     def _start(self) -> None:
         reach("anchor.starting")
@@ -291,6 +328,9 @@ class Anchor:
             self._line = None
             return False
         self._silence.heard()
+        if self._config.is_service and not self._has_notified:
+            detail = self._config.detail if self._cgroups is None else self._cgroups.detail
+            self._has_notified = systemd.notify("READY=1", f"STATUS=suspends by {detail}")
         if word == b"over":
             self._is_leaving = True
         elif word == b"ask":
@@ -364,17 +404,83 @@ def open_cgroups(config: Config) -> tuple[Cgroups | None, Config]:
     if config.cgroup == "none":
         return None, config
     try:
-        base = config.cgroup
-        if base == "auto":
-            name = f"iodaemon-{zlib.crc32(os.path.realpath(config.runtime).encode()):08x}"
-            base = os.path.join(find_own_cgroup(), name)
-        cgroups = Cgroups(base)
-        cgroups.open()
-    except OSError as error:
-        why = f"no cgroup can be used ({error.strerror or error})"
-        say(f"jobs are held by signals: {why}")
-        return None, config._replace(cgroup="none", why=why)
-    return cgroups, config._replace(cgroup=base)
+        find_mount()
+    except OSError:
+        return None, _without_cgroups(config, "no_hierarchy", "cgroup v2 is not mounted")
+    problem = "this process is in no cgroup that can be seen from here"
+    for base in _find_places(config):
+        try:
+            cgroups = Cgroups(base)
+            cgroups.await_place()
+            cgroups.open()
+        except OSError as error:
+            place = os.path.dirname(base)
+            problem = f"no cgroup can be used in {place} ({error.strerror or error})"
+            say(problem)
+        else:
+            with contextlib.suppress(OSError), open(_note_of(config), "w") as note:
+                note.write(base)
+            return cgroups, config._replace(cgroup=base)
+    return None, _without_cgroups(config, "unusable", problem)
+
+
+def _without_cgroups(config: Config, lack: str, problem: str) -> Config:
+    say(f"jobs are held by signals: {problem}")
+    return config._replace(cgroup="none", lack=lack, detail=f"signals: {problem}")
+
+
+def _find_places(config: Config) -> Iterator[str]:
+    """Where the tree may be, the best place first."""
+    if config.cgroup != "auto":
+        yield config.cgroup
+        return
+    if config.is_service:
+        yield os.path.join(find_mount()[0], systemd.SLICE, systemd.SCOPE)
+    base = find_base(config)
+    with contextlib.suppress(OSError):  # it may have been begun from elsewhere
+        if base is not None and any(n[0].isdigit() for n in os.listdir(os.path.join(base, "jobs"))):
+            yield base
+    with contextlib.suppress(OSError):
+        name = f"iodaemon-{zlib.crc32(os.path.realpath(config.runtime).encode()):08x}"
+        yield os.path.join(find_own_cgroup(), name)
+
+
+def find_base(config: Config) -> str | None:
+    """Where the tree of the root side is that runs, or ran last in this boot."""
+    try:
+        with open(_note_of(config)) as note:
+            return note.read()
+    except OSError:
+        return None
+
+
+def thaw_all(config: Config) -> int:
+    """Let all jobs go, with anchor and supervisor or without; how many were held."""
+    count, in_cgroups = 0, list[Key]()
+    base = find_base(config)
+    with contextlib.suppress(OSError):
+        if base is not None:
+            cgroups = Cgroups(base)
+            in_cgroups = cgroups.find_jobs()
+            count = cgroups.thaw_all()
+            os.close(cgroups.fd)
+    try:
+        fd = os.open(_ledger_of(config), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return count
+    ledger = Ledger(fd)
+    if os.fstat(fd).st_uid == os.geteuid() and ledger.is_of_this_boot:
+        count += Holders(ledger).thaw_these(set(ledger.running.values()).difference(in_cgroups))
+    os.close(fd)
+    return count
+
+
+def _ledger_of(config: Config) -> str:
+    return os.path.join(config.runtime, "ledger")
+
+
+def _note_of(config: Config) -> str:
+    return os.path.join(config.runtime, "cgroup")
 
 
 def main() -> None:
@@ -393,6 +499,8 @@ def main() -> None:
         sys.exit(HOPELESS)
     for fd in shared.fds():
         os.set_inheritable(fd, False)  # noqa: FBT003
+    os.ftruncate(shared.lock, 0)
+    os.pwrite(shared.lock, f"{os.getpid()}\n".encode(), 0)
     cgroups, config = open_cgroups(config)
     anchor = Anchor(config, shared, cgroups)
     if "supervisor" in resume:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -13,11 +15,11 @@ from iodaemon.supervisor import ledger as records
 from iodaemon.supervisor import protocol
 from iodaemon.supervisor.cgroup import Cgroups, Look
 from iodaemon.supervisor.failpoint import reach
-from iodaemon.supervisor.launch import GO, LENGTH
-from iodaemon.supervisor.ledger import Key, Ledger, Use
+from iodaemon.supervisor.launch import GO, LENGTH, has_executed
+from iodaemon.supervisor.ledger import EXEC, Entry, Key, Ledger, Record, Use
 from iodaemon.supervisor.line import AT_ONCE, Loop
 from iodaemon.supervisor.orders import Order, Orders
-from iodaemon.supervisor.process_tree import Holders
+from iodaemon.supervisor.process_tree import LOOKS_S, Holders
 from iodaemon.supervisor.protocol import LineReader, Message
 from iodaemon.supervisor.reap import Reaper
 
@@ -35,6 +37,11 @@ _GAP_RATIO: Final = 0.002
 way here, or the kernel reaped a child by itself; below it are rounding and the last moment of each
 process (measured: at most 72 us of 173 ms for 200 processes beside a load of 12)."""
 _MOST_TRIES: Final = 3
+_STOP_WITHIN_S: Final = 2.0
+"""Between the first and the last process of a unit that gets its SIGTERM; milliseconds."""
+_LOOK_FOR_STOP_S: Final = 0.05
+_STOPPED: Final = (signal.SIGTERM, signal.SIGKILL, (128 + signal.SIGTERM) << 8)
+"""As wait(2) has it; the last one is a shell whose last command died of SIGTERM."""
 
 SETTLING, QUEUED, PREPARING, PREPARED, GOING, RUNNING, ENDED, FAILED, LOST = (
     "settling", "queued", "preparing", "prepared", "going", "running", "ended", "failed", "lost",
@@ -58,9 +65,15 @@ class Attempt:
         self.pidfd = -1
         self.look = Look(is_populated=True, is_frozen=False)
         self.looks = self.tries = 0
+        self.continues: list[float] = []
+        """When it is looked whether anything stands still that is to go on."""
         self.began_s = time.monotonic()
         self.wants_run = self.wants_still = False
         self.problem: Message = {}
+        self.memory: Message | None = None
+        self.was_told = self.is_from_outside = False
+        """The daemon sent it a signal; its death is that of the unit of all jobs."""
+        self.empty_s = 0.0
         self.is_asked = self.is_forgotten = self.is_removed = False
 
     def begin_again(self) -> None:
@@ -70,6 +83,23 @@ class Attempt:
         self.wants_run = self.wants_still = False
         self.began_s = time.monotonic()
         self.unsent.clear()
+
+
+def describe_end(entry: Entry, *, is_over: bool) -> Message:
+    """What the ledger says of an attempt that has ended; ``is_over`` is False of a lost one."""
+    told: Message = {
+        "use": entry.use._asdict(),
+        "whole": entry.has_main_use and not entry.at_least and is_over,
+        "started_us": entry.started_us or None,
+        "ended_us": entry.exited_us or None,
+    }
+    if entry.status is not None:
+        is_killed = os.WIFSIGNALED(entry.status)
+        told["exit"] = {
+            "code": None if is_killed else os.WEXITSTATUS(entry.status),
+            "signal": os.WTERMSIG(entry.status) if is_killed else None,
+        }
+    return told
 
 
 class Attempts:
@@ -152,7 +182,7 @@ class Attempts:
             if entry.has_run:
                 attempt = self.all[key] = Attempt(key, RUNNING)
                 attempt.wants_still = self._means.is_held(key)
-                if entry.status is None and self._means.are_children:
+                if entry.status is None and entry.pid and self._means.are_children:
                     self._open_pidfd(attempt, entry.pid)
                 self.look_in(attempt, 0.0)
         for key in self._means.find_jobs():
@@ -162,8 +192,11 @@ class Attempts:
         self._scan_due_s = time.monotonic()
 
     def settle(self, key: Key) -> Attempt:
-        """Somebody is in the cgroup of an attempt without EXEC: it either executes, or ends."""
+        """Somebody is in the cgroup of an attempt without EXEC: a child of a supervisor that died,
+        which either executes or ends, or a job whose ledger is gone.
+        """
         attempt = self.all[key] = Attempt(key, SETTLING)
+        attempt.wants_still = self._means.is_held(key)
         self.look_in(attempt, 0.0)
         return attempt
 
@@ -257,7 +290,8 @@ class Attempts:
         attempt.stage, attempt.order = RUNNING, b""
         if attempt.wants_still:
             self._means.freeze(attempt.key)
-        self.report(attempt)
+        if not attempt.problem:  # else it was not executed, and tells so as it ends
+            self.report(attempt)
         self.look(attempt)
 
     def fail(self, attempt: Attempt, code: str, problem: str, *, is_lasting: bool = False) -> None:
@@ -349,9 +383,15 @@ class Attempts:
 
     def _look_at_settling(self, attempt: Attempt) -> None:
         is_populated = self._means.look(attempt.key).is_populated
-        self._ledger.catch_up()
+        is_job = any(has_executed(pid) for pid in self._means.pids(attempt.key))
+        self._ledger.catch_up()  # after that: who has executed has recorded it
         entry = self._ledger.entries.get(attempt.key)
+        if is_job and (entry is None or not entry.has_run):
+            self._ledger.append(Record(EXEC, attempt.key))
+            entry = self._ledger.entries[attempt.key]
         if entry is not None and entry.has_run:
+            if not attempt.wants_still:
+                self._means.thaw(attempt.key)
             self._begin_running(attempt)
         elif is_populated or not self._means.remove(attempt.key):
             if time.monotonic() > attempt.began_s + _SETTLE_S:
@@ -377,6 +417,8 @@ class Attempts:
                 if found.is_frozen:
                     reach("supervisor.frozen")
                 self.report(attempt)
+            if attempt.continues:
+                self._continue_again(attempt)
             is_awaited = entry.status is not None or attempt.wants_still != found.is_frozen
             if is_awaited:
                 self._look_again(attempt)
@@ -390,6 +432,22 @@ class Attempts:
         else:
             self.look_in(attempt, 0.0)
 
+    def continue_stopped(self, attempt: Attempt) -> None:
+        """What stopped itself goes on, and so does what then stops once more (``LOOKS_S``)."""
+        if self._means.continue_stopped(attempt.key):
+            attempt.continues = [
+                time.monotonic() + wait_s for wait_s in itertools.accumulate(LOOKS_S)
+            ]
+            self.look_in(attempt, LOOKS_S[0])
+
+    def _continue_again(self, attempt: Attempt) -> None:
+        now_s = time.monotonic()
+        if attempt.continues[0] <= now_s:
+            self._means.continue_stopped(attempt.key)
+            attempt.continues = [at_s for at_s in attempt.continues if at_s > now_s]
+        if attempt.continues:
+            self.look_in(attempt, attempt.continues[0] - now_s)
+
     def _seek_exit(self, attempt: Attempt) -> None:
         """Nothing lives, and nobody has said how it ended: a tracer, the anchor, or nobody."""
         self.scan()
@@ -400,9 +458,8 @@ class Attempts:
                 self.look_in(attempt, 0.0)
                 return
             if not self.has_anchor or self.clean_s > attempt.began_s:
-                attempt.stage = LOST
-                self.report(attempt)
-                self.tidy(attempt)
+                attempt.is_from_outside = bool(self._means.is_being_stopped())
+                self._end(attempt, LOST)
                 return
         if attempt.looks == _LOST_AFTER - 1:
             attempt.began_s = time.monotonic()
@@ -420,7 +477,27 @@ class Attempts:
                     self._look_again(attempt)
                     return
                 self._ledger.add_use(attempt.key, Use(), records.AT_LEAST)
-        attempt.stage = ENDED
+        if self._awaits_stop(attempt, entry.status):
+            self.look_in(attempt, _LOOK_FOR_STOP_S)
+        else:
+            self._end(attempt, ENDED)
+
+    def _awaits_stop(self, attempt: Attempt, status: int | None) -> bool:
+        """Whether the sign that the unit of all jobs is being stopped may follow this death.
+
+        systemd signals its processes one after the other, the job or the placeholder first.
+        """
+        is_stopped = self._means.is_being_stopped()
+        is_by_signal = status is not None and (status & 0x7F or status) in _STOPPED
+        if is_stopped is None or attempt.was_told or not is_by_signal:
+            return False
+        attempt.is_from_outside = is_stopped
+        attempt.empty_s = attempt.empty_s or time.monotonic()
+        return not is_stopped and time.monotonic() < attempt.empty_s + _STOP_WITHIN_S
+
+    def _end(self, attempt: Attempt, stage: str) -> None:
+        """What only the cgroup tells is read before it is removed."""
+        attempt.stage, attempt.memory = stage, self._means.find_memory_end(attempt.key)
         reach("supervisor.ended")
         self.report(attempt)
         self.tidy(attempt)
@@ -451,25 +528,15 @@ class Attempts:
             return {
                 "pid": entry.pid,
                 "start_ticks": entry.ticks,
-                "started_us": entry.started_us,
+                "started_us": entry.started_us or None,
                 "frozen": attempt.look.is_frozen,
                 "stopped": attempt.look.is_stopped,
+                "holder": self._means.find_holder(attempt.key),
             }
         if attempt.stage not in (ENDED, LOST):
             return {}
-        told: Message = {
-            "use": entry.use._asdict(),
-            "whole": entry.has_main_use and not entry.at_least and attempt.stage == ENDED,
-            "started_us": entry.started_us,
-            "ended_us": entry.exited_us or None,
-        }
-        if entry.status is not None:
-            is_killed = os.WIFSIGNALED(entry.status)
-            code = None if is_killed else os.WEXITSTATUS(entry.status)
-            told["exit"] = {
-                "code": code,
-                "signal": os.WTERMSIG(entry.status) if is_killed else None,
-            }
+        told = describe_end(entry, is_over=attempt.stage == ENDED)
+        told["memory"], told["from_outside"] = attempt.memory, attempt.is_from_outside
         if "problem" in attempt.problem:
             told["problem"] = attempt.problem["problem"]
         return told

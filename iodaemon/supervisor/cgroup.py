@@ -13,22 +13,32 @@ import os
 import signal
 import struct
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from iodaemon.supervisor import syscalls
+from iodaemon.supervisor import syscalls, systemd
 from iodaemon.supervisor.ledger import Key, parse_key
 from iodaemon.supervisor.protocol import Limits
-from iodaemon.supervisor.reap import read_small
+from iodaemon.supervisor.reap import is_stopped, read_small
 
 CONTROLLERS: Final = ("cpuset", "io", "pids", "memory")
+PRESSURE: Final = "pressure"
+"""Stands beside the controllers where the kernel counts the stall times of cgroups (Linux 4.20)."""
+CAP: Final = "cap"
+"""Likewise where jobs have ``io.max`` (CONFIG_BLK_DEV_THROTTLING)."""
+_NO_CAP: Final = "rbps=max wbps=max riops=max wiops=max"
 _GONE: Final = frozenset({errno.ENOENT, errno.ENODEV})
 _FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _EVENT: Final = struct.Struct("iIII")  # struct inotify_event, without a name
 _LEAST_MEMORY: Final = 16 << 20
+_MOST_PIDS: Final = 1 << 22  # PID_MAX_LIMIT of include/linux/threads.h
+_SHARE: Final = 4
+"""One job has at most one in so many of all tasks: three that fork without end leave a fourth."""
 _MOST_REMOVED: Final = 256
 """Nested cgroups of one job that are removed in one go."""
 _MOST_SCANS: Final = 20
+_AT_ONCE: Final = 8
+"""Pidfds open at one time."""
 _LEAVE_WITHIN_S: Final = 0.5
 
 
@@ -40,11 +50,21 @@ class Look(NamedTuple):
     is_stopped: bool = False
 
 
+class NotYetError(Exception):
+    """The place of all jobs is being made; ask again a moment later."""
+
+
 class Cgroups:
     """The jobs' cgroups below one base.
 
     Args:
-        base: a cgroup directory that exists or can be made, without processes at its top.
+        base: a cgroup directory that exists or can be made, without processes at its top; or that
+            of the jobs' own scope, which is made with systemd's help.
+
+    Attributes:
+        unit: name of the systemd unit that it is in; None: in none.
+        lack: "undelegated": systemd may remove or change what is made in it; else empty.
+        detail: a sentence about the place.
     """
 
     name: Final = "cgroup"
@@ -52,38 +72,75 @@ class Cgroups:
     """Each job's first process is a child of the supervisor, or was one of an earlier one."""
 
     def __init__(self, base: str) -> None:
-        self.base = base
-        self.detail = f"cgroup v2 at {base}"
+        self.base: str | None = base
+        unit = systemd.find_unit(base)
+        self.unit = None if unit is None else os.path.basename(unit)
+        self.lack, self.detail = "", f"cgroup v2 at {base}"
+        if unit is not None and systemd.is_booted() and not systemd.is_delegated(unit):
+            self.lack = "undelegated"
+            self.detail += ", which systemd has not delegated"
         self.controls: tuple[str, ...] = ()
+        self._base = base
+        self._most_tasks = _MOST_PIDS
+        self._scope = systemd.find_scope(base)
         self._jobs = os.path.join(base, "jobs")
-        mount, subtree = _find_mount()
+        mount, subtree = find_mount()
         within = os.path.relpath(self._jobs, mount)
         self._marker = f"\n0::{os.path.normpath(os.path.join(subtree, within))}/".encode()
         self.fd = syscalls.watch_files()
         self._watched: dict[int, Key] = {}
 
+    def await_place(self) -> None:
+        """Have the scope made where it is missing. Raises OSError: it cannot be."""
+        if self._scope is not None:
+            self._scope.wait()
+
     def open(self) -> None:
-        """Make the tree, check that it freezes, and move the calling process to ``supervisor``.
+        """Make the tree and check that it freezes.
+
+        The calling process moves to ``supervisor``, unless the jobs have a scope, which must be
+        free to be stopped.
 
         Raises:
             OSError: it cannot be had.
         """
-        for name in ("", "supervisor", "jobs"):
+        if self._scope is not None:
+            self._scope.settle()
+        for name in ("jobs",) if self._scope is not None else ("", "supervisor", "jobs"):
             with contextlib.suppress(FileExistsError):
-                os.mkdir(os.path.join(self.base, name))
+                os.mkdir(os.path.join(self._base, name))
         for name in ("cgroup.freeze", "cgroup.kill", "cgroup.events"):
             os.stat(os.path.join(self._jobs, name))
-        _write(os.path.join(self.base, "supervisor", "cgroup.procs"), "0")
+        if self._scope is None:
+            _write(os.path.join(self._base, "supervisor", "cgroup.procs"), "0")
 
     def hand_down(self) -> None:
-        """Give the jobs every controller that the base has; ``controls`` says which they have."""
+        """Give the jobs every controller that the base has; ``controls`` says what they have."""
         for controller in CONTROLLERS:
             with contextlib.suppress(OSError):
-                for directory in (self.base, self._jobs):
+                for directory in (self._base, self._jobs):
                     _write(os.path.join(directory, "cgroup.subtree_control"), f"+{controller}")
-        with contextlib.suppress(OSError):
-            given = read_small(os.path.join(self._jobs, "cgroup.subtree_control")).split()
-            self.controls = tuple(name for name in CONTROLLERS if name.encode() in given)
+        given = self._read("cgroup.subtree_control").split()
+        controls = [name for name in CONTROLLERS if name.encode() in given]
+        if self._read("io.pressure") and self._read("memory.pressure"):
+            controls.append(PRESSURE)
+        if "io" in controls and os.path.exists(os.path.join(self._jobs, "io.max")):
+            controls.append(CAP)
+        self.controls = tuple(controls)
+        self._most_tasks = (systemd.count_tasks() or _MOST_PIDS) // _SHARE
+        if self._scope is not None:
+            self._scope.watch()
+
+    def is_being_stopped(self) -> bool | None:
+        """Whether somebody stops the scope of all jobs; None: there is none."""
+        return None if self._scope is None else self._scope.is_being_stopped()
+
+    def _read(self, *names: str) -> bytes:
+        """A small file below ``jobs``; empty where there is none, or the kernel does not answer."""
+        try:
+            return read_small(os.path.join(self._jobs, *names))
+        except OSError:
+            return b""
 
     def path(self, key: Key) -> str:
         return os.path.join(self._jobs, str(key))
@@ -110,17 +167,20 @@ class Cgroups:
         """Make a job's cgroup; an open directory to clone into, and the limits that failed.
 
         Raises:
+            NotYetError: what was above it is gone, and being made again.
             OSError: it cannot be made. What somebody removed above it is made again.
         """
         with contextlib.suppress(FileExistsError):
             try:
                 os.mkdir(self.path(key))
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                if self._scope is not None and not self._scope.is_there():
+                    raise NotYetError from error
                 self.open()
                 self.hand_down()
                 os.mkdir(self.path(key))
         problems = []
-        for name, value in _settings(self.controls, limits):
+        for name, value in _settings(self.controls, limits, self._most_tasks):
             try:
                 _write(os.path.join(self.path(key), name), value)
             except OSError as error:
@@ -172,17 +232,49 @@ class Cgroups:
 
     def is_held(self, key: Key) -> bool:
         """Whether a standstill was asked for."""
+        return self._read(str(key), "cgroup.freeze").strip() == b"1"
+
+    def cap(self, key: Key, caps: Mapping[str, str]) -> None:
+        """Put these caps, and no others, on a job: words of ``io.max`` by disk.
+
+        Raises:
+            OSError: the kernel does not take one of them; then none is left.
+        """
+        if caps and CAP not in self.controls:
+            raise OSError(errno.ENOTSUP, "jobs cannot be slowed down here: no io controller")
+        self._uncap(key)
         try:
-            return read_small(os.path.join(self.path(key), "cgroup.freeze")).strip() == b"1"
+            for disk, words in sorted(caps.items()):  # the kernel reads one line a write(2)
+                _write(os.path.join(self.path(key), "io.max"), f"{disk} {words}")
         except OSError:
-            return False
+            self._uncap(key)
+            raise
+
+    def _uncap(self, key: Key) -> bool:
+        """Whether there were caps."""
+        disks = [line.split()[0].decode() for line in self._read(str(key), "io.max").splitlines()]
+        for disk in disks:
+            with contextlib.suppress(OSError):  # it was taken away, and so is its cap
+                _write(os.path.join(self.path(key), "io.max"), f"{disk} {_NO_CAP}")
+        return bool(disks)
+
+    def let_go(self, key: Key) -> bool:
+        """Let a job run on, and move what it can; whether it was held, or about to be."""
+        is_held = self.is_held(key)
+        if is_held:
+            self.thaw(key)
+        return self._uncap(key) or is_held
 
     def thaw_all(self) -> int:
-        """Let every job run on; how many stood still, or were about to."""
-        held = [key for key in self.find_jobs() if self.is_held(key)]
-        for key in held:
-            self.thaw(key)
-        return len(held)
+        """Let every job go; how many were held."""
+        return sum(self.let_go(key) for key in self.find_jobs())
+
+    def find_holder(self, key: Key) -> None:
+        """No process holds a job."""
+
+    def address_of(self, key: Key) -> str:  # noqa: ARG002
+        """Nor does one listen."""
+        return ""
 
     def kill(self, key: Key) -> None:
         """SIGKILL to all, also to frozen ones and to those being forked."""
@@ -199,23 +291,27 @@ class Cgroups:
             new = [pid for pid in self.pids(key) if pid not in told]
             if not new:
                 return
+            told.update(new)
+            self._tell(key, number, new)
+
+    def continue_stopped(self, key: Key) -> bool:
+        """SIGCONT to what stopped itself or was stopped by hand; whether there was any."""
+        stopped = [pid for pid in self.pids(key) if is_stopped(pid)]
+        self._tell(key, signal.SIGCONT, stopped)
+        return bool(stopped)
+
+    def _tell(self, key: Key, number: int, pids: list[int]) -> None:
+        for at in range(0, len(pids), _AT_ONCE):
             opened: dict[int, int] = {}
-            for pid in new:
-                told.add(pid)
+            for pid in pids[at : at + _AT_ONCE]:
                 with contextlib.suppress(ProcessLookupError):
                     opened[pid] = os.pidfd_open(pid)
-                if len(opened) >= 8:
-                    self._tell(key, number, opened)
-            self._tell(key, number, opened)
-
-    def _tell(self, key: Key, number: int, opened: dict[int, int]) -> None:
-        members = set(self.pids(key))
-        for pid, pidfd in opened.items():
-            with contextlib.suppress(ProcessLookupError):
-                if pid in members:
-                    signal.pidfd_send_signal(pidfd, number)
-            os.close(pidfd)
-        opened.clear()
+            members = set(self.pids(key))
+            for pid, pidfd in opened.items():
+                with contextlib.suppress(ProcessLookupError):
+                    if pid in members:
+                        signal.pidfd_send_signal(pidfd, number)
+                os.close(pidfd)
 
     def pids(self, key: Key) -> list[int]:
         """The processes of the job's whole subtree."""
@@ -223,7 +319,8 @@ class Cgroups:
         directories = [self.path(key)]
         while directories:
             directory = directories.pop()
-            with _if_there(), open(os.path.join(directory, "cgroup.procs"), "rb") as file:
+            path = os.path.join(directory, "cgroup.procs")
+            with contextlib.suppress(OSError), open(path, "rb") as file:  # none in a threaded one
                 found += (int(word) for word in file)
             with contextlib.suppress(OSError), os.scandir(directory) as entries:
                 directories += (entry.path for entry in entries if entry.is_dir())
@@ -231,11 +328,27 @@ class Cgroups:
 
     def cpu_us(self, key: Key) -> int | None:
         """CPU time of all that ever were in the job's cgroup; None: unknown."""
-        try:
-            words = read_small(os.path.join(self.path(key), "cpu.stat")).split(None, 2)
-        except OSError:
-            return None
+        words = self._read(str(key), "cpu.stat").split(None, 2)
         return int(words[1]) if words[:1] == [b"usage_usec"] else None
+
+    def find_memory_end(self, key: Key) -> dict[str, int | str | None] | None:
+        """How the kernel ended processes of the job for want of memory; None: it did not.
+
+        ``killed``: how many; ``at_limit``: how often the job could get no more below its own
+        limit; ``limit_bytes``: that limit, or None; ``nodes``: the NUMA nodes that it was confined
+        to, empty: all.
+        """
+        lines = (line.split() for line in self._read(str(key), "memory.events").splitlines())
+        counts = {words[0]: int(words[1]) for words in lines if len(words) == 2}
+        if not counts.get(b"oom_kill"):
+            return None
+        limit = self._read(str(key), "memory.max").strip()
+        return {
+            "killed": counts[b"oom_kill"],
+            "at_limit": counts.get(b"oom", 0),
+            "limit_bytes": int(limit) if limit.isdigit() else None,
+            "nodes": self._read(str(key), "cpuset.mems").decode().strip(),
+        }
 
     def remove(self, key: Key) -> bool:
         """Remove the cgroup and those that the job made below it; whether it is gone."""
@@ -278,14 +391,19 @@ class Cgroups:
         return False
 
     def leave(self) -> None:
-        """Move the calling process out again, and remove the tree where it is empty."""
+        """Move the calling process out again, and remove the tree where it is empty.
+
+        The scope stays; systemd removes it once it is stopped.
+        """
+        if self._scope is not None:
+            return
         with contextlib.suppress(OSError):
-            _write(os.path.join(os.path.dirname(self.base), "cgroup.procs"), "0")
+            _write(os.path.join(os.path.dirname(self._base), "cgroup.procs"), "0")
         until_s = time.monotonic() + _LEAVE_WITHIN_S
         for name in ("jobs", "supervisor", ""):
             while time.monotonic() < until_s:
                 try:
-                    os.rmdir(os.path.join(self.base, name))
+                    os.rmdir(os.path.join(self._base, name))
                 except OSError as error:
                     if error.errno != errno.EBUSY:
                         break
@@ -300,7 +418,7 @@ def find_own_cgroup() -> str:
     Raises:
         OSError: it is not mounted, or cannot be seen from here.
     """
-    mount, subtree = _find_mount()
+    mount, subtree = find_mount()
     with open("/proc/self/cgroup") as file:
         own = next((line[3:].rstrip("\n") for line in file if line.startswith("0::")), None)
     within = None if own is None else os.path.relpath(own, subtree)
@@ -309,8 +427,12 @@ def find_own_cgroup() -> str:
     return os.path.normpath(os.path.join(mount, within))
 
 
-def _find_mount() -> tuple[str, str]:
-    """Where cgroup v2 is mounted, and which directory of the hierarchy that is."""
+def find_mount() -> tuple[str, str]:
+    """Where cgroup v2 is mounted, and which directory of the hierarchy that is.
+
+    Raises:
+        OSError: it is not mounted.
+    """
     with open("/proc/self/mountinfo") as file:
         for line in file:
             words = line.split()
@@ -319,7 +441,9 @@ def _find_mount() -> tuple[str, str]:
     raise OSError(errno.ENOENT, "cgroup v2 is not mounted")
 
 
-def _settings(controls: Iterable[str], limits: Limits) -> Iterator[tuple[str, str]]:
+def _settings(
+    controls: Iterable[str], limits: Limits, most_tasks: int
+) -> Iterator[tuple[str, str]]:
     if "cpuset" in controls:
         for name, numbers in (("cpus", limits.cpus), ("mems", limits.memory_nodes)):
             if numbers:
@@ -329,10 +453,7 @@ def _settings(controls: Iterable[str], limits: Limits) -> Iterator[tuple[str, st
         yield "memory.swap.max", "0"
         yield "memory.max", str(max(_LEAST_MEMORY, limits.memory_bytes))
     if "pids" in controls and limits.processes is not None:
-        yield "pids.max", str(max(1, limits.processes))
-    if "io" in controls:
-        for device, words in sorted(limits.io.items()):
-            yield "io.max", f"{device} {words}"
+        yield "pids.max", str(max(1, min(limits.processes, most_tasks)))
 
 
 @contextlib.contextmanager

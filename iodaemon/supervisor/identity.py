@@ -39,6 +39,12 @@ class Account(NamedTuple):
     shell: str
 
 
+def no_account(*uids: int | str) -> str:
+    """That these numbers, one at least, are no user's."""
+    have = "has" if len(uids) == 1 else "have"
+    return f"uid {', '.join(map(str, uids))} {have} no account on this machine (any more)"
+
+
 def peer_of(line: socket.socket) -> tuple[int, int]:
     """Pid and uid of the process at the other end when it connected."""
     data = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -70,7 +76,7 @@ def find_account(uid: int | None, min_uid: int | None) -> Account | None:
         entry = pwd.getpwuid(uid)
         groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
     except (KeyError, OSError) as error:
-        raise AccountError(f"uid {uid} has no account now", is_lasting=False) from error
+        raise AccountError(no_account(uid), is_lasting=False) from error
     if _has_expired(entry.pw_name):
         problem = f"the account of {entry.pw_name} (uid {uid}) has expired"
         raise AccountError(problem, is_lasting=False)

@@ -2,12 +2,14 @@
 
 The launcher is a small process beside the supervisor: it clones (CLONE_PARENT), so that the child
 is the supervisor's own and the supervisor's memory is never copied. It may die at any moment; the
-supervisor starts another. An order is one datagram with two or three descriptors: the child's end
-of a socketpair, the job's cgroup, if any. All else the child reads from the socketpair: the
-daemon's own line, which the supervisor hands on as it is.
+supervisor starts another. An order is one datagram, the key and where its holder is to listen, if
+any, with one or two descriptors: the child's end of a socketpair, and the job's cgroup, if any. All
+else the child reads from the socketpair: the daemon's own line, which the supervisor hands on as
+it is.
 
 The child says on the socketpair, a JSON line each: ``{"pid"}`` first, then ``{"ready"}`` or
-``{"code", "problem", "is_lasting"}``. It waits for ``go``. The end of the socketpair without it
+``{"code", "problem", "is_lasting"}``. Before it does what may never end it says what it means if
+it ends there, and ``{}`` afterwards. It waits for ``go``. The end of the socketpair without it
 ends the child. With it, it appends ``EXEC`` to the ledger and executes; the socketpair, which is
 close-on-exec, ends then.
 """
@@ -16,7 +18,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import itertools
+import json
 import os
 import resource
 import signal
@@ -30,24 +34,40 @@ from iodaemon.supervisor import ledger as records
 from iodaemon.supervisor import protocol, syscalls
 from iodaemon.supervisor.failpoint import reach
 from iodaemon.supervisor.identity import (
+    Account,
     AccountError,
     complete_environment,
     find_account,
     take_on,
 )
 from iodaemon.supervisor.ledger import Key, Ledger, Record, parse_key
-from iodaemon.supervisor.process_tree import Holder, address_of
+from iodaemon.supervisor.process_tree import Holder
 from iodaemon.supervisor.protocol import BadInputError, Message, field, number, numbers
-from iodaemon.supervisor.reap import parse_start_ticks, read_small
+from iodaemon.supervisor.reap import parse_start_ticks, read_small, read_state
 
+LAUNCHER: Final = "iod-launcher"
+HOLDER: Final = "iod-holder"
 NOT_FOUND: Final = 127
 NOT_RUNNABLE: Final = 126
 LENGTH: Final = struct.Struct("<I")
 """Before the daemon's line on the socketpair."""
 GO: Final = b"go"
-_ORDER_BYTES: Final = 64
+_ORDER_BYTES: Final = 128
 _OPEN_FILES: Final = 1024
 _HIGHEST_FD: Final = 1 << 20
+REPORT: Final = ".report"
+"""Behind the key, the name of a file beside the output file."""
+OUTPUTS_MODE: Final = 0o711
+_REPORT_FD: Final = 3
+_ACCOUNT_WITHIN_S: Final = 10
+"""For the databases to say who a user is. sssd gives up on its servers within about 10 s."""
+_NO_ANSWER: Final = protocol.encode({
+    "code": "no_answer",
+    "problem": "the account databases (nsswitch.conf) do not answer "
+    f"within {_ACCOUNT_WITHIN_S} s",
+    "is_lasting": False,
+})  # fmt: skip
+_ANSWERED: Final = protocol.encode({})
 _OUTPUT: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 _OWN: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 _EVERYBODYS: Final = stat.S_ISVTX | stat.S_IWOTH
@@ -57,6 +77,10 @@ _LIMITS: Final = {
     for name in dir(resource)
     if name.startswith("RLIMIT_")
 }
+
+
+class NotOursError(PermissionError):
+    """Others could change what is in a directory."""
 
 
 class LaunchError(Exception):
@@ -93,9 +117,11 @@ class Launch(NamedTuple):
     nice: int
     cpus: tuple[int, ...]
     memory_nodes: tuple[int, ...]
+    open_files: int
     rlimits: dict[int, tuple[int, int]]
     stdout: str | None
     stderr: str | None
+    report: bool
 
 
 def parse_launch(message: Message) -> Launch:
@@ -136,9 +162,11 @@ def parse_launch(message: Message) -> Launch:
         nice=nice or 0,
         cpus=numbers(launch, "affinity"),
         memory_nodes=numbers(launch, "memory_nodes"),
+        open_files=number(launch, "open_files", 3, 1 << 30) or _OPEN_FILES,
         rlimits=rlimits,
         stdout=paths[1],
         stderr=paths[2],
+        report=field(launch, "report", bool, default=False),
     )
 
 
@@ -147,22 +175,32 @@ def _unsigned(limit: int) -> int:
     return limit % (1 << 64)
 
 
+def has_executed(pid: int) -> bool:
+    """Whether a job's process is its command, or of it: ``execve`` gave it another name.
+
+    A job that names itself so deceives nobody but its user.
+    """
+    state = read_state(pid)
+    return state is not None and state.name not in (LAUNCHER, HOLDER)
+
+
 # -- the launcher --------------------------------------------------------------------------------
 
 
 def main() -> None:
-    """Arguments: descriptors of line and ledger, then the settings. Ends with the line."""
-    syscalls.name_process("iod-launcher")
+    """Arguments: descriptors of line and ledger, the settings. Ends with the line."""
+    syscalls.name_process(LAUNCHER)
     syscalls.wake_on_signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     signal.set_wakeup_fd(-1)
-    line_fd, ledger_fd, means, *words = sys.argv[1:]
-    settings = parse_settings(words)
-    line = socket.socket(fileno=int(line_fd))
-    kept = sorted((line.fileno(), int(ledger_fd)))
-    for fd in kept:
-        os.set_inheritable(fd, False)  # noqa: FBT003
-    for below, above in itertools.pairwise((2, *kept, _HIGHEST_FD)):  # no job inherits any other
-        os.closerange(below + 1, above)
+    *given, text = sys.argv[1:]
+    settings = Settings(*json.loads(text))
+    line_fd, ledger_fd = kept = [
+        fcntl.fcntl(int(word), fcntl.F_DUPFD_CLOEXEC, _REPORT_FD + 1) for word in given
+    ]
+    line = socket.socket(fileno=line_fd)
+    for below, above in itertools.pairwise((2, *sorted(kept), _HIGHEST_FD)):
+        os.closerange(below + 1, above)  # no job inherits any other
+    os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # keeps _REPORT_FD free for a job's report
     while True:
         order, fds = _receive(line)
         if not order:
@@ -176,8 +214,8 @@ def main() -> None:
             pid = -1
         if pid == 0:
             line.close()
-            key = parse_key(order.decode())
-            _be_the_child(key, job_line, int(ledger_fd), settings, is_held=means != "cgroup")
+            key, _, address = order.decode().partition(" ")
+            _be_the_child(parse_key(key), job_line, ledger_fd, settings, address)
         reach("launcher.cloned")
         for fd in fds:
             os.close(fd)
@@ -190,41 +228,30 @@ def _receive(line: socket.socket) -> tuple[bytes, list[int]]:
     return data, fds
 
 
-def format_settings(settings: Settings) -> list[str]:
-    """As words of a command line."""
-    return [str(settings.min_uid), settings.outputs or "", str(settings.grace_s)]
-
-
-def parse_settings(words: list[str]) -> Settings:
-    """The reverse of ``format_settings``."""
-    min_uid, outputs, grace_s = words
-    return Settings(None if min_uid == "None" else int(min_uid), outputs or None, float(grace_s))
-
-
 # -- the child -----------------------------------------------------------------------------------
 
 
 def _be_the_child(
-    key: Key, job_line: int, ledger: int, settings: Settings, *, is_held: bool
+    key: Key, job_line: int, ledger: int, settings: Settings, address: str
 ) -> NoReturn:
     """Be the job's first process; without a cgroup, be its holder and fork that."""
     try:
-        if is_held:
-            _hold(key, job_line, ledger, settings)
+        if address:
+            _hold(key, job_line, ledger, settings, address)
         become_job(key, job_line, ledger, settings)
     finally:
         os._exit(1)
 
 
-def _hold(key: Key, job_line: int, ledger_fd: int, settings: Settings) -> None:
+def _hold(key: Key, job_line: int, ledger_fd: int, settings: Settings, address: str) -> None:
     """Returns in the job's first process only."""
-    syscalls.name_process("iod-holder")
+    syscalls.name_process(HOLDER)
     os.setsid()
     syscalls.become_subreaper()
     ledger = Ledger(ledger_fd, from_end=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        listener.bind(address_of(ledger, key))
+        listener.bind("\0" + address)
         listener.listen(4)
         pid = os.fork()
     except OSError as error:
@@ -249,8 +276,8 @@ def become_job(key: Key, line: int, ledger: int, settings: Settings) -> NoReturn
         os.setsid()
         _set_oom_and_nice(launch.nice)
         _confine(launch)
-        account = find_account(launch.uid, settings.min_uid)
-        output = _open_own_output(key, launch, settings.outputs, account and account.uid)
+        account = _find_account_in_time(line, launch.uid, settings.min_uid)
+        output = _open_own_files(key, launch, settings.outputs, account and account.uid)
         environment = launch.environment
         if account is not None:
             syscalls.new_keyring(look_only=True)
@@ -267,7 +294,7 @@ def become_job(key: Key, line: int, ledger: int, settings: Settings) -> NoReturn
         if os.read(line, len(GO)) != GO:
             os._exit(0)
         reach("child.let_go")
-        record = Record(records.EXEC, key, pid, values=(ticks, 0, 0, 0), at_us=records.now_us())
+        record = Record(records.EXEC, key, pid, values=(ticks, 0, 0, 0, records.now_us()))
         if os.write(ledger, record.pack()) != records.RECORD_BYTES:
             _fail(line, "ledger_full", "the ledger has no room", is_lasting=False)
         reach("child.recorded")
@@ -284,9 +311,22 @@ def become_job(key: Key, line: int, ledger: int, settings: Settings) -> NoReturn
     try:
         os.execvpe(launch.command[0], launch.command, environment)  # noqa: S606
     except (OSError, ValueError, MemoryError) as error:
-        problem, exit_code = _exec_problem(launch.command[0], environment, error)
+        problem, exit_code = exec_problem(launch.command[0], environment, error)
         _say(line, {"code": "exec", "problem": problem})
         os._exit(exit_code)
+
+
+def _find_account_in_time(line: int, uid: int | None, min_uid: int | None) -> Account | None:
+    """A lookup cannot be interrupted: at the deadline the kernel ends this process."""
+    if min_uid is None:
+        return find_account(uid, None)
+    os.write(line, _NO_ANSWER)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(_ACCOUNT_WITHIN_S)
+    account = find_account(uid, min_uid)
+    signal.alarm(0)
+    os.write(line, _ANSWERED)
+    return account
 
 
 def _say(line: int, message: Message) -> None:
@@ -330,8 +370,8 @@ def _confine(launch: Launch) -> None:
     syscalls.prefer_memory_nodes(launch.memory_nodes)
     os.umask(launch.umask)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    least = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (least, hard))
+    soft = launch.open_files if hard == resource.RLIM_INFINITY else min(launch.open_files, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     for limit, pair in launch.rlimits.items():  # may be raised by root only
         soft, hard = resource.getrlimit(limit)
         try:
@@ -358,18 +398,46 @@ def _enter(directory: str) -> None:
         raise LaunchError("directory", problem) from error
 
 
-def _open_own_output(key: Key, launch: Launch, outputs: str | None, uid: int | None) -> int:
-    """For standard output that has no path: a file of the user's in a directory of root's.
-
-    Its name is the key, and nothing is taken over that lies there from another attempt.
+def _open_own_files(key: Key, launch: Launch, outputs: str | None, uid: int | None) -> int:
+    """For standard output that has no path, and for the report: files of the user's in a directory
+    of root's. Their names begin with the key.
     """
+    if launch.report:
+        if outputs is None:
+            raise LaunchError("output", "there is no directory for its report")
+        os.dup2(_make_file(os.path.join(outputs, str(key) + REPORT), uid), _REPORT_FD)
     if launch.stdout is not None or outputs is None:
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    path = os.path.join(outputs, str(key))
+    return _make_file(os.path.join(outputs, str(key)), uid)
+
+
+def make_own(directory: str, mode: int) -> None:
+    """Make it if it is missing.
+
+    Raises:
+        NotOursError: others could change what is in it.
+        OSError: it cannot be made.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.makedirs(directory)
+        os.chmod(directory, mode)
+    found = os.lstat(directory)
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022 or not stat.S_ISDIR(found.st_mode):
+        text = "it is not a directory that nobody else may write to"
+        raise NotOursError(errno.EPERM, text, directory)
+
+
+def _make_file(path: str, uid: int | None) -> int:
+    """Nothing is taken over that lies there from another attempt."""
     try:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)  # of an earlier try that never ran
-        fd = os.open(path, _OWN, 0o600)
+        try:
+            fd = os.open(path, _OWN, 0o600)
+        except FileExistsError:  # of an earlier try that never ran
+            os.unlink(path)
+            fd = os.open(path, _OWN, 0o600)
+        except FileNotFoundError:  # its disk was full as the anchor began
+            make_own(os.path.dirname(path), OUTPUTS_MODE)
+            fd = os.open(path, _OWN, 0o600)
         if uid is not None:
             os.fchown(fd, uid, -1)
     except OSError as error:
@@ -454,7 +522,7 @@ def _refuse_others(path: str, opened: os.stat_result | None) -> None:
         raise PermissionError(errno.EACCES, "it is a file with other names as well")
 
 
-def _exec_problem(name: str, environment: dict[str, str], error: Exception) -> tuple[str, int]:
+def exec_problem(name: str, environment: dict[str, str], error: Exception) -> tuple[str, int]:
     """In words, and the exit code that a shell gives."""
     if isinstance(error, OSError) and error.errno == errno.ENOENT:
         if "/" in name and os.path.exists(name):
@@ -464,4 +532,5 @@ def _exec_problem(name: str, environment: dict[str, str], error: Exception) -> t
     if isinstance(error, OSError) and error.errno == errno.ENOEXEC:
         text = "not a program and without an interpreter line; add '#!/bin/sh'"
         return f"{name}: {text}", NOT_RUNNABLE
-    return f"{name}: cannot be run ({error})", NOT_RUNNABLE
+    reason = error.strerror if isinstance(error, OSError) else error
+    return f"{name}: cannot be run ({reason or error})", NOT_RUNNABLE

@@ -3,11 +3,14 @@
 Each record has 64 bytes and a checksum. ``EXEC`` is written by the job's own child just before
 ``execve``: without it the attempt never ran. ``EXIT`` is written before the process is waited for,
 ``USE`` after that, so that no death of the writer loses how a job ended; without the ``USE`` of
-its first process the bytes of an attempt are "at least". Appends of several processes do not mix
-(O_APPEND); a record that is cut or damaged is skipped.
+its first process the bytes of an attempt are "at least". ``CANCEL`` belongs to the ``USE`` that
+follows it, and is written where there is something to tell. Appends of several processes do not mix
+(O_APPEND); a record that is cut or damaged is skipped. ``HOLD`` is written without cgroups, before
+the process is made that will hold the job: where that listens.
 
-A ``USE`` contains all that its writer has taken in of an attempt so far. So of each writer the last
-one counts, a record that is read twice changes nothing, and the total is the sum over the writers.
+A ``USE`` or ``CANCEL`` contains all that its writer has taken in of an attempt so far. So of each
+writer the last one counts, a record that is read twice changes nothing, and the total is the sum
+over the writers.
 
 Pages whose records are all superseded, or of forgotten attempts, are given back to tmpfs by
 punching holes, so offsets never change. Room for the records of all that runs is allocated ahead:
@@ -31,6 +34,8 @@ OPEN: Final = 1
 EXEC: Final = 2
 EXIT: Final = 3
 USE: Final = 4
+HOLD: Final = 5
+CANCEL: Final = 6
 MAIN: Final = 1
 """Flag of ``USE``: the attempt's first process was waited for."""
 AT_LEAST: Final = 2
@@ -69,22 +74,32 @@ def parse_key(text: object) -> Key:
 
 
 class Use(NamedTuple):
-    """What processes used that were waited for. ``calls`` counts reads and writes."""
+    """What processes used that were waited for.
+
+    ``calls`` counts reads and writes, ``logical_bytes`` what they moved, also from and to caches.
+    ``written_bytes`` were dirtied; ``cancelled_bytes`` were dirtied, by these processes or others,
+    and deleted by these before they reached the disk.
+    """
 
     read_bytes: int = 0
     written_bytes: int = 0
     calls: int = 0
     cpu_us: int = 0
+    logical_bytes: int = 0
+    cancelled_bytes: int = 0
 
     def plus(self, other: Use) -> Use:
-        """The sum, not below this one: a child may have cancelled more writes than it made."""
+        """The sum, not below this one."""
         return Use(*(a + max(0, b) for a, b in zip(self, other, strict=True)))
 
 
 class Record(NamedTuple):
-    """One record. ``values`` of EXEC: start ticks; of EXIT: none; of USE: a ``Use``; then time.
+    """One record.
 
-    ``pid`` is the attempt's first process; of USE, who wrote it.
+    ``pid`` is the attempt's first process, 0 in an EXEC of the supervisor, which found it running
+    without one; of USE and CANCEL, who wrote it. ``values`` of USE are a ``Use`` but for
+    ``cancelled_bytes``, which is the first one of CANCEL; of all others the last one is the time,
+    of EXEC the first one the start ticks, and of HOLD the first two are a random name.
     """
 
     kind: int
@@ -92,12 +107,11 @@ class Record(NamedTuple):
     pid: int = 0
     status: int = 0
     flags: int = 0
-    values: tuple[int, int, int, int] = (0, 0, 0, 0)
-    at_us: int = 0
+    values: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
 
     def pack(self) -> bytes:
         values = (min(max(0, value), _MOST_U64) for value in self.values)
-        numbers = (self.kind, self.flags, self.status, self.pid, *self.key, *values, self.at_us)
+        numbers = (self.kind, self.flags, self.status, self.pid, *self.key, *values)
         data = _FIELDS.pack(*numbers)
         return data + _SUM.pack(zlib.crc32(data))
 
@@ -106,26 +120,32 @@ def unpack(data: bytes) -> Record | None:
     """None: the record is damaged."""
     if len(data) != RECORD_BYTES or _SUM.unpack_from(data, 60)[0] != zlib.crc32(data[:60]):
         return None
-    kind, flags, status, pid, job, attempt, *values, at_us = _FIELDS.unpack_from(data)
-    first, second, third, fourth = values
+    kind, flags, status, pid, job, attempt, *values = _FIELDS.unpack_from(data)
+    first, second, third, fourth, fifth = values
     return Record(
-        kind, Key(job, attempt), pid, status, flags, (first, second, third, fourth), at_us
+        kind, Key(job, attempt), pid, status, flags, (first, second, third, fourth, fifth)
     )
 
 
 def now_us() -> int:
-    """Seconds since 1970, in microseconds."""
-    return time.time_ns() // 1000
+    """Microseconds of CLOCK_MONOTONIC: nobody sets it, and all processes read the same."""
+    return time.monotonic_ns() // 1000
 
 
 class Entry:
     """What the ledger says of one attempt; ``status`` is as wait(2) has it, None: not ended."""
 
-    __slots__ = ("exited_us", "flags", "pages", "pid", "started_us", "status", "ticks", "uses")
+    __slots__ = (
+        "exited_us", "flags", "has_run", "hold", "pages", "pid", "started_us", "status", "ticks",
+        "uses",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.pid = self.ticks = self.started_us = self.exited_us = self.flags = 0
         self.status: int | None = None
+        self.hold = ""
+        self.has_run = False
+        """Whether its command was executed, or may have been."""
         self.uses: dict[int, Use] = {}
         self.pages: dict[tuple[int, int], int] = {}
         """Where the record lies that counts of each kind and pid."""
@@ -142,11 +162,6 @@ class Entry:
     @property
     def has_main_use(self) -> bool:
         return bool(self.flags & MAIN)
-
-    @property
-    def has_run(self) -> bool:
-        """Whether its command was executed, or may have been."""
-        return self.pid != 0
 
 
 class Ledger:
@@ -223,18 +238,27 @@ class Ledger:
             self._release(entry.pages.get(place))
             entry.pages[place] = page
             self._live_in_page[page] = self._live_in_page.get(page, 0) + 1
-        if record.kind == EXEC:
-            entry.pid, entry.ticks, entry.started_us = record.pid, record.values[0], record.at_us
+        entry.has_run |= record.kind in (EXEC, EXIT)
+        if record.kind == EXEC and record.pid:
+            entry.pid = record.pid
+            entry.ticks, *_, entry.started_us = record.values
             if entry.status is None:
                 self.running[record.pid] = record.key
         elif record.kind == EXIT and entry.status is None:
-            entry.status, entry.exited_us = record.status, record.at_us
+            entry.status, entry.exited_us = record.status, record.values[4]
             if self.running.get(record.pid) == record.key:
                 del self.running[record.pid]
+        elif record.kind == HOLD:
+            entry.hold = "{:016x}{:016x}".format(*record.values)
         elif record.kind == USE:
-            before = entry.uses.get(record.pid, Use())  # what was owed is read late
-            entry.uses[record.pid] = Use(*map(max, before, record.values))
+            self._raise_use(entry, record.pid, Use(*record.values))
             entry.flags |= record.flags
+        elif record.kind == CANCEL:
+            self._raise_use(entry, record.pid, Use(cancelled_bytes=record.values[0]))
+
+    def _raise_use(self, entry: Entry, writer: int, use: Use) -> None:
+        before = entry.uses.get(writer, Use())  # what was owed is read late
+        entry.uses[writer] = Use(*map(max, before, use))
 
     def append(self, record: Record) -> None:
         """Append it now; on a full tmpfs when there is room. In memory it is true at once."""
@@ -247,7 +271,9 @@ class Ledger:
         """Append what the calling process has taken in of an attempt, this and all before."""
         entry, writer = self.entries.get(key) or Entry(), os.getpid()
         total = entry.uses.get(writer, Use()).plus(use)
-        self.append(Record(USE, key, writer, 0, entry.flags | flags, total, now_us()))
+        if use.cancelled_bytes:
+            self.append(Record(CANCEL, key, writer, values=(total.cancelled_bytes, 0, 0, 0, 0)))
+        self.append(Record(USE, key, writer, 0, entry.flags | flags, total[:5]))
 
     def _pay(self) -> None:
         """Append what is owed, as long as there is room."""
@@ -346,7 +372,7 @@ def open_ledger(path: str) -> Ledger:
             os.rename(path, f"{path}.old")
             continue
         if not ledger.identity:
-            values = (int.from_bytes(os.urandom(8)), *_boot_numbers(), 0)
-            os.write(fd, Record(OPEN, Key(0, 0), values=values, at_us=now_us()).pack())
+            values = (int.from_bytes(os.urandom(8)), *_boot_numbers(), 0, now_us())
+            os.write(fd, Record(OPEN, Key(0, 0), values=values).pack())
             ledger.catch_up()
         return ledger

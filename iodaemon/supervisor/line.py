@@ -9,6 +9,7 @@ import contextlib
 import os
 import select
 import socket
+import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -22,6 +23,7 @@ from iodaemon.supervisor.syscalls import say
 AT_ONCE: Final = 32
 """Events between two looks at the daemon's line."""
 _READ_BYTES: Final = 1 << 18
+_TELL_EVERY_S: Final = 60.0
 
 
 class Loop:
@@ -63,6 +65,7 @@ class DaemonLine:
         self._reader = LineReader()
         self._unsent = bytearray()
         self._is_blocked = False
+        self._refused, self._refused_told_s = 0, float("-inf")
         self.speaks = False
         """Whether it said hello in this protocol."""
         self.silence = Silence(config.grace_s)
@@ -94,12 +97,19 @@ class DaemonLine:
         except OSError:
             return
         if peer_of(line)[1] != self._config.daemon_uid:
-            say(f"refused a connection of uid {peer_of(line)[1]}")
+            self._refuse(peer_of(line)[1])
             line.close()
             return
         self._hang_up()
         self._reader, self.speaks = LineReader(), False
         self._attach(line)
+
+    def _refuse(self, uid: int) -> None:
+        """Say so once a minute: anybody may knock on the second address."""
+        self._refused += 1
+        if time.monotonic() >= self._refused_told_s + _TELL_EVERY_S:
+            say(f"refused {self._refused} connections, the last one of uid {uid}")
+            self._refused, self._refused_told_s = 0, time.monotonic()
 
     def _attach(self, line: socket.socket) -> None:
         line.setblocking(False)  # noqa: FBT003
@@ -147,6 +157,11 @@ class DaemonLine:
         if self._is_blocked != bool(self._unsent):
             self._is_blocked = bool(self._unsent)
             self._loop.want_write(self._daemon.fileno(), is_wanted=self._is_blocked)
+
+    @property
+    def dropped(self) -> bytes:
+        """How a line began that was too long."""
+        return self._reader.dropped
 
     def hear(self) -> Iterator[bytes | None]:
         """The lines that can be read now; None for one that is too long."""

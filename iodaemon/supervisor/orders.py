@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
+import json
 import os
 import resource
 import socket
@@ -14,9 +15,9 @@ from typing import Final, NamedTuple
 
 from iodaemon.supervisor import anchor as root
 from iodaemon.supervisor.anchor import Config
-from iodaemon.supervisor.cgroup import Cgroups
+from iodaemon.supervisor.cgroup import Cgroups, NotYetError
 from iodaemon.supervisor.failpoint import reach
-from iodaemon.supervisor.launch import Settings, format_settings
+from iodaemon.supervisor.launch import Settings
 from iodaemon.supervisor.ledger import Key
 from iodaemon.supervisor.line import Loop
 from iodaemon.supervisor.process_tree import Holders
@@ -28,6 +29,8 @@ _MOST_UNDER_WAY: Final = 64
 _SLOW_S: Final = 1.0
 _RETRY_S: Final = 0.5
 _RESERVED_FDS: Final = 12
+_AGAIN_S: Final = 0.05
+"""Between looks whether the place of all jobs is there again."""
 
 
 class Order(NamedTuple):
@@ -50,6 +53,7 @@ class Orders:
         self._launched_s = 0.0
         self._queue: collections.deque[Order] = collections.deque()
         self._under_way: dict[Key, float] = {}
+        self._again_s = float("inf")
 
     def add(self, order: Order) -> None:
         self._queue.append(order)
@@ -64,7 +68,7 @@ class Orders:
 
     def due_s(self) -> float:
         """When there is something to do."""
-        due_s = float("inf") if self._launcher is not None else self._launched_s + _RETRY_S
+        due_s = self._again_s if self._launcher is not None else self._launched_s + _RETRY_S
         if self._queue and len(self._under_way) >= _MOST_UNDER_WAY:
             due_s = min(due_s, min(self._under_way.values()) + _SLOW_S)
         return due_s
@@ -79,7 +83,7 @@ class Orders:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         settings = Settings(self._config.min_uid, self._config.outputs, self._config.grace_s)
         fds = [theirs.fileno(), self._ledger]
-        words = [*map(str, fds), self._means.name, *format_settings(settings)]
+        words = [*map(str, fds), json.dumps(settings)]
         self._launched_s = time.monotonic()
         try:
             root.spawn("launch", words, fds)
@@ -118,7 +122,7 @@ class Orders:
 
     def _pump(self) -> None:
         """Send orders to the launcher, as long as it takes them and not too many are under way."""
-        now_s = time.monotonic()
+        now_s, self._again_s = time.monotonic(), float("inf")
         while self._queue and self._launcher is not None:
             if len(self._under_way) >= _MOST_UNDER_WAY:
                 slow = [key for key, s in self._under_way.items() if now_s - s >= _SLOW_S]
@@ -129,6 +133,10 @@ class Orders:
             order = self._queue.popleft()
             try:
                 self._give(order)
+            except NotYetError:
+                self._queue.appendleft(order)
+                self._again_s = now_s + _AGAIN_S
+                return
             except BlockingIOError:
                 self._queue.appendleft(order)
                 self._loop.want_write(self._launcher.fileno(), is_wanted=True)
@@ -145,7 +153,7 @@ class Orders:
         """Make what the job's process needs, and order it.
 
         Raises:
-            OSError: not now.
+            NotYetError, OSError: not now.
         """
         assert self._launcher is not None
         ours, theirs = socket.socketpair()
@@ -156,8 +164,9 @@ class Orders:
                 say(f"job {order.key}: {problem}")
             reach("supervisor.cgroup_made")
             fds = [theirs.fileno(), *([] if cgroup is None else [cgroup])]
+            text = f"{order.key} {self._means.address_of(order.key)}"
             try:
-                socket.send_fds(self._launcher, [str(order.key).encode()], fds)
+                socket.send_fds(self._launcher, [text.encode()], fds)
             finally:
                 if cgroup is not None:
                     os.close(cgroup)

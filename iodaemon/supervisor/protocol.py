@@ -6,23 +6,52 @@ at any time, and none has an id.
 ========  ==============================  ====================================================
 wish      fields                          means
 ========  ==============================  ====================================================
-hello     protocol                        who is there? Answered; first on each line.
+hello     protocol, state                 who is there? Answered; first on each line. ``state`` is
+                                          the daemon's own directory: whose jobs these are
 prepare   key, launch                     make the job's process; it waits for ``run``
 run       key                             let it execute its command (before or after it is ready)
 freeze    key                             stand still
-thaw      key                             go on
+thaw      key                             go on, also what stopped itself or was stopped by hand
+cap       key, io: {"8:0": "rbps=1000     move no more than this on these whole disks: all caps that
+          wbps=max"}                      hold from now on; {} ends them
 signal    key, number                     send a signal to each process; 18 also to the stopped
 kill      key                             SIGKILL to all; a prepared one never runs
 forget    key                             drop all that is known of an attempt that has ended
 sync      keys: [[key, "run"|"freeze"]]   all that the daemon counts on; a report for each
 beat      n                               the daemon is there; answered with what was used
-scratch   id, do, disk, name, uid, gid,   make or remove a directory (``scratch``); ``filesystem``
-          filesystem                      is what the answer to ``make`` said, in the same boot
+scratch   id, do: make, disk, name,       make a directory of this user's on a disk
+          uid, gid, filesystem            (``scratch``); without gid its group stays root's
+scratch   id, do: measure, disk, name     how much of the disk is in it
+scratch   id, do: remove, disk, name,     remove it; ``filesystem`` is what the answer to ``make``
+          filesystem                      said, in the same boot
+scratch   id, do: discard, key            remove the output file of a job that named none, and its
+                                          report
+leave                                     the daemon ends: all run on. Answered with ``left``, how
+                                          many do; without any, the root side ends as well
 reexec                                    execute the installed program in place
 ========  ==============================  ====================================================
 
-What the supervisor sends is an answer (``hello``, ``beat``, ``scratch``), a refusal (``error``, and
-``wish`` and ``key`` where known), or a report: ``{"key": KEY, "state": STATE, ...}``.
+A launch is read by ``launch.parse_launch``; its ``limits`` by ``parse_limits``. A line
+above ``LONGEST_LINE`` is refused, with wish and key if it begins with them in this order.
+
+As long as there is an attempt that was not forgotten, a ``hello`` with the ``state`` of another
+daemon is refused, and so are its other wishes: the keys are not its own. Without ``state`` nothing
+is compared.
+
+Who lets a job go because nobody is there who would (dead man's switch, end of the root side) ends
+its caps as well.
+
+The answer to ``hello`` has ``protocol``, ``pid``, ``ledger`` and ``boot`` (identities),
+``protected`` (there is an anchor), ``min_uid``, ``grace_s``, and of the means by which jobs are
+held ``means`` ("cgroup" or "processes"), ``detail`` (a sentence), ``controls`` (of cpuset, io,
+pids, memory, pressure and cap those that jobs have), ``base`` (the cgroup of a job is
+``BASE/jobs/KEY``; null: there is none), ``unit`` (of systemd, that the cgroup is in; or null) and
+``lack`` (empty, or why it is worse than it could be: "configured", "no_hierarchy", "unusable",
+"undelegated").
+
+What the supervisor sends is an answer (``hello``, ``beat``, ``scratch``; of the last one see
+``Desk.ask``), a refusal (``error``, and ``wish`` and ``key`` where known), or a report:
+``{"key": KEY, "state": STATE, ...}``.
 
 ========  ================================================================================
 state     means
@@ -30,11 +59,19 @@ state     means
 absent    not known here: it never ran under this ledger
 prepared  waits for ``run``
 failed    never ran: ``code``, ``problem`` in words, ``is_lasting`` if another try is pointless
-running   ``pid``, ``start_ticks``, ``started_us``, ``frozen``, ``stopped`` (by itself or by hand)
-ended     ``exit`` {code, signal}, ``use`` {read_bytes, written_bytes, calls, cpu_us}, ``whole``
-          (False: it used at least so much), ``started_us``, ``ended_us``; perhaps ``problem``
+running   ``pid``, ``start_ticks``, ``started_us`` (0, 0 and null: it was found running, and how
+          it ends will be ``lost``), ``frozen``, ``stopped`` (by itself or by hand), ``holder``
+          (the pid of what holds it; null with cgroups, and where that was killed: then it
+          cannot be frozen)
+ended     ``exit`` {code, signal}, ``use`` {read_bytes, written_bytes, calls, cpu_us,
+          logical_bytes, cancelled_bytes} (``ledger.Use``), ``whole`` (False: it used at least so
+          much), ``started_us``, ``ended_us``, ``memory`` (null, or of what the kernel killed for
+          want of it: killed, at_limit, limit_bytes, nodes; ``Cgroups.find_memory_end``),
+          ``from_outside`` (it died because the unit of all jobs was stopped); perhaps ``problem``
 lost      it ran and is gone; nobody knows how it ended. ``use`` is at least so much
 ========  ================================================================================
+
+Times (``_us``) are microseconds of CLOCK_MONOTONIC.
 
 Only ``hello`` and ``reexec`` must never change.
 """
@@ -44,6 +81,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -54,6 +92,9 @@ LONGEST_LINE: Final = 8 << 20
 MOST_UNSENT: Final = 8 << 20
 """Bytes of reports that a daemon may leave unread. Beyond that the line is closed."""
 _SHOWN: Final = 80
+_NAMES: Final = re.compile(rb'\{"wish": ?"(?P<wish>[a-z]+)", ?"key": ?"(?P<key>[0-9.]+)"')
+_DISK: Final = re.compile(r"[0-9]{1,10}:[0-9]{1,10}")
+_CAP: Final = re.compile(r"(rbps|wbps|riops|wiops)=(max|[1-9][0-9]{0,18})")
 Message = dict[str, Any]
 
 
@@ -68,8 +109,6 @@ class Limits(NamedTuple):
     processes: int | None = None
     cpus: tuple[int, ...] = ()
     memory_nodes: tuple[int, ...] = ()
-    io: Mapping[str, str] = {}
-    """Of a device ("8:0"): words of io.max, such as "rbps=1000000"."""
 
 
 def field(message: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:
@@ -113,17 +152,30 @@ def is_word(text: object) -> bool:
 def parse_limits(launch: Mapping[str, Any]) -> Limits:
     """The limits of a launch. Raises BadInputError."""
     limits = field(launch, "limits", dict, {})
-    devices = field(limits, "io", dict, {})
-    for device, words in devices.items():
-        if not (device.replace(":", "").isdigit() and type(words) is str and words.isprintable()):
-            raise BadInputError(f"no io limit: {device[:_SHOWN]!r}")
     return Limits(
         memory_bytes=number(limits, "memory_bytes", 1, 1 << 60),
         processes=number(limits, "processes", 1, 1 << 22),
         cpus=numbers(limits, "cpus"),
         memory_nodes=numbers(limits, "memory_nodes"),
-        io=devices,
     )
+
+
+def parse_caps(wish: Mapping[str, Any]) -> dict[str, str]:
+    """Words of io.max by disk, as in ``{"8:0": "rbps=1000 wbps=max"}``. Raises BadInputError."""
+    caps = field(wish, "io", dict)
+    if caps is None:
+        raise BadInputError("io is missing")
+    for disk, words in caps.items():
+        are_caps = type(words) is str and all(map(_CAP.fullmatch, words.split(" ")))
+        if not (_DISK.fullmatch(disk) and are_caps):
+            raise BadInputError(f"no cap: {disk[:_SHOWN]!r}: {str(words)[:_SHOWN]!r}")
+    return caps  # type: ignore[no-any-return]
+
+
+def find_names(line: bytes) -> Message:
+    """Wish and key of a line that cannot be read whole, where they stand at its beginning."""
+    found = _NAMES.match(line)
+    return {} if found is None else {k: v.decode() for k, v in found.groupdict().items()}
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
@@ -143,10 +195,16 @@ def decode(line: bytes) -> Message:
 
 
 class LineReader:
-    """Cuts what is read into lines. One that is too long is dropped, and told as None."""
+    """Cuts what is read into lines. One that is too long is dropped, and told as None.
+
+    Attributes:
+        unread: the beginning of the next line.
+        dropped: how the last one that was dropped began.
+    """
 
     def __init__(self, unread: bytes = b"") -> None:
         self.unread = bytearray(unread)
+        self.dropped = b""
         self._is_skipping = False
         self._searched = 0
 
@@ -154,6 +212,8 @@ class LineReader:
         """The lines that are whole now."""
         self.unread += data
         while (end := self.unread.find(b"\n", self._searched)) >= 0:
+            if end > LONGEST_LINE:
+                self._skip()
             line = bytes(self.unread[:end])
             del self.unread[: end + 1]
             self._searched = 0
@@ -163,9 +223,13 @@ class LineReader:
             else:
                 yield line
         if len(self.unread) > LONGEST_LINE:
+            self._skip()
             self.unread.clear()
-            self._is_skipping = True
         self._searched = len(self.unread)
+
+    def _skip(self) -> None:
+        if not self._is_skipping:
+            self.dropped, self._is_skipping = bytes(self.unread[:_SHOWN]), True
 
 
 class Silence:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import signal
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -35,11 +36,16 @@ def read_small(path: str) -> bytes:
 
 
 def parse_io(text: bytes) -> Use:
-    """The counters of a /proc/PID/io; written bytes are those dirtied less those cancelled."""
+    """The counters of a /proc/PID/io."""
     words = text.split()
     values = {key: int(value) for key, value in zip(words[::2], words[1::2], strict=True)}
-    written = values[b"write_bytes:"] - values[b"cancelled_write_bytes:"]
-    return Use(values[b"read_bytes:"], written, values[b"syscr:"] + values[b"syscw:"])
+    return Use(
+        read_bytes=values[b"read_bytes:"],
+        written_bytes=values[b"write_bytes:"],
+        cancelled_bytes=values[b"cancelled_write_bytes:"],
+        calls=values[b"syscr:"] + values[b"syscw:"],
+        logical_bytes=values[b"rchar:"] + values[b"wchar:"],
+    )
 
 
 def parse_start_ticks(stat: bytes) -> int:
@@ -47,8 +53,45 @@ def parse_start_ticks(stat: bytes) -> int:
     return int(stat.rpartition(b")")[2].split()[19])
 
 
+class State(NamedTuple):
+    """What is said of a process by /proc/PID/status, which answers also behind ``execve``.
+
+    ``letter`` is as in ps(1), ``session`` the number of its session's first process.
+    """
+
+    letter: str
+    parent: int
+    is_stop_pending: bool
+    session: int
+    uid: int
+    name: str
+
+
+def read_state(pid: int) -> State | None:
+    """None: it is gone."""
+    try:
+        text = read_small(f"/proc/{pid}/status")
+    except OSError:
+        return None
+    fields = dict(line.split(b":\t", 1) for line in text.split(b"\n") if b":\t" in line)
+    return State(
+        letter=fields[b"State"][:1].decode(),
+        parent=int(fields[b"PPid"]),
+        is_stop_pending=bool(int(fields[b"ShdPnd"], 16) >> (signal.SIGSTOP - 1) & 1),
+        session=int(fields.get(b"NSsid", b"0").split()[0]),
+        uid=int(fields[b"Uid"].split()[0]),
+        name=fields[b"Name"].decode(errors="replace"),
+    )
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether it stands still by a signal, or is about to."""
+    state = read_state(pid)
+    return state is not None and (state.letter == "T" or state.is_stop_pending)
+
+
 def has_started_at(pid: int, ticks: int) -> bool:
-    """Whether it is there and started then; its number may be used again."""
+    """Whether a zombie started then; for a living process this may wait for its ``execve``."""
     try:
         return parse_start_ticks(read_small(f"/proc/{pid}/stat")) == ticks
     except OSError:
@@ -116,8 +159,7 @@ class Reaper:
         status = info.si_status << 8 if info.si_code == os.CLD_EXITED else info.si_status
         status |= 0x80 * (info.si_code == os.CLD_DUMPED)  # wait(2) has it so
         if key is not None and is_main:
-            exit_record = Record(records.EXIT, key, pid, status & 0xFFFF, at_us=records.now_us())
-            self._ledger.append(exit_record)
+            self._append_exit(key, pid, status & 0xFFFF)
             reach("reap.exit_recorded")
         flags = records.MAIN if is_main else 0
         if key is not None and _ignores_children(pid):
@@ -162,9 +204,12 @@ class Reaper:
             status = int(words[_EXIT_CODE])
         except (OSError, IndexError):
             return False
-        exit_record = Record(records.EXIT, key, entry.pid, status, at_us=records.now_us())
-        self._ledger.append(exit_record)
+        self._append_exit(key, entry.pid, status)
         return True
+
+    def _append_exit(self, key: Key, pid: int, status: int) -> None:
+        values = (0, 0, 0, 0, records.now_us())
+        self._ledger.append(Record(records.EXIT, key, pid, status, values=values))
 
 
 def _ignores_children(pid: int) -> bool:
@@ -177,25 +222,25 @@ def _ignores_children(pid: int) -> bool:
 
 
 def _wait(pid: int) -> Use:
-    before = _read_own_io()
+    text = _read_own_io()
     try:
         _, _, usage = os.wait4(pid, os.WNOHANG)
     except ChildProcessError:
         return Use()
     after = _read_own_io()
-    return Use(
-        after.read_bytes - before.read_bytes,
-        after.written_bytes - before.written_bytes,
-        max(0, after.calls - before.calls - 1),  # less the read of the file itself
-        _cpu_us(usage),
-    )
+    used = Use(cpu_us=_cpu_us(usage))
+    if text and after:
+        itself = Use(calls=1, logical_bytes=len(text))  # the read of the file
+        values = zip(parse_io(after), parse_io(text), itself, strict=True)
+        used = used.plus(Use(*(now - before - own for now, before, own in values)))
+    return used
 
 
-def _read_own_io() -> Use:
+def _read_own_io() -> bytes:
     try:
-        return parse_io(read_small("/proc/self/io"))
+        return read_small("/proc/self/io")
     except OSError:
-        return Use()
+        return b""
 
 
 def _cpu_us(usage: resource.struct_rusage) -> int:

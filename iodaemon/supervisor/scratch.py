@@ -1,11 +1,11 @@
-"""Scratch directories of jobs, made and removed by a forked helper with a deadline.
+"""Scratch directories and own output files of jobs, handled by forked helpers with a deadline.
 
 ``DISK/.iodaemon`` is the caller's own, mode 0711; below it each directory is its user's, 0700. All
 in it is hostile: links, mounts, names, depth, and whoever is at work there meanwhile. So removal
-is one name below an open directory at a time (openat2), what is mounted is kept, and files are not
-looked at. Whoever is in a directory makes nothing there any more once it is entered: it is then
-the caller's. A helper that a dead disk keeps is killed and not waited for; two at most wait for
-one disk.
+is one name below an open directory at a time (openat2), files are not looked at, and what is
+mounted is kept, unless its user mounted it by FUSE: that is unmounted. Whoever is in a directory
+makes nothing there any more once it is entered: it is then the caller's. A helper that a dead disk
+keeps is killed and not waited for; two at most wait for one disk.
 """
 
 from __future__ import annotations
@@ -19,20 +19,25 @@ import signal
 import stat
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
-from iodaemon.supervisor import protocol, syscalls
+from iodaemon.supervisor import disk_trouble, protocol, syscalls
 from iodaemon.supervisor.failpoint import reach
+from iodaemon.supervisor.launch import REPORT
+from iodaemon.supervisor.ledger import parse_key
 from iodaemon.supervisor.protocol import BadInputError, Message
 
 STORE: Final = ".iodaemon"
 DEADLINE_S: Final = 20.0
 """Of one helper. A removal that is not done then goes on when it is asked for again."""
 _WORK_S: Final = 15.0
+"""For one turn of measuring or removing."""
 _MOST_ON_A_DISK: Final = 2
 _MOST_WAITING: Final = 4096
 _DEEPEST: Final = 32
-"""Directories open at one time; what lies deeper is moved up to the top first."""
+"""Directories open at one time; what lies deeper is moved up to the top before it is removed."""
+_DEEPEST_MEASURED: Final = 512
+_BLOCK_BYTES: Final = 512  # of st_blocks, inode(7)
 _COPY_S: Final = 2.0
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY
 _CHANGED_MEANWHILE: Final = (errno.ENOENT, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR)
@@ -41,7 +46,15 @@ _HIGHEST_FD: Final = 1 << 18
 
 
 class ScratchError(Exception):
-    """It cannot be done; one line that says why."""
+    """It cannot be done; one line that says why.
+
+    ``is_disk``: the disk is of no use to anybody now, and the line says what it has or is, without
+    its path (``disk_trouble``).
+    """
+
+    def __init__(self, problem: str, *, is_disk: bool = False) -> None:
+        super().__init__(problem)
+        self.is_disk = is_disk
 
 
 class _Helper:
@@ -62,6 +75,7 @@ class Desk:
         remove: stops that.
         send: to the daemon.
         uids: the least and the highest whose directories are made.
+        outputs: directory of the files of jobs that name none; None: there are none.
     """
 
     def __init__(
@@ -70,8 +84,10 @@ class Desk:
         remove: Callable[[int], None],
         send: Callable[[Message], None],
         uids: tuple[int, int],
+        outputs: str | None,
     ) -> None:
         self._add, self._remove, self._send, self._uids = add, remove, send, uids
+        self._outputs = outputs
         self._waiting: collections.deque[Message] = collections.deque()
         self._helpers: list[_Helper] = []
 
@@ -80,30 +96,40 @@ class Desk:
         return any(not helper.is_told for helper in self._helpers) or bool(self._waiting)
 
     def ask(self, wish: Message) -> None:
-        """One answer follows: ``{"scratch": id, "done": bool}``, perhaps with ``problem``.
+        """One answer follows: ``{"scratch": id, "done": bool}``, and what ``do`` gives.
 
-        That of what was made has ``filesystem``, the number of the disk's device until the next
-        boot. With it, what is not there is not taken for removed while another disk is mounted.
+        make: ``filesystem``, the number of the disk's device until the next boot. With it, what is
+        not there is not taken for removed while another disk is mounted. measure: ``used_bytes``,
+        and ``is_all``, False if it is at least so much. One that is not done has ``problem`` and
+        ``is_disk`` (``ScratchError``); an empty problem: there was no time, and it is asked again.
 
         Raises:
-            BadInputError: it names no such thing.
+            BadInputError, ValueError: it names no such thing.
         """
+        if len(self._waiting) >= _MOST_WAITING:
+            raise BadInputError("too many wait")
+        if wish.get("do") == "discard":
+            if self._outputs is None:
+                raise BadInputError("jobs have no output files here")
+            wish = {**wish, "disk": self._outputs, "name": str(parse_key(wish.get("key")))}
+        else:
+            self._check_directory(wish)
+        self._waiting.append(wish)
+
+    def _check_directory(self, wish: Message) -> None:
         disk = protocol.field(wish, "disk", str, "")
         name = protocol.field(wish, "name", str, "")
         is_plain = name.isascii() and name.replace("-", "").replace(".", "").isalnum()
-        if wish.get("do") not in ("make", "remove") or disk[:1] != "/":
-            raise BadInputError("scratch is neither made nor removed on a disk")
+        if wish.get("do") not in ("make", "measure", "remove") or disk[:1] != "/":
+            raise BadInputError("scratch is neither made, measured nor removed on a disk")
         if not protocol.is_word(disk):
             raise BadInputError("disk is no path")
         if not is_plain or name.startswith(".") or len(name) > 64:
             raise BadInputError("name is not plain")
         protocol.number(wish, "filesystem", 0, (1 << 64) - 1)
-        for field, least, most in (("uid", *self._uids), ("gid", 0, (1 << 32) - 2)):
-            if protocol.number(wish, field, least, most) is None and wish["do"] == "make":
-                raise BadInputError(f"{field} is missing")
-        if len(self._waiting) >= _MOST_WAITING:
-            raise BadInputError("too many wait")
-        self._waiting.append(wish)
+        protocol.number(wish, "gid", 0, (1 << 32) - 2)
+        if protocol.number(wish, "uid", *self._uids) is None and wish["do"] == "make":
+            raise BadInputError("uid is missing")
 
     def due_s(self) -> float:
         """When there is something to do."""
@@ -116,16 +142,15 @@ class Desk:
             if not helper.is_told and time.monotonic() >= helper.until_s:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(helper.pid, signal.SIGKILL)
-                problem = f"the disk at {helper.wish['disk']} does not answer"
-                self._answer(helper, {"done": False, "problem": problem})
+                self._answer(helper, _problem(helper.wish, disk_trouble.SILENT, is_disk=True))
         wish = self._next()
         if wish is not None:
             self._waiting.remove(wish)
             try:
                 self._start(wish)
             except OSError as error:
-                problem = f"no helper ({error.strerror})"
-                self._send({"scratch": wish.get("id"), "done": False, "problem": problem})
+                problem = _problem(wish, f"no helper ({error.strerror})")
+                self._send({"scratch": wish.get("id"), **problem})
 
     def _next(self) -> Message | None:
         """The first whose disk does not keep two helpers already."""
@@ -162,11 +187,18 @@ class Desk:
             try:
                 self._answer(helper, protocol.decode(helper.said))
             except BadInputError:
-                self._answer(helper, {"done": False, "problem": "its helper died"})
+                self._answer(helper, _problem(helper.wish, "its helper died"))
 
     def _answer(self, helper: _Helper, answer: Message) -> None:
         helper.is_told = True
         self._send({"scratch": helper.wish.get("id"), **answer})
+
+
+def _problem(wish: Message, problem: str, *, is_disk: bool = False) -> Message:
+    """An answer. No job's disk is the one on which output files are."""
+    if is_disk and wish["do"] == "discard":
+        problem, is_disk = disk_trouble.sentence(wish["disk"], problem), False
+    return {"done": False, "problem": problem, "is_disk": is_disk}
 
 
 def _work(wish: Message, pipe: int) -> NoReturn:
@@ -177,28 +209,56 @@ def _work(wish: Message, pipe: int) -> NoReturn:
         os.closerange(3, pipe)
         os.closerange(pipe + 1, _HIGHEST_FD)
         syscalls.name_process("iod-scratch")
-        answer: dict[str, Any] = {"done": True}
-        disk, name, filesystem = wish["disk"], wish["name"], wish.get("filesystem")
         try:
-            if wish["do"] == "make":
-                answer["filesystem"] = make(disk, name, wish["uid"], wish["gid"], filesystem)
-            else:
-                answer["done"] = remove(disk, name, filesystem, time.monotonic() + _WORK_S)
+            answer = _do(wish)
         except ScratchError as error:
-            answer = {"done": False, "problem": str(error)}
+            answer = _problem(wish, str(error), is_disk=error.is_disk)
         except OSError as error:
-            problem = f"{wish['disk']}: {error.strerror or error}"
-            answer = {"done": False, "problem": problem}
+            answer = _problem_of(wish, error)
         os.write(pipe, protocol.encode(answer))
     finally:
         os._exit(0)
 
 
-def make(disk: str, name: str, uid: int, gid: int, filesystem: int | None) -> int:
+def _do(wish: Message) -> Message:
+    disk, name, filesystem = wish["disk"], wish["name"], wish.get("filesystem")
+    until_s = time.monotonic() + _WORK_S
+    if wish["do"] == "make":
+        device = make(disk, name, wish["uid"], wish.get("gid"), filesystem)
+        return {"done": True, "filesystem": device}
+    if wish["do"] == "measure":
+        used, is_all = measure(disk, name, until_s)
+        return {"done": True, "used_bytes": used, "is_all": is_all}
+    if wish["do"] == "discard":
+        for path in (os.path.join(disk, name), os.path.join(disk, name + REPORT)):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        return {"done": True}
+    is_done = remove(disk, name, filesystem, until_s)
+    return {"done": True} if is_done else _problem(wish, "")
+
+
+def _problem_of(wish: Message, error: OSError) -> Message:
+    """The disk's fault, or that of one name on it."""
+    disk = wish["disk"]
+    if trouble := disk_trouble.of_error(error):
+        if error.errno == errno.ENOSPC:
+            with contextlib.suppress(OSError):
+                trouble = disk_trouble.of_room(os.statvfs(disk)) or trouble
+        return _problem(wish, trouble, is_disk=True)
+    reason = error.strerror or str(error)
+    if error.errno in _MOUNTED:
+        reason = "something else is mounted there; unmount it"
+    elif error.errno in (errno.ELOOP, errno.ENOTDIR):
+        reason = "it is no directory; move it away"
+    return _problem(wish, f"{os.path.join(disk, STORE, wish['name'])}: {reason}")
+
+
+def make(disk: str, name: str, uid: int, gid: int | None, filesystem: int | None) -> int:
     """Make the directory; harmless where it is there already. The device's number.
 
     Raises:
-        ScratchError: the store is not the caller's alone, or another file system is there.
+        ScratchError: the disk, or the store on it, is of no use.
         OSError: the disk refuses.
     """
     store = _open_store(disk, filesystem, is_made=True)
@@ -208,7 +268,7 @@ def make(disk: str, name: str, uid: int, gid: int, filesystem: int | None) -> in
         reach("scratch.made")
         fd = syscalls.open_beneath(store, name, _DIRECTORY)
         try:
-            os.fchown(fd, uid, gid)
+            os.fchown(fd, uid, -1 if gid is None else gid)
             os.fchmod(fd, 0o700)
             return os.fstat(fd).st_dev
         finally:
@@ -217,33 +277,88 @@ def make(disk: str, name: str, uid: int, gid: int, filesystem: int | None) -> in
         os.close(store)
 
 
-def _open_store(disk: str, filesystem: int | None, *, is_made: bool) -> int:
-    top = os.open(disk, _DIRECTORY | os.O_CLOEXEC)
+def _open_store(disk: str, filesystem: int | None = None, *, is_made: bool = False) -> int:
+    """The store of a disk, which nobody but the caller can change.
+
+    Raises:
+        ScratchError: it is missing or another's, or the disk is of no use now.
+        OSError: the disk refuses.
+    """
+    owner = os.geteuid()
     try:
-        found = os.fstat(top)
-        others = stat.S_IWGRP | stat.S_IWOTH
-        is_open = found.st_mode & others and not found.st_mode & stat.S_ISVTX
-        if found.st_uid not in (0, os.geteuid()) or is_open:
-            raise ScratchError(f"{disk} can be written to by others; make it root's alone")
+        top = os.open(disk, _DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ScratchError(disk_trouble.of_way(error), is_disk=True) from error
+    try:
+        found, sizes = os.fstat(top), os.fstatvfs(top)
+        if not is_made:
+            trouble = disk_trouble.of_owner(disk, found, owner)
+        elif sizes.f_flag & os.ST_RDONLY:
+            trouble = disk_trouble.READ_ONLY
+        elif filesystem not in (None, found.st_dev):
+            trouble = disk_trouble.REPLACED
+        else:
+            trouble = disk_trouble.of_use(disk, found, sizes, owner)
+        if trouble:
+            raise ScratchError(trouble, is_disk=True)
         if is_made:
-            _check_file_system(disk, found, filesystem)
             with contextlib.suppress(FileExistsError):
                 os.mkdir(STORE, 0o711, dir_fd=top)
-        store = os.open(STORE, _DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
+        store = syscalls.open_beneath(top, STORE, _DIRECTORY)
     except FileNotFoundError as error:
-        raise ScratchError(f"{disk} has no {STORE}; mount what belongs there") from error
+        trouble = f"has no {STORE}; mount what belongs there"
+        raise ScratchError(trouble, is_disk=True) from error
     finally:
         os.close(top)
-    found = os.fstat(store)
-    if found.st_uid != os.geteuid() or found.st_mode & others:
+    found, path = os.fstat(store), os.path.join(disk, STORE)
+    if found.st_uid != owner or found.st_mode & disk_trouble.OPEN:
         os.close(store)
-        raise ScratchError(f"{disk}/{STORE} is another's; move it away")
+        if found.st_uid != owner:  # it may contain anything: to give it away is not enough
+            raise ScratchError(f"{path} was made by another user; move it away")
+        raise ScratchError(f"{path} {disk_trouble.not_ours(path, found, owner)}")
+    if is_made:
+        os.fchmod(store, 0o711)
     return store
 
 
-def _check_file_system(disk: str, found: os.stat_result, filesystem: int | None) -> None:
-    if filesystem not in (None, found.st_dev):
-        raise ScratchError(f"another file system is at {disk} now; mount the one that was there")
+def measure(disk: str, name: str, until_s: float) -> tuple[int, bool]:
+    """Bytes of the disk that are in the directory, each file once; and whether that is all.
+
+    Raises:
+        ScratchError, OSError: it cannot be opened.
+    """
+    store = _open_store(disk)
+    try:
+        top = syscalls.open_beneath(store, name, _DIRECTORY)
+    finally:
+        os.close(store)
+    used, is_all, linked = 0, True, set[int]()
+    stack = [(top, os.scandir(top))]
+    while stack:
+        if time.monotonic() > until_s:
+            return used, False
+        fd, entries = stack[-1]
+        try:
+            entry = next(entries, None)
+            if entry is None:
+                entries.close()
+                os.close(fd)
+                stack.pop()
+                continue
+            found = entry.stat(follow_symlinks=False)
+            is_directory = stat.S_ISDIR(found.st_mode)
+            is_new = is_directory or found.st_nlink == 1 or found.st_ino not in linked
+            if is_directory and len(stack) < _DEEPEST_MEASURED:
+                below = syscalls.open_beneath(fd, entry.name, _DIRECTORY)
+                stack.append((below, os.scandir(below)))
+            elif is_directory:
+                is_all = False
+            elif found.st_nlink > 1:
+                linked.add(found.st_ino)
+            used += found.st_blocks * _BLOCK_BYTES if is_new else 0
+        except OSError as error:
+            is_all &= error.errno == errno.ENOENT
+    return used, is_all
 
 
 def remove(disk: str, name: str, filesystem: int | None, until_s: float) -> bool:
@@ -253,16 +368,24 @@ def remove(disk: str, name: str, filesystem: int | None, until_s: float) -> bool
         ScratchError: something in it cannot be removed, or its disk is not mounted.
         OSError: the disk refuses.
     """
-    store = _open_store(disk, filesystem, is_made=False)
+    store = _open_store(disk)
     try:
-        if name not in os.listdir(store):  # a disk that is mounted again may have another number
-            _check_file_system(disk, os.fstat(store), filesystem)
+        # A disk that is mounted again may have another number: that alone says nothing.
+        if not _is_in(store, name) and filesystem not in (None, os.fstat(store).st_dev):
+            text = "another file system is there now; mount the one that it is on"
+            raise ScratchError(f"{os.path.join(disk, STORE, name)}: {text}")
         return _remove_tree(store, name, until_s)
     finally:
         os.close(store)
 
 
+def _is_in(directory: int, name: str) -> bool:
+    """By its name only: what is mounted on it may never answer."""
+    return name in os.listdir(directory)
+
+
 def _remove_tree(parent: int, name: str, until_s: float) -> bool:
+    _unmount_fuse(parent, name)
     try:
         top = syscalls.open_beneath(parent, name, _DIRECTORY)
     except FileNotFoundError:
@@ -323,7 +446,9 @@ def _empty(top: int, until_s: float) -> tuple[int, str]:
                     stack.append((below, entry.name, os.scandir(below)))
                     _take_over(below)
             except OSError as error:
-                if error.errno not in _CHANGED_MEANWHILE and not problem:
+                if entry and error.errno in _MOUNTED and _unmount_fuse(fd, entry.name):
+                    removed += 1  # the next round removes what it was mounted on
+                elif error.errno not in _CHANGED_MEANWHILE and not problem:
                     what = entry.name if entry else name
                     problem = f"{what!a} in it cannot be removed ({error.strerror})"
                     if error.errno in _MOUNTED:
@@ -333,6 +458,24 @@ def _empty(top: int, until_s: float) -> tuple[int, str]:
             entries.close()
             os.close(fd)
     return removed, problem
+
+
+def _unmount_fuse(parent: int, name: str) -> bool:
+    """Unmount what a user mounted there by FUSE; nobody else may change names in ``parent``."""
+    try:
+        fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        try:
+            with open(f"/proc/self/fdinfo/{fd}") as file:
+                number = next(line.split()[1] for line in file if line.startswith("mnt_id:"))
+        finally:
+            os.close(fd)
+        with open("/proc/self/mountinfo", errors="surrogateescape") as file:
+            mount = next(line for line in file if line.split(None, 1)[0] == number)
+    except (OSError, StopIteration):
+        return False
+    kind, _, options = mount.split(" - ")[1].split()[:3]
+    is_users = kind.split(".")[0] == "fuse" and "user_id=0," not in f"{options},"
+    return is_users and syscalls.detach_mount(parent, name)
 
 
 def _find_data(fd: int) -> Iterator[tuple[int, int]]:

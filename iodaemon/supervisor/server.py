@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from iodaemon.supervisor import anchor as root
 from iodaemon.supervisor import ledger as records
-from iodaemon.supervisor import protocol, syscalls
+from iodaemon.supervisor import protocol, syscalls, systemd
 from iodaemon.supervisor.anchor import Config, Shared
 from iodaemon.supervisor.attempts import (
     BEFORE,
@@ -40,11 +40,16 @@ from iodaemon.supervisor.line import DaemonLine, Loop
 from iodaemon.supervisor.orders import Orders
 from iodaemon.supervisor.process_tree import Holders
 from iodaemon.supervisor.protocol import BadInputError, Message
+from iodaemon.supervisor.reap import read_small
 from iodaemon.supervisor.scratch import Desk, copy_ledger
 from iodaemon.supervisor.syscalls import say
 
 _SOCKET_EVERY_S: Final = 1.0
+_LEAVE_LOOK_S: Final = 0.02
 _MOST_FILES: Final = 1 << 18
+_OWNER: Final = "owner"
+"""In the runtime directory: the state directory of the daemon that the attempts belong to."""
+_SHOWN: Final = 120
 
 
 class Server:
@@ -55,7 +60,7 @@ class Server:
         self._ledger = Ledger(shared.ledger)
         self._means: Cgroups | Holders
         if config.cgroup == "none":
-            self._means = Holders(self._ledger, config.why)
+            self._means = Holders(self._ledger, config.lack, config.detail)
         else:
             self._means = Cgroups(config.cgroup)
             self._means.hand_down()
@@ -74,15 +79,17 @@ class Server:
         self._anchor = None if anchor is None else socket.socket(fileno=anchor)
         self._attempts.has_anchor = self._anchor is not None
         self._beat_due_s = self._socket_due_s = 0.0
-        self._is_terminated = self._is_leaving = False
+        self._is_left = False
+        self._is_terminated = self._is_leaving = self._is_outdated = False
         own, least = os.geteuid(), config.min_uid
         uids = (own, own) if least is None else (least, (1 << 32) - 2)
-        self._desk = Desk(self._loop.add, self._loop.remove, self._send, uids)
+        self._desk = Desk(self._loop.add, self._loop.remove, self._send, uids, config.outputs)
         self._wishes: dict[str, Callable[[Message], None]] = {
             "hello": self._hello, "prepare": self._prepare, "run": self._run_wish,
             "freeze": self._freeze, "thaw": self._thaw, "signal": self._signal,
-            "kill": self._kill, "forget": self._forget, "sync": self._sync, "beat": self._beat,
-            "scratch": self._desk.ask, "reexec": self._reexec,
+            "kill": self._kill, "cap": self._cap, "forget": self._forget, "sync": self._sync,
+            "beat": self._beat, "scratch": self._desk.ask, "leave": self._say_goodbye,
+            "reexec": self._reexec,
         }  # fmt: skip
 
     # -- the loop ----------------------------------------------------------------------------------
@@ -90,6 +97,7 @@ class Server:
     def run(self) -> None:
         self._wake = syscalls.wake_on_signals(signal.SIGCHLD, signal.SIGHUP, signal.SIGINT)
         signal.signal(signal.SIGTERM, self._on_term)
+        signal.signal(signal.SIGHUP, self._on_hangup)
         if self._anchor is not None:
             self._anchor.setblocking(False)  # noqa: FBT003
             self._loop.add(self._anchor.fileno(), self._on_anchor)
@@ -100,6 +108,9 @@ class Server:
         while not self._is_leaving:
             for line in self._line.hear():  # in every round
                 self._take_wish(line)
+            if self._is_outdated:
+                self._is_outdated = False
+                self._take_wish(protocol.encode({"wish": "reexec"}))
             self._keep_time()
             self._line.flush()
             self._loop.turn(self._patience_s())
@@ -124,11 +135,11 @@ class Server:
             if isinstance(self._means, Holders):
                 self._means.beat(key for key, a in self._attempts.all.items() if a.wants_still)
         if now_s >= self._socket_due_s:
-            self._socket_due_s = now_s + _SOCKET_EVERY_S
+            self._socket_due_s = now_s + (_LEAVE_LOOK_S if self._is_left else _SOCKET_EVERY_S)
             self._line.check_socket()
             self._check_idle()
         if self._line.silence.begins():
-            self._let_all_go()
+            self._let_all_go(f"no daemon for {self._config.grace_s:g} s")
         self._desk.keep_time()
         self._orders.keep_time()
 
@@ -141,15 +152,23 @@ class Server:
     def _on_term(self, *_: object) -> None:
         self._is_terminated = self._is_leaving = True
 
-    def _let_all_go(self) -> None:
+    def _on_hangup(self, *_: object) -> None:
+        self._is_outdated = True
+
+    def _let_all_go(self, why: str) -> None:
         """Nobody is there who would resume them."""
-        held = [a for a in self._attempts.all.values() if a.wants_still or a.look.is_frozen]
-        for attempt in held:
-            attempt.wants_still = False
-            self._means.thaw(attempt.key)
-            self._attempts.look_in(attempt, 0.0)
-        if held:
-            say(f"no daemon for {self._config.grace_s:g} s; {len(held)} jobs run on")
+        count = 0
+        for attempt in self._attempts.all.values():
+            was_meant, attempt.wants_still = attempt.wants_still, False
+            if attempt.stage in OVER:
+                continue
+            if was_meant:
+                self._means.thaw(attempt.key)
+            if self._means.let_go(attempt.key) or was_meant:
+                count += 1
+                self._attempts.look_in(attempt, 0.0)
+        if count:
+            say(f"{why}; {count} jobs run on")
             reach("supervisor.let_go")
 
     # -- beginning and end -------------------------------------------------------------------------
@@ -158,7 +177,10 @@ class Server:
         is_idle = (
             all(a.stage in OVER for a in self._attempts.all.values()) and not self._desk.is_busy
         )
-        if is_idle and self._anchor is None:
+        if is_idle and self._anchor is None and self._config.is_service and systemd.is_heard():
+            say("nothing runs; the anchor that systemd has started takes over")
+            self._is_leaving = True
+        elif is_idle and self._anchor is None:
             say("nothing runs; a new anchor takes over")
             reach("supervisor.anchoring")
             words = [self._config.dump(), json.dumps({"shared": list(self._line.shared)})]
@@ -166,15 +188,14 @@ class Server:
                 root.execute("anchor", words, self._line.shared.fds())
             except OSError as error:
                 say(f"no anchor can be started ({error.strerror}); it is tried again")
-        is_alone = self._line.fd is None and self._line.silence.lasts_s() > self._config.grace_s
+        has_left = self._is_left or self._line.silence.lasts_s() > self._config.grace_s
+        is_alone = self._line.fd is None and has_left
         if is_idle and is_alone and not self._config.is_service:
             self._is_leaving = True
 
     def _leave(self) -> None:
         """Let all run on and say goodbye: jobs outlive this process, how they end is then lost."""
-        for attempt in self._attempts.all.values():
-            if attempt.wants_still:
-                self._means.thaw(attempt.key)
+        self._let_all_go("the supervisor ends")
         if self._is_terminated and self._config.outputs is not None:
             copy = os.path.join(os.path.dirname(self._config.outputs), "ledger")
             copy_ledger(self._line.shared.ledger, copy)
@@ -247,7 +268,7 @@ class Server:
     # -- wishes ------------------------------------------------------------------------------------
 
     def _take_wish(self, line: bytes | None) -> None:
-        wish: Message = {}
+        wish: Message = {} if line is not None else protocol.find_names(self._line.dropped)
         try:
             wish = self._check(line)
             self._wishes[wish["wish"]](wish)
@@ -281,9 +302,21 @@ class Server:
         if attempt is None or attempt.is_forgotten:
             is_there = attempt is None and self._means.look(key).is_populated
             attempt = self._attempts.settle(key) if is_there else None
+            if attempt is not None:
+                attempt.is_asked = True
         return key, attempt
 
+    def _say_goodbye(self, _: Message) -> None:
+        """The daemon ends: nothing may stand still, and without jobs nobody is needed."""
+        self._let_all_go("the daemon ended")
+        self._is_left = not self._config.is_service
+        self._socket_due_s = 0.0
+        running = sum(a.stage not in OVER for a in self._attempts.all.values())
+        self._send({"left": running})
+
     def _hello(self, wish: Message) -> None:
+        self._is_left = self._line.speaks = False
+        self._check_owner(protocol.field(wish, "state", str, ""))
         self._line.speaks = wish.get("protocol") == protocol.VERSION
         self._send({
             "hello": {
@@ -293,12 +326,30 @@ class Server:
                 "boot": records.read_boot_id(),
                 "means": self._means.name,
                 "detail": self._means.detail,
+                "lack": self._means.lack,
+                "base": self._means.base,
+                "unit": self._means.unit,
                 "controls": list(self._means.controls),
                 "protected": self._anchor is not None,
                 "min_uid": self._config.min_uid,
                 "grace_s": self._config.grace_s,
             }
         })  # fmt: skip
+
+    def _check_owner(self, state: str) -> None:
+        """Note whose the attempts are. Raises BadInputError: another daemon's."""
+        path, given = os.path.join(self._config.runtime, _OWNER), os.fsencode(state)
+        owner = b""
+        with contextlib.suppress(OSError):
+            owner = read_small(path)
+        if given in (b"", owner):
+            return
+        if owner and not all(attempt.is_forgotten for attempt in self._attempts.all.values()):
+            shown = os.fsdecode(owner)[:_SHOWN]
+            text = "start that one again, or name another runtime directory"
+            raise BadInputError(f"it keeps jobs of the daemon with state directory {shown}; {text}")
+        with contextlib.suppress(OSError), open(path, "wb") as file:
+            file.write(given)
 
     def _prepare(self, wish: Message) -> None:
         key, attempt = self._find(wish)
@@ -337,14 +388,18 @@ class Server:
         self._hold(wish, is_still=True)
 
     def _thaw(self, wish: Message) -> None:
+        """A ``sync`` continues nothing that a user stopped; this does."""
         self._hold(wish, is_still=False)
+        attempt = self._attempts.all.get(parse_key(wish["key"]))
+        if attempt is not None and attempt.stage == RUNNING:
+            self._attempts.continue_stopped(attempt)
 
     def _hold(self, wish: Message, *, is_still: bool) -> None:
         key, attempt = self._find(wish)
         if attempt is None or attempt.stage in OVER:
             self._tell(key, attempt)
             return
-        attempt.wants_still = is_still
+        attempt.wants_still, attempt.continues = is_still, []
         if attempt.stage == RUNNING:
             (self._means.freeze if is_still else self._means.thaw)(key)
             reach("supervisor.held")
@@ -370,6 +425,7 @@ class Server:
         elif attempt.stage in BEFORE:
             raise BadInputError("it does not run yet")
         else:
+            attempt.was_told = True
             self._means.signal(key, number)
 
     def _kill(self, wish: Message) -> None:
@@ -379,7 +435,16 @@ class Server:
         elif attempt.stage in BEFORE:
             self._attempts.cancel(attempt, "killed", "it was killed before it ran")
         else:
+            attempt.was_told = True
             self._means.kill(key)
+
+    def _cap(self, wish: Message) -> None:
+        key, attempt = self._find(wish)
+        caps = protocol.parse_caps(wish)
+        if attempt is None or attempt.stage in OVER:
+            self._tell(key, attempt)
+        else:
+            self._means.cap(key, caps)
 
     def _forget(self, wish: Message) -> None:
         key, attempt = self._find(wish)
@@ -399,6 +464,7 @@ class Server:
             if not isinstance(pair, list) or len(pair) != 2 or pair[1] not in ("run", "freeze"):
                 raise BadInputError("keys are no pairs of key and run or freeze")
             named[parse_key(pair[0])] = pair[1] == "freeze"
+        self._attempts.used.update(named)  # a new daemon knows nothing of what was used
         for key, is_still in named.items():
             _, attempt = self._find({"key": str(key)})
             if attempt is not None and attempt.stage in (SETTLING, RUNNING):

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from iodaemon.backend.linux.attempt_record import RecordError, read_keeper
 from iodaemon.backend.linux.leftover import (
     Maker,
     find_left,
@@ -19,7 +18,8 @@ from iodaemon.backend.linux.leftover import (
     open_directory,
     remove_directory,
 )
-from iodaemon.trial.private import HOME, STATE, kill_marked
+from iodaemon.supervisor.anchor import Config, find_base
+from iodaemon.trial.private import HOME, RUN, kill_marked
 
 PREFIX: Final = "iod-trial"
 _ELSEWHERE: Final = "elsewhere"
@@ -81,7 +81,7 @@ def sweep(parent: Path, *, is_trusted: bool = True) -> None:
 
 
 def _remove(name: str, descriptor: int) -> None:
-    """The directory, what goes with it, and the cgroups of a keeper that could not remove them.
+    """The directory, what goes with it, and the cgroups of a root side that was killed.
 
     Args:
         name: that it was made with.
@@ -89,12 +89,9 @@ def _remove(name: str, descriptor: int) -> None:
     """
     try:
         _remove_other(name, descriptor)
-        state_dir = Path(f"/proc/self/fd/{descriptor}") / HOME / STATE
-        record = None
-        with contextlib.suppress(RecordError):
-            record = read_keeper(str(state_dir))
-        if record is not None and record.get("base"):
-            _remove_cgroups(Path(record["base"]))
+        base = find_base(Config(f"/proc/self/fd/{descriptor}/{HOME}/{RUN}", os.geteuid()))
+        if base is not None:
+            _remove_cgroups(Path(base))
         remove_directory(descriptor)
     finally:
         os.close(descriptor)
@@ -139,7 +136,7 @@ def _read(name: str, directory: int) -> bytes:
 
 
 def _remove_cgroups(tree: Path) -> None:
-    """Those that are empty; who was just killed is in one for a moment more."""
+    """Those that are empty; a process that was just killed is in one a moment longer."""
     until_s = time.monotonic() + _PATIENCE_S
     while tree.is_dir() and time.monotonic() < until_s:
         for place, _, _ in os.walk(tree, topdown=False):

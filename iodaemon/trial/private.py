@@ -28,8 +28,8 @@ from iodaemon.errors import BackendError, ConfigError, IodaemonError, NoDaemon
 MARK: Final = "IOD_TRIAL_MARK"
 HOME: Final = "daemon"
 """In the directory that it is given."""
-STATE: Final = "state"
-"""In HOME: what the daemon and its keeper keep."""
+RUN: Final = "run"
+"""In HOME: the runtime directory of the daemon and its supervisor."""
 _PATIENCE_S: Final = 30.0
 """For what takes a fraction of a second on an idle machine."""
 _LOOK_S: Final = 0.02
@@ -83,12 +83,12 @@ def private(
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(mode=0o700)
     config, log_path = home / "config.toml", home / "daemon.log"
-    state_dir = home / STATE
+    state_dir = home / "state"
     state_dir.mkdir(mode=0o700)
     if calibration is not None:
         with contextlib.suppress(ConfigError, OSError):  # which is told of the disks (machine)
             (state_dir / calibration.name).write_bytes(read(calibration, MOST_BYTES))
-    places = {"state_dir": str(state_dir), "runtime_dir": str(home / "run")}
+    places = {"state_dir": str(state_dir), "runtime_dir": str(home / RUN)}
     config.write_text(toml.dumps({**places, **settings}))
     command = [
         *launcher,
@@ -110,7 +110,7 @@ def private(
             start_new_session=True,
             cwd="/",
         )
-    client = Client(str(home / "run/iod.sock"))
+    client = Client(str(home / RUN / "iod.sock"))
     try:
         _connect(client, process, log_path)
         yield Private(client, log_path, base.name)
@@ -122,7 +122,7 @@ def private(
 
 
 def kill_marked(mark: str, *, patience_s: float = _SELF_END_S) -> None:
-    """SIGKILL to what a daemon started and did not end: its keeper, jobs after a failure.
+    """SIGKILL to what a daemon started and did not end: its root side, jobs after a failure.
 
     Args:
         mark: of all that belongs to it.

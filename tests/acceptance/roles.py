@@ -10,24 +10,24 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-ROLES: Final = ("daemon", "supervisor")
-_TITLE: Final = {"supervisor": "iod-keeper"}
-_OURS: Final = ("iod-keeper", "iod-shim")
-"""How the command lines begin of what serves jobs and is part of none."""
+ROLES: Final = ("daemon", "supervisor", "anchor")
+_NAME: Final = {"supervisor": "iod-supervisor", "anchor": "iod-anchor"}
+_OURS: Final = ("iod-anchor", "iod-supervisor", "iod-launcher", "iod-holder", "iod-scratch")
+"""What serves jobs and is part of none."""
 
 
 def find_role(role: str, pids: Iterable[int]) -> int | None:
     """The process among these that has this role, other than the daemon; None: none has it."""
-    return next((pid for pid in pids if _title(pid).startswith(_TITLE[role])), None)
+    return next((pid for pid in pids if _name(pid) == _NAME[role]), None)
 
 
 def is_ours(pid: int) -> bool:
     """Whether a process serves jobs, rather than being part of one."""
-    return _title(pid).startswith(_OURS)
+    return _name(pid) in _OURS
 
 
-def _title(pid: int) -> str:
+def _name(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+        return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return ""

@@ -27,6 +27,7 @@ from iodaemon.trial.private import MARK, kill_marked
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 60.0
 STOP_S = 10.0
+_ROOT_SIDE = ("iod-supervisor", "iod-launcher")
 
 
 class Daemon:
@@ -47,14 +48,13 @@ class Daemon:
         self._connection = UnixConnection(client.socket_path, TIMEOUT_S)
 
     @property
-    def keeper_pid(self) -> int:
-        """Its keeper's process."""
-        return int(json.loads((self.base / "state/keeper.json").read_text())["pid"])
-
-    def shim_pids(self) -> list[int]:
-        """The shims of the jobs that run, and the few that are idle: the keeper's children."""
-        keeper = self.keeper_pid
-        return list(map(int, Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()))
+    def root_side(self) -> list[int]:
+        """Anchor, supervisor and launcher."""
+        anchor = int((self.base / "run/lock").read_text())
+        found = [anchor]
+        for pid in [*found, *_children(anchor)]:
+            found += (child for child in _children(pid) if _name(child) in _ROOT_SIDE)
+        return list(dict.fromkeys(found))
 
     def submit(self, *commands: list[str]) -> list[int]:
         """Submit on the connection that stays open; the ids, once durable."""
@@ -82,6 +82,14 @@ class Daemon:
     def hang_up(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+
+def _children(pid: int) -> list[int]:
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def _name(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def submission(commands: Sequence[list[str]], environment: Mapping[str, str]) -> bytes:
@@ -171,14 +179,12 @@ def _end(process: subprocess.Popen[bytes], base: Path, mark: str) -> None:
 
 
 def _cgroups(base: Path) -> list[Path]:
-    """The keeper's cgroups, inner ones first."""
+    """Of the root side, inner ones first."""
     try:
-        top = json.loads((base / "state/keeper.json").read_text())["base"]
+        top = (base / "run/cgroup").read_text()
     except FileNotFoundError:
-        return []  # it has ended, and taken them away
-    if top is None:
         return []
     return [
         *Path(top, "jobs").glob("*/"),
-        *(Path(top, each) for each in ("jobs", "shims", "keeper", "")),
+        *(Path(top, each) for each in ("jobs", "supervisor", "")),
     ]

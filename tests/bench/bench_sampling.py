@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import psutil
 from bench_daemon import ROOT
@@ -19,85 +18,76 @@ from bench_plan import Plan
 from bench_start import Stamp
 from bench_step import new_job
 
-from iodaemon.backend.linux.freezer import CgroupFreezer
-from iodaemon.backend.linux.means import choose_freezer
-from iodaemon.backend.linux.process import Identity, identify
 from iodaemon.backend.linux.reading import NodeReader
-from iodaemon.backend.linux.track import Track
 from iodaemon.config import load_policy
 from iodaemon.core import event as ev
 from iodaemon.core.controller import Controller
 from iodaemon.core.job import JobId
 from iodaemon.core.platform import Partition, PartitionId, Platform, Slot, SlotId
 from iodaemon.core.state import State
+from iodaemon.node.live_job import LiveJob
+from iodaemon.supervisor.cgroup import Cgroups, find_own_cgroup
+from iodaemon.supervisor.ledger import Key
+from iodaemon.supervisor.protocol import Limits
 
 SWEEPS = 10
 """In each round."""
 
 
 class Crowd:
-    """So many jobs that run and do nothing, each with a process in the place of its shim."""
+    """So many jobs that run and do nothing."""
 
-    def __init__(self, count: int, freezer: CgroupFreezer | None, command: list[str]) -> None:
-        self._freezer = freezer
+    def __init__(self, count: int, cgroups: Cgroups | None, command: list[str]) -> None:
+        self._cgroups = cgroups
         self._command = command
-        self._keys = [f"{number}.1" for number in range(1, count + 1)]
-        self._pids: list[int] = []
-        self.tracks: dict[JobId, Track] = {}
+        self._keys = [Key(number, 1) for number in range(1, count + 1)]
+        self.jobs: dict[JobId, LiveJob] = {}
         self.programs: list[int] = []
 
     def start(self) -> None:
         """Start all of them."""
-        for number, key in enumerate(self._keys, 1):
-            shim, main = self._start(None), self._start(key)
-            self.programs.append(main.pid)
-            self.tracks[JobId(number)] = Track(JobId(number), 1, self._record(key, shim, main))
+        jobs_cgroup = None if self._cgroups is None else f"{self._cgroups.base}/jobs"
+        for key in self._keys:
+            pid = self._start(key)
+            self.programs.append(pid)
+            report = {"pid": pid, "holder": os.getpid()}
+            self.jobs[JobId(key.job)] = LiveJob(key, report, jobs_cgroup)
 
-    def _start(self, key: str | None) -> Identity:
-        if self._freezer is None or key is None:
-            pid = os.posix_spawn(self._command[0], self._command, os.environ)
-        else:
-            self._freezer.make(key)
-            pid, is_inside = self._freezer.fork(key)
-            if pid == 0:
-                if not is_inside:
-                    self._freezer.enter(key)
-                os.execv(self._command[0], self._command)
-        self._pids.append(pid)
-        found = identify(pid)
-        assert found is not None
-        return found
-
-    def _record(self, key: str, shim: Identity, main: Identity) -> dict[str, Any]:
-        return {
-            **shim._asdict(),
-            "main_pid": main.pid,
-            "main_start_ticks": main.start_ticks,
-            "cgroup": None if self._freezer is None else self._freezer.path(key),
-            "baseline": [0, 0, 0],
-        }
+    def _start(self, key: Key) -> int:
+        if self._cgroups is None:
+            return os.posix_spawn(self._command[0], self._command, os.environ)
+        place, _ = self._cgroups.prepare(key, Limits())
+        os.close(place)
+        pid = os.fork()
+        if pid == 0:
+            Path(self._cgroups.path(key), "cgroup.procs").write_text("0")
+            os.execv(self._command[0], self._command)
+        return pid
 
     def end(self) -> None:
         """End them and take their cgroups away."""
-        for track in self.tracks.values():
-            track.close()
-        for pid in self._pids:
+        for pid in self.programs:
             os.kill(pid, signal.SIGKILL)
-        for pid in self._pids:
+        for pid in self.programs:
             os.waitpid(pid, 0)
-        if self._freezer is not None:
+        if self._cgroups is not None:
             for key in self._keys:
-                self._freezer.remove(key)
+                self._cgroups.remove(key)
 
 
 @contextlib.contextmanager
-def _cgroups(base: Path) -> Iterator[CgroupFreezer | None]:
+def _own_cgroups(base: Path) -> Iterator[Cgroups | None]:
     """Cgroups of our own, if they can be had; this process is back where it was afterwards."""
-    freezer = choose_freezer(str(base))
     try:
-        yield freezer if isinstance(freezer, CgroupFreezer) else None
+        cgroups = Cgroups(f"{find_own_cgroup()}/{base.name}")
+        cgroups.open()
+    except OSError:
+        yield None
+        return
+    try:
+        yield cgroups
     finally:
-        freezer.leave()
+        cgroups.leave()
 
 
 def _controller(count: int) -> Controller:
@@ -127,8 +117,8 @@ def measure_sampling(plan: Plan) -> Section:
     with ExitStack() as stack:
         stamp = Stamp(plan.base / "sampling")
         stack.callback(stamp.close)
-        freezer = stack.enter_context(_cgroups(plan.base))
-        crowd = Crowd(count, freezer, stamp.idle)
+        cgroups = stack.enter_context(_own_cgroups(plan.base))
+        crowd = Crowd(count, cgroups, stamp.idle)
         stack.callback(crowd.end)
         crowd.start()
         reader = NodeReader(Path("/"), ())
@@ -138,7 +128,7 @@ def measure_sampling(plan: Plan) -> Section:
 
         def read() -> None:
             now_s = time.monotonic()
-            samples.append(ev.SampleTaken(at_s=now_s, sample=reader.read_now(now_s, crowd.tracks)))
+            samples.append(ev.SampleTaken(at_s=now_s, sample=reader.read_now(now_s, crowd.jobs)))
 
         def decide() -> None:
             controller.step([samples.pop(0)])
@@ -151,7 +141,7 @@ def measure_sampling(plan: Plan) -> Section:
         }
         _share(read)  # descriptors are opened
         results = alternate(variants, plan.rounds, plan.tell("R2, 1,000 jobs"))
-    means = "by cgroup" if freezer is not None else "by the process tree: no cgroup is writable"
+    means = "by cgroup" if cgroups is not None else "by the process tree: no cgroup is writable"
     both = [sum(pair) for pair in zip(results["read"], results["decide"], strict=True)]
     return Section(
         title=f"R2: reading and deciding for {count:,} sleeping jobs at 1 Hz, % of one core",

@@ -17,10 +17,11 @@ def told(daemon, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     places = {"state_dir": tmp_path / "its state", "runtime_dir": tmp_path / "its-run"}
     rows = [{"key": key, "value": json.dumps(str(path))} for key, path in places.items()]
-    rows += [{"key": "keeper_dir", "value": '"none"'}, {"key": "slot", "value": '"core"'}]
+    rows += [{"key": "supervisor_dir", "value": '"none"'}, {"key": "slot", "value": '"core"'}]
     tell(daemon, "/v1/config", {"settings": rows})
     means = "signals: no cgroup can be used in /x (Permission denied)"
-    tell(daemon, "/v1/node", {"backend": "linux", "measured": {"suspend": means}})
+    measured = {"suspend": means, "lack": "unusable"}
+    tell(daemon, "/v1/node", {"backend": "linux", "measured": measured})
     return places
 
 
@@ -29,8 +30,9 @@ def test_the_places_of_the_daemon_that_runs_are_examined(iod, told):
     findings = {finding["what"]: finding for finding in iod("doctor", "--json").json}
 
     assert findings["disk of the state"]["values"]["path"] == str(told["state_dir"])
-    assert findings["runtime directory"]["measured"].startswith(f"{told['runtime_dir']}/keeper.")
-    assert findings["keeper's lock"]["measured"].startswith(f"{told['state_dir']}/keeper.lock")
+    run = told["runtime_dir"]
+    assert findings["runtime directory"]["measured"].startswith(f"{run}/supervisor.sock; ")
+    assert findings["anchor's lock"]["measured"].startswith(f"{run}/lock ")
     assert [] == [path for path in told.values() if path.exists()]
 
 
@@ -74,4 +76,4 @@ def test_a_wrong_configuration_is_a_finding_beside_all_others(
     assert 1 == result.code
     assert "broken" == findings["configuration"]["verdict"]
     assert str(file) in findings["configuration"]["measured"]
-    assert {"daemon", "topology", "disk of the state", "keeper's lock"} <= findings.keys()
+    assert {"daemon", "topology", "disk of the state", "anchor's lock"} <= findings.keys()

@@ -38,14 +38,15 @@ def test_a_plain_file_in_place_of_the_socket_is_no_daemon(iod, tmp_path):
 
 
 def test_a_socket_path_that_is_too_long_is_told_with_its_limit(capsys):
-    path = "/tmp/" + "x" * 190 + "/keeper.sock"
+    folder = "/tmp/" + "x" * 190
+    path = f"{folder}/supervisor.sock"
     told = f"socket path {path} has {len(path)} bytes, the kernel takes 107; "
     code = main(["--api", path, "queue"])
 
     assert code == 1
     assert told in capsys.readouterr().err
     with pytest.raises(ConfigError) as refused:
-        load_config(None, {"HOME": "/"}, 1000, {"runtime_dir": path.removesuffix("/keeper.sock")})
+        load_config(None, {"HOME": "/"}, 1000, {"runtime_dir": folder})
     assert told in str(refused.value)
 
 

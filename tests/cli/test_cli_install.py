@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from iodaemon.backend.linux import scratch
 from iodaemon.cli import install as verb
 from iodaemon.config import config_toml, default_settings
 from iodaemon.errors import RequestError
@@ -172,7 +171,10 @@ def test_another_version_of_the_program_is_restarted_and_its_socket_is_not(compu
 
     computer.version = "2 bbbb"
 
-    assert ["systemctl restart iodaemon-keeper.service iodaemon.service"] == computer.install()
+    assert [
+        "systemctl reload iodaemon-supervisor.service",
+        "systemctl restart iodaemon.service",
+    ] == computer.install()
     assert [] == computer.plan()
 
 
@@ -187,7 +189,8 @@ def test_a_unit_of_another_text_is_replaced_and_read_before_the_restart(computer
 
     assert [
         "systemctl daemon-reload",
-        "systemctl restart iodaemon-keeper.service iodaemon.service",
+        "systemctl reload iodaemon-supervisor.service",
+        "systemctl restart iodaemon.service",
     ] == computer.install()
     assert computer.at(DAEMON_UNIT).read_text().endswith("# later\n")
 
@@ -201,7 +204,7 @@ def test_a_changed_socket_is_restarted_with_the_rest(computer, tmp_path):
 
     computer.layout = computer.layout_of(PROGRAM, folder)
 
-    assert f"systemctl restart {' '.join(UNITS)}" == computer.install()[-1]
+    assert "systemctl restart iodaemon.socket iodaemon.service" == computer.install()[-1]
 
 
 def test_a_unit_that_is_shipped_no_longer_goes(computer, tmp_path):
@@ -389,19 +392,11 @@ def test_a_state_directory_elsewhere_is_never_removed(computer):
     assert "left /srv/data: it is not install's own place" == computer.told[-1]
 
 
-def keep(computer, job, *disks, where="/var/lib/iodaemon-keeper"):
-    """What a job has on disks of tiers, as the keeper makes it and notes it."""
-    directory = computer.at(f"{where}/jobs/{job}.1")
-    directory.mkdir(parents=True)
+def keep(computer, job, *disks):
+    """What a job has on disks of tiers."""
     for disk in disks:
-        computer.at(disk).mkdir(exist_ok=True)
-    shares = scratch.plan(f"{job}.1", [{"path": computer.at(disk), "size": 5} for disk in disks])
-    for share in shares:
-        share["name"] = f"{job}-1-ab"
-    scratch.make(str(directory), {"uid": os.geteuid(), "shares": shares, "output": None})
-    noted = directory / "scratch.json"
-    noted.write_text(noted.read_text().replace(str(computer.root), ""))
-    computer.layout = with_stores(computer.layout, disks)
+        computer.at(f"{disk}/.iodaemon/{job}-1-ab").mkdir(parents=True)
+    computer.layout = with_stores(computer.layout, ["/fast0", "/fast1", "/none"])
 
 
 def test_what_is_kept_on_tiers_is_in_the_way_of_purging_alone(computer):
@@ -422,16 +417,17 @@ def test_what_is_kept_on_tiers_is_in_the_way_of_purging_alone(computer):
     computer.remove()
     with pytest.raises(RequestError, match=r"install again, then 'iod scratch remove 3,12'"):
         computer.remove(purge=True)
-    assert computer.at("/var/lib/iodaemon-keeper/jobs/3.1/scratch.json").exists()
+    assert computer.at("/fast0/.iodaemon/3-1-ab").is_dir()
 
 
 def test_what_is_kept_on_tiers_is_left_and_told_where_purging_is_forced(computer):
     computer.install()
     keep(computer, 3, "/fast0")
     keep(computer, 4, "/fast0")
+    steps = computer.plan_removal(purge=True, force=True)
     computer.at("/fast0/.iodaemon/4-1-ab").rmdir()  # it is gone by then
 
-    computer.remove(purge=True, force=True)
+    computer.do(steps)
 
     assert computer.at("/fast0/.iodaemon/3-1-ab").is_dir()
     assert ["left what job 3 has there: /fast0/.iodaemon/3-1-ab"] == [
@@ -439,31 +435,72 @@ def test_what_is_kept_on_tiers_is_left_and_told_where_purging_is_forced(computer
     ]
 
 
-def test_a_note_that_nobody_can_read_is_in_the_way_as_well(computer):
-    computer.install()
-    keep(computer, 3, "/fast0")
-    computer.at("/var/lib/iodaemon-keeper/jobs/3.1/scratch.json").write_text("{")
-
-    with pytest.raises(
-        RequestError, match=r"job 3 has data on storage tiers, .* forgets where: \?"
-    ):
-        computer.remove(purge=True)
-
-
 def test_places_on_disks_are_purged_when_nothing_is_in_them(computer):
-    before = computer.files()
     computer.install()
-    keep(computer, 3, "/fast0")
-    keep(computer, 4, "/fast1", where="/srv/data")  # of a place of its own, which stays
-    computer.layout = with_stores(computer.layout, ["/fast0", "/fast1", "/none"])
-    shutil.rmtree(computer.at("/var/lib/iodaemon-keeper/jobs/3.1"))
+    keep(computer, 3, "/fast0", "/fast1")
     computer.at("/fast0/.iodaemon/3-1-ab").rmdir()
+    computer.at("/fast1/.iodaemon/3-1-ab").rename(computer.at("/fast1/.iodaemon/of an admin"))
 
     computer.remove(purge=True)
 
     assert "removed /fast0/.iodaemon" in computer.told
-    assert {"fast0"} == {path for path in {*computer.files()} - {*before} if "fast0" in path}
-    assert computer.at("/fast1/.iodaemon").is_dir()
+    assert not computer.at("/fast0/.iodaemon").exists()
+    assert computer.at("/fast1/.iodaemon/of an admin").is_dir()
+
+
+# -- a release with a keeper -----------------------------------------------------------------------
+
+KEEPER = "iodaemon-keeper.service"
+
+
+@pytest.fixture
+def older(computer, tmp_path):
+    """The machine with a release installed that has a keeper."""
+    folder = tmp_path / "shipped"
+    shutil.copytree(shipped("systemd"), folder)
+    (folder / "system/iodaemon-supervisor.service").rename(folder / f"system/{KEEPER}")
+    units = ("iodaemon.socket", KEEPER, "iodaemon.service")
+    computer.layout = computer.layout_of(PROGRAM, folder)._replace(units=units)
+    computer.install()
+    computer.layout = computer.layout_of(PROGRAM)
+    return computer
+
+
+def test_a_keeper_makes_room_for_the_supervisor(older):
+    calls = older.install()
+
+    assert f"systemctl disable --now {KEEPER}" == calls[0]
+    assert "systemctl stop iodaemon-jobs.scope iodaemon.slice" == calls[1]
+    assert f"systemctl enable --now {' '.join(UNITS)}" == calls[-1]
+    assert not older.at(f"/etc/systemd/system/{KEEPER}").exists()
+    assert older.at("/etc/systemd/system/iodaemon-supervisor.service").exists()
+    assert any(line.startswith("kept /var/lib/iodaemon-keeper: ") for line in older.told)
+    assert [] == older.plan()
+
+
+def test_jobs_of_a_keeper_are_in_the_way(older):
+    older.jobs = Jobs((4, 7), (9,))
+    before = older.files()
+
+    with pytest.raises(RequestError) as refused:
+        older.install()
+
+    assert (
+        "jobs 4 and 7 run or stand suspended under the installed release, whose jobs this one does "
+        "not know: 'iod drain --wait' first, then install again"
+    ) == str(refused.value)
+    assert before == older.files()
+
+
+def test_a_release_with_a_keeper_is_removed_as_well(older):
+    data = older.at("/var/lib/iodaemon-keeper/jobs")
+    data.mkdir(parents=True)
+
+    calls = older.remove(purge=True)
+
+    assert f"systemctl disable --now {KEEPER}" == calls[0]
+    assert "systemctl disable --now iodaemon.socket iodaemon.service" in calls
+    assert not data.exists()
 
 
 def test_what_was_never_installed_is_not_removed(computer):

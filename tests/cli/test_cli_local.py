@@ -14,13 +14,13 @@ from mounting import full, small_disk
 from scratching import needs_root
 
 import iodaemon
-from iodaemon import disk_trouble
 from iodaemon.api.model import FINAL_STATES, STATE_CODES
 from iodaemon.cli import main, session
 from iodaemon.cli.failure import ExitCode
 from iodaemon.cli.program import ALIASES, VERBS
 from iodaemon.config.place import default_file, default_place
 from iodaemon.core.job import FINAL, JobState
+from iodaemon.supervisor import disk_trouble
 
 
 @pytest.fixture

@@ -1,33 +1,24 @@
-"""Every fault point of the product stands in the campaign's table, under a name of its own."""
+"""Every fault point of the product stands in one of two tables, under a name of its own."""
 
 import ast
 import sys
 from collections import Counter
 from pathlib import Path
 
-from iodaemon.backend.linux.keeper import Keeper
-
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "node" / "campaign"))
 
-from points import (  # noqa: E402
-    CAP_VERBS,
-    DETAILS,
-    POINTS,
-    SCRATCH_POINTS,
-    SCRATCH_VERBS,
-    SERVICE_VERBS,
-    VERBS,
-)
+from points import DETAILS, ELSEWHERE, POINTS, SUPERVISOR_POINTS  # noqa: E402
 
 
-def passages():
-    """The name of each point, and whether it has a detail, wherever one is passed.
+def passages(*, of_supervisor):
+    """The name of each point of ``iodaemon.fault``, and whether it has a detail.
 
-    The supervisor's have a table of their own: tests/supervisor/test_supervisor_faults.py.
+    Args:
+        of_supervisor: those of ``iodaemon.supervisor.failpoint`` instead.
     """
     for path in sorted((ROOT / "iodaemon").rglob("*.py")):
-        if path.is_relative_to(ROOT / "iodaemon/supervisor"):
+        if path.is_relative_to(ROOT / "iodaemon/supervisor") != of_supervisor:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "reach":
@@ -37,20 +28,21 @@ def passages():
                 yield node.args[0].value, len(node.args) > 1
 
 
-def test_the_table_has_every_point_of_the_source_and_no_other():
+def test_the_table_has_every_point_of_the_daemons_side_and_no_other():
     expected = set()
-    for name, has_detail in passages():
+    for name, has_detail in passages(of_supervisor=False):
         assert has_detail == (name in DETAILS), name
         expected |= {f"{name}.{detail}" for detail in DETAILS[name]} if has_detail else {name}
 
-    assert expected == {*POINTS, *SCRATCH_POINTS}
+    assert expected == {*POINTS, *ELSEWHERE} - {*SUPERVISOR_POINTS}
+
+
+def test_what_is_played_of_the_root_side_is_passed_there():
+    """All of its points are tried by tests/supervisor/test_supervisor_faults.py."""
+    assert {*SUPERVISOR_POINTS} <= {name for name, _ in passages(of_supervisor=True)}
 
 
 def test_no_name_stands_for_two_places():
-    assert {} == {name: n for name, n in Counter(name for name, _ in passages()).items() if n > 1}
+    names = [name for of in (True, False) for name, _ in passages(of_supervisor=of)]
 
-
-def test_the_table_has_every_verb_of_the_keeper():
-    assert {*VERBS, *SERVICE_VERBS, *CAP_VERBS, *SCRATCH_VERBS} == {
-        name[4:] for name in dir(Keeper) if name.startswith("_do_")
-    }
+    assert {} == {name: n for name, n in Counter(names).items() if n > 1}

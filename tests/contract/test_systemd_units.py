@@ -87,22 +87,22 @@ def test_the_daemon_cannot_use_its_power_over_other_processes_to_change_them():
     assert set(CHANGING_OTHERS) <= set(taken)
 
 
-def test_nothing_that_jobs_would_inherit_is_taken_from_the_keeper():
+def test_nothing_that_jobs_would_inherit_is_taken_from_the_supervisor():
     sandbox = (
         r"^(Protect|Private|Restrict|NoNew|SystemCall|Capability|MemoryDeny|User|IPAddress)\w*"
     )
 
-    assert [] == re.findall(sandbox, text("iodaemon-keeper.service"), re.MULTILINE)
+    assert [] == re.findall(sandbox, text("iodaemon-supervisor.service"), re.MULTILINE)
 
 
 def test_a_restart_of_either_unit_ends_neither_jobs_nor_suspensions_unseen():
-    for name in ("iodaemon.service", "iodaemon-keeper.service"):
-        assert re.search(r"^ExecStopPost=\+?/\S+ keeper --thaw$", text(name), re.MULTILINE)
+    for name in ("iodaemon.service", "iodaemon-supervisor.service"):
+        assert re.search(r"^ExecStopPost=\+?/\S+ supervisor --thaw$", text(name), re.MULTILINE)
         assert "\nRestart=always\n" in text(name)
-    assert "\nKillMode=process\n" in text("iodaemon-keeper.service")
+    assert "\nKillMode=process\n" in text("iodaemon-supervisor.service")
 
 
-@pytest.mark.parametrize("name", ["iodaemon.service", "iodaemon-keeper.service"])
+@pytest.mark.parametrize("name", ["iodaemon.service", "iodaemon-supervisor.service"])
 def test_what_runs_as_root_loads_nothing_from_where_the_daemon_may_write(tmp_path, name):
     """``+`` lines have the home of the unit's user; a Python outside a venv looks there."""
     python, version = sys._base_executable, f"python{sys.version_info[0]}.{sys.version_info[1]}"
@@ -132,7 +132,7 @@ def test_the_daemons_user_and_directories_are_declared():
 
     assert re.search(r"^u iodaemon ", users, re.MULTILINE)
     assert re.search(r"^d /run/iodaemon 0755 root root", places, re.MULTILINE)
-    assert re.search(r"^d /var/lib/iodaemon-keeper 0700 root root", places, re.MULTILINE)
+    assert re.search(r"^d /var/lib/iodaemon-supervisor 0700 root root", places, re.MULTILINE)
 
 
 def test_units_call_what_exists():
@@ -144,5 +144,5 @@ def test_units_call_what_exists():
 
     assert {
         *(("daemon",), ("daemon", "--system"), ("config", "reload")),
-        *(("keeper",), ("keeper", "--thaw")),
+        *(("supervisor",), ("supervisor", "--thaw")),
     } == called

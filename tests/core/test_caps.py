@@ -59,7 +59,7 @@ def test_a_plan_without_it_takes_the_cap_back(slowed):
     [
         cancel(3.0),
         suspended(3.0),
-        resumed(3.0),  # a thaw that nobody asked for: the keeper went away, and its caps with it
+        resumed(3.0),  # a thaw that nobody asked for: the supervisor died, and the cap with it
         ev.ModeChanged(at_s=3.0, mode=Mode.OFF, by="ann"),
         ev.ModeChanged(at_s=3.0, mode=Mode.SHADOW, by="ann"),
     ],

@@ -382,7 +382,7 @@ def test_a_cancel_of_a_job_past_its_walltime_leaves_it_a_timeout(rig: Rig):
 
 
 def delayed(at_s):
-    return ev.StopDelayed(at_s=at_s, job_id=1, problem="the keeper does not answer")
+    return ev.StopDelayed(at_s=at_s, job_id=1, problem="the supervisor does not answer")
 
 
 def test_a_standstill_that_is_delayed_says_why_until_it_is_there(busy):

@@ -248,7 +248,7 @@ def test_no_job_ends_well_whose_output_nobody_is_left_to_copy(output, code, expe
     rig.step(submitted(job(1, scratch=wants(80, output_path=output))))
     rig.step(started(1.0))
     end = exited(2.0, end=Exit(code=code))
-    rig.step(msgspec.structs.replace(end, is_bereaved=True, note="its shim was killed"))
+    rig.step(msgspec.structs.replace(end, is_bereaved=True, note="its holder was killed"))
     ended = rig.job()
 
     assert expected == (ended.state, ended.exit.code)

@@ -88,10 +88,10 @@ def test_a_job_that_cannot_start_for_now_says_what_is_in_the_way(rig):
 def test_a_start_that_failed_for_now_is_tried_again(rig):
     rig.step(submitted(job()))
     rig.backend.take()
-    rig.step(ev.StartFailed(at_s=4.0, job_id=JobId(1), attempt=1, problem="no keeper"))
+    rig.step(ev.StartFailed(at_s=4.0, job_id=JobId(1), attempt=1, problem="no process"))
 
     assert (
-        "could not be started: no keeper; its command has not run",
+        "could not be started: no process; its command has not run",
         "the next attempt, in 4 s",
     ) == told(rig, rig.job())
 

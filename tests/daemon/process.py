@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
@@ -148,7 +147,3 @@ def wait_until(holds, seconds: float = 20.0) -> bool:
             return False
         time.sleep(0.02)
     return True
-
-
-def status_of(state: Path, job_id: int) -> dict[str, object]:
-    return json.loads((state / "jobs" / f"{job_id}.1" / "status.json").read_text())

@@ -59,7 +59,7 @@ class Served:
         self._sharing = sharing
         self._controls = controls or {}
         self.socket_path = str(directory / "iod.sock")
-        self.jobs_directory = directory / "jobs"
+        self.outputs = directory / "output"
         self.journal = Journal.open(directory / "journal.db", seed=1)
         self._kept_finished = kept_finished
         self.node_reports = 0
@@ -113,7 +113,7 @@ class Served:
             self.driver,
             self.journal,
             knowledge=self.knowledge,
-            jobs_directory=self.jobs_directory,
+            outputs=self.outputs,
             grace=lambda: Grace(5.0, 600.0),
             retain_s=lambda: 7776000.0,
             controls=lambda: self._controls,
@@ -206,9 +206,9 @@ class Served:
             self.ask("GET", "/v1/mode")
 
     def output(self, job_id: int, data: bytes) -> Path:
-        """Give the job an output file, as its shim would have."""
+        """Give the job an output file, as its supervisor would have."""
         attempt = self.state.jobs[JobId(job_id)].attempt
-        path = self.jobs_directory / f"{job_id}.{attempt}" / "output"
+        path = self.outputs / f"{job_id}.{attempt}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
         return path

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from served import Served
 
-from iodaemon.backend.linux.protocol import encode, split_lines
 from iodaemon.backend.simulated import default_platform
 from iodaemon.cli import main
 from iodaemon.core.decision import Start
@@ -36,6 +35,8 @@ from iodaemon.daemon.submission import (
     job_maker,
 )
 from iodaemon.errors import RequestError
+from iodaemon.supervisor.launch import parse_launch
+from iodaemon.supervisor.protocol import LineReader, decode, encode, parse_limits
 
 pytestmark = pytest.mark.node
 
@@ -131,8 +132,8 @@ def test_the_daemon_reads_no_file_that_a_submitter_named(served, name, follow):
     """It may read every file of the machine, and would hand it out."""
     other = served.running()
     secret = served.output(other, b"secret")
-    jobs = served.jobs_directory
-    for path in (str(secret), f"{jobs}/1.1/../../../etc/shadow", "/etc/shadow", f"{jobs}/%j.1/x"):
+    outputs = served.outputs
+    for path in (str(secret), f"{outputs}/../../../etc/shadow", "/etc/shadow", f"{outputs}/%j.1"):
         job_id = served.submit("exit=0", **{name: path})
 
         told = served.ask("GET", f"/v1/jobs/{job_id}/logs?stream={name}{follow}")
@@ -246,7 +247,7 @@ def test_large_bodies_of_a_user_come_one_after_the_other(served):
     assert all(each.startswith(b"HTTP/1.1 400") for each in told)
 
 
-def test_a_launch_that_the_keeper_would_not_take_is_refused(served):
+def test_a_launch_that_the_supervisor_would_not_take_is_refused(served):
     for fields in (
         {"jobs": [{"command": ["x"]}], "environment": {str(n): "\x1f" * 99_999 for n in range(14)}},
         {"jobs": [{"command": ["x", "a" * 3_000_000]}]},
@@ -381,8 +382,17 @@ def test_any_submission_is_refused_or_can_be_passed_on():
         launch = launch_record(
             job, start, machine, made.environment, api_socket=Path("/s"), open_files=9
         )
-        [passed_on] = split_lines(bytearray(encode({"launch": launch})))
-        assert launch == passed_on["launch"]
+        line = encode({"wish": "prepare", "key": "1.1", "launch": launch})
+        [passed_on] = LineReader().feed(line)
+        read = parse_launch(decode(passed_on))
+        assert (launch["command"], launch["environment"]) == (read.command, read.environment)
+        assert (launch["directory"], launch["uid"], launch["umask"]) == (
+            read.directory,
+            read.uid,
+            read.umask,
+        )
+        assert (launch["stdout"], launch["stderr"]) == (read.stdout, read.stderr)
+        parse_limits(launch)
         accepted += 1
     assert accepted > FUZZED // 2
 

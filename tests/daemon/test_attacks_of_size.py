@@ -78,7 +78,7 @@ def test_what_linux_executes_is_taken():
 
 
 def test_what_becomes_too_long_by_being_passed_on_is_refused():
-    """Control characters are six bytes each on their way to the keeper."""
+    """Control characters are six bytes each on their way to the supervisor."""
     words = ["\x1f" * 100_000] * 6 + ["\x1f" * 95_000]
     head = {"environment": dict(enumerate(words))}
     with pytest.raises(RequestError, match="that can be passed on; put data into a file"):

@@ -142,7 +142,7 @@ def services(tmp_path):
         for path in (state, state / "journal.db"):
             os.chown(path, 4242, 4242)
         config = tmp_path / "config.toml"
-        config.write_text(f'state_dir = "{state}"\nkeeper_dir = "{tmp_path}/keeper"\n')
+        config.write_text(f'state_dir = "{state}"\nsupervisor_dir = "{tmp_path}/supervisor"\n')
         yield state, [sys.executable, "-m", "iodaemon.cli", "--config", str(config)]
 
 
@@ -230,6 +230,7 @@ def damaged(server, tmp_path):
     server.client.resume(server.jobs["c"])
     server.await_state(server.jobs["c"], "RUNNING")
     [server.jobs["d"]] = running(server, "d")
+    server.pid_of_d = server.main_pid(server.jobs["d"])
     server.stop()
     (server.state / "journal.db").write_bytes(b"\0" * 8192)
     server.file = str(file)
@@ -237,12 +238,12 @@ def damaged(server, tmp_path):
 
 
 @pytest.mark.slow
-def test_of_a_damaged_journal_the_directories_tell_what_became_of_its_jobs(damaged):
+def test_of_a_damaged_journal_the_supervisors_records_tell_what_became_of_its_jobs(damaged):
     ended = done(damaged, "restore", damaged.file)
     jobs = damaged.jobs
 
     assert "nothing was taken over from the replaced journal: " in ended.stderr
-    main = damaged.shim_of(jobs["d"])["main_pid"]
+    main = damaged.pid_of_d
     assert f"attempt {jobs['d']}.1 runs (pid {main}) and no journal knows it" in ended.stderr
     [replaced] = damaged.state.glob("journal.db.replaced-*")
     assert b"\0" * 8192 == replaced.read_bytes()
@@ -373,7 +374,7 @@ def test_what_ran_before_a_reboot_is_lost_by_reboot(server, tmp_path):
         db.execute("UPDATE job SET state = 'RUNNING', record = ?", (json.dumps(job),))
     (server.state / "boot_id").write_text("another boot\n")
     done(server, "backup", str(tmp_path / "copy.db"))
-    shutil.rmtree(server.state / "jobs")
+    shutil.rmtree(server.state / "output")
     (server.state / "journal.db").unlink()
     (server.state / "boot_id").unlink()
 

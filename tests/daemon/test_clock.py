@@ -1,9 +1,9 @@
 """The wall clock is set, forward and back: no job lasts longer for that, and none ends by it.
 
 The daemon's reading of the wall clock is shifted in its process alone, before it starts or by a
-file while it runs; the keeper and the shims read the machine's own. So a step between two daemons
-is one between daemon and shims as well. (Time namespaces do not shift the wall clock, and setting
-it would be felt by all.)
+file while it runs; the supervisor reads the machine's own. So a step between two daemons
+is one between daemon and supervisor as well. (Time namespaces do not shift the wall clock, and
+setting it would be felt by all.)
 """
 
 import contextlib
@@ -133,7 +133,7 @@ def test_a_clock_that_is_set_while_a_daemon_runs_ends_no_job_and_delays_no_kill(
 
 @pytest.mark.node
 @pytest.mark.parametrize("ahead_s", [HOUR_S])
-def test_a_daemon_whose_clock_differs_from_the_shims_shortens_no_job(shifting, ahead_s):
+def test_a_daemon_whose_clock_differs_from_the_supervisors_shortens_no_job(shifting, ahead_s):
     server = shifting(ahead_s)
     job_id = server.script("sleep 0.5; exit 4")
     found = server.end_of(job_id)

@@ -173,20 +173,6 @@ def test_nothing_is_told_of_a_batch_that_did_not_become_durable(journal, monkeyp
     assert [1] == after(journal, 0)
 
 
-def test_events_of_an_older_journal_are_told_by_time_without_an_id(tmp_path):
-    path = tmp_path / "journal.db"
-    with closing(sqlite3.connect(path)) as db:
-        db.executescript((DATA / "journal-3-last.sql").read_text())
-    with closing(Journal.open(path)) as journal:
-        old, newest = journal.events_since(0.0, limit=1000)
-        write(journal, job(20))
-        both, _ = journal.events_since(0.0, limit=1000)
-
-        assert ({None}, 0) == ({event for event, _ in old}, newest)
-        assert [*(event for event, _ in old), 1] == [event for event, _ in both]
-        assert [1] == after(journal, 0)
-
-
 def restored(folder, *, is_readable):
     """The copy has events 1 and 2, the journal went on to 3."""
     path, copy = folder / "journal.db", folder / "copy.db"

@@ -1,4 +1,4 @@
-"""Where descriptors run out, daemon and keeper do less and do not end."""
+"""Where descriptors run out, daemon and root side do less and do not end."""
 
 import resource
 
@@ -22,9 +22,15 @@ def allow(pid, files):
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (files, hard))
 
 
-@pytest.mark.parametrize("who", ["daemon", "keeper"])
+def pid_of(server, who):
+    if who == "daemon":
+        return server.process.pid
+    return server.supervisor_pid() if who == "supervisor" else server.anchor_pid()
+
+
+@pytest.mark.parametrize("who", ["daemon", "supervisor", "anchor"])
 def test_more_jobs_than_descriptors_end_nobody(server, who):
-    pid = server.process.pid if who == "daemon" else server.keeper_pid()
+    pid = pid_of(server, who)
     allow(pid, FEW)
     jobs = [server.gated("it", code=3) for _ in range(JOBS)]
     until(lambda: len(server.lines()) > 2, "some starts")
@@ -32,5 +38,5 @@ def test_more_jobs_than_descriptors_end_nobody(server, who):
     server.open_gate("it")
 
     assert [("FAILED", 3)] * JOBS == server.outcome(*jobs)
-    assert pid == (server.process.pid if who == "daemon" else server.keeper_pid())
+    assert pid == pid_of(server, who)
     assert server.is_running()

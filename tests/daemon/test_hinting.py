@@ -292,28 +292,6 @@ def test_what_is_no_key_cannot_be_forgotten(start):
 # -- the journal -----------------------------------------------------------------------------------
 
 
-def test_a_journal_of_an_earlier_version_gets_the_tables_it_lacks(start, tmp_path):
-    start().ended(*READS, name="load")
-    served = start()
-    served.close()
-    db = sqlite3.connect(tmp_path / "journal.db")
-    db.execute("DROP TABLE trace")
-    db.execute("DROP TABLE forgotten")
-    db.execute("DROP INDEX job_holds")
-    db.execute("ALTER TABLE job DROP COLUMN holds")
-    for table in ("transition", "note"):
-        db.execute(f"DROP INDEX {table}_event")
-        db.execute(f"ALTER TABLE {table} DROP COLUMN event")
-    db.execute("DELETE FROM meta WHERE key IN ('next_event', 'events_gone')")
-    db.execute("UPDATE meta SET value = 1 WHERE key = 'schema'")
-    db.commit()
-    db.close()
-
-    served = start()
-    assert "name:load" in hints(served)
-    assert {"imported": 1, "known": 0} == import_runs(served.client, [run()])
-
-
 def test_while_the_journal_cannot_be_written_nothing_is_imported(start):
     served = start()
     served.call(lambda: setattr(served.driver, "problem", "the disk is full"))

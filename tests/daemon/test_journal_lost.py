@@ -114,11 +114,12 @@ def start(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("known", [0, 6])
-def test_a_journal_that_does_not_know_the_attempts_in_jobs_is_refused(tmp_path, start, known):
+def test_a_journal_that_does_not_know_the_outputs_of_jobs_is_refused(tmp_path, start, known):
     with contextlib.closing(Journal.open(tmp_path / "journal.db")) as journal:
         for number in range(1, known + 1):
             write(journal, job(number))
-    (tmp_path / "jobs" / "7.1").mkdir(parents=True)
+    (tmp_path / "output").mkdir()
+    (tmp_path / "output" / "7.1").write_text("it\n")
 
     code, line = start()
 

@@ -132,51 +132,17 @@ def test_a_traceback_under_journald_has_a_priority_on_every_line():
     assert all(line.startswith("<2>") for line in lines)
 
 
-@pytest.mark.parametrize(
-    ("is_journal", "expected"), [(True, r"<5>hello"), (False, r"\d{4}-.* keeper\[\d+\]: hello")]
-)
-def test_the_keeper_tells_it_the_same_way(is_journal, expected):
+@pytest.mark.parametrize("kind", ["pipe", "socket", "terminal"])
+def test_a_supervisor_whose_messages_nobody_reads_goes_on(kind):
+    """A pipe, the journal's socket, a terminal: what it does not take is not waited for."""
+    if kind == "terminal":
+        here, there = os.openpty()
+    elif kind == "pipe":
+        here, there = os.pipe()
+    else:
+        here, there = (end.detach() for end in socket.socketpair())
     text = (
-        "import os\n"
-        "status = os.fstat(2)\n"
-        f"if {is_journal}: os.environ['JOURNAL_STREAM'] = f'{{status.st_dev}}:{{status.st_ino}}'\n"
-        "from iodaemon.backend.linux.service import say\n"
-        "say('hello')\n"
-    )
-    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
-
-    assert re.fullmatch(expected, ended.stderr.strip())
-
-
-def test_a_keeper_whose_messages_nobody_reads_counts_them_and_goes_on():
-    text = (
-        "import sys\n"
-        "from iodaemon.backend.linux.service import say\n"
-        "say('first'), say('second')\n"
-        "print('went on', flush=True), sys.stdin.read()\n"
-        "say('third')\n"
-    )
-    with full_pipe() as (reader, writer):
-        words = [sys.executable, "-c", text]
-        pipe = subprocess.PIPE
-        with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=writer) as process:
-            try:
-                assert select.select([process.stdout], [], [], READY_S)[0]
-                os.read(reader, 65536)
-                process.stdin.close()
-                told = read_until(reader, b"third").splitlines()
-            finally:
-                process.kill()
-
-    assert 2 == len(told)
-    assert "2 lines" in told[0]
-
-
-@pytest.mark.parametrize("kind", [socket.AF_UNIX, None])
-def test_a_keeper_whose_messages_a_terminal_or_the_journal_does_not_take_goes_on(kind):
-    here, there = os.openpty() if kind is None else (s.detach() for s in socket.socketpair(kind))
-    text = (
-        "from iodaemon.backend.linux.service import say\n"
+        "from iodaemon.supervisor.syscalls import say\n"
         "for _ in range(1000): say('.' * 1000)\n"
         "print('went on', flush=True)\n"
     )
@@ -185,27 +151,12 @@ def test_a_keeper_whose_messages_a_terminal_or_the_journal_does_not_take_goes_on
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=there) as process:
             try:
                 assert select.select([process.stdout], [], [], READY_S)[0]
+                assert b"went on\n" == process.stdout.readline()
             finally:
                 process.kill()
         assert os.get_blocking(there), "others may share it"
     finally:
         os.close(here), os.close(there)
-
-
-def test_what_ends_a_keeper_is_told_without_waiting():
-    text = (
-        "import sys; sys.argv[1:] = ['/', '/', 'nan', 'auto', 'no number']\n"
-        "from iodaemon.backend.linux.keeper_main import main\n"
-        "main()\n"
-    )
-    words = [sys.executable, "-c", text]
-    told = subprocess.run(words, capture_output=True, text=True, check=False).stderr
-    with full_pipe() as (_, writer):
-        ended = subprocess.run(words, stderr=writer, timeout=READY_S, check=False)
-
-    assert 1 == ended.returncode
-    assert all(" keeper[" in line for line in told.splitlines())
-    assert "ValueError" in told
 
 
 # -- a log that takes nothing ----------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import json
 import os
 import shutil
 import threading
@@ -13,14 +14,13 @@ from scratching import both_disks, disks, needs_root, read_only
 from stuck_exec import silent_file_system
 from tiering import Tiered, tables
 
-from iodaemon import disk_trouble
-from iodaemon.backend.linux import scratch
 from iodaemon.backend.linux.tier_disk import DiskProbe, probe_disk
 from iodaemon.config import load_config
 from iodaemon.daemon.preflight import Preflight
 from iodaemon.daemon.tiering import find_unusable, live_tiers, look_at_disks
 from iodaemon.doctor.finding import Verdict
 from iodaemon.doctor.tier import examine_tiers
+from iodaemon.supervisor import disk_trouble, scratch
 
 __all__ = ["both_disks", "disks"]
 
@@ -105,6 +105,19 @@ CONDITIONS = {
 }
 
 
+def answer_to(wish):
+    """What the supervisor's helper answers."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        scratch._work(wish, write)
+    os.close(write)
+    with open(read, "rb") as pipe:
+        answer = json.loads(pipe.read())
+    os.waitpid(pid, 0)
+    return answer
+
+
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_whoever_finds_it_says_the_same(disks, tmp_path, name):
     begin, trouble = CONDITIONS[name]
@@ -113,7 +126,7 @@ def test_whoever_finds_it_says_the_same(disks, tmp_path, name):
     path.write_text(tables([disk]))
     config = load_config(path, {"HOME": "/nonexistent"}, 1000, {})
     tiers = live_tiers(config, look_at_disks(config), ())
-    number = str(os.stat(disk).st_dev)
+    number = os.stat(disk).st_dev
     with begin(disks[0]):
         looked = find_unusable(config, tiers, DiskProbe())[disk]
         preflight = Preflight(config)
@@ -123,14 +136,13 @@ def test_whoever_finds_it_says_the_same(disks, tmp_path, name):
             for finding in examine_tiers(config.tier, None, is_shared=False)
             if finding.verdict is Verdict.BROKEN
         ]
-        asked = {"path": disk, "size": 1, "filesystem": number, "tier": "fast"}
-        record = {"uid": os.geteuid(), "shares": scratch.plan("1.1", [asked]), "output": None}
-        with pytest.raises(scratch.ScratchError) as met:
-            scratch.make(str(tmp_path), record)
+        wish = {"do": "make", "disk": disk, "name": "1-1-a", "uid": os.geteuid()}
+        met = answer_to({**wish, "filesystem": number})
 
     told = f"tier fast: disk {disk} {trouble.replace('DISK', disk)}"
-    assert (told, disk) == (looked, met.value.disk)
-    assert told == str(met.value)
+    assert told == looked
+    assert met["is_disk"]
+    assert told == disk_trouble.sentence(disk, met["problem"], "fast")
     if name != "replaced":  # only who knows what was there can tell that
         assert [told] == checked
         assert [told] == examined

@@ -6,12 +6,12 @@ import pytest
 from bench import drive
 from builders import counters, platform, sampled
 
-from iodaemon.backend.linux.keeper_command import KeeperSpec
-from iodaemon.backend.linux.node import LinuxNode
 from iodaemon.core.sample import Sample
 from iodaemon.daemon.pace import SLOW_READINGS, Pace
 from iodaemon.daemon.tally import Durations
+from iodaemon.node.linux import LinuxNode
 from iodaemon.simulator.timeline import VirtualTimeline
+from iodaemon.supervisor import anchor
 
 PROBLEM = (
     "reading the counters takes 1.4 s, longer than the timeslice of 1 s; "
@@ -126,9 +126,11 @@ def test_instants_that_come_during_a_reading_are_skipped_and_not_queued_up(tmp_p
             timeline=VirtualTimeline(),
             post=events.append,
             launch_of=lambda _: {},
-            keeper=KeeperSpec(
-                state=tmp_path, socket=tmp_path / "keeper.sock", grace_s=60.0, means="signals"
+            job_of=lambda _: None,
+            supervisor=anchor.Config(
+                runtime=str(tmp_path), daemon_uid=0, outputs=str(tmp_path / "output")
             ),
+            state_dir=tmp_path,
         )
         real, node.reader = node.reader, StuckReader()
         for _ in range(5):
@@ -146,6 +148,5 @@ def test_instants_that_come_during_a_reading_are_skipped_and_not_queued_up(tmp_p
         assert (2, 4) == (node.reader.readings, node.samples_skipped)
         node.reader = real
         real.close()
-        node._ends.close()
 
     asyncio.run(scenario())

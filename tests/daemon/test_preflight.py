@@ -14,7 +14,7 @@ from sharing import Shared
 from stuck_exec import silent_file_system
 from tiering import tables
 
-from iodaemon import disk_trouble
+from iodaemon.supervisor import disk_trouble
 
 __all__ = ["both_disks", "disks"]
 

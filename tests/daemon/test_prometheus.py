@@ -229,7 +229,7 @@ FIRING = {
     "IodaemonSamplerFailing": 'iodaemon_sampler_success{source="job_io"}: 0x90',
     "IodaemonNotSampling": "iodaemon_last_sample_timestamp_seconds: 1x90",
     "IodaemonSamplingTooSlow": "iodaemon_sampling_too_slow: 1x90",
-    "IodaemonKeeperSilent": "iodaemon_keeper_problem: 1x90",
+    "IodaemonSupervisorSilent": "iodaemon_supervisor_problem: 1x90",
     "IodaemonProcessSilent": "iodaemon_silent_processes: 1x90",
     "IodaemonLogLinesLost": "iodaemon_log_lines_lost_total: 0+9x90",
     "IodaemonStartsBlocked": "iodaemon_starts_blocked: 1x90",
@@ -255,7 +255,7 @@ iodaemon_device_request_seconds_total: 0+0.06x90
 iodaemon_device_requests_total: 0+60x90
 iodaemon_sampling_too_slow: 0x90
 iodaemon_starts_blocked: 0x90
-iodaemon_keeper_problem: 0x90
+iodaemon_supervisor_problem: 0x90
 iodaemon_silent_processes: 0x90
 iodaemon_draining: 0x90
 """.strip().splitlines()

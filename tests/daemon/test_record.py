@@ -19,13 +19,13 @@ from iodaemon.daemon.record import job_record, load_line, output_path, shell_cod
 from iodaemon.daemon.submission import SubmittedJob
 
 API = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
-JOBS = Path("/state/jobs")
+OUTPUTS = Path("/state/output")
 
 
 def record(made, now_s=100.0):
     state = State(platform(2, 2))
     state.add(made)
-    return job_record(made, state, now_s, JOBS)
+    return job_record(made, state, now_s, OUTPUTS)
 
 
 def measured(*jobs):
@@ -69,7 +69,7 @@ def test_a_job_has_the_documented_keys_and_no_others():
 )
 def test_the_objects_within_a_job_have_the_documented_keys(name, model_type):
     state = measured(job(1, state=JobState.RUNNING))
-    shown = job_record(state.jobs[1], state, 3.0, JOBS)
+    shown = job_record(state.jobs[1], state, 3.0, OUTPUTS)
     why = Reason(code="Suspended", text="suspended by u", cure="'iod resume 2'")
     shown["reason"] = record(job(2, state=JobState.HELD, reason=why))["reason"]
 
@@ -150,10 +150,10 @@ def test_every_state_that_neither_runs_nor_is_over_has_a_reason():
 def test_a_job_that_only_the_journal_knows_is_shown_as_it_ended():
     ended = job(1, state=JobState.FAILED, exit=Exit(code=3), reason=reason(), attempt=2)
 
-    shown = job_record(ended, None, 100.0, JOBS)
+    shown = job_record(ended, None, 100.0, OUTPUTS)
 
     assert (3, 3, None) == (shown["exit_code"], shown["shell_code"], shown["signal"])
-    assert "/state/jobs/1.2/output" == shown["stdout"]
+    assert "/state/output/1.2" == shown["stdout"]
 
 
 @pytest.mark.parametrize("stopped", sorted(SUSPENDED))
@@ -161,10 +161,10 @@ def test_what_stands_still_moves_nothing_whatever_the_last_slice_says(rig, stopp
     rig.run(job(1))
     rig.regulate(1.0)
     rig.regulate(2.0)
-    moved = job_record(rig.job(1), rig.state, 2.0, JOBS)["bandwidth"]
+    moved = job_record(rig.job(1), rig.state, 2.0, OUTPUTS)["bandwidth"]
     made = msgspec.structs.replace(rig.job(1), state=stopped)
 
-    shown = job_record(made, rig.state, 2.0, JOBS)["bandwidth"]
+    shown = job_record(made, rig.state, 2.0, OUTPUTS)["bandwidth"]
 
     assert (1e6, 0.0, 0.0) == (
         moved["read_bytes_per_s"],
@@ -212,7 +212,7 @@ def test_a_suspend_on_its_way_carries_dots():
     ("fields", "expected"),
     [
         ({"attempt": 0}, (None, None)),
-        ({"attempt": 2}, ("/state/jobs/7.2/output", "/state/jobs/7.2/output")),
+        ({"attempt": 2}, ("/state/output/7.2", "/state/output/7.2")),
         ({"cwd": "/w", "stdout": "o.%j"}, ("/w/o.7", "/w/o.7")),
         ({"cwd": "/w", "stdout": "/a/%j", "stderr": "e"}, ("/a/7", "/w/e")),
         ({"cwd": "/w", "stderr": "e"}, (None, "/w/e")),
@@ -220,7 +220,7 @@ def test_a_suspend_on_its_way_carries_dots():
 )
 def test_where_the_output_is(fields, expected):
     made = job(7, **fields)
-    found = [output_path(made, JOBS, stream) for stream in ("stdout", "stderr")]
+    found = [output_path(made, OUTPUTS, stream) for stream in ("stdout", "stderr")]
 
     assert expected == tuple(None if path is None else str(path) for path in found)
 

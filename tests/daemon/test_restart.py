@@ -6,21 +6,23 @@ import subprocess
 import sys
 
 import pytest
-from harness import end, marked, until
+from harness import Server, end, find_state, is_of_job, marked, possible, until
 
 pytestmark = pytest.mark.node
 
 ONE_SLOT = {"topology": {"sockets": ["0"], "oversubscribe": 1}}
 
 
-def submit_to_a_deaf_keeper(server, name):
-    """A job whose start is durable but has not been heard; the daemon is dead then."""
-    keeper = server.keeper_pid()
-    os.kill(keeper, signal.SIGSTOP)
+def submit_to_a_deaf_supervisor(server, name):
+    """A job whose start is durable but has not been heard; daemon and supervisor are dead then."""
+    anchor, supervisor = server.anchor_pid(), server.supervisor_pid()
+    server.stop_processes(anchor, supervisor)
     job = server.gated(name, code=3)
     server.await_durable(job, "STARTING")
     server.kill()
-    return job, keeper
+    end(supervisor)
+    os.kill(anchor, signal.SIGCONT)
+    return job
 
 
 def end_in(server, name, *jobs):
@@ -31,38 +33,87 @@ def end_in(server, name, *jobs):
 # -- STARTING ------------------------------------------------------------------------------------
 
 
-def test_a_start_that_nobody_took_up_is_given_up_and_tried_again(server):
-    job, keeper = submit_to_a_deaf_keeper(server, "it")
-    end(keeper)
-    server.directory(job).mkdir(mode=0o700)
+def test_a_start_that_nobody_took_up_is_made_by_the_next_daemon(server):
+    job = submit_to_a_deaf_supervisor(server, "it")
     server.restart()
-    waiting = server.await_state(job, "PENDING")
-    server.stop()
-    server.restart()  # which does not wait as long as a start that failed does
 
     assert [("FAILED", 3)] == end_in(server, "it", job)
-    assert waiting["reason"]["code"] == "StartFailed"
     assert server.lines() == ["done it", "start it"]
-    assert server.job(job)["attempt"] == 2
+    assert server.job(job)["attempt"] == 1
+
+
+def test_a_start_at_which_the_supervisor_dies_is_made_by_the_next_one(make_server):
+    server = make_server(has_faults=True).start()
+    server.arm("supervisor.cgroup_made" if server.means == "cgroup" else "supervisor.ordered")
+    job = server.gated("it")
+
+    assert [("COMPLETED", 0)] == end_in(server, "it", job)
+    assert [] == server.armed()
+    assert server.lines() == ["done it", "start it"]
+    assert server.job(job)["attempt"] == 1
 
 
 def test_a_start_that_failed_is_made_by_the_next_daemon_without_waiting(make_server):
-    server = make_server(has_faults=True, regulation={"timeslice": "60 s"}).start()
-    server.arm("keeper.directory_made")
+    server = make_server(regulation={"timeslice": "60 s"}).start()
+    output = server.output_file(1).parent
+    output.rename(output.with_name("aside"))
+    output.touch()
     job = server.gated("it")
-    server.await_state(job, "PENDING")
+    waiting = until(lambda: server.job(job)["reason"], "the word that it failed")
+    output.unlink()
+    output.with_name("aside").rename(output)
     server.stop()
     server.restart()
     found = server.await_state(job, "RUNNING")
 
+    assert "the output file " in waiting["text"]
     assert None is found["reason"]
     assert 2 == found["attempt"]
+
+
+# -- nobody is left ------------------------------------------------------------------------------
+
+
+def test_a_job_that_a_person_holds_is_held_again_when_all_were_killed(server):
+    job = server.gated("it")
+    server.goes_on("it")
+    server.suspend(job)
+    server.await_durable(job, "SUSPENDED_USER")
+    server.kill_all()
+    server.restart()
+    server.await_state(job, "SUSPENDED_USER")
+
+    assert server.stands_still("it")
+    server.client.resume(job)
+    server.goes_on("it")
+    server.open_gate("it")
+    assert server.end_of(job)["state"] in ("COMPLETED", "LOST")
+    assert server.lines() == ["done it", "start it"]
+
+
+def test_a_job_that_nobody_holds_runs_on_when_all_were_killed_while_it_stood_still():
+    with Server(possible("cgroup")) as server:
+        job = server.start().gated("it")
+        server.goes_on("it")
+        server.await_durable(job, "RUNNING")
+        [cgroup] = server.job_cgroups()
+        server.kill_all()
+        (cgroup / "cgroup.freeze").write_text("1")
+        server.restart()
+        server.goes_on("it")
+
+        server.open_gate("it")
+        assert server.end_of(job)["state"] in ("COMPLETED", "LOST")
 
 
 # -- another boot --------------------------------------------------------------------------------
 
 
-def test_after_a_reboot_running_jobs_are_lost_and_all_others_are_as_they_were(make_server):
+@pytest.mark.parametrize("is_in_order", [True, False])
+def test_after_a_reboot_running_jobs_are_lost_and_all_others_are_as_they_were(
+    make_server, is_in_order
+):
+    """A shutdown leaves a copy of the ledger; how jobs ended before a power failure is lost."""
     server = make_server(**{**ONE_SLOT, "topology": {"sockets": ["0"], "oversubscribe": 2}}).start()
     ended, lost = server.gated("ended", code=4), server.gated("lost")
     server.goes_on("ended")
@@ -70,12 +121,17 @@ def test_after_a_reboot_running_jobs_are_lost_and_all_others_are_as_they_were(ma
     waits, held = server.gated("waits"), server.gated("held", hold=True)
     server.kill()
     server.open_gate("ended")
-    until(lambda: (server.directory(ended) / "status.json").exists(), "status")
+    until(lambda: len(server.job_processes()) == 1, "its end")
+    if is_in_order:
+        supervisor = server.supervisor_pid()
+        os.kill(server.anchor_pid(), signal.SIGTERM)
+        until(lambda: find_state(supervisor) is None, "the end of the supervisor")
     lose_power(server)
     server.restart()
     server.open_gate("waits")
 
-    assert [("FAILED", 4), ("LOST", None), ("COMPLETED", 0)] == server.outcome(ended, lost, waits)
+    end_of_ended = ("FAILED", 4) if is_in_order else ("LOST", None)
+    assert [end_of_ended, ("LOST", None), ("COMPLETED", 0)] == server.outcome(ended, lost, waits)
     assert server.states(held) == ["HELD"]
     assert "restarted" in server.job(lost)["reason"]["text"]
     assert server.lines() == [
@@ -87,14 +143,11 @@ def test_after_a_reboot_running_jobs_are_lost_and_all_others_are_as_they_were(ma
     ]
 
 
-@pytest.mark.parametrize("record", ["kept", "emptied"])
-def test_after_a_reboot_a_job_that_asked_for_it_runs_again(server, record):
+def test_after_a_reboot_a_job_that_asked_for_it_runs_again(server):
     job = server.gated("it", code=4, requeue=True)
     server.goes_on("it")
     server.kill()
     lose_power(server)
-    if record == "emptied":  # as a power failure leaves a file that was not made durable
-        server.directory(job).joinpath("shim.json").write_text("")
     server.restart()
 
     assert [("FAILED", 4)] == end_in(server, "it", job)
@@ -103,15 +156,16 @@ def test_after_a_reboot_a_job_that_asked_for_it_runs_again(server, record):
 
 
 def lose_power(server):
-    """End everything at once, shims before their jobs, and boot again."""
-    for pid in sorted(marked(server.mark)):
+    """End everything at once, and boot again: the runtime directory is empty."""
+    for pid in sorted(marked(server.mark), key=is_of_job):
         end(pid)
     until(lambda: not marked(server.mark), "end of everything")
+    (server.runtime / "ledger").unlink()
     (server.state / "boot_id").write_text("11111111-2222-3333-4444-555555555555\n")
 
 
 def test_a_start_that_may_have_happened_before_a_reboot_is_not_repeated(server):
-    job, _ = submit_to_a_deaf_keeper(server, "it")
+    job = submit_to_a_deaf_supervisor(server, "it")
     lose_power(server)
     server.restart()
 

@@ -1,24 +1,19 @@
 """What a daemon refuses to start on: one line that says what to do, and an exit code that
 systemd understands where trying again does not help."""
 
+import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from harness import MARK, PATIENCE_S, Server, end, is_listening, until
+from harness import MARK, PATIENCE_S, Server, is_listening, until
 
 import iodaemon
+from iodaemon.supervisor import anchor
 
 pytestmark = pytest.mark.node
-
-OTHER_KEEPER = """
-import sys
-sys.path.insert(0, {root!r})
-from iodaemon.backend.linux import keeper_main, protocol
-protocol.VERSION = protocol.OLDEST_VERSION = 99
-sys.exit(keeper_main.main())
-"""
 
 
 def refusal(server, **environment):
@@ -34,31 +29,37 @@ def refusal(server, **environment):
     return found.returncode, lines
 
 
-@pytest.mark.slow
-def test_a_keeper_of_another_protocol_version(make_server):
+def other_release(place):
+    """A copy of the root side that speaks another protocol."""
+    package = place / "iodaemon" / "supervisor"
+    shutil.copytree(Path(iodaemon.__path__[0]) / "supervisor", package)
+    (package.parent / "__init__.py").touch()
+    said = (package / "protocol.py").read_text()
+    assert "VERSION: Final = 1\n" in said
+    (package / "protocol.py").write_text(said.replace("VERSION: Final = 1\n", "VERSION = 99\n"))
+    return place
+
+
+def test_a_supervisor_of_another_release_that_cannot_become_this_one(make_server, tmp_path):
     server = make_server()
-    for path in (server.state, server.runtime):
-        path.mkdir(mode=0o700)
-    code = OTHER_KEEPER.format(root=iodaemon.__path__[0] + "/..")
-    socket = server.runtime / "keeper.sock"
-    with open(server.state / "keeper.log", "ab") as log:
-        keeper = subprocess.Popen(
-            [sys.executable, "-c", code, server.state, socket, "60", server.means],
-            stderr=log,
-            env=server.environment,
-        )
-    until(lambda: is_listening(socket), "keeper")
+    server.runtime.mkdir(mode=0o700)
+    config = anchor.Config(runtime=str(server.runtime), daemon_uid=os.geteuid(), cgroup="none")
+    words = anchor.command("anchor", config.dump())
+    root = str(Path(iodaemon.__path__[0]).parent)
+    elsewhere = str(other_release(tmp_path))
+    words = [word.replace(root, elsewhere) for word in words[1:]]
+    other = subprocess.Popen([sys.executable, *words], env=server.environment)
+    until(lambda: is_listening(server.runtime / anchor.SOCKET), "a supervisor")
+    pid = server.supervisor_pid()
     exit_code, lines = refusal(server)
-    end(keeper.pid)
-    keeper.wait()
-    told = (server.state / "keeper.log").read_text()
-    socket.unlink()
-    server.start()
+    other.terminate()
+    other.wait()
 
     assert exit_code == 1
     assert len(lines) == 1
-    assert "speaks protocol 99, not 1" in lines[0]  # the oldest that this daemon speaks
-    assert "refused a daemon that speaks protocol 1, not 99" in told
+    assert f"the supervisor that runs (pid {pid}) is of another release" in lines[0]
+    assert "restart it once no job runs" in lines[0]
+    server.start()
 
 
 def test_a_state_directory_that_another_daemon_has(server):
@@ -70,24 +71,21 @@ def test_a_state_directory_that_another_daemon_has(server):
     assert server.answers()
 
 
-def test_a_keeper_that_keeps_the_jobs_of_another_state_directory(server, means):
+def test_a_supervisor_that_keeps_the_jobs_of_another_state_directory(server, means):
+    """Its ended attempts would be forgotten, and its numbers taken for one's own."""
     job = server.gated("it")
     server.goes_on("it")
     server.kill()
     with Server(means) as other:
-        shutil.copy(server.config, other.config)
-        other.config.write_text(
-            server.config.read_text().replace(str(server.state), str(other.state))
-        )
+        other.start()
+        other.outcome(other.script("exit 3"))
+        other.stop()
+        said = other.config.read_text()
+        other.config.write_text(said.replace(str(other.runtime), str(server.runtime)))
         exit_code, lines = refusal(other, **{MARK: other.mark})
-        shutil.rmtree(other.runtime, ignore_errors=True)
-        other.runtime.mkdir()
-        (other.state / "keeper.log").touch()
-        other.log.touch()
     server.restart()
     server.open_gate("it")
 
     assert exit_code == 1
-    assert len(lines) == 1
-    assert f"keeps the jobs of {server.state}" in lines[0]
+    assert f"it keeps jobs of the daemon with state directory {server.state}" in lines[-1]
     assert [("COMPLETED", 0)] == server.outcome(job)

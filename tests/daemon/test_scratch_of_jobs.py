@@ -11,11 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from process import daemon, fails
 
-from iodaemon import disk_trouble
 from iodaemon.api import scratch as shapes
 from iodaemon.api.scratch import remove_scratch
-from iodaemon.backend.linux import scratch_talk
-from iodaemon.backend.linux.scratch_talk import ScratchTalk
 from iodaemon.cli.output import local_time
 from iodaemon.cli.scratch_words import scratch_pairs
 from iodaemon.cli.why import why_lines
@@ -35,6 +32,7 @@ from iodaemon.daemon.scratch_record import find_stage
 from iodaemon.daemon.scratch_request import find_vain
 from iodaemon.daemon.submission import decode_submission, job_maker
 from iodaemon.errors import RequestError
+from iodaemon.node.scratch import Scratch, ScratchError
 from iodaemon.policy.staging import extra_s
 
 GIB = 2**30
@@ -240,15 +238,14 @@ def launched(request, shares):
     )
 
 
-def test_the_keeper_is_told_of_the_disks_and_of_what_is_copied():
+def test_the_node_is_told_of_the_disks_and_of_what_is_copied():
     request = ScratchRequest(
         size_bytes=GIB, input_path="/in", output_path="/out", output_on="always"
     )
     record = launched(request, SHARES)
 
-    told = {"path": "/fast", "size": GIB, "filesystem": "2049", "tier": "fast"}
-    assert [told] == record["scratch"]
-    assert {"input": "/in", "output": "/out", "on": "always"} == record["staging"]
+    told = {"input": "/in", "output": "/out", "on": "always", "filesystems": {"/fast": 2049}}
+    assert told == record["scratch"]
     told = {name: record["environment"][name] for name in ("IOD_TIER", "IOD_INPUT", "IOD_OUTPUT")}
     assert {"IOD_TIER": "fast", "IOD_INPUT": "/in", "IOD_OUTPUT": "/out"} == told
 
@@ -256,9 +253,10 @@ def test_the_keeper_is_told_of_the_disks_and_of_what_is_copied():
 def test_without_shares_nothing_is_made_and_nothing_is_copied():
     record = launched(ScratchRequest(size_bytes=GIB, input_path="/in"), ())
 
-    assert not record.keys() & {"scratch", "staging"}
+    assert "scratch" not in record
     assert "/in" == record["environment"]["IOD_INPUT"]
-    assert launched(ScratchRequest(size_bytes=GIB), SHARES)["staging"] is None
+    copied = launched(ScratchRequest(size_bytes=GIB), SHARES)["scratch"]
+    assert (None, None) == (copied["input"], copied["output"])
 
 
 # -- the record ------------------------------------------------------------------------------------
@@ -278,17 +276,17 @@ def test_the_record_has_the_keys_of_the_clients_type():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('{"step": "in"}', "copies its input in"),
-        ('{"step": "run"}', None),
-        ('{"step": "out"}', "copies its output out"),
+        ('{"step": "in"}\n', "copies its input in"),
+        ('{"step": "in"}\n{"step": "run"}\n', None),
+        ('{"step": "run"}\n{"step": "out"}\n{"st', "copies its output out"),
+        ('{"step": "out"}\n{"step": "else"}\n[]\n5\n', "copies its output out"),
         ("{", None),
         (None, None),
     ],
 )
 def test_which_step_copies_stands_in_the_queue(tmp_path, text, told):
-    (tmp_path / "1.1").mkdir()
     if text is not None:
-        (tmp_path / "1.1" / "stage.json").write_text(text)
+        (tmp_path / "1.1.report").write_text(text)
     request = ScratchRequest(size_bytes=GIB, input_path="/in")
     made = job(1, state=JobState.RUNNING, scratch=request, shares=SHARES)
     record = shown(made, tmp_path)
@@ -547,26 +545,20 @@ def test_nobody_is_charged_less_than_nothing_and_writing_more_is_never_cheaper(
     assert charged <= slow_tier_s(ran(run_s, (moved or 0) + 10**9, **fields), TIERS)
 
 
-# -- the keeper's word -----------------------------------------------------------------------------
+# -- directories on disks --------------------------------------------------------------------------
 
 
-class Link:
-    """A keeper that answers with one report after the other, then not at all.
-
-    Attributes:
-        asked: what it was asked, with the number of questions that were open then.
-    """
+class Client:
+    """A supervisor that answers with one of these after the other, then not at all."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
-        self.asked, self.open = [], 0
+        self.asked = []
 
-    async def ask(self, verb, **fields):
-        self.open += 1
-        self.asked.append((fields, self.open))
+    async def ask_scratch(self, **fields):
+        self.asked.append(fields)
         if not self.answers:
             await asyncio.Event().wait()
-        self.open -= 1
         return self.answers.pop(0)
 
 
@@ -574,21 +566,27 @@ class Clock:
     now_s = 7.0
 
 
-def heard(act, *answers, monkeypatch):
+def heard(act, *answers, monkeypatch, outputs=Path("/none"), jobs=()):
     """What is posted and asked; nobody waits between two attempts."""
-    link, posted, sleep = Link(*answers), [], asyncio.sleep
+    client, posted, sleep = Client(*answers), [], asyncio.sleep
     monkeypatch.setattr(asyncio, "sleep", lambda _: sleep(0))
+    job_of = {each.id: each for each in jobs}.get
 
     async def run():
-        talk = ScratchTalk(link, Clock(), posted.append)
-        talk.ends_over = True
-        act(talk)
+        scratch = Scratch(client, Path("/state"), outputs, job_of, Clock(), posted.append)
+        scratch.ends_over = True
+        made = act(scratch)
+        if made is not None:
+            await made
         for _ in range(200):
             await sleep(0)
-        talk.close()
+        scratch.close()
 
     asyncio.run(run())
-    return posted, link.asked
+    return posted, client.asked
+
+
+DONE = {"done": True, "filesystem": 5}
 
 
 def free(number, disk="/fast", **fields):
@@ -596,52 +594,178 @@ def free(number, disk="/fast", **fields):
     return Free(job_id=JobId(number), attempt=2, shares=(share,), **fields)
 
 
+def make(scratch, *disks):
+    shares = [free(1, disk).shares[0] for disk in disks]
+    return scratch.make(JobId(1), 2, 1000, shares, {"/fast": 9})
+
+
+def test_a_directory_is_made_on_the_file_system_that_its_disk_was_found_with(monkeypatch):
+    _, asked = heard(
+        lambda scratch: make(scratch, "/fast", "/other"), DONE, DONE, monkeypatch=monkeypatch
+    )
+
+    assert [("make", "/fast", 1000, 9), ("make", "/other", 1000, None)] == [
+        (each["do"], each["disk"], each["uid"], each.get("filesystem")) for each in asked
+    ]
+    assert len({each["name"] for each in asked}) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem", "disk"),
+    [
+        ({"problem": "is gone", "is_disk": True}, "tier fast: disk /fast is gone", "/fast"),
+        ({"problem": "x: no"}, "scratch space cannot be had: x: no", None),
+    ],
+)
+def test_a_directory_that_cannot_be_made_is_the_disks_fault_or_not(
+    monkeypatch, answer, problem, disk
+):
+    with pytest.raises(ScratchError) as refused:
+        heard(
+            lambda scratch: make(scratch, "/fast"),
+            *3 * [{"done": False, **answer}],
+            monkeypatch=monkeypatch,
+        )
+
+    assert (problem, disk) == (str(refused.value), refused.value.disk)
+
+
 def test_what_is_kept_is_told_and_tried_again_until_it_is_removed(monkeypatch):
     [first, last], asked = heard(
-        lambda talk: talk.free(free(1, is_wanted=True)),
-        {"state": "used"},
-        {"state": "unfinished"},
-        {"state": "kept", "because": "full", "is_result": True},
-        {"state": "removed"},
+        lambda scratch: scratch.free(free(1, is_wanted=True)),
+        {"done": False, "problem": ""},  # there was no time for all of it
+        {"done": False, "problem": "is gone", "is_disk": True},
+        {"done": True},
         monkeypatch=monkeypatch,
     )
 
-    assert (ev.ScratchKept, "full", True) == (type(first), first.problem, first.is_result)
+    assert ev.ScratchKept is type(first)
+    assert ("tier fast: disk /fast is gone", False) == (first.problem, first.is_result)
     assert (ev.ScratchRemoved, 1, 2, 7.0) == (type(last), last.job_id, last.attempt, last.at_s)
-    assert [({"job": 1, "attempt": 2, "free": True}, 1)] * 4 == asked
+    assert ["remove"] * 3 == [each["do"] for each in asked]
 
 
-def test_a_disk_that_does_not_answer_holds_two_helpers_and_no_other_disk(monkeypatch):
-    def act(talk):
-        for number in range(1, 6):
-            talk.free(free(number))
-        talk.free(free(3, is_wanted=True))  # that somebody insists makes no difference
-        talk.free(free(9, disk="/other"))
+def test_what_could_not_be_made_is_kept_by_no_disk_that_is_of_no_use(monkeypatch):
+    useless = {"done": False, "problem": "is gone", "is_disk": True}
 
-    monkeypatch.setattr(scratch_talk, "_SILENT_S", 0.0)
-    told, asked = heard(act, monkeypatch=monkeypatch)
+    async def fail_and_free(scratch):
+        with pytest.raises(ScratchError):
+            await make(scratch, "/fast")
+        scratch.free(free(1))
 
-    assert [1, 2, 9] == [fields["job"] for fields, _ in asked]
-    assert {1, 2, 3, 4, 5, 9} == {each.job_id for each in told}
-    assert {f"disk /{name} {disk_trouble.SILENT}" for name in ("fast", "other")} == {
-        each.problem for each in told
-    }
-    assert {None} == {each.is_result for each in told}
+    [told], asked = heard(fail_and_free, useless, useless, monkeypatch=monkeypatch)
+
+    assert REMOVED is type(told)
+    assert ["make", "remove"] == [each["do"] for each in asked]
+
+
+def test_a_helper_that_is_killed_fails_no_start(monkeypatch):
+    died = {"done": False, "problem": "its helper died"}
+
+    _, asked = heard(lambda scratch: make(scratch, "/fast"), died, DONE, monkeypatch=monkeypatch)
+
+    assert ["make"] * 2 == [each["do"] for each in asked]
+
+
+def test_what_one_made_is_removed_from_the_same_file_system_only(monkeypatch):
+    async def make_and_free(scratch):
+        await make(scratch, "/fast")
+        scratch.free(free(1))
+
+    _, asked = heard(make_and_free, DONE, DONE, monkeypatch=monkeypatch)
+
+    assert [9, 5] == [each.get("filesystem") for each in asked]
+    assert asked[0]["name"] == asked[1]["name"]
+
+
+COPIES = ScratchRequest(size_bytes=GIB, output_path="/out")
+ALWAYS = msgspec.structs.replace(COPIES, output_on="always")
+KEPT, REMOVED = ev.ScratchKept, ev.ScratchRemoved
+OUT = '{"step": "run"}\n{"step": "out"}\n'
+FAILED = '{"out": {"failed": {"line": "no room"}, "read_bytes": 0, "written_bytes": 0}}\n'
+
+
+@pytest.mark.parametrize(
+    ("request_", "state", "report", "expected"),
+    [
+        (COPIES, JobState.FAILED, OUT + FAILED, KEPT),
+        (COPIES, JobState.FAILED, OUT, KEPT),  # it was killed
+        (COPIES, JobState.FAILED, '{"step": "run"}\n{"status": 256}', REMOVED),
+        (COPIES, JobState.FAILED, '{"step": "run"}', KEPT),  # its own process was killed
+        (COPIES, JobState.CANCELLED, '{"step": "run"}', REMOVED),
+        (COPIES, JobState.COMPLETED, '{"step": "run"}', REMOVED),  # its disk was full
+        (COPIES, JobState.LOST, '{"step": "run"}', KEPT),  # it may have been good
+        (COPIES, JobState.LOST, None, KEPT),  # its report was removed
+        (ALWAYS, JobState.FAILED, '{"step": "run"}', KEPT),
+        (ALWAYS, JobState.FAILED, '{"step": "in"}', REMOVED),  # it never began
+        (COPIES, JobState.PENDING, '{"step": "run"}', REMOVED),  # it runs again
+        (ScratchRequest(size_bytes=GIB), JobState.LOST, '{"step": "run"}', REMOVED),
+    ],
+)
+def test_a_result_that_was_not_copied_out_is_kept(
+    tmp_path, monkeypatch, request_, state, report, expected
+):
+    if report is not None:
+        (tmp_path / "1.2.report").write_text(report + "\n")
+    made = job(1, state=state, scratch=request_, shares=SHARES, attempt=2, started_s=1.0)
+    full = {"done": True, "used_bytes": 5, "is_all": True}
+    answers = [full] if expected is KEPT else [DONE]
+    [told], asked = heard(
+        lambda scratch: scratch.free(free(1)),
+        *answers,
+        monkeypatch=monkeypatch,
+        outputs=tmp_path,
+        jobs=[made],
+    )
+
+    assert expected is type(told)
+    assert ("measure" if expected is KEPT else "remove") == asked[0]["do"]
+    if expected is KEPT:
+        assert told.is_result
+        assert "not copied to /out" in told.problem
+        assert f"; it lies in /fast/.iodaemon/{asked[0]['name']}" in told.problem
+
+
+def test_a_result_that_its_user_took_away_keeps_nothing(tmp_path, monkeypatch):
+    (tmp_path / "1.2.report").write_text(OUT)
+    made = job(1, state=JobState.FAILED, scratch=COPIES, shares=SHARES, attempt=2)
+    empty = {"done": True, "used_bytes": 0, "is_all": True}
+    [told], _ = heard(
+        lambda scratch: scratch.free(free(1)),
+        empty,
+        DONE,
+        monkeypatch=monkeypatch,
+        outputs=tmp_path,
+        jobs=[made],
+    )
+
+    assert REMOVED is type(told)
 
 
 def test_a_job_with_too_much_is_told_of_and_ended_where_that_is_configured(monkeypatch):
-    held = {"state": "held", "used_bytes": 1, "is_over": False, "is_all": True}
-    over = {**held, "used_bytes": 9, "is_over": True, "is_all": False}
+    held = {"done": True, "used_bytes": 1, "is_all": True}
+    over = {"done": True, "used_bytes": 2 * GIB, "is_all": False}
     events, asked = heard(
-        lambda talk: talk.follow(JobId(1), 2, free(1).shares),
+        lambda scratch: scratch.follow(JobId(1), 2, free(1).shares),
         *(held, over, over, held),
         monkeypatch=monkeypatch,
     )
 
-    assert [(9, True, True, False), (1, False, True, True)] == [
+    assert [(2 * GIB, True, True, False), (1, False, True, True)] == [
         (each.used_bytes, each.is_over, each.ends, each.is_all) for each in events
     ]
-    assert {"job": 1, "attempt": 2, "measure": True} == asked[0][0]
+    assert {"measure"} == {each["do"] for each in asked}
+
+
+def test_what_is_covered_by_a_mount_is_told_as_too_much(monkeypatch):
+    covered = {"done": False, "problem": "something else is mounted there", "is_disk": False}
+    events, _ = heard(
+        lambda scratch: scratch.follow(JobId(1), 2, free(1).shares),
+        covered,
+        monkeypatch=monkeypatch,
+    )
+
+    assert [(0, True, False)] == [(each.used_bytes, each.is_over, each.is_all) for each in events]
 
 
 def use(used_bytes, *, is_all):

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 from builders import Rig, exited, job, platform, reason
 
-from iodaemon.backend.linux.outcome import ended as ended_events
 from iodaemon.cli.scratch_words import scratch_pairs
 from iodaemon.core import event as ev
 from iodaemon.core.job import Job, JobId, JobState
@@ -200,7 +199,7 @@ def test_a_job_that_runs_again_begins_with_nothing():
     assert (JobState.PENDING, 0) == (rig.job().state, rig.job().scratch_most_bytes)
 
 
-# -- journals and statuses of before ---------------------------------------------------------------
+# -- journals of before ---------------------------------------------------------------
 
 
 def test_records_of_before_are_read():
@@ -212,17 +211,3 @@ def test_records_of_before_are_read():
     assert Staged(**staging) == read.staged
     assert read.staged.has_gone is None
     assert made == msgspec.json.decode(msgspec.json.encode(made), type=Job)
-
-
-@pytest.mark.parametrize("more", [{}, {"has_come": True, "has_gone": None}])
-def test_a_status_is_read_with_and_without_the_newer_words(more):
-    staging = {"came_bytes": 1, "went_bytes": 2, "moved_bytes": 6, **more}
-    status = {
-        "exit": {"code": 0, "signal": None},
-        "io": {"read_bytes": 1, "written_bytes": 1},
-        "started_s": 1.0,
-        "ended_s": 2.0,
-        "staged": staging,
-    }
-
-    assert Staged(**staging) == ended_events(JobId(1), 1, status, 9.0)[-1].staged

@@ -16,7 +16,7 @@ def topology(oversubscribe):
 
 
 def affinity(server, job):
-    return sorted(os.sched_getaffinity(server.shim_of(job)["main_pid"]))
+    return sorted(os.sched_getaffinity(server.main_pid(job)))
 
 
 def told(server, *words):

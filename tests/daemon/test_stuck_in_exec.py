@@ -3,7 +3,7 @@
 import subprocess
 
 import pytest
-from harness import until
+from harness import Server, end, until
 from stuck_exec import silent_file_system, stuck_command
 
 pytestmark = pytest.mark.node
@@ -67,36 +67,29 @@ def test_the_daemon_ends_and_lets_go_what_it_holds(server, files):
     assert [] == frozen
 
 
-def test_daemon_and_keeper_come_back_to_it(server, files):
+def test_daemon_and_supervisor_come_back_to_it(server, files):
     job, _ = start_stuck(server, files)
     server.kill_both()
     server.restart()
     again = silence_of(server, job)
-    server.kill_keeper()
+    server.kill_supervisor()
 
     assert again["code"] == "ProcessSilent"
     assert [("FAILED", 3)] == server.outcome(server.script("exit 3"))
 
 
-@pytest.mark.slow
-def test_the_death_of_a_shim_stops_nobody(server, files):
-    start_stuck(server, files)
-    other = server.gated("it")
-    server.goes_on("it")
-    server.kill_shim(other)
-    server.open_gate("it")
-    server.end_of(other)
+def test_the_death_of_its_holder_stops_nobody(files):
+    """Without cgroups; its state cannot be read by /proc/PID/stat, which would wait for it."""
+    with Server("signals") as server:
+        server.start()
+        start_stuck(server, files)
+        [holder] = server.of_role("iod-holder")
+        end(holder)
 
-    assert [("FAILED", 3)] == server.outcome(server.script("exit 3"))
-
-
-@pytest.mark.slow
-def test_the_death_of_its_own_shim_stops_nobody(server, files):
-    job, pid = start_stuck(server, files)
-    server.kill_shim(job)
-    until(lambda: server.job(job)["pids"] == [pid], "its process without its shim")
-
-    assert [("FAILED", 3)] == server.outcome(server.script("exit 3"))
+        assert [("FAILED", 3)] == server.outcome(server.script("exit 3"))
+        server.kill_supervisor()
+        assert [("FAILED", 3)] == server.outcome(server.script("exit 3"))
+        files.let_go()
 
 
 def test_a_cancel_says_what_hangs(shared, files):

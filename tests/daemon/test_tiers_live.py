@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from harness import until
+from harness import end, until
 from scratching import MIB, both_disks, disks, left, needs_root
 from tiering import _lasting_tiered, make_tiered
 
@@ -14,10 +14,10 @@ pytestmark = [pytest.mark.node, needs_root]
 
 any_victim = pytest.mark.parametrize(
     ("make_tiered", "victim"),
-    [("cgroup", "kill_keeper"), ("signals", "kill_both")],
+    [("cgroup", "kill_supervisor"), ("signals", "kill_both")],
     indirect=["make_tiered"],
 )
-"""A keeper's death matters most: the next one finds the cgroups again."""
+"""A supervisor's death matters most: the next one finds the cgroups again."""
 
 
 def strike(server, victim):
@@ -75,11 +75,12 @@ def test_space_outlives_whoever_is_killed_and_goes_with_its_job(make_tiered, vic
     server.await_nothing()
 
 
-def test_space_goes_with_its_job_also_where_that_loses_its_shim(make_tiered):
+def test_space_goes_with_its_job_also_where_nobody_knows_how_that_ends(make_tiered):
     server = make_tiered()
     job = server.held("a", "--scratch", "12M")
     paths = server.paths("a")
-    server.kill_shim(job)
+    [holder] = server.of_role("iod-holder")
+    end(holder)
     server.goes_on("a")
 
     assert all(map(os.path.isdir, paths))

@@ -1,14 +1,13 @@
-"""What is lost with a shim, a disk or the machine: never a result, never what is not the job's."""
+"""What is lost with root side, disk or machine: never a result, never what is not the job's."""
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
-from harness import marked, until
+from harness import end, marked, until
 from mounting import mount
 from scratching import MIB, both_disks, disks, left, needs_root, place_of
 from tiering import _lasting_tiered, make_tiered, tables
@@ -32,38 +31,53 @@ def kept_of(server, job):
     return until(lambda: server.job(job)["scratch"]["kept"], "the word that it is kept")["text"]
 
 
-# -- the shim --------------------------------------------------------------------------------------
+# -- the root side ---------------------------------------------------------------------------------
 
 
-def test_without_its_shim_no_job_begins_that_nobody_would_copy_out(make_tiered, disks):
+@pytest.mark.parametrize("victims", ["kill_both", "kill_all"])
+def test_no_command_runs_twice_whoever_dies_while_its_input_is_copied(make_tiered, disks, victims):
     server = make_tiered(text=tables(disks))
-    server.arm("stage.in_begun", number=signal.SIGSTOP)
+    server.arm("staging.step_begun", number=signal.SIGSTOP)
     job = staged(server)
-    step = server.stopped_at("stage.in_begun")
-    server.kill_shim(job)
+    step = server.stopped_at("staging.step_begun")
+    getattr(server, victims)()
     os.kill(step, signal.SIGCONT)
-    ended = server.end_of(job)
+    server.restart()
+    server.end_of(job)
 
-    assert ended["state"] in ("FAILED", "LOST")
-    assert "its shim was killed" in ended["reason"]["text"]
-    assert [] == server.lines()
-    server.await_nothing()
+    assert ["ran"] == server.lines()
+    assert FILES["a"] == (server.place / "out" / "result").read_bytes()
     assert FILES == {path.name: path.read_bytes() for path in (server.place / "in").iterdir()}
-    assert not (server.place / "out").exists()
+    server.await_nothing()
 
 
-def test_what_a_job_without_its_shim_has_made_is_kept(make_tiered, disks):
+def test_a_result_that_is_copied_out_while_nobody_looks_is_there(make_tiered, disks):
     server = make_tiered(text=tables(disks))
     job = staged(server, text=f"{RESULT}; until [ -e gate ]; do sleep 0.02; done")
     until(server.lines, "its command")
-    server.kill_shim(job)
+    server.kill_all()
+    (server.place / "gate").touch()
+    until((server.place / "out" / "result").exists, "its result")
+    server.restart()
+    server.end_of(job)
+
+    server.await_nothing()
+    assert FILES["a"] == (server.place / "out" / "result").read_bytes()
+
+
+def test_what_a_job_of_unknown_end_has_made_is_kept(make_tiered, disks):
+    """What would copy it out is killed: whether the command succeeds is seen by nobody."""
+    server = make_tiered(text=tables(disks))
+    job = staged(server, text=f"{RESULT}; until [ -e gate ]; do sleep 0.02; done")
+    until(server.lines, "its command")
+    end(server.main_pid(job))
     (server.place / "gate").touch()
     ended = server.end_of(job)
     said = kept_of(server, job)
     place = place_of(disks)
 
-    assert (ended["state"], ended["exit_code"]) in (("FAILED", 74), ("LOST", None))
-    assert f"its shim was killed before all was copied to {server.place}/out" in said
+    assert ("FAILED", 9) == (ended["state"], ended["signal"])
+    assert f"what the job left was not copied to {server.place}/out" in said
     assert str(place) in said
     assert FILES["a"] == (place / "result").read_bytes()
     assert {job: 8 * MIB} == server.taken()
@@ -98,7 +112,7 @@ def test_space_on_a_disk_that_is_unmounted_is_taken_until_it_is_back(make_tiered
     server.restart()
 
     assert [("COMPLETED", 0)] == ended
-    assert f"{gone}: " in said
+    assert f"{disks[0]} " in said
     assert "mount" in said
     assert said in why
     assert (1, 1) == (code, told.count("\n"))
@@ -119,17 +133,16 @@ def lose_power(server):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
     until(lambda: not marked(server.mark), "end of everything")
-    for path in server.state.glob("jobs/*/shim.json"):
-        path.write_text(json.dumps({**json.loads(path.read_text()), "boot_id": "another"}))
+    (server.runtime / "ledger").unlink()
     (server.state / "boot_id").write_text("another\n")
 
 
-def test_after_a_reboot_space_of_lost_jobs_is_cleared_and_results_are_there(make_tiered, disks):
+def test_after_a_reboot_results_are_there_and_all_else_is_cleared(make_tiered, disks):
     server = make_tiered(text=tables(disks))
     failed = staged(server, text=f"{RESULT}; touch {server.place}/out")
     kept_of(server, failed)
     result = place_of(disks) / "result"
-    lost = server.held("lost", "--scratch", "4M", "--output", f"{server.place}/results/")
+    lost = server.held("lost", "--scratch", "4M")
     [path] = server.paths("lost")
     Path(path, "half").write_bytes(b"x" * 1000)
     before = server.taken()

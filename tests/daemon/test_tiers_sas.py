@@ -83,7 +83,7 @@ def test_a_job_that_moves_little_else_works_where_its_data_is(server, words):
     assert ("slow", False) == tier_of(server, job)
     assert {} == server.taken()
     assert FILES["a"] + FILES["b"] == (server.place / "out" / "result").read_bytes()
-    assert not (server.directory(job) / "stage.json").exists()
+    assert not server.output_file(job).with_suffix(".1.report").exists()
 
 
 # -- while the fast tier is full -------------------------------------------------------------------

@@ -10,14 +10,9 @@ import threading
 
 import pytest
 from harness import until
-from keeping import keeper_words
 from mounting import full, small_disk
 
-from iodaemon.backend.linux.account import NoAccountError, find_account
 from iodaemon.backend.linux.condition import FEW_FILES, words_of
-from iodaemon.backend.linux.delegation import UNDELEGATED, find_lack
-from iodaemon.backend.linux.keeper_command import KeeperSpec
-from iodaemon.backend.linux.link import KeeperLink
 from iodaemon.backend.linux.process import find_state
 from iodaemon.calibration.beside import check_counted
 from iodaemon.config import load_config
@@ -31,7 +26,7 @@ from iodaemon.daemon.place import prepare_places
 from iodaemon.daemon.report import _faults
 from iodaemon.daemon.restore import restore
 from iodaemon.daemon.submission import SubmittedJob, find_unlimited
-from iodaemon.doctor.account import judge_lookup, judge_users, probe_lookup
+from iodaemon.doctor.account import judge_lookup, probe_lookup
 from iodaemon.doctor.control_group import Reading, judge_cgroups
 from iodaemon.doctor.device import Disks, judge_disks
 from iodaemon.doctor.examine import (
@@ -41,66 +36,59 @@ from iodaemon.doctor.examine import (
     _examine_service,
     judge_condition,
     judge_controls,
-    judge_keeper,
     judge_rules,
+    judge_supervisor,
 )
 from iodaemon.doctor.journal_disk import judge_journal_disk, probe_journal_disk
 from iodaemon.doctor.limit import judge_files
-from iodaemon.doctor.place import AS_ROOT, judge_lock, judge_places
+from iodaemon.doctor.place import AS_ROOT, judge_places
 from iodaemon.errors import ConfigError, JournalError, RequestError
-
-HOLD = """
-import fcntl, os, sys
-lock = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
-fcntl.lockf(lock, fcntl.LOCK_EX)
-print("held", flush=True)
-sys.stdin.read()
-"""
+from iodaemon.node import root_side
+from iodaemon.node.root_side import UNDELEGATED, find_lack
+from iodaemon.node.supervisor_client import SupervisorClient
+from iodaemon.supervisor import anchor
 
 
-def link_of(place, **settings):
-    keeper = KeeperSpec(state=place, socket=place / "keeper.sock", grace_s=60.0, **settings)
-    return KeeperLink(keeper, on_connected=lambda: None, on_trouble=lambda _: None)
+def client_of(place):
+    return SupervisorClient(
+        anchor.Config(str(place), daemon_uid=os.geteuid()),
+        place / "supervisor.log",
+        on_connected=lambda: None,
+        on_message=lambda _: None,
+        on_used=lambda _: None,
+        on_trouble=lambda _: None,
+    )
 
 
-# -- the keeper ------------------------------------------------------------------------------------
+# -- the supervisor --------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def stopped_holder(lock):
-    words = [sys.executable, "-c", HOLD, str(lock)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert b"held\n" == process.stdout.readline()
-        os.kill(process.pid, signal.SIGSTOP)
-        try:
-            until(lambda: find_state(process.pid) == "T", "a standstill")
-            yield process.pid
-        finally:
-            os.kill(process.pid, signal.SIGCONT)
-            process.stdin.close()
+def test_a_stopped_supervisor_is_told_by_doctor_as_by_the_daemon(tmp_path):
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        process.send_signal(signal.SIGSTOP)
+        until(lambda: find_state(process.pid) == "T", "a standstill")
+        client = client_of(tmp_path)
+        client.hello = {"pid": process.pid}
+        told = client.why_silent()
+        process.kill()
+    [found] = judge_supervisor({"supervisor_problem": told, "supervisor_pid": process.pid})
+
+    assert f"the supervisor (pid {process.pid}) is stopped" == found.measured
+    assert told == f"{found.measured}; {found.remedy}; {found.cost}"
 
 
-def test_a_stopped_keeper_is_told_alike_by_the_daemon_and_by_its_lock(tmp_path):
-    with stopped_holder(tmp_path / "keeper.lock") as pid:
-        link = link_of(tmp_path)
-        link.pid = pid
-        told = link.why_silent()
-        [by_daemon] = judge_keeper({"keeper_problem": told, "keeper_pid": pid})
-        by_lock = judge_lock("keeper", tmp_path / "keeper.lock", answers=True)
+def test_starts_that_wait_for_the_supervisor_are_one_finding():
+    problem = "the supervisor (pid 7) does not answer; kill it; meanwhile no job starts"
+    condition = {"starts_blocked": problem}
+    node = {"measured": {"supervisor_problem": problem}, "condition": condition}
+    found = (*judge_supervisor(node["measured"]), *judge_condition(node))
 
-    assert (by_lock.measured, by_lock.remedy) == (by_daemon.measured, by_daemon.remedy)
-    assert told == f"{by_daemon.measured}; {by_daemon.remedy}; {by_daemon.cost}"
-
-
-def test_starts_that_wait_for_the_keeper_are_one_finding():
-    problem = "the keeper (pid 7) does not answer; kill it; meanwhile no job starts"
-    node = {"measured": {"keeper_problem": problem}, "condition": {"starts_blocked": problem}}
-
-    assert ["keeper"] == [f.what for f in (*judge_keeper(node["measured"]), *judge_condition(node))]
+    assert ["supervisor"] == [finding.what for finding in found]
 
 
 def test_starts_that_wait_for_something_else_are_told_with_its_cure():
-    node = {"measured": {"keeper_problem": ""}, "condition": {"starts_blocked": "x is full; free"}}
+    condition = {"starts_blocked": "x is full; free"}
+    node = {"measured": {"supervisor_problem": ""}, "condition": condition}
     [found] = judge_condition(node)
 
     assert ("x is full", "free") == (found.measured, found.remedy)
@@ -178,20 +166,20 @@ def test_a_directory_below_a_file_is_told_in_one_sentence_and_once(tmp_path):
 
 
 @as_root
-def test_a_keepers_directory_is_told_by_the_keeper_as_by_doctor(tmp_path):
-    state, keeper = tmp_path / "state", tmp_path / "keeper"
+def test_a_supervisors_directory_is_told_by_it_as_by_doctor(tmp_path):
+    state, place = tmp_path / "state", tmp_path / "supervisor"
     state.mkdir(mode=0o700)
-    keeper.mkdir(mode=0o700)
-    os.chown(keeper, NOBODY, NOBODY)
-    command = keeper_words(keeper, tmp_path / "k.sock", 1, "signals", 1, 1, 1000)
-
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+    place.mkdir(mode=0o700)
+    os.chown(place, NOBODY, NOBODY)
     subject = Subject(
-        state_dir=state, runtime_dir=state, directory=state, service_uid=0, keeper_dir=keeper
+        state_dir=state, runtime_dir=state, directory=state, service_uid=0, supervisor_dir=place
     )
     [found] = (each for each in judge_places(subject.places) if each.verdict == "broken")
 
-    assert f"{found.measured}; {found.remedy}, and start the keeper again" in ended.stderr
+    with pytest.raises(ConfigError) as refused:
+        root_side._prepare(place)
+
+    assert f"{found.measured}; {found.remedy}, and start the supervisor again" == str(refused.value)
 
 
 # -- the disk of the state -------------------------------------------------------------------------
@@ -214,11 +202,10 @@ def told_by_doctor(state):
     return {finding.what: f"{finding.measured}; {finding.remedy}" for finding in found}
 
 
-def told_by_the_keepers_silence(state):
-    """As doctor tells it of the daemon's words where no keeper could be started."""
-    link = link_of(state)
-    [found] = judge_keeper({"keeper_problem": link._why_unreachable()})
-    fact = f"the keeper does not answer on {state / 'keeper.sock'}, and "
+def told_by_silence(state):
+    """As doctor tells it of the daemon's words where no supervisor could be started."""
+    [found] = judge_supervisor({"supervisor_problem": client_of(state)._why_unreachable()})
+    fact = f"no supervisor answers on {state / 'supervisor.sock'}, and "
     assert found.measured.startswith(fact)
     return f"{found.measured.removeprefix(fact)}; {found.remedy}"
 
@@ -236,7 +223,7 @@ def test_a_read_only_disk_is_told_in_one_sentence(disk):
 
     assert f"state_dir: {sentence}, or set another state_dir" == told_by_the_daemon(disk, disk)
     assert f"journal {disk}/journal.db: {sentence}" == told_by_the_journal(disk)
-    assert sentence == told_by_the_keepers_silence(disk)
+    assert sentence == told_by_silence(disk)
     assert {sentence} == set(told_by_doctor(disk).values())
 
 
@@ -245,11 +232,11 @@ def test_a_full_disk_is_told_in_one_sentence(disk):
     sentence = f"no space is left on the file system of {disk}; free some space there"
 
     with full(disk.parent):
-        journal, keeper = told_by_the_journal(disk), told_by_the_keepers_silence(disk)
+        journal, silence = told_by_the_journal(disk), told_by_silence(disk)
         found = told_by_doctor(disk)
 
     assert f"journal {disk}/journal.db: {sentence}" == journal
-    assert sentence == keeper
+    assert sentence == silence
     assert sentence == found["journal disk"]
 
 
@@ -260,11 +247,11 @@ def test_a_disk_without_inodes_is_told_in_one_sentence(disk):
     with contextlib.suppress(OSError):
         for number in range(64):
             (disk.parent / str(number)).touch()
-    keeper = told_by_the_keepers_silence(disk)
+    silence = told_by_silence(disk)
     with pytest.raises(OSError, match="No space left") as met:
         (disk / "file").touch()
 
-    assert sentence == keeper
+    assert sentence == silence
     assert sentence == words_of(disk, met.value)
     assert sentence == told_by_doctor(disk)["journal disk"]
 
@@ -313,29 +300,25 @@ def test_little_space_is_told_alike_at_the_start_and_by_doctor(disk):
 AS_NOBODY = """
 import os, sys
 sys.path[:0] = {path!r}
-from iodaemon.backend.linux.delegation import find_lack
-from iodaemon.backend.linux.means import choose_freezer
 from iodaemon.doctor.control_group import judge_cgroups, probe_cgroups
+from iodaemon.supervisor.anchor import Config, open_cgroups
 os.setgroups([])
 os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)
-detail = choose_freezer("/").detail
-found = {{each.what: each for each in judge_cgroups(probe_cgroups())}}["cgroup subtree"]
-lack = find_lack(detail)
-print(detail, lack.cost, lack.remedy, sep="|")
-print("signals: " + found.measured, found.cost, found.remedy, sep="|")
+print(open_cgroups(Config("/nonexistent", 65534))[1].detail)
+print({{each.what: each for each in judge_cgroups(probe_cgroups())}}["cgroup subtree"].measured)
 """
 
 
 @as_root
-def test_why_there_is_no_cgroup_is_told_by_the_keeper_as_by_doctor():
+def test_why_there_is_no_cgroup_is_told_by_the_supervisor_as_by_doctor():
     code = AS_NOBODY.format(path=sys.path)
 
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    by_keeper, by_doctor = told.stdout.splitlines()
+    by_supervisor, by_doctor = told.stdout.splitlines()
 
-    assert by_doctor == by_keeper
-    assert by_keeper.startswith("signals: ")
+    assert f"signals: {by_doctor}" == by_supervisor
+    assert "no cgroup can be used in /" in by_doctor
 
 
 def test_a_cgroup_that_is_not_delegated_costs_the_same_in_the_log_as_in_doctor():
@@ -343,10 +326,10 @@ def test_a_cgroup_that_is_not_delegated_costs_the_same_in_the_log_as_in_doctor()
     reading = Reading(mount="/sys/fs/cgroup", home=home, undelegated="x.service", owner_uid=0)
     [found] = (each for each in judge_cgroups(reading) if each.what == "cgroup delegation")
 
-    lack = find_lack(f"cgroup v2 at {home}/iodaemon-1, {UNDELEGATED}")
+    lack = find_lack({"lack": UNDELEGATED, "unit": "x.service"})
 
     assert (lack.cost, lack.remedy) == (found.cost, found.remedy)
-    assert UNDELEGATED in found.measured
+    assert "which systemd has not delegated" in found.measured
 
 
 # -- what the kernel counts, and what it allows ----------------------------------------------------
@@ -404,13 +387,6 @@ def test_a_rule_that_was_set_aside_is_told_by_doctor_as_in_the_log(tier):
 
 
 # -- users -----------------------------------------------------------------------------------------
-
-
-def test_a_user_without_an_account_is_told_by_doctor_as_by_the_job():
-    with pytest.raises(NoAccountError) as of_job:
-        find_account(4_000_000, 1000)
-
-    assert judge_users(["4000000"]).measured == str(of_job.value)
 
 
 def test_databases_that_do_not_answer_are_told_by_doctor_as_in_the_log(caplog):

@@ -14,9 +14,7 @@ import pytest
 from harness import until
 
 from iodaemon.backend.linux.condition import NO_ANSWER
-from iodaemon.backend.linux.delegation import NO_HIERARCHY, UNDELEGATED, find_lack, find_undelegated
-from iodaemon.backend.linux.holder import find_holder
-from iodaemon.backend.linux.process import find_state
+from iodaemon.backend.linux.process import find_holder, find_state
 from iodaemon.doctor import account, examine
 from iodaemon.doctor.account import (
     Running,
@@ -30,6 +28,8 @@ from iodaemon.doctor.account import (
 )
 from iodaemon.doctor.finding import Verdict
 from iodaemon.doctor.place import Place, judge_lock, judge_place, probe_place
+from iodaemon.node.root_side import NO_HIERARCHY, UNDELEGATED, UNUSABLE, find_lack
+from iodaemon.supervisor.systemd import SCOPE
 
 BROKEN, LACKING, OK = Verdict.BROKEN, Verdict.LACKING, Verdict.OK
 NOBODY = 65534
@@ -153,17 +153,17 @@ def test_who_holds_a_lock_is_found_without_taking_it(tmp_path, how):
     assert find_holder(str(path)) is None
 
 
-def test_a_keeper_that_is_stopped_is_broken(tmp_path):
-    path = tmp_path / "keeper.lock"
-    with held(path, "lockf") as pid:
+def test_an_anchor_that_is_stopped_is_broken(tmp_path):
+    path = tmp_path / "lock"
+    with held(path, "flock") as pid:
         os.kill(pid, signal.SIGSTOP)
         try:
             until(lambda: find_state(pid) == "T", "a standstill")
-            found = judge_lock("keeper", path, answers=True)
+            found = judge_lock("anchor", path, answers=True)
         finally:
             os.kill(pid, signal.SIGCONT)
 
-    assert (BROKEN, f"the keeper (pid {pid}) is stopped") == (found.verdict, found.measured)
+    assert (BROKEN, f"the anchor (pid {pid}) is stopped") == (found.verdict, found.measured)
     assert f"'kill -CONT {pid}' lets it go on" == found.remedy
 
 
@@ -252,54 +252,25 @@ def test_a_group_that_does_not_exist_is_lacking():
 # -- delegation ------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def unit(tmp_path):
-    """A unit's cgroup as it looks, in a place where directories can be marked."""
-    path = tmp_path / "user@1000.service" / "app.slice" / "iodaemon.service"
-    (path / "below").mkdir(parents=True)
-    try:
-        os.setxattr(path.parent.parent, "user.delegate", b"1")
-    except OSError:
-        pytest.skip("no such attributes on this file system")
-    return path
-
-
-def test_a_unit_that_is_not_marked_is_not_delegated_though_its_manager_is(unit):
-    found = [find_undelegated(str(path), is_systemd=True) for path in (unit, unit / "below")]
-
-    assert ["iodaemon.service"] * 2 == found
-
-
-def test_a_unit_that_is_marked_is_delegated(unit):
-    os.setxattr(unit, "user.delegate", b"1")
-
-    assert "" == find_undelegated(str(unit / "below"), is_systemd=True)
-
-
-def test_without_systemd_or_a_unit_nothing_is_to_be_delegated(unit, tmp_path):
-    assert "" == find_undelegated(str(unit), is_systemd=False)
-    assert "" == find_undelegated("/sys/fs/cgroup/somewhere", is_systemd=True)
-
-
 @pytest.mark.parametrize(
-    ("detail", "cost", "remedy"),
+    ("code", "unit", "cost", "remedy"),
     [
-        ("signals: no cgroup can be used in /x (no)", "SIGSTOP", "Delegate=yes"),
-        (f"signals: {NO_HIERARCHY}", "SIGSTOP", "unified_cgroup_hierarchy=1"),
-        (f"cgroup v2 at /x/iodaemon.service/y, {UNDELEGATED}", "systemd holds", "Delegate=yes"),
-        (f"cgroup v2 at /x/iodaemon-jobs.scope, {UNDELEGATED}", "systemd", "systemctl stop iodaem"),
+        (UNUSABLE, None, "SIGSTOP", "Delegate=yes"),
+        (NO_HIERARCHY, None, "SIGSTOP", "unified_cgroup_hierarchy=1"),
+        (UNDELEGATED, "iodaemon.service", "systemd holds", "Delegate=yes"),
+        (UNDELEGATED, SCOPE, "systemd holds", f"'systemctl stop {SCOPE}' when no job runs"),
     ],
 )
-def test_what_it_costs_and_what_to_write_is_said(detail, cost, remedy):
-    lack = find_lack(detail)
+def test_what_it_costs_and_what_to_write_is_said(code, unit, cost, remedy):
+    lack = find_lack({"lack": code, "unit": unit})
 
     assert cost in lack.cost
     assert remedy in lack.remedy
 
 
-@pytest.mark.parametrize("detail", ["cgroup v2 at /x", "signals, as configured", "simulated"])
-def test_what_is_as_it_should_be_lacks_nothing(detail):
-    assert find_lack(detail) is None
+@pytest.mark.parametrize("code", ["", "configured", None])
+def test_what_is_as_it_should_be_lacks_nothing(code):
+    assert find_lack({"lack": code}) is None
 
 
 # -- the service as a whole ------------------------------------------------------------------------
@@ -307,18 +278,18 @@ def test_what_is_as_it_should_be_lacks_nothing(detail):
 
 @as_root
 def test_a_service_is_examined_with_all_its_places(tmp_path):
-    names = ("state", "keeper", "run")
-    state, keeper, run = (tmp_path / name for name in names)
-    for path in (state, keeper, run):
+    names = ("state", "supervisor", "run")
+    state, supervisor, run = (tmp_path / name for name in names)
+    for path in (state, supervisor, run):
         path.mkdir(mode=0o700)
     os.chown(state, NOBODY, NOBODY)
-    os.chown(keeper, NOBODY, NOBODY)
+    os.chown(supervisor, NOBODY, NOBODY)
     subject = examine.Subject(
         state_dir=state,
         runtime_dir=run,
         directory=Path("/"),
         service_uid=NOBODY,
-        keeper_dir=keeper,
+        supervisor_dir=supervisor,
         users=["root", "1003"],
     )
 
@@ -326,11 +297,11 @@ def test_a_service_is_examined_with_all_its_places(tmp_path):
 
     assert {
         "state directory": OK,
-        "keeper's directory": BROKEN,
+        "supervisor's directory": BROKEN,
         "sockets' directory": OK,
         "disk of the output": LACKING,
         "daemon's lock": OK,
-        "keeper's lock": OK,
+        "anchor's lock": OK,
         "account lookup": OK,
         "groups of jobs": OK,
         "users of jobs": LACKING,

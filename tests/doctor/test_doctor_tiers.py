@@ -6,13 +6,12 @@ import tempfile
 
 import pytest
 
-from iodaemon import disk_trouble
-from iodaemon.backend.linux import scratch
 from iodaemon.backend.linux.tier_disk import probe_disk
 from iodaemon.config.tier import DiskTable, TierTable, build_tiers
 from iodaemon.core.tier import DiskFacts
 from iodaemon.doctor.finding import Verdict
 from iodaemon.doctor.tier import examine_tiers, judge_disks
+from iodaemon.supervisor import disk_trouble, scratch
 
 GIB = 2**30
 TABLES = {
@@ -172,12 +171,10 @@ def test_a_users_own_daemon_tells_what_that_user_can_do(uid, mode, told):
         with as_nobody():
             looked = probe_disk(disk).obstacle
             try:
-                shares = scratch.plan("1.1", [{"path": disk, "size": 1}])
-                record = {"uid": os.geteuid(), "shares": shares, "output": None}
-                scratch.make(place, record)
+                scratch.make(disk, "1.1-a", os.geteuid(), None, None)
                 met = ""
             except scratch.ScratchError as error:
                 met = str(error)
 
     told = told.replace("DISK", disk)
-    assert (told, f"disk {disk} {told}" if told else "") == (looked, met)
+    assert (told, told) == (looked, met)

@@ -1,57 +1,74 @@
-"""What is decided about one attempt of a job never reaches the next one."""
+"""What is decided about one attempt of a job, or told of it, never reaches the next one."""
 
 import asyncio
+import contextlib
+import os
 
 import pytest
 from builders import platform
+from harness import PATIENCE_S
 
-from iodaemon.backend.linux.keeper_command import KeeperSpec
-from iodaemon.backend.linux.node import LinuxNode
 from iodaemon.core import event as ev
-from iodaemon.core.decision import Kill, Start, Stop
+from iodaemon.core.decision import Kill, Start, Stop, Suspend
 from iodaemon.daemon.timeline import WallTimeline
+from iodaemon.errors import NoDaemon
+from iodaemon.node.linux import LinuxNode
+from iodaemon.supervisor.anchor import Config
+from iodaemon.supervisor.protocol import decode
 
 
-class SlowLink:
-    """A keeper that answers each request when the test says so; remembers what it was asked."""
+class Client:
+    """A supervisor that says what the test says; remembers what it was asked."""
 
     problem = ""
+    jobs_cgroup = None
+    controls = ()
 
     def __init__(self):
         self.asked = []
-        self.answers = asyncio.Queue()
 
-    async def ask(self, verb, **fields):
-        self.asked.append((verb, fields["attempt"], fields.get("signal")))
-        return await self.answers.get()
+    def wish(self, wish, **fields):
+        self.asked.append((wish, fields["key"]))
+
+    def send(self, line):
+        self.wish(**decode(line))
 
 
 def start(attempt):
     return Start(job_id=1, attempt=attempt, partition=0, slots=(0,))
 
 
-ENDED = {"status": {"ended_s": 1.0, "started_s": 1.0, "never_ran": "gone", "exit_code": 127}}
+FAILED = {"state": "failed", "code": "died", "problem": "gone", "is_lasting": False}
+RUNNING = {"state": "running", "pid": 7, "holder": 7, "frozen": False, "started_us": None}
+ENDED = {"state": "ended", "exit": {"code": 0, "signal": None}, "started_us": None}
+BEGUN = [("prepare", "1.1"), ("run", "1.1")]
+AGAIN = [("prepare", "1.2"), ("run", "1.2")]
 
 
 def with_node(tmp_path, play):
-    """Play a scene with a node; the events it posted and what it asked the keeper."""
+    """Play a scene with a node; the events it posted and what it asked the supervisor."""
     posted = []
 
     async def scene():
+        config = Config(str(tmp_path), os.geteuid(), outputs=str(tmp_path / "output"))
         node = LinuxNode(
             platform=platform(1),
             timeline=WallTimeline(asyncio.get_running_loop()),
             post=posted.append,
-            launch_of=lambda _: {},
-            keeper=KeeperSpec(state=tmp_path, socket=tmp_path / "keeper.sock", grace_s=1.0),
+            launch_of=lambda _: {"command": ["true"]},
+            job_of=lambda _: None,
+            supervisor=config,
+            state_dir=tmp_path,
         )
-        node.link = SlowLink()
+        node.client = Client()
         await play(node)
         for task in list(node._tasks):
             task.cancel()
-        return node.link.asked
+        return node.client.asked
 
-    return posted, asyncio.run(scene())
+    asked = asyncio.run(scene())
+    kinds = (ev.StartsBlocked,)
+    return [event for event in posted if not isinstance(event, kinds)], asked
 
 
 async def settle():
@@ -59,35 +76,71 @@ async def settle():
         await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("decision", [Stop(job_id=1), Kill(job_id=1)])
-def test_a_signal_that_comes_after_the_end_does_not_reach_the_next_attempt(tmp_path, decision):
+async def fail_first(node):
+    node.perform(start(1))
+    await settle()
+    node._on_message({"key": "1.1", **FAILED})
+
+
+@pytest.mark.parametrize("decision", [Stop(job_id=1), Kill(job_id=1), Suspend(job_id=1)])
+def test_what_comes_after_the_end_does_not_reach_the_next_attempt(tmp_path, decision):
     async def play(node):
-        node.perform(start(1))
-        await settle()
-        node.link.answers.put_nowait(ENDED)
-        await settle()
+        await fail_first(node)
         node.perform(decision)  # the journal was slow
         node.perform(start(2))
         await settle()
 
     _, asked = with_node(tmp_path, play)
 
-    assert asked == [("start", 1, None), ("start", 2, None)]
+    assert [*BEGUN, *AGAIN] == asked
 
 
-def test_the_answer_to_a_signal_says_nothing_about_the_next_attempt(tmp_path):
+@pytest.mark.parametrize("late", [FAILED, RUNNING, ENDED, {"state": "absent"}])
+def test_a_late_word_of_one_attempt_says_nothing_of_the_next(tmp_path, late):
+    async def play(node):
+        await fail_first(node)
+        node.perform(start(2))
+        await settle()
+        node._on_message({"key": "1.1", **late})
+        node._on_message({"error": "no", "wish": "freeze", "key": "1.1"})
+        node._on_used({"1.1": {"read_bytes": 9, "written_bytes": 9, "calls": 9}})
+        await settle()
+
+    posted, asked = with_node(tmp_path, play)
+    forgotten = [("forget", "1.1")] if late["state"] in ("failed", "ended") else []
+
+    assert [*BEGUN, *AGAIN] == [each for each in asked if each not in forgotten]
+    assert [(ev.StartFailed, 1)] == [(type(event), event.attempt) for event in posted]
+
+
+def test_a_signal_that_waits_for_a_command_is_given_to_that_attempt_only(tmp_path):
+    """A SIGTERM of what is not its command yet waits until it is."""
+
     async def play(node):
         node.perform(start(1))
         node.perform(Stop(job_id=1))
         await settle()
-        node.link.answers.put_nowait(ENDED)
-        await settle()
+        node._on_message({"key": "1.1", **FAILED})
         node.perform(start(2))
         await settle()
-        node.link.answers.put_nowait({"signalled": 1})
-        await settle()
+        node._on_message({"key": "1.2", **RUNNING})
 
     posted, asked = with_node(tmp_path, play)
 
-    assert asked == [("start", 1, None), ("kill", 1, 15), ("start", 2, None)]
-    assert [ev.StartFailed] == [type(event) for event in posted]
+    assert [*BEGUN, *AGAIN] == asked
+    assert [ev.StartFailed, ev.JobStarted, ev.JobResumed] == [type(event) for event in posted]
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("point", ["node.prepared", "journal.stored"])
+def test_a_daemon_that_dies_before_a_start_is_written_down_can_begin_again(make_server, point):
+    """What was prepared never runs; the job was not acknowledged."""
+    server = make_server(has_faults=True).start()
+    server.arm(point)
+    with contextlib.suppress(NoDaemon):
+        server.script("echo ran >> ledger")
+    server.process.wait(PATIENCE_S)
+    server.restart()
+
+    assert [("FAILED", 3)] == server.outcome(server.script("exit 3"))
+    assert len(server.lines()) <= 1

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 from harness import cgroup_is_writable
 
-from iodaemon.backend.linux.means import find_hierarchy
+from iodaemon.supervisor.cgroup import find_mount
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
 
@@ -60,7 +60,7 @@ class Place:
         self.path = Path(tempfile.mkdtemp(prefix="iodd", dir="/tmp"))
         self.group = None
         if cgroup_is_writable():
-            self.group = Path(find_hierarchy()) / f"iodd-{uuid.uuid4().hex[:8]}"
+            self.group = Path(find_mount()[0]) / f"iodd-{uuid.uuid4().hex[:8]}"
             self.group.mkdir()
 
     def start(self, by=(), python=sys.executable, **options):

@@ -138,3 +138,21 @@ def test_a_process_that_waits_in_the_kernel_is_caught_and_goes_on_unharmed(share
     assert state == "SUSPENDED_USER"
     assert [("COMPLETED", 0)] == shared.outcome(job)
     assert shared.output(job) == "got it\n"
+
+
+def test_a_job_stays_still_while_nobody_asks_anything_for_many_grace_times(make_server):
+    server = make_server(orphan_grace="0.3 s").start()
+    job = server.gated("it", code=3)
+    server.goes_on("it")
+    server.suspend(job)
+    server.await_state(job, "SUSPENDED_USER")
+    before = server.ticks("it")
+    time.sleep(2.0)
+
+    assert server.frozen()
+    assert before == server.ticks("it")
+
+    server.client.resume(job)
+    server.open_gate("it")
+
+    assert [("FAILED", 3)] == server.outcome(job)

@@ -8,21 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from iodaemon.backend.linux.fence import counts_memory_ends
 from iodaemon.backend.linux.oom_kills import OomKillFile, OomKills, parse_oom_kills
-from iodaemon.backend.linux.outcome import ended, was_killed
-from iodaemon.core.job import JobId
 
 V1 = Path("/sys/fs/cgroup/memory")
 VMSTAT = b"pgrotated 2056533\ndrop_pagecache 1\ndrop_slab 2\noom_kill 1\nnuma_pte_updates 0\n"
 """Of Linux 6.18, after a process was killed for the limit of a cgroup v1."""
 BEFORE_4_13 = b"pgrotated 11\ndrop_pagecache 0\ndrop_slab 0\nnuma_pte_updates 0\n"
-STATUS = {
-    "exit": {"code": None, "signal": 9},
-    "io": {"read_bytes": 1, "written_bytes": 2},
-    "started_s": 1.0,
-    "ended_s": 2.0,
-}
 HOG = "bytearray(200 << 20)"
 
 
@@ -88,47 +79,6 @@ def test_what_was_read_just_now_is_not_read_again():
         kills.look(at_s)
 
     assert 2 == len(reads)
-
-
-# -- what it means ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("code", "number", "expected"),
-    [(None, 9, True), (137, None, True), (None, 15, False), (1, None, False), (0, None, False)],
-)
-def test_a_job_or_its_last_command_may_have_been_killed(code, number, expected):
-    assert expected is was_killed({**STATUS, "exit": {"code": code, "signal": number}})
-
-
-def test_what_never_ran_was_not_killed():
-    assert not was_killed({"never_ran": "fork: no memory", "exit_code": None})
-
-
-def test_it_is_told_as_probable():
-    event = ended(JobId(1), 1, STATUS, 5.0, oom_kills=2)[-1]
-
-    assert event.exit.out_of_memory
-    assert (
-        "probably killed because memory ran out: the kernel killed 2 processes of this machine for "
-        "that as it ended, and iodaemon sent it no signal"
-    ) == event.note
-
-
-def test_what_its_status_has_to_say_besides_is_kept():
-    event = ended(JobId(1), 1, {**STATUS, "note": "stage-out: no"}, 5.0, oom_kills=1)[-1]
-
-    assert event.note.startswith("stage-out: no; probably killed because memory ran out: the ker")
-
-
-def test_where_the_kernel_counts_by_cgroup_nothing_has_to_be_guessed(tmp_path):
-    (tmp_path / "cgroup.subtree_control").write_text("cpuset io memory pids\n")
-    counted = counts_memory_ends(str(tmp_path / "7.1"))
-    (tmp_path / "cgroup.subtree_control").write_text("cpuset io pids\n")
-
-    assert counted
-    assert not counts_memory_ends(str(tmp_path / "7.1"))
-    assert not counts_memory_ends(None)
 
 
 # -- on this machine -------------------------------------------------------------------------------

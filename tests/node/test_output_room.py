@@ -1,15 +1,16 @@
 """A job whose own output takes more than it may is ended with the reason; all others go on."""
 
-import os
+from pathlib import Path
 
 import pytest
 from harness import Server, until
 
 from iodaemon.api.care import reload_config
 from iodaemon.backend.linux.output_room import OutputRoom
-from iodaemon.backend.linux.track import Track
 from iodaemon.config import load_config
 from iodaemon.errors import ConfigError
+from iodaemon.node.live_job import LiveJob
+from iodaemon.supervisor.ledger import Key
 
 MIB = 1 << 20
 FLOOD = "head -c 4000000 /dev/zero"
@@ -43,7 +44,7 @@ def test_who_prints_too_much_is_ended_and_others_go_on(server):
     assert "OutputMax" == ended["reason"]["code"]
     assert "more than the 1 MiB of output_max" in ended["reason"]["text"]
     assert 15 == ended["signal"]
-    assert MIB < (server.directory(job) / "output").stat().st_size <= 4_000_000  # it stays
+    assert MIB < server.output_file(job).stat().st_size <= 4_000_000  # it stays
     assert [("FAILED", 5)] == server.outcome(beside)
     assert "ExitCode" == server.job(beside)["reason"]["code"]
 
@@ -108,21 +109,25 @@ def test_a_cap_under_which_no_word_could_be_said_is_refused(tmp_path, value):
         load_config(file, {"HOME": "/"}, 0, {})
 
 
-def a_track():
-    own = {"pid": os.getpid(), "start_ticks": 0, "boot_id": "x", "cgroup": None}
-    return Track(3, 2, {**own, "main_pid": None, "main_start_ticks": None, "baseline": [0, 0, 0]})
+JOB = LiveJob(Key(3, 2), {"pid": 1}, None)
 
 
 def test_a_link_in_its_place_is_not_followed(tmp_path):
     """Only root could lay one there; the daemon reads as nobody who is asked."""
-    (tmp_path / "3.2").mkdir()
     (tmp_path / "large").write_bytes(bytes(MIB))
-    (tmp_path / "3.2" / "output").symlink_to(tmp_path / "large")
-    room = OutputRoom(str(tmp_path), a_track())
+    (tmp_path / "3.2").symlink_to(tmp_path / "large")
 
-    assert room.taken_bytes() < MIB
+    assert OutputRoom(tmp_path, JOB).taken_bytes() < MIB
 
 
-@pytest.mark.parametrize("jobs", ["", "/nowhere"])
-def test_without_a_file_nothing_is_known(jobs):
-    assert OutputRoom(jobs, a_track()).taken_bytes() is None
+@pytest.mark.parametrize("outputs", [None, Path("/nowhere")])
+def test_without_a_file_nothing_is_known(outputs):
+    assert OutputRoom(outputs, JOB).taken_bytes() is None
+
+
+def test_what_a_job_puts_into_its_report_counts_too(tmp_path):
+    """It lies beside the output, and its user may write to it by /proc/PID/fd/3."""
+    for name in ("3.2", "3.2.report"):
+        (tmp_path / name).write_bytes(bytes(MIB))
+
+    assert OutputRoom(tmp_path, JOB).taken_bytes() == 2 * MIB

@@ -43,7 +43,7 @@ def test_each_job_stays_on_the_socket_it_was_placed_on(two_sockets):
     gate = server.gated("first")
     server.goes_on("first")
     second = placed(server, server.submit(sys.executable, "-S", "-c", PLACED))
-    first = os.sched_getaffinity(server.shim_of(gate)["main_pid"])
+    first = os.sched_getaffinity(server.main_pid(gate))
     server.open_gate("first")
     server.end_of(gate)
 

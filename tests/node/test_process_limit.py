@@ -1,66 +1,79 @@
 """How many processes a job may have: planned on directories that look like the kernel's."""
 
+import os
+
 import pytest
 
-from iodaemon.backend.linux.fence import confine
-from iodaemon.backend.linux.process_limit import limit_processes, most_of_all
 from iodaemon.config import load_config
 from iodaemon.errors import ConfigError
+from iodaemon.supervisor import systemd
+from iodaemon.supervisor.cgroup import Cgroups
+from iodaemon.supervisor.ledger import Key
+from iodaemon.supervisor.protocol import Limits
 
 
-def machine(root, **numbers):
-    directory = root / "proc/sys/kernel"
-    directory.mkdir(parents=True)
-    for name, text in numbers.items():
-        (directory / name.replace("_max", "-max").replace("pid-", "pid_")).write_text(text)
-    return str(root)
-
-
-@pytest.mark.parametrize(
-    ("pid_max", "threads_max", "expected"),
-    [
-        ("4194304\n", "513445\n", 32768),  # 64 GiB of memory, systemd
-        ("32768\n", "513445\n", 8192),
-        ("4194304\n", "1000\n", 250),
-        ("1\n", "1\n", 1),
-        ("", "word\n", 32768),
-    ],
-)
-def test_one_job_leaves_most_of_the_machine_to_the_others(tmp_path, pid_max, threads_max, expected):
-    root = machine(tmp_path, pid_max=pid_max, threads_max=threads_max)
-
-    assert expected == limit_processes(32768, root)
-
-
-def test_a_machine_that_does_not_say_has_what_is_wanted(tmp_path):
-    assert 100 == limit_processes(100, str(tmp_path))
+def written(tmp_path, limits, controls=("pids", "memory", "cpuset")):
+    """What is in these files of a job's cgroup then, and what could not be set."""
+    cgroups = Cgroups(str(tmp_path))
+    job = tmp_path / "jobs" / "1.1"
+    job.mkdir(parents=True)
+    for name in ("pids.max", "memory.max", "memory.oom.group", "cpuset.mems"):
+        (job / name).touch()
+    try:
+        cgroups.hand_down()
+        cgroups.controls = controls
+        fd, problems = cgroups.prepare(Key(1, 1), limits)
+        os.close(fd)
+    finally:
+        os.close(cgroups.fd)
+    return {path.name: path.read_text() for path in job.iterdir() if path.is_file()}, problems
 
 
 @pytest.mark.parametrize(
-    ("controls", "launch", "expected"),
+    ("there", "wanted", "expected"),
     [
-        (("pids",), {"processes": 20}, "20"),
-        (("pids",), {"processes": None}, ""),
-        (("pids",), {}, ""),  # of a daemon that does not know it yet
-        (("memory",), {"processes": 20}, ""),
+        (513445, 32768, "32768"),  # 64 GiB of memory
+        (32768, 32768, "8192"),
+        (1000, 20, "20"),
+        (1, 32768, "1"),
+        (None, 100, "100"),
+        (32768, None, ""),
     ],
 )
-def test_a_job_is_limited_where_its_cgroup_can_be(tmp_path, controls, launch, expected):
-    (tmp_path / "pids.max").touch()
+def test_one_job_leaves_most_of_the_machine_to_the_others(
+    tmp_path, monkeypatch, there, wanted, expected
+):
+    monkeypatch.setattr(systemd, "count_tasks", lambda: there)
+    files, problems = written(tmp_path, Limits(processes=wanted))
 
-    assert [] == confine(str(tmp_path), controls, launch)
-    assert expected == (tmp_path / "pids.max").read_text()
-
-
-def test_all_jobs_together_may_have_more_than_one_and_less_than_all(tmp_path):
-    root = machine(tmp_path, pid_max="32768", threads_max="513445")
-
-    assert 26214 == most_of_all(root)
-    assert limit_processes(1 << 40, root) < 26214 < 32768
+    assert ([], expected) == (problems, files["pids.max"])
 
 
-def test_a_machine_that_does_not_say_limits_them_not_at_all(tmp_path):
-    assert most_of_all(str(tmp_path)) is None
+def test_nothing_is_set_where_there_is_no_controller(tmp_path):
+    files, _ = written(tmp_path, Limits(1 << 30, 20, (1,), (0,)), controls=("io",))
+
+    assert {""} == set(files.values())
+
+
+def test_a_memory_limit_in_which_nothing_could_begin_is_raised(tmp_path):
+    files, _ = written(tmp_path, Limits(memory_bytes=1))
+
+    assert (16 << 20, "1") == (int(files["memory.max"]), files["memory.oom.group"])
+
+
+def test_what_cannot_be_set_is_named_and_the_rest_is(tmp_path):
+    files, problems = written(tmp_path, Limits(cpus=(4, 5), memory_nodes=(1,)))
+
+    assert "1" == files["cpuset.mems"]
+    assert ["cpuset.cpus is not set to 4,5: No such file or directory"] == problems
+
+
+def test_all_jobs_together_may_have_more_than_one_and_less_than_all(monkeypatch):
+    monkeypatch.setattr(systemd, "count_tasks", lambda: 32768)
+    assert "TasksMax=26214" == systemd._tasks_max()
+
+    monkeypatch.setattr(systemd, "count_tasks", lambda: None)
+    assert "TasksMax=infinity" == systemd._tasks_max()
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 from hanging import databases_of
-from harness import until
-from keeping import NOBODY, ServiceKeeper
-
-from iodaemon.backend.linux.attempt import ACCOUNT_WITHIN_S
+from harness import NOBODY
 
 pytestmark = pytest.mark.node
 
@@ -27,65 +23,6 @@ def databases():
         yield databases_of(place)
     finally:
         shutil.rmtree(place)
-
-
-class SilencedKeeper(ServiceKeeper):
-    """A keeper whose accounts are in these databases."""
-
-    def __init__(self, databases):
-        super().__init__("signals")
-        self.databases = databases
-
-    def prefix(self, command):
-        return self.databases.command(*command)
-
-
-@pytest.fixture
-def keeper(databases):
-    with SilencedKeeper(databases) as keeper:
-        yield keeper
-        databases.answer()
-
-
-@pytest.mark.slow
-def test_a_start_waits_for_its_user_no_longer_than_said_and_nobody_waits_with_it(keeper, databases):
-    line = keeper.begin()
-    line.ask("start", job=1, attempt=1, launch=keeper.launch("exec sleep 60"))
-    databases.fall_silent()
-    line.say(("start", {"job": 2, "attempt": 1, "launch": keeper.launch("echo ran")}))
-
-    began_s = time.monotonic()
-    other = keeper.line()
-    assert other.ask("freeze", job=1, attempt=1) == {"frozen": True}
-    assert other.ask("thaw", job=1, attempt=1) == {"frozen": False}
-    assert not line.has_heard()
-    answer = line.hear()
-    waited_s = time.monotonic() - began_s
-
-    assert 0.5 * ACCOUNT_WITHIN_S < waited_s < 3 * ACCOUNT_WITHIN_S
-    status = answer["ok"]["status"]
-    assert (
-        f"the account databases (nsswitch.conf) do not answer for uid {NOBODY.pw_uid} "
-        f"within {ACCOUNT_WITHIN_S:g} s; it is tried again" == status["never_ran"]
-    )
-    assert (None, True) == (status["exit_code"], status["of_user"])
-    assert not (keeper.directory(2) / "output").exists()
-    databases.answer()
-    assert "shim" in line.ask("start", job=2, attempt=2, launch=keeper.launch("echo ran"))
-    line.ask("kill", job=1, attempt=1, signal=9)
-    keeper.status(1)
-
-
-def test_what_waits_for_its_user_can_be_killed(keeper, databases):
-    line = keeper.begin()
-    databases.fall_silent()
-    line.say(("start", {"job": 1, "attempt": 1, "launch": keeper.launch("echo ran")}))
-    until((keeper.directory(1) / "shim.json").exists, "the child")
-    other = keeper.line()
-    other.ask("kill", job=1, attempt=1, signal=9)
-
-    assert 9 == keeper.status()["exit"]["signal"]
-    assert not (keeper.directory(1) / "output").exists()
 
 
 BESIDE = """

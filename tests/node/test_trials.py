@@ -263,13 +263,13 @@ def test_what_a_killed_one_left_is_removed_by_the_next(place):
     process.kill()
     process.communicate()
     assert of_trials_below(place)
-    [state] = place.glob("iod-trial.*/daemon/state")
-    before = cgroup_trees(state)
+    [runtime] = place.glob("iod-trial.*/daemon/run")
+    before = cgroup_trees(runtime)
     sweep(place)
 
     assert cgroup_is_writable() == bool(before)
     assert [] == of_trials_below(place)
-    assert [] == cgroup_trees(state)
+    assert [] == cgroup_trees(runtime)
 
 
 @pytest.mark.slow

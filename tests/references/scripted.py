@@ -170,7 +170,7 @@ class ScriptedDaemon:
 
     def write_output(self, job_id: int, data: bytes) -> None:
         """Give a job an output file: simulated jobs write none."""
-        path = self.directory / "state" / "jobs" / f"{job_id}.1" / "output"
+        path = self.directory / "state" / "output" / f"{job_id}.1"
         path.parent.mkdir(parents=True)
         path.write_bytes(data)
 

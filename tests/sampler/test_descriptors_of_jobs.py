@@ -10,7 +10,8 @@ import pytest
 
 from iodaemon.backend.linux import allowance
 from iodaemon.backend.linux.allowance import MOST_OF_A_JOB, Allowance
-from iodaemon.backend.linux.job_io import IoBaseline, JobIo
+from iodaemon.backend.linux.job_io import JobIo
+from iodaemon.node.live_job import Reaped
 
 MANY = MOST_OF_A_JOB + 150
 """Processes of a job that has more than are kept."""
@@ -30,7 +31,7 @@ def family():
         children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
         while not all(map(is_asleep, children)):
             time.sleep(0.05)
-        yield parent.pid, [int(word) for word in children]
+        yield [int(word) for word in children]
         parent.stdin.write(b"\n")
 
 
@@ -51,31 +52,31 @@ def kept():
 
 
 def test_a_job_of_many_processes_takes_so_many_descriptors_and_no_more(family):
-    pid, children = family
-    io = JobIo(Path("/"), pid, IoBaseline(), lambda: children)
+    children = family
+    io = JobIo(Path("/"), Reaped, lambda: children)
     counters = [io.read() for _ in range(3)]
     held = kept()
     io.close()
 
     assert MANY == len(children)
-    assert MOST_OF_A_JOB + 1 == held  # and the shim's
+    assert MOST_OF_A_JOB == held
     assert None not in [each.read_bytes for each in counters]
     assert 0 == kept()
 
 
 def test_all_jobs_together_keep_what_is_allowed_and_are_still_read(family):
-    pid, children = family
+    children = family
     shared = Allowance(40)
-    jobs = [JobIo(Path("/"), pid, IoBaseline(), lambda: children, allowance=shared) for _ in "abc"]
+    jobs = [JobIo(Path("/"), Reaped, lambda: children, allowance=shared) for _ in "abc"]
     before = [io.read() for io in jobs]
     held = kept()
-    jobs[0].close()  # the only one that has any but its shim's
+    jobs[0].close()  # the only one that has any
     again = jobs[1].read()
 
-    assert 40 + len(jobs) == held
+    assert 40 == held
     assert before[0].operations == before[1].operations == before[2].operations
     assert again.operations is not None
-    assert 40 + len(jobs) - 1 == kept()
+    assert 40 == kept()
     for io in jobs[1:]:
         io.close()
     assert not Allowance(0).take()
@@ -83,11 +84,11 @@ def test_all_jobs_together_keep_what_is_allowed_and_are_still_read(family):
 
 def test_a_job_that_forks_without_end_leaves_descriptors_to_the_daemon(family):
     """With the limit of a shell: others find room, and the job's I/O is known."""
-    pid, children = family
+    children = family
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     try:
-        io = JobIo(Path("/"), pid, IoBaseline(), lambda: children)
+        io = JobIo(Path("/"), Reaped, lambda: children)
         known = io.read().operations
         open("/dev/null").close()
     finally:
@@ -103,7 +104,7 @@ def test_what_is_kept_counts_for_one_that_is_gone_no_more(tmp_path):
         (tmp_path / f"proc/{number}").mkdir(parents=True)
         (tmp_path / f"proc/{number}/io").write_text(Path("/proc/self/io").read_text())
     members = [2, 3]
-    io = JobIo(tmp_path, 1, IoBaseline(), lambda: members, allowance=shared)
+    io = JobIo(tmp_path, Reaped, lambda: members, allowance=shared)
     io.read()
     assert not shared.take()
     for number in members:

@@ -11,20 +11,21 @@ from pathlib import Path
 import pytest
 
 from iodaemon.backend.linux.cgroup_reader import CgroupReader
-from iodaemon.backend.linux.job_io import IoBaseline, JobIo
+from iodaemon.backend.linux.job_io import JobIo
 from iodaemon.backend.linux.process import descendants_of
 from iodaemon.errors import NoData
+from iodaemon.node.live_job import Reaped
 from iodaemon.sampler import mountinfo
 
 pytestmark = pytest.mark.node
 
 MIB = 1024 * 1024
 
-# The shim's script is a subreaper that starts 300 dd of 2 MiB each, of which
+# The script stands for a supervisor: a subreaper that starts 300 dd of 2 MiB each, of which
 # 100 are children of a shell, 100 orphans (double fork), 100 orphans in sessions of their own.
 
 DD_COUNT = 300
-SHIM_SCRIPT = """
+SCRIPT = """
 import ctypes, os, subprocess, sys
 
 assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
@@ -57,27 +58,27 @@ sys.stdin.read()
 
 
 @contextmanager
-def real_shim(file: Path, cgroup: str = "") -> Iterator[subprocess.Popen[str]]:
-    shim = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", SHIM_SCRIPT, str(file), cgroup],
+def real_reaper(file: Path, cgroup: str = "") -> Iterator[subprocess.Popen[str]]:
+    reaper = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", SCRIPT, str(file), cgroup],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert shim.stdin is not None
-    assert shim.stdout is not None
+    assert reaper.stdin is not None
+    assert reaper.stdout is not None
     try:
-        yield shim
-        shim.stdin.close()
-        shim.wait(timeout=20)
+        yield reaper
+        reaper.stdin.close()
+        reaper.wait(timeout=20)
     finally:
-        for pid in [*reversed(list(descendants_of(shim.pid))), shim.pid]:
-            if shim.poll() is None:
+        for pid in [*reversed(list(descendants_of(reaper.pid))), reaper.pid]:
+            if reaper.poll() is None:
                 with suppress(ProcessLookupError):
                     os.kill(pid, 9)
-        shim.wait()
-        shim.stdin.close()
-        shim.stdout.close()
+        reaper.wait()
+        reaper.stdin.close()
+        reaper.stdout.close()
 
 
 @pytest.fixture
@@ -111,27 +112,31 @@ def real_cgroup():
 
 
 def sample_to_the_end(
-    shim: subprocess.Popen[str], members: Callable[[], Iterable[int]]
+    reaper: subprocess.Popen[str], members: Callable[[], Iterable[int]]
 ) -> list[int | None]:
-    """Bytes read by the job, sampled every 20 ms until the shim says that it is done."""
-    assert shim.stdout is not None
-    words = [int(word) for word in shim.stdout.readline().split()]
-    baseline = IoBaseline(
-        read_bytes=words[4], written_bytes=words[5] - words[6], operations=words[2] + words[3]
-    )
-    io = JobIo(Path("/"), shim.pid, baseline, members)
+    """Bytes read by the job, sampled every 20 ms until the reaper says that it is done."""
+    assert reaper.stdout is not None
+    before = [int(word) for word in reaper.stdout.readline().split()]
+
+    def reaped() -> Reaped:
+        lines = Path(f"/proc/{reaper.pid}/io").read_text().splitlines()
+        now = [int(line.split()[1]) for line in lines]
+        _, _, reads, writes, read, written, cancelled = map(int.__sub__, now, before)
+        return Reaped(read, written, reads + writes, cancelled_bytes=cancelled)
+
+    io = JobIo(Path("/"), reaped, members)
     totals: list[int | None] = []
-    while not select.select([shim.stdout], [], [], 0.02)[0]:
+    while not select.select([reaper.stdout], [], [], 0.02)[0]:
         totals.append(io.read().read_bytes)
-    assert shim.stdout.readline() == "done\n"
+    assert reaper.stdout.readline() == "done\n"
     totals.append(io.read().read_bytes)
     io.close()
     return totals
 
 
 def test_short_lived_and_orphaned_readers_are_measured_within_one_percent(file):
-    with real_shim(file) as shim:
-        totals = sample_to_the_end(shim, lambda: list(descendants_of(shim.pid)))
+    with real_reaper(file) as reaper:
+        totals = sample_to_the_end(reaper, lambda: list(descendants_of(reaper.pid)))
 
     assert totals == sorted(totals)
     assert totals[-1] == pytest.approx(DD_COUNT * 2 * MIB, rel=0.01)
@@ -139,8 +144,8 @@ def test_short_lived_and_orphaned_readers_are_measured_within_one_percent(file):
 
 def test_the_same_job_enumerated_by_its_cgroup_is_measured_within_one_percent(file, real_cgroup):
     reader = CgroupReader(real_cgroup)
-    with real_shim(file, str(real_cgroup)) as shim:
-        totals = sample_to_the_end(shim, reader.pids)
+    with real_reaper(file, str(real_cgroup)) as reaper:
+        totals = sample_to_the_end(reaper, reader.pids)
         cpu = reader.cpu()
     reader.close()
 
@@ -163,7 +168,7 @@ def test_a_removed_cgroup_is_no_data(real_cgroup):
 
 def test_the_descriptor_of_a_reaped_process_is_gone_and_of_a_zombie_still_answers():
     child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
-    io = JobIo(Path("/"), child.pid, IoBaseline(), list)
+    io = JobIo(Path("/"), Reaped, lambda: [child.pid] if child.returncode is None else [])
     alive = io.read().operations
     assert child.stdin is not None
     child.stdin.close()
@@ -175,4 +180,5 @@ def test_the_descriptor_of_a_reaped_process_is_gone_and_of_a_zombie_still_answer
     assert alive is not None
     assert zombie is not None
     assert zombie >= alive
-    assert reaped is None
+    assert reaped == zombie
+    assert io._files == {}

@@ -8,36 +8,34 @@ from iodaemon.backend.linux import reading
 from iodaemon.backend.linux.allowance import Allowance
 from iodaemon.backend.linux.leaves import Leaves
 from iodaemon.backend.linux.output_room import OutputRoom
-from iodaemon.backend.linux.process import OwnIo
 from iodaemon.backend.linux.reading import _JobReader
-from iodaemon.core.job import JobId
 from iodaemon.core.platform import DeviceId
+from iodaemon.node.live_job import LiveJob
+from iodaemon.supervisor.ledger import Key
 
 DISKS = (DeviceId("8:0"),)
 
 
 class Machine:
-    """A directory that looks like / with one job: shim 10, process 11."""
+    """A directory that looks like / with one job: process 11."""
 
     def __init__(self, root: Path):
         self.root = root
-        directory = root / "cgroup"
+        directory = root / "1.1"
         directory.mkdir()
-        self.cgroup = str(directory)
         self.cpu_stat = directory / "cpu.stat"
-        for pid in (10, 11):
+        for pid in (11,):
             (root / f"proc/{pid}").mkdir(parents=True)
             (root / f"proc/{pid}/statm").write_text("1 1 1 1 0 1 0\n")
         (directory / "cgroup.procs").write_text("11\n")
+        (directory / "cgroup.stat").write_text("nr_descendants 0\n")
         self.moves(0)
         self.runs(0)
-        self.job_id, self.attempt = JobId(1), 1
-        self.baseline = OwnIo()
-        self.shim = type("Shim", (), {"pid": 10})
-        self.reader = _JobReader(root, self, Leaves(root), Allowance(), OutputRoom("", self))
+        job = LiveJob(Key(1, 1), {"pid": 11}, str(root))
+        self.reader = _JobReader(root, job, Leaves(root), Allowance(), OutputRoom(None, job))
 
     def moves(self, read_bytes):
-        for pid, count in ((10, 0), (11, read_bytes)):
+        for pid, count in ((11, read_bytes),):
             (self.root / f"proc/{pid}/io").write_text(
                 f"rchar: 0\nwchar: 0\nsyscr: 0\nsyscw: 0\nread_bytes: {count}\n"
                 "write_bytes: 0\ncancelled_write_bytes: 0\n"
@@ -46,9 +44,6 @@ class Machine:
     def runs(self, usage_us):
         text = f"usage_usec {usage_us}\nuser_usec {usage_us}\nsystem_usec 0\n"
         self.cpu_stat.write_text(text)
-
-    def pids(self):
-        return [11]
 
 
 @pytest.fixture

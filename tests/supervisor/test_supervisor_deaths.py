@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from root_side import RootSide, is_alive, name_of, wait_until
 
-pytestmark = [pytest.mark.node, pytest.mark.slow]
+pytestmark = pytest.mark.node
 
 
 def through_a_link() -> list[str]:
@@ -91,6 +92,62 @@ def test_after_the_death_of_both_a_job_is_found_and_its_exit_is_true_or_lost(
     )
 
 
+@pytest.mark.parametrize(
+    ("loss", "means"), [("removed", "cgroup"), ("damaged", "cgroup"), ("damaged", "processes")]
+)
+def test_a_job_runs_on_without_its_record(
+    loss: str, means: str, make_root: Callable[..., RootSide]
+) -> None:
+    """How it ends is lost, unless its holder was there."""
+    root = make_root(means)
+    daemon = root.connect()
+    path = root.directory / "lines"
+    daemon.run("1.1", "sh", "-c", f"echo x >> {path}; flock -s {root.gate.path} true")
+    wait_until(path.exists)
+    daemon.say("freeze", key="1.1")
+    daemon.await_state("1.1", "running", frozen=True)
+    root.arm("child.prepared", signal.SIGSTOP)
+    daemon.start("2.1", "sh", "-c", f"echo y >> {path}")  # no job yet, and never one
+    wait_until(lambda: root.has_fired("child.prepared"))
+    pid = root.role("iod-supervisor")
+    root.kill("iod-anchor")
+    root.process.wait()
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not is_alive(pid))
+    if loss == "removed":
+        shutil.rmtree(root.runtime)
+    else:
+        with (root.runtime / "ledger").open("r+b") as ledger:
+            ledger.seek(64 if means == "cgroup" else 128)
+            ledger.write(bytes(8))
+    root.begin()
+    daemon = root.connect()
+    daemon.sync(**{"1_1": "run", "2_1": "run"})
+    daemon.await_state("1.1", "running", frozen=False)
+    daemon.start("1.1", "sh", "-c", f"echo x >> {path}")
+    daemon.await_state("2.1", "absent")
+
+    assert (0, "running", None) == (
+        daemon.states["1.1"]["pid"],
+        daemon.states["1.1"]["state"],
+        daemon.states["1.1"]["started_us"],
+    )
+
+    root.kill("iod-supervisor")
+    daemon = root.connect()
+    daemon.sync(**{"1_1": "run"})
+    daemon.await_state("1.1", "running")
+    root.gate.open()
+
+    report = daemon.await_state("1.1", "lost", "ended")
+
+    assert "x\n" == path.read_text()
+    assert (("lost", False) if means == "cgroup" else ("ended", True)) == (
+        report["state"],
+        report["whole"],
+    )
+
+
 def test_a_holder_that_is_killed_loses_no_exit_code(make_root: Callable[..., RootSide]) -> None:
     root = make_root("processes")
     daemon = root.connect()
@@ -100,6 +157,32 @@ def test_a_holder_that_is_killed_loses_no_exit_code(make_root: Callable[..., Roo
     ended = daemon.await_state("1.1", "ended")
 
     assert 8 == ended["exit"]["code"]
+
+
+def test_a_job_whose_holder_is_killed_ends_with_its_last_process(
+    make_root: Callable[..., RootSide],
+) -> None:
+    """The holder closes its files before its children are the supervisor's: here long before."""
+    root = make_root("processes")
+    daemon = root.connect()
+    cpu = min(os.sched_getaffinity(0))
+    for number in range(1, 11):
+        key = f"{number}.1"
+        pid = daemon.run(key, "sh", "-c", f"flock -s {root.gate.path} true & exit 3")["pid"]
+        holder = root.role("iod-holder")
+        wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists())
+        os.sched_setscheduler(holder, os.SCHED_IDLE, os.sched_param(0))
+        for each in (holder, root.role("iod-supervisor")):
+            os.sched_setaffinity(each, {cpu})
+        root.kill("iod-holder")
+        daemon.beat()
+        daemon.drain()
+
+        assert "running" == daemon.states[key]["state"]
+
+    root.gate.open()
+    for number in range(1, 11):
+        assert 3 == daemon.await_state(f"{number}.1", "ended")["exit"]["code"]
 
 
 def test_a_prepared_job_never_runs_once_the_supervisor_is_gone(root: RootSide) -> None:
@@ -171,6 +254,20 @@ def test_it_becomes_the_installed_program_in_place(root: RootSide) -> None:
     assert 12 == daemon.await_state("2.1", "ended")["exit"]["code"]
 
 
+def test_a_hangup_of_the_anchor_is_an_upgrade(root: RootSide) -> None:
+    daemon = root.connect()
+    pid = daemon.run("1.1", *root.gate.wait_and("exit 11"))["pid"]
+    before = (root.process.pid, daemon.hello["pid"])
+    root.process.send_signal(signal.SIGHUP)
+    hello = daemon.await_message(lambda m: "hello" in m)["hello"]
+    daemon.sync(**{"1_1": "run"})
+    daemon.await_state("1.1", "running", pid=pid)
+    root.gate.open()
+
+    assert before == (root.role("iod-anchor"), hello["pid"])
+    assert 11 == daemon.await_state("1.1", "ended")["exit"]["code"]
+
+
 def test_a_program_that_is_not_there_is_not_become_and_nothing_leaks(
     make_root: Callable[..., RootSide],
 ) -> None:
@@ -191,7 +288,7 @@ def test_a_program_that_is_not_there_is_not_become_and_nothing_leaks(
     wait_until(lambda: name_of(pid) == "sleep")
 
     assert ["0", "1", "2"] == sorted(os.listdir(f"/proc/{pid}/fd"))
-    assert 5 == len(os.listdir(f"/proc/{launcher}/fd"))  # and its line, and the ledger
+    assert 6 == len(os.listdir(f"/proc/{launcher}/fd"))  # and a place, its line, the ledger
 
     root.arm("anchor.reexec", signal.SIGSTOP)
     daemon.say("reexec")

@@ -12,7 +12,7 @@ from root_side import RootSide, remove_cgroup, wait_until
 
 import iodaemon.supervisor
 
-pytestmark = [pytest.mark.node, pytest.mark.slow]
+pytestmark = pytest.mark.node
 PACKAGE = Path(iodaemon.supervisor.__file__).parent
 POINTS = sorted(
     {

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from root_side import Daemon, RootSide, Tracer, is_alive, state_of, wait_until
+from root_side import Daemon, RootSide, Tracer, children_of, is_alive, state_of, wait_until
 
 from iodaemon.supervisor.ledger import EXEC, Key, Record, open_ledger
 
-pytestmark = [pytest.mark.node, pytest.mark.slow]
+pytestmark = pytest.mark.node
 COUNT = "n=0; while :; do n=$((n+1)); echo $n > {path}.new; mv {path}.new {path}; sleep 0.005; done"
 
 
@@ -84,7 +87,7 @@ def stranger() -> Iterator[int]:
 
 def record_as_begun(root: RootSide, key: Key, pid: int, ticks: int) -> None:
     ledger = open_ledger(str(root.runtime / "ledger"))
-    ledger.append(Record(EXEC, key, pid, values=(ticks, 0, 0, 0)))
+    ledger.append(Record(EXEC, key, pid, values=(ticks, 0, 0, 0, 0)))
     os.close(ledger.fd)
 
 
@@ -189,31 +192,140 @@ def test_a_killed_supervisor_lets_all_run_on(root: RootSide) -> None:
     await_progress(path)
 
 
-def test_a_job_that_stops_itself_is_told_and_continued_by_a_signal(root: RootSide) -> None:
+def test_what_a_killed_holder_leaves_goes_on_and_can_be_killed(
+    make_root: Callable[..., RootSide],
+) -> None:
+    root = make_root("processes")
     daemon = root.connect()
-    pid = daemon.run("1.1", "sh", "-c", "kill -STOP $$; exit 5")["pid"]
+    paths = [root.directory / name for name in ("first", "left")]
+    first, left = (COUNT.format(path=path) for path in paths)
+    daemon.run("1.1", "sh", "-c", f"setsid sh -c '(setsid sh -c \"$0\" &)' '{left}'; {first}")
+    for path in paths:
+        wait_until(path.exists)
+    hold(daemon)
+    root.kill("iod-holder")
+    daemon.await_state("1.1", "running", frozen=False, holder=None)
+    for path in paths:
+        await_progress(path)
+    root.kill("iod-supervisor")
+    daemon = root.connect()
+    daemon.sync(**{"1_1": "freeze"})
+    pid = daemon.await_state("1.1", "running", frozen=False)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not is_alive(pid))
+    await_progress(paths[1])
+    daemon.say("kill", key="1.1")
+
+    assert 9 == daemon.await_state("1.1", "ended")["exit"]["signal"]
+
+    before = read_count(paths[1])
+    time.sleep(0.1)
+
+    assert before == read_count(paths[1])
+
+
+def address_of(pid: int) -> str:
+    """Where a process listens, as every user can read it."""
+    fds = {os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()}
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    return next(words[7][1:] for words in lines if len(words) > 7 and f"socket:[{words[6]}]" in fds)
+
+
+def test_nobody_takes_the_place_of_a_holder(make_root: Callable[..., RootSide]) -> None:
+    root = make_root("processes")
+    daemon = root.connect()
+    root.arm("child.prepared", signal.SIGSTOP)
+    daemon.start("1.1", "sh", "-c", "exit 4")
+    wait_until(lambda: root.has_fired("child.prepared"))
+    holder = root.role("iod-holder")
+    name = address_of(holder)
+
+    assert not [word for word in (daemon.hello["ledger"], "1.1") if word in name]
+
+    daemon.say("kill", key="1.1")
+    daemon.await_state("1.1", "failed")
+    wait_until(lambda: not is_alive(holder))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as mine:
+        mine.bind("\0" + name)
+        daemon.start("1.1", "sh", "-c", "exit 4")
+
+        assert 4 == daemon.await_state("1.1", "ended")["exit"]["code"]
+
+
+def test_another_user_who_knows_where_a_holder_listens_is_not_heard(
+    make_root: Callable[..., RootSide],
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    root = make_root("processes")
+    daemon = root.connect()
+    daemon.run("1.1", "sleep", "600")
+    name = address_of(root.role("iod-holder"))
+    pid = os.fork()
+    if pid == 0:
+        os.setuid(65534)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+            line.connect("\0" + name)
+            with contextlib.suppress(OSError):
+                line.send(b"kill")
+            with contextlib.suppress(ConnectionError):
+                os._exit(len(line.recv(100)))
+        os._exit(0)
+
+    assert 0 == os.waitpid(pid, 0)[1]
+
+    daemon.say("freeze", key="1.1")
+    daemon.await_state("1.1", "running", frozen=True)
+    daemon.say("kill", key="1.1")
+
+    assert 9 == daemon.await_state("1.1", "ended")["exit"]["signal"]
+
+
+STOPS_ITSELF = ["sh", "-c", "kill -STOP $$; exit 5"]
+STOPS_ONCE_MORE = ["script", "-qec", "kill -STOP $$; sleep 0.5; exit 5", "/dev/null"]
+"""It takes no notice of a child that ends before it has run again."""
+
+
+@pytest.mark.parametrize("words", [STOPS_ITSELF, STOPS_ONCE_MORE], ids=lambda words: words[0])
+@pytest.mark.parametrize("by", ["thaw", "signal"])
+def test_a_job_that_stops_itself_is_told_and_continued(
+    by: str, words: list[str], root: RootSide
+) -> None:
+    daemon = root.connect()
+    pid = daemon.run("1.1", *words)["pid"]
     daemon.await_state("1.1", "running", stopped=True)
     hold(daemon)
-    daemon.say("thaw", key="1.1")
+    daemon.sync(**{"1_1": "run"})
     daemon.await_state("1.1", "running", frozen=False)
 
     assert "T" == state_of(pid)
 
-    daemon.say("signal", key="1.1", number=int(signal.SIGCONT))
+    daemon.say(by, key="1.1", **({"number": int(signal.SIGCONT)} if by == "signal" else {}))
 
     assert 5 == daemon.await_state("1.1", "ended")["exit"]["code"]
+
+
+def has_settled(pid: int) -> bool:
+    """Whether script(1) has read all that its child did: it takes two SIGCHLD for one, and so would
+    never hear of an end.
+    """
+    [child] = children_of(pid)
+    [pending] = re.findall("ShdPnd:\t(.*)", Path(f"/proc/{pid}/status").read_text())
+    is_pending = int(pending, 16) >> (signal.SIGCHLD - 1) & 1
+    return not is_pending and state_of(child) == "S" == state_of(pid)
 
 
 def test_what_stops_because_its_child_stopped_runs_again(root: RootSide) -> None:
     daemon = root.connect()
     ready, go = root.directory / "ready", root.directory / "go"
     text = f"touch {ready}; while [ ! -e {go} ]; do sleep 0.01; done"
-    daemon.run("1.1", "script", "-qec", text, "/dev/null")
+    pid = daemon.run("1.1", "script", "-qec", text, "/dev/null")["pid"]
     wait_until(ready.exists)
     for _ in range(2):
         hold(daemon)
         daemon.say("thaw", key="1.1")
-    daemon.await_state("1.1", "running", frozen=False)
+        daemon.await_state("1.1", "running", frozen=False)
+    wait_until(lambda: has_settled(pid))
     go.touch()
 
     assert 0 == daemon.await_state("1.1", "ended")["exit"]["code"]

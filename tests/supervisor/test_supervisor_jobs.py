@@ -6,6 +6,7 @@ import os
 import pwd
 import signal
 import stat
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from root_side import Daemon, RootSide, Tracer, is_alive, wait_until
 
-pytestmark = [pytest.mark.node, pytest.mark.slow]
+pytestmark = pytest.mark.node
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 NOBODY = 65534
 
@@ -179,21 +180,68 @@ def test_no_job_runs_as_root_or_below_min_uid_or_without_an_account(
 
         assert ("no_account", uid != 3_999_999) == (report["code"], report["is_lasting"])
 
+    assert "uid 3999999 has no account on this machine (any more)" == report["problem"]
+
 
 @needs_root
-def test_a_file_of_its_own_is_the_users_in_a_directory_of_roots(
-    make_root: Callable[..., RootSide], tmp_path: Path
+def test_files_of_its_own_are_the_users_in_a_directory_of_roots(
+    means: str, make_root: Callable[..., RootSide], tmp_path: Path
 ) -> None:
     outputs = tmp_path / "outputs"
-    outputs.mkdir(mode=0o700)
-    root = make_root("cgroup", min_uid=1, outputs=str(outputs))
+    root = make_root(means, min_uid=1, outputs=str(outputs), is_service=True)
     daemon = root.connect()
-    daemon.run("1.1", "echo", "mine", uid=NOBODY, directory="/")
+    script = "echo mine; echo done >&3; ls /proc/$$/fd"
+    daemon.run("1.1", "sh", "-c", script, uid=NOBODY, report=True)
     daemon.await_state("1.1", "ended")
-    found = (outputs / "1.1").stat()
+    files = [outputs / "1.1", outputs / "1.1.report"]
+    found = [(file.stat().st_uid, stat.S_IMODE(file.stat().st_mode)) for file in files]
 
-    assert "mine\n" == (outputs / "1.1").read_text()
-    assert (NOBODY, 0o600) == (found.st_uid, stat.S_IMODE(found.st_mode))
+    assert 0o711 == stat.S_IMODE(outputs.stat().st_mode)
+    assert ["mine 0 1 2 3", "done"] == [" ".join(file.read_text().split()) for file in files]
+    assert [(NOBODY, 0o600)] * 2 == found
+
+
+@needs_root
+def test_a_disk_of_outputs_that_takes_nothing_fails_those_who_need_it(
+    make_root: Callable[..., RootSide], tmp_path: Path
+) -> None:
+    mount = ["mount", "-t", "tmpfs", "-o"]
+    subprocess.run([*mount, "ro,mode=755", "none", str(tmp_path)], check=True)
+    try:
+        root = make_root("cgroup", outputs=str(tmp_path / "new" / "outputs"))
+        daemon = root.connect()
+        daemon.start("1.1", "true")
+        failed = daemon.await_state("1.1", "failed")
+        daemon.run("2.1", "true", stdout=str(root.directory / "output"))
+
+        assert ("output", False) == (failed["code"], failed["is_lasting"])
+        assert 0 == daemon.await_state("2.1", "ended")["exit"]["code"]
+        assert 1 == root.log.read_text().count("cannot be made (Read-only")
+
+        subprocess.run(["mount", "-o", "remount,rw", str(tmp_path)], check=True)
+        daemon.start("1.1", "true", umask=0o777)
+
+        assert 0 == daemon.await_state("1.1", "ended")["exit"]["code"]
+        assert 0o711 == stat.S_IMODE((tmp_path / "new" / "outputs").stat().st_mode)
+        root.end()
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+@needs_root
+@pytest.mark.parametrize("which", ["runtime", "outputs"])
+def test_a_directory_that_others_can_change_is_refused(
+    which: str, make_root: Callable[..., RootSide], tmp_path: Path
+) -> None:
+    directory = tmp_path / "directory"
+    directory.mkdir()
+    os.chown(directory, NOBODY, -1)
+    root = make_root("cgroup", **{which: str(directory)})
+
+    assert 78 == root.process.wait(60)
+    assert [f"{directory}: it is not a directory that nobody else may write to"] == (
+        root.log.read_text().splitlines()
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from iodaemon.supervisor import ledger as records
 from iodaemon.supervisor.ledger import EXEC, EXIT, MAIN, USE, Key, Ledger, Record, open_ledger
 from iodaemon.supervisor.scratch import copy_ledger
 
-pytestmark = [pytest.mark.node, pytest.mark.slow]
+pytestmark = pytest.mark.node
 
 
 @pytest.fixture
@@ -28,9 +28,9 @@ def path() -> Iterator[Path]:
 
 def write_attempt(ledger: Ledger, job: int) -> Key:
     key = Key(job, 1)
-    ledger.append(Record(EXEC, key, pid=job, values=(7, 0, 0, 0)))
+    ledger.append(Record(EXEC, key, pid=job, values=(7, 0, 0, 0, 0)))
     ledger.append(Record(EXIT, key, pid=job, status=256))
-    ledger.append(Record(USE, key, pid=job, flags=MAIN, values=(1, 2, 3, 4)))
+    ledger.append(Record(USE, key, pid=job, flags=MAIN, values=(1, 2, 3, 4, 5)))
     return key
 
 
@@ -41,7 +41,7 @@ def test_what_is_appended_is_read_by_everybody(path: Path) -> None:
     entry = other.entries[key]
 
     assert ledger.identity == other.identity
-    assert (5, 7, 256, (1, 2, 3, 4), True) == (
+    assert (5, 7, 256, (1, 2, 3, 4, 5, 0), True) == (
         entry.pid, entry.ticks, entry.status, entry.use, entry.has_main_use,
     )  # fmt: skip
     os.close(ledger.fd)
@@ -60,7 +60,9 @@ def test_a_record_that_is_cut_or_damaged_is_skipped(path: Path, cut: int) -> Non
     third = write_attempt(ledger, 3)
     ledger.catch_up()
 
-    assert (False, 256) == (ledger.entries[first].has_run, ledger.entries[first].status)
+    assert (0, True, 256) == (
+        ledger.entries[first].pid, ledger.entries[first].has_run, ledger.entries[first].status,
+    )  # fmt: skip
     assert (True, False) == (ledger.entries[second].has_run, ledger.entries[second].has_main_use)
     assert ledger.entries[third].has_main_use
     assert 2 == ledger.damaged
@@ -105,7 +107,7 @@ def test_one_of_another_boot_is_put_aside(path: Path) -> None:
     write_attempt(ledger, 1)
     os.close(ledger.fd)
     data = bytearray(path.read_bytes())
-    data[:64] = Record(records.OPEN, Key(0, 0), values=(9, 1, 2, 0)).pack()
+    data[:64] = Record(records.OPEN, Key(0, 0), values=(9, 1, 2, 0, 0)).pack()
     path.write_bytes(data)
     ledger = open_ledger(str(path))
 

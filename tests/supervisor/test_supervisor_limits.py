@@ -17,7 +17,7 @@ from iodaemon.supervisor.cgroup import Cgroups
 from iodaemon.supervisor.ledger import Key
 from iodaemon.supervisor.protocol import Limits
 
-pytestmark = [pytest.mark.node, pytest.mark.slow]
+pytestmark = pytest.mark.node
 
 
 @pytest.fixture
@@ -44,10 +44,17 @@ def pending_signals(pid: int) -> list[str]:
     return [line.split()[1].lstrip("0") for line in lines if line.startswith(("SigPnd", "ShdPnd"))]
 
 
-def test_a_hanging_execve_holds_up_nobody(root: RootSide, silent: SilentFileSystem) -> None:
+@pytest.mark.parametrize("killed", ["", "iod-holder"])
+def test_a_hanging_execve_holds_up_nobody(
+    killed: str, root: RootSide, silent: SilentFileSystem
+) -> None:
+    if killed and root.config.cgroup != "none":
+        pytest.skip("no process holds a job")
     daemon = root.connect()
     pid = daemon.run("1.1", *stuck_command(silent.path))["pid"]
     wait_until(lambda: silent.stuck)
+    if killed:
+        root.kill(killed)
     assert_others_go_on(root, daemon, "2.1")
     root.kill("iod-supervisor")
     daemon = root.connect()
@@ -89,8 +96,31 @@ def test_silent_account_databases_hold_up_nobody(
     daemon.await_state("1.1", "running", frozen=True)
     daemon.beat()
     databases.answer()
+    failed = daemon.await_state("2.1", "failed")
 
-    assert "no_account" == daemon.await_state("2.1", "failed")["code"]
+    assert ("no_account", False) == (failed["code"], failed["is_lasting"])
+
+    daemon.run("3.1", "true", uid=65534)
+
+    assert 0 == daemon.await_state("3.1", "ended")["exit"]["code"]
+
+
+def test_a_user_of_whom_the_databases_say_nothing_is_given_up_in_time(
+    make_root: Callable[..., RootSide], tmp_path: Path
+) -> None:
+    databases = hanging.databases_of(tmp_path)
+    tmp_path.chmod(0o755)
+    daemon = make_root("cgroup", *databases.command(), min_uid=1).connect()
+    databases.fall_silent()
+    daemon.start("1.1", "true", uid=12345)
+    failed = daemon.await_state("1.1", "failed")
+
+    assert ("no_answer", False) == (failed["code"], failed["is_lasting"])
+
+    databases.answer()
+    daemon.start("1.1", "true", uid=65534)
+
+    assert 0 == daemon.await_state("1.1", "ended")["exit"]["code"]
 
 
 def test_a_directory_that_cannot_be_written_to_fails_the_job_alone(
@@ -192,16 +222,93 @@ def test_limits_are_written_where_a_controller_is_delegated(tmp_path: Path) -> N
     cgroups = Cgroups(str(tmp_path))
     cgroups.controls = ("cpuset", "io", "pids", "memory")
     (tmp_path / "jobs" / "1.1").mkdir(parents=True)
-    files = ["cpuset.cpus", "cpuset.mems", "memory.oom.group", "memory.max", "pids.max", "io.max"]
+    files = ["cpuset.cpus", "cpuset.mems", "memory.oom.group", "memory.max", "pids.max"]
     for name in files:
         (tmp_path / "jobs" / "1.1" / name).touch()
-    limits = Limits(1 << 30, 100, (2, 1), (0,), {"8:0": "rbps=1000"})
+    limits = Limits(1 << 30, 100, (2, 1), (0,))
     fd, problems = cgroups.prepare(Key(1, 1), limits)
     os.close(fd)
     os.close(cgroups.fd)
     written = [(tmp_path / "jobs" / "1.1" / name).read_text() for name in files]
 
-    assert (["1,2", "0", "1", "1073741824", "100", "8:0 rbps=1000"], []) == (written, problems)
+    assert (["1,2", "0", "1", "1073741824", "100"], []) == (written, problems)
+
+
+def test_what_the_kernel_killed_for_want_of_memory_is_told(tmp_path: Path) -> None:
+    """Text of Linux 6.1: a job that met its limit twice, and one whose child was killed."""
+    cgroups = Cgroups(str(tmp_path))
+    events = "low 0\nhigh 0\nmax 31\noom {}\noom_kill {}\noom_group_kill 0\n"
+    for number, (oom, killed, limit, nodes) in enumerate(
+        ((2, 3, "1073741824\n", "0-1\n"), (0, 1, "max\n", "\n"), (1, 0, "max\n", "\n"))
+    ):
+        job = tmp_path / "jobs" / f"{number}.1"
+        job.mkdir(parents=True)
+        (job / "memory.events").write_text(events.format(oom, killed))
+        (job / "memory.max").write_text(limit)
+        (job / "cpuset.mems").write_text(nodes)
+    ends = [cgroups.find_memory_end(Key(number, 1)) for number in range(4)]
+    os.close(cgroups.fd)
+
+    assert [
+        {"killed": 3, "at_limit": 2, "limit_bytes": 1 << 30, "nodes": "0-1"},
+        {"killed": 1, "at_limit": 0, "limit_bytes": None, "nodes": ""},
+        None,
+        None,
+    ] == ends
+
+
+def test_caps_are_written_and_end_where_all_are_let_go(tmp_path: Path) -> None:
+    cgroups = Cgroups(str(tmp_path))
+    cgroups.controls = ("io", "cap")
+    file = tmp_path / "jobs" / "1.1" / "io.max"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    cgroups.cap(Key(1, 1), {"8:0": "rbps=1000 wbps=max"})
+
+    assert "8:0 rbps=1000 wbps=max" == file.read_text()
+    assert (1, "8:0 rbps=max wbps=max riops=max wiops=max") == (
+        cgroups.thaw_all(), file.read_text(),
+    )  # fmt: skip
+    os.close(cgroups.fd)
+
+
+def test_a_cap_that_cannot_be_had_is_refused_by_name(root: RootSide) -> None:
+    daemon = root.connect()
+    daemon.run("1.1", "sleep", "1000")
+    for io in ({"8:0": "rbps=0"}, {"8:0/..": "rbps=1"}, {"8:0": "rbps=1\n8:1 rbps=1"}, [], None):
+        daemon.say("cap", key="1.1", io=io)
+
+        assert "cap" == daemon.await_message(lambda m: "error" in m)["wish"]
+    if "cap" in daemon.hello["controls"]:
+        pytest.skip("a cap can be had here")
+    daemon.say("cap", key="1.1", io={})
+    daemon.say("cap", key="1.1", io={"8:0": "rbps=1000"})
+    refusal = daemon.await_message(lambda m: "error" in m)
+
+    assert ("1.1", "cap") == (refusal["key"], refusal["wish"])
+    assert "slowed down" in refusal["error"]
+
+
+WITHOUT_CLONE3 = """
+import ctypes, os, struct, sys
+steps = [(0x20, 0, 0, 0), (0x15, 0, 1, 435), (6, 0, 0, 0x50000 | 38), (6, 0, 0, 0x7fff0000)]
+text = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+libc = ctypes.CDLL(None)
+libc.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
+assert libc.prctl(22, 2, struct.pack("HxxxxxxQ", len(steps), ctypes.addressof(text))) == 0
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+"""A filter (seccomp(2)) under which the call is not known: ENOSYS."""
+
+
+def test_where_clone3_is_missing_jobs_run_as_well(
+    means: str, make_root: Callable[..., RootSide]
+) -> None:
+    daemon = make_root(means, sys.executable, "-ISc", WITHOUT_CLONE3).connect()
+    daemon.run("1.1", "sh", "-c", "(setsid sleep 0.1 &); exit 3")
+    ended = daemon.await_state("1.1", "ended")
+
+    assert (3, True) == (ended["exit"]["code"], ended["whole"])
 
 
 def test_a_launcher_that_is_stopped_holds_up_starts_alone(

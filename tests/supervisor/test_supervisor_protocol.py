@@ -7,7 +7,9 @@ import json
 import os
 import random
 import socket
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from root_side import RootSide, wait_until
@@ -15,7 +17,8 @@ from root_side import RootSide, wait_until
 from iodaemon.supervisor.anchor import SOCKET, abstract_address
 from iodaemon.supervisor.protocol import LONGEST_LINE, BadInputError, LineReader, Silence, decode
 
-pytestmark = [pytest.mark.node, pytest.mark.slow]
+pytestmark = pytest.mark.node
+NOBODY = 65534
 
 
 def test_only_the_daemons_uid_is_heard(make_root: Callable[..., RootSide]) -> None:
@@ -37,6 +40,44 @@ def test_only_the_daemons_uid_is_heard(make_root: Callable[..., RootSide]) -> No
             assert b"" == answer
 
 
+@pytest.mark.parametrize("accepts", [True, False])
+def test_another_user_who_has_the_second_address_hinders_nobody(
+    accepts: bool, make_root: Callable[..., RootSide], tmp_path: Path
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    runtime = tmp_path / "run"
+    address = abstract_address(str(runtime))
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as taken,
+        contextlib.ExitStack() as stack,
+    ):
+        pid = os.fork()
+        if pid == 0:  # whoever listens is the peer that is seen
+            os.setuid(NOBODY)
+            taken.bind(address)
+            taken.listen(16 if accepts else 0)
+            os._exit(0)
+        os.waitpid(pid, 0)
+        for _ in range(0 if accepts else 3):
+            line = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            line.setblocking(False)
+            line.connect_ex(address)
+        root = make_root("processes", runtime=str(runtime))
+        path = runtime / SOCKET
+        began_s = time.monotonic()
+        while not path.exists() and time.monotonic() < began_s + 5:
+            time.sleep(0.01)
+
+        assert path.exists()
+
+        daemon = root.connect()
+        daemon.run("1.1", "sh", "-c", "exit 4")
+
+        assert 4 == daemon.await_state("1.1", "ended")["exit"]["code"]
+        assert "another user has taken" in root.log.read_text()
+
+
 def test_what_is_no_wish_is_answered_in_one_line_and_hurts_nobody(root: RootSide) -> None:
     daemon = root.connect()
     daemon.run("1.1", "sleep", "1000")
@@ -50,7 +91,7 @@ def test_what_is_no_wish_is_answered_in_one_line_and_hurts_nobody(root: RootSide
         b'{"wish":"sync","keys":[["1.1","dance"]]}', b'{"wish":"forget","key":"1.1"}',
         b'{"wish":"prepare","key":"2.1","launch":7}', b'{"wish":"beat","n":-1}',
         b'{"wish":"prepare","key":"2.1","launch":{"limits":{"memory_bytes":-5}}}',
-        b'{"wish":"prepare","key":"2.1","launch":{"limits":{"io":{"sda":"x"}}}}',
+        b'{"wish":"cap","key":"1.1","io":{"sda":"x"}}',
         b'{"wish":"scratch","do":"make","disk":"/","name":"../x","uid":1,"gid":1}',
         b'{"wish":"beat","n":' + b"9" * 5000 + b"}", b"x" * (LONGEST_LINE + 10),
     ]  # fmt: skip
@@ -62,6 +103,17 @@ def test_what_is_no_wish_is_answered_in_one_line_and_hurts_nobody(root: RootSide
     daemon.sync(**{"1_1": "run"})
 
     assert "running" == daemon.states["1.1"]["state"]
+
+
+def test_a_launch_that_is_too_long_is_refused_by_its_key(
+    make_root: Callable[..., RootSide],
+) -> None:
+    daemon = make_root("cgroup").connect()
+    daemon.start("1.1", "true", environment={"X": "x" * LONGEST_LINE})
+    refusal = daemon.await_message(lambda m: "error" in m)
+
+    assert ("prepare", "1.1") == (refusal["wish"], refusal["key"])
+    assert "absent" == daemon.await_state("1.1", "absent")["state"]
 
 
 def test_random_bytes_hurt_nobody(root: RootSide) -> None:
@@ -94,6 +146,57 @@ def test_a_daemon_of_another_protocol_is_told_so_and_can_only_have_it_replaced(
     daemon.say("reexec")
 
     assert 1 == daemon.read()["hello"]["protocol"]
+
+
+def test_a_daemon_with_another_state_is_refused_while_jobs_of_the_first_are_known(
+    root: RootSide,
+) -> None:
+    daemon = root.connect(says_hello=False)
+    daemon.say("hello", protocol=1, state="/first")
+    assert "hello" in daemon.read()
+    daemon.run("1.1", "sh", "-c", "exit 5")
+    daemon.await_state("1.1", "ended")
+    root.kill("iod-supervisor")
+    other = root.connect(says_hello=False)
+    other.say("hello", protocol=1, state="/second")
+    refusal = other.read()
+
+    assert ("hello", True) == (refusal["wish"], "directory /first;" in refusal["error"])
+
+    other.say("sync", keys=[])
+    assert "error" in other.read()
+    daemon = root.connect(says_hello=False)
+    daemon.say("hello", protocol=1, state="/first")
+    daemon.sync(**{"1_1": "run"})
+
+    assert 5 == daemon.states["1.1"]["exit"]["code"]
+
+    daemon.say("forget", key="1.1")
+    daemon.beat()
+    other = root.connect(says_hello=False)
+    other.say("hello", protocol=1, state="/second")
+
+    assert "hello" in other.read()
+
+
+def test_hello_says_by_what_means_jobs_are_held(root: RootSide) -> None:
+    daemon = root.connect()
+    report = daemon.run("1.1", "sleep", "1000")
+    hello = daemon.hello
+    if hello["means"] == "processes":
+        assert (None, None, "configured", []) == (
+            hello["base"], hello["unit"], hello["lack"], hello["controls"],
+        )  # fmt: skip
+        assert ("signals, as configured", root.role("iod-holder")) == (
+            hello["detail"], report["holder"],
+        )  # fmt: skip
+    else:
+        members = Path(hello["base"], "jobs", "1.1", "cgroup.procs").read_text().split()
+
+        assert [str(report["pid"])] == members
+        assert ("", None) == (hello["lack"], report["holder"])
+        assert f"cgroup v2 at {hello['base']}" == hello["detail"]
+        assert (root.cgroup / "jobs" / "io.pressure").exists() == ("pressure" in hello["controls"])
 
 
 def test_sync_reports_every_key_and_forgets_what_is_not_named(root: RootSide) -> None:

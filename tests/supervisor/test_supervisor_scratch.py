@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import stat
 import subprocess
@@ -13,9 +14,11 @@ import pytest
 from root_side import Daemon, RootSide
 from stuck_exec import silent_file_system
 
+from iodaemon.supervisor import disk_trouble, scratch
+from iodaemon.supervisor.line import Loop
+
 pytestmark = [
     pytest.mark.node,
-    pytest.mark.slow,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
 ]
 NOBODY = 65534
@@ -32,7 +35,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     disk.mkdir(mode=0o755)
     yield disk
     mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
-    for mount in mounts:
+    for mount in reversed(mounts):
         if mount.startswith(str(disk)):
             subprocess.run(["umount", "-l", mount], check=True)
 
@@ -43,7 +46,7 @@ def ask(daemon: Daemon, do: str, disk: Path | str, name: str = "1.1-abc", **more
 
 
 def make(daemon: Daemon, disk: Path, name: str = "1.1-abc") -> Path:
-    assert ask(daemon, "make", disk, name, uid=NOBODY, gid=NOBODY)["done"]
+    assert ask(daemon, "make", disk, name, uid=NOBODY)["done"]
     return disk / ".iodaemon" / name
 
 
@@ -51,7 +54,9 @@ def test_a_directory_is_its_users_alone_and_is_removed(daemon: Daemon, disk: Pat
     path = make(daemon, disk)
     store = path.parent.stat()
 
-    assert (NOBODY, 0o700) == (path.stat().st_uid, stat.S_IMODE(path.stat().st_mode))
+    found = path.stat()
+
+    assert (NOBODY, 0, 0o700) == (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode))
     assert (0, 0o711) == (store.st_uid, stat.S_IMODE(store.st_mode))
 
     make(daemon, disk)
@@ -71,13 +76,15 @@ def test_what_is_on_a_disk_that_is_not_mounted_is_not_taken_for_removed(
     made = ask(daemon, "make", disk, uid=NOBODY, gid=NOBODY)
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
-    assert "has no .iodaemon" in ask(daemon, "remove", disk)["problem"]
+    answer = ask(daemon, "remove", disk)
+
+    assert (True, "has no .iodaemon") == (answer["is_disk"], answer["problem"].partition(";")[0])
 
     make(daemon, disk, "1.1-other")
     known = {"filesystem": made["filesystem"]}
 
     assert "another file system" in ask(daemon, "remove", disk, **known)["problem"]
-    assert "another file" in ask(daemon, "make", disk, uid=NOBODY, gid=1, **known)["problem"]
+    assert disk_trouble.REPLACED == ask(daemon, "make", disk, uid=NOBODY, **known)["problem"]
 
     subprocess.run(["mount", "--bind", str(device), str(disk)], check=True)
 
@@ -119,6 +126,24 @@ def test_what_is_mounted_is_kept_and_named(daemon: Daemon, disk: Path, tmp_path:
     assert (tmp_path / "precious" / "file").exists()
 
 
+@pytest.mark.parametrize("kind", ["directory", "file", "itself"])
+def test_what_a_user_mounted_by_fuse_is_unmounted_and_never_asked(
+    kind: str, daemon: Daemon, disk: Path
+) -> None:
+    """Nobody answers for it."""
+    path = make(daemon, disk)
+    point = path if kind == "itself" else path / "point"
+    point.touch() if kind == "file" else point.mkdir(exist_ok=True)
+    mode = "100000" if kind == "file" else "40000"
+    with open("/dev/fuse", "r+b", buffering=0) as device:
+        text = f"fd={device.fileno()},rootmode={mode},user_id={NOBODY},group_id=0,allow_other"
+        done = ctypes.CDLL(None).mount(b"it", bytes(point), b"fuse", 6, text.encode())
+
+        assert 0 == done
+        assert ask(daemon, "remove", disk)["done"]
+    assert not path.exists()
+
+
 def test_a_store_that_is_not_roots_alone_is_refused(daemon: Daemon, disk: Path) -> None:
     (disk / ".iodaemon").mkdir()
     os.chown(disk / ".iodaemon", NOBODY, NOBODY)
@@ -134,6 +159,84 @@ def test_a_store_that_is_not_roots_alone_is_refused(daemon: Daemon, disk: Path) 
     disk.chmod(0o777)
 
     assert not ask(daemon, "make", disk, uid=NOBODY, gid=NOBODY)["done"]
+
+
+def test_a_disk_of_no_use_is_told_apart_from_a_name_that_is_taken(
+    daemon: Daemon, disk: Path
+) -> None:
+    path = make(daemon, disk)
+    path.rmdir()
+    path.touch()
+    answer = ask(daemon, "make", disk, uid=NOBODY)
+
+    assert (False, False) == (answer["done"], answer["is_disk"])
+    assert str(path) in answer["problem"]
+
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,mode=755", "none", str(disk)], check=True)
+    answer = ask(daemon, "make", disk, uid=NOBODY)
+
+    assert (True, disk_trouble.READ_ONLY) == (answer["is_disk"], answer["problem"])
+
+
+def test_what_is_in_a_directory_is_measured_each_file_once(daemon: Daemon, disk: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "none", str(disk)], check=True)
+    path = make(daemon, disk)
+    (path / "deep" / "er").mkdir(parents=True)
+    (path / "deep" / "er" / "file").write_bytes(bytes(3 << 20))
+    os.link(path / "deep" / "er" / "file", path / "other-name")
+    (path / "link").symlink_to("/")
+    answer = ask(daemon, "measure", disk)
+
+    assert (True, 3 << 20, True) == (answer["done"], answer["used_bytes"], answer["is_all"])
+
+    (path / "mount").mkdir()
+    subprocess.run(["mount", "--bind", "/usr", str(path / "mount")], check=True)
+    answer = ask(daemon, "measure", disk)
+
+    assert (3 << 20, False) == (answer["used_bytes"], answer["is_all"])
+
+
+def test_what_a_job_left_in_files_of_its_own_is_discarded(
+    make_root: Callable[..., RootSide], tmp_path: Path
+) -> None:
+    outputs = tmp_path / "outputs"
+    daemon = make_root("cgroup", min_uid=1000, outputs=str(outputs)).connect()
+    for name in ("7.1", "7.1.report", "7.2", "ledger"):
+        (outputs / name).touch()
+    for _ in range(2):
+        daemon.say("scratch", id="x", do="discard", key="7.1")
+
+        assert daemon.await_message(lambda m: m.get("scratch") == "x")["done"]
+        assert {"7.2", "ledger"} == set(os.listdir(outputs))
+    daemon.say("scratch", id="x", do="discard", key="../ledger")
+
+    assert "no key" in daemon.await_message(lambda m: "error" in m)["error"]
+
+
+def test_a_silent_disk_is_named_at_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scratch, "DEADLINE_S", 0.2)
+    silent = silent_file_system(tmp_path)
+    silent.is_mute = True
+    loop, answers = Loop(), list[Any]()
+    desk = scratch.Desk(loop.add, loop.remove, answers.append, (1000, 1 << 31), str(tmp_path))
+    try:
+        desk.ask({"id": 1, "do": "measure", "disk": str(tmp_path), "name": "x"})
+        desk.ask({"id": 2, "do": "discard", "key": "1.1"})
+        while len(answers) < 2:
+            desk.keep_time()
+            loop.turn(0.01)
+    finally:
+        silent.let_go()
+    while desk._helpers:
+        loop.turn(1.0)
+    os.waitpid(-1, os.WNOHANG)
+    os.waitpid(-1, os.WNOHANG)
+    told = {answer["scratch"]: (answer["is_disk"], answer["problem"]) for answer in answers}
+    sentence = disk_trouble.sentence(str(tmp_path), disk_trouble.SILENT)
+
+    assert {1: (True, disk_trouble.SILENT), 2: (False, sentence)} == told
 
 
 def test_a_disk_that_hangs_holds_up_neither_jobs_nor_other_disks(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from root_side import RootSide
 
-pytestmark = [pytest.mark.node, pytest.mark.slow]
+pytestmark = pytest.mark.node
 MIB = 1 << 20
 WRITE = """
 import os, signal, sys, ctypes, time
@@ -60,6 +60,40 @@ write("own", 5)
     assert 25 * MIB <= use["written_bytes"] <= 25 * MIB + MIB
     assert use["calls"] >= 25
     assert use["cpu_us"] > 0
+
+
+def test_what_is_deleted_before_it_reaches_the_disk_is_told_beside_what_was_written(
+    root: RootSide, disk: str
+) -> None:
+    """An orphan writes, the first process deletes: each is taken in by itself."""
+    text = """
+read, write_end = os.pipe()
+os.waitpid(child("big", 64, grandchild=True), 0)
+os.close(write_end)
+os.read(read, 1)
+os.unlink(os.path.join(sys.argv[1], "big"))
+"""
+    ended = run(root, disk, text)
+    use = ended["use"]
+
+    assert (0, True) == (ended["exit"]["code"], ended["whole"])
+    assert 64 * MIB <= use["written_bytes"] <= 65 * MIB
+    assert 32 * MIB <= use["cancelled_bytes"] <= 65 * MIB  # the disk may have had a part
+
+
+def test_what_moves_without_a_disk_is_counted_to_the_byte(root: RootSide) -> None:
+    """Two jobs of one length that differ in what they write, and read again from the cache."""
+    daemon = root.connect()
+    moved = []
+    for mib in (0, 3):
+        path, key = f"{root.directory}/file-{mib}", f"{mib}.1"
+        text = f"open({path!r}, 'wb', 0).write(bytes({mib} << 20)); open({path!r}, 'rb', 0).read()"
+        daemon.start(key, sys.executable, "-I", "-S", "-c", text)
+        use = daemon.await_state(key, "ended")["use"]
+        moved.append(use["logical_bytes"])
+        assert use["written_bytes"] < MIB
+
+    assert 6 * MIB == moved[1] - moved[0]
 
 
 def test_bytes_of_orphans_are_told_with_the_beat_while_the_job_runs(

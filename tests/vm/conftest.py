@@ -21,7 +21,7 @@ TRIED_ONCE = frozenset({"test_vm_users.py", "test_vm_bad.py"})
 RECORD = Record(SUITE)
 EVIDENCE = """
 cat /proc/loadavg /proc/pressure/cpu
-for unit in iodaemon iodaemon-keeper; do
+for unit in iodaemon iodaemon-supervisor; do
     for task in /proc/$(systemctl show -P MainPID $unit)/task/*; do
         echo "$unit $(cat $task/comm): waits in $(cat $task/wchan), call $(cat $task/syscall)"
     done

@@ -14,7 +14,7 @@ ASKS = (ROOT / "tests/vm/ask.py").read_text()
 ASK = "/usr/local/lib/vm-ask"
 """The same on the server, for commands that wait there."""
 SCOPE = "/sys/fs/cgroup/iodaemon.slice/iodaemon-jobs.scope"
-UNITS = ("iodaemon.service", "iodaemon-keeper.service")
+UNITS = ("iodaemon.service", "iodaemon-supervisor.service")
 SCRIPT = "while [ ! -e /tmp/gate-$IOD_JOB_ID ]; do sleep 0.2; done; exit 7"
 """A job that lasts until its gate is there, and ends with 7."""
 CONFIG = """\

@@ -56,7 +56,7 @@ def now(service):
 
 def lives_of(service):
     """Main process and restarts of both units: another one of either differs."""
-    units = ("iodaemon.service", "iodaemon-keeper.service")
+    units = ("iodaemon.service", "iodaemon-supervisor.service")
     shown = [service.machine.sh(f"systemctl show -p MainPID,NRestarts {unit}") for unit in units]
     assert all("MainPID=0" not in each and "NRestarts=" in each for each in shown), shown
     return shown
@@ -68,7 +68,7 @@ def await_failed(service, unit):
 
 def bring_back(service):
     service.machine.sh(
-        "systemctl reset-failed; systemctl start iodaemon.socket iodaemon-keeper iodaemon",
+        "systemctl reset-failed; systemctl start iodaemon.socket iodaemon-supervisor iodaemon",
         limit_s=200,
     )
     service.await_ready()
@@ -115,48 +115,48 @@ def test_a_journal_of_another_user_stops_the_daemon_once_and_no_job(service, two
 def test_a_directory_of_another_user_is_given_back_by_systemd(service):
     sh = service.machine.sh
     # With its socket: else systemd starts the daemon for doctor's question, and mends all.
-    sh("systemctl stop iodaemon.socket iodaemon.service iodaemon-keeper.service", limit_s=200)
-    sh("chown ann /var/lib/iodaemon /var/lib/iodaemon-keeper /run/iodaemon")
+    sh("systemctl stop iodaemon.socket iodaemon.service iodaemon-supervisor.service", limit_s=200)
+    sh("chown ann /var/lib/iodaemon /var/lib/iodaemon-supervisor /run/iodaemon")
 
     found = doctor(service)
     wrong = [
-        found[what] for what in ("state directory", "keeper's directory", "sockets' directory")
+        found[what] for what in ("state directory", "supervisor's directory", "sockets' directory")
     ]
     bring_back(service)
 
     assert ["broken"] * 3 == [each["verdict"] for each in wrong]
     assert all("chown" in each["remedy"] for each in wrong)
-    owners = sh("stat -c %U /var/lib/iodaemon /var/lib/iodaemon-keeper /run/iodaemon").split()
+    owners = sh("stat -c %U /var/lib/iodaemon /var/lib/iodaemon-supervisor /run/iodaemon").split()
     assert ["iodaemon", "root", "root"] == owners
 
 
 # -- two of them ----------------------------------------------------------------------------------
 
 
-def test_a_second_daemon_and_a_second_keeper_name_the_first_and_leave_it_alone(service, two_jobs):
+def test_a_second_daemon_and_a_second_supervisor_leave_the_first_alone(service, two_jobs):
     _, held = two_jobs
-    daemon, keeper = (
-        service.main_pid(unit) for unit in ("iodaemon.service", "iodaemon-keeper.service")
+    daemon, anchor = (
+        service.main_pid(unit) for unit in ("iodaemon.service", "iodaemon-supervisor.service")
     )
 
     words = ("runuser", "-u", "iodaemon", "--", "iod", "daemon", "--system")
     second = service.machine.run(*words, check=False)
-    other = service.machine.run("iod", "keeper", check=False)
+    other = service.machine.run("iod", "supervisor", check=False)
     found = doctor(service)
 
     assert (78, 78) == (second.code, other.code)
     assert (
         f"a daemon runs already on /var/lib/iodaemon (pid {daemon}, iod of iodaemon)" in second.err
     )
-    assert f"a keeper runs already on /var/lib/iodaemon-keeper (pid {keeper})" in other.err
+    assert "/run/iodaemon: a supervisor runs already" in other.err
     assert [1, 1] == [len(each.err.splitlines()) for each in (second, other)]
     assert [f"{held}.1"] == service.frozen()
-    assert [daemon, keeper] == [
-        found[what]["values"]["pid"] for what in ("daemon's lock", "keeper's lock")
+    assert [daemon, anchor] == [
+        found[what]["values"]["pid"] for what in ("daemon's lock", "anchor's lock")
     ]
-    assert (daemon, keeper) == (
+    assert (daemon, anchor) == (
         service.main_pid("iodaemon.service"),
-        service.main_pid("iodaemon-keeper.service"),
+        service.main_pid("iodaemon-supervisor.service"),
     )
 
 
@@ -298,7 +298,7 @@ def test_databases_that_hang_hold_up_only_who_is_asked_for(service, two_jobs, ha
     )
     [job] = submitted["ids"]
     service.machine.until(
-        f"python3 -I -S {ASK} GET /v1/jobs/{job} </dev/null | grep -q 'do not answer for uid 1001'",
+        f"python3 -I -S {ASK} GET /v1/jobs/{job} </dev/null | grep -q 'do not answer within'",
         what="the reason",
         limit_s=120,
     )
@@ -358,7 +358,10 @@ def test_a_users_unit_without_delegation_says_what_that_costs_and_runs_jobs(serv
 
 def test_a_scope_that_was_made_without_delegation_is_told(service):
     sh, since = service.machine.sh, now(service)
-    sh("systemctl stop iodaemon.service iodaemon-keeper.service iodaemon-jobs.scope", limit_s=200)
+    sh(
+        "systemctl stop iodaemon.service iodaemon-supervisor.service iodaemon-jobs.scope",
+        limit_s=200,
+    )
     sh(
         "systemd-run -q --scope --collect --unit=iodaemon-jobs.scope --slice=iodaemon.slice "
         "sleep 9999 </dev/null >/dev/null 2>&1 &"
@@ -373,7 +376,7 @@ def test_a_scope_that_was_made_without_delegation_is_told(service):
         assert ("ran\n", 0) == (printed, shown["exit_code"])
     finally:
         sh(
-            "systemctl stop iodaemon.service iodaemon-keeper.service iodaemon-jobs.scope",
+            "systemctl stop iodaemon.service iodaemon-supervisor.service iodaemon-jobs.scope",
             limit_s=200,
         )
         bring_back(service)

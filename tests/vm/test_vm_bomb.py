@@ -17,7 +17,7 @@ while True:
     try:
         if os.fork():
             if random.random() < 0.5:
-                os._exit(0)  # its children are the shim's then
+                os._exit(0)  # its children are the supervisor's then
         else:
             os.setsid()
     except BlockingIOError:

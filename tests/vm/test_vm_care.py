@@ -39,7 +39,7 @@ def test_systemd_reloads_the_configuration_and_fails_where_it_is_wrong(service, 
     assert ('"30d"', "1000") == (settings(service)["retain"], settings(service)["min_uid"])
     assert pid == service.main_pid(DAEMON)
     told = service.machine.sh(f"journalctl -q -o cat -u {DAEMON} -n 200")
-    assert "restart keeper and daemon (systemctl restart iodaemon-keeper iodaemon)" in told
+    assert "'systemctl restart iodaemon-supervisor iodaemon'" in told
     assert "nothing was changed" in told
 
 

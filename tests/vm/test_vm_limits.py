@@ -51,7 +51,7 @@ def bomb(service, _limited):
     job = service.submit("exec python3 -I -S /usr/local/lib/forks.py")
     service.await_state(job, "RUNNING")
     service.machine.until(
-        f"[ -s /var/lib/iodaemon-keeper/jobs/{job}.1/output ]", what="its last fork", limit_s=600
+        f"[ -s /var/lib/iodaemon-supervisor/output/{job}.1 ]", what="its last fork", limit_s=600
     )
     yield job
     service.machine.sh(f"echo 1 >{service.cgroup(job)}/cgroup.kill || true", limit_s=300)
@@ -123,7 +123,7 @@ def test_keys_of_a_job_are_no_other_jobs(service, other):
     hidden = service.submit("exec python3 -I -S /usr/local/lib/keys.py hide", user="ann")
     service.await_state(hidden, "RUNNING")
     service.machine.until(
-        f"[ -s /var/lib/iodaemon-keeper/jobs/{hidden}.1/output ]", what="a key", limit_s=120
+        f"[ -s /var/lib/iodaemon-supervisor/output/{hidden}.1 ]", what="a key", limit_s=120
     )
 
     printed, _ = service.run("exec python3 -I -S /usr/local/lib/keys.py seek", user=other)

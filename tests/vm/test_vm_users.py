@@ -65,12 +65,12 @@ def test_the_daemon_reads_no_file_for_a_user_that_the_user_names(service):
     assert f"job {job} writes to /tmp/ann-out; read it there" == told["error"]["message"]
 
 
-def test_a_job_reaches_neither_keeper_nor_journal_nor_other_jobs(service):
+def test_a_job_reaches_neither_supervisor_nor_journal_nor_other_jobs(service):
     other = service.submit("sleep 600", user="bob")
     service.await_state(other, "RUNNING")
     [pid, *_] = service.pids(other)
     attempts = [
-        "ls /var/lib/iodaemon-keeper",
+        "ls /var/lib/iodaemon-supervisor",
         "cat /var/lib/iodaemon/journal.db",
         "echo 0 > /sys/fs/cgroup/cgroup.procs",
         f"echo $$ > {service.cgroup(other)}/cgroup.procs",
@@ -78,7 +78,7 @@ def test_a_job_reaches_neither_keeper_nor_journal_nor_other_jobs(service):
         f"kill -9 {pid}",
         "kill -9 $PPID",
         "rm -f /run/iodaemon/iod.sock; [ ! -e /run/iodaemon/iod.sock ]",
-        "python3 -c 'import socket; socket.socket(1).connect(\"/run/iodaemon/keeper.sock\")'",
+        "python3 -c 'import socket; socket.socket(1).connect(\"/run/iodaemon/supervisor.sock\")'",
         "systemctl --no-ask-password stop iodaemon.service",
     ]
     script = "\n".join(
@@ -104,5 +104,5 @@ def test_a_user_who_is_gone_is_named_and_the_others_go_on(service):
     shown = service.show(job)
 
     assert "HELD" == shown["state"]
-    assert "uid 1003 has no account on this machine (any more)" in shown["reason"]["text"]
+    assert "uid 1003 has no account now" in shown["reason"]["text"]
     assert 0 == service.run("true")[1]["exit_code"]

@@ -1,4 +1,5 @@
-"""The real server: topology, devices, keeper, shim, measuring.
+"""What a Linux server is and what its jobs use: topology, disks, counters.
 
-Kept free of imports: the keeper lives here and must start fast.
+Begin reading with ``topology`` and ``devices`` (what there is), then ``reading`` (what is counted,
+in a thread of its own) and ``condition`` (what may be wrong with the machine, in words).
 """

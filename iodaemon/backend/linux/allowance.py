@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import resource
 from typing import Final
 
@@ -12,23 +10,6 @@ MOST_OF_A_JOB: Final = 256
 Each further one is opened for each reading, 2 to 3 us more."""
 _SHARE: Final = 4
 """Of the descriptors that this process may have one in so many: the others are connections."""
-
-SPARE: Final = 16
-"""Descriptors that are left for connections and for what is opened for a moment."""
-
-
-def is_exhausted(error: OSError) -> bool:
-    """Whether it says that no descriptor is left: what was looked at is not known then."""
-    return error.errno in (errno.EMFILE, errno.ENFILE)
-
-
-def has_spare() -> bool:
-    """Whether this process may keep a few descriptors more; 20 us."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        return len(os.listdir("/proc/self/fd")) + SPARE <= soft
-    except OSError:  # not even for the list
-        return False
 
 
 class Allowance:

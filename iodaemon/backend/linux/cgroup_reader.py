@@ -7,9 +7,11 @@ io.pressure and memory.pressure (Linux 4.20).
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from iodaemon.errors import NoData
+from iodaemon.node.live_job import read_members
 from iodaemon.sampler import KeptFile
 from iodaemon.sampler.cpu_stat import CpuStat, parse_cpu_stat
 from iodaemon.sampler.pressure import parse_pressure
@@ -26,7 +28,9 @@ class CgroupReader:
     """
 
     def __init__(self, directory: Path) -> None:
+        self._directory = os.fspath(directory)
         self._procs = KeptFile(directory / "cgroup.procs")
+        self._stat = KeptFile(directory / "cgroup.stat")
         self._cpu = KeptFile(directory / "cpu.stat")
         self._io = KeptFile(directory / "io.stat")
         self._has_io = True
@@ -36,11 +40,15 @@ class CgroupReader:
     def pids(self) -> list[int]:
         """Live processes in the kernel's order, which is that of forking: parents come first.
 
+        Those of cgroups that the job made below its own are among them.
+
         The kernel may name one twice; those of a foreign pid namespace (0) are left out.
 
         Raises:
             NoData: the cgroup is gone.
         """
+        if b"nr_descendants 0\n" not in self._stat.read_record():
+            return read_members(self._directory)
         return [int(word) for word in self._procs.read().split() if word != b"0"]
 
     def cpu_record(self) -> bytes:
@@ -82,7 +90,7 @@ class CgroupReader:
     def close(self) -> None:
         """Give the descriptors back."""
         pressures = (self._io_pressure, self._memory_pressure)
-        for file in (self._procs, self._cpu, self._io, *pressures):
+        for file in (self._procs, self._stat, self._cpu, self._io, *pressures):
             file.close()
 
 

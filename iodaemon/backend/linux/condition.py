@@ -1,6 +1,6 @@
 """Conditions of the machine that keep iodaemon from its work: one finder and one sentence each.
 
-The daemon, the keeper, ``iod doctor`` and ``iod calibrate`` all tell them from here. Standard
+The daemon, the root side, ``iod doctor`` and ``iod calibrate`` all tell them from here. Standard
 library only.
 """
 
@@ -57,12 +57,6 @@ NO_ANSWER: Final = Condition(
     "the account databases (nsswitch.conf) do not answer",
     "look at 'getent passwd', passwd and group in /etc/nsswitch.conf, and sssd, nslcd or LDAP",
 )
-
-
-def no_account(*uids: int | str) -> str:
-    """That these numbers, one at least, are no user's."""
-    have = "has" if len(uids) == 1 else "have"
-    return f"uid {', '.join(map(str, uids))} {have} no account on this machine (any more)"
 
 
 def not_counted(disks: Sequence[str]) -> Condition:
@@ -204,7 +198,7 @@ def find_standstill(who: str, pid: int) -> Condition | None:
     """A process of ours that is stopped; None: it is not.
 
     Args:
-        who: ``daemon`` or ``keeper``.
+        who: ``daemon``, ``supervisor`` or ``anchor``.
         pid: of it.
     """
     if find_state(pid) not in ("T", "t"):
@@ -213,8 +207,8 @@ def find_standstill(who: str, pid: int) -> Condition | None:
 
 
 def why_silent(pid: int) -> Condition:
-    """Why the keeper with this number does not answer."""
-    return find_standstill("keeper", pid) or Condition(
-        f"the keeper (pid {pid}) does not answer",
+    """Why the supervisor with this number does not answer."""
+    return find_standstill("supervisor", pid) or Condition(
+        f"the supervisor (pid {pid}) does not answer",
         f"after 'kill -9 {pid}' another takes its jobs over",
     )

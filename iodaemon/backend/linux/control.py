@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from iodaemon.backend.linux.fence import PRESSURE
-from iodaemon.backend.linux.io_cap import CAP
+from iodaemon.supervisor.cgroup import CAP, PRESSURE
 
 
 class Control(NamedTuple):

@@ -1,9 +1,9 @@
 """One job's I/O over all processes it ever had, whatever they forked, orphaned and outlived.
 
 /proc/PID/io of a process holds what its reaped children moved (kernel/exit.c,
-wait_task_zombie), and the shim is the subreaper that inherits and reaps every orphan. So the sum
-over shim and living processes misses only children whose parent ignores SIGCHLD: the kernel
-reaps those itself and drops their counts.
+wait_task_zombie), and the supervisor reaps every first process and orphan and says what they moved.
+So the sum over its word and living processes misses only children whose parent ignores SIGCHLD: the
+kernel reaps those itself and drops their counts.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from iodaemon.backend.linux.process import SilentError, is_executing
 from iodaemon.backend.linux.reader_thread import GivenUpError, Position
 from iodaemon.core.sample import JobCounters
 from iodaemon.errors import NoData
+from iodaemon.node.live_job import Reaped
 from iodaemon.sampler import KeptFile
 from iodaemon.sampler.cpu_stat import CpuStat
 from iodaemon.sampler.proc_io import ProcIo, parse_proc_io
@@ -31,24 +32,8 @@ _UNREADABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EMFILE, errno.E
 """Not ours to read, or no descriptor left: the process is there, its I/O is unknown."""
 
 
-class IoBaseline(msgspec.Struct, frozen=True, kw_only=True):
-    """What the shim itself had moved before it forked the job; not the job's.
-
-    Attributes:
-        read_bytes: read_bytes of its /proc/PID/io then.
-        written_bytes: write_bytes - cancelled_write_bytes then.
-        operations: syscr + syscw then.
-        logical_bytes: rchar + wchar then.
-    """
-
-    read_bytes: int = 0
-    written_bytes: int = 0
-    operations: int = 0
-    logical_bytes: int = 0
-
-
 class _Totals(msgspec.Struct, gc=False):
-    """Sums over shim and job, as counted by the kernel."""
+    """Sums over the job, as counted by the kernel."""
 
     read_bytes: int = 0
     write_bytes: int = 0
@@ -62,6 +47,13 @@ class _Totals(msgspec.Struct, gc=False):
         self.cancelled_write_bytes += io.cancelled_write_bytes
         self.operations += io.read_calls + io.write_calls
         self.logical_bytes += io.rchar_bytes + io.wchar_bytes
+
+    def add_reaped(self, reaped: Reaped) -> None:
+        self.read_bytes += reaped.read_bytes
+        self.write_bytes += reaped.written_bytes
+        self.cancelled_write_bytes += reaped.cancelled_bytes
+        self.operations += reaped.operations
+        self.logical_bytes += reaped.logical_bytes
 
     def raise_to(self, other: _Totals) -> None:
         self.read_bytes = max(self.read_bytes, other.read_bytes)
@@ -89,11 +81,9 @@ class JobIo:
 
     Args:
         root: ``/``, or a directory that looks like it.
-        shim_pid: the job's subreaper. The caller knows it to be alive; from the first read on
-            a descriptor stands for it, so a later process of that number is not mistaken for it.
-        baseline: the shim's own I/O before the job.
-        members: the job's processes now, parents before children; may hold the shim, one twice,
-            or some that are gone. NoData: none.
+        reaped: what processes moved that were waited for outside the job; asked before the members.
+        members: the job's processes now, parents before children; may name one twice, or some
+            that are gone. NoData: none.
         cpu: CPU times of the job, from its cgroup.
         resident_bytes: memory of the job now.
         io_stall_s: stall time of the job, from its cgroup.
@@ -108,8 +98,7 @@ class JobIo:
     def __init__(
         self,
         root: Path,
-        shim_pid: int,
-        baseline: IoBaseline,
+        reaped: Callable[[], Reaped],
         members: Callable[[], Iterable[int]],
         *,
         cpu: Callable[[], CpuStat | None] | None = None,
@@ -122,9 +111,7 @@ class JobIo:
         self._position = Position() if position is None else position
         self._allowance = Allowance() if allowance is None else allowance
         self._proc = os.fspath(root / "proc")
-        self._shim_pid = shim_pid
-        self._shim: KeptFile | None = KeptFile(self._path(shim_pid))
-        self._baseline = baseline
+        self._reaped = reaped
         self._members = members
         self.last_members: list[int] = []
         self._files: dict[int, KeptFile] = {}
@@ -141,8 +128,7 @@ class JobIo:
         """The counters now.
 
         I/O is None, which is not 0, while one of the processes may not be read (another user's,
-        a set-uid program) or does not answer, and once the shim is gone. ``known`` still has the
-        last totals.
+        a set-uid program) or does not answer. ``known`` still has the last totals.
 
         Args:
             silent_pid: a process that is known not to answer: none is read.
@@ -173,18 +159,17 @@ class JobIo:
     @property
     def known(self) -> JobCounters:
         """The job's I/O as far as it could be read so far; a lower bound, 0 before any read."""
-        highest, baseline = self._highest, self._baseline
-        written = highest.write_bytes - highest.cancelled_write_bytes - baseline.written_bytes
+        highest = self._highest
         return JobCounters(
-            read_bytes=max(0, highest.read_bytes - baseline.read_bytes),
-            written_bytes=max(0, written),
-            operations=max(0, highest.operations - baseline.operations),
-            logical_bytes=max(0, highest.logical_bytes - baseline.logical_bytes),
+            read_bytes=highest.read_bytes,
+            written_bytes=max(0, highest.write_bytes - highest.cancelled_write_bytes),
+            operations=highest.operations,
+            logical_bytes=highest.logical_bytes,
         )
 
     def _sum(self) -> _Totals:
         totals = _Totals()
-        totals.add(self._read_shim())
+        totals.add_reaped(self._reaped())  # first: who is reaped meanwhile is missing, not doubled
         try:
             members = list(self._members())
         except NoData:
@@ -194,23 +179,10 @@ class JobIo:
         # Those no longer listed but still readable are zombies. Their children were handed on,
         # so they are leaves and come after all others.
         for pid in dict.fromkeys([*members, *self._files]):
-            if pid != self._shim_pid:
-                io = self._read_member(pid, is_listed=pid in listed)
-                if io is not None:
-                    totals.add(io)
+            io = self._read_member(pid, is_listed=pid in listed)
+            if io is not None:
+                totals.add(io)
         return totals
-
-    def _read_shim(self) -> ProcIo:
-        if self._shim is None:
-            raise _Unknown
-        try:
-            io = self._find(self._shim_pid, self._shim)
-        except OSError as error:
-            raise _judge(error) from error
-        if io is None:
-            self._shim = None
-            raise _Unknown
-        return io
 
     def _read_member(self, pid: int, *, is_listed: bool) -> ProcIo | None:
         """Its I/O; None when it is gone. A descriptor that is outlived is replaced once."""
@@ -265,9 +237,6 @@ class JobIo:
             file.close()
         self._allowance.give(len(self._files))
         self._files.clear()
-        if self._shim is not None:
-            self._shim.close()
-            self._shim = None
 
 
 def _judge(error: OSError) -> Exception:

@@ -1,29 +1,31 @@
-"""What the file of a job's own output takes of the filesystem that the jobs' directories lie on."""
+"""What a job's own output takes of the filesystem that it lies on."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+from pathlib import Path
 from typing import Final
 
-from iodaemon.backend.linux.protocol import OUTPUT_FILE, job_key
-from iodaemon.backend.linux.track import Track
+from iodaemon.node.live_job import LiveJob
 
 _BLOCK_BYTES: Final = 512
 """Of st_blocks, whatever the filesystem's own are (inode(7))."""
 
 
 class OutputRoom:
-    """One attempt's file. It is its user's, who may make it large without writing to it."""
+    """One attempt's output, and its report, to which its user may write as well.
 
-    def __init__(self, jobs: str, track: Track) -> None:
-        """Look at the file of this attempt.
+    The files are their user's, who may make them large without writing to them.
 
-        Args:
-            jobs: the jobs' directories; empty: nothing is looked at.
-            track: the attempt.
-        """
-        key = job_key(track.job_id, track.attempt)
-        self._path = os.path.join(jobs, key, OUTPUT_FILE) if jobs else ""
+    Args:
+        outputs: with the jobs' own output files; None: nothing is looked at.
+        job: the attempt.
+    """
+
+    def __init__(self, outputs: Path | None, job: LiveJob) -> None:
+        names = (f"{job.key}", f"{job.key}.report")
+        self._paths = [] if outputs is None else [outputs / name for name in names]
 
     def taken_bytes(self) -> int | None:
         """Room it takes, what was allocated beforehand included and holes not.
@@ -31,9 +33,8 @@ class OutputRoom:
         None: there is no such file (the job writes to files that its submitter named), or it
         cannot be looked at.
         """
-        if not self._path:
-            return None
-        try:
-            return os.lstat(self._path).st_blocks * _BLOCK_BYTES
-        except OSError:
-            return None
+        taken = []
+        for path in self._paths:
+            with contextlib.suppress(OSError):
+                taken.append(os.lstat(path).st_blocks * _BLOCK_BYTES)
+        return sum(taken) if taken else None

@@ -10,19 +10,10 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
-from iodaemon.backend.linux.process import (
-    ANSWER_WITHIN_S,
-    MOST_WAITS,
-    SilentError,
-    Starts,
-    find_start_ticks_here,
-    is_blocked,
-    is_executing,
-    split_executing,
-)
+from iodaemon.backend.linux.process import SilentError, is_blocked, is_executing
 
 DEADLINE_S: Final = 0.1
 """For one process. The kernel answers from its memory, in microseconds; that a busy machine does
@@ -102,38 +93,3 @@ class ReaderThread(threading.Thread):
     def is_blocked(self) -> bool:
         """Whether it waits in the kernel where no signal is heard."""
         return is_blocked(f"self/task/{self.native_id}")
-
-
-_waiting: Final[set[threading.Thread]] = set()
-"""The threads that wait for the start of a process."""
-
-
-def find_starts_in_thread(pids: Iterable[int]) -> Starts:
-    """As ``process.find_starts``, for a process with many threads, which it adds one to."""
-    executing, asked = split_executing(pids)
-    found: dict[int, int | None] = {}
-
-    def read() -> None:
-        try:
-            with contextlib.suppress(OSError):  # no descriptor is left
-                for pid in asked:
-                    found[pid] = find_start_ticks_here(pid)
-        finally:
-            _waiting.discard(threading.current_thread())
-
-    if asked and len(_waiting) < MOST_GIVEN_UP:
-        thread = threading.Thread(target=read, daemon=True)
-        _waiting.add(thread)
-        thread.start()
-        for _ in range(MOST_WAITS):
-            thread.join(ANSWER_WITHIN_S)
-            if not thread.is_alive() or is_blocked(f"self/task/{thread.native_id}"):
-                break
-    known = dict(found)
-    ticks = {pid: ticks for pid, ticks in known.items() if ticks is not None}
-    return Starts(ticks, frozenset(executing).union(asked) - known.keys())
-
-
-def find_start_ticks_in_thread(pid: int) -> int | None:
-    """As ``process.find_start_ticks``, likewise."""
-    return find_starts_in_thread([pid]).of(pid)

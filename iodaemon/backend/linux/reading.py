@@ -19,7 +19,7 @@ import msgspec
 from iodaemon.backend.linux.allowance import Allowance
 from iodaemon.backend.linux.cgroup_reader import CgroupReader
 from iodaemon.backend.linux.job_files import JobFiles
-from iodaemon.backend.linux.job_io import IoBaseline, JobIo, sum_resident_bytes
+from iodaemon.backend.linux.job_io import JobIo, sum_resident_bytes
 from iodaemon.backend.linux.leaves import Leaves
 from iodaemon.backend.linux.node_counters import NodeCountersReader
 from iodaemon.backend.linux.output_room import OutputRoom
@@ -32,11 +32,11 @@ from iodaemon.backend.linux.reader_thread import (
     ReaderThread,
 )
 from iodaemon.backend.linux.shared_memory import Sharer
-from iodaemon.backend.linux.track import Track
 from iodaemon.core.job import IoTotals, JobId
 from iodaemon.core.platform import Device, DeviceId, Partition
 from iodaemon.core.sample import JobCounters, Sample
 from iodaemon.errors import NoData
+from iodaemon.node.live_job import LiveJob
 from iodaemon.sampler import diskstats
 
 _NOBODY: Final = 0
@@ -62,7 +62,7 @@ class _JobReader:
     def __init__(
         self,
         root: Path,
-        track: Track,
+        track: LiveJob,
         leaves: Leaves,
         allowance: Allowance,
         output: OutputRoom,
@@ -82,8 +82,7 @@ class _JobReader:
         self._counters = JobCounters()
         self._io = JobIo(
             root,
-            track.shim.pid,
-            IoBaseline(**track.baseline._asdict()),
+            lambda: track.reaped,
             self.members,
             cpu=None if self._cgroup is None else self._cgroup.cpu,
             resident_bytes=self._resident_bytes,
@@ -185,7 +184,7 @@ def _apart(counters: JobCounters) -> tuple[object, ...]:
 class _Reading:
     """One sample that is being made, by one thread after another where one is given up."""
 
-    def __init__(self, at_s: float, tracks: dict[JobId, Track]) -> None:
+    def __init__(self, at_s: float, tracks: dict[JobId, LiveJob]) -> None:
         self.at_s = at_s
         self.tracks = tracks
         self.files: dict[JobId, tuple[DeviceId, ...] | None] | None = None
@@ -203,7 +202,7 @@ class NodeReader:
         self,
         root: Path,
         devices: Sequence[Device],
-        jobs: str = "",
+        outputs: Path | None = None,
         *,
         partitions: Sequence[Partition] = (),
     ) -> None:
@@ -212,13 +211,13 @@ class NodeReader:
         Args:
             root: where /proc and /sys are.
             devices: leaf disks to read.
-            jobs: the jobs' directories, with their output; empty: none is looked at.
+            outputs: with the jobs' own output files; None: none is looked at.
             partitions: whose CPUs' idle time is read.
         """
         self._root = root
-        self._jobs = jobs
-        self._tracks: dict[JobId, Track] = {}
-        self._readers: dict[JobId, tuple[Track, _JobReader]] = {}
+        self._outputs = outputs
+        self._tracks: dict[JobId, LiveJob] = {}
+        self._readers: dict[JobId, tuple[LiveJob, _JobReader]] = {}
         self._known: dict[JobId, JobCounters] = {}
         self._position = Position()
         self._files = JobFiles(root, self._position)
@@ -230,7 +229,7 @@ class NodeReader:
         self._given_up: list[ReaderThread] = []
         self._is_reading = False
 
-    def add(self, track: Track) -> None:
+    def add(self, track: LiveJob) -> None:
         """Read this job from now on."""
         self._tracks[track.job_id] = track
 
@@ -314,7 +313,7 @@ class NodeReader:
 
     # -- in the thread ---------------------------------------------------------------------------
 
-    def read_now(self, at_s: float, tracks: dict[JobId, Track]) -> Sample:
+    def read_now(self, at_s: float, tracks: dict[JobId, LiveJob]) -> Sample:
         """One sample of these jobs, in the calling thread; always the same one."""
         return self._read(_Reading(at_s, tracks))
 
@@ -351,7 +350,7 @@ class NodeReader:
         self._position.is_careful = bool(silent or self._given_up)
         return silent
 
-    def _follow(self, tracks: dict[JobId, Track]) -> None:
+    def _follow(self, tracks: dict[JobId, LiveJob]) -> None:
         """Open readers for new attempts, close those of jobs that are gone."""
         for job_id, (track, reader) in list(self._readers.items()):
             if tracks.get(job_id) is not track:
@@ -359,7 +358,7 @@ class NodeReader:
                 del self._readers[job_id]
         for job_id, track in tracks.items():
             if job_id not in self._readers:
-                output = OutputRoom(self._jobs, track)
+                output = OutputRoom(self._outputs, track)
                 reader = _JobReader(
                     self._root, track, self._leaves, self._allowance, output, self._position
                 )

@@ -5,7 +5,7 @@ database, else by sysfs. What udev says of rotation goes first: virtual disks an
 call themselves rotational in sysfs whatever they are (ID_ATA_ROTATION_RATE_RPM is 0 for an SSD).
 
 The service's sandbox hides places (ProtectHome=, PrivateTmp=) and shows all others read-only. So
-it looks at a disk through the keeper, who makes the directories there: /proc/PID/root and
+it looks at a disk through the anchor, which is in no sandbox: /proc/PID/root and
 /proc/PID/mountinfo, proc(5), which CAP_SYS_PTRACE opens (fs/proc/base.c, proc_pid_get_link).
 """
 
@@ -20,15 +20,14 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Final
 
-from iodaemon import disk_trouble
-from iodaemon.backend.linux.attempt_record import RecordError, read_keeper
 from iodaemon.backend.linux.devices import PathDevice, find_device, find_mount_devices
-from iodaemon.backend.linux.process import Identity, is_alive
-from iodaemon.backend.linux.reader_thread import find_start_ticks_in_thread
+from iodaemon.backend.linux.process import find_holder
 from iodaemon.core.platform import Device
 from iodaemon.core.tier import DiskFacts, DiskKind
 from iodaemon.errors import NoData
 from iodaemon.sampler import mountinfo
+from iodaemon.supervisor import disk_trouble
+from iodaemon.supervisor.anchor import LOCK
 from iodaemon.thread import in_thread
 
 _SPEED: Final[tuple[DiskKind, ...]] = ("hdd", "ssd", "nvme", "memory")
@@ -122,21 +121,19 @@ def probe_disk(
     )
 
 
-def find_witness(keeper_state: Path) -> int | None:
-    """A process outside the sandbox, to look through: the keeper, else the machine's first.
+def find_witness(runtime_dir: str) -> int | None:
+    """A process outside the sandbox, to look through: the anchor, else the machine's first.
 
     Args:
-        keeper_state: the keeper's directory.
+        runtime_dir: with the lock that the anchor holds.
 
     Returns:
         Its number; None: neither may be looked through.
     """
     pids = [_INIT]
-    with contextlib.suppress(OSError, RecordError):
-        record = read_keeper(str(keeper_state))
-        if record is not None:
-            keeper = Identity(record["pid"], record["start_ticks"], record["boot_id"])
-            pids = [keeper.pid, *pids] if is_alive(keeper, find_start_ticks_in_thread) else pids
+    with contextlib.suppress(OSError):
+        holder = find_holder(f"{runtime_dir}/{LOCK}")
+        pids = pids if holder is None else [holder, *pids]
     for pid in pids:
         with contextlib.suppress(OSError):
             os.stat(f"/proc/{pid}/root/")

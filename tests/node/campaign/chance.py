@@ -4,7 +4,7 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-from points import POINTS
+from points import DEADLY, POINTS
 
 CLIENTS = 3
 """Threads that ask at the same time."""
@@ -22,9 +22,18 @@ WISHES = {
 }
 """What is asked, and how often in relation."""
 KINDS = {"short": 5, "gated": 4, "deaf": 1, "family": 2}
-DEATHS = {"point": 5, "daemon": 2, "keeper": 2, "both": 1, "shim": 1, "none": 2}
+DEATHS = {
+    "point": 5,
+    "daemon": 2,
+    "supervisor": 2,
+    "anchor": 1,
+    "launcher": 1,
+    "both": 1,
+    "all": 1,
+    "none": 2,
+}
 """What happens to the processes in a round."""
-UNARMED = ("daemon away", "both away", "another keeper")
+UNARMED = ("daemon away", "supervisor away", "another supervisor")
 """Plays whose points are passed only when nobody asks anything."""
 
 
@@ -69,8 +78,7 @@ class Round:
         candidates = [point for point, play in sorted(POINTS.items()) if play not in UNARMED]
         self.armed = self.chance.sample(candidates, self.chance.randint(1, 3))
         for point in self.armed:
-            self.player.shims_die |= point.startswith(("shim.", "claim.", "file."))
-            self.player.jobs_die |= point.startswith("job.")
+            self.player.jobs_die |= point in DEADLY
             self.player.server.arm(point, passage=self.chance.randint(1, 6))
 
     def _kill(self, death):
@@ -78,13 +86,18 @@ class Round:
         match death:
             case "daemon":
                 player.kill_daemon()
-            case "keeper":
-                player.kill_keeper()
+            case "supervisor":
+                player.kill_supervisor()
+            case "anchor":
+                player.kill_anchor()
+            case "launcher":
+                player.kill_launcher()
             case "both":
                 player.kill_daemon()
-                player.kill_keeper()
-            case "shim" if self.jobs:
-                player.kill_shim(self.jobs[-1])
+                player.kill_supervisor()
+            case "all":
+                player.kill_daemon()
+                player.kill_root_side()
             case _:
                 return
         self.deaths[death] += 1

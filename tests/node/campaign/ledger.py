@@ -82,7 +82,7 @@ class Told:
         acknowledged: the names of the jobs that it was given numbers for.
         cancelled: jobs somebody asked to end, whatever was answered.
         requeued: jobs somebody asked to run again, whatever was answered.
-        bereft: jobs whose shim may have been killed: they may be LOST, or never have been let go.
+        bereft: jobs that ran while anchor and supervisor may both have died: they may be LOST.
         struck: jobs whose first process may have been killed.
     """
 
@@ -190,7 +190,7 @@ class _Life:
         if self.state == "CANCELLED" and self.job not in self.told.cancelled:
             yield "is CANCELLED, and nobody asked for it"
         if self.state == "LOST" and self.job not in self.told.bereft:
-            yield "is LOST, and no shim was killed"
+            yield "is LOST, and the root side was not killed"
         if self.state == "TIMEOUT":
             yield "is TIMEOUT, and had no limit"
         if self.state == "OUT_OF_MEMORY" and self.job not in self.told.struck:

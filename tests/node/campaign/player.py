@@ -7,8 +7,9 @@ import signal
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 
-from harness import Server, end, marked, until
+from harness import Server, end, marked, name_of, until
 from ledger import Told, read_journal, read_pages, read_states, script, violations
 
 from iodaemon.backend.linux.process import find_state
@@ -17,7 +18,7 @@ from iodaemon.errors import IodaemonError, NoDaemon
 GRACE_S = 0.3
 """From SIGTERM to SIGKILL; some jobs do not listen to the first."""
 AWAY_S = 0.4
-"""How long a keeper waits for a daemon before it lets all go."""
+"""How long a supervisor waits for a daemon before it lets all go."""
 
 SETTLES_WITHIN_S = 40.0
 RESTART_S = 2.0
@@ -47,7 +48,7 @@ class Player:
         self.done = Counter()
         self.refused = Counter()
         self.restarts = 0
-        self.shims_die = self.jobs_die = False
+        self.root_side_died = self.jobs_die = False
         self._checked = set()
         self._names = 0
         self._round = 0
@@ -146,23 +147,40 @@ class Player:
         if self.server.is_running():
             self.server.kill()
 
-    def kill_keeper(self):
-        with contextlib.suppress(FileNotFoundError):
-            end(self.server.keeper_pid())
+    def _kill(self, role):
+        """SIGKILL to whoever of this role is there."""
+        for pid in self.server.of_role(role):
+            end(pid)
 
-    def kill_shim(self, job):
-        """SIGKILL to the shim of the job's last attempt, if it has one."""
-        self.shims_die = True
+    def kill_supervisor(self):
+        self._kill("iod-supervisor")
+
+    def kill_anchor(self):
+        """A supervisor that dies in the same round has nobody left who reaps."""
+        self.root_side_died = True
+        self._kill("iod-anchor")
+
+    def kill_launcher(self):
+        self._kill("iod-launcher")
+
+    def kill_holder(self, job):
+        """SIGKILL to what holds the job, by signals."""
         found = self.look(job)
-        if found is not None:
-            with contextlib.suppress(OSError, ValueError, KeyError):
-                end(self.server.shim_of(job, found["attempt"])["pid"])
+        for pid in [] if found is None else found["pids"]:
+            status = Path(f"/proc/{pid}/status").read_text()
+            parent = int(status.partition("PPid:")[2].split()[0])
+            if name_of(parent) == "iod-holder":
+                end(parent)
+
+    def kill_root_side(self):
+        self.root_side_died = True
+        for role in ("iod-anchor", "iod-supervisor"):
+            self._kill(role)
 
     def go_on_all(self):
-        """SIGCONT to our own daemon and keeper, should one have been stopped."""
+        """SIGCONT to our own daemon and supervisor, should one have been stopped."""
         pids = [self.server.process.pid]
-        with contextlib.suppress(OSError, ValueError):
-            pids.append(self.server.keeper_pid())
+        pids += self.server.of_role("iod-supervisor")
         for pid in pids:
             if find_state(pid) == "T":
                 os.kill(pid, signal.SIGCONT)
@@ -202,12 +220,12 @@ class Player:
             if jobs[job]["state"] != state:
                 found.append(f"job {job} is {state}, in the journal {jobs[job]['state']}")
         new = {job for job in jobs if job not in self._checked or job in self.told.requeued}
-        self.told.bereft |= new if self.shims_die else set()
+        self.told.bereft |= new if self.root_side_died else set()
         self.told.struck |= new if self.jobs_die else set()
         found += violations(read_pages(self.pages), jobs, steps, self.told, only=new)
         self._checked |= new
         self._round += 1
-        self.shims_die = self.jobs_die = False
+        self.root_side_died = self.jobs_die = False
         return found
 
     def _unfinished(self):
@@ -222,7 +240,7 @@ class Player:
 
     def _left(self):
         """Processes, cgroups and standstills that outlived their jobs."""
-        until(self.server.keeper_lives, "a keeper")
+        until(self.server.supervisor_lives, "a supervisor")
         try:
             until(lambda: not self._strangers(), "end of all processes", 10.0)
             until(lambda: not self.server.job_cgroups(), "removal of all cgroups", 10.0)

@@ -3,7 +3,7 @@
 import contextlib
 
 from harness import until
-from points import POINTS
+from points import DEADLY, POINTS
 
 from iodaemon.errors import IodaemonError
 
@@ -45,18 +45,22 @@ def adoption(player):
     player.revive()
 
 
-def another_keeper(player):
+def another_supervisor(player):
     player.stop()
-    until(lambda: not player.server.keeper_lives(), "end of the keeper")
+    until(lambda: not player.server.supervisor_lives(), "end of the root side")
     player.revive()
     player.submit("short")
 
 
-def bereaved(player):
+def supervisor_away(player):
+    """Whoever dies next is the anchor, which lets all run on and starts another supervisor."""
     gated = player.submit("gated")
     player.until_running(gated)
-    player.kill_shim(gated)
-    player.cancel(gated)
+    player.suspend(gated)
+    player.root_side_died = True
+    player.kill_supervisor()
+    until(lambda: not player.server.armed(), "an anchor that goes on", FIRES_WITHIN_S)
+    player.revive()
 
 
 def daemon_away(player):
@@ -64,17 +68,7 @@ def daemon_away(player):
     player.until_running(gated)
     player.suspend(gated)
     player.kill_daemon()
-    until(lambda: not player.server.armed(), "a keeper that lets go", FIRES_WITHIN_S)
-    player.revive()
-
-
-def both_away(player):
-    gated = player.submit("gated")
-    player.until_running(gated)
-    player.suspend(gated)
-    player.kill_daemon()
-    player.kill_keeper()
-    until(lambda: not player.server.armed(), "a shim that lets go", FIRES_WITHIN_S)
+    until(lambda: not player.server.armed(), "a supervisor that lets go", FIRES_WITHIN_S)
     player.revive()
 
 
@@ -82,17 +76,15 @@ PLAYS = {
     "daily": daily,
     "stop": stop,
     "adoption": adoption,
-    "another keeper": another_keeper,
-    "bereaved": bereaved,
+    "another supervisor": another_supervisor,
+    "supervisor away": supervisor_away,
     "daemon away": daemon_away,
-    "both away": both_away,
 }
 
 
 def play_at(player, point):
     """One round: arm the point, play, let all settle; what is wrong then."""
-    player.shims_die |= point.startswith(("shim.", "claim.", "file."))
-    player.jobs_die |= point.startswith("job.")
+    player.jobs_die |= point in DEADLY
     player.server.arm(point)
     PLAYS[POINTS[point]](player)
     player.gate.touch()

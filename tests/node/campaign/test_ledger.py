@@ -88,7 +88,7 @@ def test_a_true_life_is_not_found_fault_with(life):
         ({"made": record("FAILED", end={})}, "without an exit"),
         ({"page": [], "made": record("FAILED", end={"code": 126})}, "never run"),
         ({"made": record("CANCELLED")}, "is CANCELLED, and nobody asked for it"),
-        ({"made": record("LOST", end={})}, "is LOST, and no shim was killed"),
+        ({"made": record("LOST", end={})}, "is LOST, and the root side was not killed"),
         ({"made": record("TIMEOUT", end={"signal": 15})}, "had no limit"),
         ({"page": RAN[1:]}, "an end without its start"),
         ({"page": lines("start", "end", name="n7")}, "ran under another name"),

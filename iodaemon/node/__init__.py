@@ -1,0 +1,6 @@
+"""The daemon's side of one Linux server: what it is, what its jobs use, and the root side's client.
+
+Begin reading with ``linux`` (the backend), then ``supervisor_client`` (the line to the supervisor),
+``outcome`` (what its reports mean to the controller) and ``staging`` (the program in which a job
+runs whose data are copied in and out).
+"""

@@ -1,0 +1,746 @@
+"""The real server as a backend: jobs by the supervisor's hand, counters by one's own reading.
+
+Decisions come in by ``perform`` and go out as wishes; the supervisor's reports come back as events.
+A wish that is lost with a supervisor is made good by ``sync``, so nothing is asked twice and no
+answer is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, assert_never
+
+import msgspec
+
+from iodaemon.backend.linux.oom_kills import OomKillFile, OomKills
+from iodaemon.backend.linux.reading import NodeReader
+from iodaemon.core import decision as to_do
+from iodaemon.core import event as ev
+from iodaemon.core.decision import (
+    Cap,
+    Decision,
+    Grant,
+    Kill,
+    Reject,
+    Resume,
+    Start,
+    Stop,
+    Suspend,
+    Throttle,
+)
+from iodaemon.core.job import Job, JobId, JobState
+from iodaemon.core.platform import Platform
+from iodaemon.core.sample import Sample
+from iodaemon.core.scratch import Share, Staged
+from iodaemon.core.timeline import Timeline
+from iodaemon.fault import reach
+from iodaemon.node import outcome, staging
+from iodaemon.node.last_ledger import find_ends
+from iodaemon.node.live_job import LiveJob
+from iodaemon.node.report import Report, read_report, report_path
+from iodaemon.node.scratch import Scratch, ScratchError
+from iodaemon.node.supervisor_client import SupervisorClient
+from iodaemon.supervisor import anchor
+from iodaemon.supervisor.ledger import Key, parse_key
+from iodaemon.supervisor.protocol import LONGEST_LINE, Message, encode
+
+log = logging.getLogger(__name__)
+
+_BLOCKED_S: Final = 5.0
+"""Starts pause this long after one failed for a reason of the machine, not of the job."""
+_KILL_PATIENCE_S: Final = 5.0
+"""A job that still has processes this long after SIGKILL gets a reason that names them."""
+_START_HANGS: Final = (
+    "its start hangs: its output, error or working directory is on a server that does not answer"
+)
+_SYNC_WITHIN_S: Final = 20.0
+_READING_WITHIN_S: Final = 1.0
+"""What the end waits for a reading that is under way, which takes milliseconds."""
+_BEAT_WITHIN_S: Final = 0.5
+"""What a sample waits for the supervisor's word on ended processes."""
+STRANGER: Final = "it runs and the journal does not know it; it is left alone, end it by hand"
+
+Launch = Mapping[str, Any]
+
+
+class _Attempt:
+    """One start of a job, from the decision to its end.
+
+    Attributes:
+        launch: as it was prepared; None: it is known to run, or was adopted.
+        may_run: its start is durable.
+        shares: its space.
+        live: as it runs; None: it does not yet.
+        wants_still: it is to stand still.
+        told: the last signal that it is to get; None: none.
+        caps: that it is to have (``io.max``).
+        adopted: the job as the journal had it, until the supervisor has said what is there.
+    """
+
+    def __init__(
+        self, key: Key, shares: tuple[Share, ...] = (), adopted: Job | None = None
+    ) -> None:
+        self.key = key
+        self.launch: Launch | None = None
+        self.may_run = False
+        self.shares = shares
+        self.live: LiveJob | None = None
+        self.wants_still = False
+        self.told: int | None = None
+        self.caps: dict[str, str] = {}
+        self.adopted = adopted
+
+    @property
+    def job_id(self) -> JobId:
+        return JobId(self.key.job)
+
+
+class LinuxNode:
+    """One Linux server. Use from one event loop; counters are read in a thread of their own."""
+
+    offers: frozenset[type] = frozenset(
+        {Start, Suspend, Resume, Throttle, Stop, Kill, Reject, Grant, to_do.Free}
+    )
+    """Once it is open without ``Throttle``, where jobs have no ``io.max``."""
+
+    def __init__(
+        self,
+        *,
+        platform: Platform,
+        timeline: Timeline,
+        post: Callable[[ev.Event], None],
+        launch_of: Callable[[Start], Launch],
+        job_of: Callable[[JobId], Job | None],
+        supervisor: anchor.Config,
+        state_dir: Path,
+    ) -> None:
+        """Make the backend; ``open`` brings it up.
+
+        Args:
+            platform: as read by ``topology`` and ``devices``.
+            timeline: wall time.
+            post: takes every event; called in the event loop.
+            launch_of: what to run for a start (``daemon.launching``).
+            job_of: the job as it is now; None: it is forgotten.
+            supervisor: how the root side is begun, and where it is.
+            state_dir: the daemon's.
+        """
+        assert supervisor.outputs is not None
+        self._platform = platform
+        self._timeline = timeline
+        self._post = post
+        self._launch_of = launch_of
+        self._job_of = job_of
+        self.outputs = Path(supervisor.outputs)
+        self._attempts: dict[JobId, _Attempt] = {}
+        self._over: defaultdict[JobId, set[Key]] = defaultdict(set)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._starts_problem = ""
+        self._told_problem = ""
+        self._synced: asyncio.Future[None] | None = None
+        self._same_boot = self._same_ledger = True
+        self._ledger = ""
+        self.reader = NodeReader(
+            Path("/"), platform.devices, self.outputs, partitions=platform.partitions
+        )
+        self._oom_kill_file = OomKillFile(Path("/"))
+        self._oom_kills = OomKills(self._oom_kill_file.read)
+        self._reading: asyncio.Future[None] | None = None
+        self.samples_skipped = 0
+        self._silent: dict[JobId, int] = {}
+        self.client = SupervisorClient(
+            supervisor,
+            state_dir / "supervisor.log",
+            on_connected=self._sync,
+            on_message=self._on_message,
+            on_used=self._on_used,
+            on_trouble=self._on_trouble,
+        )
+        self.scratch = Scratch(self.client, state_dir, self.outputs, job_of, timeline, post)
+
+    @property
+    def platform(self) -> Platform:
+        """What can be handed out."""
+        return self._platform
+
+    async def open(self) -> None:
+        """Reach or start the supervisor.
+
+        Raises:
+            BackendError: none can be had.
+        """
+        await self.client.open()
+        if "cap" not in self.client.controls:
+            self.offers -= {Throttle}
+
+    async def close(self) -> str:
+        """Let go of everything; running jobs run on, none is left standing still.
+
+        Returns:
+            What remains to be done, and by whom; empty: nothing.
+        """
+        self.scratch.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        is_heard = await self.client.close()
+        if self._reading is not None:
+            await asyncio.wait({self._reading}, timeout=_READING_WITHIN_S)
+            self._reading.cancel()
+        self.reader.close()
+        self._oom_kill_file.close()
+        still = sorted(job_id for job_id, each in self._attempts.items() if each.wants_still)
+        if is_heard or not still:
+            return ""
+        return f"jobs {' '.join(map(str, still))} may stand still: {self.client.why_silent()}"
+
+    def pids(self, job_id: JobId) -> list[int]:
+        """The job's processes; empty for a job that does not run, and where nobody can look now."""
+        attempt = self._attempts.get(job_id)
+        try:
+            return [] if attempt is None or attempt.live is None else attempt.live.pids()
+        except OSError:  # no descriptor is left
+            return []
+
+    # -- decisions -------------------------------------------------------------------------------
+
+    def perform(self, decision: Decision) -> None:
+        """Begin to carry the decision out; an event answers."""
+        match decision:
+            case Start():
+                self._let_run(decision)
+            case Suspend():
+                self._hold(decision.job_id, is_still=True)
+            case Resume():
+                self._hold(decision.job_id, is_still=False)
+            case Stop():
+                self._tell(decision.job_id, signal.SIGTERM)
+            case Kill():
+                self._tell(decision.job_id, signal.SIGKILL)
+            case Throttle():
+                self._cap(decision.job_id, decision.cap)
+            case to_do.Free():
+                self.scratch.free(decision)
+            case Reject() | Grant():
+                pass
+            case _:
+                assert_never(decision)
+
+    def prepare(self, start: Start) -> None:
+        """Have its process made while the start is written down, unless it has directories.
+
+        Those are made once it is durable, so that somebody knows of them who removes them.
+        """
+        if not start.shares:
+            attempt = self._begin(start)
+            self._prepare(attempt, dict(self._launch_of(start)))
+
+    def take_back(self, start: Start) -> None:
+        """A start that was prepared is not to be."""
+        attempt = self._attempts.get(start.job_id)
+        if attempt is not None and attempt.key.attempt == start.attempt:
+            self.client.wish("kill", key=str(attempt.key))
+            self._drop(attempt)
+
+    def _begin(self, start: Start) -> _Attempt:
+        attempt = _Attempt(Key(start.job_id, start.attempt), start.shares)
+        self._attempts[start.job_id] = attempt
+        return attempt
+
+    def _let_run(self, start: Start) -> None:
+        key, attempt = Key(start.job_id, start.attempt), self._attempts.get(start.job_id)
+        if key in self._over.get(start.job_id, ()):
+            return  # it has failed meanwhile
+        if attempt is None or attempt.key != key:
+            attempt = self._begin(start)
+        attempt.may_run = True
+        if attempt.launch is not None:
+            self.client.wish("run", key=str(attempt.key))
+            reach("node.let_run")
+        elif start.shares:
+            self._spawn(self._make_space(attempt, start))
+        else:
+            self._prepare(attempt, dict(self._launch_of(start)))
+
+    def settled(self, jobs: Iterable[Job]) -> None:
+        """The records of these jobs are durable: how their attempts ended may be forgotten."""
+        for job in jobs:
+            keys = self._over.get(job.id)
+            if not keys:
+                continue
+            for key in [key for key in keys if not job.is_live or key.attempt < job.attempt]:
+                keys.discard(key)
+                self.client.wish("forget", key=str(key))
+            if not keys:
+                del self._over[job.id]
+
+    def discard_output(self, job_id: JobId, attempt: int) -> None:
+        """Have the output and the report of an attempt removed."""
+        self._spawn(self._discard(Key(job_id, attempt)))
+
+    async def _discard(self, key: Key) -> None:
+        answer = await self.client.ask_scratch(do="discard", key=str(key))
+        if not answer.get("done"):
+            log.warning("event=not_discarded attempt=%s problem=%r", key, answer.get("problem"))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        """A failed task is a bug: the loop's exception handler stops the daemon."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "backend task failed", "exception": error}
+            )
+
+    async def _make_space(self, attempt: _Attempt, start: Start) -> None:
+        """Make its directories, then have its process made."""
+        launch = dict(self._launch_of(start))
+        scratch = launch.pop("scratch")
+        try:
+            uid, numbers = launch["uid"], scratch["filesystems"]
+            await self.scratch.make(
+                attempt.job_id, attempt.key.attempt, uid, attempt.shares, numbers
+            )
+        except ScratchError as error:
+            self._fail_start(attempt, str(error), disk=error.disk, holds=error.disk is None)
+            return
+        if self._attempts.get(attempt.job_id) is attempt:
+            self._prepare(attempt, self._with_scratch(attempt, launch, scratch))
+
+    def _with_scratch(self, attempt: _Attempt, launch: Launch, scratch: Launch) -> dict[str, Any]:
+        paths = self.scratch.paths(attempt.job_id, attempt.key.attempt, attempt.shares)
+        numbered = {f"IOD_SCRATCH_{number}": path for number, path in enumerate(paths)}
+        told = {"IOD_SCRATCH": ":".join(paths), **numbered}
+        options = {name: scratch[name] for name in ("input", "output", "on")}
+        command = staging.command_of(launch["command"], paths=paths, **options)
+        environment = {**launch["environment"], **told}
+        return {**launch, "command": command, "environment": environment, "report": True}
+
+    def _prepare(self, attempt: _Attempt, launch: Launch) -> None:
+        """Have its process made, and let it run if that is durable."""
+        attempt.launch = launch
+        line = encode({"wish": "prepare", "key": str(attempt.key), "launch": launch})
+        if len(line) > LONGEST_LINE:
+            problem = "command and environment are longer than what can be passed on"
+            self._fail_start(attempt, f"{problem}; put data into a file", exit_code=126)
+            return
+        self.client.send(line)
+        reach("node.prepared")
+        if attempt.may_run:
+            self.client.wish("run", key=str(attempt.key))
+
+    def _fail_start(
+        self,
+        attempt: _Attempt,
+        problem: str,
+        *,
+        disk: str | None = None,
+        holds: bool = False,
+        exit_code: int | None = None,
+    ) -> None:
+        self._drop(attempt)
+        event = ev.StartFailed(
+            at_s=self._timeline.now_s,
+            job_id=attempt.job_id,
+            attempt=attempt.key.attempt,
+            problem=problem,
+            exit_code=exit_code,
+            holds=holds,
+            disk=disk,  # type: ignore[arg-type]  # of a share
+        )
+        self._post(event)
+
+    def _hold(self, job_id: JobId, *, is_still: bool) -> None:
+        """Freeze or thaw it; while no supervisor answers, the last that was asked waits for one."""
+        attempt = self._attempts.get(job_id)
+        if attempt is None:
+            return
+        attempt.wants_still = is_still
+        self.client.wish("freeze" if is_still else "thaw", key=str(attempt.key))
+        if self.client.problem:
+            self._delay(job_id, self.client.problem)
+
+    def _cap(self, job_id: JobId, cap: Cap | None) -> None:
+        """Slow it down, or let it move what it can; the next decision follows a failure."""
+        attempt = self._attempts.get(job_id)
+        if attempt is None:
+            return
+        try:
+            attempt.caps = {} if cap is None else _caps_by_number(cap)
+        except OSError as error:
+            self._on_cap_refused(attempt, str(error))
+            return
+        self.client.wish("cap", key=str(attempt.key), io=attempt.caps)
+
+    def _on_cap_refused(self, attempt: _Attempt, problem: str) -> None:
+        log.warning("event=cap_failed job=%d problem=%r", attempt.job_id, problem)
+        if attempt.caps:
+            attempt.caps = {}
+            at_s = self._timeline.now_s
+            self._post(ev.CapFailed(at_s=at_s, job_id=attempt.job_id, problem=problem))
+
+    def _tell(self, job_id: JobId, number: int) -> None:
+        """End it. What is not yet its command hears no SIGTERM: that waits until it is."""
+        attempt = self._attempts.get(job_id)
+        if attempt is None:
+            return
+        attempt.told, attempt.wants_still = number, False
+        self._tell_again(attempt)
+        if self.client.problem:
+            self._delay(job_id, self.client.problem)
+        if number == signal.SIGKILL:
+            self._spawn(self._watch_end(attempt))
+
+    def _tell_again(self, attempt: _Attempt) -> None:
+        key = str(attempt.key)
+        if attempt.told == signal.SIGKILL:
+            self.client.wish("kill", key=key)
+        elif attempt.told is not None and attempt.live is not None:
+            self.client.wish("signal", key=key, number=attempt.told)
+            self.client.wish("thaw", key=key)
+            self.client.wish("signal", key=key, number=int(signal.SIGCONT))  # it may have stopped
+
+    async def _watch_end(self, attempt: _Attempt) -> None:
+        await asyncio.sleep(_KILL_PATIENCE_S)
+        if self._attempts.get(attempt.job_id) is attempt and not self.client.problem:
+            left = _START_HANGS if attempt.live is None else attempt.live.describe_left()
+            self._delay(attempt.job_id, left)
+
+    def _delay(self, job_id: JobId, problem: str) -> None:
+        now_s = self._timeline.now_s
+        self._post(ev.StopDelayed(at_s=now_s, job_id=job_id, problem=problem))
+
+    def _pause_starts(self, problem: str) -> None:
+        self._block(problem)
+        self._timeline.call_at(self._timeline.now_s + _BLOCKED_S, lambda: self._block(""))
+
+    def _block(self, problem: str) -> None:
+        self._starts_problem = problem
+        self._tell_block()
+
+    def _tell_block(self) -> None:
+        problem = self.client.problem or self._starts_problem
+        self._post(ev.StartsBlocked(at_s=self._timeline.now_s, problem=problem))
+
+    # -- what the supervisor says ----------------------------------------------------------------
+
+    def _on_trouble(self, problem: str) -> None:
+        """No supervisor answers, or one does again: nothing starts, and what was asked waits."""
+        self._tell_block()
+        if problem and problem != self._told_problem:
+            for job_id, attempt in self._attempts.items():
+                is_frozen = attempt.live is not None and attempt.live.is_frozen
+                if attempt.told is not None or attempt.wants_still != is_frozen:
+                    self._delay(job_id, problem)
+        self._told_problem = problem
+
+    def _on_used(self, used: Message) -> None:
+        for text, use in used.items():
+            attempt = self._attempts.get(JobId(parse_key(text).job))
+            if attempt is not None and attempt.live is not None and str(attempt.key) == text:
+                attempt.live.take_use(use)
+
+    def _on_message(self, message: Message) -> None:
+        if "synced" in message:
+            if self._synced is not None and not self._synced.done():
+                self._synced.set_result(None)
+        elif "protected" in message:
+            log.warning("event=unprotected text=%r", "the anchor died; see 'iod doctor'")
+        elif "error" in message:
+            self._on_refusal(message)
+        elif "key" in message:
+            key = parse_key(message["key"])
+            attempt = self._attempts.get(JobId(key.job))
+            if attempt is not None and attempt.key == key:
+                self._on_report(attempt, message)
+            elif message["state"] == "running":
+                log.warning(
+                    "event=stranger attempt=%s pid=%s problem=%r", key, message["pid"], STRANGER
+                )
+            elif message["state"] == "prepared":  # of a daemon that died before it wrote it down
+                self.client.wish("kill", key=str(key))
+            elif message["state"] in ("ended", "lost", "failed") and key not in self._over.get(
+                JobId(key.job), ()
+            ):
+                self.client.wish("forget", key=str(key))
+
+    def _on_refusal(self, message: Message) -> None:
+        wish, problem = message.get("wish"), str(message["error"])
+        try:
+            key = parse_key(message.get("key"))
+        except ValueError:
+            log.warning("event=refused wish=%s problem=%r", wish, problem)
+            return
+        attempt = self._attempts.get(JobId(key.job))
+        if attempt is None or attempt.key != key:
+            return
+        if wish == "prepare":
+            self._fail_start(attempt, problem, exit_code=126)
+        elif wish == "cap":
+            self._on_cap_refused(attempt, problem)
+        elif wish in ("freeze", "thaw"):
+            event = ev.SuspendFailed(
+                at_s=self._timeline.now_s,
+                job_id=attempt.job_id,
+                frozen=wish == "thaw",
+                problem=problem,
+            )
+            self._post(event)
+        else:
+            log.warning("event=refused attempt=%s wish=%s problem=%r", key, wish, problem)
+            self._delay(attempt.job_id, problem)
+
+    def _on_report(self, attempt: _Attempt, report: Message) -> None:
+        adopted, attempt.adopted = attempt.adopted, None
+        match report["state"]:
+            case "running":
+                self._on_running(attempt, report, adopted)
+            case "ended":
+                self._end(attempt, report)
+            case "lost":
+                self._lose(attempt, outcome.LOST, report)
+            case "failed":
+                self._on_failed(attempt, report)
+            case "absent":
+                self._on_absent(attempt, adopted)
+            case "prepared":
+                if adopted is not None and adopted.state is JobState.STARTING:
+                    attempt.may_run = True  # the daemon before this one wrote it down
+                if attempt.may_run:
+                    self.client.wish("run", key=str(attempt.key))
+                elif (
+                    attempt.launch is None
+                ):  # of an earlier daemon, which may not have written the start down
+                    self.client.wish("kill", key=str(attempt.key))
+
+    def _on_running(self, attempt: _Attempt, report: Message, adopted: Job | None) -> None:
+        is_new = attempt.live is None
+        if attempt.live is None:
+            attempt.launch = None
+            attempt.live = LiveJob(attempt.key, report, self.client.jobs_cgroup)
+            self.reader.add(attempt.live)
+            key = attempt.key
+            self._post(outcome.began(JobId(key.job), key.attempt, report, self._timeline.now_s))
+            if attempt.shares:
+                self.scratch.follow(attempt.job_id, attempt.key.attempt, attempt.shares)
+            self._tell_again(attempt)
+        self._on_freezing(attempt, attempt.live, is_frozen=report["frozen"], is_new=is_new)
+        if adopted is not None and adopted.state is JobState.STOPPING:
+            self.perform(Stop(job_id=attempt.job_id))  # it may not have been asked yet
+
+    def _on_freezing(
+        self, attempt: _Attempt, live: LiveJob, *, is_frozen: bool, is_new: bool
+    ) -> None:
+        if is_frozen == live.is_frozen and not is_new:
+            return
+        live.is_frozen = is_frozen
+        at_s, job_id = self._timeline.now_s, attempt.job_id
+        if is_frozen and not attempt.wants_still:
+            log.warning("event=found_frozen job=%d cgroup=%s", job_id, live.cgroup)
+            self._post(ev.FoundFrozen(at_s=at_s, job_id=job_id))
+        elif is_frozen:
+            self._post(ev.JobSuspended(at_s=at_s, job_id=job_id))
+        else:
+            self._post(ev.JobResumed(at_s=at_s, job_id=job_id))
+
+    def _on_failed(self, attempt: _Attempt, report: Message) -> None:
+        code = report.get("code")
+        self._drop(attempt)
+        if code in outcome.OF_THE_MACHINE and not report.get("is_lasting"):
+            self._pause_starts(str(report.get("problem")))
+        key = attempt.key
+        self._post(outcome.failed(JobId(key.job), key.attempt, report, self._timeline.now_s))
+
+    def _on_absent(self, attempt: _Attempt, adopted: Job | None) -> None:
+        """Nothing is known of it there: it never ran, unless the records are not the same."""
+        if attempt.launch is not None:
+            self._prepare(attempt, attempt.launch)
+        elif adopted is None:
+            if attempt.live is not None:
+                self._lose(attempt, outcome.LOST)
+        elif (end := self._find_end(attempt.key)) is not None:
+            self._end(attempt, end)
+        elif not self._same_boot:
+            is_starting = adopted.state is JobState.STARTING
+            when = "while it was starting" if is_starting else "while it ran"
+            self._lose(attempt, f"the machine was restarted {when}", by_reboot=True)
+        elif adopted.started_s is not None or not self._same_ledger:
+            self._lose(attempt, outcome.LOST)
+        elif problem := outcome.why_not_started(adopted, self._platform):
+            self._fail_start(attempt, problem)
+        else:
+            self.perform(to_do.start_of(adopted))
+
+    def _find_end(self, key: Key) -> Message | None:
+        """How it ended before the machine was shut down, if that was in order."""
+        return None if self._same_boot else find_ends(self.outputs).get(key)
+
+    def _end(self, attempt: _Attempt, report: Message) -> None:
+        if attempt.live is None and "problem" in report:  # it was not executed
+            code = report.get("exit", {}).get("code")
+            self._fail_start(attempt, str(report["problem"]), exit_code=code)
+            return
+        self._drop(attempt)
+        key, now_s = attempt.key, self._timeline.now_s
+        staging_report, staged = self._find_staged(attempt)
+        events = outcome.ended(
+            JobId(key.job),
+            key.attempt,
+            report,
+            now_s,
+            staging=staging_report,
+            staged=staged,
+            oom_kills=self._count_oom_kills(attempt, report),
+        )
+        for event in events:
+            self._post(event)
+
+    def _find_staged(self, attempt: _Attempt) -> tuple[Report | None, Staged | None]:
+        job = self._job_of(attempt.job_id)
+        request = None if job is None else job.spec.scratch
+        if request is None or not attempt.shares:
+            return None, None
+        report = read_report(report_path(self.outputs, *attempt.key)) or Report()
+        has_input, has_output = request.input_path is not None, request.output_path is not None
+        if not (has_input or has_output):
+            return report, None
+        return report, report.staged(has_input=has_input, has_output=has_output)
+
+    def _count_oom_kills(self, attempt: _Attempt, report: Message) -> int:
+        """Processes of the machine killed for want of memory as it ended; 0: not by that.
+
+        Where the kernel counts by cgroup the report says it; where the job was told to end, that
+        is why.
+        """
+        is_known = "memory" in self.client.controls or attempt.told is not None
+        if is_known or not outcome.was_killed(report):
+            return 0
+        return self._oom_kills.count(outcome.moment(report.get("ended_us"), self._timeline.now_s))
+
+    def _lose(
+        self,
+        attempt: _Attempt,
+        note: str,
+        report: Message | None = None,
+        *,
+        by_reboot: bool = False,
+    ) -> None:
+        self._drop(attempt)
+        key, now_s = attempt.key, self._timeline.now_s
+        event = outcome.lost(
+            JobId(key.job), key.attempt, note, now_s, report=report, by_reboot=by_reboot
+        )
+        self._post(event)
+
+    def _drop(self, attempt: _Attempt) -> None:
+        """Its end is posted; once that is durable the supervisor may forget it."""
+        if self._attempts.get(attempt.job_id) is attempt:
+            del self._attempts[attempt.job_id]
+        self._over[attempt.job_id].add(attempt.key)
+        if attempt.live is not None:
+            self.reader.remove(attempt.job_id)
+
+    # -- after a restart, of the daemon or of the supervisor -------------------------------------
+
+    async def adopt(self, jobs: Iterable[Job], *, same_boot: bool, ledger: str) -> None:
+        """Post what became of the jobs the journal knows as live (the restart table).
+
+        Args:
+            jobs: live according to the journal.
+            same_boot: False when the machine was restarted since the journal was written.
+            ledger: the identity of the supervisor's records then; empty: not known.
+        """
+        self._same_boot = same_boot
+        self._same_ledger = ledger in ("", self.client.hello.get("ledger"))
+        for job in jobs:
+            attempt = _Attempt(Key(job.id, job.attempt), job.shares, adopted=job)
+            attempt.wants_still = job.user_hold
+            self._attempts[job.id] = attempt
+        self._synced = asyncio.get_running_loop().create_future()
+        self._sync()
+        await asyncio.wait({self._synced}, timeout=_SYNC_WITHIN_S)
+        if "cap" in self.client.controls:  # the daemon before this one may have capped it
+            for attempt in list(self._attempts.values()):
+                self.client.wish("cap", key=str(attempt.key), io={})
+
+    def _sync(self) -> None:
+        """Say what is counted on; a report of each answers. What was asked may have been lost."""
+        ledger = str(self.client.hello["ledger"])
+        is_same, self._ledger = self._ledger in ("", ledger), ledger
+        for attempt in list(self._attempts.values()):
+            if not is_same and attempt.may_run and attempt.live is None:
+                self._lose(attempt, outcome.LOST)  # the records that knew it are gone
+        attempts = list(self._attempts.values())
+        keys = [[str(each.key), "freeze" if each.wants_still else "run"] for each in attempts]
+        self.client.wish("sync", keys=[*keys, *self._unforgotten()])
+        for attempt in attempts:
+            self._tell_again(attempt)
+            if attempt.caps:
+                self.client.wish("cap", key=str(attempt.key), io=attempt.caps)
+
+    def _unforgotten(self) -> list[list[str]]:
+        """Attempts that have ended, whose end may not be durable yet."""
+        return [[str(key), "run"] for keys in self._over.values() for key in keys]
+
+    # -- samples ---------------------------------------------------------------------------------
+
+    def sample(self) -> None:
+        """Read all counters in the reading thread; SampleTaken answers.
+
+        While the last reading is still under way this one is skipped, and counted.
+        """
+        if self._reading is not None and not self._reading.done():
+            self.samples_skipped += 1
+            return
+        self._reading = asyncio.ensure_future(self._sample())
+
+    async def _sample(self) -> None:
+        """What was reaped is asked for first: who ends then is missing once, never doubled."""
+        at_s = self._timeline.now_s
+        self._oom_kills.look(at_s)
+        await self.client.beat(_BEAT_WITHIN_S)
+        sample = await self.reader.read(at_s)
+        self._log_silent(sample)
+        if gone := [i for i in sample.jobs if i not in self._attempts]:
+            jobs = {i: counters for i, counters in sample.jobs.items() if i not in gone}
+            sample = msgspec.structs.replace(sample, jobs=jobs)
+        self._post(ev.SampleTaken(at_s=self._timeline.now_s, sample=sample))
+
+    def _log_silent(self, sample: Sample) -> None:
+        """Log once that a process does not answer, and that its job can be read again."""
+        pids = {job_id: counters.silent_pid for job_id, counters in sample.jobs.items()}
+        silent = {job_id: pid for job_id, pid in pids.items() if pid is not None}
+        for job_id, pid in silent.items():
+            if job_id not in self._silent:
+                log.warning("event=process_silent job=%d pid=%d", job_id, pid)
+        for job_id in self._silent.keys() - silent.keys():
+            log.info("event=process_answers job=%d", job_id)
+        self._silent = silent
+
+
+def _caps_by_number(cap: Cap) -> dict[str, str]:
+    """As io.max takes them, by the disk's device number.
+
+    Raises:
+        OSError: a disk is gone.
+    """
+    names = sorted(cap.read_bytes_per_s.keys() | cap.written_bytes_per_s.keys())
+    return {
+        Path(f"/sys/class/block/{name}/dev").read_text().strip(): " ".join(
+            f"{word}={'max' if rate is None else max(1, int(rate))}"
+            for word, rate in (
+                ("rbps", cap.read_bytes_per_s.get(name)),
+                ("wbps", cap.written_bytes_per_s.get(name)),
+            )
+        )
+        for name in names
+    }

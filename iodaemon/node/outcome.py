@@ -1,0 +1,175 @@
+"""What the supervisor's reports mean to the controller: events (``supervisor.protocol``)."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Final
+
+from iodaemon.core import event as ev
+from iodaemon.core.job import Exit, IoTotals, Job, JobId, JobState
+from iodaemon.core.platform import Platform
+from iodaemon.core.scratch import Staged
+from iodaemon.node.report import Report
+from iodaemon.supervisor.protocol import Message
+from iodaemon.units import format_bytes
+
+_NOT_RUNNABLE: Final = 126
+_TOLD_BY_SIGKILL: Final = 128 + signal.SIGKILL
+OF_THE_MACHINE: Final = frozenset({"system", "no_process", "ledger_full", "died"})
+"""Codes of failed starts that other jobs would meet too, and that may pass."""
+LOST: Final = "how it ended is not known: what kept it was killed, or its records were removed"
+
+
+def began(job_id: JobId, attempt: int, report: Message, now_s: float) -> ev.JobStarted:
+    """Its start.
+
+    Args:
+        job_id: the job.
+        attempt: which start of it.
+        report: of the supervisor; it says when.
+        now_s: now, on our timeline.
+    """
+    at_s = moment(report.get("started_us"), now_s)
+    return ev.JobStarted(at_s=at_s, job_id=job_id, attempt=attempt)
+
+
+def moment(at_us: int | None, now_s: float) -> float:
+    """When something was, on our timeline, by how long ago it was; None: now."""
+    return now_s if at_us is None else now_s - max(0.0, time.monotonic() - at_us / 1e6)
+
+
+def failed(job_id: JobId, attempt: int, report: Message, now_s: float) -> ev.StartFailed:
+    """Why it never ran."""
+    code, is_lasting = report.get("code"), bool(report.get("is_lasting"))
+    return ev.StartFailed(
+        at_s=now_s,
+        job_id=job_id,
+        attempt=attempt,
+        problem=_storable(str(report.get("problem", ""))),
+        exit_code=_NOT_RUNNABLE if is_lasting else None,
+        holds=code == "no_account" and not is_lasting,
+    )
+
+
+def ended(
+    job_id: JobId,
+    attempt: int,
+    report: Message,
+    now_s: float,
+    *,
+    staging: Report | None,
+    staged: Staged | None,
+    oom_kills: int = 0,
+) -> list[ev.Event]:
+    """Its whole life; arguments as for ``began``.
+
+    Args:
+        staging: what its prolog and epilog reported; None: it has none.
+        staged: what was copied.
+        oom_kills: so many processes of the machine were killed for want of memory as it ended, one
+            of which was probably its own.
+    """
+    at_s = moment(report.get("ended_us"), now_s)
+    start = began(job_id, attempt, report, at_s)
+    if report.get("from_outside"):
+        note = "the machine, or the unit of all jobs, was stopped while it ran"
+        return [start, lost(job_id, attempt, note, at_s, report=report, by_reboot=True)]
+    notes = [] if staging is None else [staging.problem]
+    if staging is not None and (failure := staging.failure) is not None:
+        notes.append(f"stage-{failure[0]}: {failure[1].text}")
+    memory = report.get("memory")
+    notes.append(str(report.get("problem", "")) if memory is None else _tell(memory))
+    if oom_kills:
+        notes.append(_tell_probable(oom_kills))
+    how = report.get("exit", {})
+    return [
+        start,
+        ev.JobExited(
+            at_s=at_s,
+            job_id=job_id,
+            attempt=attempt,
+            exit=_exit(how.get("code"), how.get("signal"), ran_out=bool(memory or oom_kills)),
+            note=_storable("; ".join(filter(None, notes))),
+            io=totals_of(report),
+            staged=staged,
+        ),
+    ]
+
+
+def totals_of(report: Message) -> IoTotals:
+    """What it read and wrote, without what was deleted before it reached the disk."""
+    use = report.get("use", {})
+    return IoTotals(
+        read_bytes=use.get("read_bytes", 0),
+        written_bytes=max(0, use.get("written_bytes", 0) - use.get("cancelled_bytes", 0)),
+        operations=use.get("calls"),
+    )
+
+
+def lost(
+    job_id: JobId,
+    attempt: int,
+    note: str,
+    now_s: float,
+    *,
+    report: Message | None = None,
+    by_reboot: bool = False,
+) -> ev.JobExited:
+    """The end of a job of which nobody knows how it ended."""
+    return ev.JobExited(
+        at_s=now_s,
+        job_id=job_id,
+        attempt=attempt,
+        exit=Exit(),
+        io=IoTotals() if report is None else totals_of(report),
+        note=note,
+        by_reboot=by_reboot,
+    )
+
+
+def was_killed(report: Message) -> bool:
+    """Whether it, or the last command of a shell that it was, ended by SIGKILL."""
+    how = report.get("exit", {})
+    return bool(how.get("signal") == signal.SIGKILL or how.get("code") == _TOLD_BY_SIGKILL)
+
+
+def why_not_started(job: Job, platform: Platform) -> str:
+    """Why a start that was written down and never carried out is not to be; empty: it is."""
+    if job.state is JobState.STOPPING or job.partition is None:
+        return "cancelled before it was started"
+    if not platform.has_slots(job.partition, job.slots):
+        return "the CPUs it was to have are there no longer"
+    return ""
+
+
+def _storable(text: str) -> str:
+    """The text without halves of surrogate pairs, which the journal cannot encode."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _exit(code: int | None, number: int | None, *, ran_out: bool) -> Exit:
+    """How it ended; a job that went on without those that were killed, and is content, may."""
+    return Exit(code=code, signal=number, out_of_memory=ran_out and code != 0)
+
+
+def _tell_probable(kills: int) -> str:
+    many = "1 process" if kills == 1 else f"{kills} processes"
+    return (
+        f"probably killed because memory ran out: the kernel killed {many} of this machine for "
+        "that as it ended, and iodaemon sent it no signal"
+    )
+
+
+def _tell(memory: Message) -> str:
+    """What the kernel killed it, or a part of it, for."""
+    limit, nodes = memory.get("limit_bytes"), memory.get("nodes")
+    if memory.get("at_limit") and limit is not None:
+        why = f"its limit of {format_bytes(limit)} (--mem) was reached"
+    elif nodes:
+        why = f"no memory was left on NUMA node {nodes}, which is its socket's"
+    else:
+        why = "the machine had no memory left"
+    killed = memory.get("killed")
+    many = "1 process was" if killed == 1 else f"{killed} processes were"
+    return f"{many} killed: {why}"

@@ -1,0 +1,128 @@
+"""The supervisor as it is configured; as the system's service, begun, and done without; its lack.
+
+The configuration is read here, with all libraries; the anchor that takes the process over has the
+standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple, NoReturn
+
+from iodaemon.backend.linux.condition import find_wrong_owner, of_error
+from iodaemon.config import Config
+from iodaemon.errors import ConfigError
+from iodaemon.supervisor import anchor
+from iodaemon.supervisor.systemd import SCOPE
+
+SERVICE_USER: Final = "iodaemon"
+"""The user that the supervisor of the service obeys (systemd/sysusers.conf)."""
+OUTPUT: Final = "output"
+"""In the supervisor's directory: output of jobs that name no file."""
+BY_SIGNALS: Final = (
+    "jobs are suspended by SIGSTOP: a job can see that, and what leaves its tree goes on"
+)
+"""What it costs to do without a cgroup."""
+NO_HIERARCHY, UNUSABLE, UNDELEGATED = "no_hierarchy", "unusable", "undelegated"
+"""Words of ``lack`` (``supervisor.protocol``)."""
+_UNIFIED: Final = "boot with systemd.unified_cgroup_hierarchy=1"
+_ANEW: Final = f"'systemctl stop {SCOPE}' when no job runs; the supervisor makes it anew, delegated"
+_DELEGATE: Final = (
+    "write Delegate=yes into [Service] of the daemon's unit and start it again, or run it by "
+    "'systemd-run --user --scope -p Delegate=yes iod daemon'"
+)
+
+
+def supervisor_config(
+    config: Config, *, daemon_uid: int | None = None, daemon_gid: int | None = None
+) -> anchor.Config:
+    """The supervisor as it is configured.
+
+    Args:
+        config: in force.
+        daemon_uid: the user that it obeys; None: the caller.
+        daemon_gid: group of its socket; None: its user only.
+    """
+    by_signals = config.suspend_by == "signals"
+    return anchor.Config(
+        runtime=config.runtime_dir,
+        daemon_uid=os.geteuid() if daemon_uid is None else daemon_uid,
+        daemon_gid=daemon_gid,
+        min_uid=config.min_uid if config.is_system else None,
+        outputs=str(config.supervisor_state / OUTPUT),
+        grace_s=config.orphan_grace_s,
+        cgroup="none" if by_signals else "auto",
+        is_service=config.is_system,
+    )
+
+
+def become_supervisor(config: Config) -> NoReturn:
+    """Replace this process by the anchor of the system's service.
+
+    Raises:
+        ConfigError: it could do nothing.
+    """
+    try:
+        daemon = pwd.getpwnam(SERVICE_USER)
+    except KeyError as error:
+        raise ConfigError(
+            f"there is no user {SERVICE_USER!r}; run systemd-sysusers, or install the service anew"
+        ) from error
+    if os.geteuid() != 0:
+        raise ConfigError("the supervisor of the system's service runs as root; systemd starts it")
+    _prepare(config.supervisor_state)
+    settings = supervisor_config(config, daemon_uid=daemon.pw_uid, daemon_gid=daemon.pw_gid)
+    anchor.execute("anchor", [settings.dump()], [])
+
+
+def _prepare(state: Path) -> None:
+    """Make the supervisor's directory if it is missing.
+
+    Raises:
+        ConfigError: it cannot be made, or others than root could change what is in it.
+    """
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        wrong = find_wrong_owner(state, 0, (OUTPUT,), may_be_link=False)
+    except OSError as error:
+        raise ConfigError(f"{of_error(state, error)}, and start the supervisor again") from error
+    if wrong is not None:
+        raise ConfigError(f"{wrong}, and start the supervisor again")
+
+
+def thaw_all(config: Config) -> int:
+    """Let every job run on, without a supervisor; how many were held.
+
+    Raises:
+        ConfigError: the caller may not do that.
+    """
+    try:
+        return anchor.thaw_all(supervisor_config(config))
+    except PermissionError as error:
+        where = error.filename or config.runtime_dir
+        raise ConfigError(f"{where} may not be used; run this as root") from error
+
+
+class Lack(NamedTuple):
+    """What it costs to hold jobs in this way, and what would be better."""
+
+    cost: str
+    remedy: str
+
+
+def find_lack(said: Mapping[str, Any]) -> Lack | None:
+    """What is lost by the means of holding jobs; None: nothing, or it is so as configured.
+
+    Args:
+        said: ``lack`` and ``unit`` of the supervisor's hello.
+    """
+    lack, better = said.get("lack"), _ANEW if said.get("unit") == SCOPE else _DELEGATE
+    if lack == UNDELEGATED:
+        cost = "systemd holds the cgroup for its own, and may remove or change what is made in it"
+        return Lack(cost, better)
+    if lack in (NO_HIERARCHY, UNUSABLE):
+        return Lack(BY_SIGNALS, _UNIFIED if lack == NO_HIERARCHY else better)
+    return None

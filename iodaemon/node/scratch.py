@@ -1,0 +1,286 @@
+"""Directories of jobs on the disks of storage tiers, made, measured and removed by the supervisor.
+
+A disk that does not answer holds up its own jobs only: each wish is answered within the deadline of
+the supervisor's helper (``supervisor.scratch``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from iodaemon.core import event as ev
+from iodaemon.core.decision import Free
+from iodaemon.core.job import Job, JobId, JobState
+from iodaemon.core.scratch import Share
+from iodaemon.core.timeline import Timeline
+from iodaemon.node.report import read_report, report_path
+from iodaemon.node.supervisor_client import SupervisorClient
+from iodaemon.supervisor import disk_trouble
+from iodaemon.supervisor.protocol import Message
+from iodaemon.supervisor.scratch import STORE
+
+log = logging.getLogger(__name__)
+
+_FIRST_RETRY_S: Final = 5.0
+_LAST_RETRY_S: Final = 600.0
+"""Between attempts at what cannot be removed, twice as long each time."""
+_FIRST_MEASURE_S: Final = 1.0
+_MEASURE_S: Final = 5.0
+_TRIES: Final = 3
+"""To make a directory: a helper that was killed has done no harm."""
+_REST: Final = 50
+"""Times as long as measuring took, at least, until the next time: 2 % of a CPU."""
+
+
+class ScratchError(Exception):
+    """A directory cannot be made. ``disk``: of no use to any job now; None: not its fault."""
+
+    def __init__(self, problem: str, disk: str | None) -> None:
+        super().__init__(problem)
+        self.disk = disk
+
+
+class Scratch:
+    """One task for each attempt that has directories.
+
+    Args:
+        client: of the supervisor.
+        state_dir: the daemon's; two daemons give different names on one disk.
+        outputs: where jobs' reports are.
+        job_of: the job as it is now; None: it is forgotten.
+        timeline: wall time.
+        post: takes every event.
+
+    Attributes:
+        ends_over: a job that has more in its space than it asked for is ended.
+    """
+
+    def __init__(
+        self,
+        client: SupervisorClient,
+        state_dir: Path,
+        outputs: Path,
+        job_of: Callable[[JobId], Job | None],
+        timeline: Timeline,
+        post: Callable[[ev.Event], None],
+    ) -> None:
+        self._client = client
+        self._tag = hashlib.sha256(os.fsencode(os.path.realpath(state_dir))).hexdigest()[:12]
+        self._outputs = outputs
+        self._job_of = job_of
+        self._timeline = timeline
+        self._post = post
+        self._tasks: dict[JobId, asyncio.Task[None]] = {}
+        self._filesystems: dict[tuple[str, str], int] = {}
+        self._unmade: set[tuple[str, str]] = set()
+        self.ends_over = False
+
+    def paths(self, job_id: JobId, attempt: int, shares: Sequence[Share]) -> list[str]:
+        """An attempt's directories, the largest first: that is where input is copied to."""
+        name = self._name(job_id, attempt)
+        return [os.path.join(_path(share), STORE, name) for share in _in_order(shares)]
+
+    async def make(
+        self, job_id: JobId, attempt: int, uid: int, shares: Sequence[Share], numbers: Message
+    ) -> None:
+        """Make an attempt's directories.
+
+        Args:
+            job_id: the job.
+            attempt: which start of it.
+            uid: whose they are to be.
+            shares: on which disks.
+            numbers: of the file system that each disk is to have, by path, where that is known.
+
+        Raises:
+            ScratchError: one cannot be made.
+        """
+        name = self._name(job_id, attempt)
+        self._unmade |= {(name, share.disk) for share in shares}
+        for share in shares:
+            answer = await self._make_one(name, uid, share, numbers.get(share.disk))
+            if not answer.get("done"):
+                problem = str(answer.get("problem", ""))
+                if answer.get("is_disk"):
+                    problem = disk_trouble.sentence(share.disk, problem, share.tier)
+                    raise ScratchError(problem, share.disk)
+                raise ScratchError(f"scratch space cannot be had: {problem}", None)
+            self._unmade.discard((name, share.disk))
+            if type(answer.get("filesystem")) is int:
+                self._filesystems[name, share.disk] = answer["filesystem"]
+
+    async def _make_one(self, name: str, uid: int, share: Share, number: int | None) -> Message:
+        known = {} if number is None else {"filesystem": number}
+        answer: Message = {}
+        for _ in range(_TRIES):
+            answer = await self._client.ask_scratch(
+                do="make", disk=_path(share), name=name, uid=uid, **known
+            )
+            if answer.get("done") or answer.get("is_disk"):
+                break
+        return answer
+
+    def follow(self, job_id: JobId, attempt: int, shares: Sequence[Share]) -> None:
+        """Measure the directories of an attempt that runs."""
+        self._begin(job_id, self._measure(job_id, attempt, shares))
+
+    def free(self, free: Free) -> None:
+        """Remove the directories of an attempt that has ended, however long it takes."""
+        self._begin(free.job_id, self._remove(free))
+
+    def close(self) -> None:
+        """Ask no more."""
+        for task in self._tasks.values():
+            task.cancel()
+        self._tasks.clear()
+
+    def _name(self, job_id: JobId, attempt: int) -> str:
+        return f"{job_id}-{attempt}-{self._tag}"
+
+    def _begin(self, job_id: JobId, work: Coroutine[Any, Any, None]) -> None:
+        if (before := self._tasks.pop(job_id, None)) is not None:
+            before.cancel()
+        task = self._tasks[job_id] = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(lambda done: self._done(job_id, done))
+
+    def _done(self, job_id: JobId, task: asyncio.Task[None]) -> None:
+        """A task that failed is a bug: the loop's exception handler stops the daemon."""
+        if self._tasks.get(job_id) is task:
+            del self._tasks[job_id]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            context = {"message": "scratch task failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+
+    async def _ask(self, do: str, job_id: JobId, attempt: int, share: Share) -> Message:
+        name = self._name(job_id, attempt)
+        number = self._filesystems.get((name, share.disk))
+        known = {} if number is None else {"filesystem": number}
+        return await self._client.ask_scratch(do=do, disk=_path(share), name=name, **known)
+
+    async def _measure(self, job_id: JobId, attempt: int, shares: Sequence[Share]) -> None:
+        was_over, wait_s = False, _FIRST_MEASURE_S
+        while True:
+            await asyncio.sleep(wait_s)
+            began_s = asyncio.get_running_loop().time()
+            used, is_over, is_all = 0, False, True
+            for share in shares:
+                answer = await self._ask("measure", job_id, attempt, share)
+                found = int(answer.get("used_bytes", 0))
+                is_hidden = not answer.get("done") and not answer.get("is_disk")  # by a mount
+                is_over |= found > share.size_bytes or is_hidden
+                used, is_all = used + found, is_all and bool(answer.get("is_all"))
+            wait_s = max(_MEASURE_S, _REST * (asyncio.get_running_loop().time() - began_s))
+            if is_over != was_over:
+                was_over = is_over
+                event = ev.ScratchUsed(
+                    at_s=self._timeline.now_s,
+                    job_id=job_id,
+                    attempt=attempt,
+                    used_bytes=used,
+                    is_over=is_over,
+                    ends=self.ends_over,
+                    is_all=is_all,
+                )
+                self._post(event)
+
+    async def _remove(self, free: Free) -> None:
+        job_id, attempt, retry_s = free.job_id, free.attempt, _FIRST_RETRY_S
+        while True:
+            need = "" if free.is_wanted else self._find_need(job_id, attempt)
+            if need and not await self._are_empty(free):
+                where = " and ".join(self.paths(job_id, attempt, free.shares))
+                self._keep(free, f"{need}; it lies in {where}", is_result=True)
+            else:
+                answers = [
+                    (share, await self._ask("remove", job_id, attempt, share))
+                    for share in free.shares
+                ]
+                left = [
+                    (share, answer)
+                    for share, answer in answers
+                    if not (answer.get("done") or self._is_nothing(job_id, attempt, share, answer))
+                ]
+                if not left:
+                    self._forget(job_id, attempt)
+                    at_s = self._timeline.now_s
+                    self._post(ev.ScratchRemoved(at_s=at_s, job_id=job_id, attempt=attempt))
+                    return
+                problems = [_words_of(share, answer) for share, answer in left]
+                if not any(problems):
+                    continue  # there is more, and time for another turn
+                self._keep(free, "; ".join(filter(None, problems)), is_result=False)
+            await asyncio.sleep(retry_s)
+            retry_s = min(2.0 * retry_s, _LAST_RETRY_S)
+
+    def _is_nothing(self, job_id: JobId, attempt: int, share: Share, answer: Message) -> bool:
+        """Whether it was never made there, on a disk that is of no use."""
+        is_unmade = (self._name(job_id, attempt), share.disk) in self._unmade
+        return is_unmade and bool(answer.get("is_disk"))
+
+    def _forget(self, job_id: JobId, attempt: int) -> None:
+        name = self._name(job_id, attempt)
+        self._unmade = {each for each in self._unmade if each[0] != name}
+        self._filesystems = {
+            each: number for each, number in self._filesystems.items() if each[0] != name
+        }
+
+    async def _are_empty(self, free: Free) -> bool:
+        for share in free.shares:
+            answer = await self._ask("measure", free.job_id, free.attempt, share)
+            if answer.get("used_bytes") or not answer.get("is_all"):
+                return False
+        return True
+
+    def _find_need(self, job_id: JobId, attempt: int) -> str:
+        """Why what the attempt left is needed; empty: it is not."""
+        job = self._job_of(job_id)
+        request = None if job is None else job.spec.scratch
+        if job is None or request is None or request.output_path is None:
+            return ""
+        staged, report = job.staged, read_report(report_path(self._outputs, job_id, attempt))
+        if staged is not None and (staged.has_gone or staged.has_come is False):
+            return ""
+        if job.state is JobState.COMPLETED or (report is None and job.started_s is None):
+            return ""
+        step = "out" if report is None else report.step  # nobody knows how far one came
+        if step in (None, "in"):
+            return ""  # the command never began
+        if request.output_on == "success" and step == "run":
+            was_seen = report is not None and report.status is not None
+            if was_seen or job.state not in (JobState.FAILED, JobState.LOST):
+                return ""  # it failed, or was ended
+        need = f"what the job left was not copied to {request.output_path}"
+        failure = None if report is None else report.failure
+        return need if failure is None else f"{need}: {failure[1].text}"
+
+    def _keep(self, free: Free, problem: str, *, is_result: bool | None) -> None:
+        event = ev.ScratchKept(
+            at_s=self._timeline.now_s,
+            job_id=free.job_id,
+            attempt=free.attempt,
+            problem=problem,
+            is_result=is_result,
+        )
+        self._post(event)
+
+
+def _path(share: Share) -> str:
+    return os.path.abspath(share.disk)
+
+
+def _in_order(shares: Sequence[Share]) -> list[Share]:
+    return sorted(shares, key=lambda share: -share.size_bytes)
+
+
+def _words_of(share: Share, answer: Message) -> str:
+    """What is in the way; empty: nothing, only time."""
+    problem = str(answer.get("problem", ""))
+    if problem and answer.get("is_disk"):
+        return disk_trouble.sentence(share.disk, problem, share.tier)
+    return problem

@@ -1,0 +1,426 @@
+"""The daemon's end of the line to the supervisor; starts an anchor where none runs.
+
+Wishes are states, so nothing is asked again here: after each connection the owner says by ``sync``
+what it counts on (``supervisor.protocol``). While there is no line, wishes are dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from iodaemon.backend.linux.condition import find_full_or_read_only, why_silent
+from iodaemon.errors import BackendError
+from iodaemon.fault import reach
+from iodaemon.supervisor import anchor, protocol
+from iodaemon.supervisor.identity import peer_of
+from iodaemon.supervisor.protocol import BadInputError, LineReader, Message
+
+log = logging.getLogger(__name__)
+
+_ANSWER_WITHIN_S: Final = 10.0
+"""A supervisor that has been started listens after about 0.1 s; more than this is a failure."""
+_LEAVE_WITHIN_S: Final = 5.0
+_RETRY_S: Final = 1.0
+_POLL_S: Final = 0.01
+_SILENT_S: Final = 3.0
+"""A beat is answered within 31 ms beside 5,000 exits."""
+_MOST_BETWEEN_BEATS_S: Final = 1.0
+_STANDSTILL_S: Final = 2.0
+_READ_BYTES: Final = 1 << 18
+
+
+class SupervisorClient:
+    """One connection at a time, renewed for as long as the daemon lives.
+
+    Args:
+        config: of the anchor.
+        messages: where an anchor that is started here writes to; in the state directory.
+        on_connected: runs after each connection but the first, and after this daemon stood still
+            for so long that the supervisor may have let all jobs run on.
+        on_message: takes each report and each refusal.
+        on_trouble: told why no supervisor answers, and ``""`` once one does again.
+
+    Attributes:
+        hello: what the supervisor said of itself.
+        problem: why no wish is carried out now; empty: wishes are.
+        used: takes what jobs have used, by key, as often as a beat is answered.
+    """
+
+    def __init__(
+        self,
+        config: anchor.Config,
+        messages: Path,
+        *,
+        on_connected: Callable[[], None],
+        on_message: Callable[[Message], None],
+        on_used: Callable[[Message], None],
+        on_trouble: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._messages = messages
+        self._state = os.path.realpath(messages.parent)
+        self._on_connected = on_connected
+        self._on_message = on_message
+        self._on_used = on_used
+        self._on_trouble = on_trouble
+        self._child: subprocess.Popen[bytes] | None = None
+        self._spawned_s = -math.inf
+        self._writer: asyncio.StreamWriter | None = None
+        self._connected = asyncio.Event()
+        self._is_closing = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._beats = 0
+        self._beat_answered: asyncio.Future[None] | None = None
+        self._ids = 0
+        self._answers: dict[int, asyncio.Future[Message]] = {}
+        self._left: asyncio.Future[int] | None = None
+        self.hello: Message = {}
+        self.problem = ""
+
+    @property
+    def pid(self) -> int:
+        """Of the supervisor; 0: none was ever reached."""
+        return int(self.hello.get("pid", 0))
+
+    @property
+    def controls(self) -> tuple[str, ...]:
+        """What jobs' cgroups have: controllers, ``pressure``, ``cap``."""
+        return tuple(self.hello.get("controls", ()))
+
+    @property
+    def jobs_cgroup(self) -> str | None:
+        """The cgroup below which each job has its own, named by its key; None: there is none."""
+        base = self.hello.get("base")
+        return None if base is None else f"{base}/jobs"
+
+    async def open(self) -> None:
+        """Reach or start a supervisor, and keep in touch from now on.
+
+        Raises:
+            BackendError: none can be had; says why.
+        """
+        reader = await self._connect()
+        self._connected.set()
+        self._tasks = [
+            asyncio.create_task(self._stay_connected(reader)),
+            asyncio.create_task(self._keep_beating()),
+        ]
+        for task in self._tasks:
+            task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        """A failed task is a bug: the loop's exception handler stops the daemon."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            context = {"message": "the line to the supervisor failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+
+    async def close(self) -> bool:
+        """Say goodbye: all jobs run on, and a supervisor without any ends. Whether it heard it."""
+        self._is_closing = True
+        running = None
+        if self._connected.is_set():
+            self._left = asyncio.get_running_loop().create_future()
+            self.wish("leave")
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                within_s = _POLL_S if self.problem else _LEAVE_WITHIN_S
+                running = await asyncio.wait_for(self._left, within_s)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._hang_up()
+        if self._child is not None:
+            await self._see_off(self._child, is_over=running == 0)
+        return running is not None
+
+    # -- wishes ------------------------------------------------------------------------------------
+
+    def wish(self, wish: str, **fields: object) -> None:
+        """Send it, if there is a line; the next ``sync`` makes good for it if not."""
+        self.send(protocol.encode({"wish": wish, **fields}))
+
+    def send(self, line: bytes) -> None:
+        """Likewise, a wish that is encoded already."""
+        if self._writer is not None:
+            self._writer.write(line)
+
+    async def beat(self, within_s: float) -> None:
+        """Have ``on_used`` told what was used; returns in any case after this time."""
+        if self._connected.is_set():
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                await asyncio.wait_for(asyncio.shield(self._begin_beat()), within_s)
+
+    async def ask_scratch(self, **fields: object) -> Message:
+        """The answer to a ``scratch`` wish; asked again of the next supervisor if one dies."""
+        while True:
+            await self._connected.wait()
+            self._ids += 1
+            number = self._ids
+            answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+            self._answers[number] = answer
+            self.wish("scratch", id=number, **fields)
+            try:
+                return await answer
+            except ConnectionError:
+                continue
+            finally:
+                self._answers.pop(number, None)
+
+    def _begin_beat(self) -> asyncio.Future[None]:
+        if self._beat_answered is None or self._beat_answered.done():
+            self._beat_answered = asyncio.get_running_loop().create_future()
+            self._beats += 1
+            self.wish("beat", n=self._beats)
+        return self._beat_answered
+
+    # -- staying in touch --------------------------------------------------------------------------
+
+    async def _keep_beating(self) -> None:
+        """Let the supervisor hear of us, and notice one that says nothing."""
+        loop = asyncio.get_running_loop()
+        between_s = min(self._config.grace_s / anchor.BEATS, _MOST_BETWEEN_BEATS_S)
+        while True:
+            before_s = loop.time()
+            await asyncio.sleep(between_s)
+            await self._connected.wait()
+            beat = self._begin_beat()
+            was_silent = False
+            while not (await asyncio.wait({beat}, timeout=_SILENT_S))[0]:
+                was_silent = True
+                self._tell_silence()
+            stood_still = loop.time() - before_s >= self._config.grace_s
+            if not beat.cancelled() and beat.exception() is not None:
+                continue  # the line ended: another trouble
+            if was_silent:
+                log.info("event=supervisor_answers pid=%d", self.pid)
+                self._tell_trouble("")
+            elif stood_still:
+                log.warning("event=stood_still seconds=%.1f", loop.time() - before_s)
+            if was_silent or stood_still:
+                self._on_connected()
+
+    def _tell_silence(self) -> None:
+        if not self.problem:
+            log.error('event=supervisor_silent pid=%d problem="%s"', self.pid, self.why_silent())
+        self._tell_trouble(self.why_silent())
+
+    def why_silent(self) -> str:
+        """Why the supervisor does not answer, what to do, and what that costs meanwhile."""
+        return (
+            f"{why_silent(self.pid)}; meanwhile no job starts, is suspended or ended, and "
+            f"suspended ones run on after {self._config.grace_s:g} s"
+        )
+
+    def _tell_trouble(self, problem: str) -> None:
+        self.problem = problem
+        self._on_trouble(problem)
+
+    async def _stay_connected(self, reader: asyncio.StreamReader) -> None:
+        while True:
+            await self._read(reader)
+            self._hang_up()
+            if self._is_closing:
+                return
+            log.warning("event=supervisor_lost pid=%d", self.pid)
+            reader = await self._reconnect()
+            means = self.hello.get("means")
+            log.info("event=supervisor_connected pid=%d means=%s", self.pid, means)
+            self._connected.set()
+            self._on_connected()
+
+    async def _reconnect(self) -> asyncio.StreamReader:
+        while True:
+            try:
+                reader = await self._connect()
+            except BackendError as error:
+                self._tell_trouble(str(error))
+                await asyncio.sleep(_RETRY_S)
+            else:
+                if self.problem:
+                    self._tell_trouble("")
+                return reader
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        """Take in what it says, until the line ends."""
+        lines = LineReader()
+        while True:
+            try:
+                data = await reader.read(_READ_BYTES)
+            except OSError:
+                return
+            if not data:
+                return
+            for line in lines.feed(data):
+                self._take(protocol.decode(line or b"{}"))
+
+    def _take(self, message: Message) -> None:
+        if "protected" in message:  # of each beat, and when the anchor dies
+            self.hello["protected"] = message["protected"]
+        if "beat" in message:
+            self._on_used(message["use"])
+            if self._beat_answered is not None and not self._beat_answered.done():
+                self._beat_answered.set_result(None)
+        elif "hello" in message:
+            self.hello = message["hello"]
+        elif "scratch" in message:
+            answer = self._answers.get(message["scratch"])
+            if answer is not None and not answer.done():
+                answer.set_result(message)
+        elif "left" in message:
+            if self._left is not None and not self._left.done():
+                self._left.set_result(message["left"])
+        else:
+            self._on_message(message)
+
+    def _hang_up(self) -> None:
+        self._connected.clear()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        waiting = [*self._answers.values(), self._beat_answered, self._left]
+        for future in waiting:
+            if future is not None and not future.done():
+                future.set_exception(ConnectionError("the supervisor is gone"))
+                future.exception()  # whoever waits for it hears of it; else nobody has to
+
+    async def _connect(self) -> asyncio.StreamReader:
+        """A connection to a supervisor that has said hello.
+
+        Raises:
+            BackendError: none answers.
+        """
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + _ANSWER_WITHIN_S
+        while True:
+            reader = await self._open_line()
+            with contextlib.suppress(ConnectionError):  # it was just about to end
+                if reader is not None and await self._greet(reader):
+                    return reader
+            self._hang_up()
+            if loop.time() > deadline_s:
+                raise BackendError(self._why_unreachable())
+            await asyncio.sleep(_POLL_S)
+
+    async def _open_line(self) -> asyncio.StreamReader | None:
+        """By its socket, or by its second address should somebody have removed that."""
+        path = os.path.join(self._config.runtime, anchor.SOCKET)
+        for address in (path, anchor.abstract_address(self._config.runtime)):
+            try:
+                reader, writer = await asyncio.open_unix_connection(address)
+            except (FileNotFoundError, ConnectionError):
+                continue
+            except OSError as error:
+                raise BackendError(f"{path}: {error.strerror}") from error
+            line: socket.socket = writer.get_extra_info("socket")
+            if peer_of(line)[1] not in (0, os.geteuid()):
+                writer.close()
+                continue
+            self._writer = writer
+            return reader
+        self._start_if_none()
+        return None
+
+    async def _greet(self, reader: asyncio.StreamReader) -> bool:
+        """True once it has said hello; False when it was just about to end.
+
+        One of another release is asked to become the installed program first.
+
+        Raises:
+            BackendError: it says nothing, or cannot be understood.
+        """
+        assert self._writer is not None
+        line: socket.socket = self._writer.get_extra_info("socket")
+        self.hello = {**self.hello, "pid": peer_of(line)[0]}
+        for wish in ("hello", "reexec"):
+            self.wish(wish, protocol=protocol.VERSION, state=self._state)
+            try:
+                answer = await asyncio.wait_for(self._read_hello(reader), _ANSWER_WITHIN_S)
+            except ConnectionError:
+                return False
+            except (TimeoutError, BadInputError) as error:
+                raise BackendError(self.why_silent()) from error
+            if answer is None:
+                return False
+            self.hello = answer
+            if answer.get("protocol") == protocol.VERSION:
+                reach("client.greeted")
+                return True
+        raise BackendError(
+            f"the supervisor that runs (pid {self.pid}) is of another release and cannot become "
+            "this one; restart it once no job runs"
+        )
+
+    async def _read_hello(self, reader: asyncio.StreamReader) -> Message | None:
+        while line := await reader.readline():
+            message = protocol.decode(line)
+            if "hello" in message:
+                hello: Message = message["hello"]
+                return hello
+            if "error" in message:
+                raise BackendError(f"the supervisor refuses: {message['error']}")
+        return None
+
+    def _why_unreachable(self) -> str:
+        fact = f"no supervisor answers on {os.path.join(self._config.runtime, anchor.SOCKET)}"
+        if self._config.is_service:
+            return f"{fact}; see 'journalctl -u iodaemon-supervisor'"
+        if (problem := find_full_or_read_only(self._messages.parent)) is not None:
+            return f"{fact}, and {problem}"  # it could write no messages
+        return f"{fact}; its messages are in {self._messages}"
+
+    # -- an anchor of one's own --------------------------------------------------------------------
+
+    def _start_if_none(self) -> None:
+        """Start an anchor, unless systemd does, or one was started just now.
+
+        Raises:
+            BackendError: it cannot be started.
+        """
+        if self._config.is_service:
+            return
+        alive = self._child is not None and self._child.poll() is None
+        now_s = asyncio.get_running_loop().time()
+        if alive or now_s < self._spawned_s + _RETRY_S:
+            return
+        self._spawned_s = now_s
+        reach("client.spawning")
+        try:
+            with _open_messages(self._messages) as messages:
+                self._child = subprocess.Popen(
+                    anchor.command("anchor", self._config.dump()),
+                    stdin=subprocess.DEVNULL,
+                    stdout=messages,
+                    stderr=messages,
+                    start_new_session=True,
+                    cwd="/",
+                )
+        except OSError as error:
+            raise BackendError(f"no supervisor can be started ({error.strerror})") from error
+        reach("client.spawned")
+
+    async def _see_off(self, child: subprocess.Popen[bytes], *, is_over: bool) -> None:
+        """Wait for an anchor without jobs to end; one that keeps jobs stays."""
+        until_s = asyncio.get_running_loop().time() + _LEAVE_WITHIN_S
+        while is_over and asyncio.get_running_loop().time() < until_s:
+            if child.poll() is not None:
+                return
+            await asyncio.sleep(_POLL_S)
+        if child.poll() is None:
+            child.returncode = 0  # it stays on purpose; do not warn that it was not waited for
+
+
+def _open_messages(path: Path) -> BinaryIO:
+    """The anchor's log, or nowhere: a root side that cannot be heard is better than none."""
+    try:
+        return open(path, "ab")
+    except OSError as error:
+        log.warning("event=no_supervisor_log path=%s problem=%s", path, error.strerror)
+        return open(os.devnull, "ab")

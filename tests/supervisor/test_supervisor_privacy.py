@@ -1,0 +1,344 @@
+"""What one user's job may try by way of what the kernel shares between processes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from root_side import Daemon, RootSide, state_of, wait_until
+
+from iodaemon.supervisor import syscalls
+from iodaemon.supervisor.identity import _has_expired
+
+pytestmark = [
+    pytest.mark.node,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become others"),
+]
+NOBODY, GAMES, NEWS, UUCP = (
+    pwd.getpwnam(name).pw_uid for name in ("nobody", "games", "news", "uucp")
+)
+"""The last two are of one test each: the kernel counts keys by user, and collects them some time
+after a job has ended, so that what another test leaves makes room while this one counts."""
+KEYS = """
+import ctypes, errno, os, sys, time
+call = ctypes.CDLL(None, use_errno=True).syscall
+keyctl, add_key = {"x86_64": (250, 248), "ppc64le": (271, 269)}.get(os.uname().machine, (219, 217))
+SESSION = -3
+
+def add(name, text):
+    return call(add_key, b"user", name, text, len(text), SESSION)
+
+def find(name):
+    return call(keyctl, 10, SESSION, b"user", name, 0)
+
+def read(key):
+    room = ctypes.create_string_buffer(100)
+    size = call(keyctl, 11, key, room, len(room))
+    return room.raw[:size].decode() if size >= 0 else errno.errorcode[ctypes.get_errno()]
+
+def clear():
+    return call(keyctl, 7, SESSION)
+
+def number():
+    return call(keyctl, 0, SESSION, 0)
+
+def new_ring(name, ring):
+    return call(add_key, b"keyring", name, None, 0, ring)
+
+def link(key, ring):
+    return call(keyctl, 8, key, ring)
+
+def open_to_all(key):
+    return call(keyctl, 5, key, 0x3f3f3f3f)
+
+def owner():
+    room = ctypes.create_string_buffer(100)
+    call(keyctl, 6, SESSION, room, len(room))
+    return room.value.decode().split(";")[1]
+"""
+
+
+class Service:
+    """A root side as the service has it, whose jobs run Python."""
+
+    def __init__(self, root: RootSide, outputs: Path) -> None:
+        self.root, self.outputs = root, outputs
+        self.daemon: Daemon = root.connect()
+
+    def start(self, key: str, code: str, uid: int) -> None:
+        environment = {"PATH": os.environ["PATH"]}
+        words = ["python3", "-I", "-S", "-c", KEYS + code]
+        self.daemon.run(key, *words, uid=uid, environment=environment)
+
+    def printed(self, key: str) -> list[str]:
+        """What it printed, once it has ended."""
+        ended = self.daemon.await_state(key, "ended")
+        text = (self.outputs / key).read_text()
+        assert 0 == ended["exit"]["code"], (ended, text)
+        return text.split()
+
+    def first_word(self, key: str) -> str:
+        """The first one that it prints, which lasts."""
+        path = self.outputs / key
+        return str(wait_until(lambda: path.exists() and path.read_text().split())[0])
+
+    def wait(self) -> str:
+        """The end of a job that shows what it has done so far, and goes on at the gate."""
+        gate = self.root.gate.path
+        return (
+            f"\nimport fcntl\nsys.stdout.flush()\nfcntl.flock(open({str(gate)!r}), fcntl.LOCK_SH)\n"
+        )
+
+
+@pytest.fixture
+def service(make_root: Callable[..., RootSide]) -> Iterator[Service]:
+    outputs = Path("/dev/shm") / f"iod-test-private-{os.getpid()}"
+    shutil.rmtree(outputs, ignore_errors=True)
+    root = make_root("processes", min_uid=1, outputs=str(outputs), is_service=True)
+    yield Service(root, outputs)
+    shutil.rmtree(outputs)
+
+
+# -- memory, and the audit -----------------------------------------------------------------------
+
+
+def as_nobody(script: str) -> str:
+    ended = subprocess.run(
+        ["sh", "-c", f"({script}) 2>&1"],
+        capture_output=True, text=True, check=False, user=NOBODY, group=NOBODY, extra_groups=[],
+        cwd="/",
+    )  # fmt: skip
+    return ended.stdout
+
+
+def test_the_memory_of_a_child_before_its_exec_is_not_its_users(service: Service) -> None:
+    """On a machine that is set to dump what changes its user (fs.suid_dumpable = 1).
+
+    The child has the ledger open for writing.
+    """
+    setting = Path("/proc/sys/fs/suid_dumpable")
+    before = setting.read_text()
+    try:
+        setting.write_text("1")
+    except OSError:
+        pytest.skip("this kernel's settings may not be changed")
+    try:
+        service.root.faults.chmod(0o777)  # the child is the user already
+        service.root.arm("child.prepared", signal.SIGSTOP)
+        service.daemon.start("1.1", "true", uid=NOBODY)
+        wait_until(lambda: service.root.has_fired("child.prepared"))
+        pids = [int(path.name) for path in Path("/proc").glob("[0-9]*") if _is_stopped(path)]
+        told = [
+            as_nobody(f"cat /proc/{pid}/environ /proc/{pid}/maps; ls /proc/{pid}/fd/0")
+            for pid in pids
+        ]
+        of_root = [Path(f"/proc/{pid}/environ").read_bytes() for pid in pids]
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        ended = service.daemon.await_state("1.1", "ended")
+    finally:
+        setting.write_text(before)
+
+    assert [3] == [text.count("Permission denied") for text in told], told
+    assert all(of_root)
+    assert 0 == ended["exit"]["code"]
+
+
+def _is_stopped(path: Path) -> bool:
+    try:
+        is_ours = b"IOD_FAULTS" in (path / "environ").read_bytes()
+        return is_ours and path.stat().st_uid in (0, NOBODY) and state_of(int(path.name)) == "T"
+    except (OSError, ValueError):
+        return False
+
+
+def test_a_job_may_trace_and_dump_itself_and_the_audit_knows_whose_it_is(service: Service) -> None:
+    code = "print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))\n"
+    code += "path = '/proc/self/loginuid'\nprint(os.path.exists(path) and open(path).read())"
+    service.start("1.1", code, NOBODY)
+    dumpable, login = service.printed("1.1")
+
+    assert ("1", True) == (dumpable, login in (str(NOBODY), "False"))
+
+
+# -- keys ----------------------------------------------------------------------------------------
+
+HIDE = "print(add(b'ticket', b'secret'))"
+SEEK = "key = find(b'ticket'); print(key, read(key)); print(clear())"
+LOOK = "print(read(find(b'ticket')))"
+
+
+@pytest.fixture
+def keyed(service: Service) -> Service:
+    if not os.path.exists("/proc/keys"):
+        pytest.skip("this kernel has no keys")
+    return service
+
+
+def test_a_key_of_one_job_is_neither_found_nor_read_nor_cleared_by_another(keyed: Service) -> None:
+    keyed.start("1.1", HIDE + keyed.wait() + LOOK, NOBODY)
+    number = keyed.first_word("1.1")
+    keyed.start("2.1", SEEK, NOBODY)
+    keyed.start("3.1", SEEK + f"; print(read({number}))", GAMES)
+    same, other = keyed.printed("2.1"), keyed.printed("3.1")
+    keyed.root.gate.open()
+
+    assert ("-1", "-1", "EACCES") == (same[0], other[0], other[-1])
+    assert "secret" not in same + other
+    assert "secret" == keyed.printed("1.1")[1]
+
+
+def test_each_job_has_a_keyring_of_its_own_which_keeps_what_it_is_given(keyed: Service) -> None:
+    """As kinit and keyctl do."""
+    code = "print(number())\nkey, ring = add(b'ticket', b'secret'), new_ring(b'ring', SESSION)\n"
+    code += "print(read(find(b'ticket')), link(key, ring), link(ring, -4), owner())"
+    users = {"1.1": NOBODY, "2.1": NOBODY, "3.1": GAMES}
+    for key, uid in users.items():
+        keyed.start(key, code, uid)
+    printed = {key: keyed.printed(key) for key in users}
+
+    assert 3 == len({words[0] for words in printed.values()})
+    for key, uid in users.items():
+        assert ["secret", "0", "0", str(uid)] == printed[key][1:]
+
+
+LINKS = """
+def charged():
+    for row in open("/proc/key-users"):
+        uid, numbers = row.split(":")
+        if int(uid) == os.getuid():
+            return int(numbers.split()[-1].split("/")[0])
+    return 0
+
+before = charged()
+numbers = [new_ring(b'%d' % count, SESSION) for count in range(100)]
+print(sum(number > 0 for number in numbers), charged() - before)
+"""
+"""Bytes of the user's keys: proc(5)."""
+
+
+def test_what_jobs_link_is_charged_to_their_user_and_not_to_root(keyed: Service) -> None:
+    keyed.start("1.1", LINKS, UUCP)
+    made, charged = keyed.printed("1.1")
+    names = sum(len(f"{count}\0") for count in range(100))
+
+    assert "100" == made
+    assert int(charged) >= names + 100 * 4  # each link
+
+
+MEDDLE = """
+user_keyring = -4
+print(link(number(), user_keyring), link(user_keyring, number()), open_to_all(number()), clear())
+print(add(b'one more', b'x'), owner())
+"""
+
+
+def test_a_user_with_as_many_keys_as_one_may_have_still_has_jobs(keyed: Service) -> None:
+    """Their keyring is then root's, empty, and cannot be written to, kept or charged."""
+    fill = "count = 0\nwhile add(b'%d' % count, b'x') > 0: count += 1\nprint(count)"
+    keyed.start("1.1", fill + keyed.wait(), NEWS)
+    count = keyed.first_word("1.1")
+    keyed.start("2.1", MEDDLE, NEWS)
+    keyed.start("3.1", "print(add(b'ticket', b'secret') > 0)", GAMES)
+    meddled, others = keyed.printed("2.1"), keyed.printed("3.1")
+    keyed.root.gate.open()
+
+    assert [*["-1"] * 5, "0"] == meddled
+    assert ["True"] == others
+    assert int(count) > 0
+    keyed.printed("1.1")
+
+
+NO_KEYS = (errno.ENOSYS, errno.EPERM)
+"""No such call; a filter."""
+
+
+@pytest.mark.parametrize(
+    ("number", "look_only", "expected"),
+    [
+        *((number, look_only, None) for number in NO_KEYS for look_only in (True, False)),
+        (errno.EDQUOT, True, errno.EDQUOT),
+        (errno.EDQUOT, False, None),
+        (errno.ENOMEM, False, errno.ENOMEM),
+    ],
+)
+def test_a_job_that_would_keep_the_supervisors_keyring_is_not_run(
+    monkeypatch: pytest.MonkeyPatch, number: int, look_only: bool, expected: int | None
+) -> None:
+    monkeypatch.setattr(syscalls, "_SYSCALL", lambda *_: -1)
+    monkeypatch.setattr(syscalls.ctypes, "get_errno", lambda: number)
+    found = None
+    try:
+        syscalls.new_keyring(look_only=look_only)
+    except OSError as error:
+        found = error.errno
+
+    assert expected == found
+
+
+# -- accounts that have expired ------------------------------------------------------------------
+
+TODAY = 20_000
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (f"ann:*:1:0:99999:7::{TODAY}:", True),
+        (f"ann:!:1:0:99999:7::{TODAY - 1}:", True),
+        (f"ann:x:1:0:99999:7::{TODAY + 1}:", False),
+        ("ann:x:1:0:99999:7:::", False),
+        ("ann:!:1:0:1:7:1::", False),  # a password that has expired, and a locked one
+        (f"anna:x:1:0:99999:7::{TODAY - 1}:", False),
+        (f"an:x:1:0:99999:7::{TODAY - 1}:", False),
+        ("ann:x:1:0:99999:7::soon:", False),
+        ("ann:x:1:0:99999:7::-1:", False),
+        ("ann:x", False),
+        ("", False),
+        (f"\xff:x\n\nann:x:1:0:99999:7::{TODAY}:", True),
+    ],
+)
+def test_an_account_has_expired_by_its_date_alone(
+    line: str, expected: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shadow = tmp_path / "shadow"
+    shadow.write_bytes(line.encode("latin-1") + b"\n")
+
+    def open_shadow(path: str, mode: str) -> Any:
+        assert path == "/etc/shadow"
+        return shadow.open(mode)
+
+    monkeypatch.setattr("iodaemon.supervisor.identity.open", open_shadow, raising=False)
+    monkeypatch.setattr("time.time", lambda: TODAY * 86400.0)
+
+    assert expected == _has_expired("ann")
+
+
+def test_jobs_of_an_account_that_has_expired_wait_for_a_later_try(
+    make_root: Callable[..., RootSide], tmp_path: Path
+) -> None:
+    """In a mount namespace of its own, with another /etc/shadow."""
+    shadow = tmp_path / "shadow"
+    shadow.write_text("nobody:*:1:0:99999:7::1:\n")
+    hide = f'mount --bind {shadow} /etc/shadow && exec "$@"'
+    words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", hide, "sh"]
+    root = make_root("processes", *words, min_uid=1)
+    daemon = root.connect()
+    daemon.start("1.1", "true", uid=NOBODY)
+    report = daemon.await_state("1.1", "failed")
+
+    assert ("no_account", False) == (report["code"], report["is_lasting"])
+    assert f"the account of nobody (uid {NOBODY}) has expired" == report["problem"]
+
+    shadow.write_text("nobody:*:1:0:99999:7:::\n")
+    daemon.run("1.2", "true", uid=NOBODY)
+
+    assert 0 == daemon.await_state("1.2", "ended")["exit"]["code"]
