@@ -229,6 +229,9 @@ class FakeBackend:
     def settled(self, jobs: Iterable[Job]) -> None:
         """Keeps nothing of them."""
 
+    def is_stopped(self, job_id: JobId) -> bool:
+        return False
+
     def sample(self) -> None:
         """The tests post their own samples."""
 

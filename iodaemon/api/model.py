@@ -176,6 +176,7 @@ class Job(JobNews):
     shell_code: int | None
     read_bytes: int | None
     written_bytes: int | None
+    io_at_least: bool
     bandwidth: Bandwidth | None
     predicted: Predicted | None
     stdout: str | None

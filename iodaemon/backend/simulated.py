@@ -202,6 +202,10 @@ class SimulatedNode:
     def settled(self, jobs: Iterable[Job]) -> None:
         """Nothing is kept of jobs that have ended."""
 
+    def is_stopped(self, job_id: JobId) -> bool:  # noqa: ARG002
+        """Nobody sends signals here."""
+        return False
+
     def sample(self) -> None:
         """Read all counters; one SampleTaken answers."""
         self._catch_up()

@@ -147,7 +147,8 @@ def _io(job: Job) -> list[tuple[str, str]]:
         "unknown" if total is None else format_bytes(total)
         for total in (job["read_bytes"], job["written_bytes"])
     )
-    pairs = [("I/O so far", f"{read} read, {written} written")]
+    bound = "at least " if job.get("io_at_least") else ""
+    pairs = [("I/O so far", f"{bound}{read} read, {written} written")]
     if bandwidth := job["bandwidth"]:
         now_read, now_written = (
             "unknown" if rate is None else output.rate(rate)

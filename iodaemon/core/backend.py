@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from iodaemon.core.decision import Decision, Start
-from iodaemon.core.job import Job
+from iodaemon.core.job import Job, JobId
 from iodaemon.core.platform import Platform
 
 
@@ -41,6 +41,13 @@ class Backend(Protocol):
 
     def settled(self, jobs: Iterable[Job]) -> None:
         """The records of these jobs are durable: how their attempts ended may be forgotten."""
+        ...
+
+    def is_stopped(self, job_id: JobId) -> bool:
+        """Whether the job's first process was stopped by a signal, its own or somebody's.
+
+        A ``Resume`` lets it go on.
+        """
         ...
 
     def sample(self) -> None:

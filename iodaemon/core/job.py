@@ -210,12 +210,13 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
 class IoTotals(msgspec.Struct, frozen=True, kw_only=True):
     """A job's I/O from its start, as the kernel counts it; None where it could not be read.
 
-    ``operations`` are read and write system calls.
+    ``operations`` are read and write system calls. ``at_least``: it may have been more.
     """
 
     read_bytes: int | None = None
     written_bytes: int | None = None
     operations: int | None = None
+    at_least: bool = False
 
     @property
     def total_bytes(self) -> int | None:

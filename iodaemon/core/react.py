@@ -7,6 +7,7 @@ from typing import Final, assert_never
 import msgspec
 
 from iodaemon.core import event as ev
+from iodaemon.core.decision import Resume
 from iodaemon.core.drain import Drain
 from iodaemon.core.job import (
     SUSPENDED,
@@ -370,6 +371,9 @@ def _on_user_suspend(step: Step, event: ev.SuspendRequested, job: Job) -> None:
 
 
 def _on_user_resume(step: Step, job: Job) -> None:
+    is_free = not (job.user_hold or job.io_hold or job.freeze_asked or job.frozen)
+    if job.state is JobState.RUNNING and is_free:  # it has stopped itself
+        step.decide(Resume(job_id=job.id))
     job = with_fields(job, user_hold=False, held_by_uid=None)
     if job.state is JobState.HELD:
         step.move(job, JobState.PENDING)

@@ -344,7 +344,8 @@ class Actions:
         async def refuse(job: Job) -> None:
             if job.state.is_final or job.state is JobState.STOPPING:
                 raise Conflict(f"job {job.id} is {job.state}; there is nothing to {verb}")
-            if not is_suspend and not job.user_hold:
+            is_stopped = self._driver.backend.is_stopped(job.id)
+            if not is_suspend and not job.user_hold and not is_stopped:
                 raise Conflict(
                     f"job {job.id} is {job.state} and nobody suspended it: see 'iod show'"
                 )

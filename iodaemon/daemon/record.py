@@ -142,6 +142,7 @@ def _io(job: Job, state: State | None) -> dict[str, Any]:
         "read_bytes": totals.read_bytes,
         "written_bytes": totals.written_bytes,
         "operations": totals.operations,
+        "io_at_least": job.io.at_least,
         "bandwidth": bandwidth,
         "predicted": predicted,
         "expected": expected_record(expected),

@@ -83,6 +83,10 @@ class Telling:
         stage = find_stage(job, self._lookup.outputs)
         if stage is not None:
             told = msgspec.structs.replace(told, is_so=f"{told.is_so}; {stage.text}")
+        if job.is_live and self._driver.backend.is_stopped(job.id):
+            cure = f"'iod resume {job.id}' lets it go on"
+            is_so = f"{told.is_so}; its first process was stopped by a signal: {cure}"
+            told = msgspec.structs.replace(told, is_so=is_so)
         steps = await asyncio.to_thread(self._life, job.id)
         return json_answer(
             {

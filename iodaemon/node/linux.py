@@ -231,6 +231,11 @@ class LinuxNode:
             case _:
                 assert_never(decision)
 
+    def is_stopped(self, job_id: JobId) -> bool:
+        """Whether the job's first process was stopped by a signal, its own or somebody's."""
+        attempt = self._attempts.get(job_id)
+        return attempt is not None and attempt.live is not None and attempt.live.is_stopped
+
     def prepare(self, start: Start) -> None:
         """Have its process made while the start is written down, unless it has directories.
 
@@ -533,6 +538,7 @@ class LinuxNode:
             if attempt.shares:
                 self.scratch.follow(attempt.job_id, attempt.key.attempt, attempt.shares)
             self._tell_again(attempt)
+        attempt.live.is_stopped = bool(report.get("stopped"))
         self._on_freezing(attempt, attempt.live, is_frozen=report["frozen"], is_new=is_new)
         if adopted is not None and adopted.state is JobState.STOPPING:
             self.perform(Stop(job_id=attempt.job_id))  # it may not have been asked yet
@@ -589,6 +595,7 @@ class LinuxNode:
             code = report.get("exit", {}).get("code")
             self._fail_start(attempt, str(report["problem"]), exit_code=code)
             return
+        seen = self.reader.known_totals(attempt.job_id)
         self._drop(attempt)
         key, now_s = attempt.key, self._timeline.now_s
         staging_report, staged = self._find_staged(attempt)
@@ -599,6 +606,7 @@ class LinuxNode:
             now_s,
             staging=staging_report,
             staged=staged,
+            seen=seen,
             oom_kills=self._count_oom_kills(attempt, report),
         )
         for event in events:

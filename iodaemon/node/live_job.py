@@ -35,6 +35,7 @@ class LiveJob:
         holder: of the process that holds it; None: it has a cgroup.
         cgroup: its own; None: there is none.
         is_frozen: as it was last posted.
+        is_stopped: its first process was stopped by a signal, its own or somebody's.
         reaped: what its processes used that were waited for.
     """
 
@@ -43,7 +44,7 @@ class LiveJob:
         self.pid: int = report["pid"]
         self.holder: int | None = report.get("holder")
         self.cgroup = None if jobs_cgroup is None else f"{jobs_cgroup}/{key}"
-        self.is_frozen = False
+        self.is_frozen = self.is_stopped = False
         self.reaped = Reaped()
 
     @property

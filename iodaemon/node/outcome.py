@@ -60,6 +60,7 @@ def ended(
     *,
     staging: Report | None,
     staged: Staged | None,
+    seen: IoTotals,
     oom_kills: int = 0,
 ) -> list[ev.Event]:
     """Its whole life; arguments as for ``began``.
@@ -67,6 +68,7 @@ def ended(
     Args:
         staging: what its prolog and epilog reported; None: it has none.
         staged: what was copied.
+        seen: what it had read and written when it was last looked at.
         oom_kills: so many processes of the machine were killed for want of memory as it ended, one
             of which was probably its own.
     """
@@ -91,7 +93,7 @@ def ended(
             attempt=attempt,
             exit=_exit(how.get("code"), how.get("signal"), ran_out=bool(memory or oom_kills)),
             note=_storable("; ".join(filter(None, notes))),
-            io=totals_of(report),
+            io=_not_below(seen, totals_of(report)),
             staged=staged,
         ),
     ]
@@ -104,7 +106,20 @@ def totals_of(report: Message) -> IoTotals:
         read_bytes=use.get("read_bytes", 0),
         written_bytes=max(0, use.get("written_bytes", 0) - use.get("cancelled_bytes", 0)),
         operations=use.get("calls"),
+        at_least=not report.get("whole", True),
     )
+
+
+def _not_below(seen: IoTotals, totals: IoTotals) -> IoTotals:
+    """A total never falls, also where the kernel reaped children of the job by itself.
+
+    Calls are never taken back, so that more of them were seen proves it.
+    """
+    if not totals.at_least and (seen.operations or 0) <= (totals.operations or 0):
+        return totals
+    names = ("read_bytes", "written_bytes", "operations")
+    highest = {name: max(getattr(seen, name) or 0, getattr(totals, name) or 0) for name in names}
+    return IoTotals(**highest, at_least=True)
 
 
 def lost(

@@ -27,6 +27,8 @@ from iodaemon.supervisor.scratch import STORE
 
 log = logging.getLogger(__name__)
 
+_AGAIN_S: Final = 0.1
+"""Before a removal goes on that had no time, or whose helper was killed."""
 _FIRST_RETRY_S: Final = 5.0
 _LAST_RETRY_S: Final = 600.0
 """Between attempts at what cannot be removed, twice as long each time."""
@@ -110,6 +112,7 @@ class Scratch:
                 if answer.get("is_disk"):
                     problem = disk_trouble.sentence(share.disk, problem, share.tier)
                     raise ScratchError(problem, share.disk)
+                problem = problem or "no process could be had for it"
                 raise ScratchError(f"scratch space cannot be had: {problem}", None)
             self._unmade.discard((name, share.disk))
             if type(answer.get("filesystem")) is int:
@@ -172,7 +175,7 @@ class Scratch:
             for share in shares:
                 answer = await self._ask("measure", job_id, attempt, share)
                 found = int(answer.get("used_bytes", 0))
-                is_hidden = not answer.get("done") and not answer.get("is_disk")  # by a mount
+                is_hidden = bool(answer.get("problem")) and not answer.get("is_disk")  # by a mount
                 is_over |= found > share.size_bytes or is_hidden
                 used, is_all = used + found, is_all and bool(answer.get("is_all"))
             wait_s = max(_MEASURE_S, _REST * (asyncio.get_running_loop().time() - began_s))
@@ -213,6 +216,7 @@ class Scratch:
                     return
                 problems = [_words_of(share, answer) for share, answer in left]
                 if not any(problems):
+                    await asyncio.sleep(_AGAIN_S)
                     continue  # there is more, and time for another turn
                 self._keep(free, "; ".join(filter(None, problems)), is_result=False)
             await asyncio.sleep(retry_s)

@@ -101,7 +101,8 @@ class Desk:
         make: ``filesystem``, the number of the disk's device until the next boot. With it, what is
         not there is not taken for removed while another disk is mounted. measure: ``used_bytes``,
         and ``is_all``, False if it is at least so much. One that is not done has ``problem`` and
-        ``is_disk`` (``ScratchError``); an empty problem: there was no time, and it is asked again.
+        ``is_disk`` (``ScratchError``); an empty problem: there was no time, or no process;
+        it is asked again.
 
         Raises:
             BadInputError, ValueError: it names no such thing.
@@ -148,9 +149,8 @@ class Desk:
             self._waiting.remove(wish)
             try:
                 self._start(wish)
-            except OSError as error:
-                problem = _problem(wish, f"no helper ({error.strerror})")
-                self._send({"scratch": wish.get("id"), **problem})
+            except OSError:
+                self._send({"scratch": wish.get("id"), **_problem(wish, "")})
 
     def _next(self) -> Message | None:
         """The first whose disk does not keep two helpers already."""
@@ -187,7 +187,7 @@ class Desk:
             try:
                 self._answer(helper, protocol.decode(helper.said))
             except BadInputError:
-                self._answer(helper, _problem(helper.wish, "its helper died"))
+                self._answer(helper, _problem(helper.wish, ""))
 
     def _answer(self, helper: _Helper, answer: Message) -> None:
         helper.is_told = True

@@ -1,6 +1,8 @@
 """SIGKILL and SIGSTOP of daemon and supervisor: no job is lost, run twice, or left standing."""
 
 import os
+import shlex
+import sys
 
 import pytest
 from system import reads, state_of, until
@@ -145,3 +147,32 @@ def test_bytes_of_children_that_ended_or_detached_are_counted_over_a_kill(system
     assert [*seen, found["read_bytes"]] == sorted([*seen, found["read_bytes"]])
     assert seen[-1] == pytest.approx(20 * mib, abs=4 * mib)
     assert found["read_bytes"] == pytest.approx(40 * mib, abs=4 * mib)
+
+
+IGNORES = """
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for number in range(4):
+    if os.fork() == 0:
+        with open(f"part{number}", "wb") as file:
+            file.write(bytes(8 << 20))
+            file.flush()
+            os.fsync(file.fileno())
+        while not os.path.exists("open-seen"):
+            time.sleep(0.02)
+        os._exit(0)
+while not os.path.exists("open-over"):
+    time.sleep(0.02)
+"""
+
+
+def test_bytes_of_children_that_the_kernel_reaps_by_itself_are_told_as_at_least(system):
+    job = system.submit(shlex.join([sys.executable, "-c", IGNORES]))
+    mib = 1 << 20
+    until(lambda: (system.job(job)["written_bytes"] or 0) >= 32 * mib, "all that they wrote")
+    system.open("seen", "over")
+    found = system.end_of(job)
+
+    assert (found["state"], found["io_at_least"]) == ("COMPLETED", True)
+    assert found["written_bytes"] >= 32 * mib
+    assert "at least" in system.says("show", str(job))

@@ -50,6 +50,16 @@ def test_a_suspended_job_obeys_a_cancel(system):
     assert system.ledger() == ["begin", "heard"]
 
 
+def test_a_job_that_stopped_itself_is_told_and_goes_on_with_resume(system):
+    job = system.submit("kill -STOP $$; echo on >> ledger; exit 3")
+    until(lambda: "T" in map(state_of, system.job(job)["pids"]), "its standstill")
+    until(lambda: "stopped by a signal" in system.says("why", str(job)), "the reason")
+    system.says("resume", str(job))
+
+    assert system.outcome(job) == [("FAILED", 3)]
+    assert system.ledger() == ["on"]
+
+
 def test_a_job_that_stopped_itself_obeys_a_cancel(system):
     job = system.submit("trap 'exit 9' TERM; echo begin >> ledger; kill -STOP $$; sleep 1000")
     until(lambda: system.ledger() == ["begin"], "begin of the job")

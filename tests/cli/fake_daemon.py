@@ -67,6 +67,7 @@ def job(job_id: int, state: str = "RUNNING", **changes: Any) -> dict[str, Any]:
         "shell_code": {"COMPLETED": 0, "TIMEOUT": 124}.get(state, 1) if ended else None,
         "read_bytes": 1000,
         "written_bytes": None,
+        "io_at_least": False,
         "bandwidth": {"read_bytes_per_s": 2e6, "written_bytes_per_s": 1e6} if started else None,
         "predicted": {"rate_bytes_per_s": 3e6, "confidence": 0.5, "source": "history"},
         "expected": expected(5e6, "learned", by="name:lu", runs=3),
@@ -99,6 +100,7 @@ def sum_of(**changes: Any) -> dict[str, Any]:
         "suspended_user_s": 0.0,
         "read_bytes": None,
         "written_bytes": None,
+        "io_at_least": False,
         "unknown_io_jobs": 0,
         "bandwidth_bytes_per_s": None,
     }

@@ -660,7 +660,7 @@ def test_what_could_not_be_made_is_kept_by_no_disk_that_is_of_no_use(monkeypatch
 
 
 def test_a_helper_that_is_killed_fails_no_start(monkeypatch):
-    died = {"done": False, "problem": "its helper died"}
+    died = {"done": False, "problem": ""}
 
     _, asked = heard(lambda scratch: make(scratch, "/fast"), died, DONE, monkeypatch=monkeypatch)
 
