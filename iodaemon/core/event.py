@@ -56,7 +56,6 @@ class JobExited(_Event, frozen=True):
     """All processes of the job are gone. ``exit`` empty: its exit could not be learned.
 
     ``by_reboot``: they went with the machine. ``staged``: None where nothing is known of that.
-    ``is_bereaved``: who would have copied its output out was killed before.
     """
 
     job_id: JobId
@@ -66,7 +65,6 @@ class JobExited(_Event, frozen=True):
     note: str = ""
     by_reboot: bool = False
     staged: Staged | None = None
-    is_bereaved: bool = False
 
 
 class JobSuspended(_Event, frozen=True):

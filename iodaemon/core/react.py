@@ -23,7 +23,7 @@ from iodaemon.core.job import (
 )
 from iodaemon.core.phase import hear
 from iodaemon.core.sample import Sample
-from iodaemon.core.scratch_life import hear_of_end, hear_of_scratch
+from iodaemon.core.scratch_life import hear_of_scratch
 from iodaemon.core.signature import kind_of
 from iodaemon.core.state import with_fields
 from iodaemon.core.step import Step
@@ -123,8 +123,7 @@ def _on_life(step: Step, event: ev.JobStarted | ev.StartFailed | ev.JobExited) -
 
 def _on_exited(step: Step, event: ev.JobExited, job: Job) -> None:
     peak_bytes = step.state.meter.peak_bytes(job.id)
-    end, note = hear_of_end(event, job)
-    job = with_fields(job, exit=end, io=event.io, staged=event.staged)
+    job = with_fields(job, exit=event.exit, io=event.io, staged=event.staged)
     job = with_fields(job, work=step.state.outlook.work_of(job.id))
     again = job.stop_reason if job.stop is JobState.PENDING else None
     if event.by_reboot and job.spec.requeue and job.stop is None:
@@ -133,7 +132,7 @@ def _on_exited(step: Step, event: ev.JobExited, job: Job) -> None:
         step.requeue(job, again, happened_s=event.at_s)
         _keep_held(step, job)
     else:
-        step.move(job, _end_state(job), _end_reason(job, note), happened_s=event.at_s)
+        step.move(job, _end_state(job), _end_reason(job, event.note), happened_s=event.at_s)
         step.state.outlook.learn(step.state.jobs[job.id])
     if peak_bytes is not None:
         is_whole = step.state.jobs[job.id].state is JobState.COMPLETED

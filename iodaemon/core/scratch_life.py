@@ -7,7 +7,7 @@ from typing import Final
 from iodaemon.core import event as ev
 from iodaemon.core.decision import clearing_of
 from iodaemon.core.explanation import duration
-from iodaemon.core.job import Exit, Job, JobState, Reason
+from iodaemon.core.job import Job, JobState, Reason
 from iodaemon.core.scratch import KEPT
 from iodaemon.core.size import told_bytes
 from iodaemon.core.state import with_fields
@@ -15,18 +15,6 @@ from iodaemon.core.step import Step
 
 END_GRACE_S: Final = 10.0
 """From SIGTERM to SIGKILL for a job that has more in its space than it asked for."""
-NOT_COPIED: Final = 74
-"""EX_IOERR of sysexits.h: the exit code of a job that ended well and whose output was not copied;
-likewise ``STAGE_FAILED`` of the steps around a job."""
-
-
-def hear_of_end(event: ev.JobExited, job: Job) -> tuple[Exit, str]:
-    """How a job ended, and what is to be said of it: never well where its output is not there."""
-    request = job.spec.scratch
-    target = None if request is None or not job.shares else request.output_path
-    if not event.is_bereaved or target is None or event.exit.code != 0:
-        return event.exit, event.note
-    return Exit(code=NOT_COPIED), f"{event.note}; what it left was not copied to {target}"
 
 
 def hear_of_scratch(

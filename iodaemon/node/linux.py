@@ -522,9 +522,7 @@ class LinuxNode:
                     attempt.may_run = True  # the daemon before this one wrote it down
                 if attempt.may_run:
                     self.client.wish("run", key=str(attempt.key))
-                elif (
-                    attempt.launch is None
-                ):  # of an earlier daemon, which may not have written the start down
+                elif attempt.launch is None:  # an earlier daemon had it prepared; it is to end
                     self.client.wish("kill", key=str(attempt.key))
 
     def _on_running(self, attempt: _Attempt, report: Message, adopted: Job | None) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from iodaemon.backend.linux.process import descendants_of, find_state, is_executing
 from iodaemon.core.job import JobId
 from iodaemon.supervisor.ledger import Key
 from iodaemon.supervisor.protocol import Message
 
-_CGROUPS_PATIENCE = 64
-"""Cgroups that a job made below its own, which are looked into at most."""
+_MOST_CGROUPS: Final = 64
+"""Of one job: its own, and those that it made below that."""
 
 
 class Reaped(NamedTuple):
@@ -94,7 +94,7 @@ def read_members(cgroup: str) -> list[int]:
     """The processes of a cgroup and of those that the job made below it; none if it is gone."""
     pids: list[int] = []
     directories = [cgroup]
-    for _ in range(_CGROUPS_PATIENCE):
+    for _ in range(_MOST_CGROUPS):
         if not directories:
             break
         directory = directories.pop(0)

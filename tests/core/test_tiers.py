@@ -239,22 +239,6 @@ def test_what_is_kept_takes_space_until_somebody_has_it_removed():
     assert [2] == [each.job_id for each in rig.backend.take()]
 
 
-@pytest.mark.parametrize(
-    ("output", "code", "expected"),
-    [("/out", 0, ("FAILED", 74)), ("/out", 3, ("FAILED", 3)), (None, 0, ("COMPLETED", 0))],
-)
-def test_no_job_ends_well_whose_output_nobody_is_left_to_copy(output, code, expected):
-    rig = fcfs(tier("fast", 100))
-    rig.step(submitted(job(1, scratch=wants(80, output_path=output))))
-    rig.step(started(1.0))
-    end = exited(2.0, end=Exit(code=code))
-    rig.step(msgspec.structs.replace(end, is_bereaved=True, note="its holder was killed"))
-    ended = rig.job()
-
-    assert expected == (ended.state, ended.exit.code)
-    assert ("not copied to /out" in ended.reason.text) == (expected[1] == 74)
-
-
 def test_a_finished_job_is_not_forgotten_while_it_holds_space():
     state = State(platform(2), [tier("fast", 100)], kept_finished=0)
     rig = Rig(state)
