@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from iodaemon.errors import ConfigError, IodaemonError
+from iodaemon.errors import ConfigError, IodaemonError, NoDaemon
+from iodaemon.socket_path import find_running, usual_runtime_dir, usual_state_dir
 
 if TYPE_CHECKING:
     from iodaemon.api.client import Client
@@ -41,11 +42,15 @@ class Session:
 
         Raises:
             ConfigError: the configuration file is wrong.
+            NoDaemon: the daemon has lost its socket.
         """
         if self.api:
             return self.api
         if self.config:
-            return str(self.load_config({}).socket_path)
+            config = self.load_config({})
+            socket = str(config.socket_path)
+            noted = None if os.path.exists(socket) else _noted_socket(config.state_dir)
+            return noted or socket
         return find_socket(os.environ, os.geteuid())
 
     def client(self) -> Client:
@@ -87,21 +92,46 @@ def find_socket(
 ) -> str:
     """The socket of the user's own daemon where there is one, else the system's.
 
-    Where neither exists, that of the user's own simulated node, if there is one.
+    The user's own is found by its state directory as well: it may run in another environment (cron,
+    su). Where neither exists, that of the user's own simulated node, if there is one.
 
     Args:
         environ: for the XDG directories and HOME.
         uid: root has the system's daemon alone.
         system_config: the system's configuration file.
         system_dir: where the system's sockets are, unless that file says otherwise.
+
+    Raises:
+        NoDaemon: the user's own daemon has lost its socket.
     """
-    system = f"{_runtime_dir_in(system_config) or system_dir}/{SOCKET_NAME}"
+    system = f"{_place_in(system_config, 'runtime_dir') or system_dir}/{SOCKET_NAME}"
     if uid == 0:
         return _or_simulated(system, system_dir, uid)
-    own = f"{_own_runtime_dir(environ, uid)}/{SOCKET_NAME}"
-    if _is_own_socket(own, uid) or not os.path.exists(system):
-        return _or_simulated(own, _default_runtime_dir(environ, uid), uid)
-    return system
+    config, usual = _own_config(environ), usual_runtime_dir(environ, uid)
+    own = f"{_place_in(config, 'runtime_dir') or usual}/{SOCKET_NAME}"
+    if _is_own_socket(own, uid):
+        return own
+    state_dir = _place_in(config, "state_dir") or usual_state_dir(environ)
+    if state_dir and _is_owned(state_dir, uid) and (noted := _noted_socket(state_dir)):
+        return noted
+    return system if os.path.exists(system) else _or_simulated(own, usual, uid)
+
+
+def _noted_socket(state_dir: str) -> str | None:
+    """Where the daemon that runs on this state directory has its socket; None: none runs.
+
+    Raises:
+        NoDaemon: it has lost it.
+    """
+    try:
+        running = find_running(state_dir)
+    except OSError:
+        return None
+    if running is None:
+        return None
+    if running.why_lost:
+        raise NoDaemon(running.why_lost)
+    return running.socket
 
 
 def _or_simulated(socket: str, default_dir: str, uid: int) -> str:
@@ -114,20 +144,11 @@ def _is_own_socket(path: str, uid: int) -> bool:
     return _is_owned(os.path.dirname(path), uid) and os.path.exists(path)
 
 
-def _own_runtime_dir(environ: Mapping[str, str], uid: int) -> str:
+def _own_config(environ: Mapping[str, str]) -> str:
     home = environ.get("XDG_CONFIG_HOME", "")
     if not home.startswith("/"):
         home = f"{environ.get('HOME', '')}/.config"
-    if configured := _runtime_dir_in(f"{home}/iodaemon/config.toml"):
-        return configured
-    return _default_runtime_dir(environ, uid)
-
-
-def _default_runtime_dir(environ: Mapping[str, str], uid: int) -> str:
-    runtime = environ.get("XDG_RUNTIME_DIR", "")
-    if runtime.startswith("/"):
-        return f"{runtime.rstrip('/')}/iodaemon"
-    return f"/tmp/iodaemon-{uid}"  # noqa: S108 - used only if it is the user's own
+    return f"{home}/iodaemon/config.toml"
 
 
 def _is_owned(folder: str, uid: int) -> bool:
@@ -139,18 +160,18 @@ def _is_owned(folder: str, uid: int) -> bool:
     return stat.S_ISDIR(status.st_mode) and status.st_uid == uid and not status.st_mode & 0o022
 
 
-def _runtime_dir_in(file: str) -> str | None:
-    """What a configuration file says of the sockets' place; None where it says nothing."""
+def _place_in(file: str, key: str) -> str | None:
+    """What a configuration file says of this directory; None where it says nothing."""
     try:
         text = Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return None
-    if "runtime_dir" not in text:
+    if key not in text:
         return None
     import tomllib
 
     try:
-        value = tomllib.loads(text).get("runtime_dir")
+        value = tomllib.loads(text).get(key)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file}: no valid TOML: {error}") from error
     return value if isinstance(value, str) else None

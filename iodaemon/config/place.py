@@ -8,6 +8,7 @@ from typing import Final
 
 from iodaemon.config.policy import config_home_of
 from iodaemon.errors import ConfigError
+from iodaemon.socket_path import usual_runtime_dir, usual_state_dir
 
 SYSTEM_CONFIG: Final = Path("/etc/iodaemon/config.toml")
 SYSTEM_SUPERVISOR_DIR: Final = "/var/lib/iodaemon-supervisor"
@@ -30,10 +31,7 @@ socket is not where the server's users look."""
 def default_place(
     key: str, environ: Mapping[str, str], uid: int, *, is_simulated: bool = False
 ) -> str:
-    """The default of ``state_dir`` or ``runtime_dir``.
-
-    Without ``$XDG_RUNTIME_DIR`` the runtime directory is below /tmp, where anybody may have made it
-    before: who creates or trusts it must check that it is the user's own, with mode 0700.
+    """The default of ``state_dir`` or ``runtime_dir`` (``iodaemon.socket_path``).
 
     Raises:
         ConfigError: it depends on HOME, which is not set.
@@ -44,11 +42,9 @@ def default_place(
 def _place_of(key: str, environ: Mapping[str, str], uid: int) -> str:
     if uid == 0:
         return {"state_dir": "/var/lib/iodaemon", "runtime_dir": "/run/iodaemon"}[key]
-    variable = {"state_dir": "XDG_STATE_HOME", "runtime_dir": "XDG_RUNTIME_DIR"}[key]
-    if environ.get(variable, "").startswith("/"):
-        return f"{environ[variable].rstrip('/')}/iodaemon"
     if key == "runtime_dir":
-        return f"/tmp/iodaemon-{uid}"  # noqa: S108 - see above
-    if not environ.get("HOME"):
+        return usual_runtime_dir(environ, uid)
+    state_dir = usual_state_dir(environ)
+    if state_dir is None:
         raise ConfigError("state_dir has no default while HOME is not set; set state_dir")
-    return f"{environ['HOME'].rstrip('/')}/.local/state/iodaemon"
+    return state_dir

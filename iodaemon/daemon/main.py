@@ -41,7 +41,7 @@ from iodaemon.daemon.journal import Journal
 from iodaemon.daemon.knowledge import Knowledge
 from iodaemon.daemon.launching import launch_record
 from iodaemon.daemon.metric import Scene
-from iodaemon.daemon.place import prepare_places, spoken_of
+from iodaemon.daemon.place import Places, prepare_places, spoken_of
 from iodaemon.daemon.preflight import Preflight
 from iodaemon.daemon.reload import InForce, Read, Reloading, fallback_of
 from iodaemon.daemon.report import node_report, policy_report, running_config
@@ -64,6 +64,7 @@ from iodaemon.text import quoted
 log = logging.getLogger(__name__)
 
 _PRUNE_EVERY_S: Final = 3600.0
+_SOCKET_EVERY_S: Final = 1.0
 _GC_THRESHOLDS: Final = (20_000, 20, 50)
 """Python's own are 700, 10, 10."""
 
@@ -82,8 +83,8 @@ def run(config: Config, read: Read) -> int:
     try:
         preflight = Preflight(config)
         preflight.check()
-        with prepare_places(config):
-            return asyncio.run(_Daemon(config, preflight, read, writer).live())
+        with prepare_places(config) as places:
+            return asyncio.run(_Daemon(config, preflight, read, writer, places).live())
     except BaseException:
         if writer is not None and not writer.takes_more():
             os._exit(1)  # the message would wait for ever where the log does
@@ -94,12 +95,18 @@ class _Daemon:
     """Everything that lives as long as the daemon does."""
 
     def __init__(
-        self, config: Config, preflight: Preflight, read: Read, writer: LogWriter | None
+        self,
+        config: Config,
+        preflight: Preflight,
+        read: Read,
+        writer: LogWriter | None,
+        places: Places,
     ) -> None:
         self._force = InForce(config, preflight.policy)
         self._preflight = preflight
         self._read = read
         self._writer = writer
+        self._places = places
         self._config = config  # for what needs a restart to change
         self._reloading: Reloading | None = None
         self._tidying = asyncio.Event()
@@ -158,7 +165,7 @@ class _Daemon:
             with spoken_of(self._config.socket_path, "runtime_dir"):
                 await server.open(self._config.socket_path, self._handed)
             self._announce(driver, door)
-            await self._until_stopped(driver, journal, door)
+            await self._until_stopped(driver, journal, door, server)
         except BackendError as error:
             raise ConfigError(str(error)) from error
         finally:
@@ -236,11 +243,14 @@ class _Daemon:
             told.append("drained")
         notify(*words, f"STATUS={', '.join(told)}")
 
-    async def _until_stopped(self, driver: Driver, journal: Journal, door: Door) -> None:
+    async def _until_stopped(
+        self, driver: Driver, journal: Journal, door: Door, server: Server
+    ) -> None:
         """Wait for a signal; meanwhile learn of the past, forget what is older than ``retain``."""
         past = asyncio.create_task(self._knowledge.learn_the_past(journal, driver.state.outlook))
         feeding = asyncio.create_task(feed_watchdog())
         disks = asyncio.create_task(watch_disks(self._config, driver))
+        socket = asyncio.create_task(self._keep_socket(server))
         began_s = driver.timeline.now_s
         while not self._stopping.is_set():
             self._tidying.clear()
@@ -256,7 +266,27 @@ class _Daemon:
         past.cancel()
         feeding.cancel()
         disks.cancel()
+        socket.cancel()
         notify("STOPPING=1")
+
+    async def _keep_socket(self, server: Server) -> None:
+        """Make the socket again, and its directory, where somebody has removed them."""
+        problem, path = "", self._config.socket_path
+        while True:
+            await asyncio.sleep(_SOCKET_EVERY_S)
+            if not server.has_lost_socket:
+                continue
+            try:
+                self._places.take("runtime_dir")
+                with spoken_of(path, "runtime_dir"):
+                    await server.listen(path)
+            except ConfigError as error:
+                if str(error) != problem:
+                    log.warning("event=socket_lost problem=%s", quoted(str(error)))
+                problem = str(error)
+            else:
+                log.warning("event=socket_made_again socket=%s", path)
+                problem = ""
 
     def _assemble(
         self, journal: Journal, timeline: WallTimeline, restored: Restored

@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -14,8 +14,9 @@ from iodaemon.backend.linux.condition import STATE_FILES, find_wrong_owner, of_e
 from iodaemon.config import Config
 from iodaemon.daemon.host import describe_process
 from iodaemon.errors import ConfigError, HopelessError
+from iodaemon.socket_path import STATE_LOCK, find_running
 
-_LOCKS: Final = {"state_dir": "daemon.lock", "runtime_dir": "socket.lock"}
+_LOCKS: Final = {"state_dir": STATE_LOCK, "runtime_dir": "socket.lock"}
 """Two names, because both directories may be one."""
 _MAY_PASS: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOMEM, errno.EMFILE}
@@ -23,39 +24,76 @@ _MAY_PASS: Final = frozenset(
 """What another start may not meet."""
 
 
-@contextmanager
-def prepare_places(config: Config) -> Iterator[None]:
-    """Make the directories and keep every other daemon out of them.
+class Places:
+    """The directories of one daemon, locked against every other one until ``close``.
 
     A service of the system has no runtime directory to itself: root made it and what is in it.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._locks: dict[str, int] = {}
+
+    def take(self, key: str) -> None:
+        """Make this directory if it is missing, and lock it unless it is locked by this daemon.
+
+        Raises:
+            ConfigError: it cannot be had now.
+            HopelessError: it cannot be had, or another daemon runs on it.
+        """
+        if self._config.is_system and key == "runtime_dir":
+            return
+        path = Path(getattr(self._config, key))
+        with spoken_of(path, key), ExitStack() as undo:
+            own_directory(path, key)
+            lock = os.open(path / _LOCKS[key], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            undo.callback(os.close, lock)
+            before = self._locks.get(key)
+            if before is not None and os.path.sameopenfile(before, lock):
+                return
+            self._lock(lock, path, key)
+            undo.pop_all()
+            if before is not None:  # somebody removed it
+                os.close(before)
+            self._locks[key] = lock
+
+    def _lock(self, lock: int, path: Path, key: str) -> None:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            running = find_running(str(path)) if key == "state_dir" else None
+            if running is not None and running.why_lost:
+                raise HopelessError(running.why_lost) from error
+            raise HopelessError(
+                f"a daemon runs already on {path} ({describe_holder(lock)}); use it, stop it, or "
+                f"set another {key}"
+            ) from error
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, os.fsencode(f"{os.getpid()}\n{self._config.socket_path}\n"), 0)
+
+    def close(self) -> None:
+        """Let other daemons have them."""
+        for lock in self._locks.values():
+            os.close(lock)
+
+
+def describe_holder(lock: int) -> str:
+    """The process that holds this open lock file, by what it wrote there, for a message."""
+    pid = os.pread(lock, 20, 0).decode(errors="replace").partition("\n")[0]
+    return describe_process(int(pid)) if pid.isdigit() else "unknown"
+
+
+@contextmanager
+def prepare_places(config: Config) -> Iterator[Places]:
+    """Make the directories and keep every other daemon out of them.
 
     Raises:
         HopelessError: a directory cannot be had, or a daemon runs already on one of them.
     """
-    with ExitStack() as locks:
-        for key, name in _LOCKS.items():
-            if config.is_system and key == "runtime_dir":
-                continue
-            path = Path(getattr(config, key))
-            with spoken_of(path, key):
-                own_directory(path, key)
-                lock = os.open(path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                locks.callback(os.close, lock)
-                _take(lock, path, key)
-        yield
-
-
-def _take(lock: int, path: Path, key: str) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        holder = os.pread(lock, 20, 0).decode(errors="replace").strip()
-        who = describe_process(int(holder)) if holder.isdigit() else "unknown"
-        raise HopelessError(
-            f"a daemon runs already on {path} ({who}); use it, stop it, or set another {key}"
-        ) from error
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    with closing(Places(config)) as places:
+        for key in _LOCKS:
+            places.take(key)
+        yield places
 
 
 @contextmanager

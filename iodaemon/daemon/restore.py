@@ -23,13 +23,14 @@ from iodaemon.daemon import database, schema
 from iodaemon.daemon.account import user_name
 from iodaemon.daemon.backup import COPY, CopyNote, opened
 from iodaemon.daemon.boot import note_boot
-from iodaemon.daemon.host import describe_process
 from iodaemon.daemon.merge import Merged, merge
+from iodaemon.daemon.place import describe_holder
 from iodaemon.daemon.recall import decode_jobs
 from iodaemon.daemon.replica import check_integrity, copy_database, put_in_place, sync_folder
 from iodaemon.daemon.sqlite_error import error_name, spoken
 from iodaemon.daemon.stranger import find_strangers, highest_job
 from iodaemon.errors import IodaemonError, JournalError, NotFound, NotPermitted, RequestError
+from iodaemon.socket_path import STATE_LOCK
 
 _STOP: Final = {
     True: "systemctl stop iodaemon.socket iodaemon",
@@ -145,7 +146,7 @@ def _alone(state: Path, *, is_system: bool) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             stack.enter_context(_as_owner_of(state))
-            lock = os.open(state / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = os.open(state / STATE_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except FileNotFoundError as error:
             raise NotFound(
                 f"there is no {state}; install the service, or start the daemon once, and stop it"
@@ -158,11 +159,9 @@ def _alone(state: Path, *, is_system: bool) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            pid = os.pread(lock, 20, 0).decode(errors="replace").strip()
-            who = describe_process(int(pid)) if pid.isdigit() else "unknown"
             raise RequestError(
-                f"a daemon runs on {state} ({who}); stop it first ('{_STOP[is_system]}', jobs "
-                "run on), then restore"
+                f"a daemon runs on {state} ({describe_holder(lock)}); stop it first "
+                f"('{_STOP[is_system]}', jobs run on), then restore"
             ) from error
         os.ftruncate(lock, 0)
         with suppress(OSError):  # on a full disk; only who is kept out would read it

@@ -79,7 +79,7 @@ class Server:
         self._ending = asyncio.Event()
         self._runner: web.AppRunner | None = None
         self._listening: asyncio.Server | None = None
-        self._made: tuple[Path, int] | None = None  # the socket's file and its inode
+        self._made: tuple[Path, int | None] | None = None  # the socket's file and its inode
         self._accounts = Accounts()
         self._queue = FairQueue()
         self._lookup = Lookup(
@@ -105,9 +105,6 @@ class Server:
         Raises:
             OSError: the socket cannot be made.
         """
-        if handed is None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
         self._runner = web.AppRunner(
             self._make_app(),
             access_log=None,
@@ -117,16 +114,39 @@ class Server:
             keepalive_timeout=_SILENT_S,
         )
         await self._runner.setup()
+        if handed is None:
+            await self.listen(path)
+        else:
+            self._listening = await self._serve_on(handed)
+
+    async def listen(self, path: Path) -> None:
+        """Listen on a new socket; the one before is closed, and who is connected by it stays.
+
+        Raises:
+            OSError: the socket cannot be made.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        before, self._listening = self._listening, await self._serve_on(_bind(path))
+        self._made = (path, _inode_of(path))
+        if before is not None:
+            before.close()
+
+    @property
+    def has_lost_socket(self) -> bool:
+        """Whether somebody removed the socket that was made, or put another one in its place."""
+        return self._made is not None and _inode_of(self._made[0]) != self._made[1]
+
+    async def _serve_on(self, listener: socket.socket) -> asyncio.Server:
+        assert self._runner is not None
         assert self._runner.server is not None
         make: Callable[[], Any] = self._runner.server
         if self._lookup.is_shared:
             make = Front(make, self._accounts)
         loop = asyncio.get_running_loop()
-        listener = _bind(path) if handed is None else handed
-        self._listening = await loop.create_server(make, sock=listener, backlog=_ACCEPTED_AT_ONCE)
+        listening = await loop.create_server(make, sock=listener, backlog=_ACCEPTED_AT_ONCE)
         listener.listen(_BACKLOG)  # asyncio would accept as many at a time
-        if handed is None:
-            self._remember_socket(path)
+        return listening
 
     async def close(self) -> None:
         """Answer no more; streams end, and the socket is gone."""
@@ -138,16 +158,10 @@ class Server:
             await self._runner.cleanup()
         self._remove_socket()
 
-    def _remember_socket(self, path: Path) -> None:
-        self._made = (path, path.lstat().st_ino)
-
     def _remove_socket(self) -> None:
         """Ours alone: systemd may have put its own in place, for the daemon that comes next."""
-        if self._made is not None:
-            path, inode = self._made
-            with contextlib.suppress(FileNotFoundError):
-                if path.lstat().st_ino == inode:
-                    path.unlink()
+        if self._made is not None and not self.has_lost_socket:
+            self._made[0].unlink(missing_ok=True)
 
     def _make_app(self) -> web.Application:
         app = web.Application(middlewares=[self._guard], client_max_size=_LARGEST_BODY_BYTES)
@@ -230,3 +244,11 @@ def _bind(path: Path) -> socket.socket:
     finally:
         os.umask(old_mask)
     return listener
+
+
+def _inode_of(path: Path) -> int | None:
+    """None: there is nothing of this name."""
+    try:
+        return path.lstat().st_ino
+    except OSError:
+        return None

@@ -56,6 +56,7 @@ def supervisor_config(
         grace_s=config.orphan_grace_s,
         cgroup="none" if by_signals else "auto",
         is_service=config.is_system,
+        state=config.state_dir,
     )
 
 

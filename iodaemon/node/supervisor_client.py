@@ -312,7 +312,7 @@ class SupervisorClient:
     async def _open_line(self) -> asyncio.StreamReader | None:
         """By its socket, or by its second address should somebody have removed that."""
         path = os.path.join(self._config.runtime, anchor.SOCKET)
-        for address in (path, anchor.abstract_address(self._config.runtime)):
+        for address in (path, anchor.abstract_address(self._config)):
             try:
                 reader, writer = await asyncio.open_unix_connection(address)
             except (FileNotFoundError, ConnectionError):

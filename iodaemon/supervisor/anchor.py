@@ -67,6 +67,7 @@ class Config(NamedTuple):
         is_service: runs until SIGTERM; else ends without a daemon and without jobs.
         lack: without cgroups, why (``hello`` of ``protocol``).
         detail: the same as a sentence.
+        state: the daemon's directory; the second address is named by it. None: by ``runtime``.
     """
 
     runtime: str
@@ -79,6 +80,7 @@ class Config(NamedTuple):
     is_service: bool = False
     lack: str = "configured"
     detail: str = "signals, as configured"
+    state: str | None = None
 
     def dump(self) -> str:
         return json.dumps(self._asdict())
@@ -126,9 +128,13 @@ def _inherited(fds: list[int]) -> Iterator[None]:
             os.set_inheritable(fd, False)  # noqa: FBT003
 
 
-def abstract_address(runtime: str) -> str:
-    """Where the supervisor is found as well, should somebody remove the runtime directory."""
-    return f"\0iod-supervisor-{zlib.crc32(os.path.realpath(runtime).encode()):08x}"
+def abstract_address(config: Config) -> str:
+    """Where the supervisor is found as well, should somebody remove the runtime directory.
+
+    Or should the daemon be started in another environment, and so have another one.
+    """
+    name = os.fsencode(os.path.realpath(config.state or config.runtime))
+    return f"\0iod-supervisor-{zlib.crc32(name):08x}"
 
 
 def listen(config: Config) -> tuple[socket.socket, int]:
@@ -210,7 +216,7 @@ def _listen_on_second(config: Config) -> int:
     """
     second = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        second.bind(abstract_address(config.runtime))
+        second.bind(abstract_address(config))
         second.listen(16)
     except OSError as error:
         second.close()
@@ -219,7 +225,7 @@ def _listen_on_second(config: Config) -> int:
             contextlib.suppress(ConnectionRefusedError, BlockingIOError),
         ):
             probe.setblocking(False)  # noqa: FBT003 - who has it need not accept
-            probe.connect(abstract_address(config.runtime))
+            probe.connect(abstract_address(config))
             if peer_of(probe)[1] == os.geteuid():
                 text = f"a supervisor runs already (pid {peer_of(probe)[0]})"
                 raise OSError(errno.EADDRINUSE, text, config.runtime) from error

@@ -124,12 +124,15 @@ class DaemonLine:
             self._daemon = None
         self._unsent.clear()
 
-    def check_socket(self) -> None:
-        """Listen again where somebody removed the runtime directory, or the socket in it."""
+    def check_socket(self) -> bool:
+        """Listen again where somebody removed the runtime directory, or the socket in it.
+
+        Whether that was done.
+        """
         path = os.path.join(self._config.runtime, root.SOCKET)
         with contextlib.suppress(OSError):
             if _find_inode(path) == self.shared.inode:
-                return
+                return False
             listener, inode = root.listen(self._config)
             self.shared = self.shared._replace(inode=inode)
             self._loop.remove(self._listener.fileno())
@@ -137,6 +140,8 @@ class DaemonLine:
             listener.close()
             self._listen(self._listener)
             say(f"{path} was removed, and is there again")
+            return True
+        return False
 
     def send(self, message: Message) -> None:
         if self._daemon is None:

@@ -79,6 +79,9 @@ class Server:
         self._anchor = None if anchor is None else socket.socket(fileno=anchor)
         self._attempts.has_anchor = self._anchor is not None
         self._beat_due_s = self._socket_due_s = 0.0
+        self._owner_path, self._owner = os.path.join(config.runtime, _OWNER), b""
+        with contextlib.suppress(OSError):
+            self._owner = read_small(self._owner_path)
         self._is_left = False
         self._is_terminated = self._is_leaving = self._is_outdated = False
         own, least = os.geteuid(), config.min_uid
@@ -136,7 +139,8 @@ class Server:
                 self._means.beat(key for key, a in self._attempts.all.items() if a.wants_still)
         if now_s >= self._socket_due_s:
             self._socket_due_s = now_s + (_LEAVE_LOOK_S if self._is_left else _SOCKET_EVERY_S)
-            self._line.check_socket()
+            if self._line.check_socket():
+                self._note_owner()
             self._check_idle()
         if self._line.silence.begins():
             self._let_all_go(f"no daemon for {self._config.grace_s:g} s")
@@ -338,18 +342,20 @@ class Server:
 
     def _check_owner(self, state: str) -> None:
         """Note whose the attempts are. Raises BadInputError: another daemon's."""
-        path, given = os.path.join(self._config.runtime, _OWNER), os.fsencode(state)
-        owner = b""
-        with contextlib.suppress(OSError):
-            owner = read_small(path)
+        given, owner = os.fsencode(state), self._owner
         if given in (b"", owner):
             return
         if owner and not all(attempt.is_forgotten for attempt in self._attempts.all.values()):
             shown = os.fsdecode(owner)[:_SHOWN]
             text = "start that one again, or name another runtime directory"
             raise BadInputError(f"it keeps jobs of the daemon with state directory {shown}; {text}")
-        with contextlib.suppress(OSError), open(path, "wb") as file:
-            file.write(given)
+        self._owner = given
+        self._note_owner()
+
+    def _note_owner(self) -> None:
+        """For the supervisor that comes after this one."""
+        with contextlib.suppress(OSError), open(self._owner_path, "wb") as file:
+            file.write(self._owner)
 
     def _prepare(self, wish: Message) -> None:
         key, attempt = self._find(wish)

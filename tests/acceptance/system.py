@@ -68,13 +68,16 @@ class System:
         settings: further lines of the configuration; a dictionary is a table.
 
     Attributes:
+        state: the state directory.
+        runtime: the runtime directory.
         work: a directory for the jobs of a test.
     """
 
     def __init__(self, freezer: str, **settings: Any) -> None:
         self._root = Path(tempfile.mkdtemp(prefix="iod-acceptance-"))
-        self._runtime = self._root / "run"
-        self.socket_path = self._runtime / "iod.sock"
+        self.runtime = self._root / "run"
+        self.socket_path = self.runtime / "iod.sock"
+        self.state = self._root / "state"
         self.work = self._root / "work"
         self.work.mkdir()
         self.config = self._root / "config.toml"
@@ -85,8 +88,8 @@ class System:
         self._cgroups: set[Path] = set()
         self._threads = ThreadPoolExecutor(4)
         self.configure(
-            state_dir=str(self._root / "state"),
-            runtime_dir=str(self._runtime),
+            state_dir=str(self.state),
+            runtime_dir=str(self.runtime),
             suspend_by="signals" if freezer == "signals" else "auto",
             **{"orphan_grace": "1 s", "cancel_grace": "20 s", **settings},
         )
@@ -205,8 +208,12 @@ class System:
 
     def iod(self, *words: str, **environment: str) -> Ended:
         """Call the command line, in the jobs' directory."""
+        return self.iod_with("--api", str(self.socket_path), *words, **environment)
+
+    def iod_with(self, *words: str, **environment: str) -> Ended:
+        """Likewise, and have it find the daemon itself."""
         told = subprocess.run(
-            self.command(*words),
+            [sys.executable, "-m", "iodaemon.cli", *words],
             env={**self.environment, **environment},
             cwd=self.work,
             capture_output=True,
@@ -397,7 +404,7 @@ class System:
         until(lambda: not self.processes(), lambda: f"end of {self._named_processes()}")
         until(lambda: not self._left_cgroups(), lambda: f"end of {self._left_cgroups()}")
         assert str(self._root) not in Path("/proc/self/mountinfo").read_text()
-        assert [path.name for path in self._runtime.glob("*.sock") if _is_served(path)] == []
+        assert [path.name for path in self.runtime.glob("*.sock") if _is_served(path)] == []
         assert "Traceback" not in self._log.read_text()
 
     def _named_processes(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -20,6 +21,7 @@ from iodaemon.cli.failure import ExitCode
 from iodaemon.cli.program import ALIASES, VERBS
 from iodaemon.config.place import default_file, default_place
 from iodaemon.core.job import FINAL, JobState
+from iodaemon.errors import NoDaemon
 from iodaemon.supervisor import disk_trouble
 
 
@@ -247,6 +249,11 @@ def listen(path: Path) -> socket.socket:
     return listener
 
 
+def give_to(uid: int, *paths: Path) -> None:
+    for path in paths:
+        os.chown(path, uid, -1)
+
+
 def test_the_usual_places_are_those_of_the_configuration():
     for environ in ({"XDG_RUNTIME_DIR": "/run/user/9", "HOME": "/h"}, {"HOME": "/h"}):
         place = default_place("runtime_dir", environ, 9)
@@ -263,7 +270,7 @@ def test_ones_own_daemon_goes_before_the_systems(tmp_path):
     with listen(system / "iod.sock"):
         before = session.find_socket(environ, uid, "/none", str(system))
         with listen(tmp_path / "run" / "iodaemon" / "iod.sock"):
-            os.chown(tmp_path / "run" / "iodaemon", uid, -1)
+            give_to(uid, tmp_path / "run", tmp_path / "run" / "iodaemon")
             after = session.find_socket(environ, uid, "/none", str(system))
 
     assert f"{system}/iod.sock" == before
@@ -275,7 +282,7 @@ def test_a_simulated_node_is_asked_only_where_there_is_no_daemon(tmp_path, uid):
     environ = {"XDG_RUNTIME_DIR": str(tmp_path), "HOME": str(tmp_path)}
     simulated = tmp_path / "iodaemon-simulated"
     with listen(simulated / "iod.sock"):
-        os.chown(simulated, uid, -1)
+        give_to(uid, tmp_path, simulated)
         alone = session.find_socket(environ, uid, "/none", str(tmp_path / "iodaemon"))
         with listen(tmp_path / "iodaemon" / "iod.sock"):
             beside = session.find_socket(environ, uid, "/none", str(tmp_path / "iodaemon"))
@@ -293,6 +300,29 @@ def test_a_socket_that_somebody_else_may_have_put_there_is_not_used(tmp_path):
         found = session.find_socket(environ, os.geteuid() or 77, "/none", str(system))
 
     assert f"{system}/iod.sock" == found
+
+
+@pytest.mark.parametrize("variable", ["XDG_RUNTIME_DIR", "NOT_SET"], ids=["su", "cron"])
+def test_in_another_environment_a_daemon_is_found_by_its_state_directory(tmp_path, variable):
+    uid = os.geteuid() or 77
+    anothers, state = tmp_path / "another", tmp_path / ".local" / "state" / "iodaemon"
+    anothers.mkdir()
+    state.mkdir(parents=True)
+    give_to(uid, state)
+    give_to(uid + 1 if os.geteuid() == 0 else uid, anothers)
+    socket_path = tmp_path / "run" / "iod.sock"
+    (state / "daemon.lock").write_text(f"1\n{socket_path}\n")
+    environ = {variable: str(anothers), "HOME": str(tmp_path)}
+    with (state / "daemon.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with listen(socket_path):
+            found = session.find_socket(environ, uid, "/none", "/none")
+        socket_path.unlink()
+        with pytest.raises(NoDaemon, match=f"pid {os.getpid()}. lost its socket {socket_path}"):
+            session.find_socket(environ, uid, "/none", "/none")
+    after = session.find_socket({"HOME": str(tmp_path)}, uid, "/none", "/none")
+
+    assert (str(socket_path), f"/tmp/iodaemon-{uid}/iod.sock") == (found, after)
 
 
 def test_configuration_files_move_the_socket(tmp_path):

@@ -261,8 +261,8 @@ def run_scripted(directory: Path, config: str, script: Callable[[ScriptedDaemon]
     loaded = read()
     preflight = Preflight(loaded)
     preflight.check()
-    with _built_of(daemon), main.prepare_places(loaded):
-        living = main._Daemon(loaded, preflight, read, None)
+    with _built_of(daemon), main.prepare_places(loaded) as places:
+        living = main._Daemon(loaded, preflight, read, None, places)
 
         async def live() -> int:
             daemon.loop = asyncio.get_running_loop()

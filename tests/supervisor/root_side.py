@@ -249,7 +249,7 @@ class RootSide:
         return found
 
     def connect_abstract(self) -> Daemon:
-        daemon = Daemon(abstract_address(str(self.runtime)))
+        daemon = Daemon(abstract_address(self.config))
         self.daemons.append(daemon)
         return daemon
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from root_side import RootSide, wait_until
 
-from iodaemon.supervisor.anchor import SOCKET, abstract_address
+from iodaemon.supervisor.anchor import SOCKET, Config, abstract_address
 from iodaemon.supervisor.protocol import LONGEST_LINE, BadInputError, LineReader, Silence, decode
 
 pytestmark = pytest.mark.node
@@ -27,7 +27,7 @@ def test_only_the_daemons_uid_is_heard(make_root: Callable[..., RootSide]) -> No
     root = make_root("cgroup", daemon_uid=65534)
     path = str(root.runtime / SOCKET)
     wait_until(lambda: os.path.exists(path))
-    for address in (path, abstract_address(str(root.runtime))):  # by root, who is not the daemon
+    for address in (path, abstract_address(root.config)):  # by root, who is not the daemon
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
             line.settimeout(20)
             wait_until(lambda line=line, address=address: not line.connect_ex(address))
@@ -47,7 +47,7 @@ def test_another_user_who_has_the_second_address_hinders_nobody(
     if os.geteuid() != 0:
         pytest.skip("needs root")
     runtime = tmp_path / "run"
-    address = abstract_address(str(runtime))
+    address = abstract_address(Config(str(runtime), NOBODY))
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as taken,
         contextlib.ExitStack() as stack,
