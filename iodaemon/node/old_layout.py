@@ -1,16 +1,28 @@
-"""What releases before 0.2 left: a directory a job, in which a process of theirs holds a lock."""
+"""What releases before 0.2 left: a directory an attempt, with two files while it has not ended.
+
+A shim, the parent of the job, holds ``shim.lock``; ``shim.json`` says which processes are the
+job's. ``status.json`` says how it ended.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from pathlib import Path
+from typing import Final
 
+from iodaemon.backend.linux.process import find_state
 from iodaemon.errors import HopelessError
+from iodaemon.supervisor.ledger import read_boot_id
+from iodaemon.supervisor.reap import has_started_at
+
+_OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_RECORD_BYTES: Final = 1 << 16
 
 
 def refuse_old_jobs(state: Path) -> None:
-    """Refuse to start beside jobs that an earlier release still runs.
+    """Refuse to start beside jobs that an earlier release left running.
 
     Raises:
         HopelessError: there are some.
@@ -24,19 +36,40 @@ def refuse_old_jobs(state: Path) -> None:
 
 
 def find_old_jobs(state: Path) -> list[str]:
-    """Attempts that an earlier release runs: whoever keeps one holds its lock."""
-    running: list[str] = []
-    for path in sorted((state / "jobs").glob("*.*/shim.lock")):
-        if (path.parent / "status.json").exists():
-            continue
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            running.append(path.parent.name)
-        finally:
-            os.close(fd)
-    return running
+    """Attempts that run, kept by a shim or, if that was killed, by nobody."""
+    return [
+        attempt.name
+        for attempt in sorted((state / "jobs").glob("*.*"))
+        if not (attempt / "status.json").exists()
+        and (_is_locked(attempt / "shim.lock") or _has_processes(attempt / "shim.json"))
+    ]
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        fd = os.open(path, _OPEN)
+    except OSError:
+        return False
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _has_processes(path: Path) -> bool:
+    """Whether anything is in the attempt's cgroup, or its first process lives."""
+    try:
+        with open(os.open(path, _OPEN), "rb") as file:
+            record = json.loads(file.read(_RECORD_BYTES))
+        if record["boot_id"] != read_boot_id():
+            return False
+        if record["cgroup"] is not None:
+            return bool(Path(record["cgroup"], "cgroup.procs").read_bytes())
+        pid = record["main_pid"]
+        # In state D it may hang in execve, where to ask for its start would hang as well.
+        return find_state(pid) == "D" or has_started_at(pid, record["main_start_ticks"])
+    except (OSError, ValueError, KeyError, TypeError):  # it says nothing, or all are gone
+        return False
