@@ -76,6 +76,7 @@ class _Attempt:
         may_run: its start is durable.
         shares: its space.
         live: as it runs; None: it does not yet.
+        used: what was said of its use before that it runs.
         wants_still: it is to stand still.
         told: the last signal that it is to get; None: none.
         caps: that it is to have (``io.max``).
@@ -90,6 +91,7 @@ class _Attempt:
         self.may_run = False
         self.shares = shares
         self.live: LiveJob | None = None
+        self.used: Message | None = None
         self.wants_still = False
         self.told: int | None = None
         self.caps: dict[str, str] = {}
@@ -451,7 +453,11 @@ class LinuxNode:
     def _on_used(self, used: Message) -> None:
         for text, use in used.items():
             attempt = self._attempts.get(JobId(parse_key(text).job))
-            if attempt is not None and attempt.live is not None and str(attempt.key) == text:
+            if attempt is None or str(attempt.key) != text:
+                continue
+            if attempt.live is None:
+                attempt.used = use
+            else:
                 attempt.live.take_use(use)
 
     def _on_message(self, message: Message) -> None:
@@ -529,7 +535,10 @@ class LinuxNode:
         is_new = attempt.live is None
         if attempt.live is None:
             attempt.launch = None
-            attempt.live = LiveJob(attempt.key, report, self.client.jobs_cgroup)
+            base, is_adopted = self.client.jobs_cgroup, adopted is not None
+            attempt.live = LiveJob(attempt.key, report, base, is_adopted=is_adopted)
+            if attempt.used is not None:
+                attempt.live.take_use(attempt.used)
             self.reader.add(attempt.live)
             key = attempt.key
             self._post(outcome.began(JobId(key.job), key.attempt, report, self._timeline.now_s))

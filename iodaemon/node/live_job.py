@@ -36,16 +36,18 @@ class LiveJob:
         cgroup: its own; None: there is none.
         is_frozen: as it was last posted.
         is_stopped: its first process was stopped by a signal, its own or somebody's.
-        reaped: what its processes used that were waited for.
+        reaped: what its processes used that were waited for; None: the supervisor has not said.
     """
 
-    def __init__(self, key: Key, report: Message, jobs_cgroup: str | None) -> None:
+    def __init__(
+        self, key: Key, report: Message, jobs_cgroup: str | None, *, is_adopted: bool = False
+    ) -> None:
         self.key = key
         self.pid: int = report["pid"]
         self.holder: int | None = report.get("holder")
         self.cgroup = None if jobs_cgroup is None else f"{jobs_cgroup}/{key}"
         self.is_frozen = self.is_stopped = False
-        self.reaped = Reaped()
+        self.reaped = None if is_adopted else Reaped()
 
     @property
     def job_id(self) -> JobId:

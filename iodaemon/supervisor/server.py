@@ -487,11 +487,10 @@ class Server:
 
     def _beat(self, wish: Message) -> None:
         self._ledger.catch_up()
-        used = {
-            str(key): self._ledger.entries[key].use._asdict()
-            for key in self._attempts.used
-            if key in self._ledger.entries
-        }
+        used = {}
+        for key in self._attempts.used:  # of a key without records as well: the daemon waits
+            entry = self._ledger.entries.get(key)
+            used[str(key)] = (records.Use() if entry is None else entry.use)._asdict()
         self._attempts.used.clear()
         n = protocol.number(wish, "n", 0, 1 << 53)
         self._send({"beat": n, "use": used, "protected": self._anchor is not None})

@@ -5,11 +5,12 @@ import contextlib
 import os
 
 import pytest
-from builders import platform
+from builders import job, platform
 from harness import PATIENCE_S
 
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Kill, Start, Stop, Suspend
+from iodaemon.core.job import JobState
 from iodaemon.daemon.timeline import WallTimeline
 from iodaemon.errors import NoDaemon
 from iodaemon.node.linux import LinuxNode
@@ -26,12 +27,16 @@ class Client:
 
     def __init__(self):
         self.asked = []
+        self.hello = {"ledger": "11"}
 
     def wish(self, wish, **fields):
-        self.asked.append((wish, fields["key"]))
+        self.asked.append((wish, fields.get("key")))
 
     def send(self, line):
         self.wish(**decode(line))
+
+    async def beat(self, within_s):
+        """It takes longer than that."""
 
 
 def start(attempt):
@@ -64,6 +69,7 @@ def with_node(tmp_path, play):
         await play(node)
         for task in list(node._tasks):
             task.cancel()
+        node.reader.close()
         return node.client.asked
 
     asked = asyncio.run(scene())
@@ -129,6 +135,47 @@ def test_a_signal_that_waits_for_a_command_is_given_to_that_attempt_only(tmp_pat
 
     assert [*BEGUN, *AGAIN] == asked
     assert [ev.StartFailed, ev.JobStarted, ev.JobResumed] == [type(event) for event in posted]
+
+
+USED = {"read_bytes": 7, "written_bytes": 5, "calls": 2}
+
+
+@pytest.mark.parametrize("order", ["late", "before the report"])
+def test_what_an_adopted_job_used_is_unknown_until_the_supervisor_says_it(tmp_path, order):
+    """A total never falls: after a restart of the daemon neither."""
+    running = {"key": "1.1", **RUNNING, "holder": os.getpid()}
+
+    async def play(node):
+        adopting = asyncio.create_task(
+            node.adopt([job(state=JobState.RUNNING)], same_boot=True, ledger="11")
+        )
+        await settle()
+        if order != "late":
+            node._on_used({"1.1": USED})
+        node._on_message(running)
+        node._on_message({"synced": 1})
+        await adopting
+        await node._sample()
+        node._on_used({"1.1": USED})
+        await node._sample()
+
+    posted, _ = with_node(tmp_path, play)
+    samples = [event.sample.jobs[1] for event in posted if isinstance(event, ev.SampleTaken)]
+    first = None if order == "late" else 7
+
+    assert [first, 7] == [counters.read_bytes for counters in samples]
+
+
+def test_a_job_that_was_started_by_this_daemon_has_used_nothing_before(tmp_path):
+    async def play(node):
+        node.perform(start(1))
+        await settle()
+        node._on_message({"key": "1.1", **RUNNING, "holder": os.getpid()})
+        await node._sample()
+
+    posted, _ = with_node(tmp_path, play)
+
+    assert [0] == [e.sample.jobs[1].read_bytes for e in posted if isinstance(e, ev.SampleTaken)]
 
 
 @pytest.mark.node

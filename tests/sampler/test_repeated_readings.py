@@ -10,7 +10,7 @@ from iodaemon.backend.linux.leaves import Leaves
 from iodaemon.backend.linux.output_room import OutputRoom
 from iodaemon.backend.linux.reading import _JobReader
 from iodaemon.core.platform import DeviceId
-from iodaemon.node.live_job import LiveJob
+from iodaemon.node.live_job import LiveJob, Reaped
 from iodaemon.supervisor.ledger import Key
 
 DISKS = (DeviceId("8:0"),)
@@ -31,8 +31,9 @@ class Machine:
         (directory / "cgroup.stat").write_text("nr_descendants 0\n")
         self.moves(0)
         self.runs(0)
-        job = LiveJob(Key(1, 1), {"pid": 11}, str(root))
-        self.reader = _JobReader(root, job, Leaves(root), Allowance(), OutputRoom(None, job))
+        self.job = LiveJob(Key(1, 1), {"pid": 11}, str(root))
+        output = OutputRoom(None, self.job)
+        self.reader = _JobReader(root, self.job, Leaves(root), Allowance(), output)
 
     def moves(self, read_bytes):
         for pid, count in ((11, read_bytes),):
@@ -58,6 +59,17 @@ def test_a_job_that_has_not_run_has_the_very_same_counters(machine):
     machine.moves(4096)
 
     assert first is machine.reader.read(DISKS)
+
+
+def test_a_job_at_rest_is_read_until_what_it_moved_is_known(machine):
+    machine.job.reaped = None
+    machine.moves(4096)
+
+    assert machine.reader.read(DISKS).read_bytes is None
+
+    machine.job.reaped = Reaped(read_bytes=5)
+
+    assert machine.reader.read(DISKS).read_bytes == 4101
 
 
 def test_a_job_that_has_run_is_read_again(machine):

@@ -64,7 +64,7 @@ class _Totals(msgspec.Struct, gc=False):
 
 
 class _Unknown(Exception):
-    """A process is there whose I/O cannot be read."""
+    """There is I/O that cannot be read."""
 
 
 class JobIo:
@@ -82,6 +82,7 @@ class JobIo:
     Args:
         root: ``/``, or a directory that looks like it.
         reaped: what processes moved that were waited for outside the job; asked before the members.
+            None: that is not known.
         members: the job's processes now, parents before children; may name one twice, or some
             that are gone. NoData: none.
         cpu: CPU times of the job, from its cgroup.
@@ -98,7 +99,7 @@ class JobIo:
     def __init__(
         self,
         root: Path,
-        reaped: Callable[[], Reaped],
+        reaped: Callable[[], Reaped | None],
         members: Callable[[], Iterable[int]],
         *,
         cpu: Callable[[], CpuStat | None] | None = None,
@@ -128,7 +129,8 @@ class JobIo:
         """The counters now.
 
         I/O is None, which is not 0, while one of the processes may not be read (another user's,
-        a set-uid program) or does not answer. ``known`` still has the last totals.
+        a set-uid program) or does not answer, and until it is known what was waited for. ``known``
+        still has the last totals.
 
         Args:
             silent_pid: a process that is known not to answer: none is read.
@@ -168,8 +170,11 @@ class JobIo:
         )
 
     def _sum(self) -> _Totals:
+        reaped = self._reaped()  # first: who is reaped meanwhile is missing, not doubled
+        if reaped is None:
+            raise _Unknown
         totals = _Totals()
-        totals.add_reaped(self._reaped())  # first: who is reaped meanwhile is missing, not doubled
+        totals.add_reaped(reaped)
         try:
             members = list(self._members())
         except NoData:

@@ -146,7 +146,7 @@ class _JobReader:
         return self._on_leaves
 
     def _has_run(self) -> bool:
-        """False only when its CPU time is known to be what it was."""
+        """False only when its CPU time is known to be what it was, and so is its I/O."""
         if self._cgroup is None:
             return True
         last = self._record
@@ -154,7 +154,7 @@ class _JobReader:
             self._record = self._cgroup.cpu_record()
         except NoData:
             return True
-        if self._record == last and self._repeats:
+        if self._record == last and self._repeats and self._counters.read_bytes is not None:
             return False
         self._repeats = self._repeats or _MOST_REPEATS
         return True
