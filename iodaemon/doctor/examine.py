@@ -144,6 +144,8 @@ def _examine_service(subject: Subject) -> Iterator[Finding]:
     if subject.users is not None:
         yield account.judge_users(subject.users)
     if subject.service_uid is not None:
+        flaw = version.find_flaw_of_python()
+        yield version.judge_python_of_users(flaw, has_tiers=bool(subject.tiers))
         yield account.examine_members(account.SERVICE_USER)
         yield account.examine_groups(subject.running)
 

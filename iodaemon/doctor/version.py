@@ -1,13 +1,17 @@
-"""Whether the kernel is new enough, and Python."""
+"""Whether the kernel is new enough, and Python, and whether users can run the latter."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
+from pathlib import Path
 from typing import Final
 
+from iodaemon.backend.linux.condition import Condition
 from iodaemon.doctor.finding import Finding, broken, lacking, ok
+from iodaemon.install.program import find_flaw
+from iodaemon.node import staging
 from iodaemon.node.root_side import BY_SIGNALS
 
 LEAST_KERNEL: Final = (5, 3)
@@ -60,6 +64,27 @@ def judge_python(python: str) -> Finding:
         cost="iodaemon does not run",
         remedy="use Python 3.11 or newer",
     )
+
+
+def find_flaw_of_python() -> Condition | None:
+    """Why not all users can run what jobs begin with that have space of a tier (``staging``)."""
+    package = Path(staging.__file__).parents[1]
+    return find_flaw((sys.executable, os.__file__, str(package)))
+
+
+def judge_python_of_users(flaw: Condition | None, *, has_tiers: bool) -> Finding:
+    """Whether they can, and nobody else can change it.
+
+    Args:
+        flaw: why not; None: they can.
+        has_tiers: there are jobs that need it.
+    """
+    what = "Python for users"
+    if flaw is None:
+        return ok(what, f"all users may run {sys.executable}", {"path": sys.executable})
+    cost = "jobs with --scratch or --fast fail: they begin with this program, as their users"
+    judge = broken if has_tiers else lacking
+    return judge(what, flaw.fact, {"path": sys.executable}, cost=cost, remedy=flaw.cure)
 
 
 def parse_version(text: str) -> Version | None:

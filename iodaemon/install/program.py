@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import iodaemon
+from iodaemon.backend.linux.condition import Condition
 from iodaemon.errors import RequestError
 
 HIDDEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 - not used
@@ -68,57 +69,73 @@ def _fingerprint() -> str:
 
 
 def check_program(parts: Iterable[str], root: Path = Path("/"), *, owner_uid: int = 0) -> None:
-    """Refuse a program that not everybody can run, or that others than root can change.
+    """Refuse a program with ``find_flaw``.
+
+    Raises:
+        RequestError: what is wrong, and what to do.
+    """
+    if (flaw := find_flaw(parts, root, owner_uid=owner_uid)) is not None:
+        raise RequestError(str(flaw))
+
+
+def find_flaw(
+    parts: Iterable[str], root: Path = Path("/"), *, owner_uid: int = 0
+) -> Condition | None:
+    """Why not everybody can run a program, or how others than root can change it.
 
     Args:
         parts: absolute paths; of directories everything below them is looked at too.
         root: where they are.
         owner_uid: whom all of it must belong to.
 
-    Raises:
-        RequestError: the first thing that is wrong, and what to do.
+    Returns:
+        The first thing that is wrong; None: nothing is.
     """
     for part in parts:
         final = part
-        for path, status in _way_to(part, root):
-            _check_one(path, status, owner_uid)
-            final = path
-        for path, status in _below(final, root):
-            _check_one(path, status, owner_uid)
+        try:
+            for path, status in _way_to(part, root):
+                if (flaw := _find_flaw_of(path, status, owner_uid)) is not None:
+                    return flaw
+                final = path
+            for path, status in _below(final, root):
+                if (flaw := _find_flaw_of(path, status, owner_uid)) is not None:
+                    return flaw
+        except OSError as error:
+            path = str(error.filename).removeprefix(str(root).rstrip("/"))
+            return Condition(f"{path} cannot be looked at ({error.strerror})", "install it anew")
+    return None
 
 
-def _check_one(path: str, status: os.stat_result, owner_uid: int) -> None:
+def _find_flaw_of(path: str, status: os.stat_result, owner_uid: int) -> Condition | None:
     if path in HIDDEN:
-        raise RequestError(
-            f"this iodaemon is installed below {path}, which the service does not see: {GOOD_PLACE}"
-        )
+        fact = f"this iodaemon is installed below {path}, which the service does not see"
+        return Condition(fact, GOOD_PLACE)
     mode, kind = status.st_mode, stat.S_IFMT(status.st_mode)
     if status.st_uid not in (0, owner_uid):
-        raise RequestError(
-            f"{path} belongs to uid {status.st_uid}, who could act as root by it: "
-            f"'chown -R root: {path}', or {GOOD_PLACE}"
+        return Condition(
+            f"{path} belongs to uid {status.st_uid}, who could act as root by it",
+            f"'chown -R root: {path}', or {GOOD_PLACE}",
         )
     if kind == stat.S_IFLNK:
-        return
+        return None
     if mode & stat.S_IWOTH or (mode & stat.S_IWGRP and status.st_gid != 0):
-        raise RequestError(
-            f"others than root may write to {path} (mode {mode & 0o7777:04o}), and so act as "
-            f"root: 'chmod go-w {path}', or {GOOD_PLACE}"
+        return Condition(
+            f"others than root may write to {path} (mode {mode & 0o7777:04o}), and so act as root",
+            f"'chmod go-w {path}', or {GOOD_PLACE}",
         )
     needed = 0o005 if kind == stat.S_IFDIR else 0o004 | (0o001 if mode & 0o100 else 0)
     if mode & needed != needed:
-        raise RequestError(
+        return Condition(
             f"{path} is not open to all users (mode {mode & 0o7777:04o}), and jobs are started "
-            f"as theirs: 'chmod -R go+rX {path}', or {GOOD_PLACE}"
+            "as theirs",
+            f"'chmod -R go+rX {path}', or {GOOD_PLACE}",
         )
+    return None
 
 
 def _way_to(path: str, root: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Every directory and link on the way to a path, links followed, and the path itself.
-
-    Raises:
-        RequestError: it is not there.
-    """
+    """Every directory and link on the way to a path, links followed, and the path itself."""
     todo, at, links = [part for part in reversed(path.split("/")) if part], "/", 0
     while todo:
         part = todo.pop()
@@ -126,10 +143,7 @@ def _way_to(path: str, root: Path) -> Iterator[tuple[str, os.stat_result]]:
             at = os.path.dirname(at) if part == ".." else at
             continue
         before, at = at, os.path.join(at, part)
-        try:
-            status = os.lstat(f"{root}/{at}")
-        except OSError as error:
-            raise RequestError(f"{at}: {error.strerror}: install iodaemon anew") from error
+        status = os.lstat(f"{str(root).rstrip('/')}{at}")
         yield at, status
         if stat.S_ISLNK(status.st_mode) and (links := links + 1) <= _MOST_LINKS:
             target = os.readlink(f"{root}/{at}")

@@ -28,11 +28,14 @@ from iodaemon.doctor.account import (
 )
 from iodaemon.doctor.finding import Verdict
 from iodaemon.doctor.place import Place, judge_lock, judge_place, probe_place
+from iodaemon.doctor.version import find_flaw_of_python, judge_python_of_users
+from iodaemon.install.program import find_flaw
 from iodaemon.node.root_side import NO_HIERARCHY, UNDELEGATED, UNUSABLE, find_lack
 from iodaemon.supervisor.systemd import SCOPE
 
 BROKEN, LACKING, OK = Verdict.BROKEN, Verdict.LACKING, Verdict.OK
 NOBODY = 65534
+OF_THIS_MACHINE = ("group of admins", "Python for users")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
 
@@ -273,6 +276,42 @@ def test_what_is_as_it_should_be_lacks_nothing(code):
     assert find_lack({"lack": code}) is None
 
 
+# -- the Python that jobs of users begin with -----------------------------------------------------
+
+
+def test_a_python_that_users_may_not_run_is_told_with_the_cure(tmp_path):
+    program = tmp_path / "venv" / "python"
+    program.parent.mkdir(mode=0o755)
+    program.touch(0o755)
+    program.chmod(0o755)
+
+    def judged(has_tiers=True):
+        flaw = find_flaw(["/venv/python"], tmp_path, owner_uid=os.geteuid())
+        return judge_python_of_users(flaw, has_tiers=has_tiers)
+
+    assert OK == judged().verdict
+
+    program.parent.chmod(0o700)
+    found = judged()
+
+    assert (BROKEN, LACKING) == (found.verdict, judged(has_tiers=False).verdict)
+    assert found.measured.startswith("/venv is not open to all users (mode 0700)")
+    assert found.remedy.startswith("'chmod -R go+rX /venv', or ")
+
+    program.parent.chmod(0o755)
+    program.unlink()
+
+    assert "/venv/python cannot be looked at (No such file or directory)" == judged().measured
+
+
+@as_root
+def test_the_python_of_this_machine_is_judged_as_users_find_it():
+    with as_nobody():
+        can_run = os.access(sys.executable, os.X_OK, effective_ids=True)
+
+    assert can_run or find_flaw_of_python() is not None
+
+
 # -- the service as a whole ------------------------------------------------------------------------
 
 
@@ -305,4 +344,4 @@ def test_a_service_is_examined_with_all_its_places(tmp_path):
         "account lookup": OK,
         "groups of jobs": OK,
         "users of jobs": LACKING,
-    } == {what: verdict for what, verdict in found.items() if what != "group of admins"}
+    } == {what: verdict for what, verdict in found.items() if what not in OF_THIS_MACHINE}
