@@ -43,6 +43,7 @@ _AGAIN_S: Final = 0.002
 _AT_ONCE: Final = 64
 _WORD_BYTES: Final = 64
 _KILL_WAIT_S: Final = 0.5
+"""At most, between two passes of a kill: for what hangs in the kernel, or is a tracer's."""
 _MOST_PASSES: Final = 20
 _TRACERS_S: Final = 0.2
 """For tracers to take in what has ended; the supervisor gives them as long."""
@@ -129,6 +130,7 @@ class Holder:
         self._is_killing = False
         self._stopped: set[int] = set()
         self._before: set[int] = set()
+        self._kill_wait_s = _AGAIN_S
         self._looks: list[float] = []
         self._due_s = float("inf")
         self._told = b""
@@ -267,7 +269,10 @@ class Holder:
             pids = self._stop_pass()[0]
             self._send(pids, signal.SIGKILL)
             self._unwatch()  # its pidfd tells nothing while a tracer keeps one of its threads
-            self._due_s = time.monotonic() + (_KILL_WAIT_S if not self._looks else _AGAIN_S)
+            is_new = set(pids) != self._before  # what a parent's end hands to this process is seen
+            self._kill_wait_s = _AGAIN_S if is_new else min(2 * self._kill_wait_s, _KILL_WAIT_S)
+            self._due_s = time.monotonic() + self._kill_wait_s
+            self._before = set(pids)
         elif self._is_wanted_still:
             pids, are_still = self._stop_pass()
             if not are_still or set(pids) != self._before:

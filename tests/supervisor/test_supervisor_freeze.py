@@ -127,6 +127,19 @@ def test_a_frozen_job_is_killed(root: RootSide) -> None:
     assert 9 == daemon.await_state("1.1", "ended")["exit"]["signal"]
 
 
+def test_a_tree_of_many_generations_is_killed(root: RootSide) -> None:
+    """By signals each one is seen once its parent has ended."""
+    generations = 150
+    last = f"echo > {root.directory}/begun; sleep 1000"
+    text = f'f() {{ if [ "$1" = 0 ]; then {last}; else (f $(($1 - 1)); :); fi; }}'
+    daemon = root.connect()
+    daemon.run("1.1", "sh", "-c", f"{text}; f {generations}")
+    wait_until((root.directory / "begun").exists)
+    daemon.say("kill", key="1.1")
+
+    assert 9 == daemon.await_state("1.1", "ended")["exit"]["signal"]
+
+
 def test_without_a_daemon_all_run_on(means: str, make_root: Callable[..., RootSide]) -> None:
     root = make_root(means, grace_s=0.3, is_service=True)
     daemon = root.connect()
