@@ -12,7 +12,7 @@ import pytest
 
 from iodaemon.backend.linux.cgroup_reader import CgroupReader
 from iodaemon.backend.linux.job_io import JobIo
-from iodaemon.backend.linux.process import descendants_of
+from iodaemon.backend.linux.process import descendants_of, read_status
 from iodaemon.errors import NoData
 from iodaemon.node.live_job import Reaped
 from iodaemon.sampler import mountinfo
@@ -182,3 +182,15 @@ def test_the_descriptor_of_a_reaped_process_is_gone_and_of_a_zombie_still_answer
     assert zombie >= alive
     assert reaped == zombie
     assert io._files == {}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has any groups it likes")
+def test_a_process_in_hundreds_of_groups_has_a_status():
+    """It is larger than a page."""
+    script = "import os; os.setgroups(range(4_000_000_000, 4_000_000_500)); print(flush=True)"
+    words = [sys.executable, "-c", f"{script}; input()"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        status = read_status(process.pid)
+
+        assert (os.getpid(), 1, False) == (status.parent, status.threads, status.is_stop_pending)

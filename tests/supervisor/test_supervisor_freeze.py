@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -122,6 +123,32 @@ def test_a_frozen_job_is_killed(root: RootSide) -> None:
     daemon = root.connect()
     start_counting(root, daemon)
     hold(daemon)
+    daemon.say("kill", key="1.1")
+
+    assert 9 == daemon.await_state("1.1", "ended")["exit"]["signal"]
+
+
+IN_MANY_GROUPS = """
+import os, sys, time
+os.setgroups(range(4_000_000_000, 4_000_000_500))
+open(sys.argv[1], "w").close()
+time.sleep(1000)
+"""
+"""Of which /proc/PID/status tells more than a page, before most of what is asked of it."""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has any groups it likes")
+def test_a_job_in_hundreds_of_groups_is_held_continued_and_killed(root: RootSide) -> None:
+    daemon = root.connect()
+    path = root.directory / "begun"
+    pid = daemon.run("1.1", sys.executable, "-c", IN_MANY_GROUPS, str(path))["pid"]
+    wait_until(path.exists)
+    for number, is_stopped in ((signal.SIGSTOP, True), (signal.SIGCONT, False)):
+        os.kill(pid, number)
+        daemon.await_state("1.1", "running", stopped=is_stopped)
+    hold(daemon)
+    daemon.say("thaw", key="1.1")
+    daemon.await_state("1.1", "running", frozen=False)
     daemon.say("kill", key="1.1")
 
     assert 9 == daemon.await_state("1.1", "ended")["exit"]["signal"]

@@ -37,7 +37,7 @@ _LOOK_S: Final = 0.0002
 _BLOCKED_LOOKS: Final = 5
 """A read from a disk (a page of this program) is such a wait as well, and a short one."""
 _SMALL_BYTES: Final = 4096
-"""More than any of the records of /proc that are read here in one go."""
+"""More than most records of /proc that are read here."""
 
 
 @functools.cache
@@ -47,10 +47,17 @@ def read_boot_id() -> str:
 
 
 def _read_record(path: str) -> bytes:
-    """A small file of /proc; three system calls where ``open`` and ``read`` make nine."""
+    """A file of /proc; where it is small, three system calls where ``open`` and ``read`` make nine.
+
+    A process with hundreds of groups has a ``status`` that is not.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.read(fd, _SMALL_BYTES)
+        data = part = os.read(fd, _SMALL_BYTES)
+        while len(part) == _SMALL_BYTES:
+            part = os.read(fd, _SMALL_BYTES)
+            data += part
+        return data
     finally:
         os.close(fd)
 
