@@ -468,6 +468,7 @@ class Attempts:
 
     def _conclude(self, attempt: Attempt) -> None:
         """Nothing lives, all children are taken in: it has ended, unless CPU time is missing."""
+        self._ledger.catch_up()  # others record how it ended first, and then what it used
         entry = self._ledger.entries[attempt.key]
         cpu_us = self._means.cpu_us(attempt.key)
         if cpu_us is not None and not entry.at_least:

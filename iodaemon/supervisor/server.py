@@ -106,6 +106,7 @@ class Server:
             self._loop.add(self._anchor.fileno(), self._on_anchor)
         self._loop.add(self._wake, self._on_signal)
         self._loop.add(self._means.fd, self._attempts.on_changes)
+        reach("supervisor.begun")
         self._attempts.take_over()
         reach("supervisor.ready")
         while not self._is_leaving:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from root_side import RootSide, is_alive, name_of, wait_until
+from root_side import RootSide, is_alive, name_of, state_of, wait_until
 
 pytestmark = pytest.mark.node
 
@@ -61,6 +61,32 @@ def test_what_ends_while_there_is_no_supervisor_is_known_to_the_next(root: RootS
     daemon.sync(**{"1_1": "run"})
 
     assert 6 == daemon.await_state("1.1", "ended")["exit"]["code"]
+
+
+def test_what_ends_while_a_supervisor_begins_is_told_whole(
+    make_root: Callable[..., RootSide],
+) -> None:
+    """It has read that the first process ended, and not yet what that used."""
+    root = make_root("processes")
+    daemon = root.connect()
+    daemon.run("1.1", *root.gate.wait_and("exit 6"))
+    holder = root.role("iod-holder")
+    root.arm("reap.exit_recorded", signal.SIGSTOP)
+    root.gate.open()
+    wait_until(lambda: state_of(holder) == "T")
+    root.arm("supervisor.begun", signal.SIGSTOP)
+    root.kill("iod-supervisor")
+    supervisor = root.role("iod-supervisor")
+    wait_until(lambda: state_of(supervisor) == "T")
+    os.kill(holder, signal.SIGCONT)
+    wait_until(lambda: not is_alive(holder))
+    os.kill(supervisor, signal.SIGCONT)
+    daemon = root.connect()
+    daemon.sync(**{"1_1": "run"})
+    ended = daemon.await_state("1.1", "ended")
+
+    assert (6, True) == (ended["exit"]["code"], ended["whole"])
+    assert ended["use"]["cpu_us"] > 0
 
 
 def test_after_the_death_of_both_a_job_is_found_and_its_exit_is_true_or_lost(

@@ -35,8 +35,8 @@ def test_every_point_is_tried_here_or_named() -> None:
     elsewhere = {
         "anchor.starting", "anchor.thawed", "anchor.reaped", "anchor.silence", "anchor.reexec",
         "anchor.leaving", "supervisor.held", "supervisor.frozen", "supervisor.let_go",
-        "supervisor.reexec", "supervisor.anchoring", "supervisor.leaving", "holder.frozen",
-        "scratch.made", "scratch.unlinked",
+        "supervisor.begun", "supervisor.reexec", "supervisor.anchoring", "supervisor.leaving",
+        "holder.frozen", "scratch.made", "scratch.unlinked",
     }  # fmt: skip
 
     assert elsewhere.union(ON_THE_WAY) == set(POINTS)
