@@ -39,6 +39,9 @@ MOST_WAITING_BYTES: Final = 1024 * 1024
 """About 9,000 lines: more than a node of 1,000 jobs writes in one turn."""
 _ONE_WRITE_BYTES: Final = 64 * 1024
 """The usual size of a pipe."""
+_TOGETHER_S: Final = 0.01
+"""For which the first line waits for others: one write, and one hand-over to the thread, for all
+lines of one turn."""
 DRAIN_S: Final = 1.0
 """For which a process that ends waits for its last lines to be written."""
 _PLAIN: Final = "%(asctime)s level=%(levelname)s %(message)s"
@@ -52,6 +55,20 @@ class _JournalLines(logging.Formatter):
         """The record, as lines for journald."""
         prefix = f"<{priority_of(record.levelno)}>"
         return "\n".join(prefix + line for line in super().format(record).splitlines() or [""])
+
+
+class _PlainLines(logging.Formatter):
+    """Each second is put into words once."""
+
+    _second = (0, "")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - logging's name
+        """As the base class has it."""
+        second = int(record.created)
+        if self._second[0] != second:
+            shown = super().formatTime(record, datefmt).partition(",")[0]
+            self._second = (second, shown)
+        return f"{self._second[1]},{int(record.msecs):03}"
 
 
 class LogWriter(logging.Handler):
@@ -73,7 +90,7 @@ class LogWriter(logging.Handler):
         self._lines: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._unreported = 0
-        self._is_writing = False
+        self._is_writing = self._is_urgent = False
         self._changed = threading.Condition()
         threading.Thread(target=self._run, name="log", daemon=True).start()
 
@@ -90,7 +107,6 @@ class LogWriter(logging.Handler):
                 return
             self._report_lost()
             self._queue(line)
-            self._changed.notify_all()
 
     def handleError(self, _: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         """Count a record that cannot be formatted; logging itself would write to stderr."""
@@ -104,6 +120,8 @@ class LogWriter(logging.Handler):
     def drain(self, within_s: float) -> bool:
         """Whether all is written by then."""
         with self._changed:
+            self._is_urgent = True
+            self._changed.notify_all()
             return self._changed.wait_for(self._is_drained, within_s)
 
     def takes_more(self) -> bool:
@@ -121,13 +139,14 @@ class LogWriter(logging.Handler):
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._lines or self._unreported)
+                self._changed.wait_for(lambda: self._is_urgent, _TOGETHER_S)
                 if not self._lines:
                     self._report_lost()
                 lines = self._take()
                 self._is_writing = True
             is_written = _write_all(self._fd, b"".join(lines))
             with self._changed:
-                self._is_writing = False
+                self._is_writing = self._is_urgent = False
                 if not is_written:
                     self.lost += len(lines)  # not reported: that could not be written either
                 self._changed.notify_all()
@@ -158,6 +177,8 @@ class LogWriter(logging.Handler):
         self._queue(self._encoded(record))
 
     def _queue(self, line: bytes) -> None:
+        if not self._lines:
+            self._changed.notify_all()
         self._lines.append(line)
         self._waiting_bytes += len(line)
 
@@ -191,7 +212,10 @@ def begin_log(level: str, environ: Mapping[str, str]) -> LogWriter | None:
     writer = None if sys.stderr is None else _writer_to(sys.stderr)
     handler = writer or logging.StreamHandler()
     is_journal = sys.stderr is not None and is_journal_stream(sys.stderr, environ)
-    handler.setFormatter(_JournalLines(_OURS) if is_journal else logging.Formatter(_PLAIN))
+    handler.setFormatter(_JournalLines(_OURS) if is_journal else _PlainLines(_PLAIN))
+    # What no line says is not looked for (docs.python.org/3/howto/logging.html#optimization).
+    logging._srcfile = None  # noqa: SLF001
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.basicConfig(level=level.upper(), handlers=[handler])
     logging.captureWarnings(True)  # noqa: FBT003 - the library's signature
     return writer

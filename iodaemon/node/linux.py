@@ -44,10 +44,10 @@ from iodaemon.node.last_ledger import find_ends
 from iodaemon.node.live_job import LiveJob
 from iodaemon.node.report import Report, read_report, report_path
 from iodaemon.node.scratch import Scratch, ScratchError
-from iodaemon.node.supervisor_client import SupervisorClient
+from iodaemon.node.supervisor_client import SupervisorClient, encode_wish
 from iodaemon.supervisor import anchor
 from iodaemon.supervisor.ledger import Key, parse_key
-from iodaemon.supervisor.protocol import LONGEST_LINE, Message, encode
+from iodaemon.supervisor.protocol import LONGEST_LINE, Message
 
 log = logging.getLogger(__name__)
 
@@ -335,7 +335,7 @@ class LinuxNode:
     def _prepare(self, attempt: _Attempt, launch: Launch) -> None:
         """Have its process made, and let it run if that is durable."""
         attempt.launch = launch
-        line = encode({"wish": "prepare", "key": str(attempt.key), "launch": launch})
+        line = encode_wish("prepare", key=str(attempt.key), launch=launch)
         if len(line) > LONGEST_LINE:
             problem = "command and environment are longer than what can be passed on"
             self._fail_start(attempt, f"{problem}; put data into a file", exit_code=126)
@@ -546,15 +546,12 @@ class LinuxNode:
                 self.scratch.follow(attempt.job_id, attempt.key.attempt, attempt.shares)
             self._tell_again(attempt)
         attempt.live.is_stopped = bool(report.get("stopped"))
-        self._on_freezing(attempt, attempt.live, is_frozen=report["frozen"], is_new=is_new)
+        if report["frozen"] != attempt.live.is_frozen or (is_new and adopted is not None):
+            self._on_freezing(attempt, attempt.live, is_frozen=report["frozen"])
         if adopted is not None and adopted.state is JobState.STOPPING:
             self.perform(Stop(job_id=attempt.job_id))  # it may not have been asked yet
 
-    def _on_freezing(
-        self, attempt: _Attempt, live: LiveJob, *, is_frozen: bool, is_new: bool
-    ) -> None:
-        if is_frozen == live.is_frozen and not is_new:
-            return
+    def _on_freezing(self, attempt: _Attempt, live: LiveJob, *, is_frozen: bool) -> None:
         live.is_frozen = is_frozen
         at_s, job_id = self._timeline.now_s, attempt.job_id
         if is_frozen and not attempt.wants_still:

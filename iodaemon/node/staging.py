@@ -15,6 +15,7 @@ it}``, ``{"problem": why it cannot be executed}``. Standard library only.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import resource
@@ -28,7 +29,7 @@ from typing import Any, Final, NoReturn
 
 from iodaemon.supervisor import syscalls
 from iodaemon.supervisor.failpoint import reach
-from iodaemon.supervisor.launch import exec_problem
+from iodaemon.supervisor.launch import NOT_FOUND, NOT_RUNNABLE, exec_problem
 
 STAGE_FAILED: Final = 74
 """EX_IOERR of sysexits.h: the exit code of a job whose input or output could not be copied."""
@@ -127,10 +128,11 @@ def _do(step: str, work: Callable[[], Failed | None]) -> Failed | None:
 def _execute(command: Sequence[str]) -> NoReturn:
     try:
         os.execvp(command[0], list(command))  # noqa: S606
-    except (OSError, ValueError) as error:
-        problem, exit_code = exec_problem(command[0], dict(os.environ), error)
-        _say({"problem": problem})
-        os._exit(exit_code)
+    except OSError as error:
+        number = error.errno or 0
+        of = "interpreter" if "/" in command[0] and os.path.exists(command[0]) else ""
+        _say({"problem": exec_problem(command[0], os.environ, number, of)})
+        os._exit(NOT_FOUND if number == errno.ENOENT else NOT_RUNNABLE)
 
 
 def _run_command(command: Sequence[str]) -> int:

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Final
 
+import msgspec
+
 from iodaemon.backend.linux.condition import find_full_or_read_only, why_silent
 from iodaemon.errors import BackendError
 from iodaemon.fault import reach
@@ -36,6 +38,18 @@ _SILENT_S: Final = 3.0
 _MOST_BETWEEN_BEATS_S: Final = 1.0
 _STANDSTILL_S: Final = 2.0
 _READ_BYTES: Final = 1 << 18
+
+
+def encode_wish(wish: str, **fields: object) -> bytes:
+    """One line (``supervisor.protocol``).
+
+    Half a surrogate pair, as a variable that is not UTF-8 has, is for the standard library alone.
+    """
+    message = {"wish": wish, **fields}
+    try:
+        return msgspec.json.encode(message) + b"\n"
+    except UnicodeEncodeError:
+        return protocol.encode(message)
 
 
 class SupervisorClient:
@@ -75,6 +89,7 @@ class SupervisorClient:
         self._child: subprocess.Popen[bytes] | None = None
         self._spawned_s = -math.inf
         self._writer: asyncio.StreamWriter | None = None
+        self._unsent = bytearray()
         self._connected = asyncio.Event()
         self._is_closing = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -145,12 +160,21 @@ class SupervisorClient:
 
     def wish(self, wish: str, **fields: object) -> None:
         """Send it, if there is a line; the next ``sync`` makes good for it if not."""
-        self.send(protocol.encode({"wish": wish, **fields}))
+        self.send(encode_wish(wish, **fields))
+        if wish == "freeze":
+            self._flush()
 
     def send(self, line: bytes) -> None:
-        """Likewise, a wish that is encoded already."""
+        """Likewise, a wish that is encoded already. All of one moment go out together."""
         if self._writer is not None:
-            self._writer.write(line)
+            if not self._unsent:
+                asyncio.get_running_loop().call_soon(self._flush)
+            self._unsent += line
+
+    def _flush(self) -> None:
+        if self._writer is not None and self._unsent:
+            self._writer.write(bytes(self._unsent))
+        self._unsent.clear()
 
     async def beat(self, within_s: float) -> None:
         """Have ``on_used`` told what was used; returns in any case after this time."""
@@ -259,7 +283,7 @@ class SupervisorClient:
             if not data:
                 return
             for line in lines.feed(data):
-                self._take(protocol.decode(line or b"{}"))
+                self._take(msgspec.json.decode(line or b"{}"))
 
     def _take(self, message: Message) -> None:
         if "protected" in message:  # of each beat, and when the anchor dies
@@ -282,6 +306,7 @@ class SupervisorClient:
 
     def _hang_up(self) -> None:
         self._connected.clear()
+        self._unsent.clear()
         if self._writer is not None:
             self._writer.close()
             self._writer = None

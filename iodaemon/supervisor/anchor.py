@@ -17,6 +17,7 @@ import os
 import select
 import signal
 import socket
+import stat
 import sys
 import time
 import zlib
@@ -28,7 +29,6 @@ from iodaemon.supervisor import syscalls, systemd
 from iodaemon.supervisor.cgroup import Cgroups, find_mount, find_own_cgroup
 from iodaemon.supervisor.failpoint import reach
 from iodaemon.supervisor.identity import peer_of
-from iodaemon.supervisor.launch import OUTPUTS_MODE, NotOursError, make_own
 from iodaemon.supervisor.ledger import Key, Ledger, open_ledger
 from iodaemon.supervisor.process_tree import Holders
 from iodaemon.supervisor.protocol import Silence
@@ -47,8 +47,13 @@ _AT_ONCE: Final = 64
 _FIRST_WAIT_S: Final = 0.1
 _LAST_WAIT_S: Final = 5.0
 _WORD_BYTES: Final = 64
+_OUTPUTS_MODE: Final = 0o711
 _LAST_BREATH_S: Final = 0.1
 """For a process that has given up the lock to close its sockets as well."""
+
+
+class NotOursError(PermissionError):
+    """Others could change what is in a directory."""
 
 
 class Config(NamedTuple):
@@ -102,8 +107,13 @@ def command(module: str, *words: str) -> list[str]:
 def spawn(module: str, words: list[str], fds: list[int]) -> int:
     """Start a module of this package with these descriptors; its number."""
     arguments = command(module, *words)
+    return spawn_program(arguments, fds)
+
+
+def spawn_program(arguments: list[str], fds: list[int]) -> int:
+    """Start a program with these descriptors; its number."""
     with _inherited(fds):
-        return os.posix_spawn(arguments[0], arguments, os.environ)
+        return os.posix_spawn(arguments[0], arguments, os.environ, setsigmask=())
 
 
 def execute(module: str, words: list[str], fds: list[int]) -> NoReturn:
@@ -174,6 +184,22 @@ class Shared(NamedTuple):
         return [fd for fd in self[:4] if fd >= 0]
 
 
+def _make_own(directory: str, mode: int) -> None:
+    """Make it if it is missing.
+
+    Raises:
+        NotOursError: others could change what is in it.
+        OSError: it cannot be made.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.makedirs(directory)
+        os.chmod(directory, mode)
+    found = os.lstat(directory)
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022 or not stat.S_ISDIR(found.st_mode):
+        text = "it is not a directory that nobody else may write to"
+        raise NotOursError(errno.EPERM, text, directory)
+
+
 def open_shared(config: Config) -> Shared:
     """Make the directories, take the lock, make the sockets, open the ledger.
 
@@ -184,10 +210,10 @@ def open_shared(config: Config) -> Shared:
         OSError: EADDRINUSE: another root side runs on this directory; EPERM: others could change
             what is in a directory; others: that of the sockets cannot be had.
     """
-    make_own(config.runtime, 0o700 if config.daemon_gid is None else 0o711)
+    _make_own(config.runtime, 0o700 if config.daemon_gid is None else 0o711)
     if config.outputs is not None:
         try:
-            make_own(config.outputs, OUTPUTS_MODE)
+            _make_own(config.outputs, _OUTPUTS_MODE)
         except NotOursError:
             raise
         except OSError as error:

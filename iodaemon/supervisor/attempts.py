@@ -15,16 +15,18 @@ from iodaemon.supervisor import ledger as records
 from iodaemon.supervisor import protocol
 from iodaemon.supervisor.cgroup import Cgroups, Look
 from iodaemon.supervisor.failpoint import reach
-from iodaemon.supervisor.launch import GO, LENGTH, has_executed
+from iodaemon.supervisor.launch import GO, HOLDER, LAUNCHER, Launch, explain, pack
 from iodaemon.supervisor.ledger import EXEC, Entry, Key, Ledger, Record, Use
 from iodaemon.supervisor.line import AT_ONCE, Loop
 from iodaemon.supervisor.orders import Order, Orders
 from iodaemon.supervisor.process_tree import LOOKS_S, Holders
 from iodaemon.supervisor.protocol import LineReader, Message
-from iodaemon.supervisor.reap import Reaper
+from iodaemon.supervisor.reap import Reaper, read_state
 
 _SCAN_EVERY_S: Final = 0.05
 """Between scans for children that no pidfd stands for; the scan grows with the living children."""
+_TELL_WITHIN_S: Final = 0.002
+"""After it has begun. A job that has ended by then is told of once."""
 _SETTLE_S: Final = 1.0
 """For an attempt without EXEC whose child may still have read ``go``; then it is killed."""
 _LOOKS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -56,10 +58,12 @@ class Attempt:
     def __init__(self, key: Key, stage: str) -> None:
         self.key = key
         self.stage = stage
-        self.order: bytes = b""
+        self.launch: Launch | None = None
+        """What is to run; None: it runs, or is not to."""
         self.limits = protocol.Limits()
         self.line: socket.socket | None = None
         self.unsent = bytearray()
+        self.is_blocked = False
         self.unread = LineReader()
         self.pid = 0
         self.pidfd = -1
@@ -74,6 +78,8 @@ class Attempt:
         self.was_told = self.is_from_outside = False
         """The daemon sent it a signal; its death is that of the unit of all jobs."""
         self.empty_s = 0.0
+        self.is_told = True
+        """Whether the daemon knows that it runs; it hears of one that ends at once only then."""
         self.is_asked = self.is_forgotten = self.is_removed = False
 
     def begin_again(self) -> None:
@@ -102,6 +108,15 @@ def describe_end(entry: Entry, *, is_over: bool) -> Message:
     return told
 
 
+def has_executed(pid: int) -> bool:
+    """Whether a job's process is its command, or of it: ``execve`` gave it another name.
+
+    A job that names itself so deceives nobody but its user.
+    """
+    state = read_state(pid)
+    return state is not None and state.name not in (LAUNCHER, HOLDER)
+
+
 class Attempts:
     """All attempts of one supervisor.
 
@@ -121,6 +136,7 @@ class Attempts:
         *,
         send: Callable[[Message], None],
         ask_anchor: Callable[[], None],
+        hear_children: Callable[[], None],
     ) -> None:
         self._ledger = ledger
         self._means = means
@@ -128,6 +144,7 @@ class Attempts:
         self._loop = loop
         self._send = send
         self._ask_anchor = ask_anchor
+        self._hear_children = hear_children
         self._reaper = Reaper(ledger, means.key_of)
         self.all: dict[Key, Attempt] = {}
         self.used: set[Key] = set()
@@ -173,7 +190,8 @@ class Attempts:
         attempt.stage, attempt.line = PREPARING, line
         attempt.unread = LineReader()
         self._loop.add(line.fileno(), lambda: self._on_child(attempt))
-        attempt.unsent += LENGTH.pack(len(attempt.order)) + attempt.order
+        assert attempt.launch is not None
+        attempt.unsent += pack(attempt.launch)
         self._flush_child(attempt)
 
     def take_over(self) -> None:
@@ -219,7 +237,9 @@ class Attempts:
         with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
             while attempt.unsent:
                 del attempt.unsent[: attempt.line.send(attempt.unsent)]
-        self._loop.want_write(attempt.line.fileno(), is_wanted=bool(attempt.unsent))
+        if attempt.is_blocked != bool(attempt.unsent):
+            attempt.is_blocked = bool(attempt.unsent)
+            self._loop.want_write(attempt.line.fileno(), is_wanted=attempt.is_blocked)
 
     def _on_child(self, attempt: Attempt) -> None:
         assert attempt.line is not None
@@ -237,7 +257,7 @@ class Attempts:
             self._on_child_gone(attempt)
 
     def _take_word(self, attempt: Attempt, word: Message) -> None:
-        if "pid" in word:
+        if "pid" in word and not attempt.pid:
             try:
                 if self._means.are_children:
                     self._open_pidfd(attempt, word["pid"])
@@ -246,15 +266,15 @@ class Attempts:
                 attempt.pid = word["pid"]
             except OSError as error:
                 self.cancel(attempt, "system", f"it cannot be prepared ({error.strerror})")
-        elif "ready" in word:
+                return
+        if "ready" in word:
             attempt.stage = PREPARED
             self._orders.is_over(attempt.key)
             if attempt.wants_run:
                 self.go(attempt)
-            else:
-                self.report(attempt)
-        else:
-            attempt.problem = word
+        elif "pid" not in word:
+            assert attempt.launch is not None
+            attempt.problem = explain(attempt.launch, word) if word else {}
 
     def go(self, attempt: Attempt) -> None:
         attempt.stage = GOING
@@ -284,20 +304,22 @@ class Attempts:
             attempt.tries += 1
             self.order(attempt)
         else:
-            self.fail(attempt, "died", "its process died before it ran", is_lasting=False)
+            self.fail(attempt, "died", "its process died before it ran")
 
     def _begin_running(self, attempt: Attempt) -> None:
-        attempt.stage, attempt.order = RUNNING, b""
+        attempt.stage, attempt.launch = RUNNING, None
         if attempt.wants_still:
             self._means.freeze(attempt.key)
-        if not attempt.problem:  # else it was not executed, and tells so as it ends
-            self.report(attempt)
-        self.look(attempt)
+        if attempt.problem or attempt.wants_still:
+            self.look(attempt)
+        else:
+            attempt.is_told = False
+            self.look_in(attempt, _TELL_WITHIN_S)
 
     def fail(self, attempt: Attempt, code: str, problem: str, *, is_lasting: bool = False) -> None:
         """It never ran, and never will under this key unless it is prepared again."""
         self._close_line(attempt)
-        attempt.stage, attempt.order = FAILED, b""
+        attempt.stage, attempt.launch = FAILED, None
         attempt.problem = {"code": code, "problem": problem, "is_lasting": is_lasting}
         self.report(attempt)
         self.look(attempt)
@@ -324,6 +346,8 @@ class Attempts:
 
     def scan(self) -> bool:
         """Take in a bounded number of children of any kind; whether none is left."""
+        if self._scan_due_s:
+            self._hear_children()
         taken, more = self._reaper.scan(AT_ONCE)
         self._scanned_s = time.monotonic()
         self._scan_due_s = self._scanned_s if more else 0.0
@@ -397,7 +421,7 @@ class Attempts:
             if time.monotonic() > attempt.began_s + _SETTLE_S:
                 self._means.kill(attempt.key)
             self._look_again(attempt)
-        elif attempt.order:  # it is to be prepared once more
+        elif attempt.launch is not None:  # it is to be prepared once more
             self.order(attempt)
         else:
             del self.all[attempt.key]
@@ -412,7 +436,7 @@ class Attempts:
         attempt.look = found
         entry = self._ledger.entries[key]
         if found.is_populated:
-            if found != before:
+            if found != before or not attempt.is_told:
                 attempt.looks = 0
                 if found.is_frozen:
                     reach("supervisor.frozen")
@@ -421,6 +445,7 @@ class Attempts:
                 self._continue_again(attempt)
             is_awaited = entry.status is not None or attempt.wants_still != found.is_frozen
             if is_awaited:
+                self._means.adopt(key)
                 self._look_again(attempt)
             return
         if before.is_populated:
@@ -517,6 +542,7 @@ class Attempts:
     def report(self, attempt: Attempt) -> None:
         if attempt.is_forgotten or attempt.stage in (SETTLING, QUEUED, PREPARING, GOING):
             return
+        attempt.is_told = True
         self._send({"key": str(attempt.key), "state": attempt.stage, **self._describe(attempt)})
 
     def _describe(self, attempt: Attempt) -> Message:

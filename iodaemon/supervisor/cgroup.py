@@ -186,11 +186,13 @@ class Cgroups:
             except OSError as error:
                 if name != "memory.swap.max" or error.errno != errno.ENOENT:  # no swap at all
                     problems.append(f"{name} is not set to {value}: {error.strerror}")
-        self.adopt(key)
         return os.open(self.path(key), _FLAGS), problems
 
     def adopt(self, key: Key) -> None:
-        """Watch a job; one that cannot be watched is looked at now and then."""
+        """Watch a job: one that is to stand still, or whose first process is not its last.
+
+        One that cannot be watched is looked at now and then.
+        """
         with contextlib.suppress(OSError):
             watch = syscalls.add_watch(self.fd, os.path.join(self.path(key), "cgroup.events"))
             self._watched[watch] = key
@@ -223,6 +225,7 @@ class Cgroups:
 
     def freeze(self, key: Key) -> None:
         """Ask for a standstill; ``frozen 1`` follows, later for a process in state D."""
+        self.adopt(key)
         with _if_there():
             _write(os.path.join(self.path(key), "cgroup.freeze"), "1")
 

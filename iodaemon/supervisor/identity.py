@@ -21,11 +21,11 @@ _PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
 
 class AccountError(Exception):
-    """Jobs of this user are not run. ``is_lasting`` is False where there may be one later."""
+    """Jobs of this user are not run: ``code`` is "no_account" or "expired"."""
 
-    def __init__(self, problem: str, *, is_lasting: bool) -> None:
-        super().__init__(problem)
-        self.is_lasting = is_lasting
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
 
 
 class Account(NamedTuple):
@@ -52,34 +52,36 @@ def peer_of(line: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
-def find_account(uid: int | None, min_uid: int | None) -> Account | None:
-    """Whom a job is to become; None: it stays the supervisor's own user. May take for ever.
+def why_not_run(uid: int | None, min_uid: int | None) -> str:
+    """Why no job of this uid is run; empty: it is, if it has an account.
 
     Args:
         uid: of the launch; None: the supervisor's own.
         min_uid: no job runs as a uid below; None: the supervisor is a user's own, and runs jobs
             as that user alone.
+    """
+    if min_uid is None:
+        return "" if uid in (None, os.geteuid()) else f"jobs of uid {uid} are not run here"
+    if uid is None or uid < min_uid:
+        return f"jobs of uid {uid} are not run here; min_uid is {min_uid}"
+    return ""
+
+
+def find_account(uid: int) -> Account:
+    """Whom a job is to become. May take for ever.
 
     Raises:
         AccountError: no job runs as this one.
     """
-    if min_uid is None:
-        if uid not in (None, os.geteuid()):
-            raise AccountError(f"jobs of uid {uid} are not run here", is_lasting=True)
-        return None
-    if uid is None or uid < min_uid:
-        problem = f"jobs of uid {uid} are not run here; min_uid is {min_uid}"
-        raise AccountError(problem, is_lasting=True)
     import pwd  # only the job's own process needs it
 
     try:
         entry = pwd.getpwuid(uid)
         groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
     except (KeyError, OSError) as error:
-        raise AccountError(no_account(uid), is_lasting=False) from error
+        raise AccountError("no_account") from error
     if _has_expired(entry.pw_name):
-        problem = f"the account of {entry.pw_name} (uid {uid}) has expired"
-        raise AccountError(problem, is_lasting=False)
+        raise AccountError("expired")
     shell = entry.pw_shell or "/bin/sh"
     return Account(uid, entry.pw_gid, tuple(groups), entry.pw_name, entry.pw_dir, shell)
 

@@ -204,6 +204,9 @@ class Ledger:
             for offset in range(0, whole, RECORD_BYTES):
                 self._take(data[offset : offset + RECORD_BYTES], self._read_at + offset)
             self._read_at += whole
+            if len(data) < _BLOCK:
+                self._give_back()
+                return
 
     def _skip_hole(self) -> bool:
         """Go to where there are data again; whether that is further on."""

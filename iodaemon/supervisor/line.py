@@ -22,7 +22,7 @@ from iodaemon.supervisor.syscalls import say
 
 AT_ONCE: Final = 32
 """Events between two looks at the daemon's line."""
-_READ_BYTES: Final = 1 << 18
+_READ_BYTES: Final = 1 << 16
 _TELL_EVERY_S: Final = 60.0
 
 
@@ -32,6 +32,8 @@ class Loop:
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[], None]] = {}
+        self.is_behind = False
+        """Whether there may be more to do than ``AT_ONCE``."""
 
     def add(self, fd: int, handler: Callable[[], None]) -> None:
         self._handlers[fd] = handler
@@ -41,12 +43,18 @@ class Loop:
         del self._handlers[fd]
         self._epoll.unregister(fd)
 
+    def listen(self, fd: int, *, is_wanted: bool) -> None:
+        """Call its handler again, or for the time being not."""
+        self._epoll.modify(fd, select.EPOLLIN if is_wanted else 0)
+
     def want_write(self, fd: int, *, is_wanted: bool) -> None:
         self._epoll.modify(fd, select.EPOLLIN | (select.EPOLLOUT if is_wanted else 0))
 
     def turn(self, wait_s: float) -> None:
         """Wait, and call at most ``AT_ONCE`` handlers."""
-        for fd, _ in self._epoll.poll(wait_s, AT_ONCE):
+        events = self._epoll.poll(wait_s, AT_ONCE)
+        self.is_behind = len(events) == AT_ONCE
+        for fd, _ in events:
             handler = self._handlers.get(fd)  # its number may be another's by now
             if handler is not None:
                 handler()
@@ -64,7 +72,7 @@ class DaemonLine:
         self._daemon: socket.socket | None = None
         self._reader = LineReader()
         self._unsent = bytearray()
-        self._is_blocked = False
+        self._is_blocked = self._is_readable = False
         self._refused, self._refused_told_s = 0, float("-inf")
         self.speaks = False
         """Whether it said hello in this protocol."""
@@ -113,9 +121,12 @@ class DaemonLine:
 
     def _attach(self, line: socket.socket) -> None:
         line.setblocking(False)  # noqa: FBT003
-        self._daemon, self._is_blocked = line, False
-        self._loop.add(line.fileno(), self.flush)
+        self._daemon, self._is_blocked, self._is_readable = line, False, True
+        self._loop.add(line.fileno(), self._on_event)
         self.flush()
+
+    def _on_event(self) -> None:
+        self._is_readable = True
 
     def _hang_up(self) -> None:
         if self._daemon is not None:
@@ -171,8 +182,9 @@ class DaemonLine:
     def hear(self) -> Iterator[bytes | None]:
         """The lines that can be read now; None for one that is too long."""
         yield from self._reader.feed(b"")  # what was read before ``execve``
-        if self._daemon is None:
+        if self._daemon is None or not (self._is_readable or self._loop.is_behind):
             return
+        self._is_readable = False
         try:
             data = self._daemon.recv(_READ_BYTES)
         except BlockingIOError:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import errno
-import json
 import os
 import resource
 import socket
@@ -17,7 +15,6 @@ from iodaemon.supervisor import anchor as root
 from iodaemon.supervisor.anchor import Config
 from iodaemon.supervisor.cgroup import Cgroups, NotYetError
 from iodaemon.supervisor.failpoint import reach
-from iodaemon.supervisor.launch import Settings
 from iodaemon.supervisor.ledger import Key
 from iodaemon.supervisor.line import Loop
 from iodaemon.supervisor.process_tree import Holders
@@ -31,6 +28,17 @@ _RETRY_S: Final = 0.5
 _RESERVED_FDS: Final = 12
 _AGAIN_S: Final = 0.05
 """Between looks whether the place of all jobs is there again."""
+
+
+COMPILED: Final = os.path.join(os.path.dirname(__file__), "iod-launcher")
+"""``launcher.c``, where there was a compiler when this was installed."""
+UNCOMPILED: Final = "IOD_PYTHON_LAUNCHER"
+"""A variable of the environment: set, the launcher in Python is used in any case."""
+
+
+def is_compiled() -> bool:
+    """Whether jobs with cgroups are begun by the compiled launcher."""
+    return UNCOMPILED not in os.environ and os.access(COMPILED, os.X_OK)
 
 
 class Order(NamedTuple):
@@ -50,10 +58,13 @@ class Orders:
         self._means = means
         self._loop = loop
         self._launcher: socket.socket | None = None
+        self._is_compiled = means.are_children and is_compiled()
+        self._has_served = True
         self._launched_s = 0.0
         self._queue: collections.deque[Order] = collections.deque()
         self._under_way: dict[Key, float] = {}
         self._again_s = float("inf")
+        self._most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
     def add(self, order: Order) -> None:
         self._queue.append(order)
@@ -64,6 +75,7 @@ class Orders:
 
     def is_over(self, key: Key) -> None:
         """Its child is ready, or gone."""
+        self._has_served = True
         self._under_way.pop(key, None)
 
     def due_s(self) -> float:
@@ -81,15 +93,18 @@ class Orders:
 
     def _start_launcher(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        settings = Settings(self._config.min_uid, self._config.outputs, self._config.grace_s)
         fds = [theirs.fileno(), self._ledger]
-        words = [*map(str, fds), json.dumps(settings)]
-        self._launched_s = time.monotonic()
+        words = [*map(str, fds)]
+        self._launched_s, self._has_served = time.monotonic(), False
         try:
-            root.spawn("launch", words, fds)
+            if self._is_compiled:
+                root.spawn_program([COMPILED, *words], fds)
+            else:
+                root.spawn("launcher", [*words, str(self._config.grace_s)], fds)
         except OSError as error:
             say(f"no launcher can be started ({error.strerror}); it is tried again")
             ours.close()
+            self._distrust()
             return
         finally:
             theirs.close()
@@ -97,22 +112,24 @@ class Orders:
         self._launcher = ours
         self._loop.add(ours.fileno(), self._on_launcher)
 
+    def _distrust(self) -> None:
+        """Do without a compiled launcher that has begun no job: it may be for other machines."""
+        if self._is_compiled and not self._has_served:
+            self._is_compiled = False
+            say(f"{COMPILED} ended before it began a job; the launcher in Python takes its place")
+
     def _on_launcher(self) -> None:
         """It says nothing: the line has ended, or takes orders again."""
         assert self._launcher is not None
-        is_gone = True
-        with contextlib.suppress(BlockingIOError, ConnectionResetError):
-            self._launcher.recv(1)
-            self.close()
-            return
         try:
-            self._launcher.getpeername()
-            is_gone = False
+            self._launcher.recv(1)
+        except BlockingIOError:
             self._loop.want_write(self._launcher.fileno(), is_wanted=False)
+            return
         except OSError:
             pass
-        if is_gone:
-            self.close()
+        self._distrust()
+        self.close()
 
     def close(self) -> None:
         if self._launcher is not None:
@@ -143,6 +160,7 @@ class Orders:
                 return
             except (BrokenPipeError, ConnectionResetError):
                 self._queue.appendleft(order)
+                self._distrust()
                 self.close()
                 self._launched_s = min(self._launched_s, now_s - _RETRY_S)
                 return
@@ -188,8 +206,5 @@ class Orders:
         Raises:
             OSError: EMFILE: what runs, and the daemon's line, need the rest.
         """
-        if (
-            highest + len(self._under_way) + _RESERVED_FDS
-            >= resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        ):
+        if highest + len(self._under_way) + _RESERVED_FDS >= self._most_files:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

@@ -57,7 +57,7 @@ What the supervisor sends is an answer (``hello``, ``beat``, ``scratch``; of the
 state     means
 ========  ================================================================================
 absent    not known here: it never ran under this ledger
-prepared  waits for ``run``
+prepared  waits for ``run``; told of only in answer to ``sync``
 failed    never ran: ``code``, ``problem`` in words, ``is_lasting`` if another try is pointless
 running   ``pid``, ``start_ticks``, ``started_us`` (0, 0 and null: it was found running, and how
           it ends will be ``lost``), ``frozen``, ``stopped`` (by itself or by hand), ``holder``
@@ -141,12 +141,13 @@ def numbers(message: Mapping[str, Any], name: str) -> tuple[int, ...]:
     return tuple(values)
 
 
-def is_word(text: object) -> bool:
-    """Whether the kernel can be given it: a string without NUL and without lone surrogates."""
+def are_words(texts: list[object]) -> bool:
+    """Whether the kernel can be given all of them: strings without NUL and lone surrogates."""
     try:
-        return isinstance(text, str) and b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
+        os.fsencode(joined := "\0".join(texts))  # type: ignore[arg-type]
+    except (TypeError, UnicodeEncodeError):
         return False
+    return joined.count("\0") == len(texts) - 1
 
 
 def parse_limits(launch: Mapping[str, Any]) -> Limits:

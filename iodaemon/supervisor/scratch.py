@@ -123,7 +123,7 @@ class Desk:
         is_plain = name.isascii() and name.replace("-", "").replace(".", "").isalnum()
         if wish.get("do") not in ("make", "measure", "remove") or disk[:1] != "/":
             raise BadInputError("scratch is neither made, measured nor removed on a disk")
-        if not protocol.is_word(disk):
+        if not protocol.are_words([disk]):
             raise BadInputError("disk is no path")
         if not is_plain or name.startswith(".") or len(name) > 64:
             raise BadInputError("name is not plain")
@@ -154,6 +154,8 @@ class Desk:
 
     def _next(self) -> Message | None:
         """The first whose disk does not keep two helpers already."""
+        if not self._waiting:
+            return None
         busy = collections.Counter(helper.wish["disk"] for helper in self._helpers)
         return next((w for w in self._waiting if busy[w["disk"]] < _MOST_ON_A_DISK), None)
 
@@ -205,6 +207,7 @@ def _work(wish: Message, pipe: int) -> NoReturn:
     """The helper: do it, say so, end."""
     try:
         signal.set_wakeup_fd(-1)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.closerange(3, pipe)
         os.closerange(pipe + 1, _HIGHEST_FD)

@@ -35,6 +35,8 @@ from iodaemon.supervisor.attempts import (
 )  # fmt: skip
 from iodaemon.supervisor.cgroup import Cgroups
 from iodaemon.supervisor.failpoint import reach
+from iodaemon.supervisor.identity import why_not_run
+from iodaemon.supervisor.launch import Launch, parse_launch
 from iodaemon.supervisor.ledger import Key, Ledger, parse_key
 from iodaemon.supervisor.line import DaemonLine, Loop
 from iodaemon.supervisor.orders import Orders
@@ -75,6 +77,7 @@ class Server:
             self._loop,
             send=self._send,
             ask_anchor=lambda: self._tell_anchor(b"ask"),
+            hear_children=lambda: self._loop.listen(self._children, is_wanted=True),
         )
         self._anchor = None if anchor is None else socket.socket(fileno=anchor)
         self._attempts.has_anchor = self._anchor is not None
@@ -98,13 +101,15 @@ class Server:
     # -- the loop ----------------------------------------------------------------------------------
 
     def run(self) -> None:
-        self._wake = syscalls.wake_on_signals(signal.SIGCHLD, signal.SIGHUP, signal.SIGINT)
+        self._wake = syscalls.wake_on_signals(signal.SIGHUP, signal.SIGINT)
+        self._children = syscalls.open_signals(signal.SIGCHLD)
         signal.signal(signal.SIGTERM, self._on_term)
         signal.signal(signal.SIGHUP, self._on_hangup)
         if self._anchor is not None:
             self._anchor.setblocking(False)  # noqa: FBT003
             self._loop.add(self._anchor.fileno(), self._on_anchor)
         self._loop.add(self._wake, self._on_signal)
+        self._loop.add(self._children, self._on_children)
         self._loop.add(self._means.fd, self._attempts.on_changes)
         reach("supervisor.begun")
         self._attempts.take_over()
@@ -152,6 +157,12 @@ class Server:
         with contextlib.suppress(BlockingIOError):
             while os.read(self._wake, 4096):
                 pass
+
+    def _on_children(self) -> None:
+        """A child of some kind has ended, or stopped; the next scan will find all that do."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._children, 4096)
+        self._loop.listen(self._children, is_wanted=False)
         self._attempts.scan_soon()
 
     def _on_term(self, *_: object) -> None:
@@ -292,8 +303,6 @@ class Server:
             raise BadInputError(f"no such wish: {name[:40]!r}")
         if not self._line.speaks and name not in ("hello", "reexec"):
             raise BadInputError("no hello, or one of another protocol")
-        if name == "prepare":
-            wish["line"] = line
         return wish
 
     def _refuse(self, wish: Message, why: str) -> None:
@@ -360,25 +369,39 @@ class Server:
 
     def _prepare(self, wish: Message) -> None:
         key, attempt = self._find(wish)
-        line = wish.pop("line")
         limits = protocol.parse_limits(protocol.field(wish, "launch", dict, {}))
-        if attempt is not None and attempt.stage == SETTLING:
-            attempt.order, attempt.limits, attempt.is_asked = line, limits, True
-            return
-        if attempt is not None and attempt.stage != FAILED:
+        if attempt is not None and attempt.stage not in (SETTLING, FAILED):
             self._attempts.report(attempt)  # at most one start of an attempt
             return
-        if attempt is not None and not attempt.is_removed:  # what it left goes first
+        launch, why_not = self._read_launch(key, wish)
+        is_clean = attempt is None or (attempt.stage == FAILED and attempt.is_removed)
+        if attempt is None or is_clean:
+            attempt = self._attempts.all[key] = Attempt(key, SETTLING)
+        elif attempt.stage == FAILED:
             attempt.begin_again()
-            attempt.order, attempt.limits, attempt.is_asked = line, limits, True
+        attempt.launch, attempt.limits, attempt.is_asked = launch, limits, True
+        if not is_clean:  # what it left goes first, unless that runs
             self._attempts.look_in(attempt, 0.0)
-            return
-        attempt = self._attempts.all[key] = Attempt(key, SETTLING)
+        elif launch is None:
+            self._attempts.fail(attempt, **why_not)
+        else:
+            self._attempts.order(attempt)
+
+    def _read_launch(self, key: Key, wish: Message) -> tuple[Launch | None, Message]:
+        """What is to run; None: it is not to be, and why (``Attempts.fail``)."""
+        least, outputs = self._config.min_uid, self._config.outputs
+        try:
+            launch = parse_launch(wish)
+        except BadInputError as error:
+            return None, lasting("bad_launch", f"the launch is not well-formed: {error}")
+        if problem := why_not_run(launch.uid, least):
+            return None, lasting("no_account", problem)
+        if launch.report and outputs is None:
+            return None, lasting("output", "there is no directory for its report")
         if not self._ledger.has_room():
-            self._attempts.fail(attempt, "ledger_full", "the ledger has no room", is_lasting=False)
-            return
-        attempt.order, attempt.limits = line, limits
-        self._attempts.order(attempt)
+            return None, {"code": "ledger_full", "problem": "the ledger has no room"}
+        own = "" if outputs is None else os.path.join(outputs, str(key))
+        return launch._replace(own=own, uid=None if least is None else launch.uid), {}
 
     def _run_wish(self, wish: Message) -> None:
         key, attempt = self._find(wish)
@@ -444,6 +467,7 @@ class Server:
         else:
             attempt.was_told = True
             self._means.kill(key)
+            self._attempts.look_in(attempt, 0.0)  # somebody may have taken it out of its cgroup
 
     def _cap(self, wish: Message) -> None:
         key, attempt = self._find(wish)
@@ -495,6 +519,11 @@ class Server:
         self._attempts.used.clear()
         n = protocol.number(wish, "n", 0, 1 << 53)
         self._send({"beat": n, "use": used, "protected": self._anchor is not None})
+
+
+def lasting(code: str, problem: str) -> Message:
+    """A failure that another try would meet as well."""
+    return {"code": code, "problem": problem, "is_lasting": True}
 
 
 def main() -> None:

@@ -31,6 +31,8 @@ _SYS_OPENAT2: Final = 437  # the same on every architecture, Linux 5.6
 _OPEN_HOW: Final = struct.Struct("QQQ")  # flags, mode, resolve
 _RESOLVE: Final = 0x01 | 0x02 | 0x04 | 0x08
 """RESOLVE_NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS and _BENEATH of include/uapi/linux/openat2.h."""
+_NO_MAGICLINKS: Final = 0x02
+_AT_FDCWD: Final = -100
 _SYS_SET_MEMPOLICY: Final = {"x86_64": 238, "aarch64": 237, "riscv64": 237, "ppc64le": 261}
 _MPOL_PREFERRED: Final = 1  # include/uapi/linux/mempolicy.h
 _MPOL_PREFERRED_MANY: Final = 5  # Linux 5.15
@@ -162,6 +164,19 @@ def open_beneath(parent: int, name: str, flags: int) -> int:
     return _check(fd, name)
 
 
+def open_without_magic(path: str, flags: int, mode: int) -> int:
+    """As ``os.open``; a path that leads through a link of /proc to an open file is refused.
+
+    Raises:
+        OSError: ELOOP: it does, or has too many links; others: those of open(2).
+    """
+    how = _OPEN_HOW.pack(flags, mode, _NO_MAGICLINKS)
+    fd = int(_SYSCALL(_SYS_OPENAT2, _AT_FDCWD, os.fsencode(path), how, len(how)))
+    if fd < 0 and ctypes.get_errno() == errno.ENOSYS:
+        return os.open(path, flags, mode)
+    return _check(fd, path)
+
+
 def detach_mount(parent: int, name: str) -> bool:
     """Unmount what is mounted on this entry of a directory; its server is not asked. Whether it is.
 
@@ -210,6 +225,17 @@ def wake_on_signals(*heard: signal.Signals) -> int:
     read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     return read
+
+
+def open_signals(number: signal.Signals) -> int:
+    """A descriptor (signalfd(2)) that is readable while such a signal waits for this process.
+
+    The signal is blocked then; programs that are executed must set their mask.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, (number,))
+    mask = struct.pack("=Q", 1 << (number - 1))
+    flags = os.O_NONBLOCK | os.O_CLOEXEC
+    return _check(_LIBC.signalfd(-1, mask.ljust(128, b"\0"), flags), "signalfd")
 
 
 def _do_nothing(*_: object) -> None:

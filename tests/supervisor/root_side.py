@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from iodaemon.supervisor.anchor import SOCKET, Config, abstract_address, command
+from iodaemon.supervisor.orders import UNCOMPILED
 
 WITHIN_S = 60.0
 """Only to end a test that would wait for ever: whatever is waited for lasts once it is there."""
@@ -182,6 +183,10 @@ class Daemon:
         self.say("sync", keys=[[key.replace("_", "."), wish] for key, wish in wishes.items()])
         self.await_message(lambda m: "synced" in m)
 
+    def await_prepared(self, key: str) -> None:
+        """Which is told of only if it is asked for."""
+        wait_until(lambda: self.sync() or self.states.get(key, {}).get("state") == "prepared")
+
     def close(self) -> None:
         self.line.close()
 
@@ -189,7 +194,7 @@ class Daemon:
 class RootSide:
     """Anchor, supervisor and launcher with a runtime directory of their own on tmpfs."""
 
-    def __init__(self, means: str, **config: Any) -> None:
+    def __init__(self, means: str, launcher: str = "python", **config: Any) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="iod-test-", dir="/dev/shm"))
         self.directory.chmod(0o755)
         self.runtime = self.directory / "run"
@@ -205,6 +210,9 @@ class RootSide:
         self.gate = Gate(self.directory / "gate")
         self.gate.path.chmod(0o666)
         self.process: subprocess.Popen[bytes]
+        self._environment = {**os.environ, "IOD_FAULTS": str(self.faults)}
+        if launcher == "python":
+            self._environment[UNCOMPILED] = "1"
 
     def begin(self, *before: str) -> None:
         with self.log.open("ab") as log:
@@ -213,7 +221,7 @@ class RootSide:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "IOD_FAULTS": str(self.faults)},
+                env=self._environment,
             )
 
     def connect(self, *, says_hello: bool = True) -> Daemon:

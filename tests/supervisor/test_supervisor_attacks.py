@@ -6,6 +6,7 @@ import os
 import pwd
 import random
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -335,14 +336,20 @@ def test_a_job_moves_into_no_cgroup_and_freezes_and_kills_none(service: Service)
 
 @pytest.mark.parametrize("means", ["cgroup"], indirect=True)
 def test_a_job_that_was_taken_out_of_its_cgroup_holds_nothing_for_itself(service: Service) -> None:
-    """As a user's own systemd does it, who has one. It is told as lost, and runs on."""
-    pid = service.start("exec sleep 600")["pid"]
+    """As a user's own systemd does it, who has one. Its end is known; killed, it is lost."""
     (service.root.cgroup / "away").mkdir()
-    (service.root.cgroup / "away/cgroup.procs").write_text(f"{pid}")
-    lost = service.daemon.await_state("1.1", "lost")
+    for key in ("1.1", "2.1"):
+        pid = service.start("exec sleep 600", key)["pid"]
+        (service.root.cgroup / "away/cgroup.procs").write_text(f"{pid}")
+    service.daemon.say("kill", key="2.1")
+    lost = service.daemon.await_state("2.1", "lost")
 
     assert (False, True) == (lost["whole"], is_alive(pid))
-    assert not service.root.job_cgroup("1.1").exists()
+    assert not service.root.job_cgroup("2.1").exists()
+
+    os.kill(service.daemon.states["1.1"]["pid"], signal.SIGTERM)
+
+    assert 15 == service.daemon.await_state("1.1", "ended")["exit"]["signal"]
 
 
 @pytest.mark.parametrize("text", ["exec sleep 600", "sleep 600 & wait"])

@@ -217,7 +217,7 @@ def test_a_prepared_job_never_runs_once_the_supervisor_is_gone(root: RootSide) -
     launch = {"command": ["touch", str(touched)], "environment": {"PATH": os.environ["PATH"]}}
     for number in range(5):
         daemon.say("prepare", key=f"{number}.1", launch=launch)
-        daemon.await_state(f"{number}.1", "prepared")
+        daemon.await_prepared(f"{number}.1")
     root.kill("iod-supervisor")
     daemon = root.connect()
     daemon.sync(**{f"{number}_1": "run" for number in range(5)})

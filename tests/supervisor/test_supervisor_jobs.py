@@ -58,7 +58,7 @@ def test_a_prepared_job_waits_for_run_and_ends_unrun_without_it(root: RootSide) 
     touched = root.directory / "touched"
     launch = {"command": ["touch", str(touched)], "environment": {"PATH": os.environ["PATH"]}}
     daemon.say("prepare", key="1.1", launch=launch)
-    daemon.await_state("1.1", "prepared")
+    daemon.await_prepared("1.1")
     daemon.say("kill", key="1.1")
 
     assert "killed" == daemon.await_state("1.1", "failed")["code"]
@@ -142,7 +142,7 @@ def test_affinity_is_taken_on(root: RootSide) -> None:
 
     assert str(cpu) == text.split()[1]
 
-    daemon.start("2.1", "true", affinity=[60000])
+    daemon.start("2.1", "true", affinity=[8000])
 
     assert "cpus" == daemon.await_state("2.1", "failed")["code"]
 

@@ -15,6 +15,7 @@ from stuck_exec import SilentFileSystem, silent_file_system, stuck_command
 
 from iodaemon.supervisor.cgroup import Cgroups
 from iodaemon.supervisor.ledger import Key
+from iodaemon.supervisor.orders import COMPILED
 from iodaemon.supervisor.protocol import Limits
 
 pytestmark = pytest.mark.node
@@ -325,3 +326,18 @@ def test_a_launcher_that_is_stopped_holds_up_starts_alone(
     os.kill(launcher, signal.SIGKILL)
     for number in range(2, 150):
         assert 0 == daemon.await_state(f"{number}.1", "ended")["exit"]["code"]
+
+
+@pytest.mark.parametrize("launcher", ["compiled"])
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_compiled_launcher_that_does_not_run_here_is_done_without(
+    make_root: Callable[..., RootSide],
+) -> None:
+    """As one that was built for another machine."""
+    hide = f'mount --bind /bin/false {COMPILED} && exec "$@"'
+    root = make_root("cgroup", "unshare", "--mount", "sh", "-c", hide, "sh")
+    daemon = root.connect()
+    daemon.run("1.1", "sh", "-c", "exit 3")
+
+    assert 3 == daemon.await_state("1.1", "ended")["exit"]["code"]
+    assert 1 == root.log.read_text().count("the launcher in Python takes its place")

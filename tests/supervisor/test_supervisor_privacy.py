@@ -336,13 +336,13 @@ def test_jobs_of_an_account_that_has_expired_wait_for_a_later_try(
     shadow.write_text("nobody:*:1:0:99999:7::1:\n")
     hide = f'mount --bind {shadow} /etc/shadow && exec "$@"'
     words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", hide, "sh"]
-    root = make_root("processes", *words, min_uid=1)
+    root = make_root("cgroup", *words, min_uid=1)
     daemon = root.connect()
     daemon.start("1.1", "true", uid=NOBODY)
     report = daemon.await_state("1.1", "failed")
 
     assert ("no_account", False) == (report["code"], report["is_lasting"])
-    assert f"the account of nobody (uid {NOBODY}) has expired" == report["problem"]
+    assert f"the account of uid {NOBODY} has expired" == report["problem"]
 
     shadow.write_text("nobody:*:1:0:99999:7:::\n")
     daemon.run("1.2", "true", uid=NOBODY)
