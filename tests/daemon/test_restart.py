@@ -119,9 +119,10 @@ def test_after_a_reboot_running_jobs_are_lost_and_all_others_are_as_they_were(
     server.goes_on("ended")
     server.goes_on("lost")
     waits, held = server.gated("waits"), server.gated("held", hold=True)
+    main = server.main_pid(ended)
     server.kill()
     server.open_gate("ended")
-    until(lambda: len(server.job_processes()) == 1, "its end")
+    until(lambda: find_state(main) is None, "its end")
     if is_in_order:
         supervisor = server.supervisor_pid()
         os.kill(server.anchor_pid(), signal.SIGTERM)

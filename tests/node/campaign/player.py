@@ -7,13 +7,13 @@ import signal
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 
 from harness import Server, end, marked, name_of, until
 from ledger import Told, read_journal, read_pages, read_states, script, violations
 
 from iodaemon.backend.linux.process import find_state
 from iodaemon.errors import IodaemonError, NoDaemon
+from iodaemon.supervisor.reap import read_state
 
 GRACE_S = 0.3
 """From SIGTERM to SIGKILL; some jobs do not listen to the first."""
@@ -167,10 +167,9 @@ class Player:
         """SIGKILL to what holds the job, by signals."""
         found = self.look(job)
         for pid in [] if found is None else found["pids"]:
-            status = Path(f"/proc/{pid}/status").read_text()
-            parent = int(status.partition("PPid:")[2].split()[0])
-            if name_of(parent) == "iod-holder":
-                end(parent)
+            state = read_state(pid)
+            if state is not None and name_of(state.parent) == "iod-holder":
+                end(state.parent)
 
     def kill_root_side(self):
         self.root_side_died = True

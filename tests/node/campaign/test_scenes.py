@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from chance import Round
 from harness import end, let_others_work, until
+from ledger import read_pages, script
 from mounting import disk_of, full, make_file_system, mount
 from player import Player
 from stuck_exec import silent_file_system, stuck_command
@@ -282,32 +283,16 @@ def test_a_job_that_ignores_sigterm_is_gone_after_the_grace_time(player):
     assert "CANCELLED" == answer["job"]["state"]
 
 
-STOPS_ITS_CHILD = """
-sleep 1000 & child=$!
-kill -STOP $child
-echo $child > {place}/child
-while [ ! -e {place}/go ]; do sleep 0.02; done
-kill -KILL $child
-"""
-
-
-def test_a_child_that_a_job_stopped_itself_stays_stopped(player):
-    place = player.server.root
-    job = player.server.script(STOPS_ITS_CHILD.format(place=place), name="stops")
+def test_a_child_that_a_job_stopped_itself_goes_on_once_the_job_is_resumed(player):
+    text = script(player.pages, "sh -c 'kill -STOP $$' & wait", 3)
+    job = player.server.script(text, name="stops")
     player.told.acknowledged[job] = "stops"
-    player.told.cancelled.add(job)
-    until(lambda: (place / "child").exists() and (place / "child").read_text().strip(), "a child")
-    child = int((place / "child").read_text())
-    until(lambda: find_state(child) == "T", "its standstill")
+    until(lambda: any(find_state(p) == "T" for p in player.server.job(job)["pids"]), "a stop")
     player.suspend(job)
-    until(lambda: player.server.job(job)["state"] == "SUSPENDED_USER", "a standstill")
+    player.server.await_state(job, "SUSPENDED_USER")
     player.resume(job)
-    until(lambda: player.server.job(job)["state"] == "RUNNING", "its going on")
-    let_others_work()
 
-    assert "T" == find_state(child)
-
-    player.cancel(job)
+    assert [("FAILED", 3)] == player.server.outcome(job)
 
 
 # -- a process that only its holder connects with the job ------------------------------------------
@@ -326,12 +311,11 @@ def test_a_process_outside_of_its_session_goes_on_and_is_ended_without_its_holde
     with player.server:
         player.start()
         job = player.submit("leaves")
-        player.until_running(job)
-        main = player.server.main_pid(job)
+        [begun, *_] = until(lambda: read_pages(player.pages).get(job), "its first line")
 
         def left():
             pids = player.server.job(job)["pids"]
-            return main not in pids and list(filter(leads_its_session, pids))
+            return begun.pid not in pids and list(filter(leads_its_session, pids))
 
         [far] = until(left, "a process that left, alone")
         if suspended:
