@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 from collections.abc import Mapping
 from typing import Final, TextIO
@@ -33,35 +32,6 @@ def notify(*words: str) -> None:
         line.settimeout(_NOTIFY_S)
         if _connect(line):
             line.sendall("\n".join(words).encode())
-
-
-def await_turn(within_s: float) -> bool:
-    """Wait until systemd has finished what it was doing, such as signalling a unit it stops.
-
-    systemd does one thing at a time, and closes a descriptor that comes with ``BARRIER=1`` when
-    it gets to that message (sd_notify_barrier(3), systemd 246), whoever sends it.
-
-    Returns:
-        False when there is no systemd, or it has not answered in time.
-    """
-    ours, theirs = os.pipe2(os.O_CLOEXEC)
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
-            line.settimeout(within_s)
-            if not _connect(line):
-                return False
-            socket.send_fds(line, [b"BARRIER=1"], [theirs])
-        os.close(theirs)
-        theirs = -1
-        waiting = select.poll()
-        waiting.register(ours, 0)  # POLLHUP is always told
-        return bool(waiting.poll(within_s * 1000))
-    except OSError:
-        return False
-    finally:
-        os.close(ours)
-        if theirs >= 0:
-            os.close(theirs)
 
 
 def _connect(line: socket.socket) -> bool:

@@ -135,14 +135,6 @@ def test_who_stops_the_scope_stops_the_jobs_and_not_the_service(service, two_job
     assert "1" == service.machine.sh(f"grep -c 'populated 1' {SCOPE}/cgroup.events")
 
 
-def test_systemd_answers_who_asks_whether_it_has_signalled_all(service):
-    """So the supervisor need not wait to know whether the unit of the jobs is being stopped."""
-    program = "from iodaemon.systemd import await_turn; print(await_turn(60.0))"
-    command = f"/opt/iodaemon/bin/python -c '{program}'"
-
-    assert "True" == service.machine.sh(f"NOTIFY_SOCKET=/run/systemd/notify {command}")
-
-
 def test_a_job_that_terminates_itself_is_not_taken_for_one_that_was_stopped(service):
     _, shown = service.run("exit 143")
 

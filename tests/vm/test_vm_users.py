@@ -104,5 +104,5 @@ def test_a_user_who_is_gone_is_named_and_the_others_go_on(service):
     shown = service.show(job)
 
     assert "HELD" == shown["state"]
-    assert "uid 1003 has no account now" in shown["reason"]["text"]
+    assert "uid 1003 has no account on this machine" in shown["reason"]["text"]
     assert 0 == service.run("true")[1]["exit_code"]
