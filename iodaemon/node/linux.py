@@ -511,8 +511,10 @@ class LinuxNode:
             self._delay(attempt.job_id, problem)
 
     def _on_report(self, attempt: _Attempt, report: Message) -> None:
-        adopted, attempt.adopted = attempt.adopted, None
-        match report["state"]:
+        adopted, state = attempt.adopted, report["state"]
+        if state != "prepared":  # which may yet die with what prepared it
+            attempt.adopted = None
+        match state:
             case "running":
                 self._on_running(attempt, report, adopted)
             case "ended":
@@ -529,7 +531,8 @@ class LinuxNode:
                 if attempt.may_run:
                     self.client.wish("run", key=str(attempt.key))
                 elif attempt.launch is None:  # an earlier daemon had it prepared; it is to end
-                    self.client.wish("kill", key=str(attempt.key))
+                    attempt.told = signal.SIGKILL
+                    self._tell_again(attempt)
 
     def _on_running(self, attempt: _Attempt, report: Message, adopted: Job | None) -> None:
         is_new = attempt.live is None
@@ -564,6 +567,8 @@ class LinuxNode:
 
     def _on_failed(self, attempt: _Attempt, report: Message) -> None:
         code = report.get("code")
+        if code == "killed" and attempt.told is None:
+            return  # what an earlier daemon had prepared; what this one asked for comes after it
         self._drop(attempt)
         if code in outcome.OF_THE_MACHINE and not report.get("is_lasting"):
             self._pause_starts(str(report.get("problem")))

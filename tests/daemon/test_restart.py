@@ -53,6 +53,42 @@ def test_a_start_at_which_the_supervisor_dies_is_made_by_the_next_one(make_serve
     assert server.job(job)["attempt"] == 1
 
 
+@pytest.mark.parametrize("point", ["node.prepared", "journal.stored", "journal.committed"])
+def test_a_start_that_is_prepared_when_the_daemon_dies_is_made_by_the_next_one(make_server, point):
+    """Whether the journal has it or not: the daemon ended what an earlier one had prepared."""
+    server = make_server(has_faults=True, **ONE_SLOT).start()
+    first, second = server.gated("first"), server.gated("second", code=3)
+    server.await_durable(first, "RUNNING")
+    server.arm(point)
+    server.open_gate("first")
+    server.process.wait()
+    server.restart()
+
+    assert [("COMPLETED", 0), ("FAILED", 3)] == end_in(server, "second", first, second)
+    assert server.lines() == ["done first", "done second", "start first", "start second"]
+    assert server.job(second)["attempt"] == 1
+
+
+def test_a_start_that_dies_with_the_supervisor_before_it_ran_is_made_by_the_next_one():
+    with Server(possible("cgroup"), has_faults=True, **ONE_SLOT) as server:
+        first, second = server.start().gated("first"), server.gated("second", code=3)
+        server.await_durable(first, "RUNNING")
+        server.arm("journal.committed")
+        server.open_gate("first")
+        server.process.wait()
+        server.arm("supervisor.go_sent")
+        server.arm("child.let_go", number=signal.SIGSTOP)
+        server.start(wait=False)
+        [child] = until(server.frozen, "a child that was let go, and has recorded nothing")
+        until(lambda: not server.armed(), "the death of the supervisor")
+        end(child)
+        until(server.answers, "a daemon that answers")
+
+        assert [("COMPLETED", 0), ("FAILED", 3)] == end_in(server, "second", first, second)
+        assert server.lines() == ["done first", "done second", "start first", "start second"]
+        assert server.job(second)["attempt"] == 1
+
+
 def test_a_start_that_failed_is_made_by_the_next_daemon_without_waiting(make_server):
     server = make_server(regulation={"timeslice": "60 s"}).start()
     output = server.output_file(1).parent
