@@ -240,6 +240,7 @@ class Player:
     def _left(self):
         """Processes, cgroups and standstills that outlived their jobs."""
         until(self.server.supervisor_lives, "a supervisor")
+        self.server.anchor_pid()  # it is there again once nothing runs; until then nobody reaps
         try:
             until(lambda: not self._strangers(), "end of all processes", 10.0)
             until(lambda: not self.server.job_cgroups(), "removal of all cgroups", 10.0)
