@@ -398,8 +398,8 @@ class LinuxNode:
     def _tell(self, job_id: JobId, number: int) -> None:
         """End it. What is not yet its command hears no SIGTERM: that waits until it is."""
         attempt = self._attempts.get(job_id)
-        if attempt is None:
-            return
+        if attempt is None or (attempt.launch is not None and not attempt.may_run):
+            return  # it was the attempt before: this one's start is not written down yet
         attempt.told, attempt.wants_still = number, False
         self._tell_again(attempt)
         if self.client.problem:

@@ -101,6 +101,21 @@ def test_what_comes_after_the_end_does_not_reach_the_next_attempt(tmp_path, deci
     assert [*BEGUN, *AGAIN] == asked
 
 
+@pytest.mark.parametrize("decision", [Stop(job_id=1), Kill(job_id=1)])
+def test_what_comes_while_the_next_attempt_is_prepared_does_not_reach_it(tmp_path, decision):
+    async def play(node):
+        await fail_first(node)
+        node.prepare(start(2))
+        node.perform(decision)  # as above
+        node.perform(start(2))
+        await settle()
+        node._on_message({"key": "1.2", **RUNNING})
+
+    _, asked = with_node(tmp_path, play)
+
+    assert [*BEGUN, *AGAIN] == asked
+
+
 @pytest.mark.parametrize("late", [FAILED, RUNNING, ENDED, {"state": "absent"}])
 def test_a_late_word_of_one_attempt_says_nothing_of_the_next(tmp_path, late):
     async def play(node):
