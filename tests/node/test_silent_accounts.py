@@ -29,17 +29,16 @@ BESIDE = """
 import asyncio, json, os, sys, time
 from iodaemon.daemon import account
 
+account._GROUPS_WITHIN_S = account._UID_WITHIN_S = 0.2
+
 async def main():
-    loop = asyncio.get_running_loop()
-    worst_s, ending = 0.0, asyncio.Event()
+    ticks, ending = 0, asyncio.Event()
     async def tick():
-        nonlocal worst_s
+        nonlocal ticks
         while not ending.is_set():
-            before_s = loop.time()
             await asyncio.sleep(0.01)
-            worst_s = max(worst_s, loop.time() - before_s)
+            ticks += 1
     ticking = asyncio.create_task(tick())
-    began_s = loop.time()
     for uid in (0, 65534, 4001, 4002, 4003):
         await account.refresh_groups(uid)
     names = [account.user_name(uid) for uid in (0, 4001, 4002, 4003, 4004)]
@@ -50,7 +49,7 @@ async def main():
     known = account.groups_of_users().known(65534)
     ending.set()
     await ticking
-    told = {"worst_s": worst_s, "took_s": loop.time() - began_s, "names": names, "user": user}
+    told = {"ticks": ticks, "names": names, "user": user}
     told["groups"] = None if known is None else sorted(known.value)
     print(json.dumps(told), flush=True)
 
@@ -59,22 +58,20 @@ asyncio.run(main())
 
 
 def speak(databases):
-    """What a process that serves finds out, and how long its event loop stood still."""
+    """What a process that serves finds out, and how often its event loop came round meanwhile."""
     command = databases.command(sys.executable, "-c", BESIDE)
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert 0 == ended.returncode, ended.stderr
     return json.loads(ended.stdout), ended.stderr.splitlines()
 
 
-@pytest.mark.slow
 def test_the_event_loop_goes_on_while_nobody_says_who_is_who(databases):
     databases.fall_silent()
 
     told, said = speak(databases)
 
     # 'files' knows the name of root; the groups, also of root, are asked of all databases
-    assert told["worst_s"] < 1.0
-    assert told["took_s"] < 30
+    assert told["ticks"] >= 20  # five lookups of 0.2 s, and one of a name
     assert ["4001", "4002", "4003", "4004"] == told["names"][1:]
     assert told["groups"] is None
     assert "do not answer who 'ann' is; write the user's number" in told["user"]
