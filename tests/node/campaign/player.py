@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 
-from harness import Server, end, marked, name_of, until
+from harness import Server, end, is_of_job, marked, name_of, until
 from ledger import Told, read_journal, read_pages, read_states, script, violations
 
 from iodaemon.backend.linux.process import find_state
@@ -161,7 +161,10 @@ class Player:
         self._kill("iod-anchor")
 
     def kill_launcher(self):
-        self._kill("iod-launcher")
+        """And no child of it, which has its name until it executes its command."""
+        for pid in self.server.of_role("iod-launcher"):
+            if not is_of_job(pid):
+                end(pid)
 
     def kill_holder(self, job):
         """SIGKILL to what holds the job, by signals."""
