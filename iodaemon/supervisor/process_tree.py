@@ -426,21 +426,22 @@ class Holders:
     def _await_end(self, key: Key) -> None:
         """A process that ends closes its files first and hands on its children later."""
         line = self._lines[key]
-        self._epoll.unregister(line)
         try:
             pidfd = os.pidfd_open(peer_of(line)[0])
         except OSError:  # it is gone
             self._drop(key)
             return
+        self._epoll.unregister(line)
         self._ending[key], self._keys[pidfd] = pidfd, key
         self._epoll.register(pidfd, select.EPOLLIN)
 
     def _drop(self, key: Key) -> None:
-        line = self._lines.pop(key)
+        line, pidfd = self._lines.pop(key), self._ending.pop(key, -1)
+        watched = line.fileno() if pidfd < 0 else pidfd
+        self._epoll.unregister(watched)  # a forked child may have it open, so closing is not enough
         del self._keys[line.fileno()], self._looks[key]
-        line.close()  # the epoll forgets what is closed
-        if key in self._ending:
-            pidfd = self._ending.pop(key)
+        line.close()
+        if pidfd >= 0:
             del self._keys[pidfd]
             os.close(pidfd)
 

@@ -17,6 +17,8 @@ import pytest
 from root_side import Daemon, RootSide, Tracer, children_of, is_alive, state_of, wait_until
 
 from iodaemon.supervisor.ledger import EXEC, Key, Record, open_ledger
+from iodaemon.supervisor.process_tree import Holders
+from iodaemon.supervisor.protocol import Limits
 
 pytestmark = pytest.mark.node
 COUNT = "n=0; while :; do n=$((n+1)); echo $n > {path}.new; mv {path}.new {path}; sleep 0.005; done"
@@ -290,6 +292,45 @@ def test_nobody_takes_the_place_of_a_holder(make_root: Callable[..., RootSide]) 
         daemon.start("1.1", "sh", "-c", "exit 4")
 
         assert 4 == daemon.await_state("1.1", "ended")["exit"]["code"]
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_helper_that_has_all_descriptors_keeps_no_ended_holder_alive(
+    tmp_path: Path, *, is_gone: bool
+) -> None:
+    """What is closed stays in an epoll for as long as a forked process has it open."""
+    ledger, key = open_ledger(str(tmp_path / "ledger")), Key(1, 1)
+    holders = Holders(ledger)
+    holders.prepare(key, Limits())
+    with contextlib.ExitStack() as stack:
+        ours, theirs = map(stack.enter_context, socket.socketpair())
+        holder = os.fork()
+        if holder == 0:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+                listener.bind("\0" + holders.address_of(key))
+                listener.listen()
+                theirs.send(b"listens")
+                listener.accept()[0].close()
+            theirs.recv(1)
+            os._exit(0)
+        ours.recv(7)
+        holders.adopt(key)
+        if not is_gone:
+            wait_until(lambda: holders.changed(9) == [key])
+        helper = os.fork()
+        if helper == 0:
+            signal.pause()
+        stack.callback(os.waitpid, helper, 0)
+        stack.callback(os.kill, helper, signal.SIGKILL)
+        ours.send(b".")
+        if is_gone:
+            os.waitpid(holder, 0)
+        wait_until(lambda: holders.changed(9) == [key])
+        if not is_gone:
+            os.waitpid(holder, 0)
+
+        assert [] == holders.changed(9)
+    os.close(ledger.fd)
 
 
 def test_another_user_who_knows_where_a_holder_listens_is_not_heard(
