@@ -35,6 +35,8 @@ DEATHS = {
 """What happens to the processes in a round."""
 UNARMED = ("daemon away", "supervisor away", "another supervisor")
 """Plays whose points are passed only when nobody asks anything."""
+ROOT_SIDE = ("anchor.", "supervisor.", "reap.")
+"""Points of anchor and supervisor; both reap."""
 
 
 def pick(chance, weights):
@@ -79,6 +81,9 @@ class Round:
         self.armed = self.chance.sample(candidates, self.chance.randint(1, 3))
         for point in self.armed:
             self.player.jobs_die |= point in DEADLY
+        of_root_side = [point for point in self.armed if point.startswith(ROOT_SIDE)]
+        self.player.root_side_died |= len(of_root_side) > 1  # the anchor may pass the second one
+        for point in self.armed:
             self.player.server.arm(point, passage=self.chance.randint(1, 6))
 
     def _kill(self, death):
