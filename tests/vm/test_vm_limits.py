@@ -107,7 +107,7 @@ def test_a_job_that_prints_too_much_is_ended_and_others_go_on(service):
     ended = service.await_state(job, "FAILED", "COMPLETED")
 
     assert ("FAILED", "OutputMax") == (ended["state"], ended["reason"]["code"])
-    assert "more than the 1.0 MiB of output_max" in ended["reason"]["text"]
+    assert "more than the 1 MiB of output_max" in ended["reason"]["text"]
     assert "RUNNING" == service.show(beside)["state"]
 
 
