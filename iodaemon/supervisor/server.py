@@ -504,9 +504,12 @@ class Server:
             else:
                 self._tell(key, attempt)
         for key, attempt in list(self._attempts.all.items()):
-            if key not in named and attempt.stage in OVER:
+            if key in named:
+                continue
+            self._attempts.look(attempt)  # the ledger may have records of what was forgotten
+            if attempt.stage in OVER:
                 self._forget({"key": str(key)})
-            elif key not in named:
+            elif attempt.stage != RUNNING or attempt.look.is_populated:
                 self._attempts.report(attempt)
         self._send({"synced": len(named)})
 

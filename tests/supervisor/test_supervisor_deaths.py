@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from root_side import RootSide, is_alive, name_of, state_of, wait_until
 
+from iodaemon.supervisor.ledger import EXEC, Key, Record, open_ledger
+
 pytestmark = pytest.mark.node
 
 
@@ -389,3 +391,20 @@ def test_the_runtime_directory_is_removed_under_it(root: RootSide) -> None:
     second = subprocess.run(root.process.args, capture_output=True, text=True, check=False)
 
     assert 78 == second.returncode
+
+
+def test_what_is_left_of_a_forgotten_attempt_is_not_said_to_run(root: RootSide) -> None:
+    """Its EXEC stays for as long as others of that page are needed, and its EXIT may be gone."""
+    daemon = root.connect()
+    daemon.run("1.1", "sleep", "1000")
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    ledger = open_ledger(str(root.runtime / "ledger"))
+    ledger.append(Record(EXEC, Key(2, 1), ended.pid, values=(1, 0, 0, 0, 1)))
+    os.close(ledger.fd)
+    root.kill("iod-supervisor")
+    daemon = root.connect()
+    daemon.sync(**{"1_1": "run"})
+
+    assert {"1.1"} == {r["key"] for r in daemon.reports if r.get("state") == "running"}
+    assert {"lost"} == {daemon.await_state("2.1", "lost", "running")["state"]}
