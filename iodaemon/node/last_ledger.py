@@ -28,13 +28,16 @@ def _read(path: Path) -> Ledger | None:
 def find_running(runtime_dir: Path) -> list[tuple[Key, int]]:
     """Attempts that run, as far as this boot's ledger knows, with their first pids.
 
+    It may have the beginning of one that was forgotten, and its end no more.
+
     Raises:
         OSError: it may not be read.
     """
     ledger = _read(runtime_dir / "ledger")
     if ledger is None or not ledger.is_of_this_boot:
         return []
-    return sorted((key, pid) for pid, key in ledger.running.items())
+    running = ledger.running.items()
+    return sorted((key, pid) for pid, key in running if os.path.exists(f"/proc/{pid}"))
 
 
 def find_ends(outputs: Path) -> dict[Key, Message]:

@@ -1,6 +1,7 @@
 """What the supervisor's records know and the journal does not."""
 
 import os
+import subprocess
 
 import pytest
 from builders import job
@@ -8,6 +9,8 @@ from builders import job
 from iodaemon.core.job import JobState
 from iodaemon.daemon.stranger import find_strangers, highest_job
 from iodaemon.supervisor.ledger import EXEC, Key, Record, open_ledger
+
+HERE, ABOVE = os.getpid(), os.getppid()
 
 
 @pytest.mark.parametrize(
@@ -36,7 +39,9 @@ def test_where_no_job_ever_ran_there_is_nothing(tmp_path):
 @pytest.fixture
 def ledger(tmp_path):
     ledger = open_ledger(str(tmp_path / "ledger"))
-    for key, pid in ((Key(4, 1), 400), (Key(5, 2), 500)):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for key, pid in ((Key(4, 1), HERE), (Key(5, 2), ABOVE), (Key(6, 1), ended.pid)):
         os.write(ledger.fd, Record(EXEC, key, pid, values=(1, 0, 0, 0, 1)).pack())
     yield ledger
     os.close(ledger.fd)
@@ -52,6 +57,6 @@ def test_whoever_runs_and_no_job_stands_for_is_a_stranger(tmp_path, ledger):
     waits = job(5, state=JobState.PENDING, attempt=1)  # it takes up its next attempt
     runs = job(4, state=JobState.RUNNING, attempt=1)
 
-    assert [(Key(4, 1), 400), (Key(5, 2), 500)] == find_strangers(tmp_path, [])
-    assert [(Key(4, 1), 400)] == find_strangers(tmp_path, [waits])
+    assert [(Key(4, 1), HERE), (Key(5, 2), ABOVE)] == find_strangers(tmp_path, [])
+    assert [(Key(4, 1), HERE)] == find_strangers(tmp_path, [waits])
     assert [] == find_strangers(tmp_path, [waits, runs])
