@@ -74,7 +74,7 @@ def find_running(state_dir: str) -> Running | None:
     Raises:
         OSError: its lock may not be looked at.
     """
-    from iodaemon.backend.linux.process import find_holder
+    from iodaemon.node.sampler.proc_files import find_holder
 
     path = os.path.join(state_dir, STATE_LOCK)
     try:

@@ -25,9 +25,9 @@ from pathlib import Path
 import pytest
 
 from iodaemon.api.client import Client
-from iodaemon.backend.linux.process import find_state, is_executing
 from iodaemon.errors import IodaemonError, NoDaemon
 from iodaemon.fault import VARIABLE
+from iodaemon.node.sampler.proc_files import find_state, is_executing
 
 MARK = "IOD_TEST_MARK"
 PATIENCE_S = 30.0

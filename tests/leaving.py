@@ -2,7 +2,7 @@
 
 import subprocess
 
-from iodaemon.backend.linux.leftover import find_maker, new_name
+from iodaemon.files import find_maker, new_name
 
 
 def dead_pid():

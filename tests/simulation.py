@@ -5,17 +5,17 @@ import math
 import pytest
 from builders import MB
 
-from iodaemon.backend.simulated import (
+from iodaemon.core import event as ev
+from iodaemon.core.decision import Start
+from iodaemon.core.job import JobId
+from iodaemon.core.sample import Sample
+from iodaemon.model.node import (
     Model,
     Profile,
     SimulatedDisk,
     SimulatedNode,
     default_platform,
 )
-from iodaemon.core import event as ev
-from iodaemon.core.decision import Start
-from iodaemon.core.job import JobId
-from iodaemon.core.sample import Sample
 from iodaemon.simulator.timeline import VirtualTimeline
 
 DISK = SimulatedDisk(

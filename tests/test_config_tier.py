@@ -7,18 +7,18 @@ import threading
 
 import pytest
 
-from iodaemon.backend.linux.devices import PathDevice
-from iodaemon.backend.linux.tier_disk import (
-    DiskProbe,
-    find_kind,
-    find_witness,
-    probe_disk,
-)
 from iodaemon.config import load_config
 from iodaemon.config.tier import SIMULATED_BYTES, build_tiers
 from iodaemon.core.platform import Device, DeviceId
 from iodaemon.core.tier import DiskFacts
 from iodaemon.errors import ConfigError
+from iodaemon.node.devices import PathDevice
+from iodaemon.node.tier_disk import (
+    DiskProbe,
+    find_kind,
+    find_witness,
+    probe_disk,
+)
 from iodaemon.supervisor import disk_trouble
 
 GB = 10**9

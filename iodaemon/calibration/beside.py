@@ -17,13 +17,14 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.backend.linux.condition import not_counted
-from iodaemon.calibration.busy import Busy, read_counters
+from iodaemon.calibration.busy import Busy
 from iodaemon.core.bandwidth import SECTOR_BYTES, elapsed_ms
 from iodaemon.core.platform import DeviceId
 from iodaemon.core.sample import DeviceCounters
 from iodaemon.errors import RequestError
 from iodaemon.kernels.paced import Order, Told
+from iodaemon.node.condition import not_counted
+from iodaemon.node.sampler.node_counters import read_disks
 
 LEAST_SEEN: Final = 0.5
 """Of what was moved, the disks have to have counted so much. A mirror counts writes twice."""
@@ -119,7 +120,7 @@ class Witness:
         planned: int,
         is_direct: bool,
         is_forced: bool,
-        read: Callable[[Collection[DeviceId]], Mapping[DeviceId, DeviceCounters]] = read_counters,
+        read: Callable[[Collection[DeviceId]], Mapping[DeviceId, DeviceCounters]] = read_disks,
     ) -> None:
         self._names = names
         self._planned = planned

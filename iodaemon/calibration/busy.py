@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from iodaemon.core.bandwidth import DeviceLoad, device_load
 from iodaemon.core.platform import DeviceId
-from iodaemon.core.sample import DeviceCounters
 from iodaemon.errors import NoData
-from iodaemon.sampler import KeptFile, diskstats
+from iodaemon.node.sampler.kernel_file import KeptFile
+from iodaemon.node.sampler.node_counters import read_disks
+from iodaemon.node.sampler.proc_files import parse_cpu_ticks
 
 LOOK_S: Final = 2.0
 """Two jiffies of 10 ms are 1 % of it."""
@@ -25,8 +25,6 @@ MOST_CPU_RATIO: Final = 0.5
 """Of all CPUs; the readers need next to none, but need it at once."""
 _IDLE_FIELDS: Final = (3, 4)
 """idle and iowait (Documentation/filesystems/proc.rst 1.7), counted from user = 0."""
-_FIELDS: Final = 8
-"""user to steal; what guests use is in user and nice already."""
 
 
 class Busy(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,9 +57,9 @@ class Busy(msgspec.Struct, frozen=True, kw_only=True):
 
 def look(devices: Collection[DeviceId], for_s: float = LOOK_S) -> Busy:
     """Watch the machine for a while."""
-    begun_s, cpu, disks = time.monotonic(), _read_cpu(), read_counters(devices)
+    begun_s, cpu, disks = time.monotonic(), _read_cpu(), read_disks(devices)
     time.sleep(for_s)
-    later = read_counters(devices)
+    later = read_disks(devices)
     spent_s = time.monotonic() - begun_s
     found = {
         name: device_load(counters, later[name], spent_s)
@@ -75,35 +73,11 @@ def look(devices: Collection[DeviceId], for_s: float = LOOK_S) -> Busy:
     )
 
 
-def read_counters(devices: Collection[DeviceId]) -> dict[DeviceId, DeviceCounters]:
-    """Of these disks; none where they cannot be read."""
-    sampler = diskstats.Sampler(Path("/"), wanted=frozenset(devices))
-    try:
-        return sampler.read()
-    except (NoData, PermissionError):
-        return {}
-    finally:
-        sampler.close()
-
-
-def parse_cpu(text: bytes) -> tuple[int, ...]:
-    """Ticks of all CPUs together from /proc/stat, user to steal; empty: there are none in it."""
-    for line in text.splitlines():
-        words = line.split()
-        if words[:1] == [b"cpu"]:
-            fields = words[1 : 1 + _FIELDS]
-            return tuple(int(word) for word in fields) if all(f.isdigit() for f in fields) else ()
-    return ()
-
-
 def _read_cpu() -> tuple[int, ...]:
-    file = KeptFile("/proc/stat")
     try:
-        return parse_cpu(bytes(file.read()))
+        return parse_cpu_ticks(KeptFile("/proc/stat").read())
     except (NoData, PermissionError):
         return ()
-    finally:
-        file.close()
 
 
 def busy_ratio(earlier: Sequence[int], later: Sequence[int]) -> float | None:

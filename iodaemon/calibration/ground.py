@@ -11,19 +11,23 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.backend.linux import block
-from iodaemon.backend.linux.condition import find_full_or_read_only
-from iodaemon.backend.linux.devices import (
-    NETWORK,
-    PathDevice,
-    find_written_device,
-    unaccounted_devices,
-)
-from iodaemon.backend.linux.identity import find_identity
-from iodaemon.backend.linux.leftover import find_left, new_name
 from iodaemon.calibration.beside import check_counted
 from iodaemon.core.platform import Device
 from iodaemon.errors import NotFound, NotPermitted, RequestError
+from iodaemon.files import find_left, new_name
+from iodaemon.node.condition import find_full_or_read_only
+from iodaemon.node.devices import (
+    NETWORK,
+    PathDevice,
+    describe_block,
+    find_backing_file,
+    find_block,
+    find_identity,
+    find_leaf_blocks,
+    find_written_device,
+    is_read_through_cache,
+    unaccounted_devices,
+)
 
 PREFIX: Final = ".iodaemon-calibrate"
 _NO_TMPFILE: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL})
@@ -109,13 +113,13 @@ def check_loops(path: str, root: Path = Path("/")) -> None:
         RequestError: it is the memory that would be measured.
     """
     number = os.stat(path).st_dev
-    directory = block.find_directory(root, f"{os.major(number)}:{os.minor(number)}")
-    for leaf in block.find_leaves(directory) if directory is not None else ():
-        if (file := block.find_backing_file(leaf)) is None:
+    directory = find_block(root, f"{os.major(number)}:{os.minor(number)}")
+    for leaf in find_leaf_blocks(directory) if directory is not None else ():
+        if (file := find_backing_file(leaf)) is None:
             continue
-        if block.is_read_through_cache(leaf):
+        if is_read_through_cache(leaf):
             raise RequestError(
-                f"{path} is on {block.describe(leaf)}, which is read through the page cache, so "
+                f"{path} is on {describe_block(leaf)}, which is read through the page cache, so "
                 "memory would be measured; calibrate the directory that the file lies in, or "
                 f"'losetup --direct-io=on /dev/{leaf.name}'"
             )

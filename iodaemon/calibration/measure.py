@@ -13,7 +13,6 @@ from typing import Final
 import msgspec
 
 import iodaemon
-from iodaemon.backend.linux.topology import format_cpu_list
 from iodaemon.calibration import plan
 from iodaemon.calibration.beside import Witness
 from iodaemon.calibration.busy import look
@@ -27,6 +26,7 @@ from iodaemon.calibration.writing import reserve, write_file
 from iodaemon.core.platform import DeviceId
 from iodaemon.errors import RequestError
 from iodaemon.kernels.paced import BLOCK, Order, Told
+from iodaemon.node.topology import format_cpu_list
 
 _RANDOM_SEED: Final = 1
 

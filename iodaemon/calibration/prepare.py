@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from iodaemon.backend.linux.topology import SlotKind, own_limits, read_topology
 from iodaemon.calibration import plan
 from iodaemon.calibration.busy import look
 from iodaemon.calibration.ground import Ground, survey
 from iodaemon.calibration.measure import Setup
 from iodaemon.errors import RequestError
+from iodaemon.node.topology import SlotKind, own_limits, read_topology
 from iodaemon.units import format_bytes, format_duration
 
 

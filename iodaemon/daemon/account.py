@@ -11,9 +11,9 @@ import grp
 import logging
 from typing import Final
 
-from iodaemon.backend.linux.condition import NO_ANSWER
-from iodaemon.backend.linux.name_service import Lookups, find_groups, find_name, find_uid
 from iodaemon.errors import NotFound, RequestError
+from iodaemon.node.condition import NO_ANSWER
+from iodaemon.node.name_service import Lookups, find_groups, find_name, find_uid
 
 log = logging.getLogger(__name__)
 

@@ -142,10 +142,8 @@ class LinuxDoor:
 
     def describe(self) -> Mapping[str, Any]:
         """Suspending, accounting, and where the state directory lies."""
-        from iodaemon.backend.linux.control import words_of
-        from iodaemon.backend.linux.devices import find_device, unaccounted_devices
-        from iodaemon.backend.linux.progress_source import find_sources
-        from iodaemon.backend.linux.progress_source import words_of as sources_in_words
+        from iodaemon.node.devices import find_device, unaccounted_devices
+        from iodaemon.node.feature import find_sources, words_of, words_of_sources
 
         client = self.backend.client
         by = "cgroup.procs" if client.jobs_cgroup else "the holder's process tree"
@@ -153,7 +151,7 @@ class LinuxDoor:
             "suspend": client.hello["detail"],
             "job_io": f"/proc/PID/io over {by}, reaped children included",
             "devices": "/proc/diskstats",
-            **sources_in_words(find_sources(Path("/"), client.jobs_cgroup)),
+            **words_of_sources(find_sources(Path("/"), client.jobs_cgroup)),
             "pinning": "sched_setaffinity and set_mempolicy (preferred)",
             "state_dir": f"{self._state} on {find_device(self._state).description}",
             "controls": dict(self.controls()),
@@ -166,7 +164,7 @@ class LinuxDoor:
 
     def controls(self) -> Mapping[str, bool]:
         """By the supervisor's word."""
-        from iodaemon.backend.linux.control import flags_of
+        from iodaemon.node.feature import flags_of
 
         return flags_of(self.backend.client.controls)
 
@@ -205,8 +203,8 @@ class SimulatedDoor:
         post: Post,
         command_of: Callable[[JobId], tuple[str, ...]],
     ) -> None:
-        from iodaemon.backend.model.profile import parse_profile
-        from iodaemon.backend.simulated import SimulatedNode
+        from iodaemon.model.node import SimulatedNode
+        from iodaemon.model.profile import parse_profile
 
         self._timeline = timeline
         self._post = post
@@ -268,8 +266,8 @@ def linux_platform(config: Config) -> Platform:
     Raises:
         ConfigError: ``[topology] sockets`` names CPUs that cannot be used.
     """
-    from iodaemon.backend.linux.devices import leaf_devices
-    from iodaemon.backend.linux.topology import own_limits, read_topology
+    from iodaemon.node.devices import leaf_devices
+    from iodaemon.node.topology import own_limits, read_topology
 
     cpus, nodes = own_limits()
     partitions = read_topology(

@@ -16,12 +16,12 @@ from typing import Final
 import msgspec
 
 import iodaemon
-from iodaemon.backend.linux.condition import of_error
 from iodaemon.daemon import database, schema
 from iodaemon.daemon.boot import noted_boot
 from iodaemon.daemon.replica import copy_database
 from iodaemon.daemon.sqlite_error import spoken
 from iodaemon.errors import NotFound, NotPermitted, RequestError
+from iodaemon.node.condition import of_error
 
 COPY: Final = "copy"
 """The key in ``meta`` of a copy that tells of it; a journal has none."""

@@ -109,7 +109,7 @@ def _load(state_dir: Path) -> tuple[Kept, str]:
 
 def find_identities(devices: Iterable[Device]) -> dict[DeviceId, str]:
     """Of the disks of this machine."""
-    from iodaemon.backend.linux.identity import find_identity
+    from iodaemon.node.devices import find_identity
 
     return {device.id: find_identity(device.id) for device in devices}
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import psutil
 
-from iodaemon.backend.linux.condition import NO_PROCESS_IO, judge_free
-from iodaemon.backend.linux.process import read_status
 from iodaemon.daemon.account import user_name
+from iodaemon.node.condition import NO_PROCESS_IO, judge_free
+from iodaemon.node.sampler.proc_files import read_status
 
 
 def host_metrics() -> dict[str, Any]:

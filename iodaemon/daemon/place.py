@@ -10,10 +10,10 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Final
 
-from iodaemon.backend.linux.condition import STATE_FILES, find_wrong_owner, of_error
 from iodaemon.config import Config
 from iodaemon.daemon.host import describe_process
 from iodaemon.errors import ConfigError, HopelessError
+from iodaemon.node.condition import STATE_FILES, find_wrong_owner, of_error
 from iodaemon.socket_path import STATE_LOCK, find_running
 
 _LOCKS: Final = {"state_dir": STATE_LOCK, "runtime_dir": "socket.lock"}

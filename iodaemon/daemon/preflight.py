@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from types import MappingProxyType
 
-from iodaemon.backend.simulated import SimulatedNode, default_platform
 from iodaemon.config import Config, PolicyFile, check_offers, load_policy, policy_search
 from iodaemon.config.tier import find_obstacles, find_problems, find_tier_rule
 from iodaemon.core.platform import Platform
@@ -18,6 +17,7 @@ from iodaemon.core.tier import DiskFacts
 from iodaemon.daemon.backends import linux_platform
 from iodaemon.daemon.tiering import look_at_disks
 from iodaemon.errors import ConfigError
+from iodaemon.model.node import SimulatedNode, default_platform
 
 
 def policy_of(config: Config) -> PolicyFile:

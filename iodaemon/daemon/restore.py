@@ -17,7 +17,6 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.backend.linux.process import read_boot_id
 from iodaemon.config import Config
 from iodaemon.daemon import database, schema
 from iodaemon.daemon.account import user_name
@@ -31,6 +30,7 @@ from iodaemon.daemon.sqlite_error import error_name, spoken
 from iodaemon.daemon.stranger import find_strangers, highest_job
 from iodaemon.errors import IodaemonError, JournalError, NotFound, NotPermitted, RequestError
 from iodaemon.socket_path import STATE_LOCK
+from iodaemon.supervisor.ledger import read_boot_id
 
 _STOP: Final = {
     True: "systemctl stop iodaemon.socket iodaemon",

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from iodaemon.backend.linux.condition import find_disk_error, of_error
 from iodaemon.errors import JournalError
+from iodaemon.node.condition import find_disk_error, of_error
 
 _ADVICE: Final = (
     ("SQLITE_READONLY", "it cannot be written; check the permissions of file and folder"),

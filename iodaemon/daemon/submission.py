@@ -9,7 +9,6 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-from iodaemon.backend.linux.control import words_of
 from iodaemon.core.footprint import environment_bytes, job_bytes
 from iodaemon.core.job import Job, JobId, JobSpec, JobState, Reason, resume_command
 from iodaemon.core.platform import Platform
@@ -18,6 +17,7 @@ from iodaemon.daemon.room import LONGEST_PATH_BYTES, Room
 from iodaemon.daemon.scratch_request import SubmittedScratch, check_scratch
 from iodaemon.errors import RequestError
 from iodaemon.hint import DROPPED, SenselessHint, check_hint
+from iodaemon.node.feature import words_of
 from iodaemon.units import format_duration
 
 _LARGEST_BATCH: Final = 100_000

@@ -34,7 +34,7 @@ from iodaemon.text import quoted
 from iodaemon.thread import in_thread
 
 if TYPE_CHECKING:
-    from iodaemon.backend.linux.tier_disk import DiskProbe
+    from iodaemon.node.tier_disk import DiskProbe
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ async def watch_disks(config: Config, driver: Driver) -> None:
         config: in force.
         driver: told what is found.
     """
-    from iodaemon.backend.linux.tier_disk import DiskProbe
+    from iodaemon.node.tier_disk import DiskProbe
 
     if not config.tier or config.backend == "simulated":
         return
@@ -220,7 +220,7 @@ def look_at_disks(config: Config, probe: DiskProbe | None = None) -> dict[str, D
     Raises:
         OSError: the anchor ended meanwhile.
     """
-    from iodaemon.backend.linux.tier_disk import DiskProbe, find_witness, probe_disk
+    from iodaemon.node.tier_disk import DiskProbe, find_witness, probe_disk
 
     witness = find_witness(config.runtime_dir) if config.is_system else None
     sees = not config.is_system or witness is not None

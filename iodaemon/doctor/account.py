@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
-from iodaemon.backend.linux.condition import NO_ANSWER
-from iodaemon.backend.linux.name_service import Lookups, find_groups, find_uid
 from iodaemon.doctor.finding import Finding, broken, lacking, ok
+from iodaemon.node.condition import NO_ANSWER
+from iodaemon.node.name_service import Lookups, find_groups, find_uid
+from iodaemon.node.sampler.proc_files import read_status
 from iodaemon.supervisor.identity import no_account
 
 WITHIN_S: Final = 3.0
@@ -139,13 +140,12 @@ def examine_groups(jobs: Sequence[Running]) -> Finding:
 
 
 def groups_of_process(pid: int) -> frozenset[int] | None:
-    """Its groups (proc(5), /proc/PID/status: Gid, Groups); None: it is gone, or hidden."""
+    """Its effective and supplementary groups; None: it is gone, or hidden."""
     try:
-        with open(f"/proc/{pid}/status") as file:
-            lines = dict(line.split(":", 1) for line in file)
-        return frozenset(map(int, (lines["Gid"].split()[1], *lines["Groups"].split())))
-    except (OSError, KeyError, ValueError):
+        status = read_status(pid)
+    except OSError:
         return None
+    return None if status is None else status.groups
 
 
 def judge_groups(stale: Sequence[int], looked_at: int) -> Finding:

@@ -15,16 +15,17 @@ from typing import Final, Literal
 
 import msgspec
 
-from iodaemon.backend.linux.condition import NO_PROCESS_IO, not_counted
-from iodaemon.backend.linux.devices import find_device
-from iodaemon.backend.linux.process import is_executing
 from iodaemon.core.platform import DeviceId
-from iodaemon.core.sample import DeviceCounters
 from iodaemon.doctor.child import Child, a_child
 from iodaemon.doctor.finding import Finding, Values, broken, lacking, ok
 from iodaemon.doctor.scratch import scratch_cgroup, scratch_directory
 from iodaemon.errors import NoData
-from iodaemon.sampler import diskstats, proc_io
+from iodaemon.node.condition import NO_PROCESS_IO, not_counted
+from iodaemon.node.devices import find_device
+from iodaemon.node.sampler.cgroup_files import parse_io_stat
+from iodaemon.node.sampler.kernel_file import KeptFile
+from iodaemon.node.sampler.node_counters import read_disks
+from iodaemon.node.sampler.proc_files import is_executing, parse_proc_io
 from iodaemon.units import format_bytes
 
 BLOCKS: Final = 8
@@ -124,24 +125,17 @@ def _grown(before: Counted | None, after: Counted | None) -> Counted | None:
 
 
 def _read_process(pid: int) -> Counted | None:
-    sampler = proc_io.Sampler(Path("/"), pid=pid)
     try:
-        io = sampler.read()
+        io = parse_proc_io(KeptFile(f"/proc/{pid}/io").read_record())
     except (NoData, PermissionError):
         return None
-    finally:
-        sampler.close()
     return Counted(
         read_bytes=io.read_bytes, written_bytes=io.write_bytes - io.cancelled_write_bytes
     )
 
 
 def _read_disks(disks: tuple[DeviceId, ...]) -> Counted | None:
-    sampler = diskstats.Sampler(Path("/"), wanted=frozenset(disks))
-    found: dict[DeviceId, DeviceCounters] = {}
-    with contextlib.suppress(NoData, PermissionError):
-        found = sampler.read()
-    sampler.close()
+    found = read_disks(disks)
     if not found:
         return None
     return Counted(
@@ -153,26 +147,21 @@ def _read_disks(disks: tuple[DeviceId, ...]) -> Counted | None:
 def _read_cgroup(cgroup: str | None, disks: tuple[DeviceId, ...]) -> Counted | None:
     if cgroup is None:
         return None
-    with open(f"{cgroup}/io.stat") as file:
-        return sum_io_stat(file.read(), frozenset(map(_device_number, disks)))
+    try:
+        found = parse_io_stat(KeptFile(f"{cgroup}/io.stat").read())
+    except NoData:
+        return None
+    moved = [found[number] for number in map(_device_number, disks) if number in found]
+    return Counted(
+        read_bytes=sum(each.read_bytes for each in moved),
+        written_bytes=sum(each.written_bytes for each in moved),
+    )
 
 
 def _device_number(disk: DeviceId) -> str:
     name = disk.replace("/", "!")
     with open(f"/sys/class/block/{name}/dev") as file:
         return file.read().strip()
-
-
-def sum_io_stat(text: str, numbers: frozenset[str]) -> Counted:
-    """What io.stat of a cgroup says of these devices (cgroup-v2.rst, IO Interface Files)."""
-    read_bytes = written_bytes = 0
-    for line in text.splitlines():
-        number, *pairs = line.split()
-        values = dict(pair.partition("=")[::2] for pair in pairs)
-        if number in numbers:
-            read_bytes += int(values.get("rbytes", 0))
-            written_bytes += int(values.get("wbytes", 0))
-    return Counted(read_bytes=read_bytes, written_bytes=written_bytes)
 
 
 # -- judging ---------------------------------------------------------------------------------------

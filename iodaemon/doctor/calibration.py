@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from iodaemon.backend.linux.devices import leaf_devices
-from iodaemon.backend.linux.identity import find_identity
 from iodaemon.calibration.record import Kept, find_problem, known_leaves
 from iodaemon.calibration.store import AGAIN, load, why_unread
 from iodaemon.doctor.finding import Finding, broken, lacking, ok
 from iodaemon.errors import ConfigError
+from iodaemon.node.devices import find_identity, leaf_devices
 from iodaemon.units import format_rate
 
 _WHAT: Final = "calibration"

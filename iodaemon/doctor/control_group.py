@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from iodaemon.backend.linux.control import CONTROLS
 from iodaemon.doctor.child import a_child
 from iodaemon.doctor.finding import NO_VALUES, Finding, Values, lacking, ok
 from iodaemon.doctor.scratch import scratch_cgroup
-from iodaemon.errors import NoData
+from iodaemon.node.feature import CONTROLS
 from iodaemon.node.root_side import NO_HIERARCHY, UNDELEGATED, UNUSABLE, find_lack
-from iodaemon.sampler import mountinfo
+from iodaemon.node.sampler.proc_files import read_mounts
 from iodaemon.supervisor import cgroup, systemd
 
 CONTROLLERS: Final = tuple(each for each in CONTROLS if each.name in cgroup.CONTROLLERS)
@@ -56,7 +54,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 def probe_cgroups() -> Reading:
     """Look at the hierarchy, and try to make a cgroup and to put a child into it."""
-    has_v1, mount = _has_v1(), None
+    has_v1, mount = any(each.filesystem == "cgroup" for each in read_mounts()), None
     try:
         mount, _ = cgroup.find_mount()
         home = cgroup.find_own_cgroup()
@@ -72,14 +70,6 @@ def probe_cgroups() -> Reading:
         undelegated=_find_undelegated(home),
         owner_uid=os.stat(home).st_uid,
     )
-
-
-def _has_v1() -> bool:
-    try:
-        mounts = mountinfo.Sampler(Path("/")).read()
-    except NoData:
-        return False
-    return any(mount.filesystem == "cgroup" for mount in mounts)
 
 
 def _find_undelegated(home: str) -> str:

@@ -8,17 +8,18 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.backend.linux.condition import not_counted
-from iodaemon.backend.linux.control import COUNT_PRESSURE
-from iodaemon.backend.linux.devices import (
+from iodaemon.doctor.finding import Finding, lacking, ok
+from iodaemon.errors import NoData
+from iodaemon.node.condition import not_counted
+from iodaemon.node.devices import (
     PathDevice,
     find_device,
     leaf_devices,
     unaccounted_devices,
 )
-from iodaemon.doctor.finding import Finding, lacking, ok
-from iodaemon.errors import NoData
-from iodaemon.sampler import KeptFile, pressure
+from iodaemon.node.feature import COUNT_PRESSURE
+from iodaemon.node.sampler.kernel_file import KeptFile
+from iodaemon.node.sampler.proc_files import parse_pressure
 
 _FIELDS: Final = {17: "with discards and flushes", 15: "with discards", 11: "reads and writes"}
 """Fields of /proc/diskstats after the name: Linux 5.5, 4.18, and before."""
@@ -66,13 +67,10 @@ class Disks(msgspec.Struct, frozen=True, kw_only=True):
 
 def probe_disks() -> Disks:
     """Look at all of them."""
-    file = KeptFile("/proc/diskstats")
     try:
-        lines = file.read().splitlines()
+        lines = KeptFile("/proc/diskstats").read().splitlines()
     except (NoData, PermissionError):
         lines = []
-    finally:
-        file.close()
     return Disks(
         names=tuple(device.id for device in leaf_devices()),
         unaccounted=unaccounted_devices(),
@@ -132,14 +130,11 @@ def probe_pressure() -> Pressures:
     return Pressures(io_s=_read_stall("io"), memory_s=_read_stall("memory"))
 
 
-def _read_stall(resource: pressure.Resource) -> float | None:
-    sampler = pressure.Sampler(Path("/"), resource=resource)
+def _read_stall(resource: str) -> float | None:
     try:
-        return sampler.read().some_s
+        return parse_pressure(KeptFile(f"/proc/pressure/{resource}").read_record()).some_s
     except (NoData, PermissionError):
         return None
-    finally:
-        sampler.close()
 
 
 def judge_pressure(found: Pressures) -> Finding:

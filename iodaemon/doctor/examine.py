@@ -11,9 +11,6 @@ from typing import Any
 
 import msgspec
 
-from iodaemon.backend.linux.condition import STATE_FILES, of_error
-from iodaemon.backend.linux.control import CONTROLS, COUNT_PRESSURE
-from iodaemon.backend.linux.topology import SlotKind
 from iodaemon.config.tier import TierTable
 from iodaemon.core.condition import MODES, drained, rule_failed
 from iodaemon.doctor import (
@@ -37,7 +34,10 @@ from iodaemon.doctor import (
 from iodaemon.doctor.finding import Finding, Verdict, broken, lacking, ok
 from iodaemon.doctor.place import AS_ROOT, Place, is_hidden
 from iodaemon.errors import ConfigError
+from iodaemon.node.condition import STATE_FILES, of_error
+from iodaemon.node.feature import CONTROLS, COUNT_PRESSURE
 from iodaemon.node.root_side import OUTPUT, find_lack
+from iodaemon.node.topology import SlotKind
 from iodaemon.supervisor.anchor import LOCK
 from iodaemon.supervisor.cgroup import CAP, PRESSURE
 

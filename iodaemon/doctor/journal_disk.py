@@ -11,10 +11,10 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.backend.linux.condition import judge_free
-from iodaemon.backend.linux.devices import MEMORY, NETWORK, find_device
 from iodaemon.doctor.finding import Finding, broken, lacking, ok
 from iodaemon.doctor.scratch import scratch_directory
+from iodaemon.node.condition import judge_free
+from iodaemon.node.devices import MEMORY, NETWORK, find_device
 from iodaemon.units import format_bytes
 
 COMMITS: Final = 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 import resource
 from typing import Final
 
-from iodaemon.backend.linux.condition import FEW_FILES
 from iodaemon.doctor.finding import Finding, lacking, ok
+from iodaemon.node.condition import FEW_FILES
 
 _FILES_PER_JOB: Final = 8
 """Descriptors the daemon holds of a running job of one or two processes."""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from iodaemon.backend.linux.devices import find_device
 from iodaemon.doctor.finding import Finding, lacking, ok
 from iodaemon.doctor.scratch import existing_directory
+from iodaemon.node.devices import find_device
 
 _WHAT = "disk of the output"
 

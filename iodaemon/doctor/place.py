@@ -11,14 +11,14 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.backend.linux.condition import (
+from iodaemon.doctor.finding import Finding, Values, broken, lacking, ok
+from iodaemon.node.condition import (
     Condition,
     find_standstill,
     find_wrong_owner,
     of_error,
 )
-from iodaemon.backend.linux.process import find_holder
-from iodaemon.doctor.finding import Finding, Values, broken, lacking, ok
+from iodaemon.node.sampler.proc_files import find_holder
 
 _STOPPED: Final = MappingProxyType(
     {

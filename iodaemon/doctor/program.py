@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, NoReturn
 
-from iodaemon.backend.linux.process import prefer_memory_nodes
+from iodaemon.supervisor.syscalls import prefer_memory_nodes
 
 Answer = dict[str, Any]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from iodaemon.backend.linux.progress_source import (
+from iodaemon.doctor.finding import Finding, lacking, ok
+from iodaemon.node.feature import (
     AVAILABLE_MEMORY,
     IDLE_TIME,
     LOGICAL_BYTES,
@@ -14,7 +15,6 @@ from iodaemon.backend.linux.progress_source import (
     ProgressSource,
     find_sources,
 )
-from iodaemon.doctor.finding import Finding, lacking, ok
 
 _CHECKED = REFAULTS, LOGICAL_BYTES, USER_CPU, IDLE_TIME, AVAILABLE_MEMORY
 """The stall times have a line of their own (``device.judge_pressure``)."""

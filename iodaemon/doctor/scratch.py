@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
-from iodaemon.backend.linux.leftover import (
+from iodaemon.ending import on_ending
+from iodaemon.files import (
     find_left,
     make_directory,
     new_name,
     open_directory,
     remove_directory,
 )
-from iodaemon.ending import on_ending
 
 PREFIX: Final = "iodaemon-doctor"
 _MARK: Final = "mark"

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from iodaemon.backend.linux.tier_disk import DiskProbe, probe_disk
 from iodaemon.config.tier import (
     DiskTable,
     TierTable,
@@ -19,6 +18,7 @@ from iodaemon.config.tier import (
 )
 from iodaemon.core.tier import DiskFacts
 from iodaemon.doctor.finding import Finding, broken, lacking, ok
+from iodaemon.node.tier_disk import DiskProbe, probe_disk
 
 
 def judge_disks(

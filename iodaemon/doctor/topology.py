@@ -8,15 +8,15 @@ from pathlib import Path
 
 import msgspec
 
-from iodaemon.backend.linux.topology import (
+from iodaemon.doctor.child import a_child
+from iodaemon.doctor.finding import Finding, broken, lacking, ok
+from iodaemon.node.topology import (
     SlotKind,
     format_cpu_list,
     own_limits,
     parse_cpu_list,
     read_topology,
 )
-from iodaemon.doctor.child import a_child
-from iodaemon.doctor.finding import Finding, broken, lacking, ok
 
 _NODES = Path("/sys/devices/system/node/online")
 

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from iodaemon.backend.linux.condition import Condition
 from iodaemon.doctor.finding import Finding, broken, lacking, ok
 from iodaemon.install.program import find_flaw
 from iodaemon.node import staging
+from iodaemon.node.condition import Condition
 from iodaemon.node.root_side import BY_SIGNALS
 
 LEAST_KERNEL: Final = (5, 3)

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import iodaemon
-from iodaemon.backend.linux.condition import Condition
 from iodaemon.errors import RequestError
+from iodaemon.node.condition import Condition
 
 HIDDEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 - not used
 """What ProtectHome= and PrivateTmp= of iodaemon.service take away (systemd.exec(5))."""

@@ -17,8 +17,6 @@ from typing import Any, Final, assert_never
 
 import msgspec
 
-from iodaemon.backend.linux.oom_kills import OomKillFile, OomKills
-from iodaemon.backend.linux.reading import NodeReader
 from iodaemon.core import decision as to_do
 from iodaemon.core import event as ev
 from iodaemon.core.decision import (
@@ -43,6 +41,8 @@ from iodaemon.node import outcome, staging
 from iodaemon.node.last_ledger import find_ends
 from iodaemon.node.live_job import LiveJob
 from iodaemon.node.report import Report, read_report, report_path
+from iodaemon.node.sampler.node_counters import OomKillFile, OomKills
+from iodaemon.node.sampler.sweep import NodeReader
 from iodaemon.node.scratch import Scratch, ScratchError
 from iodaemon.node.supervisor_client import SupervisorClient, encode_wish
 from iodaemon.supervisor import anchor

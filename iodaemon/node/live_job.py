@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Final, NamedTuple
 
-from iodaemon.backend.linux.process import descendants_of, find_state, is_executing
 from iodaemon.core.job import JobId
+from iodaemon.node.sampler.proc_files import descendants_of, find_state, is_executing
 from iodaemon.supervisor.ledger import Key
 from iodaemon.supervisor.protocol import Message
 

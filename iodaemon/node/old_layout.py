@@ -12,8 +12,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-from iodaemon.backend.linux.process import find_state
 from iodaemon.errors import HopelessError
+from iodaemon.node.sampler.proc_files import find_state
 from iodaemon.supervisor.ledger import read_boot_id
 from iodaemon.supervisor.reap import has_started_at
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
-from iodaemon.backend.linux.condition import find_wrong_owner, of_error
 from iodaemon.config import Config
 from iodaemon.errors import ConfigError
+from iodaemon.node.condition import find_wrong_owner, of_error
 from iodaemon.node.old_layout import refuse_old_jobs
 from iodaemon.supervisor import anchor
 from iodaemon.supervisor.systemd import SCOPE

@@ -19,9 +19,9 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from iodaemon.backend.linux.condition import find_full_or_read_only, why_silent
 from iodaemon.errors import BackendError
 from iodaemon.fault import reach
+from iodaemon.node.condition import find_full_or_read_only, why_silent
 from iodaemon.supervisor import anchor, protocol
 from iodaemon.supervisor.identity import peer_of
 from iodaemon.supervisor.protocol import BadInputError, LineReader, Message

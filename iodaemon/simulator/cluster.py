@@ -12,12 +12,12 @@ from typing import Final, Literal
 
 import msgspec
 
-from iodaemon.backend.model.profile import Compute, Profile, Step, Transfer
-from iodaemon.backend.model.spec import LinkSpec, Model
-from iodaemon.backend.simulated import default_platform
 from iodaemon.core.job import Job, JobSpec
 from iodaemon.core.platform import Platform
 from iodaemon.core.rule import Rules
+from iodaemon.model.node import default_platform
+from iodaemon.model.profile import Compute, Profile, Step, Transfer
+from iodaemon.model.spec import LinkSpec, Model
 from iodaemon.policy.backfill import BACKFILL
 from iodaemon.simulator.run import StepPer, Submission, simulate
 

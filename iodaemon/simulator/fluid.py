@@ -18,10 +18,10 @@ from typing import Any, Final
 
 import msgspec
 
-from iodaemon.backend.model.profile import Compute, Profile
 from iodaemon.core.job import JobSpec
 from iodaemon.core.rule import Rules
 from iodaemon.errors import ConfigError, NotFound, RequestError
+from iodaemon.model.profile import Compute, Profile
 from iodaemon.policy.admission import fcfs
 from iodaemon.policy.placement import least_io
 from iodaemon.policy.regulation import none

@@ -8,14 +8,14 @@ from typing import Literal
 
 import msgspec
 
-from iodaemon.backend.model.disk import GIB, SimulatedDisk
-from iodaemon.backend.model.memory import SimulatedMemory
-from iodaemon.backend.model.profile import Compute, Profile, Read, Step, Touch, Write
-from iodaemon.backend.model.scaling import LV_EXPONENT, LV_KNEE_STREAMS, waning_scaling
-from iodaemon.backend.model.spec import Model
-from iodaemon.backend.simulated import default_platform
 from iodaemon.core.job import JobSpec
 from iodaemon.core.platform import Device, DeviceId, Platform
+from iodaemon.model.disk import GIB, SimulatedDisk
+from iodaemon.model.memory import SimulatedMemory
+from iodaemon.model.node import default_platform
+from iodaemon.model.profile import Compute, Profile, Read, Step, Touch, Write
+from iodaemon.model.scaling import LV_EXPONENT, LV_KNEE_STREAMS, waning_scaling
+from iodaemon.model.spec import Model
 from iodaemon.registry import nearest
 from iodaemon.simulator.run import Submission
 

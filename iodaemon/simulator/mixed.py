@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from iodaemon.backend.model.profile import Compute, Profile, Read, Step, Write
 from iodaemon.core.job import JobSpec
+from iodaemon.model.profile import Compute, Profile, Read, Step, Write
 from iodaemon.simulator.run import Submission
 
 

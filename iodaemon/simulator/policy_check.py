@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import msgspec
 
-from iodaemon.backend.simulated import Model, SimulatedDisk, default_platform
 from iodaemon.core import event as ev
 from iodaemon.core.job import JobId
 from iodaemon.core.platform import Device, DeviceId, Partition, PartitionId, Platform, Slot, SlotId
@@ -24,6 +23,7 @@ from iodaemon.core.sample import NodeCounters, Sample
 from iodaemon.core.scratch import DiskId, ScratchRequest, TierName
 from iodaemon.core.storage import Disk, Storage, StorageNode
 from iodaemon.core.tier import Tier
+from iodaemon.model.node import Model, SimulatedDisk, default_platform
 from iodaemon.simulator.run import Submission, simulate
 from iodaemon.simulator.workload import Mix, random_workload
 

@@ -9,7 +9,6 @@ from typing import Literal
 
 import msgspec
 
-from iodaemon.backend.simulated import DEFAULT_MODEL, Model, Profile, SimulatedNode
 from iodaemon.core import event as ev
 from iodaemon.core.controller import Controller
 from iodaemon.core.decision import Plan, Start, Throttle, Transition
@@ -21,6 +20,7 @@ from iodaemon.core.rule_call import Limit, no_limit
 from iodaemon.core.state import State
 from iodaemon.core.tier import Tier
 from iodaemon.core.timeline import Timer
+from iodaemon.model.node import DEFAULT_MODEL, Model, Profile, SimulatedNode
 from iodaemon.simulator.timeline import EARLY, LATE, VirtualTimeline
 
 Submission = tuple[float, JobSpec, Profile]

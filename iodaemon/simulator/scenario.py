@@ -6,8 +6,10 @@ from typing import Final, Literal
 
 import msgspec
 
-from iodaemon.backend.model.disk import SimulatedDisk
-from iodaemon.backend.model.profile import (
+from iodaemon.core.job import JobSpec
+from iodaemon.errors import ConfigError
+from iodaemon.model.disk import SimulatedDisk
+from iodaemon.model.profile import (
     DEFAULT_LINK,
     Hold,
     Profile,
@@ -17,10 +19,8 @@ from iodaemon.backend.model.profile import (
     Write,
     parse_profile,
 )
-from iodaemon.backend.model.scaling import Scaling, constant_scaling, table_scaling
-from iodaemon.backend.model.spec import LinkSpec, StoreSpec
-from iodaemon.core.job import JobSpec
-from iodaemon.errors import ConfigError
+from iodaemon.model.scaling import Scaling, constant_scaling, table_scaling
+from iodaemon.model.spec import LinkSpec, StoreSpec
 from iodaemon.policy.order import CHANGING, ORDERS
 from iodaemon.registry import nearest
 from iodaemon.simulator.run import Submission

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import msgspec
 
-from iodaemon.backend.model.disk import SimulatedDisk
-from iodaemon.backend.model.profile import Compute, Profile, Step, Write
-from iodaemon.backend.model.spec import Model
-from iodaemon.backend.simulated import default_platform
 from iodaemon.config import decode_table
 from iodaemon.core.platform import Device, DeviceId, Platform
 from iodaemon.core.rule import Rules
+from iodaemon.model.disk import SimulatedDisk
+from iodaemon.model.node import default_platform
+from iodaemon.model.profile import Compute, Profile, Step, Write
+from iodaemon.model.spec import Model
 from iodaemon.policy.placement import least_io
 from iodaemon.registry import Kind as RuleKind
 from iodaemon.registry import find_rule

@@ -14,10 +14,10 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.backend.model.profile import Compute, Profile, Transfer
-from iodaemon.backend.model.spec import LinkSpec, Model
 from iodaemon.core.job import JobSpec
 from iodaemon.core.rule import Rules
+from iodaemon.model.profile import Compute, Profile, Transfer
+from iodaemon.model.spec import LinkSpec, Model
 from iodaemon.simulator.cluster import Cluster, ClusterJob, Lived, submission
 from iodaemon.simulator.equilibrio import Mix, draw_workload
 from iodaemon.simulator.run import Submission, simulate

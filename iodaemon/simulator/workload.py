@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.backend.simulated import Compute, Profile, Read, Step, Write
 from iodaemon.core.job import JobSpec
+from iodaemon.model.node import Compute, Profile, Read, Step, Write
 from iodaemon.simulator.run import Submission
 
 MB: Final = 1_000_000

@@ -132,18 +132,19 @@ def new_keyring(*, look_only: bool) -> None:
         _check(int(_SYSCALL(number, _SETPERM, serial, _LOOK_ONLY)), "keyctl")
 
 
-def prefer_memory_nodes(nodes: Iterable[int]) -> None:
-    """Take memory from these NUMA nodes while they have some; no effect where there is no NUMA."""
+def prefer_memory_nodes(nodes: Iterable[int]) -> bool:
+    """Take memory from these NUMA nodes while they have some; False: there is no such call."""
     number, wanted = _SYS_SET_MEMPOLICY.get(os.uname().machine), sorted(nodes)
     if number is None or not wanted:
-        return
+        return False
     bits = 8 * ctypes.sizeof(ctypes.c_ulong)
     for policy, chosen in ((_MPOL_PREFERRED_MANY, wanted), (_MPOL_PREFERRED, wanted[:1])):
         mask = _MASK()
         for node in chosen:
             mask[node // bits] |= 1 << (node % bits)
         if _SYSCALL(number, policy, mask, _MASK_BITS + 1) == 0:
-            return
+            return True
+    return False
 
 
 def open_beneath(parent: int, name: str, flags: int) -> int:

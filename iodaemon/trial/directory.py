@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from iodaemon.backend.linux.leftover import (
+from iodaemon.files import (
     Maker,
     find_left,
     find_maker,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from iodaemon.backend.linux.topology import own_limits, read_topology
 from iodaemon.core.platform import Partition
 from iodaemon.errors import ConfigError, NoData, RequestError
-from iodaemon.sampler import meminfo
+from iodaemon.node.sampler.kernel_file import KeptFile
+from iodaemon.node.sampler.proc_files import parse_meminfo
+from iodaemon.node.topology import own_limits, read_topology
 from iodaemon.trial.workload import Workload
 from iodaemon.units import format_bytes
 
@@ -62,7 +63,7 @@ def check_memory(workload: Workload, held_bytes: int, root: Path = Path("/")) ->
         RequestError: there is less than that, and a tenth of it to spare.
     """
     try:
-        available_bytes = meminfo.Sampler(root).read().available_bytes
+        available_bytes = parse_meminfo(KeptFile(root / "proc/meminfo").read()).available_bytes
     except NoData:
         return
     wanted = held_bytes + held_bytes // 10

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.backend.linux.whole_file import whole_file
 from iodaemon.errors import RequestError
+from iodaemon.files import whole_file
 from iodaemon.trial.trust import name_of
 
 _REMEDY: Final = "name another with --output"

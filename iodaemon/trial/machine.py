@@ -10,13 +10,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from iodaemon.backend.linux.devices import PathDevice, find_device
-from iodaemon.backend.linux.identity import find_identity
 from iodaemon.calibration.record import known_leaves
 from iodaemon.calibration.store import load
 from iodaemon.core.platform import DeviceId
 from iodaemon.core.service import ServiceTimes
 from iodaemon.errors import ConfigError, RequestError
+from iodaemon.node.devices import PathDevice, find_device, find_identity
 from iodaemon.units import format_bytes
 
 _DROP: Final = Path("/proc/sys/vm/drop_caches")

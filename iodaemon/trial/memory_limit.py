@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from iodaemon.backend.linux.leftover import find_left, new_name
+from iodaemon.files import find_left, new_name
 
 _ROOT: Final = Path("/sys/fs/cgroup")
 _PREFIX: Final = "iodaemon-limit"

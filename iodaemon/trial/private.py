@@ -20,10 +20,10 @@ from typing import Any, Final
 import toml
 
 from iodaemon.api.client import Client
-from iodaemon.backend.linux.process import is_executing
 from iodaemon.calibration.putting import read
 from iodaemon.calibration.store import MOST_BYTES
 from iodaemon.errors import BackendError, ConfigError, IodaemonError, NoDaemon
+from iodaemon.node.sampler.proc_files import is_executing
 
 MARK: Final = "IOD_TRIAL_MARK"
 HOME: Final = "daemon"

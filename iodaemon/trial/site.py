@@ -12,10 +12,10 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.backend.linux.devices import PathDevice
 from iodaemon.core.platform import DeviceId
 from iodaemon.core.service import ServiceTimes
 from iodaemon.errors import RequestError
+from iodaemon.node.devices import PathDevice
 from iodaemon.trial.directory import own_directory
 from iodaemon.trial.machine import (
     Cleaner,

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import msgspec
 
-from iodaemon.backend.linux.topology import format_cpu_list
 from iodaemon.core.measure import lv_normalized_runtime
 from iodaemon.core.platform import Partition
 from iodaemon.errors import IodaemonError, RequestError
+from iodaemon.node.topology import format_cpu_list
 from iodaemon.trial.comparing import ALONE_POLICY, medians_s, time_alone, times_alone_s
 from iodaemon.trial.fit import check_memory, check_widths, find_parts
 from iodaemon.trial.interruption import InterruptedTrialError

@@ -6,13 +6,13 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Final
 
 from iodaemon.core.platform import DeviceId
-from iodaemon.core.sample import DeviceCounters
 from iodaemon.errors import NoData
-from iodaemon.sampler import diskstats, meminfo
+from iodaemon.node.sampler.kernel_file import KeptFile
+from iodaemon.node.sampler.node_counters import read_disks
+from iodaemon.node.sampler.proc_files import parse_meminfo
 from iodaemon.trial.latency import Look
 
 INTERVAL_S: Final = 0.5
@@ -30,12 +30,12 @@ def watched(
         looks: where to put it; to be read when this has ended.
         interval_s: between two looks.
     """
-    disks = diskstats.Sampler(Path("/"), wanted=frozenset(devices))
-    memory = meminfo.Sampler(Path("/"))
+    disks, memory = KeptFile("/proc/diskstats"), KeptFile("/proc/meminfo")
     is_over = threading.Event()
 
     def look() -> None:
-        looks.append(Look(at_s=time.monotonic(), devices=_read(disks), used_ratio=_used(memory)))
+        counters = read_disks(devices, disks)
+        looks.append(Look(at_s=time.monotonic(), devices=counters, used_ratio=_used(memory)))
 
     def run() -> None:
         while not is_over.wait(interval_s):
@@ -54,16 +54,9 @@ def watched(
         memory.close()
 
 
-def _read(sampler: diskstats.Sampler) -> dict[DeviceId, DeviceCounters]:
+def _used(file: KeptFile) -> float | None:
     try:
-        return sampler.read()
-    except NoData:
-        return {}
-
-
-def _used(sampler: meminfo.Sampler) -> float | None:
-    try:
-        read = sampler.read()
+        read = parse_meminfo(file.read_record())
     except NoData:
         return None
     if read.available_bytes is None:

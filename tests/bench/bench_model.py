@@ -17,12 +17,12 @@ from bench_daemon import ROOT
 from bench_figure import Check, Section, Series, alternate
 from bench_plan import Plan
 
-from iodaemon.backend.model.fair_link import FairLink
-from iodaemon.backend.model.flow import Flow
-from iodaemon.backend.simulated import Compute, LinkSpec, Model, Profile, Transfer
 from iodaemon.config import load_policy
 from iodaemon.core.job import JobSpec
 from iodaemon.core.platform import Partition, PartitionId, Platform, Slot, SlotId
+from iodaemon.model.fair_link import FairLink
+from iodaemon.model.flow import Flow
+from iodaemon.model.node import Compute, LinkSpec, Model, Profile, Transfer
 from iodaemon.simulator.run import Submission, simulate
 
 simpy: Any = None

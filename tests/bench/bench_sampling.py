@@ -18,7 +18,6 @@ from bench_plan import Plan
 from bench_start import Stamp
 from bench_step import new_job
 
-from iodaemon.backend.linux.reading import NodeReader
 from iodaemon.config import load_policy
 from iodaemon.core import event as ev
 from iodaemon.core.controller import Controller
@@ -26,6 +25,7 @@ from iodaemon.core.job import JobId
 from iodaemon.core.platform import Partition, PartitionId, Platform, Slot, SlotId
 from iodaemon.core.state import State
 from iodaemon.node.live_job import LiveJob
+from iodaemon.node.sampler.sweep import NodeReader
 from iodaemon.supervisor.cgroup import Cgroups, find_own_cgroup
 from iodaemon.supervisor.ledger import Key
 from iodaemon.supervisor.protocol import Limits

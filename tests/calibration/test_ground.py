@@ -8,11 +8,10 @@ import pytest
 from leaving import name_of
 from mounting import make_file_system, mount, mount_image, small_disk
 
-from iodaemon.backend.linux.devices import NETWORK, PathDevice
-from iodaemon.backend.linux.identity import find_identity
 from iodaemon.calibration import ground
 from iodaemon.calibration.ground import PREFIX, check_kind, identities_of, survey
 from iodaemon.errors import NotFound, NotPermitted, RequestError
+from iodaemon.node.devices import NETWORK, PathDevice, find_identity
 
 
 def told(path, error=RequestError):

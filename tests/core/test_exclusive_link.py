@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation import Sim, approx
 
-from iodaemon.backend.simulated import (
+from iodaemon.core import event as ev
+from iodaemon.core.decision import Kill, Resume, Suspend
+from iodaemon.model.node import (
     Compute,
     LinkSpec,
     Model,
@@ -16,8 +18,6 @@ from iodaemon.backend.simulated import (
     Transfer,
     table_scaling,
 )
-from iodaemon.core import event as ev
-from iodaemon.core.decision import Kill, Resume, Suspend
 
 
 def sim(*profiles, capacity=1.0, **fields):

@@ -8,9 +8,9 @@ from exploring import tries
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from iodaemon.backend.model.fair_link import FairLink
-from iodaemon.backend.model.flow import Flow
-from iodaemon.backend.model.scaling import constant_scaling, table_scaling
+from iodaemon.model.fair_link import FairLink
+from iodaemon.model.flow import Flow
+from iodaemon.model.scaling import constant_scaling, table_scaling
 
 SHRINKING = table_scaling((1.0, 0.9, 0.7, 0.5))
 

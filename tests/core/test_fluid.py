@@ -9,7 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation import DISK, Sim, approx, device_bytes, sectors
 
-from iodaemon.backend.simulated import (
+from iodaemon.core import event as ev
+from iodaemon.core.bandwidth import device_load
+from iodaemon.core.decision import Kill, Resume, Stop, Suspend
+from iodaemon.core.job import Exit, IoTotals
+from iodaemon.model.node import (
     Compute,
     Profile,
     Read,
@@ -18,10 +22,6 @@ from iodaemon.backend.simulated import (
     lv_scaling,
     table_scaling,
 )
-from iodaemon.core import event as ev
-from iodaemon.core.bandwidth import device_load
-from iodaemon.core.decision import Kill, Resume, Stop, Suspend
-from iodaemon.core.job import Exit, IoTotals
 from iodaemon.simulator.timeline import VirtualTimeline
 
 # -- sharing the disk -------------------------------------------------------------------------

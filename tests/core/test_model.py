@@ -9,7 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation import DISK, Sim, approx
 
-from iodaemon.backend.simulated import (
+from iodaemon.core import event as ev
+from iodaemon.core.decision import Resume, Start, Suspend
+from iodaemon.core.job import IoTotals, JobSpec
+from iodaemon.core.rule import Rules
+from iodaemon.model.node import (
     DEFAULT_MODEL,
     Compute,
     Hold,
@@ -23,10 +27,6 @@ from iodaemon.backend.simulated import (
     Write,
     parse_profile,
 )
-from iodaemon.core import event as ev
-from iodaemon.core.decision import Resume, Start, Suspend
-from iodaemon.core.job import IoTotals, JobSpec
-from iodaemon.core.rule import Rules
 from iodaemon.policy.admission import fcfs
 from iodaemon.policy.placement import least_io
 from iodaemon.policy.regulation import none

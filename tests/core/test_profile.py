@@ -2,9 +2,10 @@
 
 import pytest
 
-from iodaemon.backend.model.fair_link import FairLink
-from iodaemon.backend.model.flow import Flow
-from iodaemon.backend.simulated import (
+from iodaemon.errors import ConfigError
+from iodaemon.model.fair_link import FairLink
+from iodaemon.model.flow import Flow
+from iodaemon.model.node import (
     Compute,
     Hold,
     Profile,
@@ -15,7 +16,6 @@ from iodaemon.backend.simulated import (
     parse_profile,
     table_scaling,
 )
-from iodaemon.errors import ConfigError
 
 
 def test_words_are_steps_in_their_order():

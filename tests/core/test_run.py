@@ -3,10 +3,10 @@
 import pytest
 from builders import MB, FirstFit, InOrder, Script, platform
 
-from iodaemon.backend.simulated import Compute, Model, Profile, Read, SimulatedDisk, Write
 from iodaemon.core.decision import RegulationPlan
 from iodaemon.core.job import Exit, JobSpec, JobState
 from iodaemon.core.rule import Rules
+from iodaemon.model.node import Compute, Model, Profile, Read, SimulatedDisk, Write
 from iodaemon.simulator.run import simulate
 from iodaemon.simulator.workload import Mix, random_workload
 

@@ -7,11 +7,11 @@ streams, and a job that waits for its requests suffers by the part of its time a
 import pytest
 from builders import MB, FirstFit, InOrder, Script, platform
 
-from iodaemon.backend.simulated import Compute, Model, Profile, Read, SimulatedDisk, Write
 from iodaemon.core.job import JobSpec, JobState
 from iodaemon.core.recollection import Recollection
 from iodaemon.core.rule import Rules
 from iodaemon.core.signature import keys_of
+from iodaemon.model.node import Compute, Model, Profile, Read, SimulatedDisk, Write
 from iodaemon.simulator.run import simulate
 
 RATE = 100.0 * MB

@@ -4,17 +4,6 @@ import pytest
 from builders import MB, job
 from simulation import DISK, LateTimeline, Sim, approx
 
-from iodaemon.backend.simulated import (
-    Compute,
-    LinkSpec,
-    Model,
-    Profile,
-    Read,
-    SimulatedNode,
-    Transfer,
-    Write,
-    default_platform,
-)
 from iodaemon.core import event as ev
 from iodaemon.core.bandwidth import device_load
 from iodaemon.core.decision import (
@@ -32,6 +21,17 @@ from iodaemon.core.decision import (
 from iodaemon.core.job import Exit, IoTotals, Reason
 from iodaemon.core.platform import COPY_STRIDE, Platform, oversubscribe
 from iodaemon.errors import ConfigError
+from iodaemon.model.node import (
+    Compute,
+    LinkSpec,
+    Model,
+    Profile,
+    Read,
+    SimulatedNode,
+    Transfer,
+    Write,
+    default_platform,
+)
 from iodaemon.simulator.timeline import VirtualTimeline
 
 # -- counters ---------------------------------------------------------------------------------

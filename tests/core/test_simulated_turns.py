@@ -4,9 +4,9 @@ import pytest
 from builders import MB
 from simulation import Sim, approx
 
-from iodaemon.backend.simulated import Compute, Profile, Read, Write
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Grant, Kill, Resume, Suspend
+from iodaemon.model.node import Compute, Profile, Read, Write
 
 READ = Profile(steps=(Compute(2.0), Read(300 * MB), Compute(1.0)), speaks=True)
 GRANT, SUSPEND, RESUME = Grant(job_id=1), Suspend(job_id=1), Resume(job_id=1)

@@ -7,7 +7,7 @@ from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iodaemon.backend.model.store import NoSpace, Store
+from iodaemon.model.store import NoSpace, Store
 
 INF = math.inf
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from iodaemon.api.client import Client
-from iodaemon.backend.model.profile import parse_profile
-from iodaemon.backend.simulated import SimulatedNode, default_platform
 from iodaemon.config import load_policy
 from iodaemon.core.controller import Controller
 from iodaemon.core.job import JobId
@@ -33,6 +31,8 @@ from iodaemon.daemon.report import node_report
 from iodaemon.daemon.scrape import MetricsPage
 from iodaemon.daemon.server import Server
 from iodaemon.daemon.timeline import WallTimeline
+from iodaemon.model.node import SimulatedNode, default_platform
+from iodaemon.model.profile import parse_profile
 from iodaemon.registry import shipped
 
 

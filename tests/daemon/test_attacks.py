@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from served import Served
 
-from iodaemon.backend.simulated import default_platform
 from iodaemon.cli import main
 from iodaemon.core.decision import Start
 from iodaemon.core.job import JobId
@@ -35,6 +34,7 @@ from iodaemon.daemon.submission import (
     job_maker,
 )
 from iodaemon.errors import RequestError
+from iodaemon.model.node import default_platform
 from iodaemon.supervisor.launch import parse_launch
 from iodaemon.supervisor.protocol import LineReader, decode, encode, parse_limits
 

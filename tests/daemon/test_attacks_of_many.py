@@ -16,10 +16,10 @@ import pytest
 from served import Served
 from test_attacks import ASK, PYTHON, ROOT_ONLY, SHARED
 
-from iodaemon.backend.linux.name_service import Lookups, find_name
 from iodaemon.daemon import account, front
 from iodaemon.daemon.account import STRANGERS, Accounts
 from iodaemon.daemon.front import Front
+from iodaemon.node.name_service import Lookups, find_name
 
 NUMBER = 100_001
 """As subuid(5) has them."""

@@ -9,8 +9,6 @@ from calibrating import MB, calibration, leaf, point
 from process import daemon, stop
 
 from iodaemon.api.care import reload_config
-from iodaemon.backend.linux.devices import leaf_devices
-from iodaemon.backend.linux.identity import find_identity
 from iodaemon.calibration.fit import SUSTAIN_ABOVE
 from iodaemon.calibration.store import keep, kept_file
 from iodaemon.core import event as ev
@@ -20,6 +18,7 @@ from iodaemon.core.rule import Rules
 from iodaemon.core.state import State
 from iodaemon.daemon.calibrating import Measured, device_changes, shown
 from iodaemon.daemon.report import node_report
+from iodaemon.node.devices import find_identity, leaf_devices
 from iodaemon.policy.admission import fcfs
 from iodaemon.policy.placement import least_io
 from iodaemon.policy.regulation import adaptive

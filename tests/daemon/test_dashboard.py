@@ -18,13 +18,13 @@ import pytest
 from bench import drive
 from prometheus_client.parser import text_string_to_metric_families
 
-from iodaemon.backend.model.profile import parse_profile
-from iodaemon.backend.simulated import Model, SimulatedDisk, SimulatedNode
 from iodaemon.core import event as ev
 from iodaemon.core.job import SUSPENDED, JobId
 from iodaemon.core.sample import NodeCounters
 from iodaemon.daemon.exporter import Exporter
 from iodaemon.daemon.metric import PREFIX, Scene
+from iodaemon.model.node import Model, SimulatedDisk, SimulatedNode
+from iodaemon.model.profile import parse_profile
 
 DASHBOARD = Path(__file__).parents[2] / "examples" / "grafana-dashboard.json"
 SCRAPE_S = 15

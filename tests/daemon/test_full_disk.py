@@ -9,8 +9,8 @@ import pytest
 from mounting import small_disk
 from process import daemon, fails, iod, stop, wait_until
 
-from iodaemon.backend.linux.process import find_state
 from iodaemon.daemon.driver import JOURNAL_RETRY_S
+from iodaemon.node.sampler.proc_files import find_state
 
 pytestmark = pytest.mark.node
 

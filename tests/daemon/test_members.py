@@ -10,9 +10,9 @@ import pytest
 from served import Served
 from test_attacks import ANOTHER, ROOT_ONLY, as_another
 
-from iodaemon.backend.linux.name_service import Lookups
 from iodaemon.daemon import account, lookup
 from iodaemon.daemon.authorise import Rights
+from iodaemon.node.name_service import Lookups
 
 ADMINS = 4711
 SHARED = Rights(owner_uid=4321, is_shared=True, admin_gid=ADMINS)

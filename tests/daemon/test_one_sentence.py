@@ -14,12 +14,12 @@ from scratching import both_disks, disks, needs_root, read_only
 from stuck_exec import silent_file_system
 from tiering import Tiered, tables
 
-from iodaemon.backend.linux.tier_disk import DiskProbe, probe_disk
 from iodaemon.config import load_config
 from iodaemon.daemon.preflight import Preflight
 from iodaemon.daemon.tiering import find_unusable, live_tiers, look_at_disks
 from iodaemon.doctor.finding import Verdict
 from iodaemon.doctor.tier import examine_tiers
+from iodaemon.node.tier_disk import DiskProbe, probe_disk
 from iodaemon.supervisor import disk_trouble, scratch
 
 __all__ = ["both_disks", "disks"]

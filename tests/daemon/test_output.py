@@ -15,9 +15,9 @@ from process import READY_S, daemon, wait_until
 from served import Served
 from stuck_exec import OPEN, silent_file_system
 
-from iodaemon.backend.linux.process import find_state
 from iodaemon.core.job import JobId
 from iodaemon.daemon import output
+from iodaemon.node.sampler.proc_files import find_state
 
 PIECE = output._PIECE_BYTES
 

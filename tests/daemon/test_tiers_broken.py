@@ -10,10 +10,10 @@ from harness import until
 from scratching import both_disks, disks, needs_root, read_only
 from tiering import _lasting_tiered, make_tiered, tables
 
-from iodaemon.backend.linux.tier_disk import DiskProbe
 from iodaemon.config import load_config
 from iodaemon.core.storage import Storage
 from iodaemon.daemon.tiering import find_unusable, live_tiers, look_at_disks
+from iodaemon.node.tier_disk import DiskProbe
 
 __all__ = ["_lasting_tiered", "both_disks", "disks", "make_tiered"]
 

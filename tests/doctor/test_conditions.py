@@ -1,7 +1,6 @@
 """A condition of the machine is told in one sentence, whichever command or log it is read in."""
 
 import contextlib
-import errno
 import os
 import signal
 import subprocess
@@ -12,8 +11,6 @@ import pytest
 from harness import until
 from mounting import full, small_disk
 
-from iodaemon.backend.linux.condition import FEW_FILES, words_of
-from iodaemon.backend.linux.process import find_state
 from iodaemon.calibration.beside import check_counted
 from iodaemon.config import load_config
 from iodaemon.core.rule_error import RuleFault
@@ -44,7 +41,9 @@ from iodaemon.doctor.limit import judge_files
 from iodaemon.doctor.place import AS_ROOT, judge_places
 from iodaemon.errors import ConfigError, JournalError, RequestError
 from iodaemon.node import root_side
+from iodaemon.node.condition import FEW_FILES, of_error
 from iodaemon.node.root_side import UNDELEGATED, find_lack
+from iodaemon.node.sampler.proc_files import find_state
 from iodaemon.node.supervisor_client import SupervisorClient
 from iodaemon.supervisor import anchor
 
@@ -252,19 +251,8 @@ def test_a_disk_without_inodes_is_told_in_one_sentence(disk):
         (disk / "file").touch()
 
     assert sentence == silence
-    assert sentence == words_of(disk, met.value)
+    assert sentence == str(of_error(disk, met.value))
     assert sentence == told_by_doctor(disk)["journal disk"]
-
-
-def test_an_error_elsewhere_is_not_blamed_on_the_disk_of_the_state(tmp_path):
-    elsewhere = OSError(errno.EROFS, "Read-only file system", "/sys/fs/cgroup/jobs/1.1")
-    below = OSError(errno.EROFS, "Read-only file system", str(tmp_path / "jobs" / "1.1"))
-    missing = OSError(errno.ENOENT, "No such file", "/a")
-
-    named = "the file system of {} is read-only; mount it writable"
-    assert named.format("/sys/fs/cgroup/jobs/1.1") == words_of(tmp_path, elsewhere)
-    assert named.format(tmp_path) == words_of(tmp_path, below)
-    assert str(missing) == words_of(tmp_path, missing)
 
 
 @pytest.mark.node

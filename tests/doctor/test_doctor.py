@@ -14,19 +14,6 @@ import pytest
 from harness import CGROUPS, MARK, marked, until
 from leaving import name_of
 
-from iodaemon.backend.linux.control import COUNT_PRESSURE
-from iodaemon.backend.linux.devices import MEMORY, NETWORK, PathDevice
-from iodaemon.backend.linux.process import find_state
-from iodaemon.backend.linux.progress_source import (
-    AVAILABLE_MEMORY,
-    IDLE_TIME,
-    IO_PRESSURE,
-    REFAULTS,
-    SOURCES,
-    USER_CPU,
-    find_sources,
-    words_of,
-)
 from iodaemon.cli import main
 from iodaemon.core.platform import Device, DeviceId
 from iodaemon.doctor import (
@@ -55,6 +42,19 @@ from iodaemon.doctor.examine import (
 )
 from iodaemon.doctor.finding import Finding, Verdict, broken, lacking, ok
 from iodaemon.doctor.scratch import PREFIX, existing_directory, scratch_cgroup, scratch_directory
+from iodaemon.node.devices import MEMORY, NETWORK, PathDevice
+from iodaemon.node.feature import (
+    AVAILABLE_MEMORY,
+    COUNT_PRESSURE,
+    IDLE_TIME,
+    IO_PRESSURE,
+    REFAULTS,
+    SOURCES,
+    USER_CPU,
+    find_sources,
+    words_of_sources,
+)
+from iodaemon.node.sampler.proc_files import find_state
 
 BROKEN, LACKING, OK = Verdict.BROKEN, Verdict.LACKING, Verdict.OK
 LONGEST_S = 5.0
@@ -510,15 +510,6 @@ def test_a_source_is_judged_by_what_it_counts(what, fields, verdict):
     assert verdict == counting(**fields)[what]
 
 
-def test_io_stat_is_summed_over_the_leaf_disks_alone():
-    text = "254:0 rbytes=10 wbytes=20 rios=1\n252:0 rbytes=10 wbytes=20\n254:16 rbytes=1\n8:0 \n"
-
-    assert Counted(read_bytes=11, written_bytes=20) == accounting.sum_io_stat(
-        text, frozenset({"254:0", "254:16", "8:0"})
-    )
-    assert Counted(read_bytes=0, written_bytes=0) == accounting.sum_io_stat("", frozenset({"8:0"}))
-
-
 @pytest.mark.parametrize(
     ("uid", "is_readable", "verdict"), [(7, True, OK), (7, False, LACKING), (None, False, LACKING)]
 )
@@ -687,7 +678,7 @@ def test_the_counters_of_a_machine_are_found_each_by_itself(tmp_path):
 
     assert {REFAULTS} == find_sources(tmp_path, None)
     assert {REFAULTS, USER_CPU} == find_sources(tmp_path, "/cg")
-    words = words_of(find_sources(tmp_path, None))
+    words = words_of_sources(find_sources(tmp_path, None))
     lost = "not counted: the rule cannot see that jobs wait for I/O"
     assert f"{lost}; {COUNT_PRESSURE}" == words["io_pressure"]
     assert {"idle_time", "available_memory"} <= words.keys()

@@ -5,12 +5,11 @@ import os
 import pytest
 from calibrating import calibration, leaf
 
-from iodaemon.backend.linux.devices import leaf_devices
-from iodaemon.backend.linux.identity import find_identity
 from iodaemon.calibration.store import keep, kept_file
 from iodaemon.daemon.calibrating import Measured
 from iodaemon.doctor.calibration import examine_calibration, judge_calibration
 from iodaemon.doctor.finding import Verdict
+from iodaemon.node.devices import find_identity, leaf_devices
 
 ROW = {"device": "sda", "measured_s": 1.79e9, "loaded_bytes_per_s": 5e7, "problem": ""}
 

@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 from harness import until
 
-from iodaemon.backend.linux.condition import NO_ANSWER
-from iodaemon.backend.linux.process import find_holder, find_state
 from iodaemon.doctor import account, examine
 from iodaemon.doctor.account import (
     Running,
@@ -30,7 +28,9 @@ from iodaemon.doctor.finding import Verdict
 from iodaemon.doctor.place import Place, judge_lock, judge_place, probe_place
 from iodaemon.doctor.version import find_flaw_of_python, judge_python_of_users
 from iodaemon.install.program import find_flaw
+from iodaemon.node.condition import NO_ANSWER
 from iodaemon.node.root_side import NO_HIERARCHY, UNDELEGATED, UNUSABLE, find_lack
+from iodaemon.node.sampler.proc_files import find_holder, find_state
 from iodaemon.supervisor.systemd import SCOPE
 
 BROKEN, LACKING, OK = Verdict.BROKEN, Verdict.LACKING, Verdict.OK

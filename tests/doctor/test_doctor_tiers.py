@@ -6,11 +6,11 @@ import tempfile
 
 import pytest
 
-from iodaemon.backend.linux.tier_disk import probe_disk
 from iodaemon.config.tier import DiskTable, TierTable, build_tiers
 from iodaemon.core.tier import DiskFacts
 from iodaemon.doctor.finding import Verdict
 from iodaemon.doctor.tier import examine_tiers, judge_disks
+from iodaemon.node.tier_disk import probe_disk
 from iodaemon.supervisor import disk_trouble, scratch
 
 GIB = 2**30

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from iodaemon.backend.linux.block import device_numa_node, leaf_names
-from iodaemon.backend.linux.devices import (
+from iodaemon.core.platform import Device, DeviceId
+from iodaemon.node.devices import (
     PathDevice,
+    device_numa_node,
     find_device,
     find_mount_devices,
     leaf_devices,
+    leaf_names,
     unaccounted_devices,
 )
-from iodaemon.core.platform import Device, DeviceId
-from iodaemon.sampler import mountinfo
+from iodaemon.node.sampler.proc_files import read_mounts
 
 
 class Machine:
@@ -242,7 +243,7 @@ def test_a_loop_device_in_memory_on_a_disk_or_without_a_visible_file_is_none_its
 
 def test_a_mount_is_answered_for_without_a_look_at_it(machine):
     machine.mount("/data", "8:16", "xfs", "/dev/sdb")
-    mounts = mountinfo.Sampler(machine.root).read()
+    mounts = read_mounts(machine.root)
 
     found = [find_mount_devices(mount, mounts, machine.root) for mount in mounts]
 

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from iodaemon.backend.linux.devices import PathDevice, find_device, leaf_devices
+from iodaemon.node.devices import PathDevice, find_device, leaf_devices
 
 pytestmark = pytest.mark.node
 

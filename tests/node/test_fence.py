@@ -1,8 +1,8 @@
 """What jobs' cgroups may have, in words, and what a job is fenced to."""
 
-from iodaemon.backend.linux.control import CONTROLS, flags_of, words_of
 from iodaemon.core.platform import Partition, PartitionId, Slot, SlotId
 from iodaemon.daemon.launching import fence_of
+from iodaemon.node.feature import CONTROLS, flags_of, words_of
 
 
 def test_every_control_is_told_with_and_without():

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 from harness import until
 
-from iodaemon.backend.linux import name_service
-from iodaemon.backend.linux.name_service import (
+from iodaemon.node import name_service
+from iodaemon.node.name_service import (
     MOST_AT_ONCE,
     Lookups,
     find_groups,

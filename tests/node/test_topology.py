@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from iodaemon.backend.linux.topology import (
+from iodaemon.core.platform import Partition
+from iodaemon.errors import ConfigError
+from iodaemon.node.topology import (
     format_cpu_list,
     own_limits,
     parse_cpu_list,
     read_topology,
 )
-from iodaemon.core.platform import Partition
-from iodaemon.errors import ConfigError
 
 
 def machine(

@@ -4,9 +4,9 @@ import msgspec
 from hypothesis import strategies as st
 from scene import NOW_S
 
-from iodaemon.backend.simulated import Compute, LinkSpec, Model, Profile, Transfer
 from iodaemon.core.job import Job, JobId, JobSpec, JobState
 from iodaemon.core.rule import Rules
+from iodaemon.model.node import Compute, LinkSpec, Model, Profile, Transfer
 from iodaemon.policy.placement.least_io import Rule as LeastIo
 from iodaemon.policy.regulation.none import Rule as Unregulated
 from iodaemon.simulator.run import simulate

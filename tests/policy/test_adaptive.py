@@ -7,15 +7,15 @@ import msgspec
 import pytest
 from builders import MB
 
-from iodaemon.backend.model.memory import SimulatedMemory
-from iodaemon.backend.model.profile import Compute, Profile, Read, Touch
-from iodaemon.backend.model.scaling import constant_scaling, waning_scaling
-from iodaemon.backend.model.spec import Model
-from iodaemon.backend.simulated import SimulatedDisk, default_platform
 from iodaemon.core.decision import Resume, Suspend, Throttle
 from iodaemon.core.job import JobSpec, JobState
 from iodaemon.core.platform import Device, DeviceId
 from iodaemon.core.rule import Rules
+from iodaemon.model.memory import SimulatedMemory
+from iodaemon.model.node import SimulatedDisk, default_platform
+from iodaemon.model.profile import Compute, Profile, Read, Touch
+from iodaemon.model.scaling import constant_scaling, waning_scaling
+from iodaemon.model.spec import Model
 from iodaemon.policy.admission import easy, fcfs
 from iodaemon.policy.placement import least_io
 from iodaemon.policy.regulation import adaptive, dynamic, none

@@ -9,11 +9,6 @@ from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iodaemon.backend.model.memory import SimulatedMemory
-from iodaemon.backend.model.profile import Compute, Profile, Read, Touch
-from iodaemon.backend.model.scaling import constant_scaling, waning_scaling
-from iodaemon.backend.model.spec import Model
-from iodaemon.backend.simulated import SimulatedDisk, default_platform
 from iodaemon.core.bandwidth import job_bandwidth
 from iodaemon.core.counter import grown, known_memory
 from iodaemon.core.decision import Suspend
@@ -21,6 +16,11 @@ from iodaemon.core.job import JobSpec, JobState
 from iodaemon.core.platform import share_cores
 from iodaemon.core.rule import Rules
 from iodaemon.core.sample import JobCounters, NodeCounters
+from iodaemon.model.memory import SimulatedMemory
+from iodaemon.model.node import SimulatedDisk, default_platform
+from iodaemon.model.profile import Compute, Profile, Read, Touch
+from iodaemon.model.scaling import constant_scaling, waning_scaling
+from iodaemon.model.spec import Model
 from iodaemon.policy.admission import fcfs
 from iodaemon.policy.placement import least_io
 from iodaemon.policy.regulation import adaptive

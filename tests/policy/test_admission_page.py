@@ -7,8 +7,8 @@ import pytest
 from builders import platform
 from queueing import Promises, run
 
-from iodaemon.backend.simulated import Compute, LinkSpec, Model, Profile, Transfer
 from iodaemon.core.job import JobSpec
+from iodaemon.model.node import Compute, LinkSpec, Model, Profile, Transfer
 from iodaemon.policy.admission import easy, equilibrio, fcfs, io_budget
 
 PAGE = (Path(__file__).parents[2] / "docs/admission.md").read_text()

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_properties import DISK, HOSTILE, MACHINES, MAX_SUSPEND_S, MIXES, NEVER_S, from_file
 
-from iodaemon.backend.simulated import Model
 from iodaemon.config import find_policies
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Start
 from iodaemon.core.job import SUSPENDED
 from iodaemon.core.rule import Mode
 from iodaemon.core.sharing import Sharing
+from iodaemon.model.node import Model
 from iodaemon.registry import shipped
 from iodaemon.simulator.run import simulate
 from iodaemon.simulator.workload import MB, Mix, random_workload

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from talk import Talker, World
 
-from iodaemon.backend.simulated import Compute, Model, Profile, Read, SimulatedDisk
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Grant, Resume, Suspend
 from iodaemon.core.job import JobId, JobSpec, JobState
 from iodaemon.core.rule import Mode, Rules
 from iodaemon.core.sample import DeviceCounters
+from iodaemon.model.node import Compute, Model, Profile, Read, SimulatedDisk
 from iodaemon.policy.admission.fcfs import Rule as Fcfs
 from iodaemon.policy.order import ORDERS
 from iodaemon.policy.placement.least_io import Rule as LeastIo

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from queueing import queued
 from scene import MB, Scene, platform
 
-from iodaemon.backend.simulated import Model, SimulatedDisk
 from iodaemon.core.job import JobId, Reason
 from iodaemon.core.rule import Rules
 from iodaemon.core.state import with_fields
+from iodaemon.model.node import Model, SimulatedDisk
 from iodaemon.policy.admission import easy, equilibrio, io_budget
 from iodaemon.policy.admission.easy import Rule
 from iodaemon.policy.placement.least_io import Rule as LeastIo

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from queueing import SOCKETS, WIDE, WORKLOADS, Promises, queued, run, running, submissions, writers
 from scene import MB, NOW_S, Scene, platform
 
-from iodaemon.backend.simulated import Profile, Transfer
 from iodaemon.core.job import JobSpec
+from iodaemon.model.node import Profile, Transfer
 from iodaemon.policy.admission import easy
 from iodaemon.policy.admission.io_budget import Rule
 from iodaemon.policy.bandwidth import ALONE_SHARE

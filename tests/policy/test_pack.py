@@ -6,7 +6,6 @@ from builders import MB, exited, job, platform, started, submitted, timer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.backend.simulated import Compute, Profile
 from iodaemon.core import event as ev
 from iodaemon.core.controller import Controller
 from iodaemon.core.decision import Start
@@ -14,6 +13,7 @@ from iodaemon.core.job import JobId, JobSpec, JobState
 from iodaemon.core.platform import Platform
 from iodaemon.core.rule import Rules
 from iodaemon.core.state import State
+from iodaemon.model.node import Compute, Profile
 from iodaemon.policy.admission.pack import Rule
 from iodaemon.policy.placement.least_io import Rule as LeastIo
 from iodaemon.policy.regulation.none import Rule as Unregulated

@@ -9,13 +9,13 @@ from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iodaemon.backend.simulated import Model, SimulatedDisk, lv_scaling
 from iodaemon.config import find_policies, load_policy
 from iodaemon.core.decision import Plan, RegulationPlan, Resume, ShadowStep, Start, Suspend
 from iodaemon.core.job import JobId, JobState
 from iodaemon.core.rule import Mode, Rules
 from iodaemon.core.sample import Sample
 from iodaemon.core.state import State
+from iodaemon.model.node import Model, SimulatedDisk, lv_scaling
 from iodaemon.registry import Kind, find_rule, rule_names, shipped
 from iodaemon.simulator.replay import Recording, replay
 from iodaemon.simulator.run import simulate

@@ -7,7 +7,12 @@ from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iodaemon.backend.simulated import (
+from iodaemon.config import load_policy
+from iodaemon.core.decision import Grant
+from iodaemon.core.job import JobSpec, JobState
+from iodaemon.core.measure import mean_turnaround_s
+from iodaemon.core.rule import Mode, Rules
+from iodaemon.model.node import (
     Compute,
     LinkSpec,
     Model,
@@ -19,11 +24,6 @@ from iodaemon.backend.simulated import (
     Write,
     table_scaling,
 )
-from iodaemon.config import load_policy
-from iodaemon.core.decision import Grant
-from iodaemon.core.job import JobSpec, JobState
-from iodaemon.core.measure import mean_turnaround_s
-from iodaemon.core.rule import Mode, Rules
 from iodaemon.policy.admission.fcfs import Rule as Fcfs
 from iodaemon.policy.order import ORDERS
 from iodaemon.policy.placement.least_io import Rule as LeastIo

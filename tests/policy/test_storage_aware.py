@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from queueing import run
 from scene import platform
 
-from iodaemon.backend.simulated import Compute, Profile
 from iodaemon.core import event as ev
 from iodaemon.core.allotting import NO_SPACE_AT_ALL, why_never
 from iodaemon.core.job import JobId, JobSpec, JobState
@@ -20,6 +19,7 @@ from iodaemon.core.scratch import DiskId, ScratchRequest, TierName
 from iodaemon.core.state import State
 from iodaemon.core.storage import Disk, Storage, StorageNode
 from iodaemon.core.tier import Tier
+from iodaemon.model.node import Compute, Profile
 from iodaemon.policy.admission.fcfs import Rule as Fcfs
 from iodaemon.policy.admission.storage_aware import Rule
 from iodaemon.policy.staging import Wishes, extra_s, have_room

@@ -11,15 +11,15 @@ from typing import Any, Final
 
 from traces import FORMAT, Document, Replayed, document_of, event_of
 
-from iodaemon.backend.model.disk import SimulatedDisk
-from iodaemon.backend.model.profile import Compute, Hold, Profile, Read, Write
-from iodaemon.backend.model.scaling import table_scaling
-from iodaemon.backend.model.spec import Model, StoreSpec
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Plan
 from iodaemon.core.error import IodaemonError
 from iodaemon.core.job import Exit, IoTotals, JobId
 from iodaemon.core.platform import DeviceId
+from iodaemon.model.disk import SimulatedDisk
+from iodaemon.model.profile import Compute, Hold, Profile, Read, Write
+from iodaemon.model.scaling import table_scaling
+from iodaemon.model.spec import Model, StoreSpec
 from iodaemon.simulator.run import _Run
 
 _OF_ENDED: Final = frozenset({"RequeueRequested", "ScratchUnwanted"})

@@ -8,10 +8,10 @@ from exploring import tries
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from iodaemon.backend.simulated import Compute, LinkSpec, Model, Profile, Transfer
 from iodaemon.core.decision import AdmissionPlan
 from iodaemon.core.job import JobSpec
 from iodaemon.core.rule import Rules
+from iodaemon.model.node import Compute, LinkSpec, Model, Profile, Transfer
 from iodaemon.policy.order import CHANGING, ORDERS
 from iodaemon.policy.packing import Item, assign, make_packs
 from iodaemon.policy.regulation.none import Rule as NoRegulation

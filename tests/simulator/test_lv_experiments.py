@@ -5,10 +5,10 @@ import tomllib
 import msgspec
 import pytest
 
-from iodaemon.backend.model.profile import Compute, Read
 from iodaemon.config import decode_table
 from iodaemon.core.measure import jain_index, mean
 from iodaemon.errors import ConfigError
+from iodaemon.model.profile import Compute, Read
 from iodaemon.policy.regulation import adaptive, dynamic
 from iodaemon.registry import shipped
 from iodaemon.simulator.catalogue import load_experiment, prepare

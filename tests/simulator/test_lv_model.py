@@ -8,16 +8,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from simulation import DISK, Sim
 
-from iodaemon.backend.model.backlog import waiting_capacity
-from iodaemon.backend.model.fair_link import FairLink
-from iodaemon.backend.model.flow import Flow
-from iodaemon.backend.model.memory import PAGE_BYTES, Memory, SimulatedMemory
-from iodaemon.backend.model.profile import Compute, Profile, Read, Touch, Write
-from iodaemon.backend.model.scaling import lv_scaling, table_scaling, waning_scaling
-from iodaemon.backend.model.spec import Model
-from iodaemon.backend.simulated import SimulatedDisk
 from iodaemon.core.decision import Resume, Suspend
 from iodaemon.core.event import JobExited
+from iodaemon.model.backlog import waiting_capacity
+from iodaemon.model.fair_link import FairLink
+from iodaemon.model.flow import Flow
+from iodaemon.model.memory import PAGE_BYTES, Memory, SimulatedMemory
+from iodaemon.model.node import SimulatedDisk
+from iodaemon.model.profile import Compute, Profile, Read, Touch, Write
+from iodaemon.model.scaling import lv_scaling, table_scaling, waning_scaling
+from iodaemon.model.spec import Model
 from iodaemon.simulator.lv import App
 
 PACES = st.one_of(st.just(math.inf), st.floats(0.5, 50.0), st.sampled_from([5.0, 10.0]))

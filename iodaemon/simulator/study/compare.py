@@ -13,9 +13,6 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.backend.model.profile import Profile
-from iodaemon.backend.model.spec import Model
-from iodaemon.backend.simulated import default_platform
 from iodaemon.config import PolicyFile, load_policy, policy_search
 from iodaemon.core.job import Job, JobState
 from iodaemon.core.measure import (
@@ -29,6 +26,9 @@ from iodaemon.core.measure import (
 from iodaemon.core.platform import Platform
 from iodaemon.core.rule import Rules
 from iodaemon.errors import ConfigError
+from iodaemon.model.node import default_platform
+from iodaemon.model.profile import Profile
+from iodaemon.model.spec import Model
 from iodaemon.policy.admission import fcfs
 from iodaemon.policy.placement import least_io
 from iodaemon.policy.regulation import none

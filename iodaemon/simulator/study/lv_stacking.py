@@ -7,10 +7,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from iodaemon.backend.model.profile import Profile, Read
 from iodaemon.core.job import JobSpec
 from iodaemon.core.measure import lv_average_runtime_s, makespan_s, mean
 from iodaemon.core.rule import Rules
+from iodaemon.model.profile import Profile, Read
 from iodaemon.policy.admission import fcfs
 from iodaemon.policy.placement import least_io
 from iodaemon.policy.regulation import none

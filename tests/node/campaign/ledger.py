@@ -195,7 +195,7 @@ class _Life:
             yield "is TIMEOUT, and had no limit"
         if self.state == "OUT_OF_MEMORY" and self.job not in self.told.struck:
             # One that was struck looks like that when the kernel kills something else on the
-            # machine for memory at the same time (iodaemon.backend.linux.oom_kills).
+            # machine for memory at the same time (iodaemon.node.sampler.node_counters).
             yield "is OUT_OF_MEMORY, and nobody killed it"
         if end is not None and code is not None and code != end.code:
             yield f"ended with {end.code}, told is {code}"

@@ -11,8 +11,8 @@ from collections import Counter
 from harness import Server, end, is_of_job, marked, name_of, until
 from ledger import Told, read_journal, read_pages, read_states, script, violations
 
-from iodaemon.backend.linux.process import find_state
 from iodaemon.errors import IodaemonError, NoDaemon
+from iodaemon.node.sampler.proc_files import find_state
 from iodaemon.supervisor.reap import read_state
 
 GRACE_S = 0.3

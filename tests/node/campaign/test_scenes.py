@@ -17,8 +17,8 @@ from mounting import disk_of, full, make_file_system, mount
 from player import Player
 from stuck_exec import silent_file_system, stuck_command
 
-from iodaemon.backend.linux.process import children_of, find_state
 from iodaemon.errors import IodaemonError
+from iodaemon.node.sampler.proc_files import children_of, find_state
 
 pytestmark = [pytest.mark.node, pytest.mark.slow]
 

@@ -1,1 +1,0 @@
-"""What carries decisions out: one module or package a backend; its name is the registry."""

@@ -1,1 +1,0 @@
-"""The physics of a simulated platform: links, stores, page cache, disk, and what jobs do."""

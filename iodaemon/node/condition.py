@@ -1,0 +1,200 @@
+"""Conditions of the machine that keep iodaemon from its work: one finder and one sentence each.
+
+The daemon, the root side, ``iod doctor`` and ``iod calibrate`` all tell them from here. Standard
+library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from iodaemon.node.sampler.proc_files import find_state
+
+_DISK: Final = MappingProxyType(
+    {
+        errno.EROFS: ("the file system of {} is read-only", "mount it writable"),
+        errno.ENOSPC: ("no space is left on the file system of {}", "free some space there"),
+        errno.EDQUOT: ("the quota on the file system of {} is used up", "free some space there"),
+    }
+)
+_NO_INODE: Final = ("no inode is left on the file system of {}", "remove files there")
+STATE_FILES: Final = ("daemon.lock", "journal.db", "journal.db-wal", "journal.db-shm", "boot_id")
+"""What the daemon writes to in its state directory, the lock first."""
+_OTHERS_WRITE: Final = 0o022
+LEAST_FREE_BYTES: Final = 256 << 20
+"""Below this the journal and the jobs' output will soon not fit."""
+
+
+class Condition(NamedTuple):
+    """One condition; as text ``FACT; CURE``, so that the fact has no semicolon.
+
+    Attributes:
+        fact: what is so: a sentence that names the path or the process.
+        cure: what to do.
+    """
+
+    fact: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"{self.fact}; {self.cure}"
+
+
+NO_PROCESS_IO: Final = Condition(
+    "this kernel does not count I/O by process", "take one with CONFIG_TASK_IO_ACCOUNTING"
+)
+FEW_FILES: Final = Condition(
+    "the daemon has too few file descriptors for one more job",
+    "raise its limit (LimitNOFILE= of the unit, else 'ulimit -n') and restart it, jobs run on",
+)
+NO_ANSWER: Final = Condition(
+    "the account databases (nsswitch.conf) do not answer",
+    "look at 'getent passwd', passwd and group in /etc/nsswitch.conf, and sssd, nslcd or LDAP",
+)
+
+
+def not_counted(disks: Sequence[str]) -> Condition:
+    """That the kernel was told not to count what these disks do, one at least."""
+    files = (f"/sys/block/{disk.replace('/', '!')}/queue/iostats" for disk in disks)
+    return Condition(
+        f"the kernel does not count the I/O of {', '.join(disks)}",
+        f"'echo 1 | tee {' '.join(files)}' as root",
+    )
+
+
+class FoundError(OSError):
+    """What who writes there would meet; it names no file.
+
+    Attributes:
+        condition: as it was found, whatever is there later.
+    """
+
+    def __init__(self, number: int, condition: Condition) -> None:
+        super().__init__(number, os.strerror(number))
+        self.condition = condition
+
+
+def of_error(path: str | os.PathLike[str], error: OSError) -> Condition:
+    """Why this path, or what was to be made in it, cannot be used."""
+    if isinstance(error, FoundError):
+        return error.condition
+    fact, cure = _DISK.get(error.errno or 0, ("", ""))
+    if error.errno == errno.ENOSPC and _lacks_inodes(path):
+        fact, cure = _NO_INODE
+    if fact:
+        return Condition(fact.format(os.fspath(path)), cure)
+    why = error.strerror or str(error)
+    return Condition(f"{os.fspath(path)} cannot be used ({why})", "see that it can")
+
+
+def _lacks_inodes(path: str | os.PathLike[str]) -> bool:
+    """Whether blocks are left there, and no inodes."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return False
+    return found.f_bavail > 0 and found.f_files > 0 and found.f_favail == 0
+
+
+def find_full_or_read_only(path: str | os.PathLike[str]) -> Condition | None:
+    """Why nothing can be written below this directory; None: it can, as far as is known."""
+    error = find_disk_error(path)
+    return None if error is None else error.condition
+
+
+def find_disk_error(path: str | os.PathLike[str]) -> FoundError | None:
+    """Likewise, as the error that who writes would get."""
+    number = 0
+    try:
+        found = os.statvfs(path)
+        if found.f_flag & os.ST_RDONLY:
+            number = errno.EROFS
+        elif found.f_bavail == 0 or (found.f_files > 0 and found.f_favail == 0):
+            number = errno.ENOSPC
+    except OSError as error:
+        number = error.errno or errno.EIO
+    if not number:
+        return None
+    return FoundError(number, of_error(path, OSError(number, os.strerror(number))))
+
+
+def judge_free(path: str | os.PathLike[str], free_bytes: int) -> Condition | None:
+    """That little space is left for the journal and the jobs' output; None: enough is.
+
+    Args:
+        path: the state directory.
+        free_bytes: on its file system, for an ordinary user.
+    """
+    if free_bytes >= LEAST_FREE_BYTES:
+        return None
+    fact = f"{free_bytes >> 20} MiB are left on the file system of {os.fspath(path)}"
+    return Condition(fact, "free some space there, or set state_dir to another file system")
+
+
+def find_wrong_owner(
+    path: str | os.PathLike[str], uid: int, files: Sequence[str] = (), *, may_be_link: bool = True
+) -> Condition | None:
+    """Why this directory is not this user's alone; None: it is.
+
+    Args:
+        path: of the directory.
+        uid: whose it has to be.
+        files: in it, that have to be that user's as well, where they exist.
+        may_be_link: a symbolic link of this user's or root's may stand in its place.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
+    name = os.fspath(path)
+    chown = f"'chown -R {uid} {name}/' as root" if files else f"'chown {uid} {name}' as root"
+    link = os.lstat(name)
+    try:
+        found = os.stat(name) if may_be_link else link
+    except FileNotFoundError:
+        return Condition(
+            f"{name} is a link to what does not exist", "make that, or remove the link"
+        )
+    if not stat.S_ISDIR(found.st_mode):
+        return Condition(f"{name} is no directory", "move it away")
+    if stat.S_ISLNK(link.st_mode) and link.st_uid not in (0, uid):
+        return _another(f"the link {name}", link.st_uid, uid, f"'chown -h {uid} {name}' as root")
+    if found.st_uid != uid:
+        return _another(name, found.st_uid, uid, chown)
+    if found.st_mode & _OTHERS_WRITE:
+        mode = stat.S_IMODE(found.st_mode)
+        return Condition(f"others may write to {name} (mode {mode:04o})", f"'chmod go-w {name}/'")
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):
+            if (owner := os.lstat(f"{name}/{file}").st_uid) != uid:
+                return _another(f"{name}/{file}", owner, uid, chown)
+    return None
+
+
+def _another(what: str, owner: int, uid: int, cure: str) -> Condition:
+    return Condition(f"{what} belongs to uid {owner}, not to uid {uid}", cure)
+
+
+def find_standstill(who: str, pid: int) -> Condition | None:
+    """A process of ours that is stopped; None: it is not.
+
+    Args:
+        who: ``daemon``, ``supervisor`` or ``anchor``.
+        pid: of it.
+    """
+    if find_state(pid) not in ("T", "t"):
+        return None
+    return Condition(f"the {who} (pid {pid}) is stopped", f"'kill -CONT {pid}' lets it go on")
+
+
+def why_silent(pid: int) -> Condition:
+    """Why the supervisor with this number does not answer."""
+    return find_standstill("supervisor", pid) or Condition(
+        f"the supervisor (pid {pid}) does not answer",
+        f"after 'kill -9 {pid}' another takes its jobs over",
+    )

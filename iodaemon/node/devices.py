@@ -1,0 +1,523 @@
+"""Which disks a path's I/O ends up on, and which disks there are.
+
+From /proc/self/mountinfo to a block device in sysfs, down its layers to the leaves; btrfs by
+/sys/fs/btrfs/UUID/devices (Linux 3.14; Documentation/filesystems/btrfs.rst), overlay by the
+directories in its mount options (Documentation/filesystems/overlayfs.rst), a loop device by its
+file. ``st_dev`` alone does not do: btrfs, overlay and NFS have anonymous device numbers.
+
+Block devices are in /sys/block, /sys/class/block, /sys/dev/block/MAJOR:MINOR and slaves/ (Linux
+2.6.27; Documentation/ABI/stable/sysfs-block, Documentation/ABI/testing/sysfs-block-dm). A disk and
+what is built on it are counted each (diskstats, io.stat), so only leaves may be summed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from iodaemon.core.platform import Device, DeviceId
+from iodaemon.node.sampler.proc_files import Mount, find_mount, read_mounts
+
+BlockKind = Literal["disk", "partition", "lvm", "md", "loop", "device-mapper", "other"]
+Kind = Literal[BlockKind, "btrfs", "overlay", "nfs", "tmpfs"]
+
+_ROOT: Final = Path("/")
+MEMORY: Final = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
+"""Types of file systems that have no disk."""
+NETWORK: Final = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "afs", "lustre", "gfs2", "virtiofs"}
+    | {"fuse.sshfs"}
+)
+"""Types of those whose disk is another machine's, or shared with one."""
+_OF_USERS: Final = "fuse"
+"""Any user mounts these and names the source, which may lead to a directory that hangs."""
+_MOST_LAYERS: Final = 500
+"""Directories of an overlay that are looked at: as many as Linux takes (fs/overlayfs/params.h)."""
+_UNESCAPED_COLON: Final = re.compile(r"(?<!\\):")
+_LOOP: Final = re.compile(r"loop\d")
+_NO_DISK: Final = re.compile(r"(loop|ram|zram|sr|fd|mtdblock|drbd)\d|dm-\d|md[\d_]")
+"""Memory, removable media of old, and devices made of others. drbd names no slaves."""
+
+
+class PathDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a path's I/O goes.
+
+    Attributes:
+        path: what was asked, absolute, without symbolic links.
+        kind: the topmost layer.
+        description: all layers, for people.
+        filesystem: type, for example ``ext4``; empty for a block device itself.
+        devices: the leaf disks; empty where there is none (memory, network) or none is known.
+    """
+
+    path: str
+    kind: Kind
+    description: str
+    filesystem: str = ""
+    devices: tuple[Device, ...] = ()
+
+
+class _Machine(NamedTuple):
+    """What a search goes by; ``visited`` has the mounts it came through, lest it goes round."""
+
+    root: Path
+    mounts: tuple[Mount, ...]
+    visited: frozenset[int] = frozenset()
+    touches: bool = True
+    """Paths that mounts' options name may be looked at; not those of a job's own mounts."""
+
+    def through(self, mount: Mount) -> _Machine:
+        return self._replace(visited=self.visited | {mount.mount_id})
+
+
+def leaf_devices(root: Path = _ROOT) -> tuple[Device, ...]:
+    """All leaf disks worth sampling, sorted by name.
+
+    Not among them: partitions, what is made of other devices (device mapper, md, loop, drbd,
+    non-empty slaves/), memory (ram, zram), empty drives, single paths of a multipath NVMe disk.
+    Those of which ``unaccounted_devices`` speaks are among them, and loop devices whose file lies
+    on a filesystem without a disk here (FUSE, NFS): their lines are all that shows of it.
+    """
+    return tuple(_make_device(root, directory) for directory in _leaf_directories(root))
+
+
+def unaccounted_devices(root: Path = _ROOT) -> tuple[DeviceId, ...]:
+    """Leaf disks whose I/O the kernel does not count, so that their samples stand still.
+
+    ``echo 1 > /sys/block/NAME/queue/iostats`` switches it on
+    (Documentation/ABI/stable/sysfs-block).
+    """
+    return tuple(
+        device_id(directory)
+        for directory in _leaf_directories(root)
+        if _read(directory / "queue/iostats") == "0"
+    )
+
+
+def _leaf_directories(root: Path) -> list[Path]:
+    blocks = _blocks(root)
+    loops = [each for each in blocks if find_backing_file(each) is not None]
+    machine = _Machine(root, read_mounts(root) if loops else ())
+    ends = {loop for loop in loops if _is_end(machine, loop)}
+    return [each for each in blocks if _is_disk(each) or each in ends]
+
+
+def _is_end(machine: _Machine, loop: Path) -> bool:
+    """True for a loop device below which no disk is to be seen: its file is on FUSE or NFS."""
+    file = find_backing_file(loop)
+    if file is None:
+        return False
+    below = _find_backing(machine, file)
+    return below.kind in ("nfs", "other") and below.filesystem != "" and not below.devices
+
+
+def find_device(path: str | os.PathLike[str], root: Path = _ROOT) -> PathDevice:
+    """Where the I/O of a file, a directory or a block device goes.
+
+    A path that does not exist is answered for the directory that it would be made in.
+
+    Args:
+        path: as seen below ``root``.
+        root: ``/``, or a directory that looks like it.
+    """
+    absolute = _resolve(os.fspath(path), root)
+    machine = _Machine(root, read_mounts(root))
+    directory = _find_node(machine, absolute)
+    if directory is not None:
+        return _on_block(machine, absolute, directory, filesystem="")
+    return _find(machine, absolute)
+
+
+def find_written_device(path: str | os.PathLike[str], root: Path = _ROOT) -> PathDevice:
+    """Where what is written below the path goes: of an overlay to its upper directory alone."""
+    absolute = _resolve(os.fspath(path), root)
+    machine = _Machine(root, read_mounts(root))
+    mount = find_mount(machine.mounts, absolute)
+    upper = _overlay_directories(mount.options, ("upperdir",)) if mount is not None else []
+    if mount is None or mount.filesystem != "overlay" or not upper:
+        return find_device(path, root)
+    if not _is_visible(root, upper[0]):
+        text = "overlay on a directory that cannot be seen from here"
+        return PathDevice(path=absolute, kind="overlay", description=text, filesystem="overlay")
+    below = find_device(upper[0], root)
+    return PathDevice(
+        path=absolute,
+        kind=below.kind,
+        description=f"overlay on {below.description}",
+        filesystem="overlay",
+        devices=below.devices,
+    )
+
+
+def find_mount_devices(mount: Mount, mounts: tuple[Mount, ...], root: Path = _ROOT) -> PathDevice:
+    """Where the I/O of the files of a mount goes. Touches nothing on it, so it cannot hang.
+
+    Args:
+        mount: one of the mounts.
+        mounts: all of its namespace.
+        root: ``/``, or a directory that looks like it.
+    """
+    machine = _Machine(root, mounts, touches=False)
+    return _on_mount(machine, mount.mount_point, mount)
+
+
+def _resolve(path: str, root: Path) -> str:
+    """The path below root without symbolic links."""
+    base = os.path.realpath(root).rstrip("/")
+    if not base:
+        return os.path.realpath(path)
+    full = os.path.realpath(f"{base}/{path.lstrip('/')}")
+    return full[len(base) :] or "/" if f"{full}/".startswith(f"{base}/") else os.path.normpath(path)
+
+
+def _below(root: Path, path: str) -> str:
+    return os.path.join(root, path.lstrip("/"))
+
+
+def _find_node(machine: _Machine, path: str) -> Path | None:
+    """The sysfs directory of a block device's node; None where the path is no such node."""
+    try:
+        status = os.stat(_below(machine.root, path))
+    except OSError:
+        return None
+    if not stat.S_ISBLK(status.st_mode):
+        return None
+    number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+    return find_block(machine.root, number)
+
+
+def _find(machine: _Machine, path: str) -> PathDevice:
+    mount = find_mount(machine.mounts, path)
+    if mount is None or mount.mount_id in machine.visited:
+        return PathDevice(path=path, kind="other", description="unknown: not on a visible mount")
+    return _on_mount(machine, path, mount)
+
+
+def _on_mount(machine: _Machine, path: str, mount: Mount) -> PathDevice:
+    name = mount.filesystem
+    if name == "overlay":
+        return _on_overlay(machine.through(mount), path, mount)
+    if name in ("nfs", "nfs4"):
+        text = f"{name} from {mount.source} (network, no disk here)"
+        return PathDevice(path=path, kind="nfs", description=text, filesystem=name)
+    if name in MEMORY:
+        text = f"{name} (memory, no disk)"
+        return PathDevice(path=path, kind="tmpfs", description=text, filesystem=name)
+    directory = find_block(machine.root, mount.device_number)
+    if directory is not None:
+        return _on_block(machine.through(mount), path, directory, filesystem=name)
+    return _on_source(machine.through(mount), path, mount)
+
+
+def _on_block(machine: _Machine, path: str, directory: Path, *, filesystem: str) -> PathDevice:
+    description = describe_block(directory)
+    file = find_backing_file(directory)
+    if file is not None:
+        description += f" on {_find_backing(machine, file).description}"
+    return PathDevice(
+        path=path,
+        kind=_find_kind(directory),
+        description=f"{filesystem} on {description}" if filesystem else description,
+        filesystem=filesystem,
+        devices=_disks(machine, [directory]),
+    )
+
+
+def _find_backing(machine: _Machine, file: str) -> PathDevice:
+    """The kernel names the file without links, and to look at it could hang where it lies."""
+    return _find(machine, os.path.normpath(file))
+
+
+def _disks(machine: _Machine, directories: Iterable[Path]) -> tuple[Device, ...]:
+    """The leaf disks below block devices, through the files of loop devices; each once."""
+    disks: dict[Device, None] = {}
+    for directory in directories:
+        for leaf in find_leaf_blocks(directory):
+            file = find_backing_file(leaf)
+            if file is not None and _is_end(machine, leaf):
+                disks[_make_device(machine.root, leaf)] = None
+            elif file is not None:
+                disks.update(dict.fromkeys(_find_backing(machine, file).devices))
+            elif _is_disk(leaf):
+                disks[_make_device(machine.root, leaf)] = None
+    return tuple(disks)
+
+
+def _on_overlay(machine: _Machine, path: str, mount: Mount) -> PathDevice:
+    """Writes go to the upper directory, reads come from any: that is the order of devices."""
+    directories = _overlay_directories(mount.options)[:_MOST_LAYERS]
+    if machine.touches:
+        visible = (each for each in directories if _is_visible(machine.root, each))
+        layers = [_find(machine, _resolve(each, machine.root)) for each in visible]
+    else:  # by name alone, as this process's own mounts have it; a container's are from outside
+        ours = machine._replace(mounts=read_mounts(machine.root))
+        layers = [_find(ours, os.path.normpath(each)) for each in directories]
+    known = [layer for layer in layers if layer.filesystem]
+    below = known[0].description if known else "directories that cannot be seen from here"
+    devices = dict.fromkeys(device for layer in known for device in layer.devices)
+    return PathDevice(
+        path=path,
+        kind="overlay",
+        description=f"overlay on {below}",
+        filesystem="overlay",
+        devices=tuple(devices),
+    )
+
+
+def _overlay_directories(
+    options: Iterable[str], names: Iterable[str] = ("upperdir", "lowerdir")
+) -> list[str]:
+    """Upper, lower and data directories that are absolute (docker's lower ones are not)."""
+    values: dict[str, list[str]] = {name: [] for name in names}
+    for option in options:
+        name, _, value = option.partition("=")
+        name = "lowerdir" if name in ("lowerdir+", "datadir+") else name
+        if name in values:
+            values[name].extend(_UNESCAPED_COLON.split(value) if name == "lowerdir" else [value])
+    every = [re.sub(r"\\(.)", r"\1", text) for name in values for text in values[name]]
+    return [text for text in every if text.startswith("/")]
+
+
+def _is_visible(root: Path, directory: str) -> bool:
+    try:
+        os.stat(_below(root, directory))
+    except PermissionError:  # it is there, which is all that was asked
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _on_source(machine: _Machine, path: str, mount: Mount) -> PathDevice:
+    """A filesystem with an anonymous device number that names its device: btrfs, bcachefs."""
+    is_named = mount.source.startswith("/dev/") and not mount.filesystem.startswith(_OF_USERS)
+    sources = mount.source.split(":") if is_named else []
+    found = (_find_source(machine, source) for source in sources)
+    directories = [directory for directory in found if directory is not None]
+    if mount.filesystem == "btrfs" and directories:
+        directories = _btrfs_members(machine.root, directories[0])
+    below = " and ".join(describe_block(directory) for directory in directories)
+    return PathDevice(
+        path=path,
+        kind="btrfs" if mount.filesystem == "btrfs" else "other",
+        description=f"{mount.filesystem} on {below or f'{mount.source} (no disk known)'}",
+        filesystem=mount.filesystem,
+        devices=_disks(machine, directories),
+    )
+
+
+def _find_source(machine: _Machine, source: str) -> Path | None:
+    resolved = _resolve(source, machine.root)
+    directory = _find_node(machine, resolved)
+    return directory or find_named_block(machine.root, os.path.basename(resolved))
+
+
+def _btrfs_members(root: Path, member: Path) -> list[Path]:
+    """All devices of the btrfs that one belongs to, sorted by name."""
+    for devices in sorted((root / "sys/fs/btrfs").glob("*/devices")):
+        names = sorted(os.listdir(devices))
+        if member.name in names:
+            found = (find_named_block(root, name) for name in names)
+            return [directory for directory in found if directory is not None]
+    return [member]
+
+
+# -- block devices in sysfs ------------------------------------------------------------------------
+
+
+def find_block(root: Path, number: str) -> Path | None:
+    """The sysfs directory of the block device ``major:minor``; None: there is none."""
+    return _follow(root / "sys/dev/block" / number)
+
+
+def find_named_block(root: Path, name: str) -> Path | None:
+    """The sysfs directory of the block device with this kernel name; None: there is none."""
+    return _follow(root / "sys/class/block" / name.replace("/", "!"))
+
+
+def _follow(link: Path) -> Path | None:
+    return link.resolve() if link.exists() else None
+
+
+def device_id(directory: Path) -> DeviceId:
+    """The kernel's name of the device; sysfs writes ``!`` for the slash in ``cciss/c0d0``."""
+    return DeviceId(directory.name.replace("!", "/"))
+
+
+def _find_kind(directory: Path) -> BlockKind:
+    """What the topmost layer of the device is."""
+    if (directory / "partition").exists():
+        return "partition"
+    if (directory / "dm").is_dir():
+        return "lvm" if _read(directory / "dm/uuid").startswith("LVM-") else "device-mapper"
+    if (directory / "md").is_dir():
+        return "md"
+    if _LOOP.match(directory.name):
+        return "loop"
+    return "disk" if _is_disk(directory) else "other"
+
+
+def describe_block(directory: Path) -> str:
+    """The device and what it is made of, for people; ends at a loop device's file."""
+    name = device_id(directory)
+    below = " and ".join(describe_block(slave) for slave in _slaves(directory))
+    on_below = f" on {below}" if below else ""
+    match _find_kind(directory):
+        case "partition":
+            return f"partition {name} of {describe_block(directory.parent)}"
+        case "lvm":
+            return f"LVM volume {_read(directory / 'dm/name')} ({name}){on_below}"
+        case "device-mapper":
+            target = _read(directory / "dm/uuid").partition("-")[0].lower() or "device-mapper"
+            return f"{target} {_read(directory / 'dm/name')} ({name}){on_below}"
+        case "md":
+            return f"md {_read(directory / 'md/level')} array {name}{on_below}"
+        case "loop":
+            return f"loop device {name} of file {find_backing_file(directory) or '(none)'}"
+        case "disk":
+            return f"disk {name}"
+        case "other":
+            return f"{name}{on_below}"
+
+
+def find_leaf_blocks(directory: Path) -> tuple[Path, ...]:
+    """The devices at the bottom, each once: followed from partitions to disks, and slaves/."""
+    leaves: dict[Path, None] = {}
+    if (directory / "partition").exists():
+        return find_leaf_blocks(directory.parent)
+    for slave in _slaves(directory):
+        leaves.update(dict.fromkeys(find_leaf_blocks(slave)))
+    return tuple(leaves) or (directory,)
+
+
+def _slaves(directory: Path) -> list[Path]:
+    try:
+        names = sorted(os.listdir(directory / "slaves"))
+    except FileNotFoundError:
+        return []
+    return [(directory / "slaves" / name).resolve() for name in names]
+
+
+def find_backing_file(directory: Path) -> str | None:
+    """The file behind a loop device; None: it has none (any more)."""
+    return _read(directory / "loop/backing_file") or None
+
+
+def is_read_through_cache(directory: Path) -> bool:
+    """True for a loop device that reads its file through the page cache (Linux 4.4: loop/dio)."""
+    return _read(directory / "loop/dio") == "0"
+
+
+def _is_disk(directory: Path) -> bool:
+    """True for a disk with room on it that is made of nothing else."""
+    return (
+        _NO_DISK.match(directory.name) is None
+        and _read(directory / "size") not in ("", "0")
+        and _read(directory / "hidden") != "1"  # one path of a multipath NVMe disk
+        and not _slaves(directory)
+    )
+
+
+def is_disk(directory: Path) -> bool:
+    """True for a leaf disk worth sampling, whose directory this is; False for its partitions."""
+    return not (directory / "partition").exists() and _is_disk(directory)
+
+
+def _make_device(root: Path, directory: Path) -> Device:
+    """What sysfs says of the device whose directory this is."""
+    rotational = _read(directory / "queue/rotational")
+    return Device(
+        id=device_id(directory),
+        model=_find_model(root, directory),
+        rotational=rotational == "1" if rotational else None,
+    )
+
+
+def _find_model(root: Path, directory: Path) -> str:
+    """ID_MODEL of the udev database, else what sysfs says; empty where neither does."""
+    model = read_udev(directory, "ID_MODEL") if root == _ROOT else ""
+    return (
+        model.replace("_", " ").strip()
+        or _read(directory / "device/model")
+        or _read(directory / "device/name")
+    )
+
+
+def read_udev(directory: Path, name: str) -> str:
+    """A property of the device in the udev database; empty where that or the library is missing."""
+    try:
+        import pyudev
+    except ImportError:
+        return ""
+    try:
+        device = pyudev.Devices.from_sys_path(pyudev.Context(), str(directory))
+    except ImportError:  # pyudev is there, libudev is not
+        return ""
+    except pyudev.DeviceNotFoundError:  # unplugged meanwhile
+        return ""
+    return str(device.properties.get(name, ""))
+
+
+def leaf_names(root: Path) -> tuple[DeviceId, ...]:
+    """Names of all leaf disks worth sampling but loop devices, sorted; see ``leaf_devices``."""
+    return tuple(device_id(directory) for directory in _blocks(root) if _is_disk(directory))
+
+
+def _blocks(root: Path) -> list[Path]:
+    """Directories of all block devices but partitions, sorted by name."""
+    try:
+        names = sorted(os.listdir(root / "sys/block"))
+    except FileNotFoundError:
+        return []
+    found = (find_named_block(root, name) or _follow(root / "sys/block" / name) for name in names)
+    return [directory for directory in found if directory is not None]
+
+
+def device_numa_node(root: Path, name: DeviceId) -> int | None:
+    """The NUMA node that the disk's controller is attached to; None where unknown.
+
+    The nearest ``numa_node`` above it in sysfs; -1 there means unknown.
+    """
+    directory = find_named_block(root, name)
+    for above in directory.parents if directory is not None else ():
+        text = _read(above / "numa_node")
+        if text:
+            return int(text) if int(text) >= 0 else None
+    return None
+
+
+_IDENTITIES: Final = ("wwid", "device/wwid", "uuid", "serial", "device/serial", "device/cid")
+"""The first that says anything, the most distinct first (nvme, virtio, scsi, mmc; Linux 4.20)."""
+
+
+def find_identity(name: DeviceId, root: Path = _ROOT) -> str:
+    """What a disk is known by whatever the kernel calls it at this boot: its own name and its size.
+
+    A disk without a name of its own goes by the kernel's, a loop device by its file. Empty: there
+    is no such disk.
+    """
+    directory = find_named_block(root, name)
+    if directory is None:
+        return ""
+    size = f"{_read(directory / 'size')} sectors"
+    file = find_backing_file(directory)
+    if file is not None:
+        return f"file {file}, {size}"
+    for source in _IDENTITIES:
+        if word := _read(directory / source, errors="replace"):
+            return f"{Path(source).name} {' '.join(word.split())}, {size}"
+    return f"name {name}, {size}"
+
+
+def _read(path: Path, *, errors: str = "surrogateescape") -> str:
+    """The attribute, stripped; empty where it is missing or the device just went away."""
+    try:
+        return path.read_text(errors=errors).strip()
+    except OSError:
+        return ""

@@ -1,0 +1,208 @@
+"""What a kernel may offer: what each feature gives, and what is lost without it.
+
+For ``iod node`` and ``iod doctor``: the controllers and files that a job's cgroup may have, and the
+counters by which rules tell progress from thrashing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from iodaemon.errors import NoData
+from iodaemon.node.sampler.cgroup_files import parse_cpu_stat
+from iodaemon.node.sampler.kernel_file import KeptFile
+from iodaemon.node.sampler.proc_files import (
+    parse_idle,
+    parse_meminfo,
+    parse_pressure,
+    parse_proc_io,
+    parse_refaults,
+)
+from iodaemon.supervisor.cgroup import CAP, PRESSURE
+
+
+class Control(NamedTuple):
+    """One thing that jobs' cgroups may have.
+
+    Attributes:
+        name: of the controller, or ``pressure``.
+        what: what it is about; a stable name.
+        gives: what is done with it.
+        instead: what is done without it.
+        cost: what that costs.
+    """
+
+    name: str
+    what: str
+    gives: str
+    instead: str
+    cost: str
+
+
+CONTROLS: Final = (
+    Control(
+        "cpuset",
+        "socket fence",
+        "cpuset of the job's cgroup: it stays in what [topology] fence says, but by a scope of its "
+        "user's own systemd",
+        "none: a job is put on its socket, and may leave it",
+        "a job can move to other sockets' CPUs and memory (taskset, numactl)",
+    ),
+    Control(
+        "io",
+        "job disk bytes",
+        "io.stat of the job's cgroup, leaf disks: written back and swapped pages included",
+        "not counted",
+        "what reaches the disks later than it was written (write-back, swap) is nobody's",
+    ),
+    Control(
+        "memory",
+        "memory limit",
+        "memory.max of the job's cgroup, as --mem says; memory.events tell OUT_OF_MEMORY",
+        "none: --mem limits nothing, and a job that is killed for memory has FAILED",
+        "one job can take the memory of all, and its end does not say why",
+    ),
+    Control(
+        "pids",
+        "process limit",
+        "pids.max of the job's cgroup, as max_processes says; at most a quarter of the machine's",
+        "none: a job may have as many processes as its user",
+        "one job that forks without end leaves other jobs no process",
+    ),
+    Control(
+        PRESSURE,
+        "job pressure",
+        "io.pressure and memory.pressure of the job's cgroup",
+        "not counted",
+        "how long a job waits for its disk is not known",
+    ),
+    Control(
+        CAP,
+        "job disk cap",
+        "io.max of the job's cgroup: a job with --no-suspend that is one too many for a disk is "
+        "slowed down",
+        "none: a job with --no-suspend is not regulated",
+        "such a job keeps all it can get of a disk that others wait for",
+    ),
+)
+
+
+COUNT_PRESSURE: Final = "boot with psi=1 (Linux 4.20 or newer, CONFIG_PSI)"
+"""What makes the kernel count the stall times, of the machine and of each cgroup."""
+
+
+def words_of(controls: Collection[str]) -> dict[str, str]:
+    """What is done with each control, or without it, by its stable name with underscores.
+
+    Args:
+        controls: names of those that jobs' cgroups have.
+    """
+    return {
+        control.what.replace(" ", "_"): control.gives
+        if control.name in controls
+        else control.instead
+        for control in CONTROLS
+    }
+
+
+def flags_of(controls: Collection[str]) -> dict[str, bool]:
+    """Whether each control is there, by its name."""
+    return {control.name: control.name in controls for control in CONTROLS}
+
+
+class ProgressSource(NamedTuple):
+    """One counter.
+
+    Attributes:
+        name: a stable name; ``io_pressure`` for ``I/O pressure`` in ``iod node``.
+        gives: where it comes from.
+        cost: what is lost without it.
+        remedy: how to get it.
+    """
+
+    name: str
+    gives: str
+    cost: str
+    remedy: str
+
+
+REFAULTS: Final = ProgressSource(
+    "refaults",
+    "workingset_refault of /proc/vmstat, page cache and swap",
+    "the rule cannot see page-cache thrash",
+    "make /proc/vmstat visible (a container may hide it; Linux 3.15 or newer counts)",
+)
+LOGICAL_BYTES: Final = ProgressSource(
+    "logical bytes",
+    "rchar + wchar of /proc/PID/io, summed as the job's other I/O is",
+    "the rule cannot compare how fast jobs get on with more or fewer at once",
+    "take a kernel with CONFIG_TASK_IO_ACCOUNTING",
+)
+USER_CPU: Final = ProgressSource(
+    "user CPU time",
+    "user_usec in cpu.stat of the job's cgroup",
+    "the rule cannot tell a job that computes from one that waits in the kernel",
+    "give jobs a cgroup of version 2 (see the lines on cgroups)",
+)
+IO_PRESSURE: Final = ProgressSource(
+    "I/O pressure",
+    "some of /proc/pressure/io",
+    "the rule cannot see that jobs wait for I/O",
+    COUNT_PRESSURE,
+)
+IDLE_TIME: Final = ProgressSource(
+    "idle time",
+    "idle + iowait of /proc/stat, by CPU",
+    "the rule starts no more jobs than there are cores, however idle these are",
+    "make /proc/stat visible, with all CPUs of the jobs (a container may hide it)",
+)
+AVAILABLE_MEMORY: Final = ProgressSource(
+    "available memory",
+    "MemTotal and MemAvailable of /proc/meminfo",
+    "the rule sees no contention for memory, and starts no more jobs than there are cores",
+    "make /proc/meminfo visible (a container may hide it; Linux 3.14 or newer has MemAvailable)",
+)
+SOURCES: Final = (REFAULTS, LOGICAL_BYTES, USER_CPU, IO_PRESSURE, IDLE_TIME, AVAILABLE_MEMORY)
+
+
+def find_sources(root: Path, cgroup: str | None) -> frozenset[ProgressSource]:
+    """Those that can be read here.
+
+    Args:
+        root: ``/``, or a directory that looks like it.
+        cgroup: one of version 2, in the place of a job's, below root; None: jobs have none.
+    """
+    sources: list[tuple[ProgressSource, str, Callable[[bytes], object]]] = [
+        (REFAULTS, "proc/vmstat", lambda text: parse_refaults(text) >= 0),
+        (LOGICAL_BYTES, "proc/self/io", parse_proc_io),
+        (IO_PRESSURE, "proc/pressure/io", lambda text: parse_pressure(text).some_s > 0.0),
+        (IDLE_TIME, "proc/stat", parse_idle),
+        (
+            AVAILABLE_MEMORY,
+            "proc/meminfo",
+            lambda text: parse_meminfo(text).available_bytes is not None,
+        ),
+    ]
+    if cgroup is not None:
+        sources.append((USER_CPU, f"{cgroup.lstrip('/')}/cpu.stat", parse_cpu_stat))
+    return frozenset(source for source, path, tells in sources if _can(root / path, tells))
+
+
+def words_of_sources(found: frozenset[ProgressSource]) -> dict[str, str]:
+    """Of each, where it comes from, or what is lost without it and how to get it."""
+    return {
+        source.name.lower().replace(" ", "_").replace("/", ""): (
+            source.gives if source in found else f"not counted: {source.cost}; {source.remedy}"
+        )
+        for source in SOURCES
+    }
+
+
+def _can(path: Path, tells: Callable[[bytes], object]) -> bool:
+    """Whether the file can be read, and what it contains says anything."""
+    try:
+        return bool(tells(KeptFile(path).read()))
+    except (NoData, OSError):
+        return False

@@ -1,0 +1,466 @@
+"""The counters of the machine and its disks, and of the memory that jobs share.
+
+What fits into the machine may not fit into a container, a slice, or a group that a job's own script
+enters. What counts is the limit that all jobs have in common; a job's own limit (``--mem``) is
+shared with no other job. cgroup v1: memory.limit_in_bytes and memory.usage_in_bytes
+(Documentation/admin-guide/cgroup-v1/memory.rst); cgroup v2: memory.max, memory.high and
+memory.current (Documentation/admin-guide/cgroup-v2.rst, Linux 4.5).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+from iodaemon.core.job import JobId
+from iodaemon.core.platform import DeviceId, Partition, PartitionId
+from iodaemon.core.sample import DeviceCounters, NodeCounters
+from iodaemon.errors import NoData
+from iodaemon.node.sampler.cgroup_files import MemoryStat, parse_memory_stat
+from iodaemon.node.sampler.kernel_file import KeptFile
+from iodaemon.node.sampler.proc_files import (
+    PAGE_BYTES,
+    parse_diskstats,
+    parse_idle,
+    parse_meminfo,
+    parse_oom_kills,
+    parse_pressure,
+    parse_proc_cgroup,
+    parse_refaults,
+    read_mounts,
+)
+
+_T = TypeVar("_T")
+
+_LOOK_S: Final = 10.0
+"""Between looks at where a job is, once it was looked at some times."""
+_FIRST_LOOKS: Final = 3
+"""At each reading: a script that enters a group does so at its beginning."""
+_SETTLED_LOOKS: Final = 2
+"""What was seen of a job only once does not count beside others: it may be about to enter."""
+_MOST_LOOKS: Final = 4
+"""In one reading, the jobs in turn; 5 to 40 us each, by machine."""
+
+
+class Sharer(NamedTuple):
+    """A job, as far as its memory is concerned.
+
+    Attributes:
+        members: its processes when they were last read, the newest last.
+        cgroup: the job's own, whose limit is its own; None: it has none.
+    """
+
+    members: Callable[[], Sequence[int]]
+    cgroup: str | None
+
+
+class Available(NamedTuple):
+    """Memory that jobs share.
+
+    Attributes:
+        memory_bytes: how much there is; None: not known.
+        available_bytes: how much of that can be had; None: not known.
+        refaulted_pages: read again although they had been in memory; None: not known.
+        group: the cgroup of which that is told; empty: the machine.
+    """
+
+    memory_bytes: int | None
+    available_bytes: int | None
+    refaulted_pages: int | None = None
+    group: str = ""
+
+
+class _Hierarchy(NamedTuple):
+    """Where memory is limited.
+
+    Attributes:
+        controller: as in /proc/PID/cgroup.
+        mount_point: of the hierarchy.
+        subtree: the cgroup that is mounted there.
+        limits: names of the files; the lowest of them holds.
+        usage: name of the file.
+    """
+
+    controller: str
+    mount_point: str
+    subtree: str
+    limits: tuple[str, ...]
+    usage: str
+
+    def ancestors(self, path: str) -> Iterator[str]:
+        """The directories of a cgroup and of all above it that can be seen from here."""
+        top = self.subtree.rstrip("/")
+        if path.startswith("/..") or not f"{path}/".startswith(f"{top}/"):
+            return
+        within = path[len(top) :].rstrip("/")
+        while within:
+            yield self.mount_point + within
+            within = within.rpartition("/")[0]
+        yield self.mount_point
+
+
+class _Use(NamedTuple):
+    """What is used of a limit, and what of that is page cache."""
+
+    used_bytes: int
+    stat: MemoryStat
+
+
+class _Seen:
+    """What was seen of one job.
+
+    Attributes:
+        looks: that told something.
+        due_s: when to look again.
+        groups: directories of the cgroups that it runs below.
+    """
+
+    __slots__ = ("due_s", "groups", "looks")
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.due_s = -math.inf
+        self.groups: frozenset[str] = frozenset()
+
+
+class SharedMemory:
+    """Finds the limit that all jobs have in common, and what is left of it.
+
+    Use from one thread. A reading looks at few jobs, in turn, and keeps two descriptors for each
+    limit in use.
+
+    Args:
+        root: ``/``, or a directory that looks like it.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._proc = os.fspath(root / "proc")
+        self._hierarchy: _Hierarchy | None = None
+        self._is_found = False
+        self._jobs: dict[JobId, _Seen] = {}
+        self._common: frozenset[str] | None = None
+        self._limits: dict[str, int | None] = {}
+        self._limits_due_s = -math.inf
+        self._files: dict[str, tuple[KeptFile, KeptFile]] = {}
+
+    def read(self, at_s: float, jobs: Mapping[JobId, Sharer], machine: Available) -> Available:
+        """What there is now.
+
+        Args:
+            at_s: the present.
+            jobs: all that are read; those that cannot be looked at are not in it.
+            machine: what the whole machine has.
+        """
+        if machine.memory_bytes is None:
+            return machine
+        if not self._is_found:
+            self._hierarchy, self._is_found = _find_hierarchy(self._root), True
+        if self._hierarchy is None:
+            return machine
+        self._look(self._hierarchy, at_s, jobs)
+        limits = self._find_limits(self._hierarchy, at_s, machine.memory_bytes)
+        self._follow(self._hierarchy, limits)
+        if not limits:
+            return machine
+        tightest = min(limits, key=lambda group: (limits[group], group))
+        stats = {group: self._stat(group) for group in limits}
+        left = [machine.available_bytes, *(_left(stats[g], limits[g]) for g in limits)]
+        known = [each for each in left if each is not None]
+        found = stats[tightest]
+        has_own = found is not None and found.stat.refaulted_pages is not None
+        return Available(
+            memory_bytes=limits[tightest],
+            available_bytes=min(known) if len(known) == len(left) else None,
+            refaulted_pages=found.stat.refaulted_pages
+            if has_own and found is not None
+            else machine.refaulted_pages,
+            group=tightest if has_own else "",
+        )
+
+    def _look(self, hierarchy: _Hierarchy, at_s: float, jobs: Mapping[JobId, Sharer]) -> None:
+        """Look at the few jobs that were not looked at for longest, of those that are due."""
+        if self._jobs.keys() != jobs.keys():
+            self._jobs = {job_id: self._jobs.get(job_id) or _Seen() for job_id in jobs}
+            self._common = None
+        seen = self._jobs
+        due = sorted((each.due_s, job_id) for job_id, each in seen.items() if each.due_s <= at_s)
+        for _, job_id in due[:_MOST_LOOKS]:
+            each = seen[job_id]
+            each.due_s = at_s
+            try:
+                groups = self._find_groups(hierarchy, jobs[job_id])
+            except (NoData, OSError):  # it ends, or may not be looked at: what was seen holds
+                continue
+            if groups != each.groups or each.looks <= _SETTLED_LOOKS:
+                each.groups, self._common = groups, None
+            each.looks += 1
+            each.due_s = at_s if each.looks < _FIRST_LOOKS else at_s + _LOOK_S
+
+    def _find_groups(self, hierarchy: _Hierarchy, job: Sharer) -> frozenset[str]:
+        """The cgroups that the job's newest process is in, without the job's own.
+
+        Raises:
+            NoData: it is gone.
+        """
+        members = job.members()
+        if not members:
+            raise NoData("the job has no process")
+        text = KeptFile(f"{self._proc}/{members[-1]}/cgroup").read_record()
+        path = parse_proc_cgroup(text).get(hierarchy.controller)
+        groups = () if path is None else hierarchy.ancestors(path)
+        own = job.cgroup
+        return frozenset(g for g in groups if own is None or not f"{g}/".startswith(f"{own}/"))
+
+    def _find_limits(self, hierarchy: _Hierarchy, at_s: float, total_bytes: int) -> dict[str, int]:
+        """Limits below the machine's memory that hold for all jobs, as far as that is known."""
+        if self._common is None:
+            self._common = self._find_common()
+        if self._common != self._limits.keys() or at_s >= self._limits_due_s:
+            self._limits = {group: _read_limit(hierarchy, group) for group in self._common}
+            self._limits_due_s = at_s + _LOOK_S
+        limits = self._limits.items()
+        return {group: at for group, at in limits if at is not None and at < total_bytes}
+
+    def _find_common(self) -> frozenset[str]:
+        known = [each for each in self._jobs.values() if each.looks]
+        settled = [each.groups for each in known if each.looks >= _SETTLED_LOOKS]
+        groups = settled or [each.groups for each in known]
+        return frozenset.intersection(*groups) if groups else frozenset()
+
+    def _follow(self, hierarchy: _Hierarchy, limits: Mapping[str, int]) -> None:
+        """Open the files of cgroups that matter now, close those of the others."""
+        for group in self._files.keys() - limits.keys():
+            for file in self._files.pop(group):
+                file.close()
+        for group in limits.keys() - self._files.keys():
+            usage, stat = (KeptFile(f"{group}/{name}") for name in (hierarchy.usage, "memory.stat"))
+            self._files[group] = usage, stat
+
+    def _stat(self, group: str) -> _Use | None:
+        """What is used of it; None: not known."""
+        usage, stat = self._files[group]
+        try:
+            used_bytes = int(usage.read_record())
+            return _Use(used_bytes, parse_memory_stat(stat.read_record()))
+        except (NoData, OSError, ValueError):
+            return None
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for files in self._files.values():
+            for file in files:
+                file.close()
+        self._files.clear()
+
+
+def _left(use: _Use | None, limit_bytes: int) -> int | None:
+    """What is left of the limit when all page cache below it is given up; None: not known."""
+    if use is None:
+        return None
+    return max(0, min(limit_bytes, limit_bytes - use.used_bytes + use.stat.cache_bytes))
+
+
+def _read_limit(hierarchy: _Hierarchy, group: str) -> int | None:
+    """The cgroup's limit, bytes; None: it has none."""
+    limits: list[int] = []
+    for name in hierarchy.limits:
+        try:
+            digits = KeptFile(f"{group}/{name}").read_record().strip()
+        except (NoData, OSError):
+            continue
+        if digits.isdigit():
+            limits.append(int(digits))
+    return min(limits, default=None)
+
+
+def _find_hierarchy(root: Path) -> _Hierarchy | None:
+    """Where memory is limited: v1 where its memory controller is mounted, else v2."""
+    version_2 = None
+    for mount in read_mounts(root):
+        point = f"{os.fspath(root).rstrip('/')}{mount.mount_point}"
+        if mount.filesystem == "cgroup" and "memory" in mount.options:
+            names = ("memory.limit_in_bytes",), "memory.usage_in_bytes"
+            return _Hierarchy("memory", point, mount.subtree, *names)
+        if mount.filesystem == "cgroup2" and version_2 is None:
+            names_2 = ("memory.max", "memory.high"), "memory.current"
+            version_2 = _Hierarchy("", point, mount.subtree, *names_2)
+    return version_2
+
+
+# -- the machine -----------------------------------------------------------------------------------
+
+_LINE_BYTES: Final = 256
+"""Room for the line of a CPU in /proc/stat: ten numbers of up to 20 digits, in practice less than
+100 bytes."""
+
+
+def read_disks(
+    wanted: Container[DeviceId], file: KeptFile | None = None
+) -> dict[DeviceId, DeviceCounters]:
+    """The counters of these disks; empty where they cannot be read.
+
+    Args:
+        wanted: the disks.
+        file: /proc/diskstats; None: of this machine, opened anew.
+    """
+    file = KeptFile("/proc/diskstats") if file is None else file
+    found = _known(file.read, lambda text: parse_diskstats(text, wanted)) or {}
+    names = DeviceCounters.__struct_fields__
+    return {
+        DeviceId(name): DeviceCounters(**dict(zip(names, fields, strict=True)))
+        for name, fields in found.items()
+    }
+
+
+class NodeCountersReader:
+    """Reads the counters of the machine. Use from one thread at a time.
+
+    Args:
+        root: where /proc and /sys are.
+        partitions: whose CPUs' idle time is wanted.
+    """
+
+    def __init__(self, root: Path, partitions: Iterable[Partition] = ()) -> None:
+        self._io_pressure = KeptFile(root / "proc/pressure/io")
+        self._memory_pressure = KeptFile(root / "proc/pressure/memory")
+        self._meminfo = KeptFile(root / "proc/meminfo")
+        self._vmstat = KeptFile(root / "proc/vmstat")
+        self._stat = KeptFile(root / "proc/stat")
+        self._stat_bytes = _LINE_BYTES * (os.sysconf("SC_NPROCESSORS_CONF") + 1)
+        self._memory = SharedMemory(root)
+        # A set: slots of an oversubscribed core are copies with the same CPUs.
+        self._cpus = {
+            partition.id: sorted({cpu for slot in partition.slots for cpu in slot.cpus})
+            for partition in partitions
+        }
+        self._idle_s: dict[int, float] = {}
+
+    def read(self, at_s: float, jobs: Mapping[JobId, Sharer]) -> NodeCounters:
+        """The counters now.
+
+        Args:
+            at_s: the present.
+            jobs: those whose memory is looked at.
+        """
+        io = _known(self._io_pressure.read_record, parse_pressure)
+        waits = _known(self._memory_pressure.read_record, parse_pressure)
+        memory = _known(self._meminfo.read_record, parse_meminfo)
+        pages = _known(self._vmstat.read_record, parse_refaults)
+        machine = Available(None, None, pages)
+        if memory is not None:
+            machine = Available(memory.total_bytes, memory.available_bytes, pages)
+        shared = self._memory.read(at_s, jobs, machine)
+        return NodeCounters(
+            io_stall_s=None if io is None else io.some_s,
+            memory_stall_s=None if waits is None else waits.some_s,
+            dirty_bytes=None if memory is None else memory.dirty_bytes,
+            writeback_bytes=None if memory is None else memory.writeback_bytes,
+            available_bytes=shared.available_bytes,
+            memory_bytes=shared.memory_bytes,
+            refault_bytes=_pages_bytes(shared.refaulted_pages),
+            refaults_of=shared.group,
+            idle_s=self._read_idle(),
+        )
+
+    def _read_idle(self) -> dict[PartitionId, float]:
+        """Idle time by partition; one with a CPU that was never seen is not in it.
+
+        Each CPU's is kept from going back, also while it is offline, when it has no line.
+        """
+        if not self._cpus:
+            return {}
+        highest = self._idle_s
+        found = _known(lambda: self._stat.read_record(self._stat_bytes), parse_idle) or {}
+        for cpu, idle_s in found.items():
+            if idle_s > highest.get(cpu, -1.0):
+                highest[cpu] = idle_s
+        return {
+            partition: sum(highest[cpu] for cpu in cpus)
+            for partition, cpus in self._cpus.items()
+            if all(cpu in highest for cpu in cpus)
+        }
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        files = (self._io_pressure, self._memory_pressure, self._meminfo, self._vmstat, self._stat)
+        for file in files:
+            file.close()
+        self._memory.close()
+
+
+def _pages_bytes(pages: int | None) -> int | None:
+    return None if pages is None else pages * PAGE_BYTES
+
+
+def _known(read: Callable[[], bytes], parse: Callable[[bytes], _T]) -> _T | None:
+    """What a file says; None: it does not exist, may not be read, or is cut short."""
+    try:
+        return parse(read())
+    except (NoData, PermissionError):
+        return None
+
+
+# -- processes killed for memory -------------------------------------------------------------------
+
+_KILLED_WITHIN_S: Final = 10.0
+"""From the kill to the end of the process, at most: what it had is given back first, about 10 GB/s.
+"""
+_APART_S: Final = 5.0
+"""Between two readings that are kept; one takes 0.05 to 0.3 ms."""
+_KEPT_COUNTS: Final = 8
+"""Readings: an end that is told half a minute late is placed as well."""
+
+
+class OomKills:
+    """Remembers how many processes of the machine were killed for memory, and when.
+
+    The kernel does not say whose process it was: beside an end by a SIGKILL that was not sent from
+    here it makes want of memory the probable cause.
+
+    Args:
+        read: the count now; None: the kernel does not say.
+    """
+
+    def __init__(self, read: Callable[[], int | None]) -> None:
+        self._read = read
+        self._readings: deque[tuple[float, int]] = deque(maxlen=_KEPT_COUNTS)
+
+    def look(self, at_s: float) -> None:
+        """Read the count, unless it was read just now."""
+        if self._readings and at_s - self._readings[-1][0] < _APART_S:
+            return
+        if (count := self._read()) is not None:
+            self._readings.append((at_s, count))
+
+    def count(self, ended_s: float) -> int:
+        """How many were killed from shortly before this time until now; 0: none, or not known."""
+        before = [kills for at_s, kills in self._readings if at_s <= ended_s - _KILLED_WITHIN_S]
+        first = [kills for at_s, kills in self._readings if at_s <= ended_s]
+        now = self._read()
+        if now is None or not first:
+            return 0
+        return max(0, now - (before[-1] if before else first[0]))
+
+
+class OomKillFile:
+    """The count in /proc/vmstat, through a descriptor that is kept.
+
+    Args:
+        root: ``/``, or a directory that looks like it.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._file = KeptFile(root / "proc/vmstat")
+
+    def read(self) -> int | None:
+        """The count now; None: the kernel does not say."""
+        return _known(self._file.read, parse_oom_kills)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        self._file.close()

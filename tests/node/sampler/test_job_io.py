@@ -1,0 +1,370 @@
+"""One job's I/O: the rules, on process trees that look like /proc."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from iodaemon.node.live_job import Reaped
+from iodaemon.node.sampler.cgroup_files import CgroupReader, CpuStat
+from iodaemon.node.sampler.job_io import JobIo, Moved
+from iodaemon.node.sampler.proc_files import descendants_of, sum_resident_bytes
+
+HOLDER = 10
+WRITE_ONLY = Path("/proc/sys/vm/compact_memory")
+"""Mode 0200, and the kernel holds even root to it: opening it to read is EACCES."""
+
+
+def process(
+    root: Path,
+    pid: int,
+    *,
+    read=0,
+    write=0,
+    cancelled=0,
+    calls=0,
+    rchar=0,
+    wchar=0,
+    children: Iterable[int] = (),
+) -> None:
+    """A process of which JobIo can read what it reads of a real one."""
+    directory = root / "proc" / str(pid)
+    (directory / "task" / str(pid)).mkdir(parents=True, exist_ok=True)
+    (directory / "io").write_text(
+        f"rchar: {rchar}\nwchar: {wchar}\nsyscr: {calls}\nsyscw: 0\nread_bytes: {read}\n"
+        f"write_bytes: {write}\ncancelled_write_bytes: {cancelled}\n"
+    )
+    (directory / "task" / str(pid) / "children").write_text("".join(f"{pid} " for pid in children))
+
+
+def vanish(root: Path, pid: int) -> None:
+    """As after reaping: an open descriptor has nothing more to say, the path is gone."""
+    io = root / "proc" / str(pid) / "io"
+    io.write_text("")
+    io.unlink()
+    (root / "proc" / str(pid) / "task" / str(pid) / "children").unlink()
+
+
+class Supervisor:
+    """What it says it has waited for of one job."""
+
+    def __init__(self) -> None:
+        self.reaped = Reaped()
+
+    def says(self, read=0, written=0, operations=0, logical=0, cancelled=0) -> None:
+        self.reaped = Reaped(read, written, operations, logical, cancelled)
+
+
+def job_io(root: Path, members: Iterable[int] = (), supervisor=None, **options) -> JobIo:
+    supervisor = Supervisor() if supervisor is None else supervisor
+    return JobIo(root, lambda: supervisor.reaped, lambda: members, **options)
+
+
+@pytest.fixture
+def supervisor():
+    return Supervisor()
+
+
+def open_files(root: Path) -> int:
+    links = (
+        os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if is_open(fd)
+    )
+    return sum(link.startswith(str(root)) for link in links)
+
+
+def is_open(fd: str) -> bool:
+    return os.path.lexists(f"/proc/self/fd/{fd}")
+
+
+def test_the_total_is_what_was_reaped_and_what_members_have(tmp_path, supervisor):
+    supervisor.says(read=10, written=3, operations=1, logical=50)
+    process(tmp_path, 11, read=20, write=5, calls=3, rchar=70, wchar=8)
+    process(tmp_path, 12, read=3, write=1, calls=1)
+
+    counters = job_io(tmp_path, [11, 12], supervisor).read()
+
+    expected = (33, 9, 5, 128)
+    assert expected == (
+        counters.read_bytes,
+        counters.written_bytes,
+        counters.operations,
+        counters.logical_bytes,
+    )
+
+
+def test_what_a_process_deletes_is_taken_off_wherever_it_was_written(tmp_path, supervisor):
+    supervisor.says(written=70)
+    process(tmp_path, 11, write=5, cancelled=60)
+    io = job_io(tmp_path, [11], supervisor)
+    before = io.read().written_bytes
+    vanish(tmp_path, 11)
+    supervisor.says(written=75, cancelled=60)
+
+    assert (15, 15) == (before, io.read().written_bytes)
+
+
+def test_a_child_that_is_reaped_is_counted_once(tmp_path, supervisor):
+    process(tmp_path, 11, read=20)
+    process(tmp_path, 12, read=5)
+    process(tmp_path, 13, read=2)
+    members = [11, 12, 13]
+    io = job_io(tmp_path, members, supervisor)
+    before = io.read().read_bytes
+    process(tmp_path, 11, read=25)  # by its parent
+    vanish(tmp_path, 12)
+    supervisor.says(read=2)  # an orphan, by the supervisor
+    vanish(tmp_path, 13)
+    del members[1:]
+
+    assert (before, io.read().read_bytes) == (27, 27)
+
+
+def test_a_child_that_vanishes_uncounted_does_not_lower_the_totals(tmp_path):
+    process(tmp_path, 11, read=20, rchar=30)
+    io = job_io(tmp_path, [11])
+    io.read()
+    vanish(tmp_path, 11)
+    counters = io.read()
+
+    assert (counters.read_bytes, counters.logical_bytes) == (20, 30)
+
+
+def test_a_child_that_is_reaped_while_the_sum_is_made_counts_late_and_never_twice(
+    tmp_path, supervisor
+):
+    process(tmp_path, 11, read=20)
+
+    def members() -> list[int]:
+        if (tmp_path / "proc/11/io").exists():  # asked for after what was reaped
+            supervisor.says(read=20)
+            vanish(tmp_path, 11)
+        return [11]
+
+    io = JobIo(tmp_path, lambda: supervisor.reaped, members)
+
+    assert [io.read().read_bytes, io.read().read_bytes] == [0, 20]
+
+
+def test_what_is_told_late_of_who_is_gone_lowers_nothing_and_is_not_doubled(tmp_path, supervisor):
+    """The supervisor's word is as old as the last beat."""
+    process(tmp_path, 11, read=20)
+    members = [11]
+    io = job_io(tmp_path, members, supervisor)
+    totals = [io.read().read_bytes]
+    vanish(tmp_path, 11)
+    process(tmp_path, 12, read=5)
+    members[:] = [12]
+    totals.append(io.read().read_bytes)
+    supervisor.says(read=20)
+    totals.append(io.read().read_bytes)
+
+    assert totals == [20, 20, 25]
+
+
+def test_deleted_before_it_was_written_is_subtracted(tmp_path):
+    process(tmp_path, 11, write=100)
+    process(tmp_path, 12, cancelled=40)
+
+    assert job_io(tmp_path, [11, 12]).read().written_bytes == 60
+
+
+def test_a_job_that_deletes_what_others_wrote_has_written_nothing(tmp_path):
+    process(tmp_path, 11, write=100)
+    process(tmp_path, 12, cancelled=400)
+
+    assert job_io(tmp_path, [11, 12]).read().written_bytes == 0
+
+
+def test_writing_after_a_deletion_is_seen_again(tmp_path):
+    io = job_io(tmp_path, [11])
+    written = []
+    for write, cancelled in ((100, 0), (100, 100), (150, 100)):
+        process(tmp_path, 11, write=write, cancelled=cancelled)
+        written.append(io.read().written_bytes)
+
+    assert written == [100, 0, 50]
+
+
+@pytest.mark.skipif(not WRITE_ONLY.exists(), reason="needs a file that nobody may read")
+def test_a_member_that_may_not_be_read_makes_the_io_unknown(tmp_path, supervisor):
+    supervisor.says(read=100)
+    process(tmp_path, 11, read=10)
+    members = [11]
+    io = job_io(tmp_path, members, supervisor)
+    io.read()
+    (tmp_path / "proc/12").mkdir(parents=True)
+    (tmp_path / "proc/12/io").symlink_to(WRITE_ONLY)
+    members.append(12)
+
+    assert Moved() == io.read()
+
+
+@pytest.mark.skipif(not WRITE_ONLY.exists(), reason="needs a file that nobody may read")
+def test_the_io_is_known_again_once_the_unreadable_member_was_reaped(tmp_path, supervisor):
+    supervisor.says(read=100)
+    (tmp_path / "proc/12").mkdir(parents=True)
+    (tmp_path / "proc/12/io").symlink_to(WRITE_ONLY)
+    members = [12]
+    io = job_io(tmp_path, members, supervisor)
+    unknown = io.read().read_bytes
+    members.clear()
+    supervisor.says(read=150)
+
+    assert (unknown, io.read().read_bytes) == (None, 150)
+
+
+def test_a_new_member_with_the_number_of_a_gone_one_is_counted(tmp_path, supervisor):
+    process(tmp_path, 11, read=20)
+    io = job_io(tmp_path, [11], supervisor)
+    io.read()
+    vanish(tmp_path, 11)
+    supervisor.says(read=20)
+    process(tmp_path, 11, read=7)
+
+    assert io.read().read_bytes == 27
+
+
+def test_a_zombie_that_is_no_longer_listed_still_counts(tmp_path):
+    process(tmp_path, 11, read=20)
+    members = [11]
+    io = job_io(tmp_path, members)
+    io.read()
+    process(tmp_path, 11, read=30)
+    members.clear()
+
+    assert io.read().read_bytes == 30
+
+
+def test_a_process_named_twice_counts_once(tmp_path):
+    process(tmp_path, 11, read=20)
+
+    assert job_io(tmp_path, [11, 11]).read().read_bytes == 20
+
+
+def test_a_job_whose_members_cannot_be_listed_is_what_was_reaped(tmp_path):
+    io = JobIo(tmp_path, lambda: Reaped(100), CgroupReader(tmp_path / "gone").pids)
+
+    assert io.read().read_bytes == 100
+
+
+def test_one_descriptor_a_process_and_none_of_the_gone(tmp_path):
+    pids = list(range(11, 31))
+    for pid in pids:
+        process(tmp_path, pid)
+    io = job_io(tmp_path, pids)
+    counts = [open_files(tmp_path)]
+    for _ in range(3):
+        io.read()
+    counts.append(open_files(tmp_path))
+    for pid in pids[:15]:
+        vanish(tmp_path, pid)
+    io.read()
+    counts.append(open_files(tmp_path))
+    io.close()
+    counts.append(open_files(tmp_path))
+
+    assert counts == [0, 20, 5, 0]
+
+
+def tree(root):
+    """What measuring goes by where there is no cgroup."""
+    return list(descendants_of(HOLDER, str(root)))
+
+
+def test_the_tree_is_listed_breadth_first(tmp_path):
+    process(tmp_path, HOLDER, children=[20, 30])
+    process(tmp_path, 20, children=[5])
+    process(tmp_path, 30, children=[40])
+    process(tmp_path, 5, children=[6])
+    process(tmp_path, 6)
+    process(tmp_path, 40)
+
+    assert tree(tmp_path) == [20, 30, 5, 40, 6]
+
+
+def test_children_of_every_thread_are_members(tmp_path):
+    process(tmp_path, HOLDER, children=[20])
+    (tmp_path / f"proc/{HOLDER}/task/12").mkdir()
+    (tmp_path / f"proc/{HOLDER}/task/12/children").write_text("21 22 ")
+    for pid in (20, 21, 22):
+        process(tmp_path, pid)
+
+    assert tree(tmp_path) == [20, 21, 22]
+
+
+def test_a_process_that_was_handed_on_during_the_walk_is_listed_once(tmp_path):
+    process(tmp_path, HOLDER, children=[20, 21])
+    process(tmp_path, 20, children=[21])
+    process(tmp_path, 21)
+
+    assert tree(tmp_path) == [20, 21]
+
+
+def test_a_process_that_goes_during_the_walk_has_no_children(tmp_path):
+    process(tmp_path, HOLDER, children=[20, 21])
+    process(tmp_path, 21, children=[22])
+    process(tmp_path, 22)
+
+    assert tree(tmp_path) == [20, 21, 22]
+
+
+def test_the_tree_of_a_gone_holder_is_empty(tmp_path):
+    assert [] == tree(tmp_path)
+
+
+def test_where_the_kernel_lists_no_children_there_are_none(tmp_path):
+    process(tmp_path, HOLDER)
+    (tmp_path / f"proc/{HOLDER}/task/{HOLDER}/children").unlink()
+
+    assert [] == tree(tmp_path)
+
+
+def test_resident_memory_is_the_sum_over_those_that_are_there(tmp_path):
+    for pid, pages in ((11, 100), (12, 20)):
+        process(tmp_path, pid)
+        (tmp_path / f"proc/{pid}/statm").write_text(f"500 {pages} 1 1 0 1 0\n")
+    page_bytes = os.sysconf("SC_PAGE_SIZE")
+
+    assert sum_resident_bytes(tmp_path, [11, 12, 13, 11]) == 120 * page_bytes
+    assert sum_resident_bytes(tmp_path, [13]) is None
+
+
+def cgroup(directory: Path, **files: str) -> CgroupReader:
+    for name, text in files.items():
+        (directory / name.replace("_", ".", 1)).write_text(text)
+    return CgroupReader(directory)
+
+
+def test_a_cgroup_lists_its_processes_in_the_kernels_order(tmp_path):
+    reader = cgroup(tmp_path, cgroup_procs="30\n20\n0\n25\n", cgroup_stat="nr_descendants 0\n")
+
+    assert reader.pids() == [30, 20, 25]
+
+
+def test_those_of_cgroups_that_the_job_made_below_are_listed_as_well(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    for where, pid, below in (("", 30, 2), ("a", 0, 1), ("a/b", 25, 0)):
+        (tmp_path / where / "cgroup.procs").write_text(f"{pid}\n")
+        (tmp_path / where / "cgroup.stat").write_text(f"nr_descendants {below}\n")
+
+    assert CgroupReader(tmp_path).pids() == [30, 25]
+
+
+def test_a_cgroup_has_cpu_time_and_stall_times(tmp_path):
+    pressure = "some avg10=0.00 avg60=0.00 avg300=0.00 total={}\n"
+    reader = cgroup(
+        tmp_path,
+        cpu_stat="usage_usec 2500000\nuser_usec 2000000\nsystem_usec 500000\n",
+        io_pressure=pressure.format(1_500_000),
+        memory_pressure=pressure.format(250_000),
+    )
+
+    expected = (CpuStat(usage_s=2.5, user_s=2.0), 1.5, 0.25)
+    assert expected == (reader.cpu(), reader.io_stall_s(), reader.memory_stall_s())
+
+
+def test_what_a_cgroup_does_not_count_is_unknown(tmp_path):
+    reader = cgroup(tmp_path)
+
+    assert [reader.cpu(), reader.io_stall_s(), reader.memory_stall_s()] == [None, None, None]

@@ -1,0 +1,133 @@
+"""A job whose own output takes more than it may is ended with the reason; all others go on."""
+
+from pathlib import Path
+
+import pytest
+from harness import Server, until
+
+from iodaemon.api.care import reload_config
+from iodaemon.config import load_config
+from iodaemon.errors import ConfigError
+from iodaemon.node.live_job import LiveJob
+from iodaemon.node.sampler.sweep import OutputRoom
+from iodaemon.supervisor.ledger import Key
+
+MIB = 1 << 20
+FLOOD = "head -c 4000000 /dev/zero"
+LAST = "until [ -e gate-it ]; do sleep 0.02; done; exit 5"
+
+
+@pytest.fixture(scope="module")
+def capped(means):
+    """A daemon that lets a job print 1 MiB."""
+    settings = {"output_max": "1 MiB", "regulation": {"timeslice": "100 ms"}}
+    with Server(means, **settings) as server:
+        yield server.start()
+
+
+@pytest.fixture
+def server(capped):
+    yield capped.new_page()
+    capped.end_all()
+
+
+@pytest.mark.node
+def test_who_prints_too_much_is_ended_and_others_go_on(server):
+    beside = server.script(f"head -c 500000 /dev/zero; {LAST}")
+    server.await_state(beside, "RUNNING")
+
+    job = server.script(f"{FLOOD}; while :; do sleep 0.02; done")
+    ended = server.end_of(job)
+    server.open_gate("it")
+
+    assert "FAILED" == ended["state"]
+    assert "OutputMax" == ended["reason"]["code"]
+    assert "more than the 1 MiB of output_max" in ended["reason"]["text"]
+    assert 15 == ended["signal"]
+    assert MIB < server.output_file(job).stat().st_size <= 4_000_000  # it stays
+    assert [("FAILED", 5)] == server.outcome(beside)
+    assert "ExitCode" == server.job(beside)["reason"]["code"]
+
+
+@pytest.mark.node
+def test_what_takes_room_without_being_written_counts_too(server):
+    code = f"import os; os.posix_fallocate(1, 0, {4 * MIB})"
+    job = server.script(f'python3 -I -S -c "{code}"; while :; do sleep 0.02; done')
+
+    assert "OutputMax" == server.end_of(job)["reason"]["code"]
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("how", ["hole", "own file"])
+def test_what_takes_no_room_beside_the_journal_is_not_counted(server, how):
+    if how == "hole":
+        code = "import os; os.ftruncate(1, 1 << 40)"
+        job = server.script(f'python3 -I -S -c "{code}"; touch done; {LAST}')
+    else:
+        job = server.script(f"{FLOOD}; touch done; {LAST}", stdout="mine")
+    until((server.place / "done").exists, "its output")
+
+    seen = set()  # slices go by
+    until(lambda: seen.add(server.client.node()["sampling"]["last_s"]) or len(seen) > 3, "samples")
+
+    assert "RUNNING" == server.job(job)["state"]
+    server.open_gate("it")
+    assert [("FAILED", 5)] == server.outcome(job)
+
+
+@pytest.mark.node
+def test_a_cap_that_is_read_again_counts_for_who_runs(make_server):
+    server = make_server(output_max="none", regulation={"timeslice": "100 ms"}).start()
+    job = server.script(f"{FLOOD}; touch done; while :; do sleep 0.02; done")
+    until((server.place / "done").exists, "its output")
+    server.config.write_text(server.config.read_text().replace('"none"', '"2 MiB"', 1))
+
+    answer = reload_config(server.client)
+
+    told = {each["path"]: (each["before"], each["after"]) for each in answer["changed"]}
+    assert ('"none"', '"2 MiB"') == told["output_max"] or '"2.0 MiB"' in told["output_max"]
+    assert "OutputMax" == server.end_of(job)["reason"]["code"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("", 10 << 30), ('output_max = "2 MiB"', 2 * MIB), ('output_max = "none"', None)],
+)
+def test_the_cap_is_configured(tmp_path, text, expected):
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+
+    assert expected == load_config(file, {"HOME": "/"}, 0, {}).output_max_bytes
+
+
+@pytest.mark.parametrize("value", ["0", "-1", '"much"'])
+def test_a_cap_under_which_no_word_could_be_said_is_refused(tmp_path, value):
+    file = tmp_path / "config.toml"
+    file.write_text(f"output_max = {value}")
+
+    with pytest.raises(ConfigError, match="output_max"):
+        load_config(file, {"HOME": "/"}, 0, {})
+
+
+JOB = LiveJob(Key(3, 2), {"pid": 1}, None)
+
+
+def test_a_link_in_its_place_is_not_followed(tmp_path):
+    """Only root could lay one there; the daemon reads as nobody who is asked."""
+    (tmp_path / "large").write_bytes(bytes(MIB))
+    (tmp_path / "3.2").symlink_to(tmp_path / "large")
+
+    assert OutputRoom(tmp_path, JOB).taken_bytes() < MIB
+
+
+@pytest.mark.parametrize("outputs", [None, Path("/nowhere")])
+def test_without_a_file_nothing_is_known(outputs):
+    assert OutputRoom(outputs, JOB).taken_bytes() is None
+
+
+def test_what_a_job_puts_into_its_report_counts_too(tmp_path):
+    """It lies beside the output, and its user may write to it by /proc/PID/fd/3."""
+    for name in ("3.2", "3.2.report"):
+        (tmp_path / name).write_bytes(bytes(MIB))
+
+    assert OutputRoom(tmp_path, JOB).taken_bytes() == 2 * MIB
