@@ -685,9 +685,6 @@ class LinuxNode:
         self._synced = asyncio.get_running_loop().create_future()
         self._sync()
         await asyncio.wait({self._synced}, timeout=_SYNC_WITHIN_S)
-        if "cap" in self.client.controls:  # the daemon before this one may have capped it
-            for attempt in list(self._attempts.values()):
-                self.client.wish("cap", key=str(attempt.key), io={})
 
     def _sync(self) -> None:
         """Say what is counted on; a report of each answers. What was asked may have been lost."""

@@ -230,8 +230,10 @@ class Cgroups:
             _write(os.path.join(self.path(key), "cgroup.freeze"), "1")
 
     def thaw(self, key: Key) -> None:
+        """Ends its caps as well: whoever counts on one says so again."""
         with _if_there():
             _write(os.path.join(self.path(key), "cgroup.freeze"), "0")
+        self._uncap(key)
 
     def is_held(self, key: Key) -> bool:
         """Whether a standstill was asked for."""

@@ -11,13 +11,15 @@ hello     protocol, state                 who is there? Answered; first on each 
 prepare   key, launch                     make the job's process; it waits for ``run``
 run       key                             let it execute its command (before or after it is ready)
 freeze    key                             stand still
-thaw      key                             go on, also what stopped itself or was stopped by hand
+thaw      key                             go on, also what stopped itself or was stopped by hand,
+                                          and without caps
 cap       key, io: {"8:0": "rbps=1000     move no more than this on these whole disks: all caps that
           wbps=max"}                      hold from now on; {} ends them
 signal    key, number                     send a signal to each process; 18 also to the stopped
 kill      key                             SIGKILL to all; a prepared one never runs
 forget    key                             drop all that is known of an attempt that has ended
-sync      keys: [[key, "run"|"freeze"]]   all that the daemon counts on; a report for each
+sync      keys: [[key, "run"|"freeze"]]   all that the daemon counts on, but for caps: what runs has
+                                          none then; a report for each
 beat      n                               the daemon is there; answered with what was used
 scratch   id, do: make, disk, name,       make a directory of this user's on a disk
           uid, gid, filesystem            (``scratch``); without gid its group stays root's
