@@ -17,7 +17,7 @@ help:
 	@echo "make demo     real programs past a memory limit and without one, all at once and regulated (at most 90 s)"
 	@echo "make references  what the product did when its references were written; WRITE=1 writes them anew (3 minutes)"
 	@echo "make slow-test  all of the following, which can be run alone:"
-	@echo "  make slow       tests that take long for what they show (3 minutes)"
+	@echo "  make slow       tests that take long for what they show (8 minutes)"
 	@echo "  make explore    the property tests with other examples: SEED=N for the same again (2 minutes)"
 	@echo "  make fuzz       100,000 submissions and 10,000 requests that are wrong (2 minutes)"
 	@echo "  make campaign   kills at every step and at random beside thousands of operations (7 minutes)"
