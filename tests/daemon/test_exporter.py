@@ -463,6 +463,7 @@ def test_what_waits_for_the_disk_is_told_with_its_age(tmp_path):
             await bench.breathe()
             pages.append(Page(bench.driver))
         await submitting
+        bench.driver.journal.flush()  # what came after it
 
     written = look(tmp_path, it_is_stuck)
 
