@@ -123,7 +123,7 @@ def run(operations, seed, servers):
 def play_scenes(figures):
     """What the gate does to a machine besides killing: in a process of its own, none skipped."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--tb=line", "-rA", str(SCENES)],
+        [sys.executable, "-m", "pytest", "-m", "slow", "--tb=line", "-rA", str(SCENES)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
