@@ -109,8 +109,8 @@ class Client:
 
         Args:
             query: ``user`` (name or number), ``name`` (a glob), ``state`` (repeatable, word or
-                code), ``since_s``, ``until_s`` (when they ended), ``select`` (as for ``jobs``),
-                ``limit`` (those that ended last).
+                code), ``since_s``, ``until_s`` (when they ended; a negative number: so many seconds
+                ago), ``select`` (as for ``jobs``), ``limit`` (those that ended last).
         """
         answer = self.ask("GET", target_of("/v1/history", list(query)), None, {"jobs"})
         return cast("HistoryAnswer", self._with_jobs(answer))
@@ -231,7 +231,8 @@ class Client:
 
         Args:
             selector: restricts them; without a user they are the caller's.
-            since_s: None: since the session's first submission, or since ``note_told``.
+            since_s: negative: so long ago. None: since the session's first submission, or since
+                ``note_told``.
         """
         since = [] if since_s is None else [("since_s", repr(since_s))]
         target = target_of("/v1/wait/all", [*selector.query, *since])
@@ -295,7 +296,7 @@ class Client:
         """What happens, as it happens: every step in a job's life, and what regulation did.
 
         Args:
-            since_s: first what has happened since then. None: nothing of it.
+            since_s: first what has happened since then; negative: so long ago. None: nothing of it.
             after: first what has happened after the event with this ``id``; not with ``since_s``.
             follow: go on for ever.
             on_begin: called with the id after which it begins; None: the daemon gives no ids.
@@ -332,7 +333,7 @@ class Client:
         self.ask("POST", "/v1/mode", {"mode": mode}, {"mode"})
 
     def samples(self, since_s: float) -> Generator[SamplesAnswer, None, None]:
-        """The raw samples since then, page by page; none where the journal keeps none."""
+        """The raw samples since then, or so long ago; page by page; none where none are kept."""
         while True:
             target = target_of("/v1/samples", [("since", repr(since_s))])
             answer = self.ask("GET", target, None, {"samples", "jobs", "platform"})

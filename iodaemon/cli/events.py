@@ -63,10 +63,9 @@ def events(
     line.
     """
     kinds = parse_kinds(kind or [])
-    now_s = time.time()
-    since_s = None if follow else now_s - LAST_S
+    since_s = None if follow else -LAST_S
     if since is not None:
-        since_s = parse_moment_s(since, now_s, "--since")
+        since_s = parse_moment_s(since, time.time(), "--since")
     selection = None
     if jobs or name is not None or user is not None or state:
         selection = parse_selectors(jobs or [], name=name, user=user, states=state)

@@ -18,12 +18,15 @@ _HINT: Final = "write 2d, 90m, 12:00, 2026-11-21, '2026-11-21 12:00', today or y
 
 
 def parse_moment_s(text: str, now_s: float, option: str) -> float:
-    """The point in time, seconds since 1970, on the clock of the place.
+    """The point in time as the API takes it: seconds since 1970, or less than 0: so long ago.
+
+    What is so long ago is for the daemon to say, whose clock the records have; it may differ from
+    this process's where the machine was suspended or its clock set.
 
     Args:
         text: a duration with its unit (so long ago), a time of day (the last one), a date (its
             first moment), both, or ``now``, ``today``, ``yesterday``.
-        now_s: now.
+        now_s: now, on the clock of the place.
         option: what the error names.
 
     Raises:
@@ -32,19 +35,19 @@ def parse_moment_s(text: str, now_s: float, option: str) -> float:
     word = text.strip()
     if word in _WORDS:
         days = _WORDS[word]
-        return now_s if days is None else _clock_s(now_s, days, (0, 0, 0))
+        return -0.0 if days is None else _clock_s(now_s, days, (0, 0, 0))
     match = _MOMENT.fullmatch(word) if word else None
-    moment_s = _ago_s(word, now_s) if match is None else _match_s(match, now_s)
+    moment_s = _ago_s(word) if match is None else _match_s(match, now_s)
     if moment_s is None:
         raise UsageError(f"{option}: {text!r} is no point in time: {_HINT}")
     return moment_s
 
 
-def _ago_s(word: str, now_s: float) -> float | None:
+def _ago_s(word: str) -> float | None:
     from iodaemon.units import parse_duration_s
 
     try:
-        return now_s - parse_duration_s(word) if re.search("[a-z]", word) else None
+        return -parse_duration_s(word) if re.search("[a-z]", word) else None
     except ConfigError:
         return None
 

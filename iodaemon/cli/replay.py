@@ -61,7 +61,7 @@ def replay(
     recording = _fetch(session, since_s)
     if not recording.samples:
         raise RequestError(
-            f"no samples since {output.local_time(since_s)}: set journal_samples = true in the "
+            f"no samples (--since {since or '1h'}): set journal_samples = true in the "
             "daemon's configuration and let it run for a while"
         )
     from iodaemon.simulator.replay import replay as ask

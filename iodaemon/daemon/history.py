@@ -199,10 +199,11 @@ class History:
 
     @takes(*SELECTOR_KEYS, "since_s", "until_s", "limit", "by")
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        asked = await asyncio.to_thread(parse_query, list(request.query.items()))
+        now_s = self._lookup.driver.timeline.now_s
+        asked = await asyncio.to_thread(parse_query, list(request.query.items()), now_s)
         last_of = self._lookup.who(request).uid if asked.uid is None else asked.uid
         asked = msgspec.structs.replace(asked, last_of=last_of)
-        head = {"version": 1, "now_s": self._lookup.driver.timeline.now_s}
+        head = {"version": 1, "now_s": now_s}
         async with Answer(request) as answer:
             await answer.take_turn()  # before all of them are in memory
             if asked.by is None:
@@ -265,7 +266,7 @@ def _matcher(journal: Journal, asked: Asked) -> Callable[[Job], bool]:
     )
 
 
-def parse_query(items: Iterable[tuple[str, str]]) -> Asked:
+def parse_query(items: Iterable[tuple[str, str]], now_s: float) -> Asked:
     """What a query asks for. May wait for the system's user database.
 
     Raises:
@@ -283,8 +284,8 @@ def parse_query(items: Iterable[tuple[str, str]]) -> Asked:
         uid=parse_user(query["user"]) if "user" in query else None,
         name=query.get("name", ""),
         states=parse_states(value for key, value in pairs if key == "state"),
-        since_s=parse_time(query, "since_s"),
-        until_s=parse_time(query, "until_s"),
+        since_s=parse_time(query, "since_s", now_s),
+        until_s=parse_time(query, "until_s", now_s),
         select=select,
         limit=parse_number(query["limit"]) if "limit" in query else None,
         by="user" if by == "user" else "name" if by == "name" else None,

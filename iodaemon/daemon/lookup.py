@@ -319,8 +319,11 @@ def parse_number(text: str) -> int:
     return int(text)
 
 
-def parse_time(query: Mapping[str, str], key: str) -> float | None:
+def parse_time(query: Mapping[str, str], key: str, now_s: float) -> float | None:
     """A time from a query, seconds since 1970; None: it names none.
+
+    A negative number is so many seconds before now (-0 is now), so that ages are judged by the
+    clock of the records, which need not be the caller's.
 
     Raises:
         RequestError: it is none.
@@ -333,7 +336,7 @@ def parse_time(query: Mapping[str, str], key: str) -> float | None:
         value = math.nan
     if not math.isfinite(value):
         raise RequestError(f"{key}={query[key][:40]!r} is no time; write seconds since 1970")
-    return value
+    return now_s + value if math.copysign(1.0, value) < 0.0 else value
 
 
 def parse_event(text: str, name: str) -> int:

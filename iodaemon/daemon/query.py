@@ -183,7 +183,7 @@ class Queries:
     async def _list_awaited(self, request: web.Request) -> web.Response:
         """What ``iod wait all`` means: jobs that have not ended, or were queued since the mark."""
         actor, now_s = self._lookup.who(request), self._driver.timeline.now_s
-        since_s = parse_time(request.query, "since_s")
+        since_s = parse_time(request.query, "since_s", now_s)
         if since_s is None:
             since_s = self._lookup.wait_marks.since_s(actor.uid, session_of(actor.pid), now_s)
         asked = _selector(request)

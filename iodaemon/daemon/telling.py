@@ -106,7 +106,7 @@ class Telling:
 
         All of it is read from the journal: what is told is durable.
         """
-        since_s, after = _beginning(request)
+        since_s, after = _beginning(request, self._driver.timeline.now_s)
         follow = request.query.get("follow", "1") == "1"
         async with Answer(request, "application/x-ndjson") as answer:
             try:
@@ -164,7 +164,8 @@ class Telling:
     @takes("since")
     async def _samples(self, request: web.Request) -> web.StreamResponse:
         """Raw samples and the jobs they speak of."""
-        since_s = parse_time(request.query, "since") or 0.0
+        now_s = self._driver.timeline.now_s
+        since_s = parse_time(request.query, "since", now_s) or 0.0
         async with Answer(request) as answer:
             await answer.take_turn()
             body = await self._sampled(since_s)
@@ -203,13 +204,13 @@ class Telling:
         return json_answer({"mode": str(asked.mode)})
 
 
-def _beginning(request: web.Request) -> tuple[float | None, int | None]:
+def _beginning(request: web.Request, now_s: float) -> tuple[float | None, int | None]:
     """Since when, or after which event, events are asked for.
 
     Raises:
         RequestError: both, or one that is none.
     """
-    since_s = parse_time(request.query, "since")
+    since_s = parse_time(request.query, "since", now_s)
     if "after" in request.query:
         if since_s is not None:
             raise RequestError("'since' and 'after' exclude each other; give one of them")

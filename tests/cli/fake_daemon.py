@@ -31,6 +31,12 @@ CODES = {
 NOW_S = 1_800_000_000.0
 
 
+def moment_s(text: str) -> float:
+    """A time of a query; negative: so long ago."""
+    value = float(text)
+    return NOW_S + value if value < 0 else value
+
+
 def job(job_id: int, state: str = "RUNNING", **changes: Any) -> dict[str, Any]:
     """One JOB of the API, complete."""
     started = state not in ("HELD", "PENDING")
@@ -258,7 +264,7 @@ class FakeDaemon:
 
     def awaited(self, query: dict[str, list[str]]) -> dict[str, Any]:
         """The caller's jobs that have not ended, or were submitted since the mark."""
-        since_s = float(query.get("since_s", [str(self.told_s)])[0])
+        since_s = moment_s(query.get("since_s", [str(self.told_s)])[0])
         mine = [made for _, made in sorted(self.jobs.items()) if made["uid"] == self.caller_uid]
         ids = [
             made["id"]
@@ -363,7 +369,7 @@ class _Handler(BaseHTTPRequestHandler):
             stood_s = fake.shadow_suspended_s
             self._json(200, {"mode": fake.mode, "shadow_suspended_s": stood_s})
         elif url.path == "/v1/samples":
-            since_s = float(query["since"][0])
+            since_s = moment_s(query["since"][0])
             page = [s for s in fake.samples["samples"] if s["at_s"] >= since_s]
             self._json(200, fake.samples | {"samples": page})
         elif url.path == "/v1/events":

@@ -230,10 +230,6 @@ def test_without_a_daemon_the_exit_code_is_seven(iod):
 @pytest.mark.parametrize(
     ("text", "hours"),
     [
-        ("now", 0.0),
-        ("2d", -48.0),
-        ("90m", -1.5),
-        ("1h30m", -1.5),
         ("12:00", 0.0),
         ("11:30", -0.5),
         ("11:30:36", -0.49),
@@ -250,6 +246,18 @@ def test_a_point_in_time_goes_by_the_clock_of_the_place(text, hours):
     moment_s = parse_moment_s(text, NOON_S, "--since")
 
     assert moment_s == pytest.approx(NOON_S + hours * HOUR_S, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("now", "-0.0"), ("2d", "-172800.0"), ("90m", "-5400.0"), ("1h30m", "-5400.0")],
+)
+def test_an_age_is_left_to_the_daemon_whatever_the_clock_of_the_place_shows(
+    iod, daemon, text, number
+):
+    iod("history", "--since", text)
+
+    assert [number] == asked(daemon)["since_s"]
 
 
 @pytest.mark.parametrize(

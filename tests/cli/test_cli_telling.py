@@ -245,9 +245,7 @@ def test_evidence_of_a_shadow_says_would(iod, daemon):
 def test_without_a_time_the_last_hour_is_shown_and_it_ends(iod, daemon):
     iod("events")
 
-    query = daemon.seen[-1][2]
-    assert ["0"] == query["follow"]
-    assert abs(float(query["since"][0]) - (time.time() - 3600)) < 60
+    assert {"follow": ["0"], "since": ["-3600.0"]} == daemon.seen[-1][2]
 
 
 def test_followed_it_begins_now_unless_a_time_is_given(iod, daemon):
@@ -412,7 +410,7 @@ def test_without_samples_it_is_said_how_to_get_them(iod, daemon):
     code, message = iod.fails("replay", "--policy", "none", "--since", "2026-11-21 12:00")
 
     assert 1 == code
-    assert message.startswith("no samples since 2026-11-21 12:00:00: set journal_samples = true")
+    assert message.startswith("no samples (--since 2026-11-21 12:00): set journal_samples = true")
 
 
 def test_samples_of_another_version_are_one_line(iod, daemon):

@@ -64,7 +64,7 @@ def found(journal, **query):
     """Ids, in the order of reading."""
 
     async def read():
-        asked = parse_query(query.items())
+        asked = parse_query(query.items(), 50.0)
         return [job.id async for page in pages(journal, asked) for job in page]
 
     return asyncio.run(read())
@@ -103,6 +103,8 @@ def test_only_what_has_ended_is_found_and_the_last_end_comes_first(journal):
         ({"since_s": "20"}, [4, 3, 2]),
         ({"until_s": "20"}, [1]),
         ({"since_s": "20", "until_s": "40.0"}, [3, 2]),
+        ({"since_s": "-30", "until_s": "-10.0"}, [3, 2]),
+        ({"since_s": "-0.0"}, []),
         ({"select": "2-3"}, [3, 2]),
         ({"select": "1, 4"}, [4, 1]),
         ({"select": "last"}, [4]),
@@ -145,12 +147,12 @@ def test_a_user_may_be_named(journal):
 )
 def test_a_query_that_means_nothing_is_refused(query):
     with pytest.raises(RequestError):
-        parse_query(query.items())
+        parse_query(query.items(), 50.0)
 
 
 def test_a_user_who_does_not_exist_is_not_found():
     with pytest.raises(NotFound, match="no user 'nosuch'"):
-        parse_query([("user", "nosuch")])
+        parse_query([("user", "nosuch")], 50.0)
 
 
 @pytest.mark.parametrize("limit", [None, 999, 1000, 1001, 2000])

@@ -1,5 +1,8 @@
 """What ``iod wait all`` means: no failure is passed over, and none is told twice."""
 
+import contextlib
+import time
+
 import pytest
 from served import Served
 
@@ -59,6 +62,22 @@ def test_a_wait_for_some_leaves_the_mark(served):
     assert 5 == wait_all(served)
     assert 0 == wait_all(served)
     assert 5 == wait_all(served, "--since", "1h")
+
+
+def test_an_age_is_judged_by_the_clock_of_the_daemon(tmp_path, monkeypatch, capsys):
+    """Which a suspended machine, or one whose clock was set, has left behind."""
+    wall = time.time
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: wall() - 3 * 3600.0)
+        behind = Served(tmp_path)
+    with contextlib.closing(behind):
+        behind.ended("exit=3")
+
+        assert 3 == wait_all(behind, "--since", "1h")
+        for verb, shown in (("history", "exit=3"), ("events", "exit code 3")):
+            capsys.readouterr()
+            assert 0 == main(["--api", behind.socket_path, verb, "--since", "1h"])
+            assert shown in capsys.readouterr().out
 
 
 def test_it_says_from_when_on_it_looks(served, capsys):

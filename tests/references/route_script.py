@@ -375,6 +375,7 @@ def _past(record: Record) -> None:
     record.daemon.advance(60.0)
     record.ask("all that ended", "GET /v1/history")
     record.ask("the last one", "GET /v1/history?select=last")
+    record.ask("by age", "GET /v1/history?since_s=-65&until_s=-62&limit=2")
     record.ask("those that failed", "GET /v1/history?state=FAILED")
     record.ask("by name", "GET /v1/history?by=name")
     record.ask("by user", "GET /v1/history?by=user")
@@ -388,6 +389,7 @@ def _past(record: Record) -> None:
     record.ask("an unknown key", "POST /v1/hints/forget", {"keys": ["like:nothing"]})
     record.ask("since the session's last request", "GET /v1/wait/all")
     record.ask("since a time", f"GET /v1/wait/all?since_s={START_S:.0f}")
+    record.ask("since so long ago", "GET /v1/wait/all?since_s=-60")
     record.ask("told", "POST /v1/wait/all", {"now_s": START_S + 10.0})
     events = record.ask("all of it", "GET /v1/events?since=0&follow=0")
     newest = events.lines[-1]["id"]
