@@ -91,13 +91,14 @@ class LinuxDoor:
         post: Post,
         launch_of: Callable[[Start, int], Mapping[str, Any]],
         job_of: Callable[[JobId], Job | None],
+        record_of: Callable[[JobId], Job | None],
     ) -> None:
         from iodaemon.node.linux import LinuxNode
         from iodaemon.node.root_side import supervisor_config
 
         open_files = _raise_open_files()
         self._state = config.supervisor_state
-        self._job_of = job_of
+        self._record_of = record_of
         self.backend = LinuxNode(
             platform=platform,
             timeline=timeline,
@@ -134,11 +135,9 @@ class LinuxDoor:
 
     async def retire(self, before_s: float) -> None:
         """Output files, which are the supervisor's to remove."""
-        outputs = self.backend.outputs
-        for key in await asyncio.to_thread(find_old_outputs, outputs, before_s):
-            job = self._job_of(JobId(key.job))
-            if job is None or not (job.is_live or job.shares):  # whose report tells what is kept
-                self.backend.discard_output(JobId(key.job), key.attempt)
+        outputs, record_of = self.backend.outputs, self._record_of
+        for key in await asyncio.to_thread(find_old_outputs, outputs, before_s, record_of):
+            self.backend.discard_output(JobId(key.job), key.attempt)
 
     def describe(self) -> Mapping[str, Any]:
         """Suspending, accounting, and where the state directory lies."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -19,6 +19,8 @@ from iodaemon.daemon.hintbook import Forgotten
 from iodaemon.daemon.lesson_book import Known
 from iodaemon.daemon.notebook import Note
 
+PASSED: Final = "passed"
+"""The key in ``meta`` of the time that has passed."""
 Environment = Mapping[str, str]
 
 
@@ -39,6 +41,44 @@ class BandwidthMinute(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """What the clocks showed at one time.
+
+    Attributes:
+        at_s: the daemon's, seconds since 1970.
+        boot_id: of the machine's boot.
+        uptime_s: CLOCK_BOOTTIME, which goes on while the machine is suspended.
+    """
+
+    at_s: float
+    boot_id: str
+    uptime_s: float
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """What the daemon's clock showed while some time passed, from the end of the span before on.
+
+    Attributes:
+        until_s: how much time had passed at its end, since this journal counts it.
+        least_s: no record was given an earlier time in it.
+    """
+
+    until_s: float
+    least_s: float
+
+
+class Passed(msgspec.Struct, frozen=True, kw_only=True):
+    """Time that has provably passed (``daemon.clock``).
+
+    Attributes:
+        last: the newest reading.
+        spans: in order, at least one; ``last`` ends the newest.
+    """
+
+    last: Reading
+    spans: tuple[Span, ...]
+
+
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """What one step changed; all of it becomes durable, or nothing.
 
@@ -53,6 +93,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         mode: regulation's new mode; None: as it was.
         drain: how the node is drained from now on; None: it is not; UNSET: as it was.
         anchor_s: what the times from now on are counted from (``WallTimeline``); None: as it was.
+        passed: time that has passed; None: as it was.
         traces: runs elsewhere that were imported.
         forgotten: keys of I/O hints.
         lessons: what is known now of kinds of jobs; None: nothing any more.
@@ -68,6 +109,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode | None = None
     drain: Drain | UnsetType | None = UNSET
     anchor_s: float | None = None
+    passed: Passed | None = None
     traces: tuple[Trace, ...] = ()
     forgotten: tuple[Forgotten, ...] = ()
     lessons: Mapping[JobKind, Lesson | None] = MappingProxyType({})
@@ -80,6 +122,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         if self.drain is not UNSET:
             is_on = self.drain is not None
             values["drain"] = msgspec.json.encode(self.drain).decode() if is_on else None
+        if self.passed is not None:
+            values[PASSED] = msgspec.json.encode(self.passed).decode()
         return values
 
     @property
@@ -104,6 +148,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
         mode: regulation's mode as it was switched last; None: it never was.
         drain: how the node is drained; None: it is not.
         anchor_s: what the jobs' times are counted from; None: that was not written down.
+        passed: time that has passed; None: nothing is known of it.
         traces: runs elsewhere, in the order of their import.
         forgotten: keys of I/O hints.
         lessons: what is known of kinds of jobs; learned last is at the end.
@@ -116,6 +161,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode | None = None
     drain: Drain | None = None
     anchor_s: float | None = None
+    passed: Passed | None = None
     traces: tuple[Trace, ...] = ()
     forgotten: tuple[Forgotten, ...] = ()
     lessons: tuple[Known, ...] = ()

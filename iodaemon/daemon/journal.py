@@ -9,6 +9,7 @@ Everything that is queued when the writer comes round is one transaction, and wi
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import sqlite3
@@ -155,11 +156,13 @@ class Journal:
         highest_id = max((job.id for job in batch.jobs), default=0)
         self._queue_up(_Item(store, done, can_wait=can_wait), highest_id)
 
-    def prune(self, before_s: float, done: Done = lambda _: None) -> None:
+    def prune(
+        self, before_s: float, done: Done = lambda _: None, *, samples_before_s: float = -math.inf
+    ) -> None:
         """Queue the removal of jobs that ended before this time, with their history.
 
-        Done in portions, so that no submit waits long behind it. Environments that nobody uses
-        any more go when the journal is opened next.
+        Raw samples go by a time of their own. Done in portions, so that no submit waits long behind
+        it. Environments that nobody uses any more go when the journal is opened next.
 
         Raises:
             JournalError: the journal is closed.
@@ -168,7 +171,7 @@ class Journal:
 
         def work(db: sqlite3.Connection) -> None:
             pruned.append(database.prune(db, before_s, limit=PRUNE_JOBS))
-            notebook.prune(db, before_s)
+            notebook.prune(db, before_s, samples_before_s)
             hintbook.prune(db, before_s)
 
         def go_on(error: JournalError | None) -> None:

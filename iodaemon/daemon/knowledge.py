@@ -11,6 +11,8 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from iodaemon.core.job import Job
 from iodaemon.core.outlook import Outlook
 from iodaemon.core.recollection import Recollection
@@ -45,11 +47,16 @@ class Knowledge:
         self.recollection = Recollection()
         self._imported_s: dict[Identity, float] = {}
         self._cursor: tuple[float, int] | None = None
+        self._now_s = 0.0
 
     # -- at a start ----------------------------------------------------------------------------
 
-    def recall(self, restored: Restored) -> None:
-        """Know again what was imported and forgotten, and what the newest jobs taught."""
+    def recall(self, restored: Restored, now_s: float) -> None:
+        """Know again what was imported and forgotten, and what the newest jobs taught.
+
+        No job ended in the future: what the next ones teach would count for nothing until then.
+        """
+        self._now_s = now_s
         for each in restored.forgotten:
             self._forget(each)
         for trace in restored.traces:
@@ -59,7 +66,7 @@ class Knowledge:
             reverse=True,
         )
         for ended_s, job_id, job in finished:
-            self.recollection.learn(job)
+            self.recollection.learn(self._in_the_past(job))
             self._cursor = (ended_s, job_id)
 
     async def learn_the_past(self, journal: Journal, outlook: Outlook) -> int:
@@ -85,7 +92,12 @@ class Knowledge:
         for place, job in enumerate(jobs):
             if place % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
-            outlook.learn(job)
+            outlook.learn(self._in_the_past(job))
+
+    def _in_the_past(self, job: Job) -> Job:
+        if job.ended_s is None or job.ended_s <= self._now_s:
+            return job
+        return msgspec.structs.replace(job, ended_s=self._now_s)
 
     # -- while it runs -------------------------------------------------------------------------
 

@@ -30,10 +30,10 @@ from iodaemon.daemon.backends import (
     LinuxDoor,
     SimulatedDoor,
 )
-from iodaemon.daemon.batch import Restored
+from iodaemon.daemon.batch import Batch, Passed, Restored
 from iodaemon.daemon.boot import is_same_boot, note_boot, noted_ledger
 from iodaemon.daemon.calibrating import Measured, find_identities
-from iodaemon.daemon.clock import keep_time, not_after
+from iodaemon.daemon.clock import count_on, expired_before_s, keep_time, not_after, read_clocks
 from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.exporter import Exporter
 from iodaemon.daemon.host import startup_warnings
@@ -41,6 +41,7 @@ from iodaemon.daemon.journal import Journal
 from iodaemon.daemon.knowledge import Knowledge
 from iodaemon.daemon.launching import launch_record
 from iodaemon.daemon.metric import Scene
+from iodaemon.daemon.notebook import KEEP_SAMPLES_S
 from iodaemon.daemon.place import Places, prepare_places, spoken_of
 from iodaemon.daemon.preflight import Preflight
 from iodaemon.daemon.reload import InForce, Read, Reloading, fallback_of
@@ -118,6 +119,7 @@ class _Daemon:
         self._failure: BaseException | None = None
         self._remains = ""
         self._knowledge = Knowledge()
+        self._passed: Passed | None = None
         self._measured: Measured | None = None
         self._rule_watch = RuleWatch(watch_path(config))
 
@@ -193,7 +195,9 @@ class _Daemon:
         for warning in startup_warnings(self._state_dir):
             log.warning('event=warned text="%s"', warning)
         restored = journal.restore()
-        restored = keep_time(journal, restored, timeline.anchor_s, same_boot=same_boot)
+        reading = read_clocks(timeline.now_s)
+        restored = keep_time(journal, restored, timeline.anchor_s, reading, same_boot=same_boot)
+        self._passed = restored.passed
         reach("daemon.restored")
         return restored
 
@@ -255,9 +259,7 @@ class _Daemon:
         while not self._stopping.is_set():
             self._tidying.clear()
             if not driver.problem:
-                before_s = driver.timeline.now_s - self._force.config.retain_s
-                journal.prune(before_s)
-                await door.retire(before_s)
+                await self._forget_old(driver, journal, door)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._tidying.wait(), _PRUNE_EVERY_S)
             if driver.timeline.now_s - began_s >= _PRUNE_EVERY_S:
@@ -268,6 +270,17 @@ class _Daemon:
         disks.cancel()
         socket.cancel()
         notify("STOPPING=1")
+
+    async def _forget_old(self, driver: Driver, journal: Journal, door: Door) -> None:
+        """Count what has passed, and forget what has been kept for long enough."""
+        retain_s = self._force.config.retain_s
+        reading = read_clocks(driver.timeline.now_s)
+        passed = count_on(self._passed, reading, max(retain_s, KEEP_SAMPLES_S))
+        self._passed = passed
+        journal.write(Batch(passed=passed), lambda _: None)
+        before_s = expired_before_s(passed, retain_s)
+        journal.prune(before_s, samples_before_s=expired_before_s(passed, KEEP_SAMPLES_S))
+        await door.retire(before_s)
 
     async def _keep_socket(self, server: Server) -> None:
         """Make the socket again, and its directory, where somebody has removed them."""
@@ -295,7 +308,7 @@ class _Daemon:
         config = self._config
         simulated = config.backend == "simulated"
         platform = self._preflight.platform if simulated else self._measured_platform()
-        self._knowledge.recall(restored)
+        self._knowledge.recall(restored, timeline.now_s)
         tiers = live_tiers(config, self._preflight.disks, restored.jobs)
         experience = self._knowledge.recollection
         state = State(platform, tiers, sharing=config.users, experience=experience)
@@ -332,7 +345,13 @@ class _Daemon:
             commands = _commands(state)
             return driver, SimulatedDoor(platform, timeline, driver.post, commands)
         launches = self._launches(driver, platform)
-        return driver, LinuxDoor(config, platform, timeline, driver.post, launches, state.jobs.get)
+
+        def find_record(job_id: JobId) -> Job | None:
+            return state.jobs.get(job_id) or journal.finished(job_id)
+
+        return driver, LinuxDoor(
+            config, platform, timeline, driver.post, launches, state.jobs.get, find_record
+        )
 
     def _measured_platform(self) -> Platform:
         """This machine, with what was measured of its disks."""

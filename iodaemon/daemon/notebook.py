@@ -109,15 +109,14 @@ def store(
     db.executemany("INSERT OR REPLACE INTO sample VALUES (?, ?)", samples)
 
 
-def prune(db: sqlite3.Connection, before_s: float) -> None:
-    """Remove notes older than that, and samples older than a day before the newest."""
+def prune(db: sqlite3.Connection, before_s: float, samples_before_s: float) -> None:
+    """Remove notes and samples of before these times."""
     [newest] = db.execute("SELECT max(event) FROM note WHERE at_s < ?", (before_s,)).fetchone()
     database.lose_events(db, newest or 0)
     old = "SELECT seq FROM note WHERE at_s < ?"
     db.execute(f"DELETE FROM note_job WHERE seq IN ({old})", (before_s,))  # noqa: S608
     db.execute("DELETE FROM note WHERE at_s < ?", (before_s,))
-    newest = "SELECT max(at_s) FROM sample"
-    db.execute(f"DELETE FROM sample WHERE at_s < ({newest}) - ?", (KEEP_SAMPLES_S,))  # noqa: S608
+    db.execute("DELETE FROM sample WHERE at_s < ?", (samples_before_s,))
 
 
 def notes(

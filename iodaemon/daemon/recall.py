@@ -13,7 +13,7 @@ from iodaemon.core.drain import Drain
 from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.rule import Mode
 from iodaemon.daemon import database, hintbook, lesson_book, schema
-from iodaemon.daemon.batch import Restored
+from iodaemon.daemon.batch import PASSED, Passed, Restored
 
 _TEXT_WITH_CURE: Final = re.compile(
     r"(.*); ((?:an administrator's )?'iod resume [0-9]+') lets it (?:go|try again)", re.DOTALL
@@ -53,6 +53,7 @@ def _split_cure(reason: Reason | None) -> Reason | None:
 
 decode_environment: Final = msgspec.json.Decoder(dict[str, str]).decode
 _decode_drain: Final = msgspec.json.Decoder(Drain).decode
+_decode_passed: Final = msgspec.json.Decoder(Passed).decode
 
 
 def recall(db: sqlite3.Connection, *, finished: int) -> Restored:
@@ -83,6 +84,8 @@ def recall(db: sqlite3.Connection, *, finished: int) -> Restored:
         drain = None if "drain" not in meta else _decode_drain(meta["drain"])
     with database.named("meta anchor_s"):
         anchor_s = None if "anchor_s" not in meta else float(meta["anchor_s"])
+    with database.named("meta passed"):
+        passed = None if PASSED not in meta else _decode_passed(meta[PASSED])
     return Restored(
         jobs=tuple(jobs),
         next_id=JobId(meta["next_id"]),
@@ -91,6 +94,7 @@ def recall(db: sqlite3.Connection, *, finished: int) -> Restored:
         mode=mode,
         drain=drain,
         anchor_s=anchor_s,
+        passed=passed,
         traces=traces,
         forgotten=hintbook.forgotten(db),
         lessons=lessons,

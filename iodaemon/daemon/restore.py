@@ -21,6 +21,7 @@ from iodaemon.config import Config
 from iodaemon.daemon import database, schema
 from iodaemon.daemon.account import user_name
 from iodaemon.daemon.backup import COPY, CopyNote, opened
+from iodaemon.daemon.batch import PASSED
 from iodaemon.daemon.boot import note_boot
 from iodaemon.daemon.merge import Merged, merge
 from iodaemon.daemon.place import describe_holder
@@ -204,8 +205,11 @@ def _copy_note(db: sqlite3.Connection) -> CopyNote | None:
 
 
 def _forget_the_copy(db: sqlite3.Connection, note: CopyNote | None, *, keeps_anchor: bool) -> None:
-    """It is a journal from now on; a clock's anchor of another boot means nothing in this one."""
-    values: dict[str, object] = {COPY: None}
+    """It is a journal from now on; a clock's anchor of another boot means nothing in this one.
+
+    Its records are of more than one journal, so what is kept for a time is from now on.
+    """
+    values: dict[str, object] = {COPY: None, PASSED: None}
     if not keeps_anchor and (note is None or note.boot_id != read_boot_id()):
         values["anchor_s"] = None
     database.store_meta(db, values)

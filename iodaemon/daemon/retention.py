@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+from iodaemon.core.job import Job, JobId
+from iodaemon.errors import JournalError
 from iodaemon.supervisor.ledger import Key, parse_key
 
 
-def find_old_outputs(outputs: Path, before_s: float) -> list[Key]:
-    """Attempts whose output file, or report, was last written before this time.
+def find_old_outputs(
+    outputs: Path, before_s: float, record_of: Callable[[JobId], Job | None]
+) -> list[Key]:
+    """Attempts whose output file, and report, were last written before this time, or seem so.
 
-    Only names that are a key are looked at. A job that still runs may be among them.
+    The time of a file is the wall clock's, which may have been wrong. So an output stays for as
+    long as the record of its job, where there is one.
+
+    Args:
+        outputs: their directory. Only names that are a key are looked at.
+        before_s: what is older may go.
+        record_of: the record of a job, read from the disk.
     """
     old: dict[Key, bool] = {}
     try:
@@ -26,4 +37,18 @@ def find_old_outputs(outputs: Path, before_s: float) -> list[Key]:
             except (OSError, ValueError):
                 continue
             old[key] = old.get(key, True) and is_old
-    return sorted(key for key, is_old in old.items() if is_old)
+    try:
+        return sorted(
+            key
+            for key, is_old in old.items()
+            if is_old and not _is_kept(record_of(JobId(key.job)), before_s)
+        )
+    except JournalError:
+        return []
+
+
+def _is_kept(job: Job | None, before_s: float) -> bool:
+    """Whether the record is needed, as the journal says that prunes it."""
+    if job is None:
+        return False
+    return job.ended_s is None or job.ended_s >= before_s or bool(job.shares)

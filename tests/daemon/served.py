@@ -83,7 +83,7 @@ class Served:
         timeline = WallTimeline(self.loop)
         restored = self.journal.restore()
         self.knowledge = Knowledge()
-        self.knowledge.recall(restored)
+        self.knowledge.recall(restored, timeline.now_s)
         self.state = State(
             default_platform(),
             sharing=self._sharing,

@@ -1,4 +1,4 @@
-"""The wall clock is set, forward and back: no job lasts longer for that, and none ends by it.
+"""The wall clock is set, forward and back: no job lasts longer for that, and nothing goes by it.
 
 The daemon's reading of the wall clock is shifted in its process alone, before it starts or by a
 file while it runs; the supervisor reads the machine's own. So a step between two daemons
@@ -13,17 +13,22 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from builders import job, reason
+from exploring import tries
 from harness import Server, until
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from iodaemon.core.decision import Lesson
 from iodaemon.core.job import JobKind, JobState
 from iodaemon.core.life import shifted
 from iodaemon.core.scratch import DiskId, Share, TierName
-from iodaemon.daemon.batch import Batch
-from iodaemon.daemon.clock import keep_time, not_after
+from iodaemon.daemon.batch import Batch, Passed, Reading, Span
+from iodaemon.daemon.clock import SPAN_S, count_on, expired_before_s, keep_time, not_after
 from iodaemon.daemon.journal import Journal
 
 HOUR_S = 3600.0
+DAY_S = 24 * HOUR_S
+NOW = Reading(at_s=2000.0, boot_id="one", uptime_s=1000.0)
 
 AHEAD = """
 import os, sys, time
@@ -162,11 +167,11 @@ def test_what_was_set_is_set_once_and_only_within_a_boot(tmp_path, same_boot):
     journal = Journal.open(tmp_path / "journal.db", seed=1)
     with contextlib.closing(journal):
         errors = []
-        first = keep_time(journal, journal.restore(), 1000.0, same_boot=True)
+        first = keep_time(journal, journal.restore(), 1000.0, NOW, same_boot=True)
         journal.write(Batch(jobs=(job(1, state=JobState.RUNNING, at_s=5.0),)), errors.append)
         journal.flush()
-        keep_time(journal, journal.restore(), 1100.0, same_boot=same_boot)
-        again = keep_time(journal, journal.restore(), 1100.4, same_boot=True)
+        keep_time(journal, journal.restore(), 1100.0, NOW, same_boot=same_boot)
+        again = keep_time(journal, journal.restore(), 1100.4, NOW, same_boot=True)
 
     assert () == first.jobs
     assert [105.0 if same_boot else 5.0] == [each.since_s for each in again.jobs]
@@ -185,10 +190,10 @@ def test_of_what_has_ended_the_time_is_set_for_which_its_result_is_kept(tmp_path
     journal = Journal.open(tmp_path / "journal.db", seed=1)
     with contextlib.closing(journal):
         errors = []
-        keep_time(journal, journal.restore(), 1000.0, same_boot=True)
+        keep_time(journal, journal.restore(), 1000.0, NOW, same_boot=True)
         journal.write(Batch(jobs=jobs), errors.append)
         journal.flush()
-        keep_time(journal, journal.restore(), 1100.0, same_boot=True)
+        keep_time(journal, journal.restore(), 1100.0, NOW, same_boot=True)
         again = {each.id: each for each in journal.restore().jobs}
 
     assert (106.0, 5.0) == (again[1].scratch_kept_since_s, again[1].ended_s)
@@ -200,10 +205,10 @@ def test_what_was_learned_is_as_old_as_before(tmp_path, same_boot):
     kind, answers = JobKind("1 like:solve"), []
     journal = Journal.open(tmp_path / "journal.db", seed=1)
     with contextlib.closing(journal):
-        keep_time(journal, journal.restore(), 1000.0, same_boot=True)
+        keep_time(journal, journal.restore(), 1000.0, NOW, same_boot=True)
         journal.write(Batch(lessons={kind: Lesson(at_s=5.0)}), answers.append)
         journal.flush()
-        [moved] = keep_time(journal, journal.restore(), 1100.0, same_boot=same_boot).lessons
+        [moved] = keep_time(journal, journal.restore(), 1100.0, NOW, same_boot=same_boot).lessons
         again = journal.restore().lessons
 
     assert (kind, Lesson(at_s=105.0 if same_boot else 5.0)) == moved
@@ -214,3 +219,232 @@ def test_nothing_was_learned_in_the_future():
     first, later = (JobKind("1 like:a"), Lesson(at_s=5.0)), (JobKind("1 like:b"), Lesson(at_s=15.0))
 
     assert (first, (later[0], Lesson(at_s=10.0))) == not_after((first, later), 10.0)
+
+
+# -- what is kept for a time -----------------------------------------------------------------------
+
+RETAIN_S = 30 * DAY_S
+YEAR_S = 365 * DAY_S
+
+
+class Machine:
+    """A machine, what its clocks show, and a daemon that gives records times and looks hourly.
+
+    Attributes:
+        true_s: what has passed, whoever noticed it.
+        wall_s: what the wall clock shows.
+        records: those that are left, as (the daemon's time, the true one).
+        early: records that went before they were old enough.
+    """
+
+    def __init__(self, wall_s=100 * YEAR_S):
+        self.true_s, self.wall_s = 0.0, wall_s
+        self.monotonic_s = self.uptime_s = 50.0
+        self.boot = 1
+        self.passed = None
+        self.records, self.early = [], []
+        self.start()
+
+    def start(self):
+        """Another daemon."""
+        self.anchor_s = self.wall_s - self.monotonic_s
+        self.look()
+
+    def look(self):
+        """Remove what is old."""
+        reading = Reading(at_s=self.now_s, boot_id=str(self.boot), uptime_s=self.uptime_s)
+        self.passed = count_on(self.passed, reading, RETAIN_S)
+        before_s = expired_before_s(self.passed, RETAIN_S)
+        gone = [record for record in self.records if record[0] < before_s]
+        self.early += [record for record in gone if self.true_s - record[1] < RETAIN_S]
+        self.records = [record for record in self.records if record[0] >= before_s]
+
+    @property
+    def now_s(self):
+        return self.anchor_s + self.monotonic_s
+
+    def tick(self, by_s, *, suspended=False):
+        self.true_s += by_s
+        self.wall_s += by_s
+        self.uptime_s += by_s
+        self.monotonic_s += 0.0 if suspended else by_s
+
+    def end(self, ago_s=0.0):
+        """A job ended so long ago, as the supervisor tells it."""
+        self.records.append((self.now_s - ago_s, self.true_s - ago_s))
+
+    # what may happen
+
+    def run(self, hours):
+        for _ in range(hours):
+            self.tick(HOUR_S / 2)
+            self.end()
+            self.tick(HOUR_S / 2)
+            self.look()
+
+    def set_clock(self, days):
+        self.wall_s += days * DAY_S
+
+    def suspend(self, hours):
+        self.tick(hours * HOUR_S, suspended=True)
+
+    def restart(self, hours):
+        """The daemon is away for so long; a job ends before, and one meanwhile."""
+        self.tick(HOUR_S / 2)
+        self.end()
+        self.tick(hours * HOUR_S)
+        self.start()
+        self.end(ago_s=hours * HOUR_S / 2)
+
+    def fail(self, times):
+        """The daemon fails soon after its start, so many times."""
+        for _ in range(times):
+            self.tick(60.0)
+            self.end()
+            self.start()
+
+    def reboot(self, hours, uptime_s=50.0):
+        """Off for so long; a job ends before, and what ran is lost when the next daemon starts."""
+        self.tick(HOUR_S / 2)
+        self.end()
+        self.true_s += hours * HOUR_S
+        self.wall_s += hours * HOUR_S
+        self.monotonic_s = self.uptime_s = uptime_s
+        self.boot += 1
+        self.start()
+        self.end()
+
+    def move(self, hours):
+        """The state directory is another machine's after so long, one that has been up for long."""
+        self.reboot(hours, YEAR_S)
+
+
+HAPPENINGS = st.one_of(
+    st.tuples(st.just("run"), st.integers(1, 400)),
+    st.tuples(st.just("set_clock"), st.integers(-400, 400)),
+    st.tuples(st.just("fail"), st.integers(1, 9)),
+    *(
+        st.tuples(st.just(name), st.integers(0, 400))
+        for name in ("suspend", "restart", "reboot", "move")
+    ),
+)
+
+
+@settings(max_examples=tries(200), deadline=None)
+@given(st.lists(HAPPENINGS, max_size=12))
+@example([("set_clock", -200), ("fail", 1), ("set_clock", 200), ("fail", 3), ("run", 720)])
+@example([("set_clock", -200), ("restart", 400), ("run", 720)])
+def test_whatever_the_clock_shows_nothing_goes_before_its_time(happenings):
+    machine = Machine()
+    machine.run(24)
+    for name, number in happenings:
+        getattr(machine, name)(number)
+    machine.run(24)
+
+    assert [] == machine.early
+
+
+@pytest.mark.parametrize("hours_off", [0, 12])
+def test_what_is_old_goes_and_time_off_does_not_count(hours_off):
+    machine = Machine()
+    for _ in range(70):
+        machine.run(24)
+        if hours_off:
+            machine.reboot(hours_off)
+    oldest_s = machine.true_s - min(born_s for _, born_s in machine.records)
+    days_s = RETAIN_S + 30 * hours_off * HOUR_S
+
+    assert days_s - 2 * DAY_S <= oldest_s <= days_s + 2 * DAY_S
+    assert len(machine.passed.spans) <= 3 + RETAIN_S / SPAN_S
+
+
+def test_a_year_ahead_and_back_lets_what_was_right_go_in_time():
+    machine = Machine()
+    machine.run(24)
+    machine.set_clock(365)
+    machine.restart(1)
+    machine.set_clock(-365)
+    machine.restart(1)
+    machine.run(24 * 33)
+
+    assert [] == machine.early
+    assert {True} == {wall_s > machine.now_s - RETAIN_S - DAY_S for wall_s, _ in machine.records}
+
+
+def test_a_clock_that_was_behind_keeps_what_is_left_for_as_long_again():
+    machine = Machine()
+    machine.set_clock(-200)
+    machine.restart(1)
+    machine.run(1)
+    machine.set_clock(200)
+    machine.restart(1)
+    machine.run(24 * 20)
+    before = len(machine.records)
+    machine.run(24 * 45)
+
+    assert before == 2 * 2 + 1 + 24 * 20
+    assert len(machine.records) <= 24 * 31
+
+
+def test_what_was_there_before_anything_was_counted_stays_as_long_as_what_is_new():
+    machine = Machine()
+    machine.records.append((0.0, machine.true_s))  # of whatever clock
+    machine.run(24 * 30 - 1)
+    before = machine.records[0]
+    machine.run(2)
+
+    assert ((0.0, 0.0), []) == (before, machine.early)
+    assert 0.0 < machine.records[0][0]
+
+
+def test_restarts_without_end_do_not_fill_the_journal():
+    machine = Machine()
+    for _ in range(1000):
+        machine.tick(36.0)
+        machine.start()
+
+    assert len(machine.passed.spans) <= 12
+
+
+def test_what_has_passed_is_known_after_a_restart(tmp_path):
+    reading = Reading(at_s=5.0, boot_id="one", uptime_s=7.0)
+    passed = Passed(last=reading, spans=(Span(0.0, 1.0), Span(6.5, 2.0)))
+    journal = Journal.open(tmp_path / "journal.db", seed=1)
+    with contextlib.closing(journal):
+        first = journal.restore().passed
+        journal.write(Batch(passed=passed), lambda _: None)
+        journal.flush()
+
+        assert (None, passed) == (first, journal.restore().passed)
+
+
+@pytest.mark.parametrize("by_s", [-200 * DAY_S, HOUR_S, YEAR_S])
+def test_in_another_boot_a_result_that_is_kept_is_as_old_as_when_last_looked_at(tmp_path, by_s):
+    share = Share(tier=TierName("fast"), disk=DiskId("/fast"), size_bytes=1)
+    kept = job(1, state=JobState.FAILED, at_s=5.0, shares=(share,), scratch_kept_since_s=YEAR_S)
+    last = Reading(at_s=YEAR_S + DAY_S, boot_id="one", uptime_s=7.0)
+    now = Reading(at_s=last.at_s + by_s, boot_id="two", uptime_s=50.0)
+    passed = count_on(None, last, RETAIN_S)
+    journal = Journal.open(tmp_path / "journal.db", seed=1)
+    with contextlib.closing(journal):
+        journal.write(Batch(jobs=(kept,), anchor_s=0.0, passed=passed), lambda _: None)
+        journal.flush()
+        for _ in range(2):  # also where the daemon fails before it notes the boot
+            found = keep_time(journal, journal.restore(), 9.0, now, same_boot=False)
+        again = journal.restore()
+
+    assert [now.at_s - DAY_S] == [each.scratch_kept_since_s for each in again.jobs]
+    assert found == again
+
+
+@pytest.mark.node
+@pytest.mark.parametrize(("before_s", "after_s"), [(0.0, YEAR_S), (-200 * DAY_S, 0.0)])
+def test_a_daemon_with_another_clock_removes_neither_record_nor_output(shifting, before_s, after_s):
+    server = shifting(before_s)
+    job_id = server.script("echo something")
+    server.end_of(job_id)
+    server.set_clock(after_s)
+    server.end_of(server.script("true"))  # written after what the start has removed
+
+    assert job_id in [each["id"] for each in server.client.history()["jobs"]]
+    assert b"something\n" == b"".join(server.client.logs(job_id))

@@ -48,10 +48,10 @@ def journal(tmp_path):
     journal.close()
 
 
-def recalled(journal, *, finished):
+def recalled(journal, *, finished, now_s=1e9):
     """What is known after the background has done, and how many jobs that took."""
     knowledge = Knowledge()
-    knowledge.recall(journal.restore(finished=finished))
+    knowledge.recall(journal.restore(finished=finished), now_s)
     outlook = Outlook(Meter(), knowledge.recollection)
     return knowledge, asyncio.run(knowledge.learn_the_past(journal, outlook))
 
@@ -93,7 +93,7 @@ def test_only_so_many_jobs_of_the_past_are_looked_through(journal, monkeypatch):
 
 def test_a_hint_that_a_waiting_job_has_is_made_anew_by_the_past(journal):
     knowledge = Knowledge()
-    knowledge.recall(journal.restore(finished=2))
+    knowledge.recall(journal.restore(finished=2), 1e9)
     outlook = Outlook(Meter(), knowledge.recollection)
     waits = job(9999, name="n7", command=("other",), submitted_s=2000.0)
     before = outlook.expected(waits)
@@ -102,6 +102,12 @@ def test_a_hint_that_a_waiting_job_has_is_made_anew_by_the_past(journal):
 
     assert not before.is_known
     assert "name:n7" == outlook.expected(waits).by
+
+
+def test_no_run_teaches_from_the_future(journal):
+    knowledge, _ = recalled(journal, finished=100, now_s=100.0)
+
+    assert 100.0 == max(row.last_s for row in knowledge.recollection.remembered(100.0))
 
 
 def test_a_damaged_past_is_no_reason_to_stop(journal, caplog):

@@ -16,7 +16,7 @@ from iodaemon.core.sample import JobCounters, NodeCounters, Sample
 from iodaemon.daemon import notebook
 from iodaemon.daemon.batch import Batch
 from iodaemon.daemon.journal import Journal
-from iodaemon.daemon.notebook import KEEP_SAMPLES_S, Note, note_of
+from iodaemon.daemon.notebook import Note, note_of
 
 
 @pytest.fixture
@@ -33,9 +33,9 @@ def write(journal, notes=(), samples=()):
     assert [None] == answers
 
 
-def prune(journal, before_s):
+def prune(journal, before_s, **more):
     answers = []
-    journal.prune(before_s, answers.append)
+    journal.prune(before_s, answers.append, **more)
     journal.flush()
     assert [None] == answers
 
@@ -144,16 +144,14 @@ def test_of_two_samples_of_one_time_the_last_counts(journal):
     assert (sample(1.0, {1: counters(5)}),) == journal.samples(since_s=0.0, limit=10)
 
 
-def test_samples_of_the_last_day_are_kept_whatever_is_pruned(journal):
-    newest_s = 10 * KEEP_SAMPLES_S
-    write(
-        journal,
-        samples=[sample(newest_s - KEEP_SAMPLES_S - 1), sample(newest_s - 1), sample(newest_s)],
-    )
-    prune(journal, newest_s)
+def test_samples_go_by_a_time_of_their_own(journal):
+    write(journal, [shadow(1, 5.0)], [sample(1.0), sample(5.0), sample(9.0)])
+    prune(journal, 2.0, samples_before_s=5.0)
+    left = journal.samples(since_s=0.0, limit=10)
+    prune(journal, 9.0)
 
-    found = journal.samples(since_s=0.0, limit=10)
-    assert [newest_s - 1, newest_s] == [each.at_s for each in found]
+    assert [5.0, 9.0] == [each.at_s for each in left]
+    assert ((), left) == (every(journal), journal.samples(since_s=0.0, limit=10))
 
 
 def test_to_prune_an_empty_notebook_is_no_fault(journal):
