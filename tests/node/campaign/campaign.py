@@ -2,7 +2,8 @@
 
 ``--operations N`` (5000), ``--seed N``; ``--write`` puts the figures into docs/campaign.md. Every
 point is also played once with both means of suspending, and the scenes are played. Ends with 1 if
-anything was lost.
+anything was lost; then iod-campaign/ has the logs of that round, and what is known of each job that
+is named.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import datetime
 import os
 import platform
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,7 +27,7 @@ sys.path[:0] = [str(ROOT), str(TESTS), str(TESTS / "daemon"), str(Path(__file__)
 
 from chance import Round  # noqa: E402
 from cuts import cut_round  # noqa: E402
-from ledger import read_journal  # noqa: E402
+from ledger import read_journal, read_pages  # noqa: E402
 from player import Player  # noqa: E402
 from plays import play_at  # noqa: E402
 from points import POINTS  # noqa: E402
@@ -33,6 +35,7 @@ from test_journal_cut import cut  # noqa: E402
 
 SCENES = Path(__file__).parent / "test_scenes.py"
 PAGE = ROOT / "docs/campaign.md"
+STORIES = ROOT / "iod-campaign"
 MEANS = ("cgroup", "signals")
 TELL_EVERY = 20
 """Rounds between two signs of life."""
@@ -84,8 +87,11 @@ def at_random(means, seed, operations, figures):
         player.start()
         while player.done.total() < operations:
             a_round = Round(player, chance)
+            told = [path.stat().st_size if path.exists() else 0 for path in player.server.logs()]
             found = a_round.play()
             where = f"{means}, seed {seed}, round {figures.rounds}"
+            if found:
+                keep_story(where, found, a_round, told)
             figures.violations += [f"{where}: {fault}" for fault in found]
             figures.deaths += a_round.deaths
             figures.rounds += 1
@@ -98,6 +104,23 @@ def at_random(means, seed, operations, figures):
         figures.violations += [f"{means}, seed {seed}: {fault}" for fault in lost]
         player.revive()
         figures.take(player)
+
+
+def keep_story(where, found, a_round, told):
+    """What the round was, what was logged in it, and all that is known of the jobs named."""
+    player, folder = a_round.player, STORIES / re.sub(r"\W+", "-", where)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, size in zip(player.server.logs(), told, strict=True):
+        (folder / path.name).write_bytes(path.read_bytes()[size:])
+    jobs, steps = read_journal(player.journal)
+    pages = read_pages(player.pages)
+    lines = [*found, f"armed {a_round.armed}, died {dict(a_round.deaths)}"]
+    for job in sorted(
+        {int(number) for fault in found for number in re.findall(r"job (\d+)", fault)}
+    ):
+        lines += [f"job {job}: {jobs.get(job)}", *map(str, steps.get(job, []))]
+        lines += map(str, pages.get(job, []))
+    (folder / "story").write_text("\n".join(lines) + "\n")
 
 
 def run(operations, seed, servers):
