@@ -36,7 +36,6 @@ _POLL_S: Final = 0.01
 _SILENT_S: Final = 3.0
 """A beat is answered within 31 ms beside 5,000 exits."""
 _MOST_BETWEEN_BEATS_S: Final = 1.0
-_STANDSTILL_S: Final = 2.0
 _READ_BYTES: Final = 1 << 18
 
 
