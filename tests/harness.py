@@ -332,7 +332,7 @@ class Server:
 
     def await_durable(self, job, state):
         """Wait until the journal on the disk has the job's step to this state, its last or not."""
-        steps = "SELECT 1 FROM transition WHERE job_id = ? AND json_extract(record, '$.after') = ?"
+        steps = "SELECT 1 FROM event WHERE job_id = ? AND json_extract(record, '$[1]') = ?"
 
         def look():
             with contextlib.closing(sqlite3.connect(self.state / "journal.db")) as journal:

@@ -43,7 +43,7 @@ def backup(
         raise UsageError("iod backup: no FILE given: 'iod backup --help' shows how")
     from pathlib import Path
 
-    from iodaemon.daemon.backup import back_up
+    from iodaemon.daemon.journal.backup import back_up
     from iodaemon.units import format_bytes
 
     config = config_of(ctx.obj, state_dir, is_system=system)

@@ -16,7 +16,7 @@ from iodaemon.cli.option import OFF, Word, argument
 from iodaemon.cli.selector import format_ids
 
 if TYPE_CHECKING:
-    from iodaemon.daemon.restore import Restored
+    from iodaemon.daemon.journal.restore import Restored
 
 app = new_app()
 
@@ -43,7 +43,7 @@ def restore(
         raise UsageError("iod restore: no FILE given: 'iod restore --help' shows how")
     from pathlib import Path
 
-    from iodaemon.daemon import restore as restoring
+    from iodaemon.daemon.journal import restore as restoring
 
     config = config_of(ctx.obj, state_dir, is_system=system)
     done = restoring.restore(config, Path(os.path.abspath(file)))

@@ -12,8 +12,7 @@ from aiohttp import web
 from iodaemon.core import event as ev
 from iodaemon.core.drain import Drain
 from iodaemon.daemon.account import user_name
-from iodaemon.daemon.batch import Batch
-from iodaemon.daemon.decree import decree
+from iodaemon.daemon.journal.record import Batch
 from iodaemon.daemon.lookup import Lookup, json_answer, parse_number, read_body, takes
 from iodaemon.errors import RequestError
 from iodaemon.text import printable
@@ -75,9 +74,9 @@ class Administration:
             since_s = now_s if before is None else before.since_s
             drain = Drain(since_s=since_s, by=by, reason=reason)
             begun = ev.DrainBegun(at_s=now_s, by=by, reason=reason)
-            await decree(self._driver, Batch(drain=drain), begun)
+            await self._driver.order(Batch(drain=drain), begun)
         elif not asked.drain and before is not None:
-            await decree(self._driver, Batch(drain=None), ev.DrainEnded(at_s=now_s, by=by))
+            await self._driver.order(Batch(drain=None), ev.DrainEnded(at_s=now_s, by=by))
         await self._driver.watch.until(lambda: (self._state.drain is not None) == asked.drain, 1.0)
         return json_answer(self._told())
 

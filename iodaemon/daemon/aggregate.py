@@ -11,7 +11,7 @@ from iodaemon.core.decision import Transition
 from iodaemon.core.job import IoTotals, Job, JobId, JobState
 from iodaemon.core.platform import DeviceId
 from iodaemon.core.sample import Sample
-from iodaemon.daemon.batch import BandwidthMinute
+from iodaemon.daemon.journal.record import BandwidthMinute
 
 _MINUTE_S: Final = 60
 _UNKNOWN: Final = "unknown"
@@ -42,22 +42,22 @@ class MinuteBook:
         self,
         events: Iterable[ev.Event],
         transitions: Sequence[Transition],
-        live: Mapping[JobId, Job],
+        jobs: Mapping[JobId, Job],
     ) -> list[BandwidthMinute]:
         """Take in one step of the controller; returns the rows of minutes that are over.
 
         Args:
             events: what had happened, in order.
             transitions: what it came to.
-            live: the jobs that have not ended.
+            jobs: as they are after it.
         """
         rows: list[BandwidthMinute] = []
         for step in transitions:
             if step.after is JobState.STARTING:
-                self.begin(step.job_id, live.get(step.job_id))
+                self.begin(step.job_id, jobs.get(step.job_id))
         for event in events:
             if isinstance(event, ev.SampleTaken):
-                rows += self.take(event.sample, live)
+                rows += self.take(event.sample, jobs)
             elif isinstance(event, ev.JobExited) and self.knows(event.job_id):
                 rows += self.end(event.job_id, event.at_s, event.io)
         for step in transitions:
@@ -74,18 +74,19 @@ class MinuteBook:
         """True from the job's beginning, or its first sample, to its end."""
         return job_id in self._seen
 
-    def take(self, sample: Sample, live: Mapping[JobId, Job]) -> list[BandwidthMinute]:
-        """Take in a sample; returns the rows of minutes that are over.
+    def take(self, sample: Sample, jobs: Mapping[JobId, Job]) -> list[BandwidthMinute]:
+        """Take in a sample, which may name jobs that ended while it was taken.
 
-        Args:
-            sample: may name jobs that ended while it was taken.
-            live: those that have not, as far as is known.
+        Returns:
+            The rows of minutes that are over.
         """
         last_s, self._last_s = self._last_s, sample.at_s
         spent_s = 0.0 if last_s is None else max(0.0, sample.at_s - last_s)
         minute = int(sample.at_s) // _MINUTE_S
         for job_id, counters in sample.jobs.items():
-            job = live.get(job_id)
+            job = jobs.get(job_id)
+            if job is not None and not job.is_live:
+                job = None
             if job is None and job_id not in self._seen:
                 continue
             if job is not None and not job.is_counted_at(sample.at_s):

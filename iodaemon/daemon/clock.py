@@ -25,9 +25,8 @@ import msgspec
 from iodaemon.core.decision import Lesson
 from iodaemon.core.job import Job, JobId
 from iodaemon.core.life import shifted
-from iodaemon.daemon.batch import Batch, Passed, Reading, Restored, Span
-from iodaemon.daemon.journal import Journal
-from iodaemon.daemon.lesson_book import Known
+from iodaemon.daemon.journal.record import Batch, Known, Passed, Reading, Restored, Span
+from iodaemon.daemon.journal.writer import Journal
 from iodaemon.errors import JournalError
 from iodaemon.supervisor.ledger import read_boot_id
 

@@ -1,13 +1,13 @@
-"""Drives the controller in wall time: events in, journal, decisions out, clients answered.
+"""Drives the controller in wall time: events in, decisions and rows out.
 
-Order of things in one turn: all waiting events are one step; what changed goes to the journal
-in one batch; suspends and resumes are performed first (they must not wait for the very disk
-they relieve); starts, stops and kills when the batch is durable; clients are answered then. The
-log comes last.
+One turn, in this order (``Driver._turn``): all waiting events are one step of the controller.
+Suspends and resumes are performed at once: they must not wait for the very disk they relieve.
+Starts are prepared. What changed goes to the journal as one batch. Once that is durable, starts,
+stops and kills are performed and clients are answered. The log comes last.
 
 While the journal cannot be written, nothing starts and nothing is accepted. What was asked to end
-is ended all the same and its clients are answered; the disk is asked again every two seconds, and
-the first time it says yes, it is given all that it owes.
+is ended all the same, and its clients are answered. Every two seconds all that could not be written
+is tried again, as one batch.
 """
 
 from __future__ import annotations
@@ -22,22 +22,38 @@ import msgspec
 from iodaemon.core import event as ev
 from iodaemon.core.backend import Backend
 from iodaemon.core.controller import Controller
-from iodaemon.core.decision import Decision, Grant, Plan, Resume, Start, Suspend, Throttle
+from iodaemon.core.decision import (
+    Decision,
+    Free,
+    Grant,
+    Plan,
+    Resume,
+    Start,
+    Suspend,
+    Throttle,
+    TrialStep,
+)
 from iodaemon.core.job import Job, JobId
 from iodaemon.core.timeline import Timeline, Timer
 from iodaemon.daemon.aggregate import MinuteBook
-from iodaemon.daemon.arrears import Arrears
-from iodaemon.daemon.batch import BandwidthMinute, Batch
 from iodaemon.daemon.device_book import DeviceBook
 from iodaemon.daemon.environments import Environments
-from iodaemon.daemon.journal import Journal
-from iodaemon.daemon.notebook import Note
+from iodaemon.daemon.journal.record import (
+    MOST_STEPS,
+    Batch,
+    Note,
+    Order,
+    join,
+    note_of,
+    note_of_clearing,
+)
+from iodaemon.daemon.journal.writer import Journal
 from iodaemon.daemon.pace import Pace
 from iodaemon.daemon.tally import Durations, Tally
-from iodaemon.daemon.turn import in_order, log_plan, notes_of
 from iodaemon.daemon.watch import Watch
 from iodaemon.errors import JournalError
 from iodaemon.fault import reach
+from iodaemon.text import quoted
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +61,9 @@ JOURNAL_RETRY_S: Final = 2.0
 """Between attempts to write what a full disk did not take."""
 _AT_ONCE: Final = (Suspend, Resume, Throttle, Grant)
 """Decisions that wait for no disk; the others are durable before they are performed."""
+
+
+_NOTHING: Final = Batch()
 
 
 class _Pending(msgspec.Struct, kw_only=True):
@@ -97,7 +116,7 @@ class Driver:
         self.after_sample: Callable[[], None] = lambda: None
         self._unwritten: dict[JobId, int] = {}
         self._refused: set[JobId] = set()
-        self._arrears = Arrears()
+        self._owed: list[Batch] = []
         self.book = MinuteBook()
         self.device_book = DeviceBook()
         self._next_id = self.state.next_id
@@ -133,8 +152,8 @@ class Driver:
                 timer.cancel()
         self._timer = self._sampling = self._retrying = None
         self._halted = True
-        if self._arrears:
-            self.journal.write(self._owed(), lambda _: None)
+        if self._owed:
+            self.journal.write(self._all_owed(), lambda _: None)
 
     # -- for the server --------------------------------------------------------------------------
 
@@ -170,6 +189,22 @@ class Driver:
             raise JournalError(self.problem or "the journal cannot be written")
         return ids
 
+    async def order(self, batch: Batch, *orders: Order) -> None:
+        """Write the batch and a note of each order; post the orders once that is durable.
+
+        Raises:
+            JournalError: it cannot be made durable now; nothing is ordered.
+        """
+        if self.problem:
+            raise JournalError(self.problem)
+        batch = msgspec.structs.replace(batch, notes=tuple(map(note_of, orders)))
+
+        def post_all() -> None:
+            for order in orders:
+                self.post(order)
+
+        await self.journal.commit(batch, post_all)
+
     def waiting(self, uid: int) -> int:
         """How many jobs of this user wait, those included that arrived in this very instant."""
         arrived = (job.uid for event in self._inbox if (job := _arriving(event)) is not None)
@@ -202,53 +237,27 @@ class Driver:
         self.tally.step.begin()
         plan = self.controller.step(events)
         self.tally.step.end()
-        for decision in plan.decisions:  # first of all: nothing else may delay the relief
+
+        later = []  # relief first: nothing else may delay it
+        for decision in plan.decisions:
             if isinstance(decision, _AT_ONCE):
                 self.backend.perform(decision)
-        self.tally.take(plan, self.state.jobs)
-        submitted = tuple(e.job.id for e in events if isinstance(e, ev.JobSubmitted))
-        if any(isinstance(event, ev.SampleTaken) for event in events):
-            self.pace.end(self.controller.rules.regulation.timeslice_s)
-            self.after_sample()
-        live = {job.id: job for job in self.state.live}
-        rows = self.book.follow(events, plan.transitions, live)
-        for event in events:
-            if isinstance(event, ev.SampleTaken):
-                self.device_book.take(event.sample.devices, self.book.moved)
-        later = tuple(d for d in plan.decisions if not isinstance(d, _AT_ONCE))
+            else:
+                later.append(decision)
         for decision in later:
             if isinstance(decision, Start):
                 self.backend.prepare(decision)
-        notes = notes_of(plan, self.state.jobs, self.timeline.now_s)
-        kept = self._kept(events, plan, rows, notes)
-        self._write(plan, submitted, later, kept)
+
+        self._write(events, plan, tuple(later))
+        self._count(events, plan)
         self._wake_at(plan.wake_at_s)
         self.watch.notify()
         log_plan(plan)
 
-    def _kept(
-        self,
-        events: Sequence[ev.Event],
-        plan: Plan,
-        rows: Sequence[BandwidthMinute],
-        notes: tuple[Note, ...],
-    ) -> Batch:
-        """What is written down beside the jobs themselves."""
-        samples = [e.sample for e in events if isinstance(e, ev.SampleTaken)]
-        return Batch(
-            minutes=tuple(rows),
-            notes=notes,
-            samples=tuple(samples) if self.keeps_samples else (),
-            lessons=plan.lessons,
-        )
-
     def _write(
-        self,
-        plan: Plan,
-        submitted: tuple[JobId, ...],
-        decisions: tuple[Decision, ...],
-        kept: Batch,
+        self, events: Sequence[ev.Event], plan: Plan, decisions: tuple[Decision, ...]
     ) -> None:
+        """Hand what the step changed to the journal; ``decisions`` are performed after it."""
         jobs = tuple(
             job for job_id in plan.changed if (job := self.state.jobs.get(job_id)) is not None
         )
@@ -256,12 +265,39 @@ class Driver:
             self.environments.follow(job)
         for job_id in plan.removed:
             self.environments.forget(job_id)
-        if not jobs and not plan.removed and not decisions and kept == Batch():
-            return
-        batch = msgspec.structs.replace(
-            kept, jobs=jobs, removed=plan.removed, transitions=plan.transitions
+        samples = (event.sample for event in events if isinstance(event, ev.SampleTaken))
+        batch = Batch(
+            jobs=jobs,
+            removed=plan.removed,
+            transitions=plan.transitions,
+            minutes=tuple(self.book.follow(events, plan.transitions, self.state.jobs)),
+            notes=self._notes(plan),
+            samples=tuple(samples) if self.keeps_samples else (),
+            lessons=plan.lessons,
         )
-        self._send(_Pending(batch=batch, submitted=submitted, decisions=decisions))
+        if decisions or batch != _NOTHING:
+            submitted = tuple(e.job.id for e in events if isinstance(e, ev.JobSubmitted))
+            self._send(_Pending(batch=batch, submitted=submitted, decisions=decisions))
+
+    def _notes(self, plan: Plan) -> tuple[Note, ...]:
+        """What the regulation saw, tried and would have done, and whose kept results go."""
+        told = [
+            *map(note_of, plan.evidence),
+            *map(note_of, plan.shadow),
+            *map(note_of, plan.trials),
+        ]
+        frees = (each for each in plan.decisions if isinstance(each, Free) and each.is_wanted)
+        now_s = self.timeline.now_s
+        gone = (note_of_clearing(self.state.jobs[free.job_id], now_s) for free in frees)
+        return (*told, *gone)
+
+    def _count(self, events: Sequence[ev.Event], plan: Plan) -> None:
+        self.tally.take(plan, self.state.jobs)
+        for event in events:
+            if isinstance(event, ev.SampleTaken):
+                self.device_book.take(event.sample.devices, self.book.moved)
+                self.pace.end(self.controller.rules.regulation.timeslice_s)
+                self.after_sample()
 
     def _send(self, pending: _Pending) -> None:
         new = set(pending.submitted)  # counted when they were posted
@@ -315,7 +351,7 @@ class Driver:
         """Nothing starts that could not be written down; nothing that was acknowledged is lost.
 
         New jobs never were; starts are taken back. What was asked to stop is stopped all the
-        same: the job's own status file is the durable word on that.
+        same: the supervisor's ledger is the durable word on that.
         """
         if self._halted:
             return
@@ -324,10 +360,7 @@ class Driver:
             log.error("event=journal_failed problem=%s", problem)
             self.problem = problem
             self.post(ev.StartsBlocked(at_s=now_s, problem=problem))
-        if pending.is_retry:
-            self._arrears.put_back(pending.batch)
-        else:
-            self._arrears.add(pending.batch)
+        self._owed.insert(0 if pending.is_retry else len(self._owed), pending.batch)
         if self._retrying is None:
             self._retrying = self.timeline.call_at(now_s + JOURNAL_RETRY_S, self._retry)
         for decision in pending.decisions:
@@ -353,21 +386,35 @@ class Driver:
         else:
             self.backend.perform(decision)
 
-    def _owed(self) -> Batch:
-        """What the disk owes as one batch; some record in any case, or it would prove nothing."""
-        batch = self._arrears.take(self.state.jobs, self._refused)
-        if batch.jobs:
-            return batch
-        written = (job for job in self.state.jobs.values() if job.id not in self._unwritten)
-        return msgspec.structs.replace(batch, jobs=tuple(written)[-1:])
+    def _all_owed(self) -> Batch:
+        """All that could not be written, as one batch.
+
+        Of each job its present record, as far as it is in memory: a later one may have been
+        written. Of refused submissions nothing; of the history at most ``MOST_STEPS`` rows of a
+        kind, and no samples. Some record in any case: an empty batch would prove nothing.
+        """
+        batch = join([*self._owed, Batch(removed=tuple(self._refused))])
+        self._owed = []
+        jobs = tuple(self.state.jobs.get(job.id, job) for job in batch.jobs)
+        if not jobs:
+            written = (job for job in self.state.jobs.values() if job.id not in self._unwritten)
+            jobs = tuple(written)[-1:]
+        return msgspec.structs.replace(
+            batch,
+            jobs=jobs,
+            transitions=batch.transitions[-MOST_STEPS:],
+            minutes=batch.minutes[-MOST_STEPS:],
+            notes=batch.notes[-MOST_STEPS:],
+            samples=(),
+        )
 
     def _retry(self) -> None:
         self._retrying = None
-        self._send(_Pending(batch=self._owed(), is_retry=True))
+        self._send(_Pending(batch=self._all_owed(), is_retry=True))
 
     def _recover(self) -> None:
         """The disk took what it owed; what came meanwhile it is given at once."""
-        if self._arrears:
+        if self._owed:
             if self._retrying is None:
                 self._retry()
             return
@@ -416,3 +463,62 @@ def _arriving(event: ev.Event) -> Job | None:
             return event.ended
         case _:
             return None
+
+
+# -- order and log ---------------------------------------------------------------------------------
+
+
+def in_order(events: Sequence[ev.Event]) -> list[ev.Event]:
+    """By time, but never an effect before its cause.
+
+    A job's end carries the time at which it ended, which may be before the time at which it was
+    learned that it runs; of one job the events stay as they came.
+    """
+    reached_s: dict[JobId, float] = {}
+    keys: list[float] = []
+    for event in events:
+        job_id = event.job.id if isinstance(event, ev.JobSubmitted) else _job_of(event)
+        at_s = event.at_s
+        if job_id is not None:
+            at_s = reached_s[job_id] = max(at_s, reached_s.get(job_id, at_s))
+        keys.append(at_s)
+    return [events[place] for place in sorted(range(len(events)), key=keys.__getitem__)]
+
+
+def _job_of(event: ev.Event) -> JobId | None:
+    job_id: JobId | None = getattr(event, "job_id", None)
+    return job_id
+
+
+def log_plan(plan: Plan) -> None:
+    """One line an event or decision; many new jobs at once are one line."""
+    born = [step.job_id for step in plan.transitions if step.before is None]
+    if born:
+        log.info("event=submitted jobs=%d first=%d last=%d", len(born), born[0], born[-1])
+    for step in plan.transitions:
+        if step.before is not None:
+            reason = (
+                ""
+                if step.reason is None
+                else f" reason={step.reason.code} text={quoted(step.reason.text)}"
+            )
+            log.info(
+                "event=moved job=%d from=%s to=%s%s", step.job_id, step.before, step.after, reason
+            )
+    for trial in plan.trials:
+        log.info("event=trial %s", _trial_words(trial))
+    for fault in plan.faults:
+        log.error("event=rule_set_aside text=%s", quoted(fault.text))
+        if fault.trace:
+            log.error("event=rule_traceback\n%s", fault.trace.rstrip())
+    for decision in plan.decisions:
+        log.info("decision=%s job=%d", type(decision).__name__.lower(), decision.job_id)
+
+
+def _trial_words(trial: TrialStep) -> str:
+    gain = "unknown" if trial.gain is None else f"{trial.gain:.3g}"
+    return (
+        f"resource={quoted(trial.resource)} verdict={trial.verdict} before={trial.before} "
+        f"tried={trial.tried} gain={gain} shadow={'yes' if trial.is_shadow else 'no'} "
+        f"text={quoted(trial.text)}"
+    )

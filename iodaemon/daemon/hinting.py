@@ -26,9 +26,9 @@ from iodaemon.core.signature import (
 from iodaemon.core.trace import Trace
 from iodaemon.daemon.account import parse_user, user_name
 from iodaemon.daemon.answer import Answer
-from iodaemon.daemon.batch import Batch
 from iodaemon.daemon.front import find_turn
-from iodaemon.daemon.knowledge import Knowledge, write_durably
+from iodaemon.daemon.journal.record import Batch
+from iodaemon.daemon.knowledge import Knowledge
 from iodaemon.daemon.lookup import Lookup, json_answer, parse_number, read_body, takes
 from iodaemon.daemon.record import expected_record
 from iodaemon.errors import JournalError, NotPermitted, RequestError
@@ -176,7 +176,7 @@ class Hinting:
         lessons = self._driver.state.lessons
         kinds = {kind_of_key(key): key for key in keys if lessons.get(kind_of_key(key)) is not None}
         if kinds:
-            await write_durably(self._lookup.journal, Batch(lessons=dict.fromkeys(kinds)))
+            await self._lookup.journal.commit(Batch(lessons=dict.fromkeys(kinds)))
             now_s = self._driver.timeline.now_s
             self._driver.post(ev.LessonsForgotten(at_s=now_s, kinds=tuple(kinds)))
         return list(kinds.values())

@@ -21,7 +21,7 @@ from iodaemon.core.job import Job, JobState
 from iodaemon.core.signature import name_of
 from iodaemon.daemon.account import parse_user, user_name
 from iodaemon.daemon.answer import Answer
-from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.journal.writer import Journal
 from iodaemon.daemon.lookup import (
     SELECTOR_KEYS,
     Lookup,

@@ -18,9 +18,9 @@ from iodaemon.core.outlook import Outlook
 from iodaemon.core.recollection import Recollection
 from iodaemon.core.signature import Key
 from iodaemon.core.trace import Trace
-from iodaemon.daemon.batch import Batch, Restored
-from iodaemon.daemon.hintbook import MOST_TRACES, Forgotten
-from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.journal.record import Batch, Forgotten, Restored
+from iodaemon.daemon.journal.store import MOST_TRACES
+from iodaemon.daemon.journal.writer import Journal
 from iodaemon.errors import JournalError
 
 log = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class Knowledge:
             JournalError: it cannot be made durable now; nothing was learned.
         """
         new = list({_identity(t): t for t in traces if not self._is_known(t)}.values())
-        await write_durably(journal, Batch(traces=tuple(new)))
+        await journal.commit(Batch(traces=tuple(new)))
         for trace in new:
             outlook.renew(self._take(trace))
         return len(new)
@@ -126,7 +126,7 @@ class Knowledge:
         forgotten = tuple(
             Forgotten(key=key, at_s=at_s) for key in keys if self.recollection.knows(key)
         )
-        await write_durably(journal, Batch(forgotten=forgotten))
+        await journal.commit(Batch(forgotten=forgotten))
         known = [each.key for each in forgotten if self._forget(each)]
         outlook.renew(known)
         return known
@@ -152,21 +152,3 @@ class Knowledge:
 
 def _identity(trace: Trace) -> Identity:
     return (trace.uid, trace.name, trace.log)
-
-
-async def write_durably(journal: Journal, batch: Batch) -> None:
-    """Write the batch and wait until it is on the disk.
-
-    Raises:
-        JournalError: it is not, and nothing of it will be.
-    """
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[JournalError | None] = loop.create_future()
-
-    def written(error: JournalError | None) -> None:
-        if not answer.done():
-            answer.set_result(error)
-
-    journal.write(batch, lambda error: loop.call_soon_threadsafe(written, error))
-    if (problem := await answer) is not None:
-        raise problem

@@ -21,7 +21,7 @@ from iodaemon.daemon.allowance import NOT_COUNTED, Allowances
 from iodaemon.daemon.authorise import Actor, Rights, Verb, authorise, read_peer
 from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.front import read_bytes
-from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.journal.writer import Journal
 from iodaemon.daemon.record import job_record
 from iodaemon.daemon.selector import Selector, id_bounds, parse_selector
 from iodaemon.daemon.wait_mark import WaitMarks

@@ -30,22 +30,22 @@ from iodaemon.daemon.backends import (
     LinuxDoor,
     SimulatedDoor,
 )
-from iodaemon.daemon.batch import Batch, Passed, Restored
 from iodaemon.daemon.boot import is_same_boot, note_boot, noted_ledger
 from iodaemon.daemon.calibrating import Measured, find_identities
 from iodaemon.daemon.clock import count_on, expired_before_s, keep_time, not_after, read_clocks
 from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.exporter import Exporter
 from iodaemon.daemon.host import startup_warnings
-from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.journal.record import Batch, Passed, Restored
+from iodaemon.daemon.journal.writer import Journal
 from iodaemon.daemon.knowledge import Knowledge
 from iodaemon.daemon.launching import launch_record
 from iodaemon.daemon.metric import Scene
-from iodaemon.daemon.notebook import KEEP_SAMPLES_S
 from iodaemon.daemon.place import Places, prepare_places, spoken_of
 from iodaemon.daemon.preflight import Preflight
 from iodaemon.daemon.reload import InForce, Read, Reloading, fallback_of
 from iodaemon.daemon.report import node_report, policy_report, running_config
+from iodaemon.daemon.retention import KEEP_SAMPLES_S
 from iodaemon.daemon.rights import rights_of
 from iodaemon.daemon.rule_watch import RuleWatch, watch_path
 from iodaemon.daemon.scrape import MetricsPage

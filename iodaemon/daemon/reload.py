@@ -22,10 +22,9 @@ from iodaemon.config import (
 from iodaemon.core import event as ev
 from iodaemon.core.platform import Device
 from iodaemon.core.rule import Mode, Rules
-from iodaemon.daemon.batch import Batch
 from iodaemon.daemon.calibrating import Measured, device_changes
-from iodaemon.daemon.decree import decree
 from iodaemon.daemon.driver import Driver
+from iodaemon.daemon.journal.record import Batch
 from iodaemon.daemon.preflight import policy_of
 from iodaemon.daemon.telltale import set_level
 from iodaemon.errors import ConfigError, IodaemonError, RequestError
@@ -160,11 +159,11 @@ class Reloading:
                 scratch_keep_s=config.scratch_keep_s,
             )
             if config.mode == before.mode:
-                await decree(self._driver, Batch(), event)
+                await self._driver.order(Batch(), event)
             else:  # who writes another mode into the file means it; 'iod mode' before or not
                 mode = Mode(config.mode)
                 switch = ev.ModeChanged(at_s=now_s, mode=mode, by=by)
-                await decree(self._driver, Batch(mode=mode), event, switch)
+                await self._driver.order(Batch(mode=mode), event, switch)
         self._force.config, self._force.policy = in_force(before, config), policy
         controller.fallback = fallback_of(policy.rules)
         self._driver.keeps_samples = config.journal_samples

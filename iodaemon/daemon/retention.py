@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from iodaemon.core.job import Job, JobId
 from iodaemon.errors import JournalError
 from iodaemon.supervisor.ledger import Key, parse_key
+
+KEEP_SAMPLES_S: Final = 86400.0
+"""Raw samples are kept for a day: they are large, and only written when asked for."""
 
 
 def find_old_outputs(

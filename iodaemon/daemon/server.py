@@ -25,7 +25,7 @@ from iodaemon.daemon.fair_queue import FairQueue, give_place
 from iodaemon.daemon.front import ACCOUNTS, TURNS, Front
 from iodaemon.daemon.hinting import Hinting
 from iodaemon.daemon.history import History
-from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.journal.writer import Journal
 from iodaemon.daemon.knowledge import Knowledge
 from iodaemon.daemon.lookup import Lookup, error_answer, refuse_unknown_keys
 from iodaemon.daemon.phasing import Phasing

@@ -17,9 +17,7 @@ from iodaemon.core.rule import Mode
 from iodaemon.core.why import explain
 from iodaemon.daemon.account import user_name
 from iodaemon.daemon.answer import PIECE_BYTES, Answer
-from iodaemon.daemon.batch import Batch
-from iodaemon.daemon.decree import decree
-from iodaemon.daemon.journal import Event
+from iodaemon.daemon.journal.record import Batch, Event, Note
 from iodaemon.daemon.lookup import (
     Lookup,
     json_answer,
@@ -28,7 +26,6 @@ from iodaemon.daemon.lookup import (
     read_body,
     takes,
 )
-from iodaemon.daemon.notebook import Note
 from iodaemon.daemon.scratch_record import find_stage
 from iodaemon.errors import Gone, RequestError
 
@@ -137,7 +134,7 @@ class Telling:
             past, told = await asyncio.to_thread(
                 self._journal.events_since, since_s or 0.0, limit=_MOST_EVENTS
             )
-            first = next((event for event, _ in past if event is not None), told + 1)
+            first = next((event for event, _ in past), told + 1)
             answer.headers[LAST_EVENT] = str(first - 1)
             await answer.write_all(map(_line, past))
         answer.give_turn()
@@ -148,7 +145,7 @@ class Telling:
         while True:
             page = await asyncio.to_thread(self._journal.events_after, told, limit=_PAGE_EVENTS)
             await answer.write_all(map(_line, page))
-            told = max((event for event, _ in page if event is not None), default=told)
+            told = max((event for event, _ in page), default=told)
             if told >= until or not page:
                 return told
 
@@ -200,7 +197,7 @@ class Telling:
         asked = await read_body(request, _Switch)
         now_s = self._driver.timeline.now_s
         event = ev.ModeChanged(at_s=now_s, mode=asked.mode, by=user_name(actor.uid))
-        await decree(self._driver, Batch(mode=asked.mode), event)
+        await self._driver.order(Batch(mode=asked.mode), event)
         return json_answer({"mode": str(asked.mode)})
 
 

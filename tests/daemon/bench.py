@@ -16,7 +16,7 @@ from iodaemon.core.job import Job, JobId, JobSpec, JobState
 from iodaemon.core.rule import Rules
 from iodaemon.core.state import State
 from iodaemon.daemon.driver import Driver
-from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.journal.writer import Journal
 from iodaemon.simulator.timeline import VirtualTimeline
 
 PLENTY = 2**30
@@ -96,7 +96,7 @@ class Bench:
     async def taken(self) -> None:
         """Until the journal's writer has begun with everything that is queued now."""
         await self.breathe()
-        while self.journal._queue:  # noqa: ASYNC110 - a thread takes them
+        while self.journal._queue.qsize():  # noqa: ASYNC110 - a thread takes them
             await asyncio.sleep(0.001)
 
     async def settle(self) -> None:
@@ -121,7 +121,7 @@ class Bench:
         """Job and state, as another process reads them from the disk now."""
         db = sqlite3.connect(self.journal.path)
         try:
-            return dict(db.execute("SELECT id, state FROM job ORDER BY id"))
+            return dict(db.execute("SELECT job_id, state FROM life ORDER BY job_id"))
         finally:
             db.close()
 

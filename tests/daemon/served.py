@@ -24,7 +24,7 @@ from iodaemon.daemon.authorise import Rights
 from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.exporter import Exporter
 from iodaemon.daemon.front import TURNS, Kind
-from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.journal.writer import Journal
 from iodaemon.daemon.knowledge import Knowledge
 from iodaemon.daemon.metric import Scene
 from iodaemon.daemon.report import node_report

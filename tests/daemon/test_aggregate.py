@@ -18,7 +18,8 @@ def totals(read_bytes, written_bytes=0):
 
 def take(book, at_s, read_bytes, written_bytes=0, job_id=1):
     return book.take(
-        sample(at_s, {job_id: counters(read_bytes, written_bytes)}), {job_id: job(job_id)}
+        sample(at_s, {job_id: counters(read_bytes, written_bytes)}),
+        {job_id: job(job_id, state=JobState.RUNNING)},
     )
 
 

@@ -76,8 +76,7 @@ def test_an_environment_outlives_the_end_of_another_job_with_it_in_the_same_inst
         ended = job(first, state=JobState.CANCELLED, environment_id=spec.environment_id)
         served.state.jobs[waits.id], served.state.jobs[ended.id] = waits, ended
         try:
-            kept = driver._kept([], Plan(), (), ())
-            driver._write(Plan(changed=(ended.id, waits.id)), (), (), kept)
+            driver._write([], Plan(changed=(ended.id, waits.id)), ())
             return driver.environments.get(spec.environment_id)
         finally:
             del served.state.jobs[waits.id]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from harness import until
 
-from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.journal.writer import Journal
 
 DATA = Path(__file__).parent.parent / "data"
 pytestmark = pytest.mark.node
@@ -368,11 +368,11 @@ def test_what_ran_before_a_reboot_is_lost_by_reboot(server, tmp_path):
     again = server.script("exit 0", requeue=True, hold=True)
     server.stop()
     with contextlib.closing(sqlite3.connect(server.state / "journal.db")) as db, db:
-        [record] = db.execute("SELECT record FROM job").fetchone()
+        [record] = db.execute("SELECT record FROM life").fetchone()
         job = json.loads(record)
         job |= {"state": "RUNNING", "attempt": 1, "partition": 0, "slots": [0], "started_s": 1.0}
         job["user_hold"] = False
-        db.execute("UPDATE job SET state = 'RUNNING', record = ?", (json.dumps(job),))
+        db.execute("UPDATE life SET state = 'RUNNING', record = ?", (json.dumps(job),))
     (server.state / "boot_id").write_text("another boot\n")
     done(server, "backup", str(tmp_path / "copy.db"))
     shutil.rmtree(server.state / "output")

@@ -22,9 +22,9 @@ from iodaemon.core.decision import Lesson
 from iodaemon.core.job import JobKind, JobState
 from iodaemon.core.life import shifted
 from iodaemon.core.scratch import DiskId, Share, TierName
-from iodaemon.daemon.batch import Batch, Passed, Reading, Span
 from iodaemon.daemon.clock import SPAN_S, count_on, expired_before_s, keep_time, not_after
-from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.journal.record import Batch, Passed, Reading, Span
+from iodaemon.daemon.journal.writer import Journal
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S

@@ -15,8 +15,8 @@ from iodaemon.config import load_config
 from iodaemon.core import event as ev
 from iodaemon.core.job import JobState
 from iodaemon.core.scratch import DiskId, ScratchRequest, Share, TierName
-from iodaemon.daemon.batch import Batch
-from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.journal.record import Batch
+from iodaemon.daemon.journal.writer import Journal
 from iodaemon.daemon.tiering import live_tiers, look_at_disks, watch_disks
 from iodaemon.daemon.timeline import WallTimeline
 

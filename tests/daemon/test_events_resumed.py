@@ -11,11 +11,10 @@ from served import Served
 
 from iodaemon.core.decision import Transition
 from iodaemon.core.job import JobState
-from iodaemon.daemon.batch import Batch
-from iodaemon.daemon.journal import Journal
-from iodaemon.daemon.merge import merge
-from iodaemon.daemon.notebook import Note
-from iodaemon.daemon.replica import copy_database
+from iodaemon.daemon.journal.copy import copy_database
+from iodaemon.daemon.journal.merge import merge
+from iodaemon.daemon.journal.record import Batch, Note
+from iodaemon.daemon.journal.writer import Journal
 from iodaemon.errors import Gone
 
 DATA = Path(__file__).parent.parent / "data"
@@ -65,7 +64,7 @@ def write(journal, *jobs, notes=()):
 
 
 def note(at_s):
-    return Note(at_s=at_s, kind="mode", jobs=(), record={"at_s": at_s, "mode": "off", "by": "ann"})
+    return Note(at_s=at_s, kind="mode", record={"at_s": at_s, "mode": "off", "by": "ann"})
 
 
 def prune(journal, before_s):

@@ -13,8 +13,8 @@ from served import Served
 from iodaemon.api.hints import forget_hints, import_runs, list_hints
 from iodaemon.core.job import IoTotals, JobId, JobState
 from iodaemon.core.work import Work
-from iodaemon.daemon.batch import Batch
-from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.journal.record import Batch
+from iodaemon.daemon.journal.writer import Journal
 from iodaemon.errors import RequestError
 
 MB = 1_000_000

@@ -17,7 +17,8 @@ from served import Served
 from iodaemon.api import model
 from iodaemon.core.job import FINAL, Exit, IoTotals, Job, JobId, JobSpec, JobState
 from iodaemon.daemon.history import Tallies, pages, parse_query
-from iodaemon.daemon.journal import Batch, Journal
+from iodaemon.daemon.journal.record import Batch
+from iodaemon.daemon.journal.writer import Journal
 from iodaemon.errors import NotFound, RequestError
 
 API = Path(__file__).parents[2] / "docs" / "api.md"

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from iodaemon.core.decision import Transition
 from iodaemon.core.job import Exit, IoTotals, Job, JobId, JobSpec, JobState, Reason
-from iodaemon.daemon.batch import BandwidthMinute, Batch
-from iodaemon.daemon.journal import PRUNE_JOBS, Journal
-from iodaemon.daemon.schema import SCHEMA
+from iodaemon.daemon.journal.record import BandwidthMinute, Batch
+from iodaemon.daemon.journal.schema import SCHEMA
+from iodaemon.daemon.journal.writer import PRUNE_JOBS, Journal
 from iodaemon.errors import JournalError
 
 ENVIRONMENT = {"PATH": "/usr/bin", "NAME": "Größe\n"}
@@ -438,7 +438,8 @@ WRITER = """
 import os, sys
 from pathlib import Path
 from iodaemon.core.job import Job, JobSpec, JobState
-from iodaemon.daemon.journal import Batch, Journal
+from iodaemon.daemon.journal.record import Batch
+from iodaemon.daemon.journal.writer import Journal
 
 journal = Journal.open(Path(sys.argv[1]))
 first = journal.restore().next_id
@@ -477,7 +478,8 @@ FULL = """
 import resource, sys
 from pathlib import Path
 from iodaemon.core.job import Job, JobSpec, JobState
-from iodaemon.daemon.journal import Batch, Journal
+from iodaemon.daemon.journal.record import Batch
+from iodaemon.daemon.journal.writer import Journal
 
 def write(number, size):
     job = Job(id=number, spec=JobSpec(command=("x" * size,)), uid=0, state=JobState.PENDING,
@@ -538,7 +540,7 @@ def test_all_batches_of_a_refused_transaction_are_told(journal, path):
     other = held_up(path)
     answers = []
     journal.write(Batch(), lambda _: None)  # keeps the writer busy
-    while journal._queue:
+    while journal._queue.qsize():
         time.sleep(0.001)
     for found in (job(1), big, job(3)):
         journal.write(Batch(jobs=(found,)), answers.append)
@@ -576,7 +578,7 @@ def test_another_version_is_refused_by_name(journal, path, schema, word):
     problem = refusal(path)
 
     assert (
-        f"has schema {schema}, {word} than {SCHEMA} of this iodaemon; use the iodaemon that"
+        f"has schema {schema}, {word} than {SCHEMA}, the only one that this iodaemon reads; use"
         in problem
     )
 
@@ -611,9 +613,9 @@ def test_a_damaged_page_is_noticed_when_the_journal_is_opened(journal, path):
 
 def test_a_damaged_record_is_named(journal, path):
     write(journal, jobs=(job(1, JobState.COMPLETED),))
-    edit(path, "UPDATE job SET record = '{\"id\": 1'")
+    edit(path, "UPDATE life SET record = '{\"state\": 1'")
 
-    with pytest.raises(JournalError, match="has a damaged record: job 1: Input data was truncated"):
+    with pytest.raises(JournalError, match="has a damaged record: job 1: "):
         journal.finished(1)
 
 

@@ -2,12 +2,17 @@
 
 import time
 
+import msgspec
 import pytest
+from builders import sample
 
-from iodaemon.core.decision import Transition
-from iodaemon.core.job import Job, JobId, JobSpec, JobState
-from iodaemon.daemon.batch import Batch
-from iodaemon.daemon.journal import LAZY_S, Journal
+from iodaemon.core.decision import Lesson, Transition
+from iodaemon.core.drain import Drain
+from iodaemon.core.job import Job, JobId, JobKind, JobSpec, JobState
+from iodaemon.core.rule import Mode
+from iodaemon.core.signature import Key
+from iodaemon.daemon.journal.record import BandwidthMinute, Batch, Forgotten, Note, join
+from iodaemon.daemon.journal.writer import LAZY_S, Journal
 
 BEGUN = (JobState.STARTING, JobState.RUNNING)
 
@@ -80,3 +85,56 @@ def test_closing_writes_what_could_have_waited(tmp_path):
 )
 def test_only_the_news_that_jobs_run_can_wait(written, expected):
     assert expected == written.only_begins
+
+
+def test_of_several_batches_the_last_record_of_a_job_counts_and_history_keeps_its_order():
+    first, later = batch(BEGUN), batch((JobState.RUNNING, JobState.COMPLETED))
+    ended = msgspec.structs.replace(job(1), state=JobState.COMPLETED)
+
+    joined = join([first, msgspec.structs.replace(later, jobs=(ended, job(3)))])
+
+    assert (ended, job(3)) == joined.jobs
+    assert [JobState.RUNNING, JobState.COMPLETED] == [step.after for step in joined.transitions]
+
+
+def test_of_a_job_that_a_later_batch_removes_nothing_is_left():
+    row = BandwidthMinute(job_id=JobId(1), minute=1, read_bytes=1, written_bytes=1, seconds=1.0)
+
+    joined = join([batch(BEGUN, jobs=2, minutes=(row,)), Batch(removed=(JobId(1),))])
+
+    assert ((job(2),), (), (), (1,)) == (
+        joined.jobs,
+        joined.transitions,
+        joined.minutes,
+        joined.removed,
+    )
+
+
+def test_of_what_was_learned_or_switched_the_last_word_counts():
+    first, other = JobKind("1 like:a"), JobKind("1 like:b")
+    drain = Drain(since_s=1.0, by="ann")
+
+    joined = join(
+        [
+            Batch(mode=Mode.OFF, lessons={first: Lesson(limit=2), other: Lesson(limit=4)}),
+            Batch(lessons={first: Lesson(limit=3), other: None}, drain=drain),
+            Batch(anchor_s=5.0),
+        ]
+    )
+
+    assert {first: Lesson(limit=3), other: None} == joined.lessons
+    assert (Mode.OFF, drain, 5.0) == (joined.mode, joined.drain, joined.anchor_s)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("environments", {"a": {"A": "b"}}),
+        ("notes", (Note(at_s=1.0, kind="mode", record={}),)),
+        ("samples", (sample(1.0),)),
+        ("forgotten", (Forgotten(key=Key(0, "program", "x"), at_s=1.0),)),
+    ],
+)
+def test_joining_loses_nothing(name, value):
+    assert value == getattr(join([Batch(**{name: value}), Batch()]), name)
+    assert value == getattr(join([Batch(), Batch(**{name: value})]), name)

@@ -15,8 +15,8 @@ from write_ahead_log import FRAME, FRAME_HEADER, laid_out, places
 
 from iodaemon.core.decision import Transition
 from iodaemon.core.job import JobState
-from iodaemon.daemon.batch import Batch
-from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.journal.record import Batch
+from iodaemon.daemon.journal.writer import Journal
 
 EVERY = 61
 """Of a page every so many bytes are tried here, of headers and edges each; ``make campaign`` cuts

@@ -8,8 +8,8 @@ import pytest
 
 from iodaemon.cli import main
 from iodaemon.core.job import Job, JobSpec, JobState
-from iodaemon.daemon.batch import Batch
-from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.journal.record import Batch
+from iodaemon.daemon.journal.writer import Journal
 from iodaemon.errors import JournalError
 
 
@@ -135,10 +135,12 @@ def test_a_journal_that_does_not_know_the_outputs_of_jobs_is_refused(tmp_path, s
 @pytest.mark.parametrize(
     ("statement", "name"),
     [
-        ("UPDATE job SET record = '{'", "job 1"),
-        ("UPDATE job SET record = X'ff'", "job 1"),
-        ("UPDATE job SET record = 5", "job 1"),
-        ("UPDATE job SET record = '{\"id\": 2}'", "job 1"),
+        ("UPDATE life SET record = '{'", "job 1"),
+        ("UPDATE life SET record = X'ff'", "job 1"),
+        ("UPDATE life SET record = 5", "job 1"),
+        ("UPDATE life SET record = '{\"id\": 2}'", "job 1"),
+        ("UPDATE job SET spec = '{'", "job 1"),
+        ("UPDATE job SET spec = 'null'", "job 1"),
         ("UPDATE environment SET record = '[1]'", "environment e"),
         ("INSERT INTO meta VALUES ('mode', 'sideways')", "meta mode"),
         ("INSERT INTO meta VALUES ('drain', '{')", "meta drain"),

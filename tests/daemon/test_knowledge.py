@@ -11,8 +11,8 @@ from iodaemon.core.job import IoTotals, JobState
 from iodaemon.core.outlook import Outlook
 from iodaemon.core.work import Work
 from iodaemon.daemon import knowledge as module
-from iodaemon.daemon.batch import Batch
-from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.journal.record import Batch
+from iodaemon.daemon.journal.writer import Journal
 from iodaemon.daemon.knowledge import Knowledge
 
 COUNT = 1300
@@ -112,7 +112,7 @@ def test_no_run_teaches_from_the_future(journal):
 
 def test_a_damaged_past_is_no_reason_to_stop(journal, caplog):
     db = sqlite3.connect(journal.path)
-    db.execute("UPDATE job SET record = 'x' WHERE id = 600")
+    db.execute("UPDATE life SET record = 'x' WHERE job_id = 600")
     db.commit()
     db.close()
 

@@ -9,9 +9,9 @@ from builders import counters, sampled
 
 from iodaemon.core.decision import Lesson, RegulationPlan, Suspend
 from iodaemon.core.job import JobId, JobKind
-from iodaemon.daemon.backup import back_up
-from iodaemon.daemon.batch import Batch
-from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.journal.backup import back_up
+from iodaemon.daemon.journal.record import Batch
+from iodaemon.daemon.journal.writer import Journal
 from iodaemon.errors import JournalError
 
 KIND, OTHER = JobKind("1000 like:solve *.dat"), JobKind("1000 like:Größe")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from iodaemon.core.decision import Plan, Transition, TrialStep
 from iodaemon.core.job import JobId, JobState, Reason
-from iodaemon.daemon.turn import log_plan
+from iodaemon.daemon.driver import log_plan
 from iodaemon.text import quoted
 
 

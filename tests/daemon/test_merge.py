@@ -12,11 +12,11 @@ from iodaemon.core.decision import Transition
 from iodaemon.core.job import Job, JobId, JobSpec, JobState
 from iodaemon.core.platform import Partition, Platform, Slot
 from iodaemon.core.state import State
-from iodaemon.daemon.backup import back_up
-from iodaemon.daemon.batch import Batch
-from iodaemon.daemon.journal import Journal
-from iodaemon.daemon.merge import merge
-from iodaemon.daemon.replica import copy_database
+from iodaemon.daemon.journal.backup import back_up
+from iodaemon.daemon.journal.copy import copy_database
+from iodaemon.daemon.journal.merge import merge
+from iodaemon.daemon.journal.record import Batch
+from iodaemon.daemon.journal.writer import Journal
 
 S = JobState
 

@@ -13,10 +13,8 @@ from iodaemon.core.event import ModeChanged
 from iodaemon.core.job import JobId
 from iodaemon.core.rule import Mode
 from iodaemon.core.sample import JobCounters, NodeCounters, Sample
-from iodaemon.daemon import notebook
-from iodaemon.daemon.batch import Batch
-from iodaemon.daemon.journal import Journal
-from iodaemon.daemon.notebook import Note, note_of
+from iodaemon.daemon.journal.record import Batch, Kind, note_of
+from iodaemon.daemon.journal.writer import Journal
 
 
 @pytest.fixture
@@ -65,8 +63,9 @@ def evidence(*verdicts, at_s=1.0):
     )
 
 
-def every(journal, **query):
-    return journal.notes(since_s=0.0, limit=100, **query)
+def every(journal, since_s=0.0, limit=100):
+    found, _ = journal.events_since(since_s, limit=limit)
+    return tuple(note for _, note in found)
 
 
 # -- notes ---------------------------------------------------------------------------------------
@@ -83,27 +82,11 @@ def test_a_note_comes_back_as_it_was(journal):
     assert notes == every(journal)
 
 
-def test_evidence_is_about_those_that_were_acted_on():
-    assert (1, 3) == note_of(evidence("suspend", "spared", "resume", "waits")).jobs
-
-
-def test_a_job_named_twice_is_noted_once(journal):
-    write(journal, [Note(at_s=1.0, kind="evidence", jobs=(JobId(4), JobId(4)), record={})])
-
-    assert (JobId(4),) == every(journal)[0].jobs
-
-
-def test_notes_are_found_by_job_kind_and_time(journal):
+def test_notes_are_found_by_time_and_the_newest_are_told(journal):
     write(journal, [shadow(1, 1.0), shadow(2, 2.0), note_of(evidence("suspend", at_s=3.0))])
 
-    def times(**query):
-        return [note.at_s for note in journal.notes(**{"since_s": 0.0, "limit": 100, **query})]
-
-    assert [1.0, 3.0] == times(job_id=JobId(1))
-    assert [3.0] == times(job_id=JobId(1), kind="evidence")
-    assert [1.0, 2.0] == times(kind="shadow")
-    assert [2.0, 3.0] == times(since_s=2.0)
-    assert [2.0, 3.0] == times(limit=2)
+    assert [2.0, 3.0] == [note.at_s for note in every(journal, since_s=2.0)]
+    assert [2.0, 3.0] == [note.at_s for note in every(journal, limit=2)]
 
 
 def test_the_past_of_a_closed_journal_is_there_again(tmp_path):
@@ -115,13 +98,11 @@ def test_the_past_of_a_closed_journal_is_there_again(tmp_path):
         assert (sample(1.0),) == journal.samples(since_s=0.0, limit=10)
 
 
-def test_old_notes_go_with_what_says_whom_they_concern(journal):
+def test_old_notes_go(journal):
     write(journal, [shadow(1, 1.0), shadow(1, 5.0)])
     prune(journal, 5.0)
 
-    assert [5.0] == [note.at_s for note in every(journal, job_id=JobId(1))]
-    with journal._read() as db:
-        assert [(1,)] == db.execute("SELECT count(*) FROM note_job").fetchall()
+    assert [5.0] == [note.at_s for note in every(journal)]
 
 
 # -- samples -------------------------------------------------------------------------------------
@@ -213,4 +194,4 @@ def test_whatever_is_stored_comes_back_in_order(tmp_path_factory, things, sample
 
 def test_the_kinds_of_notes_are_all_there_are():
     kinds = ("evidence", "shadow", "trial", "scratch", "mode", "drain", "config", "restored")
-    assert kinds == notebook.Kind.__args__
+    assert kinds == Kind.__args__

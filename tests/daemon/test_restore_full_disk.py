@@ -14,10 +14,10 @@ from mounting import small_disk
 
 from iodaemon.config import load_config
 from iodaemon.core.job import JobState
-from iodaemon.daemon.backup import back_up
-from iodaemon.daemon.batch import Batch
-from iodaemon.daemon.journal import Journal
-from iodaemon.daemon.restore import restore
+from iodaemon.daemon.journal.backup import back_up
+from iodaemon.daemon.journal.record import Batch
+from iodaemon.daemon.journal.restore import restore
+from iodaemon.daemon.journal.writer import Journal
 from iodaemon.errors import JournalError, RequestError
 
 DISK_KIB = 2048
@@ -150,7 +150,7 @@ def test_wherever_it_fills_up_that_disk_is_named_and_all_is_as_it_was(
 
     assert where <= met
     with contextlib.closing(sqlite3.connect(state / "journal.db")) as db:
-        found = db.execute("SELECT count(*) FROM job WHERE state = 'RUNNING'").fetchone()
+        found = db.execute("SELECT count(*) FROM life WHERE state = 'RUNNING'").fetchone()
     assert (len(RUNNING) if there else 0,) == found
 
 

@@ -24,7 +24,7 @@ from process import (
 from iodaemon.cli import main
 from iodaemon.config import check_offers, load_policy
 from iodaemon.core.decision import Kill, Reject, Start, Stop
-from iodaemon.daemon.journal import Journal
+from iodaemon.daemon.journal.writer import Journal
 from iodaemon.errors import ConfigError, HopelessError
 from iodaemon.registry import shipped
 
@@ -390,8 +390,8 @@ def foreign(path):
 
 def damage_record(path):
     db = sqlite3.connect(path)
-    columns = "id, uid, state, environment_id, record"
-    db.execute(f"INSERT INTO job ({columns}) VALUES (1, 0, 'PENDING', '', '{{')")
+    db.execute("INSERT INTO job VALUES (1, 0, '', '{}')")
+    db.execute("INSERT INTO life VALUES (1, 'PENDING', NULL, 0, '{')")
     db.commit()
     db.close()
 

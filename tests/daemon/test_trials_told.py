@@ -99,7 +99,13 @@ def learned(served):
 
 def tried(served):
     """Wait until something is on the disk that was tried, or would have been."""
-    served.until(lambda: served.journal.notes(since_s=0.0, limit=9, kind="trial"))
+    served.until(
+        lambda: [
+            note
+            for _, note in served.journal.events_since(0.0, limit=99)[0]
+            if getattr(note, "kind", None) == "trial"
+        ]
+    )
 
 
 def trials(served):

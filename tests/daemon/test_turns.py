@@ -92,7 +92,9 @@ def await_durable_turn(server, job):
 
     def look():
         with contextlib.closing(sqlite3.connect(server.state / "journal.db")) as journal:
-            [(record,)] = journal.execute("SELECT record FROM job WHERE id = ?", (job,)).fetchall()
+            [(record,)] = journal.execute(
+                "SELECT record FROM life WHERE job_id = ?", (job,)
+            ).fetchall()
         return (json.loads(record).get("phase") or {}).get("granted_s")
 
     until(look, f"turn of job {job} in the journal")

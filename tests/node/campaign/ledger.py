@@ -61,16 +61,23 @@ def _line(text):
 def read_states(path):
     """The state of each job, as it is on the disk."""
     with contextlib.closing(sqlite3.connect(path)) as journal:
-        return dict(journal.execute("SELECT id, state FROM job"))
+        return dict(journal.execute("SELECT job_id, state FROM life"))
 
 
 def read_journal(path):
     """The jobs and the steps of each, as they are on the disk."""
     with contextlib.closing(sqlite3.connect(path)) as journal:
-        jobs = {i: json.loads(text) for i, text in journal.execute("SELECT id, record FROM job")}
+        query = "SELECT job_id, spec, record FROM life JOIN job ON job.id = job_id"
+        jobs = {
+            job: {"id": job, "spec": json.loads(spec), **json.loads(life)}
+            for job, spec, life in journal.execute(query)
+        }
+        query = "SELECT job_id, at_s, record FROM event WHERE kind = 'moved' ORDER BY id"
         steps = defaultdict(list)
-        for job, text in journal.execute("SELECT job_id, record FROM transition ORDER BY seq"):
-            steps[job].append(json.loads(text))
+        for job, at_s, text in journal.execute(query):
+            before, after, reason = json.loads(text)
+            step = {"at_s": at_s, "before": before, "after": after, "reason": reason}
+            steps[job].append(step)
     return jobs, steps
 
 

@@ -18,16 +18,20 @@ from typing import Final
 import msgspec
 
 from iodaemon.config import Config
-from iodaemon.daemon import database, schema
 from iodaemon.daemon.account import user_name
-from iodaemon.daemon.backup import COPY, CopyNote, opened
-from iodaemon.daemon.batch import PASSED
 from iodaemon.daemon.boot import note_boot
-from iodaemon.daemon.merge import Merged, merge
+from iodaemon.daemon.journal import load, schema, store
+from iodaemon.daemon.journal.backup import COPY, CopyNote, opened
+from iodaemon.daemon.journal.copy import (
+    check_integrity,
+    copy_database,
+    put_in_place,
+    sync_folder,
+)
+from iodaemon.daemon.journal.merge import Merged, merge
+from iodaemon.daemon.journal.record import Note, decode_jobs, note_row
+from iodaemon.daemon.journal.sqlite_error import error_name, spoken
 from iodaemon.daemon.place import describe_holder
-from iodaemon.daemon.recall import decode_jobs
-from iodaemon.daemon.replica import check_integrity, copy_database, put_in_place, sync_folder
-from iodaemon.daemon.sqlite_error import error_name, spoken
 from iodaemon.daemon.stranger import find_strangers, highest_job
 from iodaemon.errors import IodaemonError, JournalError, NotFound, NotPermitted, RequestError
 from iodaemon.socket_path import STATE_LOCK
@@ -111,18 +115,19 @@ def _put(config: Config, source: Path, new: Path) -> Restored:
         spoken(source, state),
         closing(sqlite3.connect(new, isolation_level=None)) as db,
     ):
-        schema.raise_schema(db)
         note = _copy_note(db)
         merged = merge(db, before)
-        unfinished = decode_jobs(database.unfinished_jobs(db))
+        unfinished = decode_jobs(load.unfinished_jobs(db))
         with _as_root_again():  # the supervisor's files are root's
             running = find_strangers(runtime_dir, unfinished)
             strangers = tuple((str(key), pid) for key, pid in running)
             highest = highest_job(config.supervisor_state / "output", runtime_dir)
-        database.raise_next_id(db, highest + 1)
+        store.raise_meta(db, next_id=highest + 1)
         _forget_the_copy(db, note, keeps_anchor=before is not None)
-        database.add_note(db, time.time(), "restored", _told(source, note, merged))
-        jobs, _ = database.count_jobs(db)
+        next_event = schema.meta(db)["next_event"]
+        next_event = store.store_events(db, [note_row(_told(source, note, merged))], next_event)
+        store.raise_meta(db, next_event=next_event)
+        jobs, _ = load.count_jobs(db)
         is_drained = "drain" in schema.meta(db)
         check_integrity(db, source)
     with spoken(path):
@@ -209,20 +214,22 @@ def _forget_the_copy(db: sqlite3.Connection, note: CopyNote | None, *, keeps_anc
 
     Its records are of more than one journal, so what is kept for a time is from now on.
     """
-    values: dict[str, object] = {COPY: None, PASSED: None}
+    values: dict[str, object] = {COPY: None, "passed": None}
     if not keeps_anchor and (note is None or note.boot_id != read_boot_id()):
         values["anchor_s"] = None
-    database.store_meta(db, values)
+    store.store_meta(db, values)
 
 
-def _told(source: Path, note: CopyNote | None, merged: Merged) -> dict[str, object]:
+def _told(source: Path, note: CopyNote | None, merged: Merged) -> Note:
     made = (
         "" if note is None else time.strftime(", of %Y-%m-%d %H:%M:%S", time.localtime(note.at_s))
     )
     text = f"from {source}{made}"
     for words, ids in merged.told:
         text += f"; {words}: {', '.join(map(str, ids))}"
-    return {"at_s": time.time(), "by": user_name(os.getuid()), "text": text}
+    now_s = time.time()
+    record = {"at_s": now_s, "by": user_name(os.getuid()), "text": text}
+    return Note(at_s=now_s, kind="restored", record=record)
 
 
 def _exchange(path: Path, new: Path) -> Path | None:

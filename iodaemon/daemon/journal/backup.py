@@ -16,10 +16,11 @@ from typing import Final
 import msgspec
 
 import iodaemon
-from iodaemon.daemon import database, schema
 from iodaemon.daemon.boot import noted_boot
-from iodaemon.daemon.replica import copy_database
-from iodaemon.daemon.sqlite_error import spoken
+from iodaemon.daemon.journal import load, schema, store
+from iodaemon.daemon.journal.copy import copy_database
+from iodaemon.daemon.journal.record import encode
+from iodaemon.daemon.journal.sqlite_error import spoken
 from iodaemon.errors import NotFound, NotPermitted, RequestError
 from iodaemon.node.condition import of_error
 
@@ -63,9 +64,8 @@ def back_up(state: Path, target: Path, *, replace: bool) -> Copied:
 
     def finish(copy: sqlite3.Connection) -> None:
         note = CopyNote(at_s=time.time(), boot_id=noted_boot(state), version=iodaemon.__version__)
-        text = msgspec.json.encode(note).decode()
-        database.store_meta(copy, {COPY: text})
-        counts.append(database.count_jobs(copy))
+        store.store_meta(copy, {COPY: encode(note)})
+        counts.append(load.count_jobs(copy))
 
     with opened(path) as source, _told(target):
         _check(path, target)
@@ -95,7 +95,7 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
         ) from error
     with (
         spoken(path),
-        closing(sqlite3.connect(path, isolation_level=None, timeout=database.BUSY_S)) as db,
+        closing(sqlite3.connect(path, isolation_level=None, timeout=schema.BUSY_S)) as db,
     ):
         db.execute("PRAGMA query_only=ON")
         yield db

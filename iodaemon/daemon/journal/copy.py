@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from iodaemon.daemon.sqlite_error import disk_error
+from iodaemon.daemon.journal.sqlite_error import disk_error
 from iodaemon.errors import JournalError
 
 

@@ -12,17 +12,18 @@ import msgspec
 from iodaemon.core.decision import Transition
 from iodaemon.core.job import LIVE, JobState, Reason
 from iodaemon.core.life import moved
-from iodaemon.daemon import database
-from iodaemon.daemon.recall import decode_jobs
+from iodaemon.daemon.journal import schema, store
+from iodaemon.daemon.journal.record import decode_jobs, step_row
 
 _TAKE: Final = """
 INSERT INTO job SELECT * FROM old.job WHERE id = ?;
-INSERT INTO transition (job_id, record)
-    SELECT job_id, record FROM old.transition WHERE job_id = ? ORDER BY seq;
-INSERT INTO minute SELECT * FROM old.minute WHERE job_id = ?;
+INSERT INTO life SELECT * FROM old.life WHERE job_id = ?;
+INSERT OR IGNORE INTO event SELECT * FROM old.event WHERE job_id = ?;
+INSERT INTO usage SELECT * FROM old.usage WHERE job_id = ?;
 INSERT OR IGNORE INTO environment
     SELECT * FROM old.environment WHERE id = (SELECT environment_id FROM old.job WHERE id = ?)
 """
+"""An id of an event is that of another one only where the copy is of another journal's life."""
 _UNKNOWN_EVENTS: Final = 2**32
 """More events than a journal nobody can read will have had: 136 years of one a second."""
 _LIVE: Final = ", ".join(f"'{state}'" for state in sorted(LIVE))
@@ -69,7 +70,7 @@ def merge(db: sqlite3.Connection, before: Path | None) -> Merged:
         sqlite3.Error: it cannot be written; then close it.
     """
     if before is None:
-        database.lose_events(db, database.newest_event(db) + _UNKNOWN_EVENTS)
+        _lose_events(db, schema.meta(db)["next_event"] - 1 + _UNKNOWN_EVENTS)
         return Merged()
     db.execute("ATTACH DATABASE ? AS old", (str(before),))
     db.execute("BEGIN IMMEDIATE")
@@ -80,35 +81,37 @@ def merge(db: sqlite3.Connection, before: Path | None) -> Merged:
 
 
 def _merge(db: sqlite3.Connection) -> Merged:
-    live = _ids(db, f"SELECT id FROM old.job WHERE state IN ({_LIVE})")  # noqa: S608
+    live = _ids(db, f"SELECT job_id FROM old.life WHERE state IN ({_LIVE})")  # noqa: S608
     changed = _ids(
         db,
-        "SELECT job.id FROM job JOIN old.job AS now ON now.id = job.id "
-        "WHERE job.ended_s IS NULL AND now.record <> job.record",
+        "SELECT job_id FROM life JOIN old.life AS now USING (job_id) "
+        "WHERE life.ended_s IS NULL AND now.record <> life.record",
     )
     gone = _ids(
         db,
-        "SELECT id FROM job WHERE ended_s IS NULL AND id NOT IN (SELECT id FROM old.job) "
-        "AND id < (SELECT value FROM old.meta WHERE key = 'next_id')",
+        "SELECT job_id FROM life WHERE ended_s IS NULL AND job_id NOT IN "
+        "(SELECT job_id FROM old.life) "
+        "AND job_id < (SELECT value FROM old.meta WHERE key = 'next_id')",
     )
-    [next_event] = db.execute(
-        "SELECT coalesce(max(value), 1) FROM old.meta WHERE key = 'next_event'"
-    ).fetchone()
-    database.lose_events(db, max(next_event - 1, database.newest_event(db)))
+    before = dict(db.execute("SELECT key, value FROM old.meta"))
+    newest = max(before.get("next_event", 1), schema.meta(db)["next_event"]) - 1
     for job_id in sorted({*live, *changed}):
         _take(db, job_id)
+    _lose_events(db, newest)
     for job_id in gone:
         _give_up(db, job_id)
-    database.raise_next_id(
-        db, db.execute("SELECT value FROM old.meta WHERE key = 'next_id'").fetchone()[0]
-    )
-    db.execute("DELETE FROM meta WHERE key = 'anchor_s'")
-    db.execute("INSERT INTO meta SELECT key, value FROM old.meta WHERE key = 'anchor_s'")
+    store.raise_meta(db, next_id=before["next_id"])
+    store.store_meta(db, {"anchor_s": before.get("anchor_s")})
     [left] = db.execute(
         "SELECT count(*) FROM old.job WHERE id NOT IN (SELECT id FROM job)"
     ).fetchone()
     only_changed = tuple(job_id for job_id in changed if job_id not in live)
     return Merged(running=live, changed=only_changed, given_up=gone, left=left)
+
+
+def _lose_events(db: sqlite3.Connection, last: int) -> None:
+    """Events up to this id count as gone; no new one gets such an id."""
+    store.raise_meta(db, events_gone=last, next_event=last + 1)
 
 
 def _ids(db: sqlite3.Connection, query: str) -> tuple[int, ...]:
@@ -117,15 +120,17 @@ def _ids(db: sqlite3.Connection, query: str) -> tuple[int, ...]:
 
 def _take(db: sqlite3.Connection, job_id: int) -> None:
     """All that the replaced journal has of a job, in place of what the copy has."""
-    database.remove_jobs(db, [job_id])
+    store.remove_jobs(db, [job_id])
     for query in _TAKE.split(";"):
         db.execute(query, (job_id,))
 
 
 def _give_up(db: sqlite3.Connection, job_id: int) -> None:
     """It is not to run again: it waited or ran then, and nobody knows what became of it."""
-    [record] = db.execute("SELECT record FROM job WHERE id = ?", (job_id,)).fetchone()
-    [job] = decode_jobs([(job_id, record)])
+    query = (
+        "SELECT job_id, uid, spec, record FROM life JOIN job ON job.id = job_id WHERE job_id = ?"
+    )
+    [job] = decode_jobs(db.execute(query, (job_id,)))
     to = JobState.LOST if job.is_live else JobState.CANCELLED
     reason = Reason(
         code="Restored",
@@ -133,5 +138,6 @@ def _give_up(db: sqlite3.Connection, job_id: int) -> None:
     )
     ended = moved(job, to, time.time(), reason)
     step = Transition(job_id=job.id, at_s=ended.since_s, before=job.state, after=to, reason=reason)
-    database.store_jobs(db, [database.job_row(ended)])
-    database.store_transitions(db, [(job.id, msgspec.json.encode(step).decode())])
+    store.store_jobs(db, [ended], ended.id + 1)
+    next_event = store.store_events(db, [step_row(step)], schema.meta(db)["next_event"])
+    store.raise_meta(db, next_event=next_event)

@@ -1,0 +1,269 @@
+"""Every query of a journal: what a daemon needs at its start, finished jobs, events, samples."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from iodaemon.core.decision import Lesson, Transition
+from iodaemon.core.drain import Drain
+from iodaemon.core.job import Job, JobId, JobKind, JobState
+from iodaemon.core.lessons import is_kind
+from iodaemon.core.rule import Mode
+from iodaemon.core.sample import Sample
+from iodaemon.core.signature import find_key
+from iodaemon.core.state import KEPT_FINISHED
+from iodaemon.core.trace import Trace
+from iodaemon.daemon.journal import schema
+from iodaemon.daemon.journal.record import (
+    BandwidthMinute,
+    Event,
+    Forgotten,
+    JobRow,
+    Known,
+    Passed,
+    Restored,
+    decode_event,
+    decode_jobs,
+    named,
+)
+from iodaemon.daemon.journal.sqlite_error import spoken
+from iodaemon.errors import Gone, JournalError
+
+_JOBS: Final = "SELECT job_id, uid, spec, record FROM life JOIN job ON job.id = life.job_id"
+_EVENTS: Final = "SELECT id, at_s, kind, job_id, record FROM event"
+
+_decode_environment: Final = msgspec.json.Decoder(dict[str, str]).decode
+_decode_sample: Final = msgspec.msgpack.Decoder(Sample).decode
+_decode_lesson: Final = msgspec.json.Decoder(Lesson).decode
+_decode_trace: Final = msgspec.json.Decoder(Trace).decode
+_decode_drain: Final = msgspec.json.Decoder(Drain).decode
+_decode_passed: Final = msgspec.json.Decoder(Passed).decode
+
+
+class JournalReader:
+    """Reads a journal on a connection of its own, one query at a time, from any thread.
+
+    Each method raises JournalError where the journal is damaged or closed.
+    """
+
+    def __init__(self, path: Path, db: sqlite3.Connection) -> None:
+        self.path = path
+        self._db = db
+        self._reading = threading.Lock()
+
+    def close(self) -> None:
+        """Close the connection, once a query that is under way has ended."""
+        with self._reading:
+            self._db.close()
+
+    def restore(self, *, finished: int = KEPT_FINISHED) -> Restored:
+        """What a daemon needs to go on, with so many of the newest finished jobs."""
+        with self._read() as db:
+            return _restore(db, finished)
+
+    def finished(self, job_id: JobId) -> Job | None:
+        """The finished job with this id; None: there is none, or it is not finished."""
+        return next(iter(self.list_finished(1, first_id=job_id, last_id=job_id)), None)
+
+    def list_finished(
+        self,
+        limit: int,
+        *,
+        uid: int | None = None,
+        states: Collection[JobState] = (),
+        first_id: int | None = None,
+        last_id: int | None = None,
+        ended_from_s: float | None = None,
+        ended_before_s: float | None = None,
+        after: tuple[float, int] | None = None,
+    ) -> tuple[Job, ...]:
+        """Finished jobs, the one that ended last first; what is None or empty does not restrict.
+
+        Args:
+            limit: at most so many.
+            uid: whose.
+            states: how they ended.
+            first_id: no lower ids.
+            last_id: no higher ids.
+            ended_from_s: ended then or later.
+            ended_before_s: ended before.
+            after: only those behind the job that ended then and has this id.
+        """
+        query = f"{_JOBS} WHERE ended_s IS NOT NULL"
+        values: list[Any] = []
+        restrictions = (("uid =", uid), ("job_id >=", first_id), ("job_id <=", last_id))
+        times = (("ended_s >=", ended_from_s), ("ended_s <", ended_before_s))
+        for test, value in (*restrictions, *times):
+            if value is not None:
+                query += f" AND {test} ?"
+                values.append(value)
+        if after is not None:
+            query += " AND ended_s <= ? AND (ended_s, job_id) < (?, ?)"  # the first: for the index
+            values += (after[0], *after)
+        if states:
+            query += f" AND state IN ({', '.join('?' * len(states))})"
+            values += map(str, states)
+        query += " ORDER BY ended_s DESC, job_id DESC LIMIT ?"
+        with self._read() as db:
+            return tuple(decode_jobs(db.execute(query, (*values, limit))))
+
+    def newest_job(self, uid: int) -> int:
+        """The highest id among the jobs of this user; 0: there is none."""
+        query = "SELECT coalesce(max(id), 0) FROM job WHERE uid = ?"
+        with self._read() as db:
+            return int(db.execute(query, (uid,)).fetchone()[0])
+
+    def steps(self, job_id: JobId) -> list[Event]:
+        """The steps of the job, in order."""
+        with self._read() as db:
+            rows = db.execute(f"{_EVENTS} WHERE job_id = ? ORDER BY id", (job_id,))
+            return list(map(decode_event, rows))
+
+    def transitions(self, job_id: JobId) -> tuple[Transition, ...]:
+        """The same, without the ids of the events."""
+        return tuple(step for _, step in self.steps(job_id) if isinstance(step, Transition))
+
+    def minutes(self, job_id: JobId) -> tuple[BandwidthMinute, ...]:
+        """What the job moved, one row a minute in which it was measured, in order."""
+        with self._read() as db:
+            query = "SELECT * FROM usage WHERE job_id = ? ORDER BY minute"
+            rows = db.execute(query, (job_id,)).fetchall()
+        names = BandwidthMinute.__struct_fields__
+        return tuple(BandwidthMinute(**dict(zip(names, row, strict=True))) for row in rows)
+
+    def samples(self, *, since_s: float, limit: int) -> tuple[Sample, ...]:
+        """The first samples since then, in order."""
+        query = "SELECT record FROM sample WHERE at_s >= ? ORDER BY at_s LIMIT ?"
+        with self._read() as db:
+            return tuple(
+                _decode_sample(record) for (record,) in db.execute(query, (since_s, limit))
+            )
+
+    def events_since(self, since_s: float, *, limit: int) -> tuple[list[Event], int]:
+        """Those of the newest ``limit`` events that were since then, and the newest event's id."""
+        with self._read() as db:
+            newest = _newest_event(db)
+            query = f"{_EVENTS} WHERE id > ? AND at_s >= ? ORDER BY id"
+            rows = db.execute(query, (newest - limit, since_s))
+            return list(map(decode_event, rows)), newest
+
+    def events_after(self, event: int, *, limit: int) -> list[Event]:
+        """The first events after this one, in order.
+
+        Raises:
+            Gone: not all of them are in the journal.
+        """
+        with self._read() as db:
+            gone, newest = schema.meta(db)["events_gone"], _newest_event(db)
+            if not gone <= event <= newest:
+                raise Gone(
+                    f"event {event} is not among those after which all are known ({gone} to "
+                    f"{newest}): retention or a restore removed some; ask by time ('iod events "
+                    "--since WHEN', since=SECONDS)"
+                )
+            rows = db.execute(f"{_EVENTS} WHERE id > ? ORDER BY id LIMIT ?", (event, limit))
+            return list(map(decode_event, rows))
+
+    def environment(self, environment_id: str) -> dict[str, str] | None:
+        """The stored environment; None: there is none with this id."""
+        with self._read() as db:
+            return _environment(db, environment_id)
+
+    @contextmanager
+    def _read(self) -> Iterator[sqlite3.Connection]:
+        """The connection, for one at a time, on one snapshot."""
+        with self._reading, spoken(self.path):
+            self._db.execute("BEGIN")
+            try:
+                yield self._db
+            except msgspec.DecodeError as e:
+                raise JournalError(f"journal {self.path} has a damaged record: {e}") from e
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("COMMIT")
+
+
+def unfinished_jobs(db: sqlite3.Connection) -> list[JobRow]:
+    """The jobs that are waiting or live."""
+    return db.execute(f"{_JOBS} WHERE ended_s IS NULL ORDER BY job_id").fetchall()
+
+
+def count_jobs(db: sqlite3.Connection) -> tuple[int, int]:
+    """How many jobs there are, and how many of them have not ended."""
+    query = "SELECT count(*), count(*) - count(ended_s) FROM life"
+    jobs, unfinished = db.execute(query).fetchone()
+    return jobs, unfinished
+
+
+def _restore(db: sqlite3.Connection, finished: int) -> Restored:
+    newest = f"{_JOBS} WHERE ended_s IS NOT NULL ORDER BY ended_s DESC, job_id DESC LIMIT ?"
+    rows = [
+        *unfinished_jobs(db),
+        *db.execute(f"{_JOBS} WHERE holds AND ended_s IS NOT NULL"),
+        *db.execute(newest, (finished,)),
+    ]
+    found = {job.id: job for job in decode_jobs(rows)}
+    used = {job.spec.environment_id for job in found.values() if not job.state.is_final}
+    environments = {
+        key: environment for key in sorted(used) if (environment := _environment(db, key))
+    }
+    meta = schema.meta(db)
+    with named("an imported run"):
+        query = "SELECT record FROM trace ORDER BY imported_s, uid, name, log"
+        traces = tuple(_decode_trace(record) for (record,) in db.execute(query))
+    with named("a lesson"):
+        query = "SELECT kind, record FROM lesson ORDER BY seq"
+        lessons = tuple(_lesson(*row) for row in db.execute(query))
+    with named("meta mode"):
+        mode = None if "mode" not in meta else Mode(meta["mode"])
+    with named("meta drain"):
+        drain = None if "drain" not in meta else _decode_drain(meta["drain"])
+    with named("meta anchor_s"):
+        anchor_s = None if "anchor_s" not in meta else float(meta["anchor_s"])
+    with named("meta passed"):
+        passed = None if "passed" not in meta else _decode_passed(meta["passed"])
+    return Restored(
+        jobs=tuple(job for _, job in sorted(found.items())),
+        next_id=JobId(meta["next_id"]),
+        seed=meta["seed"],
+        environments=environments,
+        mode=mode,
+        drain=drain,
+        anchor_s=anchor_s,
+        passed=passed,
+        traces=traces,
+        forgotten=_forgotten(db),
+        lessons=lessons,
+    )
+
+
+def _environment(db: sqlite3.Connection, key: str) -> dict[str, str] | None:
+    row = db.execute("SELECT record FROM environment WHERE id = ?", (key,)).fetchone()
+    if row is None:
+        return None
+    with named(f"environment {key}"):
+        return _decode_environment(row[0])
+
+
+def _lesson(kind: str, record: str) -> Known:
+    if not is_kind(kind):
+        raise ValueError(f"{kind!r} is no kind of jobs")
+    return JobKind(kind), _decode_lesson(record)
+
+
+def _forgotten(db: sqlite3.Connection) -> tuple[Forgotten, ...]:
+    rows = db.execute("SELECT uid, key, at_s FROM forgotten ORDER BY uid, key")
+    found = ((find_key(uid, shown), at_s) for uid, shown, at_s in rows)
+    return tuple(Forgotten(key=key, at_s=at_s) for key, at_s in found if key is not None)
+
+
+def _newest_event(db: sqlite3.Connection) -> int:
+    """The highest id that an event ever had; 0: there was none."""
+    return int(schema.meta(db)["next_event"]) - 1
