@@ -18,6 +18,7 @@ __all__ = [
     "NotPermitted",
     "RequestError",
     "TransitionError",
+    "Unanswered",
 ]
 
 
@@ -55,6 +56,10 @@ class NotPermitted(RequestError):
 
 class NoDaemon(IodaemonError):
     """No daemon answers on the socket (exit code 7)."""
+
+
+class Unanswered(NoDaemon):
+    """A request to change something was sent and its answer was lost (exit code 8)."""
 
 
 class BackendError(IodaemonError):

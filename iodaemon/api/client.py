@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
+from types import MappingProxyType
 from typing import Final, TypeAlias, cast
 
 from iodaemon.api.connection import Body, UnixConnection, not_ours, receive, refusal, send, stream
@@ -39,7 +41,7 @@ from iodaemon.api.model import (
 )
 from iodaemon.api.patience import Patience
 from iodaemon.api.shape import JOB_KEYS, Selector, is_job, is_sum, target_of
-from iodaemon.errors import NoDaemon, RequestError
+from iodaemon.errors import NoDaemon, RequestError, Unanswered
 
 TIMEOUT_S: Final = 30.0
 """Longest silence of the daemon that is taken for work."""
@@ -47,6 +49,8 @@ TIMEOUT_S: Final = 30.0
 RECONNECT_S: Final = 60.0
 """How long ``wait`` looks for a daemon that went away: a restart with a long journal fits."""
 
+_REPEAT_S: Final = 0.2
+"""Between attempts to have a request answered that was not."""
 _ANSWER_S: Final = 60.0
 """What acting on very many jobs may take beyond the usual."""
 _LONGEST_S: Final = 10 * 365 * 86400.0
@@ -63,7 +67,8 @@ class Client:
     Args:
         socket_path: the daemon's socket.
         timeout_s: longest silence of the daemon, beyond what a request itself may take.
-        reconnect_s: how long ``wait`` looks for a daemon that went away meanwhile.
+        reconnect_s: how long ``wait``, and requests whose answer was lost, look for a daemon that
+            went away meanwhile.
 
     Every method may raise ``NoDaemon``, ``NotPermitted`` and ``RequestError``; those that name a
     job, ``NotFound``.
@@ -134,12 +139,31 @@ class Client:
         return self.submit_warned(jobs, environment)["ids"]
 
     def submit_warned(
-        self, jobs: Sequence[JobSpec], environment: Mapping[str, str]
+        self,
+        jobs: Sequence[JobSpec],
+        environment: Mapping[str, str],
+        *,
+        on_lost: Callable[[NoDaemon], None] | None = None,
     ) -> SubmitAnswer:
-        """Submit as ``submit`` does; also what was said of their I/O that makes no sense."""
+        """Submit as ``submit`` does; also what was said of their I/O that makes no sense.
+
+        Where the answer is lost the submission is repeated during ``reconnect_s``, with a key by
+        which the daemon knows it: no job is made twice.
+
+        Args:
+            jobs: what is submitted.
+            environment: of all of them.
+            on_lost: called when the answer was lost for the first time.
+
+        Raises:
+            Unanswered: it is not known whether they were submitted.
+        """
+        key = {"Idempotency-Key": os.urandom(16).hex()}
         head = {"environment": dict(environment)}
         body: Body = [head, *jobs] if len(jobs) > 1 else {**head, "jobs": list(jobs)}
-        answer = self.ask("POST", "/v1/jobs", body, {"ids"})
+        answer = self._until_answered(
+            lambda: self.ask("POST", "/v1/jobs", body, {"ids"}, key), on_lost
+        )
         ids = answer["ids"]
         if not isinstance(ids, list) or len(ids) != len(jobs):
             raise not_ours(self.socket_path, f"{len(jobs)} jobs sent, ids {ids!r} came back")
@@ -185,9 +209,8 @@ class Client:
             grace_s: of cancel and requeue, as for one job.
         """
         grace = {} if grace_s is None else {"grace_s": grace_s}
-        with closing(self._connect(_ANSWER_S + _patience_s(grace_s))) as connection:
-            send(connection, "POST", f"/v1/jobs/{verb}", {**selector.body, **grace})
-            answer = self._checked(receive(connection), {"results"})
+        body, target = {**selector.body, **grace}, f"/v1/jobs/{verb}"
+        answer = self._change(verb, target, body, _ANSWER_S + _patience_s(grace_s), {"results"})
         return [self._outcome(row) for row in cast("list[JsonObject]", answer["results"])]
 
     def cancel_each(
@@ -370,12 +393,54 @@ class Client:
         target: str,
         body: Body = None,
         keys: frozenset[str] | set[str] = frozenset(),
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> JsonObject:
         """The answer to any one request: a JSON object with at least these keys."""
         connection = self._connect()
         with closing(connection):
-            send(connection, method, target, body)
+            send(connection, method, target, body, headers)
             return self._checked(receive(connection), keys)
+
+    def _change(
+        self, verb: str, target: str, body: Body, extra_s: float | None, keys: set[str]
+    ) -> JsonObject:
+        """Act on jobs; repeated where the answer is lost, except what makes a difference twice."""
+
+        def ask() -> JsonObject:
+            with closing(self._connect(extra_s)) as connection:
+                send(connection, "POST", target, body)
+                return self._checked(receive(connection), keys)
+
+        return ask() if verb == "requeue" else self._until_answered(ask)
+
+    def _until_answered(
+        self,
+        ask: Callable[[], JsonObject],
+        on_lost: Callable[[NoDaemon], None] | None = None,
+    ) -> JsonObject:
+        """Repeat a request while its answer is lost, for ``reconnect_s``.
+
+        Raises:
+            Unanswered: it was sent, and is not known to have been done.
+            NoDaemon: it was not sent.
+        """
+        lost: Unanswered | None = None
+        until_s = math.inf
+        while True:
+            try:
+                return ask()
+            except Unanswered as error:
+                if lost is None:
+                    until_s = time.monotonic() + self.reconnect_s
+                    if on_lost is not None:
+                        on_lost(error)
+                lost = error
+            except NoDaemon:
+                if lost is None:
+                    raise
+            if time.monotonic() >= until_s:
+                raise lost
+            time.sleep(_REPEAT_S)
 
     def _wait_once(self, ids: Sequence[int], poll_s: float) -> WaitAnswer:
         connection = self._connect(poll_s)
@@ -386,9 +451,8 @@ class Client:
 
     def _act_on_one(self, job_id: int, verb: str, grace_s: float | None = None) -> JobAnswer:
         body = {} if grace_s is None else {"grace_s": grace_s}
-        with closing(self._connect(_patience_s(grace_s))) as connection:
-            send(connection, "POST", f"/v1/jobs/{job_id}/{verb}", body)
-            answer = self._checked(receive(connection), {"job"})
+        target = f"/v1/jobs/{job_id}/{verb}"
+        answer = self._change(verb, target, body, _patience_s(grace_s), {"job"})
         if not is_job(answer["job"]):
             raise not_ours(self.socket_path, "no job in its answer")
         return cast("JobAnswer", answer)

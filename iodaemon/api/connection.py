@@ -9,6 +9,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from types import MappingProxyType
 from typing import Final, NoReturn, TypeAlias, cast
 
 from iodaemon.api.model import JsonValue
@@ -20,6 +21,7 @@ from iodaemon.errors import (
     NotFound,
     NotPermitted,
     RequestError,
+    Unanswered,
 )
 from iodaemon.socket_path import why_too_long
 
@@ -36,11 +38,15 @@ class UnixConnection(http.client.HTTPConnection):
     Args:
         socket_path: the daemon's socket.
         timeout_s: longest silence of the daemon. None: any.
+
+    Attributes:
+        is_change: what was sent on it may change something.
     """
 
     def __init__(self, socket_path: str, timeout_s: float | None) -> None:
         super().__init__("localhost", timeout=timeout_s)
         self.socket_path = socket_path
+        self.is_change = False
 
     def connect(self) -> None:
         """Connect, waiting while the daemon has too many others to accept.
@@ -93,24 +99,28 @@ def _fail_to_connect(error: OSError, path: str) -> NoReturn:
 
 
 @contextmanager
-def told_as_ours(path: str) -> Iterator[None]:
+def told_as_ours(connection: UnixConnection) -> Iterator[None]:
     """Turn what can go wrong on an open connection into this project's errors.
 
     Raises:
-        NoDaemon: the daemon went away or keeps silent.
+        NoDaemon: the daemon went away or keeps silent; ``Unanswered`` where it may have done it.
         RequestError: what answers does not speak this protocol.
     """
     try:
         yield
     except (ConnectionError, http.client.IncompleteRead) as error:
-        raise NoDaemon(
-            f"the daemon on {path} went away before its answer was complete: ask again, "
-            f"or {_start_one()}"
-        ) from error
+        raise _unanswered(connection, "went away before its answer was complete") from error
     except TimeoutError as error:
-        raise NoDaemon(f"the daemon on {path} keeps silent: look at its log") from error
+        raise _unanswered(connection, "keeps silent (its log may say why)") from error
     except (http.client.HTTPException, ValueError) as error:
-        raise not_ours(path, str(error) or type(error).__name__) from error
+        raise not_ours(connection.socket_path, str(error) or type(error).__name__) from error
+
+
+def _unanswered(connection: UnixConnection, what: str) -> NoDaemon:
+    text = f"the daemon on {connection.socket_path} {what}"
+    if connection.is_change:
+        return Unanswered(f"{text}: not known whether that was done; 'iod queue' shows the jobs")
+    return NoDaemon(f"{text}: ask again, or {_start_one()}")
 
 
 def not_ours(path: str, why: str) -> RequestError:
@@ -120,16 +130,23 @@ def not_ours(path: str, why: str) -> RequestError:
     )
 
 
-def send(connection: UnixConnection, method: str, target: str, body: Body) -> None:
+def send(
+    connection: UnixConnection,
+    method: str,
+    target: str,
+    body: Body,
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Send one request; the answer is read by ``receive`` or ``stream``."""
-    data, headers = None, {}
+    data, more = None, {}
     if isinstance(body, Mapping):
-        data, headers = _encode(body), {"Content-Type": "application/json"}
+        data, more = _encode(body), {"Content-Type": "application/json"}
     elif body is not None:
         data = b"\n".join(map(_encode, body))
-        headers = {"Content-Type": "application/x-ndjson"}
-    with told_as_ours(connection.socket_path):
-        connection.request(method, target, data, headers)
+        more = {"Content-Type": "application/x-ndjson"}
+    connection.is_change = method != "GET" and not target.startswith("/v1/wait")
+    with told_as_ours(connection):
+        connection.request(method, target, data, {**headers, **more})
 
 
 def _encode(value: Mapping[str, object]) -> bytes:
@@ -143,7 +160,7 @@ def receive(connection: UnixConnection) -> JsonValue:
         NotFound, NotPermitted, RequestError: as the daemon says.
         NoDaemon: it went away.
     """
-    with closing(connection), told_as_ours(connection.socket_path):
+    with closing(connection), told_as_ours(connection):
         response = connection.getresponse()
         data = response.read()
         if response.status >= http.client.BAD_REQUEST:
@@ -164,7 +181,7 @@ def stream(
         NotFound, NotPermitted, RequestError: as the daemon says.
         NoDaemon: it went away in the middle.
     """
-    with closing(connection), told_as_ours(connection.socket_path):
+    with closing(connection), told_as_ours(connection):
         response = connection.getresponse()
         if response.status >= http.client.BAD_REQUEST:
             raise _refusal(response, response.read())

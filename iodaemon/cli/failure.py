@@ -16,6 +16,7 @@ from iodaemon.errors import (
     NoDaemon,
     NotFound,
     NotPermitted,
+    Unanswered,
 )
 
 # Typer 0.29 brings its own copy of click, older ones use click itself: either way the classes are
@@ -34,6 +35,8 @@ class ExitCode(enum.IntEnum):
     NOT_FOUND = 3
     NOT_PERMITTED = 4
     NO_DAEMON = 7
+    NOT_KNOWN = 8  # whether it was done
+    NOT_TOLD = 74  # done, and standard output could not be written; EX_IOERR of sysexits.h
     HOPELESS = 78  # EX_CONFIG of sysexits.h; RestartPreventExitStatus= in the units
     INTERRUPTED = 130
     BROKEN_PIPE = 141
@@ -41,6 +44,10 @@ class ExitCode(enum.IntEnum):
 
 class UsageError(IodaemonError):
     """The command line itself is wrong (exit code 2)."""
+
+
+class OutputError(IodaemonError):
+    """What was asked is done, and standard output cannot be written (exit code 74)."""
 
 
 def exit_code(error: BaseException) -> ExitCode:
@@ -53,6 +60,10 @@ def exit_code(error: BaseException) -> ExitCode:
         return ExitCode.NOT_PERMITTED
     if isinstance(error, HopelessError):
         return ExitCode.HOPELESS
+    if isinstance(error, OutputError):
+        return ExitCode.NOT_TOLD
+    if isinstance(error, Unanswered):
+        return ExitCode.NOT_KNOWN
     return ExitCode.NO_DAEMON if isinstance(error, NoDaemon) else ExitCode.REFUSED
 
 

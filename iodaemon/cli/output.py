@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from iodaemon.api.model import Job
+from iodaemon.cli.failure import OutputError
 from iodaemon.text import printable
 
 UNKNOWN: Final = "?"
@@ -36,6 +37,25 @@ _COLOURS: Final[Mapping[str, str]] = {
 def say(text: str) -> None:
     """Tell the user something that is no data."""
     print(f"iod: {text}", file=sys.stderr)
+
+
+def flush(done: str) -> None:
+    """Write what was printed so far.
+
+    Args:
+        done: what has been done, for the error.
+
+    Raises:
+        OutputError: standard output cannot be written.
+    """
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(
+            f"{done}, but standard output cannot be written: {error.strerror}"
+        ) from error
 
 
 def print_json(value: object) -> None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.main import get_group
 
-from iodaemon.cli import failure
+from iodaemon.cli import failure, output
 from iodaemon.cli.command import WordGroup, new_app
 from iodaemon.cli.failure import ExitCode
 from iodaemon.cli.option import OFF, Word, option
@@ -147,9 +147,10 @@ def run(argv: Sequence[str] | None) -> int:
     """Run one command line; its exit code. Every failure is one line on standard error."""
     words = list(sys.argv[1:] if argv is None else argv)
     session = Session()
+    _open_missing_streams()
     try:
         code = _invoke(words, session)
-        sys.stdout.flush()
+        output.flush("done")
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
@@ -159,6 +160,8 @@ def run(argv: Sequence[str] | None) -> int:
         if session.debug:
             sys.excepthook(type(error), error, error.__traceback__)
         print(f"iod: {failure.line(error)}", file=sys.stderr)
+        if isinstance(error, failure.OutputError):
+            _forget_stdout()
         return failure.exit_code(error)
     return code
 
@@ -174,6 +177,17 @@ def _invoke(words: list[str], session: Session) -> int:
         return end.exit_code
     except typer.Abort as end:
         raise KeyboardInterrupt from end
+
+
+def _open_missing_streams() -> None:
+    """Standard streams that are closed lead nowhere: else another file would get their numbers."""
+    while (nowhere := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(nowhere)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", closefd=False)
 
 
 def _forget_stdout() -> None:

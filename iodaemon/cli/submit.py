@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
@@ -13,7 +12,7 @@ from iodaemon.api.model import JobOptions, JobSpec, SubmitAnswer
 from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
 from iodaemon.cli.commands import Command, read_commands
-from iodaemon.cli.failure import UsageError
+from iodaemon.cli.failure import ExitCode, UsageError
 from iodaemon.cli.option import OFF, AsJson, Word, Words, argument, option
 from iodaemon.cli.request import Place, check_command, find_place
 from iodaemon.cli.said import (
@@ -31,7 +30,7 @@ from iodaemon.cli.said import (
 )
 from iodaemon.cli.selector import job_words
 from iodaemon.cli.session import Session
-from iodaemon.errors import RequestError
+from iodaemon.errors import NoDaemon, RequestError
 
 app = new_app()
 
@@ -320,16 +319,24 @@ def _send(
     wait: bool,
 ) -> int:
     client = session.client()
-    answer = client.submit_warned(specs, environment)
+    try:
+        answer = client.submit_warned(specs, environment, on_lost=_tell_lost)
+    except KeyboardInterrupt:
+        output.say("not known whether it was submitted: 'iod queue' shows the jobs")
+        return ExitCode.INTERRUPTED
     report(answer)
+    output.flush(f"{job_words(answer['ids'])} submitted")
     for warning in answer.get("warnings", []):
         output.say(warning)
     if not wait:
         return 0
     from iodaemon.cli.wait import wait_for
 
-    sys.stdout.flush()  # whoever reads it may act on the job while it runs
     return wait_for(client, answer["ids"], as_json=False)
+
+
+def _tell_lost(_: NoDaemon) -> None:
+    output.say("no answer from the daemon; asking again")
 
 
 def _in_words(answer: SubmitAnswer) -> None:

@@ -32,6 +32,8 @@ from iodaemon.errors import RequestError
 from iodaemon.registry import rule_name
 
 _CHOOSES: Final = "storage_aware"
+_KEY: Final = "Idempotency-Key"
+_LONGEST_KEY: Final = 64
 _COPIES: Final = 2
 """Of a body that is decoded: as it came, and in lines."""
 
@@ -69,6 +71,9 @@ class Commands:
     async def _submit(self, request: web.Request) -> web.Response:
         actor = self._lookup.allow(request, "submit")
         await self._lookup.refuse_stranger(actor, "submit")
+        request_key = _find_key(request, actor.uid)
+        if request_key is not None and (ids := await self._driver.find_submitted(request_key)):
+            return json_answer({"ids": ids}, status=201)
         async with body_of(request) as body:
             with self._driver.environments.claim(actor.uid) as claim:
                 claim.take(_COPIES * len(body))
@@ -82,7 +87,7 @@ class Commands:
                 self._lookup.spend(actor.uid, len(body) + JOB_BYTES * len(jobs))
             now_s, session = self._driver.timeline.now_s, session_of(actor.pid)
             self._lookup.wait_marks.submitted(actor.uid, session, now_s)
-            ids = await self._driver.submit(makers, submission.environment, key)
+            ids = await self._driver.submit(makers, submission.environment, key, request_key)
         answer = {"ids": ids} | ({"warnings": warnings} if warnings else {})
         return json_answer(answer, status=201)
 
@@ -127,3 +132,17 @@ class Commands:
         taken_bytes = job_bytes(job.spec) + environment_bytes(stored)
         self._driver.environments.refuse_above(job.uid, taken_bytes)
         self._driver.environments.recall(key, stored)
+
+
+def _find_key(request: web.Request, uid: int) -> tuple[int, str] | None:
+    """The submitter and the key that makes a repeated submission the same one; None: none.
+
+    Raises:
+        RequestError: it is no key.
+    """
+    key = request.headers.get(_KEY)
+    if key is None:
+        return None
+    if not (0 < len(key) <= _LONGEST_KEY and key.isascii() and key.isprintable()):
+        raise RequestError(f"{_KEY}: give 1 to {_LONGEST_KEY} printable ASCII characters")
+    return uid, key

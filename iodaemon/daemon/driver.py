@@ -39,10 +39,12 @@ from iodaemon.daemon.aggregate import MinuteBook
 from iodaemon.daemon.device_book import DeviceBook
 from iodaemon.daemon.environments import Environments
 from iodaemon.daemon.journal.record import (
+    MOST_REQUESTS,
     MOST_STEPS,
     Batch,
     Note,
     Order,
+    Request,
     join,
     note_of,
     note_of_clearing,
@@ -85,6 +87,7 @@ class Driver:
         timeline: Timeline,
         environments: Mapping[str, Mapping[str, str]],
         *,
+        requests: Sequence[Request] = (),
         keeps_samples: bool = False,
     ) -> None:
         """Drive this controller.
@@ -94,6 +97,7 @@ class Driver:
             journal: open.
             timeline: wall time.
             environments: those of the waiting and live jobs, by id.
+            requests: submissions that may be repeated.
             keeps_samples: raw samples go into the journal, for replay.
         """
         self.controller = controller
@@ -107,6 +111,8 @@ class Driver:
         self.keeps_samples = keeps_samples
         self._backend: Backend | None = None
         self.environments = Environments(environments, self.state.jobs.values())
+        self._requests = {(each.uid, each.key): each for each in requests}
+        self._new_requests: dict[JobId, Request] = {}
         self._inbox: list[ev.Event] = []
         self._scheduled = False
         self._halted = False
@@ -161,21 +167,23 @@ class Driver:
         self,
         jobs: Sequence[Callable[[JobId, float], Job]],
         environment: Mapping[str, str],
-        key: str,
+        environment_id: str,
+        request: tuple[int, str] | None = None,
     ) -> list[JobId]:
         """Accept jobs, all or none; returns their ids once they are durable.
 
         Args:
             jobs: each makes the job from its id and the time.
             environment: of all of them.
-            key: the environment's id.
+            environment_id: its id.
+            request: the submitter and the client's key for this submission; None: it has none.
 
         Raises:
             JournalError: they cannot be made durable; none of them exists.
         """
         if self.problem:
             raise JournalError(self.problem)
-        self.environments.bring(key, environment)
+        self.environments.bring(environment_id, environment)
         now_s = self.timeline.now_s
         ids = [JobId(self._next_id + offset) for offset in range(len(jobs))]
         self._next_id = JobId(self._next_id + len(jobs))
@@ -184,10 +192,30 @@ class Driver:
             self.environments.follow(job)
             self.post(ev.JobSubmitted(at_s=now_s, job=job))
             self._unwritten[job_id] = self._unwritten.get(job_id, 0) + 1
+        if request is not None:
+            uid, key = request
+            made = Request(first_id=ids[0], jobs=len(ids), uid=uid, key=key)
+            self._requests[request] = self._new_requests[ids[0]] = made
+            if len(self._requests) > MOST_REQUESTS:
+                del self._requests[next(iter(self._requests))]
+        return await self._once_durable(ids)
+
+    async def find_submitted(self, request: tuple[int, str]) -> list[JobId]:
+        """The jobs of an earlier submission with this key, once durable; none: there was none.
+
+        Raises:
+            JournalError: as of ``submit``.
+        """
+        made = self._requests.get(request)
+        if made is None or made.first_id in self._refused:
+            return []
+        return await self._once_durable(list(range(made.first_id, made.first_id + made.jobs)))
+
+    async def _once_durable(self, ids: Sequence[int]) -> list[JobId]:
         await self.watch.until(lambda: not any(i in self._unwritten for i in ids))
         if not self._refused.isdisjoint(ids):
             raise JournalError(self.problem or "the journal cannot be written")
-        return ids
+        return [JobId(job_id) for job_id in ids]
 
     async def order(self, batch: Batch, *orders: Order) -> None:
         """Write the batch and a note of each order; post the orders once that is durable.
@@ -265,6 +293,7 @@ class Driver:
             self.environments.follow(job)
         for job_id in plan.removed:
             self.environments.forget(job_id)
+        submitted = tuple(e.job.id for e in events if isinstance(e, ev.JobSubmitted))
         samples = (event.sample for event in events if isinstance(event, ev.SampleTaken))
         batch = Batch(
             jobs=jobs,
@@ -274,9 +303,9 @@ class Driver:
             notes=self._notes(plan),
             samples=tuple(samples) if self.keeps_samples else (),
             lessons=plan.lessons,
+            requests=tuple(self._new_requests.pop(i) for i in submitted if i in self._new_requests),
         )
         if decisions or batch != _NOTHING:
-            submitted = tuple(e.job.id for e in events if isinstance(e, ev.JobSubmitted))
             self._send(_Pending(batch=batch, submitted=submitted, decisions=decisions))
 
     def _notes(self, plan: Plan) -> tuple[Note, ...]:

@@ -337,6 +337,7 @@ class _Daemon:
             journal,
             timeline,
             restored.environments,
+            requests=restored.requests,
             keeps_samples=config.journal_samples,
         )
         if self._measured is not None:

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -252,3 +254,40 @@ def test_where_the_service_is_installed_root_is_to_start_it(iod, tmp_path, monke
     assert line.endswith(
         "ask root for 'systemctl start iodaemon', or start your own with 'iod daemon'"
     )
+
+
+def shell(socket_path, words, redirect):
+    """Exit code and standard error of a command line in a real process."""
+    line = f"exec {sys.executable} -m iodaemon.cli --api {socket_path} {words} {redirect}"
+    ended = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, check=False)
+    return ended.returncode, ended.stderr
+
+
+@pytest.mark.parametrize("words", ["submit -- true", "queue", "node", "--version", "cancel 1"])
+def test_a_standard_output_that_is_closed_keeps_nothing_from_being_done(daemon, socket_path, words):
+    daemon.jobs[1] = job(1)
+
+    assert (0, "") == shell(socket_path, words, ">&-")
+
+
+def test_a_standard_error_that_is_closed_takes_no_other_file(daemon, socket_path):
+    code, _ = shell(socket_path, "show 99", ">&- 2>&- <&-")
+
+    assert 3 == code
+
+
+def test_what_was_submitted_is_said_where_standard_output_is_full(daemon, socket_path):
+    code, told = shell(socket_path, "submit -- true", ">/dev/full")
+
+    assert 74 == code
+    assert (
+        "iod: job 1 submitted, but standard output cannot be written: No space left on device\n"
+        == told
+    )
+
+
+def test_a_full_standard_output_is_told_of_any_verb(daemon, socket_path):
+    code, told = shell(socket_path, "queue --all", ">/dev/full")
+
+    assert 74 == code
+    assert "standard output cannot be written: No space left on device" in told

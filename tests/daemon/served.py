@@ -101,6 +101,7 @@ class Served:
             self.journal,
             timeline,
             restored.environments,
+            requests=restored.requests,
             keeps_samples=self._keeps_samples,
         )
         node = SimulatedNode(

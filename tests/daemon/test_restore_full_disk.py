@@ -124,7 +124,7 @@ LACKS = {
     [
         ("bytes", "stopped", {"copy_database", "merge"}),
         ("bytes", "killed", {"copy_database", "_fold"}),
-        ("bytes", None, {"copy_database", "merge", "add_note"}),
+        ("bytes", None, {"copy_database", "merge", "store_events"}),
         ("files", "stopped", {"copy_database"}),
         ("files", "killed", {"copy_database"}),
         ("files", None, {"copy_database"}),

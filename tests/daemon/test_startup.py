@@ -1,6 +1,5 @@
 """A daemon that cannot start says why in one line; one that can, does."""
 
-import contextlib
 import fcntl
 import os
 import signal
@@ -25,7 +24,7 @@ from iodaemon.cli import main
 from iodaemon.config import check_offers, load_policy
 from iodaemon.core.decision import Kill, Reject, Start, Stop
 from iodaemon.daemon.journal.writer import Journal
-from iodaemon.errors import ConfigError, HopelessError
+from iodaemon.errors import ConfigError
 from iodaemon.registry import shipped
 
 pytestmark = pytest.mark.node
@@ -452,18 +451,6 @@ def test_a_journal_is_refused_to_another_backend_than_its_own(places, cannot_sta
     assert f"journal {state}/journal.db belongs to a daemon with backend 'linux'" in line
     assert "--state-dir DIR" in line
     assert before == (state / "journal.db").read_bytes()
-
-
-def test_a_journal_that_records_no_backend_is_this_machines(places):
-    state, _ = places
-    state.mkdir(mode=0o700)
-    Journal.open(state / "journal.db", backend="simulated").close()
-    with contextlib.closing(sqlite3.connect(state / "journal.db")) as db, db:
-        db.execute("DELETE FROM meta WHERE key = 'backend'")
-    Journal.open(state / "journal.db").close()
-
-    with pytest.raises(HopelessError):
-        Journal.open(state / "journal.db", backend="simulated")
 
 
 # -- signals --------------------------------------------------------------------------------------

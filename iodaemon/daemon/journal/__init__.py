@@ -6,6 +6,7 @@ table  one row
 job    what was submitted; written once
 life   what became of a job: narrow, and written again with each of its steps
 event  a step of a job, or a note of the regulation or an administrator; streams resume by its id
+request a submission that had an idempotency key; goes with its first job
 usage  what a job moved in one minute
 ====== ==========================================================================================
 

@@ -22,12 +22,14 @@ from iodaemon.core.state import KEPT_FINISHED
 from iodaemon.core.trace import Trace
 from iodaemon.daemon.journal import schema
 from iodaemon.daemon.journal.record import (
+    MOST_REQUESTS,
     BandwidthMinute,
     Event,
     Forgotten,
     JobRow,
     Known,
     Passed,
+    Request,
     Restored,
     decode_event,
     decode_jobs,
@@ -241,7 +243,14 @@ def _restore(db: sqlite3.Connection, finished: int) -> Restored:
         traces=traces,
         forgotten=_forgotten(db),
         lessons=lessons,
+        requests=_requests(db),
     )
+
+
+def _requests(db: sqlite3.Connection) -> tuple[Request, ...]:
+    rows = db.execute("SELECT * FROM request ORDER BY first_id DESC LIMIT ?", (MOST_REQUESTS,))
+    names = Request.__struct_fields__
+    return tuple(Request(**dict(zip(names, row, strict=True))) for row in rows)[::-1]
 
 
 def _environment(db: sqlite3.Connection, key: str) -> dict[str, str] | None:

@@ -19,6 +19,7 @@ _TAKE: Final = """
 INSERT INTO job SELECT * FROM old.job WHERE id = ?;
 INSERT INTO life SELECT * FROM old.life WHERE job_id = ?;
 INSERT OR IGNORE INTO event SELECT * FROM old.event WHERE job_id = ?;
+INSERT INTO request SELECT * FROM old.request WHERE first_id = ?;
 INSERT INTO usage SELECT * FROM old.usage WHERE job_id = ?;
 INSERT OR IGNORE INTO environment
     SELECT * FROM old.environment WHERE id = (SELECT environment_id FROM old.job WHERE id = ?)
@@ -73,7 +74,7 @@ def merge(db: sqlite3.Connection, before: Path | None) -> Merged:
         _lose_events(db, schema.meta(db)["next_event"] - 1 + _UNKNOWN_EVENTS)
         return Merged()
     db.execute("ATTACH DATABASE ? AS old", (str(before),))
-    db.execute("BEGIN IMMEDIATE")
+    db.execute("BEGIN")  # not IMMEDIATE: with a lock on both, the commit makes a file more
     merged = _merge(db)
     db.execute("COMMIT")
     db.execute("DETACH DATABASE old")

@@ -23,6 +23,9 @@ from iodaemon.core.trace import Trace
 MOST_STEPS: Final = 100_000
 """Of the history, what waits for a full disk is cut to so much: it may stay full for weeks."""
 
+MOST_REQUESTS: Final = 10_000
+"""Submissions that can be repeated by their key: a client repeats one within minutes."""
+
 Environment = Mapping[str, str]
 Order = ModeChanged | DrainBegun | DrainEnded | Reconfigured
 """What an administrator orders, which concerns no single job."""
@@ -68,6 +71,22 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
 
     key: Key
     at_s: float
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A submission that may be repeated: the same user's next one with this key is the same one.
+
+    Attributes:
+        first_id: of its jobs, which have consecutive ids.
+        jobs: how many.
+        uid: the submitter.
+        key: chosen by the client.
+    """
+
+    first_id: JobId
+    jobs: int
+    uid: int
+    key: str
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +145,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         traces: runs elsewhere that were imported.
         forgotten: keys of I/O hints.
         lessons: what is known now of kinds of jobs; None: nothing any more.
+        requests: submissions with a key.
     """
 
     jobs: tuple[Job, ...] = ()
@@ -142,6 +162,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     traces: tuple[Trace, ...] = ()
     forgotten: tuple[Forgotten, ...] = ()
     lessons: Mapping[JobKind, Lesson | None] = MappingProxyType({})
+    requests: tuple[Request, ...] = ()
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -182,6 +203,7 @@ def join(batches: Sequence[Batch]) -> Batch:
         removed.difference_update(job.id for job in batch.jobs)
         removed.update(batch.removed)
     steps = (step for batch in batches for step in batch.transitions)
+    requests = (each for batch in batches for each in batch.requests)
     minutes = (minute for batch in batches for minute in batch.minutes)
     said: dict[str, Any] = {}
     for batch in batches:
@@ -201,6 +223,7 @@ def join(batches: Sequence[Batch]) -> Batch:
         traces=tuple(trace for batch in batches for trace in batch.traces),
         forgotten=tuple(each for batch in batches for each in batch.forgotten),
         lessons={kind: each for batch in batches for kind, each in batch.lessons.items()},
+        requests=tuple(each for each in requests if each.first_id not in removed),
         **said,
     )
 
@@ -220,6 +243,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
         traces: runs elsewhere, in the order of their import.
         forgotten: keys of I/O hints.
         lessons: what is known of kinds of jobs; learned last is at the end.
+        requests: the newest submissions with a key, in order.
     """
 
     jobs: tuple[Job, ...]
@@ -233,6 +257,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     traces: tuple[Trace, ...] = ()
     forgotten: tuple[Forgotten, ...] = ()
     lessons: tuple[Known, ...] = ()
+    requests: tuple[Request, ...] = ()
 
 
 # -- notes ---------------------------------------------------------------------------------------

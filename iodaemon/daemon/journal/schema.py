@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +35,8 @@ CREATE TABLE event (
     record TEXT NOT NULL);
 CREATE INDEX event_job ON event (job_id) WHERE job_id IS NOT NULL;
 CREATE INDEX event_note ON event (at_s) WHERE job_id IS NULL;
+CREATE TABLE request (
+    first_id INTEGER PRIMARY KEY, jobs INTEGER NOT NULL, uid INTEGER NOT NULL, key TEXT NOT NULL);
 CREATE TABLE usage (
     job_id INTEGER NOT NULL, minute INTEGER NOT NULL, read_bytes INTEGER NOT NULL,
     written_bytes INTEGER NOT NULL, seconds REAL NOT NULL,
@@ -101,10 +104,10 @@ def check(db: sqlite3.Connection, path: Path) -> None:
     """
     if "meta" not in _tables(db):
         raise JournalError(f"{path} is a database, but no journal of iodaemon; move it away")
-    schema = read_meta(db).get("schema")
+    schema = _read_number(read_meta(db), "schema")
     if schema == SCHEMA:
         return
-    word = "newer" if isinstance(schema, int) and schema > SCHEMA else "older"
+    word = "newer" if schema > SCHEMA else "older"
     raise JournalError(
         f"journal {path} has schema {schema}, {word} than {SCHEMA}, the only one that this "
         "iodaemon reads; use the iodaemon that wrote it, or move it away to begin a new one"
@@ -134,9 +137,15 @@ def meta(db: sqlite3.Connection) -> dict[str, Any]:
     """
     values = read_meta(db)
     for key in _NUMBERS:
-        if not isinstance(values.get(key), int):
-            raise JournalError(f"the journal has no {key}; it is damaged, restore a copy")
+        _read_number(values, key)
     return values
+
+
+def _read_number(values: Mapping[str, Any], key: str) -> int:
+    value = values.get(key)
+    if not isinstance(value, int):
+        raise JournalError(f"the journal has no {key}; it is damaged, restore a copy")
+    return value
 
 
 def read_meta(db: sqlite3.Connection) -> dict[str, Any]:

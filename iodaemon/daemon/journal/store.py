@@ -58,6 +58,8 @@ def store(db: sqlite3.Connection, batch: Batch, next_id: int, next_event: int) -
             "seconds = seconds + excluded.seconds",
             map(msgspec.structs.astuple, batch.minutes),
         )
+    requests = map(msgspec.structs.astuple, batch.requests)
+    db.executemany("INSERT INTO request VALUES (?, ?, ?, ?)", requests)
     remove_jobs(db, batch.removed)
     _store_samples(db, batch.samples)
     _store_traces(db, batch.traces)
@@ -101,6 +103,7 @@ def remove_jobs(db: sqlite3.Connection, job_ids: Iterable[int]) -> None:
     if not rows:
         return
     db.executemany("DELETE FROM job WHERE id = ?", rows)
+    db.executemany("DELETE FROM request WHERE first_id = ?", rows)
     for table in ("life", "event", "usage"):
         db.executemany(f"DELETE FROM {table} WHERE job_id = ?", rows)  # noqa: S608
 

@@ -1,0 +1,189 @@
+"""A submission whose answer was lost is repeated, and its jobs are made once."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import threading
+import time
+
+import pytest
+from served import Served
+
+from iodaemon.api.client import Client
+from iodaemon.errors import NoDaemon, RequestError, Unanswered
+
+JOB = b'{"environment": {}, "jobs": [{"command": ["job"], "hold": true}]}'
+
+
+@pytest.fixture
+def served(tmp_path):
+    with contextlib.closing(Served(tmp_path)) as served:
+        yield served
+
+
+def submit(served, key):
+    return served.ask("POST", "/v1/jobs", JOB, Idempotency_Key=key)
+
+
+def request_from(client):
+    """The bytes of one request, to the end of its body."""
+    data = client.recv(1 << 16)
+    while b"\r\n\r\n" not in data:
+        data += client.recv(1 << 16)
+    head, _, body = data.partition(b"\r\n\r\n")
+    found = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+    while found and len(body) < int(found[1]):
+        data, body = data + (more := client.recv(1 << 16)), body + more
+    return data
+
+
+class Thief:
+    """Stands between client and daemon and loses the first so many answers."""
+
+    def __init__(self, path, to, lost):
+        self.path, self._to, self._left = str(path), to, lost
+        self.asked = 0
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self.path)
+        self._listener.listen()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self):
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            with client, socket.socket(socket.AF_UNIX) as daemon:
+                self.asked += 1
+                client.settimeout(10.0)
+                daemon.settimeout(10.0)
+                daemon.connect(self._to)
+                daemon.sendall(request_from(client))
+                answer = daemon.recv(1 << 16)
+                if self._left:
+                    self._left -= 1
+                else:
+                    client.sendall(answer)
+
+    def close(self):
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+
+@pytest.fixture
+def thief(served, tmp_path):
+    """Make one that loses so many answers; a client through it."""
+    with contextlib.ExitStack() as stack:
+
+        def make(lost, reconnect_s=20.0):
+            thief = stack.enter_context(
+                contextlib.closing(Thief(tmp_path / "thief.sock", served.socket_path, lost))
+            )
+            return thief, Client(thief.path, timeout_s=10.0, reconnect_s=reconnect_s)
+
+        yield make
+
+
+def test_a_lost_answer_is_asked_for_again_and_the_job_is_made_once(served, thief):
+    between, client = thief(lost=2)
+    told = []
+
+    ids = client.submit_warned([{"command": ["job"], "hold": True}], {}, on_lost=told.append)["ids"]
+
+    assert 3 == between.asked
+    assert 1 == len(told)
+    assert ids == sorted(served.state.jobs)
+
+
+def test_where_no_answer_comes_it_is_said_that_nobody_knows(served, thief):
+    _, client = thief(lost=10**6, reconnect_s=0.5)
+
+    with pytest.raises(Unanswered, match="not known whether that was done; 'iod queue'"):
+        client.submit([{"command": ["job"], "hold": True}], {})
+    assert 1 == len(served.state.jobs)
+
+
+def test_what_reads_only_is_not_said_to_have_done_anything(thief):
+    _, client = thief(lost=1)
+
+    with pytest.raises(NoDaemon, match="ask again") as error:
+        client.node()
+    assert not isinstance(error.value, Unanswered)
+
+
+def test_where_there_is_no_daemon_it_is_said_at_once(tmp_path):
+    begun_s = time.monotonic()
+
+    with pytest.raises(NoDaemon) as error:
+        Client(str(tmp_path / "none.sock")).submit([{"command": ["job"]}], {})
+
+    assert not isinstance(error.value, Unanswered)
+    assert time.monotonic() - begun_s < 30.0  # not RECONNECT_S
+
+
+def test_a_key_makes_a_submission_the_same_one_and_another_key_another(served):
+    first, again, other = submit(served, "a"), submit(served, "a"), submit(served, "b")
+
+    assert (201, {"ids": [1]}) == (again.status, again.json)
+    assert (first.json, {"ids": [2]}) == (again.json, other.json)
+
+
+def test_a_key_is_known_after_a_restart_and_goes_with_its_jobs(tmp_path):
+    with contextlib.closing(Served(tmp_path)) as served:
+        submit(served, "a")
+    with contextlib.closing(Served(tmp_path)) as served:
+        [job_id] = submit(served, "a").json["ids"]
+        served.client.cancel(job_id)
+        served.journal.prune(served.driver.timeline.now_s + 60.0)
+        served.journal.flush()
+    with contextlib.closing(Served(tmp_path)) as served:
+        assert 1 == job_id
+        assert {"ids": [2]} == submit(served, "a").json
+
+
+def test_two_at_once_with_one_key_are_one(served):
+    answers = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(submit(served, "a").json)) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [{"ids": [1]}] * 8 == answers
+
+
+def test_a_submission_that_was_refused_may_be_made_with_its_key(served):
+    served.journal._writer.execute("PRAGMA query_only=ON")
+    refused = submit(served, "a")
+    served.journal._writer.execute("PRAGMA query_only=OFF")
+    served.until(lambda: not served.driver.problem)
+
+    assert 503 == refused.status
+    assert (201, 1) == (submit(served, "a").status, len(served.client.jobs()["jobs"]))
+
+
+@pytest.mark.parametrize("key", ["x" * 65, "a\tb"])
+def test_what_is_no_key_is_refused(served, key):
+    status, code, message = submit(served, key).error
+
+    assert (400, "refused") == (status, code)
+    assert "Idempotency-Key: give 1 to 64 printable ASCII characters" in message
+
+
+@pytest.mark.parametrize("verb", ["cancel", "suspend", "resume"])
+def test_what_makes_no_difference_twice_is_asked_again(served, thief, verb):
+    job_id = served.submit(hold=True)
+    between, client = thief(lost=1)
+    between_answers = between.asked
+
+    with contextlib.suppress(RequestError):  # a held job that is let go twice waits already
+        client._act_on_one(job_id, verb)
+
+    assert 2 == between.asked - between_answers
