@@ -98,7 +98,8 @@ def nearest(word: str, known: Iterable[str], otherwise: str) -> str:
     """The end of a message: the known word nearest to this one, or else where they are listed."""
     from difflib import get_close_matches
 
-    bare = {name.lstrip("-"): name for name in known}
+    # A prefix turns a word into its opposite: 'unsuspend' is no 'suspend', '--no-wait' no '--wait'.
+    bare = {name.lstrip("-"): name for name in known if name.lstrip("-") not in word}
     found = get_close_matches(word.lstrip("-"), bare, n=1)
     return f": did you mean {bare[found[0]]}?" if found else f": {otherwise}"
 

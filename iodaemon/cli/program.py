@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -70,8 +71,10 @@ _SUBMIT: Final = "'iod submit -- COMMAND' submits a job"
 POINTERS: Final[Mapping[str, str]] = MappingProxyType(
     {
         **dict.fromkeys(("hold", "pause", "stash"), _HOLD),
-        **dict.fromkeys(("release", "unhold", "continue"), "'iod resume JOB' lets it go"),
-        **dict.fromkeys(("kill", "rm", "del", "delete", "remove", "abort"), _CANCEL),
+        **dict.fromkeys(
+            ("release", "unhold", "continue", "unsuspend", "unpause"), "'iod resume JOB' lets it go"
+        ),
+        **dict.fromkeys(("kill", "dequeue", "rm", "del", "delete", "remove", "abort"), _CANCEL),
         **dict.fromkeys(("status", "stat", "ps", "list", "jobs", "top", "info"), _QUEUE),
         **dict.fromkeys(("add", "run", "sub", "batch"), _SUBMIT),
         **dict.fromkeys(
@@ -149,6 +152,8 @@ def run(argv: Sequence[str] | None) -> int:
     session = Session()
     _open_missing_streams()
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         code = _invoke(words, session)
         output.flush("done")
     except KeyboardInterrupt:

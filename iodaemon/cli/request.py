@@ -20,6 +20,12 @@ PLAIN_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 """What ``--clean-env`` searches, whatever the submitter's PATH is."""
 
 _CLEAN: Final = ("HOME", "LANG", "LOGNAME", "SHELL", "TZ", "USER")
+_COERCED: Final = ("C.UTF-8", "C.utf8", "UTF-8")
+_SHELLS_OWN: Final = frozenset(
+    {".", "cd", "export", "for", "if", "set", "source", "ulimit", "while"}
+)
+_FIRST_LINE_BYTES: Final = 4096
+_NO_LIMIT: Final = frozenset({"infinite", "unlimited"})
 _CPUS_MAX: Final = 1_000_000
 _MINUTE_S: Final = 60.0
 _NOTHING_DONE: Final = "nothing was submitted"
@@ -62,6 +68,8 @@ def parse_limits(
 ) -> JobOptions:
     """The part of a spec that says how much; a bare number is MiB or minutes.
 
+    A time that is ``unlimited`` or ``infinite`` is none.
+
     Raises:
         UsageError: one of them is no such quantity; names the option.
     """
@@ -70,7 +78,7 @@ def parse_limits(
         limits["cpus"] = _cpus(cpus)
     if mem is not None:
         limits["memory_bytes"] = int(_quantity("--mem", mem, _memory_bytes))
-    if time is not None:
+    if time is not None and time.lower() not in _NO_LIMIT:
         limits["walltime_s"] = _quantity("--time", time, _minutes_s)
     if max_suspend is not None:
         limits["max_suspend_s"] = _quantity("--max-suspend", max_suspend, _minutes_s)
@@ -201,8 +209,7 @@ def _working_directory(chdir: str | None) -> str:
         here = os.getcwd()
     except FileNotFoundError:
         here = ""
-    cwd = os.path.join(here, chdir or "")
-    cwd = os.path.normpath(cwd) if cwd else ""
+    cwd = absolute(here, chdir or "") if here or chdir else ""
     if not os.path.isabs(cwd):
         raise RequestError(
             f"the present directory is gone: go to another one, or use --chdir; {_NOTHING_DONE}"
@@ -214,8 +221,22 @@ def _working_directory(chdir: str | None) -> str:
     return cwd
 
 
+def absolute(cwd: str, name: str) -> str:
+    """A path as the kernel would resolve it: ``..`` leads above what a link leads to.
+
+    The last component, where it is a link, and links in paths without ``..`` stay as they are.
+    """
+    path = os.path.join(cwd, name)
+    if ".." not in path.split("/"):
+        return os.path.normpath(path)
+    folder, last = os.path.split(path.rstrip("/"))
+    if last == "..":
+        return os.path.realpath(path)
+    return os.path.join(os.path.realpath(folder), last)
+
+
 def _output_file(option: str, cwd: str, name: str) -> str:
-    path = os.path.normpath(os.path.join(cwd, name))
+    path = absolute(cwd, name)
     folder = os.path.dirname(path)
     if not name or name.endswith("/") or os.path.isdir(path):
         raise RequestError(f"{option}: {path} is a directory, name a file in it; {_NOTHING_DONE}")
@@ -232,6 +253,8 @@ def _environment(
     environ: Mapping[str, str], added: Sequence[str], *, is_clean: bool
 ) -> dict[str, str]:
     environment = dict(environ)
+    if environment.get("LC_CTYPE") in _COERCED and not _was_given("LC_CTYPE"):
+        del environment["LC_CTYPE"]  # Python set it for itself, where the locale is C (PEP 538)
     if is_clean:
         environment = {name: environ[name] for name in _CLEAN if name in environ}
         environment["PATH"] = PLAIN_PATH
@@ -245,6 +268,15 @@ def _environment(
         del environment[name]
         say(f"variable {ascii(name)[1:-1]} is left out: it is no UTF-8")
     return environment
+
+
+def _was_given(name: str) -> bool:
+    """Whether this process was started with that variable; true where nobody can tell."""
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            return any(each.startswith(f"{name}=".encode()) for each in file.read().split(b"\0"))
+    except OSError:
+        return True
 
 
 def check_command(words: Sequence[str], place: Place) -> None:
@@ -268,7 +300,7 @@ def check_command(words: Sequence[str], place: Place) -> None:
         if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
             return
     hint = f"; did you mean ./{program}?" if os.path.isfile(f"{place.cwd}/{program}") else ""
-    if " " in program:
+    if " " in program or "=" in program or program in _SHELLS_OWN:
         hint = ": --shell has it run by a shell"
     raise RequestError(f"{program}: no such command in PATH{hint}; {_NOTHING_DONE}")
 
@@ -280,12 +312,34 @@ def _check_program(path: str, program: str) -> None:
         raise RequestError(f"{program}: no such file; {_NOTHING_DONE}")
     if not os.access(path, os.X_OK):
         raise RequestError(f"{program}: not executable, try chmod +x {program}; {_NOTHING_DONE}")
+    _check_first_line(path, program)
+
+
+def _check_first_line(path: str, program: str) -> None:
+    """Refuse a script that an editor of another system has made unreadable for the kernel."""
+    try:
+        with open(path, "rb") as file:
+            line = file.readline(_FIRST_LINE_BYTES)
+    except OSError:  # it may be executable and not readable
+        return
+    if line.startswith(b"\xef\xbb\xbf#!"):
+        problem, cure = "begins with a byte order mark", "1s/^\\xef\\xbb\\xbf//"
+    elif line.startswith(b"#!") and line.endswith(b"\r\n"):
+        problem, cure = "has line ends of DOS", "s/\\r$//"
+    else:
+        return
+    raise RequestError(
+        f"{program}: {problem}, which the kernel takes for a part of the interpreter's name: "
+        f"sed -i '{cure}' {program}; {_NOTHING_DONE}"
+    )
 
 
 def _is_text(word: str) -> bool:
-    """True for what JSON can carry: bytes that are no UTF-8 arrive as lone surrogates."""
+    """True for what arrives at the daemon byte for byte: it sends and takes UTF-8.
+
+    Bytes that are no UTF-8 are lone surrogates here; in another locale a word has other bytes.
+    """
     try:
-        word.encode()
+        return word.isascii() or word.encode() == os.fsencode(word)
     except UnicodeEncodeError:
         return False
-    return True

@@ -18,6 +18,7 @@ from typing import Final
 from iodaemon.api.model import JobOptions
 from iodaemon.api.scratch import ScratchOptions
 from iodaemon.cli.failure import UsageError, nearest
+from iodaemon.cli.request import absolute
 from iodaemon.errors import ConfigError, RequestError
 
 SCRATCH_WORDS: Final = (
@@ -145,10 +146,7 @@ def measure(path: str) -> int:
 def _path(option: str, text: str, cwd: str) -> str:
     if not text:
         raise UsageError(f"{option}: an empty path; name a directory")
-    path = os.path.join(cwd, text)
-    if ".." in path.split("/"):  # above what a link leads to, not above the link
-        return os.path.realpath(path)
-    return os.path.normpath(path)
+    return absolute(cwd, text)
 
 
 def _size(option: str, text: str) -> int:
