@@ -16,7 +16,7 @@ from iodaemon.cli.failure import UsageError
 from iodaemon.cli.moment import parse_moment_s
 from iodaemon.cli.option import OFF, AsJson, Jobs, Word, Words, option
 from iodaemon.cli.output import Column
-from iodaemon.cli.selector import format_ids, parse_selectors
+from iodaemon.cli.selector import format_ids, parse_limit, parse_selectors
 from iodaemon.cli.session import Session
 from iodaemon.cli.state import parse_states
 from iodaemon.errors import NotFound
@@ -155,9 +155,7 @@ def _filters(
 def _limit(text: str | None, *, default: int | None) -> Query:
     if text is None:
         return [] if default is None else [("limit", str(default))]
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise UsageError(f"--limit: {text!r} is no number of jobs: write for example --limit 20")
-    return [("limit", text)]
+    return [("limit", str(parse_limit(text)))]
 
 
 def job_lines(answer: HistoryAnswer, *, header: bool) -> list[str]:

@@ -14,12 +14,12 @@ from iodaemon.api.client import Client
 from iodaemon.api.model import FINAL_STATES, Job
 from iodaemon.cli import output
 from iodaemon.cli.command import new_app, verb
-from iodaemon.cli.failure import UsageError
-from iodaemon.cli.option import OFF, Word, argument, option
+from iodaemon.cli.failure import ExitCode, UsageError, exit_code
+from iodaemon.cli.option import OFF, InState, Jobs, Named, Word, option
 from iodaemon.cli.selector import find_ids, parse_selectors
 from iodaemon.cli.session import Session
 from iodaemon.cli.wait import Holds, tell_lost
-from iodaemon.errors import NoDaemon
+from iodaemon.errors import NoDaemon, RequestError
 
 app = new_app()
 
@@ -41,32 +41,45 @@ Raw = Annotated[
 @verb(app, "logs")
 def logs(
     ctx: typer.Context,
-    job: Annotated[Word, argument("JOB")] = None,
+    jobs: Jobs = None,
+    name: Named = None,
+    state: InState = None,
     follow: Follow = OFF,
     err: Err = OFF,
     tail: Tail = None,
     raw: Raw = OFF,
 ) -> int:
-    r"""Print what a job has written.
+    r"""Print what jobs have written.
 
-    JOB is 7 or last; with -f it need not even have started. Standard error is in standard output,
-    unless the job was submitted with -e. On a terminal, control characters are shown as \x1b; a
-    pipe or file gets the bytes as they are.
+    JOB is 7, 3-9, 1,4 or last; of several each has a line with its number before it. With -f it
+    is one job, which need not even have started. Standard error is in standard output, unless the
+    job was submitted with -e. On a terminal, control characters are shown as \x1b; a pipe or file
+    gets the bytes as they are.
     """
     session: Session = ctx.obj
     client = session.client()
-    selection = parse_selectors([job] if job else [])
-    if len(selection.items) > 1 or not (selection.is_plain or selection.items == ("last",)):
-        raise UsageError("logs shows one job: write 7 or last")
     lines = None if tail is None else _lines(tail)
-    [job_id] = find_ids(client, selection, finished=True)
+    ids = find_ids(client, parse_selectors(jobs or [], name=name, states=state), finished=True)
     write = _write_bytes if raw or not sys.stdout.isatty() else _Terminal().write
     stream: Stream = "stderr" if err else "stdout"
     if follow:
-        _follow(client, job_id, stream, lines, write)
-    else:
-        _write_all(client.logs(job_id, stream_name=stream, tail=lines), write)
-    return 0
+        if len(ids) != 1:
+            raise UsageError("-f follows one job: write 7 or last")
+        _follow(client, ids[0], stream, lines, write)
+        return ExitCode.OK
+    if len(ids) == 1:
+        _write_all(client.logs(ids[0], stream_name=stream, tail=lines), write)
+        return ExitCode.OK
+    code = ExitCode.OK
+    for place, job_id in enumerate(ids):
+        gap = "\n" if place else ""
+        write(f"{gap}==> job {job_id} <==\n".encode())
+        try:
+            _write_all(client.logs(job_id, stream_name=stream, tail=lines), write)
+        except RequestError as error:  # of one of them; NoDaemon is of all
+            output.say(str(error))
+            code = exit_code(error)
+    return code
 
 
 Write = Callable[[bytes], None]

@@ -1,4 +1,4 @@
-"""Points in time as people type them: ``2d``, ``12:00``, ``2026-11-21``, ``2026-11-21 12:00``."""
+"""Points in time as people type them: ``2d``, ``2 hours ago``, ``12:00``, ``2026-11-21 12:00``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _WORDS: Final = {"now": None, "today": 0, "yesterday": 1}
 _MOMENT: Final = re.compile(
     r"(?:(\d{4})-(\d{1,2})-(\d{1,2}))?(?:(?:^|[T ])(\d{1,2}):(\d{2})(?::(\d{2}))?)?", re.ASCII
 )
-_HINT: Final = "write 2d, 90m, 12:00, 2026-11-21, '2026-11-21 12:00', today or yesterday"
+_AGO: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(second|minute|hour|day|week)s?\s+ago", re.ASCII)
+_HINT: Final = "write 2d, '2 hours ago', 12:00, 2026-11-21, '2026-11-21 12:00', today or yesterday"
 
 
 def parse_moment_s(text: str, now_s: float, option: str) -> float:
@@ -36,6 +37,7 @@ def parse_moment_s(text: str, now_s: float, option: str) -> float:
     if word in _WORDS:
         days = _WORDS[word]
         return -0.0 if days is None else _clock_s(now_s, days, (0, 0, 0))
+    word = _AGO.sub(lambda ago: f"{ago[1]}{ago[2][0]}", word)
     match = _MOMENT.fullmatch(word) if word else None
     moment_s = _ago_s(word) if match is None else _match_s(match, now_s)
     if moment_s is None:

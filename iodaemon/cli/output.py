@@ -7,7 +7,8 @@ import os
 import string
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from iodaemon.api.model import Job
@@ -18,6 +19,8 @@ UNKNOWN: Final = "?"
 NOTHING: Final = "-"
 _CUT: Final = "…"
 
+_LONGEST_CELL: Final = 1000
+"""Also in a pipe; '--json' has all of it."""
 _UNQUOTED: Final = frozenset(f"{string.ascii_letters}{string.digits}@%+=:,./-_")
 """Characters that mean nothing to a shell, as in shlex.quote."""
 
@@ -39,8 +42,9 @@ def say(text: str) -> None:
     print(f"iod: {text}", file=sys.stderr)
 
 
-def flush(done: str) -> None:
-    """Write what was printed so far.
+@contextmanager
+def telling(done: str) -> Iterator[None]:
+    """Print inside; all of it is written at the end.
 
     Args:
         done: what has been done, for the error.
@@ -49,13 +53,15 @@ def flush(done: str) -> None:
         OutputError: standard output cannot be written.
     """
     try:
+        yield
         sys.stdout.flush()
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise OutputError(
-            f"{done}, but standard output cannot be written: {error.strerror}"
-        ) from error
+        if error.filename is not None:  # of another file
+            raise
+        problem = f"standard output cannot be written: {error.strerror}"
+        raise OutputError(f"{done}, but {problem}" if done else problem) from error
 
 
 def print_json(value: object) -> None:
@@ -116,7 +122,7 @@ def table(
         header: with a line of titles.
         width: cut to so many characters. None: cut nothing.
     """
-    cells = [[printable(cell) for cell in row] for row in rows]
+    cells = [[_cut(printable(cell), _LONGEST_CELL) for cell in row] for row in rows]
     if width is not None:
         cells = [
             [_cut(cell, column.width_max) for cell, column in zip(row, columns, strict=True)]

@@ -154,8 +154,8 @@ def run(argv: Sequence[str] | None) -> int:
     try:
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        code = _invoke(words, session)
-        output.flush("done")
+        with output.telling(""):
+            code = _invoke(words, session)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:

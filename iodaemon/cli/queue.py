@@ -18,7 +18,7 @@ from iodaemon.cli.expectation import expected_cell
 from iodaemon.cli.failure import UsageError
 from iodaemon.cli.option import OFF, AsJson, InState, Jobs, Named, OfUser, Word, option
 from iodaemon.cli.output import Column
-from iodaemon.cli.selector import Selection, format_ids, parse_selectors
+from iodaemon.cli.selector import Selection, format_ids, parse_limit, parse_selectors
 from iodaemon.cli.session import SIMULATED, Session
 from iodaemon.errors import NoDaemon, NotFound
 from iodaemon.text import printable
@@ -45,6 +45,7 @@ _DOTS: Final = "..."
 
 
 All = Annotated[bool, option("-a", "--all", text="Finished jobs too.")]
+Limit = Annotated[Word, option("--limit", metavar="N", text="Only the newest N.")]
 NoHeader = Annotated[bool, option("--no-header", text="Rows alone.")]
 Watch = Annotated[
     Word, option("-w", "--watch", metavar="SECONDS", text="Show again every so often.")
@@ -59,6 +60,7 @@ def queue(
     name: Named = None,
     user: OfUser = None,
     state: InState = None,
+    limit: Limit = None,
     no_header: NoHeader = OFF,
     watch: Watch = None,
     as_json: AsJson = OFF,
@@ -80,6 +82,7 @@ def queue(
         client=session.client(),
         selection=parse_selectors(jobs or ["all"], name=name, user=user, states=state),
         all_jobs=all_jobs,
+        limit=None if limit is None else parse_limit(limit),
         header=not no_header,
         as_json=as_json,
     )
@@ -98,12 +101,14 @@ class _View:
         client: Client,
         selection: Selection,
         all_jobs: bool,
+        limit: int | None,
         header: bool,
         as_json: bool,
     ) -> None:
         self.client = client
         self.selection = selection
         self.all_jobs = all_jobs
+        self.limit = limit
         self.header = header
         self.as_json = as_json
 
@@ -114,7 +119,7 @@ class _View:
             output.print_json(answer)
         else:
             print("\n".join(self._lines(answer)))
-        if not self.selection.has_filters:
+        if not self.selection.has_filters and self.limit is None:
             missing = set(self.selection.ids) - {job["id"] for job in answer["jobs"]}
             if missing:
                 raise NotFound(f"no job {format_ids(missing)}: 'iod queue -a' lists them")
@@ -128,6 +133,7 @@ class _View:
             name=selection.name,
             states=selection.states,
             all_jobs=self.all_jobs or bool(select),
+            limit=self.limit,
         )
 
     def _lines(self, answer: JobsAnswer) -> list[str]:

@@ -161,6 +161,13 @@ def format_ids(ids: Iterable[int]) -> str:
     return ",".join("-".join(map(str, part)) for part in parts)
 
 
+def parse_limit(text: str) -> int:
+    """How many jobs ``--limit`` asks for."""
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise UsageError(f"--limit: {text!r} is no number of jobs: write for example --limit 20")
+    return int(text)
+
+
 def job_words(ids: Sequence[int]) -> str:
     """The jobs in a sentence: ``job 7`` or ``jobs 7-9``."""
     return f"job{'s' if len(ids) > 1 else ''} {format_ids(ids)}"

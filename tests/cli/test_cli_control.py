@@ -331,6 +331,19 @@ def test_logs_prints_the_bytes_as_they_are(daemon):
     assert (out, err) == (b"\xff\x00line\r\n" * 1000, b"")
 
 
+def test_logs_of_several_jobs_have_a_line_with_their_number_each(iod, daemon):
+    for number in (1, 2, 4):
+        daemon.add(job(number, "COMPLETED", shell_code=0))
+        daemon.logs[number, "stdout"] = f"of {number}\n".encode()
+
+    several = iod("logs", "1-2,4")
+    missing = iod("logs", "1,9")
+
+    assert "==> job 1 <==\nof 1\n\n==> job 2 <==\nof 2\n\n==> job 4 <==\nof 4\n" == several.out
+    assert (3, True) == (missing.code, missing.out.startswith("==> job 1 <==\nof 1\n"))
+    assert missing.err.count("\n") == 1
+
+
 def test_logs_asks_for_what_is_wanted(iod, daemon):
     daemon.add(job(1, "COMPLETED", shell_code=0))
     daemon.logs[1, "stderr"] = b"a\nb\nc\n"

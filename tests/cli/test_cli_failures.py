@@ -163,7 +163,7 @@ def test_a_socket_that_may_not_be_opened_is_exit_code_4(iod, monkeypatch):
         (("show", "0"), "'0' selects no job: write 7, 3-9, 1,4, last or all"),
         (("show", "1,"), "'' selects no job: write 7, 3-9, 1,4, last or all"),
         (("show", "9-3"), "'9-3' runs backwards: write 3-9"),
-        (("logs", "1-3"), "logs shows one job: write 7 or last"),
+        (("logs", "-f", "1,3"), "-f follows one job: write 7 or last"),
         (
             ("logs", "1", "--tail", "ten"),
             "--tail: 'ten' is no number of lines: write for example --tail 20",

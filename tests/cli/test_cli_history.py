@@ -209,7 +209,7 @@ def test_sums_of_another_shape_are_not_ours(iod, daemon):
         (("--limit", "x"), "is no number of jobs"),
         (("-s", "RUNNING"), "have not ended: 'iod queue -s RUNNING' has them"),
         (("-s", "FALED"), "did you mean FAILED?"),
-        (("--since", "noon"), "write 2d, 90m, 12:00"),
+        (("--since", "noon"), "write 2d, '2 hours ago', 12:00"),
         (("x",), "selects no job"),
     ],
 )
@@ -250,7 +250,14 @@ def test_a_point_in_time_goes_by_the_clock_of_the_place(text, hours):
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [("now", "-0.0"), ("2d", "-172800.0"), ("90m", "-5400.0"), ("1h30m", "-5400.0")],
+    [
+        ("now", "-0.0"),
+        ("2d", "-172800.0"),
+        ("90m", "-5400.0"),
+        ("1h30m", "-5400.0"),
+        ("2 hours ago", "-7200.0"),
+        ("1 day ago", "-86400.0"),
+    ],
 )
 def test_an_age_is_left_to_the_daemon_whatever_the_clock_of_the_place_shows(
     iod, daemon, text, number

@@ -401,3 +401,23 @@ def test_a_simulated_node_that_answers_in_place_of_a_daemon_is_named(tmp_path, m
         fake.stop()
 
     assert "simulated" in second
+
+
+def test_a_queue_is_cut_to_its_newest_jobs(iod, daemon):
+    for number in range(1, 6):
+        daemon.add(job(number))
+
+    iod("queue", "--limit", "2")
+
+    assert ["2"] == daemon.seen[-1][2]["limit"]
+    assert (2, True) == (
+        iod("queue", "--limit", "0").code,
+        "no number of jobs" in iod("queue", "--limit", "0").err,
+    )
+
+
+def test_a_row_in_a_pipe_has_an_end(iod, daemon):
+    daemon.add(job(1, command=["x" * 600_000]))
+
+    assert max(map(len, iod("queue").out.splitlines())) < 2000
+    assert 600_000 == len(iod("queue", "--json").json["jobs"][0]["command"][0])
