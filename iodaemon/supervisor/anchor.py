@@ -106,14 +106,15 @@ def command(module: str, *words: str) -> list[str]:
 
 def spawn(module: str, words: list[str], fds: list[int]) -> int:
     """Start a module of this package with these descriptors; its number."""
-    arguments = command(module, *words)
-    return spawn_program(arguments, fds)
+    return spawn_program(command(module, *words), fds, syscalls.HEARD)
 
 
-def spawn_program(arguments: list[str], fds: list[int]) -> int:
-    """Start a program with these descriptors; its number."""
+def spawn_program(
+    arguments: list[str], fds: list[int], blocked: tuple[signal.Signals, ...] = ()
+) -> int:
+    """Start a program with these descriptors and signals that wait; its number."""
     with _inherited(fds):
-        return os.posix_spawn(arguments[0], arguments, os.environ, setsigmask=())
+        return os.posix_spawn(arguments[0], arguments, os.environ, setsigmask=blocked)
 
 
 def execute(module: str, words: list[str], fds: list[int]) -> NoReturn:
@@ -288,22 +289,19 @@ class Anchor:
         self._reaper = self._new_reaper()
 
     def run(self) -> None:
-        wake = syscalls.wake_on_signals(signal.SIGCHLD, signal.SIGHUP, signal.SIGINT)
-        signal.signal(signal.SIGTERM, lambda *_: self._pass_on(signal.SIGTERM))
-        signal.signal(signal.SIGHUP, self._on_hangup)
+        syscalls.ignore_no_signal()
+        signals = syscalls.open_signals(signal.SIGCHLD, *syscalls.HEARD)
         self._reap()  # what ended while this program was executed woke nobody
         while not self._is_over:
             if not self._supervisor and time.monotonic() >= self._started_s + self._wait_s:
                 self._start()
             poll = select.poll()
-            poll.register(wake, select.POLLIN)
+            poll.register(signals, select.POLLIN)
             if self._line is not None:
                 poll.register(self._line, select.POLLIN)
             for fd, _ in poll.poll(self._patience_s() * 1000 + 1):
-                if fd == wake:
-                    with contextlib.suppress(BlockingIOError):
-                        while os.read(wake, 4096):
-                            pass
+                if fd == signals:
+                    self._take_signals(syscalls.read_signals(signals))
                 else:
                     self._hear()
             self._reap()
@@ -314,17 +312,19 @@ class Anchor:
             return max(0.0, self._started_s + self._wait_s - time.monotonic())
         return min(self._silence.wait_s(), self._config.grace_s)
 
+    def _take_signals(self, numbers: set[int]) -> None:
+        """SIGHUP is an upgrade, by ``systemctl reload``: the supervisor begins it."""
+        if signal.SIGTERM in numbers:
+            self._pass_on(signal.SIGTERM)
+        elif signal.SIGHUP in numbers and self._supervisor:
+            self._pass_on(signal.SIGHUP)
+
     def _pass_on(self, number: int) -> None:
         if self._supervisor:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._supervisor, number)
         else:
             self._is_over = True
-
-    def _on_hangup(self, *_: object) -> None:
-        """An upgrade, by ``systemctl reload``: the supervisor begins it."""
-        if self._supervisor:
-            self._pass_on(signal.SIGHUP)
 
     def _start(self) -> None:
         reach("anchor.starting")

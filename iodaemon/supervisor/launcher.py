@@ -84,8 +84,8 @@ class LaunchError(Exception):
 def main() -> None:
     """Arguments: descriptors of line and ledger, grace time of holders, s. Ends with the line."""
     syscalls.name_process(LAUNCHER)
-    syscalls.wake_on_signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    signal.set_wakeup_fd(-1)
+    syscalls.ignore_no_signal(*syscalls.HEARD)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     *given, grace_s = sys.argv[1:]
     line_fd, ledger_fd = kept = [
         fcntl.fcntl(int(word), fcntl.F_DUPFD_CLOEXEC, _REPORT_FD + 1) for word in given

@@ -139,13 +139,11 @@ class Holder:
         self._poll = select.poll()
 
     def run(self) -> None:
-        wake = syscalls.wake_on_signals(signal.SIGCHLD)
-        for fd in (wake, self._listener.fileno()):
+        children = syscalls.open_signals(signal.SIGCHLD)
+        for fd in (children, self._listener.fileno()):
             self._poll.register(fd, select.POLLIN)
         while True:
-            with contextlib.suppress(BlockingIOError):
-                while os.read(wake, 4096):
-                    pass
+            syscalls.read_signals(children)
             has_more = self._reap()
             if not has_more and not self._watch_living():
                 has_more = self._reap()  # what has ended since

@@ -86,7 +86,7 @@ class Server:
         with contextlib.suppress(OSError):
             self._owner = read_small(self._owner_path)
         self._is_left = False
-        self._is_terminated = self._is_leaving = self._is_outdated = False
+        self._is_terminated = self._is_leaving = False
         own, least = os.geteuid(), config.min_uid
         uids = (own, own) if least is None else (least, (1 << 32) - 2)
         self._desk = Desk(self._loop.add, self._loop.remove, self._send, uids, config.outputs)
@@ -101,14 +101,13 @@ class Server:
     # -- the loop ----------------------------------------------------------------------------------
 
     def run(self) -> None:
-        self._wake = syscalls.wake_on_signals(signal.SIGHUP, signal.SIGINT)
+        syscalls.ignore_no_signal()
+        self._signals = syscalls.open_signals(*syscalls.HEARD)
         self._children = syscalls.open_signals(signal.SIGCHLD)
-        signal.signal(signal.SIGTERM, self._on_term)
-        signal.signal(signal.SIGHUP, self._on_hangup)
         if self._anchor is not None:
             self._anchor.setblocking(False)  # noqa: FBT003
             self._loop.add(self._anchor.fileno(), self._on_anchor)
-        self._loop.add(self._wake, self._on_signal)
+        self._loop.add(self._signals, self._on_signal)
         self._loop.add(self._children, self._on_children)
         self._loop.add(self._means.fd, self._attempts.on_changes)
         reach("supervisor.begun")
@@ -117,9 +116,6 @@ class Server:
         while not self._is_leaving:
             for line in self._line.hear():  # in every round
                 self._take_wish(line)
-            if self._is_outdated:
-                self._is_outdated = False
-                self._take_wish(protocol.encode({"wish": "reexec"}))
             self._keep_time()
             self._line.flush()
             self._loop.turn(self._patience_s())
@@ -154,9 +150,11 @@ class Server:
         self._orders.keep_time()
 
     def _on_signal(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self._wake, 4096):
-                pass
+        numbers = syscalls.read_signals(self._signals)
+        if signal.SIGTERM in numbers:
+            self._is_terminated = self._is_leaving = True
+        elif signal.SIGHUP in numbers:
+            self._take_wish(protocol.encode({"wish": "reexec"}))
 
     def _on_children(self) -> None:
         """A child of some kind has ended, or stopped; the next scan will find all that do."""
@@ -164,12 +162,6 @@ class Server:
             os.read(self._children, 4096)
         self._loop.listen(self._children, is_wanted=False)
         self._attempts.scan_soon()
-
-    def _on_term(self, *_: object) -> None:
-        self._is_terminated = self._is_leaving = True
-
-    def _on_hangup(self, *_: object) -> None:
-        self._is_outdated = True
 
     def _let_all_go(self, why: str) -> None:
         """Nobody is there who would resume them."""

@@ -46,10 +46,13 @@ _LOOK_ONLY: Final = 0x0B000000
 _NO_KEYS: Final = frozenset({errno.ENOSYS, errno.EPERM})
 _PR_SET_DUMPABLE: Final = 4  # include/uapi/linux/prctl.h
 _PR_SET_CHILD_SUBREAPER: Final = 36  # Linux 3.4
+HEARD: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+"""Signals that anchor and supervisor take in when they look, and that wait while one begins."""
 IN_MODIFY: Final = 0x02
 IN_Q_OVERFLOW: Final = 0x4000
 IN_IGNORED: Final = 0x8000
 _IN_NONBLOCK_CLOEXEC: Final = os.O_NONBLOCK | os.O_CLOEXEC
+_SIGNAL: Final = struct.Struct("I124x")  # struct signalfd_siginfo
 _DETACH: Final = 0x2 | 0x8
 """MNT_DETACH and UMOUNT_NOFOLLOW of umount(2)."""
 FALLOC_KEEP_SIZE: Final = 0x01
@@ -214,33 +217,35 @@ def name_process(name: str) -> None:
             os.close(fd)
 
 
-def wake_on_signals(*heard: signal.Signals) -> int:
-    """The end to read of a pipe into which each of these signals writes a byte.
+def ignore_no_signal(*survived: signal.Signals) -> None:
+    """Have handlers that do nothing for these and for what was ignored.
 
-    No signal is blocked or ignored afterwards: ``execve`` would hand that on to the jobs.
+    ``execve`` hands on to the jobs what is ignored, and not what has a handler.
     """
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     ignored = (n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN)
-    for number in {*ignored, *heard}:
-        signal.signal(number, _do_nothing)
-    read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    return read
+    for number in {*ignored, *survived}:
+        signal.signal(number, lambda *_: None)
 
 
-def open_signals(number: signal.Signals) -> int:
+def open_signals(*numbers: signal.Signals) -> int:
     """A descriptor (signalfd(2)) that is readable while such a signal waits for this process.
 
-    The signal is blocked then; programs that are executed must set their mask.
+    They are blocked from now on, and so none is lost over ``execve`` in place. Other programs that
+    are executed must set their mask.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, (number,))
-    mask = struct.pack("=Q", 1 << (number - 1))
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    mask = struct.pack("=Q", sum(1 << (number - 1) for number in numbers))
     flags = os.O_NONBLOCK | os.O_CLOEXEC
     return _check(_LIBC.signalfd(-1, mask.ljust(128, b"\0"), flags), "signalfd")
 
 
-def _do_nothing(*_: object) -> None:
-    """A handler: the byte in the pipe is all that is wanted."""
+def read_signals(fd: int) -> set[int]:
+    """The numbers of the signals that wait; they wait no longer."""
+    found: set[int] = set()
+    with contextlib.suppress(BlockingIOError):
+        while data := os.read(fd, 32 * _SIGNAL.size):
+            found.update(number for (number,) in _SIGNAL.iter_unpack(data))
+    return found
 
 
 def say(text: str) -> None:

@@ -171,7 +171,9 @@ def _start() -> int:
     command += [f"--slice={SLICE}", "--description=Jobs of iodaemon", *words, "sleep", "infinity"]
     null = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0)
     actions = [null, (os.POSIX_SPAWN_DUP2, 0, 1)]
-    return os.posix_spawnp(command[0], command, os.environ, file_actions=actions, setsid=True)
+    return os.posix_spawnp(
+        command[0], command, os.environ, file_actions=actions, setsid=True, setsigmask=()
+    )
 
 
 def _tasks_max() -> str:

@@ -109,11 +109,11 @@ def test_no_signal_is_ignored_or_blocked(shared):
 def test_a_signal_that_the_c_library_keeps_is_left_as_whoever_started_us_left_it():
     code = (
         "import ctypes, platform, signal\n"
-        "from iodaemon.supervisor.syscalls import wake_on_signals\n"
+        "from iodaemon.supervisor.syscalls import ignore_no_signal\n"
         "number = {'x86_64': 13}.get(platform.machine(), 134)  # rt_sigaction\n"
         "ignore = (ctypes.c_ulong * 4)(1, 0, 0, 0)\n"
         "assert ctypes.CDLL(None).syscall(number, 32, ignore, None, 8) == 0\n"
-        "wake_on_signals(signal.SIGCHLD)\n"
+        "ignore_no_signal()\n"
         "assert signal.getsignal(signal.SIGPIPE) is not signal.SIG_IGN\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -336,6 +336,32 @@ def test_a_program_that_is_not_there_is_not_become_and_nothing_leaks(
     assert root.process.poll() is None
 
 
+def test_a_signal_waits_for_a_program_that_begins(make_root: Callable[..., RootSide]) -> None:
+    """Here the anchor, as it becomes the installed program."""
+    root = make_root("cgroup", *through_a_link(), is_service=True)
+    link, begun = root.directory / "python", root.directory / "begun"
+    slow, program = root.directory / "slow", os.path.realpath(sys.executable)
+    slow.write_text(
+        f"#!{program} -IS\nimport fcntl, os, sys\nopen('{begun}', 'w')\n"
+        f"fcntl.flock(open('{root.gate.path}'), fcntl.LOCK_SH)\n"
+        f"os.execv('{program}', ['{program}', *sys.argv[1:]])\n"
+    )
+    slow.chmod(0o755)
+    root.connect()
+    root.arm("anchor.reexec", signal.SIGSTOP)
+    root.process.send_signal(signal.SIGHUP)
+    wait_until(lambda: root.has_fired("anchor.reexec") and state_of(root.process.pid) == "T")
+    slow.rename(link)
+    root.process.send_signal(signal.SIGCONT)
+    wait_until(begun.exists)
+    root.process.send_signal(signal.SIGHUP)
+    begun.unlink()
+    root.process.send_signal(signal.SIGTERM)
+    root.gate.open()
+
+    assert 0 == root.process.wait(60)
+
+
 def test_sigterm_lets_all_run_on_and_keeps_the_ledger(
     make_root: Callable[..., RootSide], tmp_path: Path
 ) -> None:
