@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from iodaemon.supervisor.attempts import describe_end
+from iodaemon.supervisor.attempts import describe_end, may_be_by_stop
 from iodaemon.supervisor.ledger import Key, Ledger
 from iodaemon.supervisor.protocol import Message
 
@@ -41,7 +41,10 @@ def find_running(runtime_dir: Path) -> list[tuple[Key, int]]:
 
 
 def find_ends(outputs: Path) -> dict[Key, Message]:
-    """How attempts ended, from the copy that the supervisor made at the shutdown; not when."""
+    """How attempts ended, from the copy that the supervisor made at the shutdown; not when.
+
+    What died as a stop kills is left out: the shutdown killed it, and it may be run again.
+    """
     try:
         ledger = _read(outputs.parent / "ledger")
     except OSError:
@@ -51,5 +54,5 @@ def find_ends(outputs: Path) -> dict[Key, Message]:
     return {
         key: {**describe_end(entry, is_over=True), "started_us": None, "ended_us": None}
         for key, entry in ledger.entries.items()
-        if entry.status is not None
+        if entry.status is not None and not may_be_by_stop(entry.status)
     }

@@ -42,7 +42,7 @@ _MOST_TRIES: Final = 3
 _STOP_WITHIN_S: Final = 2.0
 """Between the first and the last process of a unit that gets its SIGTERM; milliseconds."""
 _LOOK_FOR_STOP_S: Final = 0.05
-_STOPPED: Final = (signal.SIGTERM, signal.SIGKILL, (128 + signal.SIGTERM) << 8)
+_BY_STOP: Final = (signal.SIGTERM, signal.SIGKILL, (128 + signal.SIGTERM) << 8)
 """As wait(2) has it; the last one is a shell whose last command died of SIGTERM."""
 
 SETTLING, QUEUED, PREPARING, PREPARED, GOING, RUNNING, ENDED, FAILED, LOST = (
@@ -106,6 +106,11 @@ def describe_end(entry: Entry, *, is_over: bool) -> Message:
             "signal": os.WTERMSIG(entry.status) if is_killed else None,
         }
     return told
+
+
+def may_be_by_stop(status: int | None) -> bool:
+    """Whether it may have ended because systemd stopped the unit that it was in."""
+    return status is not None and (status & 0x7F or status) in _BY_STOP
 
 
 def has_executed(pid: int) -> bool:
@@ -514,8 +519,7 @@ class Attempts:
         systemd signals its processes one after the other, the job or the placeholder first.
         """
         is_stopped = self._means.is_being_stopped()
-        is_by_signal = status is not None and (status & 0x7F or status) in _STOPPED
-        if is_stopped is None or attempt.was_told or not is_by_signal:
+        if is_stopped is None or attempt.was_told or not may_be_by_stop(status):
             return False
         attempt.is_from_outside = is_stopped
         attempt.empty_s = attempt.empty_s or time.monotonic()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from root_side import RootSide
 
+from iodaemon.node.last_ledger import find_ends
 from iodaemon.supervisor import ledger as records
 from iodaemon.supervisor.ledger import EXEC, EXIT, MAIN, USE, Key, Ledger, Record, open_ledger
 from iodaemon.supervisor.scratch import copy_ledger
@@ -100,6 +101,24 @@ def test_a_copy_has_the_holes_of_what_was_given_back(path: Path, tmp_path: Path)
     )
     os.close(ledger.fd)
     os.close(copy.fd)
+
+
+def test_the_copy_tells_apart_who_ended_and_who_was_ended_by_the_shutdown(
+    path: Path, tmp_path: Path
+) -> None:
+    """It is found by the next boot's daemon, which runs the others again where they ask for it."""
+    ledger = open_ledger(str(path))
+    for job, status in enumerate((0, 3 << 8, 15, 9, 143 << 8, 11), start=1):
+        ledger.append(Record(EXEC, Key(job, 1), pid=job, values=(7, 0, 0, 0, 0)))
+        ledger.append(Record(EXIT, Key(job, 1), pid=job, status=status))
+    ledger.append(Record(EXEC, Key(7, 1), pid=7))
+    copy_ledger(ledger.fd, str(tmp_path / "ledger"))
+    ends = find_ends(tmp_path / "output")
+
+    assert {1: (0, None), 2: (3, None), 6: (None, 11)} == {
+        key.job: (end["exit"]["code"], end["exit"]["signal"]) for key, end in ends.items()
+    }
+    os.close(ledger.fd)
 
 
 def test_one_of_another_boot_is_put_aside(path: Path) -> None:

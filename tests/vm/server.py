@@ -47,6 +47,7 @@ class Service:
         self.machine.sh(
             "/opt/iodaemon/bin/python -m pip --disable-pip-version-check"
             f" install -q --no-index --no-deps --force-reinstall /root/{wheel.name}"
+            "; sync"  # before somebody cuts the power
         )
 
     # -- as a user -------------------------------------------------------------------------------
