@@ -344,6 +344,7 @@ class LinuxNode:
         reach("node.prepared")
         if attempt.may_run:
             self.client.wish("run", key=str(attempt.key))
+        self._tell_again(attempt)
 
     def _fail_start(
         self,
@@ -477,8 +478,6 @@ class LinuxNode:
                 log.warning(
                     "event=stranger attempt=%s pid=%s problem=%r", key, message["pid"], STRANGER
                 )
-            elif message["state"] == "prepared":  # of a daemon that died before it wrote it down
-                self.client.wish("kill", key=str(key))
             elif message["state"] in ("ended", "lost", "failed") and key not in self._over.get(
                 JobId(key.job), ()
             ):
@@ -511,10 +510,8 @@ class LinuxNode:
             self._delay(attempt.job_id, problem)
 
     def _on_report(self, attempt: _Attempt, report: Message) -> None:
-        adopted, state = attempt.adopted, report["state"]
-        if state != "prepared":  # which may yet die with what prepared it
-            attempt.adopted = None
-        match state:
+        adopted, attempt.adopted = attempt.adopted, None
+        match report["state"]:
             case "running":
                 self._on_running(attempt, report, adopted)
             case "ended":
@@ -526,13 +523,8 @@ class LinuxNode:
             case "absent":
                 self._on_absent(attempt, adopted)
             case "prepared":
-                if adopted is not None and adopted.state is JobState.STARTING:
-                    attempt.may_run = True  # the daemon before this one wrote it down
                 if attempt.may_run:
                     self.client.wish("run", key=str(attempt.key))
-                elif attempt.launch is None:  # an earlier daemon had it prepared; it is to end
-                    attempt.told = signal.SIGKILL
-                    self._tell_again(attempt)
 
     def _on_running(self, attempt: _Attempt, report: Message, adopted: Job | None) -> None:
         is_new = attempt.live is None
@@ -566,11 +558,8 @@ class LinuxNode:
             self._post(ev.JobResumed(at_s=at_s, job_id=job_id))
 
     def _on_failed(self, attempt: _Attempt, report: Message) -> None:
-        code = report.get("code")
-        if code == "killed" and attempt.told is None:
-            return  # what an earlier daemon had prepared; what this one asked for comes after it
         self._drop(attempt)
-        if code in outcome.OF_THE_MACHINE and not report.get("is_lasting"):
+        if report.get("code") in outcome.OF_THE_MACHINE and not report.get("is_lasting"):
             self._pause_starts(str(report.get("problem")))
         key = attempt.key
         self._post(outcome.failed(JobId(key.job), key.attempt, report, self._timeline.now_s))

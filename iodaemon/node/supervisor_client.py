@@ -57,8 +57,9 @@ class SupervisorClient:
     Args:
         config: of the anchor.
         messages: where an anchor that is started here writes to; in the state directory.
-        on_connected: runs after each connection but the first, and after this daemon stood still
-            for so long that the supervisor may have let all jobs run on.
+        on_connected: runs after each connection but the first, after each upgrade in place, and
+            after this daemon stood still for so long that the supervisor may have let all jobs run
+            on.
         on_message: takes each report and each refusal.
         on_trouble: told why no supervisor answers, and ``""`` once one does again.
 
@@ -291,8 +292,9 @@ class SupervisorClient:
             self._on_used(message["use"])
             if self._beat_answered is not None and not self._beat_answered.done():
                 self._beat_answered.set_result(None)
-        elif "hello" in message:
+        elif "hello" in message:  # it became another program, which knows of no order
             self.hello = message["hello"]
+            self._on_connected()
         elif "scratch" in message:
             answer = self._answers.get(message["scratch"])
             if answer is not None and not answer.done():

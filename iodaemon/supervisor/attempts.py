@@ -180,6 +180,7 @@ class Attempts:
 
     def order(self, attempt: Attempt) -> None:
         """Have its process made."""
+        self._close_pidfd(attempt)  # of one that was made before
         attempt.stage = QUEUED
 
         def done(line: socket.socket | OSError) -> None:
@@ -334,6 +335,23 @@ class Attempts:
         self._close_line(attempt)
         self._means.kill(attempt.key)
         self.fail(attempt, code, problem, is_lasting=code == "killed")
+
+    def take_back(self) -> None:
+        """The line on which they were prepared has ended: what was not let run is absent.
+
+        The next daemon may count on other CPUs, or know nothing of them.
+        """
+        for attempt in self.all.values():
+            if attempt.wants_run or attempt.stage not in (SETTLING, *BEFORE):
+                continue
+            if attempt.stage != SETTLING:
+                self._orders.cancel(attempt.key)
+                self._close_line(attempt)
+                self._close_pidfd(attempt)  # the cgroup is empty before that tells of an end
+                self._means.kill(attempt.key)
+                attempt.begin_again()
+                self.look_in(attempt, 0.0)
+            attempt.launch, attempt.is_asked = None, False
 
     def _on_end(self, attempt: Attempt) -> None:
         """The first process has ended, to its last thread."""

@@ -63,10 +63,13 @@ class Loop:
 class DaemonLine:
     """The listening sockets and at most one connection."""
 
-    def __init__(self, config: Config, shared: Shared, loop: Loop) -> None:
+    def __init__(
+        self, config: Config, shared: Shared, loop: Loop, on_end: Callable[[], None]
+    ) -> None:
         self._config = config
         self.shared = shared
         self._loop = loop
+        self._on_end = on_end
         self._listener = socket.socket(fileno=shared.listener)
         self._second = socket.socket(fileno=shared.second) if shared.second >= 0 else None
         self._daemon: socket.socket | None = None
@@ -133,6 +136,7 @@ class DaemonLine:
             self._loop.remove(self._daemon.fileno())
             self._daemon.close()
             self._daemon = None
+            self._on_end()
         self._unsent.clear()
 
     def check_socket(self) -> bool:

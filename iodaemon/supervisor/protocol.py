@@ -8,7 +8,8 @@ wish      fields                          means
 ========  ==============================  ====================================================
 hello     protocol, state                 who is there? Answered; first on each line. ``state`` is
                                           the daemon's own directory: whose jobs these are
-prepare   key, launch                     make the job's process; it waits for ``run``
+prepare   key, launch                     make the job's process; it waits for ``run``, and ends
+                                          with the line if that does not come
 run       key                             let it execute its command (before or after it is ready)
 freeze    key                             stand still
 thaw      key                             go on, also what stopped itself or was stopped by hand,

@@ -67,7 +67,7 @@ class Server:
             self._means = Cgroups(config.cgroup)
             self._means.hand_down()
         self._loop = Loop()
-        self._line = DaemonLine(config, shared, self._loop)
+        self._line = DaemonLine(config, shared, self._loop, self._on_line_end)
         self._send = self._line.send
         self._orders = Orders(config, shared.ledger, self._means, self._loop)
         self._attempts = Attempts(
@@ -274,6 +274,9 @@ class Server:
             self._attempts.read_ledger()
 
     # -- wishes ------------------------------------------------------------------------------------
+
+    def _on_line_end(self) -> None:
+        self._attempts.take_back()
 
     def _take_wish(self, line: bytes | None) -> None:
         wish: Message = {} if line is not None else protocol.find_names(self._line.dropped)

@@ -89,6 +89,19 @@ def test_a_start_that_dies_with_the_supervisor_before_it_ran_is_made_by_the_next
         assert server.job(second)["attempt"] == 1
 
 
+def test_a_start_under_which_the_supervisor_is_upgraded_is_made_by_the_new_one(make_server):
+    server = make_server(has_faults=True).start()
+    server.arm("child.prepared", number=signal.SIGSTOP)
+    job = server.gated("it", code=3)
+    until(lambda: not server.armed(), "a child that is prepared")
+    os.kill(server.supervisor_pid(), signal.SIGHUP)
+    server.open_gate("it")
+
+    assert [("FAILED", 3)] == server.outcome(job)
+    assert server.lines() == ["done it", "start it"]
+    assert server.job(job)["attempt"] == 1
+
+
 def test_a_start_that_failed_is_made_by_the_next_daemon_without_waiting(make_server):
     server = make_server(regulation={"timeslice": "60 s"}).start()
     output = server.output_file(1).parent

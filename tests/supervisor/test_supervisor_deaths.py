@@ -233,6 +233,32 @@ def test_a_prepared_job_never_runs_once_the_supervisor_is_gone(root: RootSide) -
     assert touched.exists()
 
 
+def test_what_was_prepared_for_a_daemon_that_is_gone_never_runs(root: RootSide) -> None:
+    """What it let run does; and the next one may prepare the same attempt, to run otherwise."""
+    touched = [root.directory / name for name in "abc"]
+    launch = {"command": ["touch", str(touched[0])], "environment": {"PATH": os.environ["PATH"]}}
+    daemon = root.connect()
+    daemon.say("prepare", key="1.1", launch=launch)
+    daemon.await_prepared("1.1")
+    root.arm("child.begun", signal.SIGSTOP)
+    daemon.say("prepare", key="2.1", launch=launch)
+    wait_until(lambda: root.has_fired("child.begun"))
+    daemon.say("prepare", key="3.1", launch=launch)
+    daemon.start("4.1", "touch", str(touched[1]))
+    daemon.beat()
+    daemon.close()
+    daemon = root.connect()
+    daemon.sync(**{"3_1": "run", "4_1": "run"})
+    daemon.start("1.1", "touch", str(touched[2]))
+    daemon.start("2.1", "touch", str(touched[2]))
+    for key in ("1.1", "2.1", "4.1"):
+        daemon.await_state(key, "ended")
+    daemon.await_state("3.1", "absent")
+
+    assert [False, True, True] == [path.exists() for path in touched]
+    assert {"running", "ended", "absent"} >= {r["state"] for r in daemon.reports if "state" in r}
+
+
 def test_an_anchor_is_there_again_once_nothing_runs(root: RootSide) -> None:
     daemon = root.connect()
     daemon.run("1.1", *root.gate.wait_and("exit 1"))

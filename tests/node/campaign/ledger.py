@@ -167,7 +167,7 @@ class _Life:
         """No attempt begins before the last one is over."""
         for before, after in zip(self.lines, self.lines[1:], strict=False):
             if (after.attempt, after.at_s) < (before.attempt, before.at_s):
-                yield f"attempt {before.attempt} still ran when {after.attempt} began"
+                yield f"attempt {after.attempt} still ran when {before.attempt} had begun"
 
     def _attempts(self):
         """Another attempt only after a requeue, or after one that provably never ran."""

@@ -77,7 +77,7 @@ def test_a_true_life_is_not_found_fault_with(life):
                 "steps": AGAIN,
                 "heard": told(requeued={1}),
             },
-            "attempt 2 still ran when 1 began",
+            "attempt 1 still ran when 2 had begun",
         ),
         ({"page": RAN_AGAIN, "made": record(attempt=2), "steps": NEVER_RAN}, "says it never did"),
         ({"made": record(attempt=2)}, "the steps tell of 1 attempts, the record of 2"),
