@@ -234,5 +234,9 @@ def _one_line(text: str) -> str:
 def _start_one() -> str:
     """What to do without a daemon."""
     if os.path.exists(_INSTALLED):
-        return "ask root for 'systemctl start iodaemon', or start your own with 'iod daemon'"
+        # Not 'start': that makes no socket again whose directory was removed.
+        return (
+            "ask root for 'systemctl restart iodaemon.socket iodaemon' (jobs run on), or start "
+            "your own with 'iod daemon'"
+        )
     return "start one with 'iod daemon'"

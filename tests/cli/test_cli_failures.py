@@ -252,7 +252,8 @@ def test_where_the_service_is_installed_root_is_to_start_it(iod, tmp_path, monke
 
     assert 7 == code
     assert line.endswith(
-        "ask root for 'systemctl start iodaemon', or start your own with 'iod daemon'"
+        "ask root for 'systemctl restart iodaemon.socket iodaemon' (jobs run on), "
+        "or start your own with 'iod daemon'"
     )
 
 

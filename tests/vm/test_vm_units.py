@@ -49,8 +49,12 @@ def test_no_system_call_of_the_daemon_changes_another_process(service):
         (f"systemctl kill -s KILL {DAEMON}", (DAEMON,)),
         ("pkill -KILL -x iod-supervisor", ()),
         (f"pkill -KILL -x iod-supervisor; systemctl kill -s KILL {DAEMON}", (DAEMON,)),
+        (f"rm -rf /run/iodaemon; systemctl restart iodaemon.socket {DAEMON}", (DAEMON,)),
     ],
-    ids=["restart daemon", "reload supervisor", "kill daemon", "kill supervisor", "kill both"],
+    ids=[
+        *("restart daemon", "reload supervisor", "kill daemon", "kill supervisor", "kill both"),
+        "remove the sockets",
+    ],
 )
 def test_jobs_outlive_what_happens_to_the_units(service, two_jobs, how, units):
     running, held = two_jobs
