@@ -134,8 +134,11 @@ class Server:
 
     @property
     def has_lost_socket(self) -> bool:
-        """Whether somebody removed the socket that was made, or put another one in its place."""
-        return self._made is not None and _inode_of(self._made[0]) != self._made[1]
+        """Whether somebody removed the socket that was made.
+
+        One in its place is systemd's, for the daemon that comes next.
+        """
+        return self._made is not None and _inode_of(self._made[0]) is None
 
     async def _serve_on(self, listener: socket.socket) -> asyncio.Server:
         assert self._runner is not None
@@ -159,8 +162,7 @@ class Server:
         self._remove_socket()
 
     def _remove_socket(self) -> None:
-        """Ours alone: systemd may have put its own in place, for the daemon that comes next."""
-        if self._made is not None and not self.has_lost_socket:
+        if self._made is not None and _inode_of(self._made[0]) == self._made[1]:
             self._made[0].unlink(missing_ok=True)
 
     def _make_app(self) -> web.Application:

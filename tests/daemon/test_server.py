@@ -306,6 +306,18 @@ def test_a_listener_that_went_away_leaves_nothing_behind(served):
     served.await_waiting(0)
 
 
+def test_another_socket_in_the_place_of_the_daemons_stays(tmp_path):
+    """As systemd's, which is made while a daemon runs that was started by hand."""
+    with closing(Served(tmp_path)) as served, socket.socket(socket.AF_UNIX) as other:
+        os.unlink(served.socket_path)
+        removed = served.server.has_lost_socket
+        other.bind(served.socket_path)
+        replaced = served.server.has_lost_socket
+
+    assert [True, False] == [removed, replaced]
+    assert os.path.exists(served.socket_path)
+
+
 def test_streams_end_when_the_daemon_stops(tmp_path):
     served = Served(tmp_path)
     job_id = served.running()
