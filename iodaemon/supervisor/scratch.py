@@ -206,9 +206,7 @@ def _problem(wish: Message, problem: str, *, is_disk: bool = False) -> Message:
 def _work(wish: Message, pipe: int) -> NoReturn:
     """The helper: do it, say so, end."""
     try:
-        signal.set_wakeup_fd(-1)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.closerange(3, pipe)
         os.closerange(pipe + 1, _HIGHEST_FD)
         syscalls.name_process("iod-scratch")

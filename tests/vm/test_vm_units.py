@@ -21,6 +21,15 @@ def test_systemd_finds_nothing_wrong_with_the_units(service):
     assert ("", "") == (said.out, said.err)
 
 
+def test_jobs_are_begun_by_the_compiled_launcher(service):
+    service.run("true")
+
+    said = service.machine.sh("readlink /proc/$(pgrep -x iod-launcher)/exe")
+
+    assert said.startswith("/opt/iodaemon/lib/")
+    assert said.endswith("/supervisor/iod-launcher")
+
+
 def test_the_daemon_is_nobody_with_two_powers(service):
     pid = service.main_pid(DAEMON)
     status = dict(
