@@ -37,7 +37,8 @@ process accounts for (SA_NOCLDWAIT): the kernel then reaped children by itself.
 
 What each death does
 ====================
-daemon          jobs run on; after the grace time nothing stands still.
+daemon          jobs run on; after the grace time nothing stands still. What it had prepared and
+                not let run ends with its line.
 supervisor      its children become the anchor's, which lets all run on, takes them in with the
                 same code (``reap``) and starts the next supervisor. A child that waits for ``go``
                 ends by the end of its socketpair.
