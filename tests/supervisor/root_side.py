@@ -312,11 +312,11 @@ class RootSide:
             print(self.log.read_text())
         with contextlib.suppress(OSError):
             (self.cgroup / "cgroup.kill").write_text("1")
-        if self.process.poll() is None and self.config.cgroup == "none":
-            for pid in _all_below(self.process.pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        self.process.kill()
+        below = [] if self.process.poll() is not None else list(_all_below(self.process.pid))
+        self.process.kill()  # first: it would start another supervisor
+        for pid in below:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.process.wait()
         wait_until(self._is_clean, "an end of all processes")
         for mount in Path("/proc/self/mounts").read_text().split("\n"):
