@@ -283,7 +283,7 @@ class SupervisorClient:
             if not data:
                 return
             for line in lines.feed(data):
-                self._take(msgspec.json.decode(line or b"{}"))
+                self._take(msgspec.json.decode(line))
 
     def _take(self, message: Message) -> None:
         if "protected" in message:  # of each beat, and when the anchor dies

@@ -258,7 +258,7 @@ class Attempts:
         except OSError:
             data = b""
         for line in attempt.unread.feed(data):
-            self._take_word(attempt, protocol.decode(line or b"{}"))
+            self._take_word(attempt, protocol.decode(line))
         if not data and attempt.line is not None:
             self._on_child_gone(attempt)
 

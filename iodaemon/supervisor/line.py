@@ -178,13 +178,8 @@ class DaemonLine:
             self._is_blocked = bool(self._unsent)
             self._loop.want_write(self._daemon.fileno(), is_wanted=self._is_blocked)
 
-    @property
-    def dropped(self) -> bytes:
-        """How a line began that was too long."""
-        return self._reader.dropped
-
-    def hear(self) -> Iterator[bytes | None]:
-        """The lines that can be read now; None for one that is too long."""
+    def hear(self) -> Iterator[bytes]:
+        """The lines that can be read now."""
         yield from self._reader.feed(b"")  # what was read before ``execve``
         if self._daemon is None or not (self._is_readable or self._loop.is_behind):
             return
@@ -198,7 +193,9 @@ class DaemonLine:
         if data:
             self.silence.heard()
             yield from self._reader.feed(data)
-        else:
+            if self._reader.is_broken:
+                say("the daemon sent a line that is too long; its line is closed")
+        if not data or self._reader.is_broken:
             self._hang_up()
 
 

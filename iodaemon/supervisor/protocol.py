@@ -35,7 +35,7 @@ reexec                                    execute the installed program in place
 ========  ==============================  ====================================================
 
 A launch is read by ``launch.parse_launch``; its ``limits`` by ``parse_limits``. A line
-above ``LONGEST_LINE`` is refused, with wish and key if it begins with them in this order.
+above ``LONGEST_LINE`` ends the connection.
 
 As long as there is an attempt that was not forgotten, a ``hello`` with the ``state`` of another
 daemon is refused, and so are its other wishes: the keys are not its own. Without ``state`` nothing
@@ -95,7 +95,6 @@ LONGEST_LINE: Final = 8 << 20
 MOST_UNSENT: Final = 8 << 20
 """Bytes of reports that a daemon may leave unread. Beyond that the line is closed."""
 _SHOWN: Final = 80
-_NAMES: Final = re.compile(rb'\{"wish": ?"(?P<wish>[a-z]+)", ?"key": ?"(?P<key>[0-9.]+)"')
 _DISK: Final = re.compile(r"[0-9]{1,10}:[0-9]{1,10}")
 _CAP: Final = re.compile(r"(rbps|wbps|riops|wiops)=(max|[1-9][0-9]{0,18})")
 Message = dict[str, Any]
@@ -176,12 +175,6 @@ def parse_caps(wish: Mapping[str, Any]) -> dict[str, str]:
     return caps  # type: ignore[no-any-return]
 
 
-def find_names(line: bytes) -> Message:
-    """Wish and key of a line that cannot be read whole, where they stand at its beginning."""
-    found = _NAMES.match(line)
-    return {} if found is None else {k: v.decode() for k, v in found.groupdict().items()}
-
-
 def encode(message: Mapping[str, Any]) -> bytes:
     """One line."""
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
@@ -199,41 +192,30 @@ def decode(line: bytes) -> Message:
 
 
 class LineReader:
-    """Cuts what is read into lines. One that is too long is dropped, and told as None.
+    """Cuts what is read into lines.
 
     Attributes:
         unread: the beginning of the next line.
-        dropped: how the last one that was dropped began.
+        is_broken: a line was too long; no more of them are told.
     """
 
     def __init__(self, unread: bytes = b"") -> None:
         self.unread = bytearray(unread)
-        self.dropped = b""
-        self._is_skipping = False
+        self.is_broken = False
         self._searched = 0
 
-    def feed(self, data: bytes) -> Iterator[bytes | None]:
+    def feed(self, data: bytes) -> Iterator[bytes]:
         """The lines that are whole now."""
-        self.unread += data
-        while (end := self.unread.find(b"\n", self._searched)) >= 0:
-            if end > LONGEST_LINE:
-                self._skip()
+        self.unread += b"" if self.is_broken else data
+        while 0 <= (end := self.unread.find(b"\n", self._searched)) <= LONGEST_LINE:
             line = bytes(self.unread[:end])
             del self.unread[: end + 1]
             self._searched = 0
-            if self._is_skipping:
-                self._is_skipping = False
-                yield None
-            else:
-                yield line
-        if len(self.unread) > LONGEST_LINE:
-            self._skip()
-            self.unread.clear()
+            yield line
         self._searched = len(self.unread)
-
-    def _skip(self) -> None:
-        if not self._is_skipping:
-            self.dropped, self._is_skipping = bytes(self.unread[:_SHOWN]), True
+        if self._searched > LONGEST_LINE:
+            self.is_broken, self._searched = True, 0
+            self.unread.clear()
 
 
 class Silence:

@@ -278,8 +278,8 @@ class Server:
     def _on_line_end(self) -> None:
         self._attempts.take_back()
 
-    def _take_wish(self, line: bytes | None) -> None:
-        wish: Message = {} if line is not None else protocol.find_names(self._line.dropped)
+    def _take_wish(self, line: bytes) -> None:
+        wish: Message = {}
         try:
             wish = self._check(line)
             self._wishes[wish["wish"]](wish)
@@ -288,10 +288,8 @@ class Server:
         except OSError as error:
             self._refuse(wish, f"{error.strerror or error}")
 
-    def _check(self, line: bytes | None) -> Message:
+    def _check(self, line: bytes) -> Message:
         """A wish that may be made now. Raises BadInputError."""
-        if line is None:
-            raise BadInputError(f"a line above {protocol.LONGEST_LINE} bytes")
         wish = protocol.decode(line)
         name = protocol.field(wish, "wish", str, "")
         if name not in self._wishes:
