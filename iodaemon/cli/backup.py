@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from iodaemon.cli import output
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.failure import UsageError
 from iodaemon.cli.option import OFF, Word, argument, option
 from iodaemon.cli.session import Session
@@ -16,7 +14,7 @@ from iodaemon.cli.session import Session
 if TYPE_CHECKING:
     from iodaemon.config import Config
 
-app = new_app()
+app = App()
 
 StateDir = Annotated[
     Word, option("--state-dir", metavar="DIR", text="Of which daemon [as configured].")
@@ -27,7 +25,7 @@ Force = Annotated[bool, option("--force", text="Replace a FILE that is there.")]
 
 @verb(app, "backup")
 def backup(
-    ctx: typer.Context,
+    ctx: Context,
     file: Annotated[Word, argument("FILE")] = None,
     force: Force = OFF,
     state_dir: StateDir = None,

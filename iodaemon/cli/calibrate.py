@@ -6,10 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from iodaemon.cli import output
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.failure import UsageError
 from iodaemon.cli.option import OFF, Word, argument, option
 from iodaemon.cli.places import find_service_uid, find_state_dir, load_config_of_daemon
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from iodaemon.calibration.measure import Setup
     from iodaemon.calibration.record import Calibration
 
-app = new_app()
+app = App()
 
 _FIGURES: Final = "calibration"
 """Below the state directory."""
@@ -40,7 +38,7 @@ AsJson = Annotated[bool, option("--json", text="All that was measured, as JSON."
 
 @verb(app, "calibrate")
 def calibrate(
-    ctx: typer.Context,
+    ctx: Context,
     path: Directory = None,
     time: Time = None,
     size: Size = None,

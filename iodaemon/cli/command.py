@@ -1,99 +1,62 @@
-"""What every verb is made of: a typer app that starts fast and prints plain help.
+"""Verbs, and the plain command lines: those that need no typer.
 
-Typer 0.29 loads pydantic to convert the value of the first option it meets: 57 of the 137 ms that
-its smallest program takes. The verbs take words and switches alone and convert them themselves,
-with errors that say what to write instead; so the words can pass as they were typed.
+A verb is a function whose parameters carry their options (``option``). ``parse`` reads a command
+line in which all is as declared; help, errors and whatever else is typer's (``typer_app``), which
+takes 40 of the 60 ms that a verb may take to load.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
-import typer
-from typer.core import TyperCommand, TyperGroup
+from iodaemon.cli.option import Argument, Option, Words
+from iodaemon.cli.session import Session
 
-from iodaemon.cli.failure import ClickException, nearest
-
-Verb = TypeVar("Verb", bound=Callable[..., int])
-
-SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
+Function = TypeVar("Function", bound=Callable[..., int])
 
 
-class AsTyped:
-    """Stands in for typer's own conversion: every word stays the string it was."""
+class Context(NamedTuple):
+    """What a verb is called with."""
 
-    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: ARG002 - typer's signature
-        """The value itself; for a parameter that may be repeated, a list of words."""
-        is_many = param.multiple or param.nargs == -1
-        return list(value or ()) if is_many else value
+    obj: Session
 
 
-_AS_TYPED: Final = AsTyped()
-
-
-def keep_words(params: Iterable[Any]) -> list[Any]:
-    """The same parameters, to pass values as typed; nothing to do where typer loads no pydantic."""
-    kept = list(params)
-    for param in kept:
-        if hasattr(param, "get_runtime_param"):
-            param.get_runtime_param = lambda: _AS_TYPED
-    return kept
-
-
-class WordCommand(TyperCommand):
-    """A verb whose parameters are words and switches."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters, --help among them; their values stay as typed."""
-        return keep_words(super().get_params(ctx))
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words; a complaint about one says of which verb it was."""
-        try:
-            return list(super().parse_args(ctx, args))
-        except ClickException as error:
-            if getattr(error, "ctx", None) is None:
-                vars(error)["ctx"] = ctx
-            raise
-
-
-class WordGroup(TyperGroup):
-    """A verb with verbs of its own, such as ``iod policy show``.
+class Verb(NamedTuple):
+    """A function that does what is asked; it returns the exit code.
 
     Attributes:
-        pointers: what to type in place of words that are no verbs.
+        function: takes its words, and a ``Context`` as ``ctx`` where it needs one.
+        takes_command: the first word that is no option begins somebody else's command line.
     """
 
-    pointers: Mapping[str, str] = MappingProxyType({})
+    function: Callable[..., int]
+    takes_command: bool
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters, --help among them; their values stay as typed."""
-        return keep_words(super().get_params(ctx))
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The verb that the first word names; else the nearest one is named."""
-        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            hint = f"'{ctx.command_path} --help' lists them"
-            pointer = self.pointers.get(args[0])
-            near = nearest(args[0], self.list_commands(ctx), hint)
-            ctx.fail(f"no verb {args[0]!r}{f': {pointer}' if pointer else near}")
-        return super().resolve_command(ctx, args)
+    def call(self, session: Session, values: Mapping[str, Any]) -> int:
+        """Do it; the exit code."""
+        context = {"ctx": Context(session)} if "ctx" in self.function.__annotations__ else {}
+        return int(self.function(**context, **values) or 0)
 
 
-def new_app(cls: type[TyperGroup] = WordGroup, **settings: Any) -> typer.Typer:
-    """An app with plain help (no rich, no boxes) and no completion of its own."""
-    return typer.Typer(
-        cls=cls,
-        add_completion=False,
-        rich_markup_mode=None,
-        context_settings=dict(SETTINGS),
-        **settings,
-    )
+class App:
+    """Verbs by name; one may have verbs of its own, such as ``iod policy show``.
+
+    Args:
+        help: what it does, in a line; empty: it is no verb itself.
+    """
+
+    def __init__(self, help: str = "") -> None:  # noqa: A002 - as typer has it
+        self.help = help
+        self.verbs: dict[str, Verb | App] = {}
+
+    def find(self, words: Sequence[str]) -> tuple[Verb, Sequence[str]] | None:
+        """The verb that these words begin with, and its words; None: typer will say what is."""
+        found = self.verbs.get(words[0]) if words else None
+        return found.find(words[1:]) if isinstance(found, App) else found and (found, words[1:])
 
 
-def verb(app: typer.Typer, name: str, *, takes_command: bool = False) -> Callable[[Verb], Verb]:
+def verb(app: App, name: str, *, takes_command: bool = False) -> Callable[[Function], Function]:
     """Decorate a function that is a verb; it returns the exit code.
 
     Args:
@@ -101,7 +64,92 @@ def verb(app: typer.Typer, name: str, *, takes_command: bool = False) -> Callabl
         name: how it is called.
         takes_command: the first word that is no option begins somebody else's command line.
     """
-    settings: dict[str, Any] = dict(SETTINGS)
-    if takes_command:
-        settings["allow_interspersed_args"] = False
-    return app.command(name, cls=WordCommand, context_settings=settings)
+
+    def register(function: Function) -> Function:
+        app.verbs[name] = Verb(function, takes_command)
+        return function
+
+    return register
+
+
+class Parameter(NamedTuple):
+    """One parameter of a verb.
+
+    Attributes:
+        is_switch: an option without a value.
+        is_many: it may be repeated; its value is a list.
+    """
+
+    name: str
+    declared: Option | Argument
+    is_switch: bool = False
+    is_many: bool = False
+
+
+def parameters_of(function: Callable[..., Any]) -> list[Parameter]:
+    """What a verb takes, in the order of its help."""
+    found = []
+    for name, hint in get_type_hints(function, include_extras=True).items():
+        for declared in getattr(hint, "__metadata__", ()):
+            kind = hint.__origin__
+            found.append(Parameter(name, declared, is_switch=kind is bool, is_many=kind == Words))
+    return found
+
+
+def parse(
+    parameters: Sequence[Parameter], words: Sequence[str], *, takes_command: bool = False
+) -> tuple[dict[str, Any], list[str]] | None:
+    """The values of the parameters that are given, and the words that are no options.
+
+    None: a word is not as declared, or a value begins like an option.
+    """
+    options = {
+        name: each
+        for each in parameters
+        if isinstance(each.declared, Option)
+        for name in each.declared.names
+    }
+    values: dict[str, Any] = {}
+    arguments: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            return values, arguments + rest
+        if not word.startswith("-") or word == "-":
+            if takes_command:
+                return values, [word, *rest]
+            arguments.append(word)
+            continue
+        name, equals, value = word.partition("=")
+        if not word.startswith("--") and len(word) > 2 and word[:2] in options:
+            name, equals, value = word[:2], "=", word[2:]
+        parameter = options.get(name)
+        if parameter is None or (equals and parameter.is_switch):
+            return None
+        if parameter.is_switch:
+            values[parameter.name] = True
+            continue
+        if not equals:
+            if not rest or rest[0].startswith("-"):
+                return None
+            value = rest.pop(0)
+        if parameter.is_many:
+            values.setdefault(parameter.name, []).append(value)
+        else:
+            values[parameter.name] = value
+    return values, arguments
+
+
+def read(found: Verb, words: Sequence[str]) -> dict[str, Any] | None:
+    """The arguments to call the verb with; None: the words are not plain."""
+    parameters = parameters_of(found.function)
+    parsed = parse(parameters, words, takes_command=found.takes_command)
+    if parsed is None:
+        return None
+    values, rest = parsed
+    for parameter in parameters:
+        if isinstance(parameter.declared, Argument) and rest:
+            values[parameter.name] = rest if parameter.is_many else rest[0]
+            rest = [] if parameter.is_many else rest[1:]
+    return None if rest else values

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from iodaemon.cli import output, trial
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.failure import UsageError
 from iodaemon.cli.option import OFF, Word, option
 from iodaemon.cli.output import Column
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from iodaemon.trial.summary import Change, Measure, Spread
     from iodaemon.trial.workload import Workload
 
-app = new_app()
+app = App()
 
 DEFAULT_POLICIES: Final = "none,default"
 DEFAULT_ROUNDS: Final = 6
@@ -49,7 +47,7 @@ Output = Annotated[
 
 @verb(app, "compare")
 def compare(
-    ctx: typer.Context,
+    ctx: Context,
     name: trial.WorkloadFile = None,
     policies: Policies = None,
     rounds: Rounds = None,

@@ -7,11 +7,9 @@ import sys
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
-
 from iodaemon.api.model import JsonObject
 from iodaemon.cli import output
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.failure import ExitCode
 from iodaemon.cli.option import OFF, AsJson, Word, argument, option
 from iodaemon.cli.output import Column
@@ -20,9 +18,9 @@ from iodaemon.cli.session import Session
 from iodaemon.errors import ConfigError, IodaemonError, RequestError
 from iodaemon.text import printable
 
-app = new_app()
-configs = new_app(help="Configuration: show, check, init, reload.")
-app.add_typer(configs, name="config")
+app = App()
+configs = App("Configuration: show, check, init, reload.")
+app.verbs["config"] = configs
 
 _ANSWER_WITHIN_S: Final = 1.0
 """A daemon that is silent for longer is left out of the check."""
@@ -32,7 +30,7 @@ Force = Annotated[bool, option("--force", text="Replace a FILE that is there.")]
 
 
 @verb(configs, "show")
-def show_config(ctx: typer.Context, running: Running = OFF, as_json: AsJson = OFF) -> int:
+def show_config(ctx: Context, running: Running = OFF, as_json: AsJson = OFF) -> int:
     """Show every setting, its value, and where that comes from."""
     session: Session = ctx.obj
     answer = session.client().config() if running else _configured(session)
@@ -44,7 +42,7 @@ def show_config(ctx: typer.Context, running: Running = OFF, as_json: AsJson = OF
 
 
 @verb(configs, "check")
-def check_config(ctx: typer.Context, as_json: AsJson = OFF) -> int:
+def check_config(ctx: Context, as_json: AsJson = OFF) -> int:
     """Check what a daemon that is started now would read.
 
     It checks what that daemon checks before it serves: policy, sockets, storage tiers and their
@@ -75,7 +73,7 @@ def check_config(ctx: typer.Context, as_json: AsJson = OFF) -> int:
 
 
 @verb(configs, "reload")
-def reload(ctx: typer.Context, as_json: AsJson = OFF) -> int:
+def reload(ctx: Context, as_json: AsJson = OFF) -> int:
     """Have the daemon read configuration and policy again.
 
     Tells what changed, and what needs a restart to. A file with an error changes nothing. For

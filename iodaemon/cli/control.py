@@ -7,20 +7,18 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Annotated, Final
 
-import typer
-
 from iodaemon.api.client import Client, Outcome
 from iodaemon.api.model import JobAnswer
 from iodaemon.api.shape import Selector
 from iodaemon.cli import output
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.failure import ExitCode, UsageError, exit_code
 from iodaemon.cli.option import OFF, AsJson, InState, Jobs, Named, OfUser, Word, option
 from iodaemon.cli.selector import Selection, find_ids, job_words, parse_selectors
 from iodaemon.cli.session import Session
 from iodaemon.errors import ConfigError, RequestError
 
-app = new_app()
+app = App()
 
 _GRACE_S_MAX: Final = 24 * 3600.0
 
@@ -37,7 +35,7 @@ Yes = Annotated[bool, option("-y", "--yes", text="Do not ask, also without numbe
 
 @verb(app, "cancel")
 def cancel(
-    ctx: typer.Context,
+    ctx: Context,
     jobs: Jobs = None,
     name: Named = None,
     user: OfUser = None,
@@ -66,7 +64,7 @@ def cancel(
 
 @verb(app, "requeue")
 def requeue(
-    ctx: typer.Context,
+    ctx: Context,
     jobs: Jobs = None,
     name: Named = None,
     user: OfUser = None,
@@ -98,7 +96,7 @@ def requeue(
 
 @verb(app, "suspend")
 def suspend(
-    ctx: typer.Context,
+    ctx: Context,
     jobs: Jobs = None,
     name: Named = None,
     user: OfUser = None,
@@ -122,7 +120,7 @@ def suspend(
 
 @verb(app, "resume")
 def resume(
-    ctx: typer.Context,
+    ctx: Context,
     jobs: Jobs = None,
     name: Named = None,
     user: OfUser = None,

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.failure import UsageError, hopeless, nearest
 from iodaemon.cli.option import OFF, Word, option
 from iodaemon.cli.session import SOCKET_NAME, Session
@@ -15,7 +13,7 @@ from iodaemon.cli.session import SOCKET_NAME, Session
 if TYPE_CHECKING:
     from iodaemon.config import Config
 
-app = new_app()
+app = App()
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
@@ -40,7 +38,7 @@ LogLevel = Annotated[
 
 @verb(app, "daemon")
 def daemon(
-    ctx: typer.Context,
+    ctx: Context,
     backend: Backend = None,
     policy: Policy = None,
     state_dir: StateDir = None,

@@ -6,10 +6,8 @@ import os
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from iodaemon.cli import output
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.failure import ExitCode
 from iodaemon.cli.option import OFF, option
 from iodaemon.cli.places import find_places, load_config_of_daemon
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from iodaemon.doctor.examine import Subject
     from iodaemon.doctor.finding import Finding
 
-app = new_app()
+app = App()
 
 _ANSWER_WITHIN_S: Final = 1.0
 """A daemon that is silent for longer is left out of it."""
@@ -40,7 +38,7 @@ AsList = Annotated[bool, option("--json", text="The findings as a list, with the
 
 @verb(app, "doctor")
 def doctor(
-    ctx: typer.Context,
+    ctx: Context,
     as_json: AsList = OFF,
 ) -> int:
     """Prove on this machine what works.

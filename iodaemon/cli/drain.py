@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from iodaemon.cli import output
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.condition import drain_words
 from iodaemon.cli.failure import UsageError, nearest
 from iodaemon.cli.option import OFF, AsJson, Word, argument, option
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from iodaemon.api.care import DrainAnswer
     from iodaemon.api.client import Client
 
-app = new_app()
+app = App()
 
 _WORDS: Final = ("on", "off")
 _POLL_S: Final = 20
@@ -33,7 +31,7 @@ Off = Annotated[bool, option("--off", text="As 'iod drain off'.")]
 
 @verb(app, "drain")
 def drain(
-    ctx: typer.Context,
+    ctx: Context,
     to: Annotated[Word, argument("on|off")] = None,
     reason: Reason = None,
     wait: Wait = OFF,

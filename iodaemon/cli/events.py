@@ -7,12 +7,10 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from typing import Annotated, Any, Final, cast
 
-import typer
-
 from iodaemon.api.client import Client
 from iodaemon.api.model import JsonObject
 from iodaemon.cli import output
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.failure import UsageError, nearest
 from iodaemon.cli.moment import parse_moment_s
 from iodaemon.cli.option import OFF, AsJson, InState, Jobs, Named, OfUser, Word, Words, option
@@ -23,7 +21,7 @@ from iodaemon.cli.wait import tell_lost
 from iodaemon.errors import NoDaemon
 from iodaemon.text import printable
 
-app = new_app()
+app = App()
 
 LAST_S: Final = 3600.0
 """How far back, where nothing is said."""
@@ -40,7 +38,7 @@ Kinds = Annotated[
 
 @verb(app, "events")
 def events(
-    ctx: typer.Context,
+    ctx: Context,
     jobs: Jobs = None,
     name: Named = None,
     user: OfUser = None,

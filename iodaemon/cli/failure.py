@@ -5,9 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
-
-import typer
+from typing import Any
 
 from iodaemon.errors import (
     ConfigError,
@@ -19,11 +17,14 @@ from iodaemon.errors import (
     Unanswered,
 )
 
-# Typer 0.29 brings its own copy of click, older ones use click itself: either way the classes are
-# ancestors of the one that typer shows.
-ClickException: Final[type[Exception]] = next(
-    cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException"
-)
+
+def is_click(error: BaseException) -> bool:
+    """Whether it is typer's complaint about a command line.
+
+    Typer 0.29 brings its own copy of click, older ones use click itself: either way its class has
+    an ancestor of this name.
+    """
+    return any(cls.__name__ == "ClickException" for cls in type(error).__mro__)
 
 
 class ExitCode(enum.IntEnum):
@@ -52,7 +53,7 @@ class OutputError(IodaemonError):
 
 def exit_code(error: BaseException) -> ExitCode:
     """The code for an error."""
-    if isinstance(error, UsageError | ClickException):
+    if isinstance(error, UsageError) or is_click(error):
         return ExitCode.USAGE
     if isinstance(error, NotFound | FileNotFoundError):
         return ExitCode.NOT_FOUND
@@ -84,7 +85,7 @@ def line(error: BaseException) -> str:
     """The error in one line that says what to do."""
     if isinstance(error, IodaemonError):
         text = str(error)
-    elif isinstance(error, ClickException):
+    elif is_click(error):
         text = _usage_line(error)
     elif isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror

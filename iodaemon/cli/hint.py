@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 from iodaemon.api.model import Accuracy, Hint, HintsAnswer, ImportedRun, Lesson, Sensitivity
 from iodaemon.cli import output
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.expectation import factor, percent
 from iodaemon.cli.failure import ExitCode, UsageError
 from iodaemon.cli.option import OFF, AsJson, Word, Words, argument, option
@@ -20,9 +18,9 @@ from iodaemon.errors import NotFound
 if TYPE_CHECKING:
     from iodaemon.cli.darshan import Reading
 
-app = new_app()
-hints = new_app(help="What is known of jobs' I/O: show, import, forget.")
-app.add_typer(hints, name="hint")
+app = App()
+hints = App("What is known of jobs' I/O: show, import, forget.")
+app.verbs["hint"] = hints
 
 COLUMNS: Final = (
     Column("SOURCE"),
@@ -84,7 +82,7 @@ DryRun = Annotated[bool, option("--dry-run", text="Read, print, and import nothi
 
 @verb(hints, "show")
 def show(
-    ctx: typer.Context,
+    ctx: Context,
     name: Glob = None,
     user: User = None,
     limit: Limit = None,
@@ -204,7 +202,7 @@ def accuracy_line(accuracy: Accuracy) -> str:
 
 @verb(hints, "import")
 def import_logs(
-    ctx: typer.Context,
+    ctx: Context,
     logs: Logs = None,
     user: Whose = None,
     name: OfName = None,
@@ -350,7 +348,7 @@ def run_count(count: int) -> str:
 
 
 @verb(hints, "forget")
-def forget(ctx: typer.Context, keys: Keys = None, user: OfUser = None) -> int:
+def forget(ctx: Context, keys: Keys = None, user: OfUser = None) -> int:
     """Forget what earlier runs say under these keys.
 
     KEY is as 'iod hint show' has it, for example name:lu. Later runs teach it anew. With

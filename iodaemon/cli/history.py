@@ -6,11 +6,9 @@ import os
 import time
 from typing import Annotated, Final
 
-import typer
-
 from iodaemon.api.model import FINAL_STATES, HistoryAnswer, Job, Sum, SumsAnswer
 from iodaemon.cli import output
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.expectation import ratio_cell
 from iodaemon.cli.failure import UsageError
 from iodaemon.cli.moment import parse_moment_s
@@ -21,7 +19,7 @@ from iodaemon.cli.session import Session
 from iodaemon.cli.state import parse_states
 from iodaemon.errors import NotFound
 
-app = new_app()
+app = App()
 
 LIMIT: Final = 100
 """Jobs shown where no limit is given; sums are over all."""
@@ -70,7 +68,7 @@ NoHeader = Annotated[bool, option("--no-header", text="Rows alone.")]
 
 @verb(app, "history")
 def history(
-    ctx: typer.Context,
+    ctx: Context,
     jobs: Jobs = None,
     user: User = None,
     name: Name = None,

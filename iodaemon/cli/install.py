@@ -9,11 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from iodaemon.api.client import Client
 from iodaemon.cli import output
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.failure import UsageError
 from iodaemon.cli.option import OFF, option
 from iodaemon.cli.session import Session
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from iodaemon.install.program import Program
     from iodaemon.install.step import Step
 
-app = new_app()
+app = App()
 
 _BOOTED: Final = "/run/systemd/system"
 """There while systemd runs the machine, sd_booted(3)."""
@@ -47,7 +45,7 @@ DryRun = Annotated[bool, option("--dry-run", text="Say what would be done, and d
 
 @verb(app, "install")
 def install(
-    ctx: typer.Context,
+    ctx: Context,
     user: User = OFF,
     remove: Remove = OFF,
     purge: Purge = OFF,

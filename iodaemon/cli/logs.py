@@ -8,12 +8,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Annotated, Final, Literal, TypeVar
 
-import typer
-
 from iodaemon.api.client import Client
 from iodaemon.api.model import FINAL_STATES, Job
 from iodaemon.cli import output
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.failure import ExitCode, UsageError, exit_code
 from iodaemon.cli.option import OFF, InState, Jobs, Named, Word, option
 from iodaemon.cli.selector import find_ids, parse_selectors
@@ -21,7 +19,7 @@ from iodaemon.cli.session import Session
 from iodaemon.cli.wait import Holds, tell_lost
 from iodaemon.errors import NoDaemon, RequestError
 
-app = new_app()
+app = App()
 
 T = TypeVar("T")
 Stream = Literal["stdout", "stderr"]
@@ -40,7 +38,7 @@ Raw = Annotated[
 
 @verb(app, "logs")
 def logs(
-    ctx: typer.Context,
+    ctx: Context,
     jobs: Jobs = None,
     name: Named = None,
     state: InState = None,

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-import typer
-
 from iodaemon.api.model import ModeAnswer
 from iodaemon.cli import output
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.failure import UsageError, nearest
 from iodaemon.cli.option import OFF, AsJson, Word, argument
 from iodaemon.cli.output import Column
 from iodaemon.cli.session import Session
 from iodaemon.core.condition import MODES
 
-app = new_app()
+app = App()
 
 _COLUMNS: Final = (Column("JOB", is_number=True), Column("WOULD HAVE STOOD", is_number=True))
 
 
 @verb(app, "mode")
 def mode(
-    ctx: typer.Context,
+    ctx: Context,
     to: Annotated[Word, argument("on|shadow|off")] = None,
     as_json: AsJson = OFF,
 ) -> int:

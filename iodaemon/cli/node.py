@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import typer
-
 from iodaemon.api.model import JsonObject, JsonValue
 from iodaemon.cli import output
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.condition import condition_lines
 from iodaemon.cli.document import document_lines
 from iodaemon.cli.option import OFF, AsJson
 from iodaemon.cli.session import Session
 
-app = new_app()
+app = App()
 
 
 @verb(app, "node")
 def node(
-    ctx: typer.Context,
+    ctx: Context,
     as_json: AsJson = OFF,
 ) -> int:
     """Show sockets, slots, devices, and what is measured how."""

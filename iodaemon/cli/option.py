@@ -5,9 +5,7 @@ Every value is a word or a switch; the verb itself reads what the word says.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, TypeAlias
-
-import typer
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 OFF: Final = False
 """A switch that was not given."""
@@ -16,20 +14,34 @@ Word: TypeAlias = str | None
 Words: TypeAlias = list[str] | None
 
 
-def option(*names: str, metavar: str | None = None, text: str) -> Any:
+class Option(NamedTuple):
     """An option with a value, or a switch where the type is bool.
 
-    Args:
+    Attributes:
         names: as they are typed.
         metavar: what the help calls its value.
         text: what the help says.
     """
-    return typer.Option(*names, metavar=metavar, help=text)
+
+    names: tuple[str, ...]
+    metavar: str | None
+    text: str
 
 
-def argument(metavar: str) -> Any:
+class Argument(NamedTuple):
     """A word that is no option; the verb's own text explains it."""
-    return typer.Argument(metavar=metavar, hidden=True)
+
+    metavar: str
+
+
+def option(*names: str, metavar: str | None = None, text: str) -> Option:
+    """An option of these names."""
+    return Option(names, metavar, text)
+
+
+def argument(metavar: str) -> Argument:
+    """A word that is no option."""
+    return Argument(metavar)
 
 
 Named = Annotated[Word, option("-J", "--name", metavar="GLOB", text="Only such names: sim-*.")]

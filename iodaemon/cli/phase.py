@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated
 
-import typer
-
 from iodaemon.cli import output
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.failure import ExitCode, UsageError
 from iodaemon.cli.option import OFF, Word, option
 from iodaemon.cli.session import Session
 from iodaemon.errors import ConfigError
 
-app = new_app()
-phases = new_app(help="In a job's script, around its I/O: io, done.")
-app.add_typer(phases, name="phase")
+app = App()
+phases = App("In a job's script, around its I/O: io, done.")
+app.verbs["phase"] = phases
 
 Expect = Annotated[
     Word, option("--expect", metavar="SIZE", text="How much will be read and written, as 2G.")
@@ -30,9 +28,7 @@ Strict = Annotated[
 
 
 @verb(phases, "io")
-def io(
-    ctx: typer.Context, expect: Expect = None, timeout: Timeout = None, strict: Strict = OFF
-) -> int:
+def io(ctx: Context, expect: Expect = None, timeout: Timeout = None, strict: Strict = OFF) -> int:
     """Wait until it is this job's turn to do I/O.
 
     A script goes on in any case: outside a job at once, where no daemon answers after 30 s.
@@ -47,7 +43,7 @@ def io(
 
 
 @verb(phases, "done")
-def done(ctx: typer.Context, strict: Strict = OFF) -> int:
+def done(ctx: Context, strict: Strict = OFF) -> int:
     """Give the turn back: the I/O is done. Without a turn it does nothing."""
     from iodaemon.phase import give_back
 

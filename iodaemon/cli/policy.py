@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from iodaemon.cli import output
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.option import OFF, AsJson, Word, argument
 from iodaemon.cli.output import Column
 from iodaemon.cli.session import Session
@@ -17,9 +15,9 @@ from iodaemon.errors import ConfigError, NoDaemon, NotFound
 if TYPE_CHECKING:
     from iodaemon.config import PolicyFile
 
-app = new_app()
-policies = new_app(help="Policies: list, show, check.")
-app.add_typer(policies, name="policy")
+app = App()
+policies = App("Policies: list, show, check.")
+app.verbs["policy"] = policies
 
 PolicyName = Annotated[Word, argument("NAME|FILE")]
 
@@ -40,7 +38,7 @@ def list_policies(as_json: AsJson = OFF) -> int:
 
 @verb(policies, "show")
 def show_policy(
-    ctx: typer.Context,
+    ctx: Context,
     name: PolicyName = None,
     as_json: AsJson = OFF,
 ) -> int:
@@ -52,7 +50,7 @@ def show_policy(
 
 @verb(policies, "check")
 def check_policy(
-    ctx: typer.Context,
+    ctx: Context,
     name: PolicyName = None,
     as_json: AsJson = OFF,
 ) -> int:

@@ -12,13 +12,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
-from typing import Annotated, Any, Final
-
-import typer
-from typer.main import get_group
+from typing import Final
 
 from iodaemon.cli import failure, output
-from iodaemon.cli.command import WordGroup, new_app
+from iodaemon.cli.command import App, Parameter, parse, read
 from iodaemon.cli.failure import ExitCode
 from iodaemon.cli.option import OFF, Word, option
 from iodaemon.cli.session import Session
@@ -93,57 +90,41 @@ POINTERS: Final[Mapping[str, str]] = MappingProxyType(
 """Verbs of other batch systems, and what does it here."""
 
 
-class VerbGroup(WordGroup):
-    """Imports a verb when it is asked for."""
-
-    pointers = POINTERS
-
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - click's signature
-        """All verbs, in the order of the help."""
-        return list(VERBS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The verb of this name, or None."""
-        name = ALIASES.get(cmd_name, cmd_name)
-        if name not in VERBS:
-            return None
-        app: typer.Typer = import_module(f"iodaemon.cli.{VERBS[name]}").app
-        return get_group(app).get_command(ctx, name)
+GLOBALS: Final = (
+    Parameter("api", option("--api", metavar="PATH", text="The daemon's socket.")),
+    Parameter("config", option("--config", metavar="FILE", text="The configuration file.")),
+    Parameter("debug", option("--debug", text="Show tracebacks."), is_switch=True),
+    Parameter("version", option("--version", text="Show the version."), is_switch=True),
+)
+"""The options before the verb."""
+_API_VARIABLE: Final = "IOD_API_SOCKET"
 
 
-app = new_app(VerbGroup, help="I/O-aware batch jobs on one Linux server.")
-
-
-def _version(value: bool) -> None:  # noqa: FBT001 - typer calls it
-    if value:
+def begin(
+    session: Session,
+    *,
+    api: Word = None,
+    config: Word = None,
+    debug: bool = OFF,
+    version: bool = OFF,
+) -> None:
+    """I/O-aware batch jobs on one Linux server."""
+    session.api = api or os.environ.get(_API_VARIABLE)
+    session.config, session.debug = config, debug
+    if version:
         from iodaemon import __version__
 
         print(f"iod {__version__}")
-        raise typer.Exit
+        raise SystemExit(0)
 
 
-Api = Annotated[
-    Word,
-    typer.Option("--api", metavar="PATH", envvar="IOD_API_SOCKET", help="The daemon's socket."),
-]
-ConfigFile = Annotated[Word, option("--config", metavar="FILE", text="The configuration file.")]
-Debug = Annotated[bool, option("--debug", text="Show tracebacks.")]
-Version = Annotated[
-    bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version.")
-]
-
-
-@app.callback()
-def options(
-    ctx: typer.Context,
-    api: Api = None,
-    config: ConfigFile = None,
-    debug: Debug = OFF,
-    version: Version = OFF,  # noqa: ARG001 - its callback answers
-) -> None:
-    """I/O-aware batch jobs on one Linux server."""
-    session: Session = ctx.obj
-    session.api, session.config, session.debug = api, config, debug
+def app_of(name: str) -> App | None:
+    """The app that has this verb; only its module is imported. None: there is no such verb."""
+    module = VERBS.get(name)
+    if module is None:
+        return None
+    app: App = import_module(f"iodaemon.cli.{module}").app
+    return app
 
 
 def run(argv: Sequence[str] | None) -> int:
@@ -154,6 +135,8 @@ def run(argv: Sequence[str] | None) -> int:
     try:
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # a job's name may hold anything
         with output.telling(""):
             code = _invoke(words, session)
     except KeyboardInterrupt:
@@ -172,16 +155,23 @@ def run(argv: Sequence[str] | None) -> int:
 
 
 def _invoke(words: list[str], session: Session) -> int:
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a job's name may hold anything
-    command = get_group(app)
+    """Call the verb where all is as declared, else have typer do it, or say what is wrong."""
     try:
-        with command.make_context("iod", words, obj=session) as ctx:
-            return int(command.invoke(ctx) or 0)
-    except typer.Exit as end:
-        return end.exit_code
-    except typer.Abort as end:
-        raise KeyboardInterrupt from end
+        parsed = parse(GLOBALS, words, takes_command=True)
+        if parsed is not None:
+            values, rest = parsed
+            begin(session, **values)
+            name = ALIASES.get(rest[0], rest[0]) if rest else ""
+            app = app_of(name)
+            found = None if app is None else app.find([name, *rest[1:]])
+            arguments = None if found is None else read(*found)
+            if found is not None and arguments is not None:
+                return found[0].call(session, arguments)
+        from iodaemon.cli.typer_app import run_by_typer
+
+        return run_by_typer(words, session)
+    except SystemExit as end:
+        return int(end.code or 0)
 
 
 def _open_missing_streams() -> None:

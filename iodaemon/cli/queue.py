@@ -7,12 +7,10 @@ import sys
 import time
 from typing import Annotated, Final
 
-import typer
-
 from iodaemon.api.client import Client
 from iodaemon.api.model import STATE_CODES, Job, JobsAnswer, LoadLine
 from iodaemon.cli import output
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.condition import condition_lines
 from iodaemon.cli.expectation import expected_cell
 from iodaemon.cli.failure import UsageError
@@ -23,7 +21,7 @@ from iodaemon.cli.session import SIMULATED, Session
 from iodaemon.errors import NoDaemon, NotFound
 from iodaemon.text import printable
 
-app = new_app()
+app = App()
 
 COLUMNS: Final = (
     Column("ID", is_number=True),
@@ -54,7 +52,7 @@ Watch = Annotated[
 
 @verb(app, "queue")
 def queue(
-    ctx: typer.Context,
+    ctx: Context,
     jobs: Jobs = None,
     all_jobs: All = OFF,
     name: Named = None,

@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 from iodaemon.cli import output
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.moment import parse_moment_s
 from iodaemon.cli.option import OFF, AsJson, Word, option
 from iodaemon.cli.output import Column
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from iodaemon.core.rule import Rules
     from iodaemon.simulator.replay import Outcome, Recording
 
-app = new_app()
+app = App()
 
 CANNOT_KNOW: Final = (
     "A replay cannot know what the jobs would have moved: they move what they moved then.",
@@ -42,7 +40,7 @@ Since = Annotated[Word, option("--since", metavar="WHEN", text="Samples from the
 
 @verb(app, "replay")
 def replay(
-    ctx: typer.Context,
+    ctx: Context,
     policy: Policy = None,
     since: Since = None,
     as_json: AsJson = OFF,

@@ -6,11 +6,9 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from iodaemon.cli import output
 from iodaemon.cli.backup import StateDir, System, config_of
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.failure import UsageError
 from iodaemon.cli.option import OFF, Word, argument
 from iodaemon.cli.selector import format_ids
@@ -18,7 +16,7 @@ from iodaemon.cli.selector import format_ids
 if TYPE_CHECKING:
     from iodaemon.daemon.journal.restore import Restored
 
-app = new_app()
+app = App()
 
 _START: Final = {
     True: "systemctl start iodaemon.socket iodaemon",
@@ -28,7 +26,7 @@ _START: Final = {
 
 @verb(app, "restore")
 def restore(
-    ctx: typer.Context,
+    ctx: Context,
     file: Annotated[Word, argument("FILE")] = None,
     state_dir: StateDir = None,
     system: System = OFF,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import typer
-
 from iodaemon.api.model import Job, JobAnswer
 from iodaemon.cli import output
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.control import report
 from iodaemon.cli.failure import ExitCode
 from iodaemon.cli.option import OFF, AsJson, InState, Jobs, Named, OfUser
@@ -17,14 +15,14 @@ from iodaemon.cli.session import Session
 from iodaemon.errors import RequestError
 from iodaemon.text import printable
 
-app = new_app()
-scratch = new_app(help="What ended jobs have left on storage tiers: remove.")
-app.add_typer(scratch, name="scratch")
+app = App()
+scratch = App("What ended jobs have left on storage tiers: remove.")
+app.verbs["scratch"] = scratch
 
 
 @verb(scratch, "remove")
 def remove(
-    ctx: typer.Context,
+    ctx: Context,
     jobs: Jobs = None,
     name: Named = None,
     user: OfUser = None,

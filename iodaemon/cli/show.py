@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import shlex
 
-import typer
-
 from iodaemon.api.model import FINAL_STATES, Job, JobDetail
 from iodaemon.cli import output
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.each import tell_each
 from iodaemon.cli.expectation import expected_words, percent
 from iodaemon.cli.option import OFF, AsJson, InState, Jobs, Named, OfUser
 from iodaemon.cli.scratch_words import scratch_pairs
 from iodaemon.cli.selector import format_ids, parse_selectors
 
-app = new_app()
+app = App()
 
 
 @verb(app, "show")
 def show(
-    ctx: typer.Context,
+    ctx: Context,
     jobs: Jobs = None,
     name: Named = None,
     user: OfUser = None,

@@ -8,10 +8,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from iodaemon.cli import failure, output
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.failure import ExitCode, UsageError
 from iodaemon.cli.option import OFF, Word, Words, argument, option
 from iodaemon.cli.output import Column
@@ -27,9 +25,9 @@ if TYPE_CHECKING:
     from iodaemon.simulator.conduct import Outcome
     from iodaemon.simulator.pool import Pool
 
-app = new_app()
-experiments = new_app(help="Experiments: list, run, plot, report, storage, check.")
-app.add_typer(experiments, name="sim")
+app = App()
+experiments = App("Experiments: list, run, plot, report, storage, check.")
+app.verbs["sim"] = experiments
 verb(experiments, "storage")(simulate_storage)
 
 _LIST_COLUMNS: Final = (
@@ -107,7 +105,7 @@ def list_experiments(as_json: ListJson = OFF) -> int:
 
 @verb(experiments, "run")
 def run_experiments(
-    ctx: typer.Context,
+    ctx: Context,
     names: Names = None,
     every: All = OFF,
     quick: Quick = OFF,

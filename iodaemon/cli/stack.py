@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from iodaemon.cli import output, trial
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.compare import figure
 from iodaemon.cli.option import OFF, Word, option
 from iodaemon.cli.output import Column
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from iodaemon.trial.stacking import Layout, Stacked, Step
     from iodaemon.trial.workload import Workload
 
-app = new_app()
+app = App()
 
 DEFAULT_ROUNDS: Final = 3
 _COLUMNS: Final = (
@@ -48,7 +46,7 @@ Output = Annotated[
 
 @verb(app, "stack")
 def stack(
-    ctx: typer.Context,
+    ctx: Context,
     name: trial.WorkloadFile = None,
     rounds: Rounds = None,
     folder: Output = None,

@@ -9,15 +9,13 @@ import socket
 import struct
 from typing import Final
 
-import typer
-
 from iodaemon.api.connection import UnixConnection
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.selector import format_ids
 from iodaemon.cli.session import Session
 from iodaemon.errors import NotPermitted, RequestError
 
-app = new_app()
+app = App()
 
 _OWN: Final = "iod stop"
 _ENDS_WITHIN_S: Final = 60.0
@@ -27,7 +25,7 @@ _CONNECT_WITHIN_S: Final = 5.0
 
 
 @verb(app, "stop")
-def stop(ctx: typer.Context) -> int:
+def stop(ctx: Context) -> int:
     """Stop the daemon; its jobs run on.
 
     It thaws what it has suspended, and ends. The next 'iod daemon' takes the jobs over. A daemon

@@ -6,11 +6,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
-import typer
-
 from iodaemon.api.model import JobOptions, JobSpec, SubmitAnswer
 from iodaemon.cli import output
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.commands import Command, read_commands
 from iodaemon.cli.failure import ExitCode, UsageError
 from iodaemon.cli.option import OFF, AsJson, Word, Words, argument, option
@@ -32,7 +30,7 @@ from iodaemon.cli.selector import job_words
 from iodaemon.cli.session import Session
 from iodaemon.errors import NoDaemon, RequestError
 
-app = new_app()
+app = App()
 
 _NAMES: Final = {"out": "stdout", "results": "output", "err": "error", "input_dir": "input"}
 """Parameters that are not called as their options are."""
@@ -156,7 +154,7 @@ DryRun = Annotated[bool, option("--dry-run", text="Check, print, and submit noth
 
 @verb(app, "submit", takes_command=True)
 def submit(
-    ctx: typer.Context,
+    ctx: Context,
     command: CommandWords = None,
     name: Name = None,
     cpus: Cpus = None,

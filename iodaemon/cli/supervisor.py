@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
-import typer
-
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.failure import ExitCode, hopeless
 from iodaemon.cli.option import OFF, Word, option
 from iodaemon.cli.session import Session
 
-app = new_app()
+app = App()
 
 ConfigFile = Annotated[Word, option("--config", metavar="FILE", text="The configuration file.")]
 Thaw = Annotated[
@@ -21,7 +19,7 @@ Thaw = Annotated[
 
 
 @verb(app, "supervisor")
-def supervisor(ctx: typer.Context, config: ConfigFile = None, thaw: Thaw = OFF) -> int:
+def supervisor(ctx: Context, config: ConfigFile = None, thaw: Thaw = OFF) -> int:
     """Start, hold and end all users' jobs, for the system's daemon.
 
     Runs as root, from iodaemon-supervisor.service. Jobs outlive it.

@@ -7,13 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Final
 
-import typer
-
 from iodaemon.api.client import Client
 from iodaemon.api.model import Job
 from iodaemon.api.shape import Selector
 from iodaemon.cli import output
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.failure import ExitCode, UsageError
 from iodaemon.cli.moment import parse_moment_s
 from iodaemon.cli.option import OFF, AsJson, InState, Jobs, Named, OfUser, Word, option
@@ -29,7 +27,7 @@ from iodaemon.cli.session import Session
 from iodaemon.errors import NoDaemon
 from iodaemon.text import printable
 
-app = new_app()
+app = App()
 
 
 Since = Annotated[
@@ -39,7 +37,7 @@ Since = Annotated[
 
 @verb(app, "wait")
 def wait(
-    ctx: typer.Context,
+    ctx: Context,
     jobs: Jobs = None,
     name: Named = None,
     user: OfUser = None,

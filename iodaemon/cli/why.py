@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from typing import Final
 
-import typer
-
 from iodaemon.api.model import LimitState, TrialStep, WhyAnswer
 from iodaemon.cli import output
-from iodaemon.cli.command import new_app, verb
+from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.each import tell_each
 from iodaemon.cli.option import OFF, AsJson, InState, Jobs, Named, OfUser
 from iodaemon.cli.scratch_words import kept_until_pairs
@@ -17,7 +15,7 @@ from iodaemon.cli.selector import parse_selectors
 from iodaemon.cli.telling import event_cells, evidence_lines, trial_words
 from iodaemon.text import printable
 
-app = new_app()
+app = App()
 
 LAST_STEPS: Final = 8
 """Of a job's life, shown; a regulated job takes a step every few seconds."""
@@ -25,7 +23,7 @@ LAST_STEPS: Final = 8
 
 @verb(app, "why")
 def why(
-    ctx: typer.Context,
+    ctx: Context,
     jobs: Jobs = None,
     name: Named = None,
     user: OfUser = None,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from typer.main import get_group
 
-from iodaemon.cli.program import VERBS, app
+from iodaemon.cli.command import App
+from iodaemon.cli.program import VERBS, app_of
 
-GROUPS = [name for name in VERBS if hasattr(get_group(app).get_command(None, name), "commands")]
+GROUPS = [name for name in VERBS if isinstance(app_of(name).verbs[name], App)]
 
 
 @pytest.fixture(autouse=True)

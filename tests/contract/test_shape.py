@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import functools
 import importlib
 import json
 import os
@@ -13,11 +14,16 @@ from pathlib import Path
 
 import pytest
 import typer
+from hypothesis import given
+from hypothesis import strategies as st
 
-from iodaemon.cli.failure import ClickException
-from iodaemon.cli.program import app
+from iodaemon.cli.command import App, Verb, parse, read
+from iodaemon.cli.program import ALIASES, GLOBALS, app_of
 from iodaemon.cli.session import Session
+from iodaemon.cli.typer_app import command_of, root
 from iodaemon.config import load_policy
+
+ClickException = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted([*(ROOT / "iodaemon").rglob("*.py"), *(ROOT / "examples").rglob("*.py")])
@@ -170,7 +176,7 @@ def iod_calls(text):
 
 def understood(words):
     """Go down the verbs as the program does; all words are parsed, nothing is run."""
-    command, name, rest, context = typer.main.get_group(app), "iod", list(words), None
+    command, name, rest, context = root(), "iod", list(words), None
     while True:
         context = command.make_context(name, rest, parent=context, obj=Session())
         if not hasattr(command, "resolve_command"):
@@ -196,6 +202,55 @@ def test_every_command_in_the_documentation_is_understood():
             wrong.append((page, shlex.join(words), error.message))
 
     assert [] == wrong
+
+
+def called_by_typer(verb, name, words):
+    """What typer calls a verb with."""
+    seen = []
+
+    @functools.wraps(verb.function)
+    def record(ctx=None, **values):
+        seen.append(values)
+        return 0
+
+    app = App()
+    app.verbs[name] = Verb(record, verb.takes_command)
+    command = command_of(app, name)
+    with command.make_context(name, list(words), obj=Session()) as context:
+        command.invoke(context)
+    return {key: value for key, value in seen[0].items() if value}
+
+
+def test_what_is_read_without_typer_is_what_typer_reads():
+    """Of all command lines in the documentation; most are plain."""
+    plain = 0
+    for _, words in CALLS:
+        parsed = parse(GLOBALS, words, takes_command=True)
+        if parsed is None or not parsed[1]:
+            continue
+        name, *rest = parsed[1]
+        app = app_of(ALIASES.get(name, name))
+        found = None if app is None else app.find([ALIASES.get(name, name), *rest])
+        values = None if found is None else read(*found)
+        if values is not None:
+            plain += 1
+            assert called_by_typer(found[0], name, found[1]) == values, words
+
+    assert plain > len(CALLS) * 0.8
+
+
+LINE = "7 -a -J x -Jx -s R --name=y -- - --json -aJ --limit 20 -w --user -7 --name --no-header"
+WORDS = st.lists(st.sampled_from([*LINE.split(), ""]), max_size=6)
+
+
+@given(WORDS)
+def test_a_line_is_read_as_typer_reads_it_or_left_to_typer(words):
+    verb, rest = app_of("queue").find(["queue", *words])
+    values = read(verb, rest)
+
+    if values is not None:
+        found = called_by_typer(verb, "queue", words)
+        assert found == {key: value for key, value in values.items() if value}
 
 
 def test_calls_are_found_wherever_a_shell_would():
