@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import socket
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from io import BufferedReader
 from types import MappingProxyType
 from typing import Final, NoReturn, TypeAlias, cast
 
@@ -28,12 +28,85 @@ from iodaemon.socket_path import why_too_long
 Body: TypeAlias = Mapping[str, object] | Sequence[Mapping[str, object]] | None
 """One JSON object, or one a line."""
 _READ_BYTES: Final = 64 * 1024
+_LONGEST_LINE: Final = 64 * 1024
+_MOST_HEADERS: Final = 100
+_SHOWN: Final = 40
+_BAD_REQUEST: Final = 400
 _INSTALLED: Final = "/etc/systemd/system/iodaemon.socket"
 """There where ``iod install`` has set up the service for all users."""
 
 
-class UnixConnection(http.client.HTTPConnection):
+class Response:
+    """One answer (RFC 9112): its head, and its body as it comes.
+
+    Attributes:
+        headers: by name, as sent.
+
+    Raises:
+        ConnectionError: the other end went away before the head was complete.
+        ValueError: it does not speak HTTP.
+    """
+
+    def __init__(self, file: BufferedReader) -> None:
+        self._file = file
+        version, _, rest = self._line().partition(" ")
+        code, _, self.reason = rest.partition(" ")
+        if not version.startswith("HTTP/1."):
+            raise ValueError(f"it begins with {version[:_SHOWN]!r}")
+        self.status = int(code)
+        self.headers: dict[str, str] = {}
+        for _ in range(_MOST_HEADERS):
+            if not (line := self._line()):
+                break
+            name, _, value = line.partition(":")
+            self.headers[name] = value.strip()
+
+    def read(self) -> bytes:
+        """The whole body."""
+        return b"".join(self.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        """The body, each piece as soon as it is there.
+
+        Raises:
+            ConnectionError: the other end went away before the body was complete.
+            ValueError: the lengths of its pieces make no sense.
+        """
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        if headers.get("transfer-encoding", "").lower() == "chunked":
+            while length := int(self._line().partition(";")[0], 16):
+                yield from self._exactly(length)
+                self._line()
+            while self._line():  # trailers
+                pass
+        elif "content-length" in headers:
+            yield from self._exactly(int(headers["content-length"]))
+        else:
+            while piece := self._file.read1(_READ_BYTES):
+                yield piece
+
+    def _exactly(self, left: int) -> Iterator[bytes]:
+        while left > 0:
+            piece = self._file.read1(min(left, _READ_BYTES))
+            if not piece:
+                raise ConnectionResetError
+            left -= len(piece)
+            yield piece
+
+    def _line(self) -> str:
+        line = self._file.readline(_LONGEST_LINE)
+        if not line:
+            raise ConnectionResetError
+        if not line.endswith(b"\n"):
+            raise ValueError(f"it begins with {line[:_SHOWN]!r}")
+        return line.rstrip(b"\r\n").decode("latin-1")
+
+
+class UnixConnection:
     """One HTTP connection to the daemon's socket.
+
+    Not ``http.client``: it loads 25 ms of modules for mail and TLS, of the 60 that a command may
+    take (docs/design.md).
 
     Args:
         socket_path: the daemon's socket.
@@ -44,9 +117,11 @@ class UnixConnection(http.client.HTTPConnection):
     """
 
     def __init__(self, socket_path: str, timeout_s: float | None) -> None:
-        super().__init__("localhost", timeout=timeout_s)
         self.socket_path = socket_path
+        self.timeout_s = timeout_s
         self.is_change = False
+        self.sock: socket.socket | None = None
+        self._file: BufferedReader | None = None
 
     def connect(self) -> None:
         """Connect, waiting while the daemon has too many others to accept.
@@ -61,15 +136,43 @@ class UnixConnection(http.client.HTTPConnection):
         try:
             # A socket with a timeout answers EAGAIN at once when the backlog is full; a blocking
             # one waits, as long as SO_SNDTIMEO allows.
-            wait_s = 0 if self.timeout is None else max(1, int(self.timeout))
+            wait_s = 0 if self.timeout_s is None else max(1, int(self.timeout_s))
             unix.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", wait_s, 0))
             unix.settimeout(None)
             unix.connect(self.socket_path)
-            unix.settimeout(self.timeout)
+            unix.settimeout(self.timeout_s)
         except OSError as error:
             unix.close()
             _fail_to_connect(error, self.socket_path)
-        self.sock = unix
+        self.sock, self._file = unix, unix.makefile("rb")
+
+    def request(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Send one request; connects where that is not done yet."""
+        if self.sock is None:
+            self.connect()
+        assert self.sock is not None
+        data = b"" if body is None else body
+        sent = {"Host": "localhost", "Content-Length": str(len(data)), **headers}
+        lines = [f"{method} {target} HTTP/1.1", *(f"{k}: {v}" for k, v in sent.items()), "", ""]
+        self.sock.sendall("\r\n".join(lines).encode("latin-1") + data)
+
+    def getresponse(self) -> Response:
+        """The answer to what was sent last."""
+        assert self._file is not None
+        return Response(self._file)
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._file is not None and self.sock is not None:
+            self._file.close()
+            self.sock.close()
+            self.sock = self._file = None
 
 
 def check_socket_path(socket_path: str) -> None:
@@ -108,11 +211,11 @@ def told_as_ours(connection: UnixConnection) -> Iterator[None]:
     """
     try:
         yield
-    except (ConnectionError, http.client.IncompleteRead) as error:
+    except ConnectionError as error:
         raise _unanswered(connection, "went away before its answer was complete") from error
     except TimeoutError as error:
         raise _unanswered(connection, "keeps silent (its log may say why)") from error
-    except (http.client.HTTPException, ValueError) as error:
+    except ValueError as error:
         raise not_ours(connection.socket_path, str(error) or type(error).__name__) from error
 
 
@@ -163,7 +266,7 @@ def receive(connection: UnixConnection) -> JsonValue:
     with closing(connection), told_as_ours(connection):
         response = connection.getresponse()
         data = response.read()
-        if response.status >= http.client.BAD_REQUEST:
+        if response.status >= _BAD_REQUEST:
             raise _refusal(response, data)
         return cast("JsonValue", json.loads(data))
 
@@ -183,12 +286,11 @@ def stream(
     """
     with closing(connection), told_as_ours(connection):
         response = connection.getresponse()
-        if response.status >= http.client.BAD_REQUEST:
+        if response.status >= _BAD_REQUEST:
             raise _refusal(response, response.read())
         if on_head is not None:
-            on_head(dict(response.headers))
-        while data := response.read1(_READ_BYTES):
-            yield data
+            on_head(response.headers)
+        yield from response.pieces()
 
 
 def refusal(code: str, message: str) -> RequestError:
@@ -207,7 +309,7 @@ def refusal(code: str, message: str) -> RequestError:
             return RequestError(text)
 
 
-def _refusal(response: http.client.HTTPResponse, data: bytes) -> RequestError:
+def _refusal(response: Response, data: bytes) -> RequestError:
     """The daemon's refusal as an error; anything without its usual body is quoted as it is."""
     code = _CODES.get(response.status, "")
     message = f"the daemon answers {response.status} {response.reason}: look at its log"
@@ -220,10 +322,10 @@ def _refusal(response: http.client.HTTPResponse, data: bytes) -> RequestError:
 
 
 _CODES: Final = {
-    http.client.FORBIDDEN: "not_permitted",
-    http.client.NOT_FOUND: "not_found",
-    http.client.CONFLICT: "conflict",
-    http.client.GONE: "gone",
+    403: "not_permitted",
+    404: "not_found",
+    409: "conflict",
+    410: "gone",
 }
 
 

@@ -49,6 +49,7 @@ def _listener(socket_path: str) -> int:
     connection = UnixConnection(socket_path, _CONNECT_WITHIN_S)
     connection.connect()
     try:
+        assert connection.sock is not None
         size = struct.calcsize("3i")
         pid, _, _ = struct.unpack(
             "3i", connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)

@@ -42,7 +42,11 @@ def ask(connection, method="GET", path="/metrics"):
     with contextlib.closing(connection):
         connection.request(method, path)
         answer = connection.getresponse()
-        return answer.status, answer.headers.get_content_type(), answer.read().decode()
+        return (
+            answer.status,
+            dict(answer.headers)["Content-Type"].partition(";")[0],
+            answer.read().decode(),
+        )
 
 
 @pytest.fixture(scope="module")
