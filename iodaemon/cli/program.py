@@ -20,43 +20,54 @@ from iodaemon.cli.failure import ExitCode
 from iodaemon.cli.option import OFF, Word, option
 from iodaemon.cli.session import Session
 
-VERBS: Final[Mapping[str, str]] = MappingProxyType(
+GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
-        "submit": "submit",
-        "queue": "queue",
-        "show": "show",
-        "why": "why",
-        "logs": "logs",
-        "wait": "wait",
-        "cancel": "control",
-        "requeue": "control",
-        "suspend": "control",
-        "resume": "control",
-        "phase": "phase",
-        "scratch": "scratch",
-        "history": "history",
-        "events": "events",
-        "mode": "mode",
-        "drain": "drain",
-        "replay": "replay",
-        "node": "node",
-        "doctor": "doctor",
-        "calibrate": "calibrate",
-        "compare": "compare",
-        "stack": "stack",
-        "hint": "hint",
-        "policy": "policy",
-        "config": "config",
-        "sim": "sim",
-        "install": "install",
-        "backup": "backup",
-        "restore": "restore",
-        "daemon": "daemon",
-        "stop": "stop",
-        "supervisor": "supervisor",
+        "Jobs": {
+            "submit": "submit",
+            "queue": "queue",
+            "show": "show",
+            "why": "why",
+            "logs": "logs",
+            "wait": "wait",
+            "cancel": "control",
+            "requeue": "control",
+            "suspend": "control",
+            "resume": "control",
+            "phase": "phase",
+            "scratch": "scratch",
+            "history": "history",
+            "events": "events",
+        },
+        "Regulation": {
+            "node": "node",
+            "mode": "mode",
+            "policy": "policy",
+            "hint": "hint",
+            "calibrate": "calibrate",
+        },
+        "Administration": {
+            "drain": "drain",
+            "config": "config",
+            "doctor": "doctor",
+            "install": "install",
+            "backup": "backup",
+            "restore": "restore",
+            "daemon": "daemon",
+            "stop": "stop",
+        },
+        "Experiments": {
+            "compare": "compare",
+            "stack": "stack",
+            "replay": "replay",
+            "sim": "sim",
+        },
+        "": {"supervisor": "supervisor"},
     }
 )
-"""Each verb and the module it lives in."""
+"""Each verb and the module it lives in, as the help groups them; the last group is not shown."""
+VERBS: Final[Mapping[str, str]] = MappingProxyType(
+    {name: module for verbs in GROUPS.values() for name, module in verbs.items()}
+)
 
 ALIASES: Final[Mapping[str, str]] = MappingProxyType({"ls": "queue", "inspect": "show"})
 
@@ -91,7 +102,7 @@ POINTERS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 GLOBALS: Final = (
-    Parameter("api", option("--api", metavar="PATH", text="The daemon's socket.")),
+    Parameter("api", option("--api", metavar="PATH", text="The daemon's socket [IOD_API_SOCKET].")),
     Parameter("config", option("--config", metavar="FILE", text="The configuration file.")),
     Parameter("debug", option("--debug", text="Show tracebacks."), is_switch=True),
     Parameter("version", option("--version", text="Show the version."), is_switch=True),

@@ -19,7 +19,7 @@ from typer.main import get_group
 from iodaemon.cli.command import App, Parameter, Verb, parameters_of
 from iodaemon.cli.failure import is_click, nearest
 from iodaemon.cli.option import Option, Word, Words
-from iodaemon.cli.program import ALIASES, GLOBALS, POINTERS, VERBS, app_of, begin
+from iodaemon.cli.program import ALIASES, GLOBALS, GROUPS, POINTERS, VERBS, app_of, begin
 from iodaemon.cli.session import Session
 
 _SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
@@ -156,6 +156,20 @@ class VerbGroup(WordGroup):
         name = ALIASES.get(cmd_name, cmd_name)
         app = app_of(name)
         return None if app is None else command_of(app, name, ctx)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The verbs in groups."""
+        width = max(map(len, VERBS))
+        for title, verbs in GROUPS.items():
+            if not title:
+                continue
+            commands = [(name, self.get_command(ctx, name)) for name in verbs]
+            rows = [
+                (name.ljust(width), command.get_short_help_str(formatter.width - 6 - width))
+                for name, command in commands
+            ]
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
 
 def root() -> Any:

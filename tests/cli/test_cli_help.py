@@ -7,9 +7,9 @@ import re
 import pytest
 
 from iodaemon.cli.command import App
-from iodaemon.cli.program import VERBS, app_of
+from iodaemon.cli.program import GROUPS, VERBS, app_of
 
-GROUPS = [name for name in VERBS if isinstance(app_of(name).verbs[name], App)]
+FAMILIES = [name for name in VERBS if isinstance(app_of(name).verbs[name], App)]
 
 
 @pytest.fixture(autouse=True)
@@ -19,11 +19,11 @@ def _on_80_columns(monkeypatch):
 
 def verbs_of(out):
     """Each verb of a help and what it is said to do."""
-    lines = out.partition("\nCommands:\n")[2].splitlines()
-    return dict(line.split(maxsplit=1) for line in lines)
+    lines = re.split(r"\n(?:Commands|Jobs):\n", out)[1].splitlines()
+    return dict(line.split(maxsplit=1) for line in lines if line.startswith("  "))
 
 
-@pytest.mark.parametrize("words", [[], *([name] for name in GROUPS)], ids=" ".join)
+@pytest.mark.parametrize("words", [[], *([name] for name in FAMILIES)], ids=" ".join)
 def test_what_a_verb_does_is_told_in_one_whole_line(iod, words):
     cut = {
         name: text for name, text in verbs_of(iod(*words, "--help").out).items() if "..." in text
@@ -32,7 +32,7 @@ def test_what_a_verb_does_is_told_in_one_whole_line(iod, words):
     assert cut == {}
 
 
-@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_a_verb_with_verbs_of_its_own_names_them_all(iod, name):
     told = verbs_of(iod("--help").out)[name].partition(": ")[2].rstrip(".").split(", ")
 
@@ -73,3 +73,11 @@ def test_what_hint_show_prints_is_explained_column_by_column(iod, daemon):
 def is_a_word_of(prose, title):
     """True where it stands alone: RUN is not in RUNS, nor I/O in IN-I/O."""
     return re.search(rf"(?<!\S){re.escape(title)}(?=[\s,.])", prose) is not None
+
+
+def test_the_verbs_are_shown_in_groups_and_internal_ones_are_not(iod):
+    out = iod("--help").out
+    titles = re.findall(r"^(\w+):$", out, re.MULTILINE)
+
+    assert ["Options", "Jobs", "Regulation", "Administration", "Experiments"] == titles
+    assert {*VERBS} - {*GROUPS[""]} == {*verbs_of(out)}
