@@ -172,12 +172,14 @@ def _settings(session: Session, *, is_system: bool, must_be_right: bool) -> Sett
 
 
 def _system_layout(program: Program, config: Settings) -> Layout:
+    from iodaemon.cli.completion import INSTALLED, MANUAL, completion_script, manual
     from iodaemon.config import config_toml, default_settings
     from iodaemon.install.layout import system_layout
     from iodaemon.registry import shipped
 
     text = config_toml(default_settings(os.environ, 0))
-    layout = system_layout(program.path, shipped("systemd"), text)
+    texts = {path: completion_script(shell) for shell, path in INSTALLED.items()}
+    layout = system_layout(program.path, shipped("systemd"), text, {**texts, MANUAL: manual()})
     return _with_places(layout, config)
 
 

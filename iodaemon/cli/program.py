@@ -54,6 +54,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "restore": "restore",
             "daemon": "daemon",
             "stop": "stop",
+            "completion": "completion",
         },
         "Experiments": {
             "compare": "compare",
@@ -109,6 +110,8 @@ GLOBALS: Final = (
 )
 """The options before the verb."""
 _API_VARIABLE: Final = "IOD_API_SOCKET"
+COMPLETE: Final = "_IOD_COMPLETE"
+"""In the environment of a call that a shell makes to complete words."""
 
 
 def begin(
@@ -168,6 +171,10 @@ def run(argv: Sequence[str] | None) -> int:
 def _invoke(words: list[str], session: Session) -> int:
     """Call the verb where all is as declared, else have typer do it, or say what is wrong."""
     try:
+        if COMPLETE in os.environ:
+            from iodaemon.cli.typer_app import complete
+
+            complete(session)
         parsed = parse(GLOBALS, words, takes_command=True)
         if parsed is not None:
             values, rest = parsed

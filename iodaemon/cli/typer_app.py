@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -148,8 +148,8 @@ class VerbGroup(WordGroup):
     pointers = POINTERS
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - click's signature
-        """All verbs, in the order of the help."""
-        return list(VERBS)
+        """All verbs that are shown, in the order of the help."""
+        return [name for name in VERBS if name not in GROUPS[""]]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The verb of this name, or None."""
@@ -182,6 +182,15 @@ def root() -> Any:
     _dress(call, GLOBALS, begin)
     made.callback()(call)
     return get_group(made)
+
+
+def complete(session: Session) -> NoReturn:
+    """Print the words that a shell may go on with, as typer's scripts ask for them."""
+    from typer.completion import completion_init  # type: ignore[attr-defined]
+
+    completion_init()
+    root().main(prog_name="iod", obj=session)
+    raise SystemExit
 
 
 def run_by_typer(words: list[str], session: Session) -> int:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from iodaemon.errors import RequestError
@@ -77,18 +78,22 @@ class Layout(NamedTuple):
         return (*self.items, *link, self.config[0], self.record)
 
 
-def system_layout(program: str, shipped: Path, config: str) -> Layout:
+def system_layout(
+    program: str, shipped: Path, config: str, texts: Mapping[str, str] = MappingProxyType({})
+) -> Layout:
     """As a service for all users.
 
     Args:
         program: the ``iod`` to be called.
         shipped: the shipped folder ``systemd``.
         config: the text of a first configuration.
+        texts: further files, by path.
 
     Raises:
         RequestError: the program's path cannot stand in a unit.
     """
     items = {
+        **{path: Item("file", text) for path, text in texts.items()},
         "/etc/sysusers.d/iodaemon.conf": Item("file", (shipped / "sysusers.conf").read_text()),
         "/etc/tmpfiles.d/iodaemon.conf": Item("file", (shipped / "tmpfiles.conf").read_text()),
     }

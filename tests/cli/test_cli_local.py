@@ -53,12 +53,6 @@ def test_every_verb_has_help_without_boxes(iod, name, option):
     assert max(map(len, result.out.splitlines())) <= 80
 
 
-def test_the_help_lists_every_verb(iod):
-    out = iod("--help").out
-
-    assert [name for name in VERBS if f"\n  {name} " not in out] == []
-
-
 def test_policies_are_listed_shown_and_checked(iod, home):
     listed = iod("policy", "list", "--json").json
 
