@@ -35,7 +35,7 @@ PATIENCE_S = 30.0
 LOOK_S = 0.01
 FINAL = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "LOST")
 CGROUPS = Path("/sys/fs/cgroup")
-STANDING = ("iod-anchor", "iod-supervisor", "iod-launcher")
+STANDING = ("iod-anchor", "iod-supervisor", "iod-launcher", "iod-sampler")
 NOBODY = pwd.getpwnam("nobody")
 DAEMON = pwd.getpwnam("daemon")
 """Stands for the service's own user, which is not installed here."""

@@ -24,7 +24,7 @@ from iodaemon.core.sample import DeviceCounters
 from iodaemon.errors import RequestError
 from iodaemon.kernels.paced import Order, Told
 from iodaemon.node.condition import not_counted
-from iodaemon.node.sampler.node_counters import read_disks
+from iodaemon.node.devices import read_disks
 
 LEAST_SEEN: Final = 0.5
 """Of what was moved, the disks have to have counted so much. A mirror counts writes twice."""

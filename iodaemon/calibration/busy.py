@@ -11,8 +11,8 @@ import msgspec
 from iodaemon.core.bandwidth import DeviceLoad, device_load
 from iodaemon.core.platform import DeviceId
 from iodaemon.errors import NoData
+from iodaemon.node.devices import read_disks
 from iodaemon.node.sampler.kernel_file import KeptFile
-from iodaemon.node.sampler.node_counters import read_disks
 from iodaemon.node.sampler.proc_files import parse_cpu_ticks
 
 LOOK_S: Final = 2.0

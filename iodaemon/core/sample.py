@@ -38,8 +38,8 @@ class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
         devices: leaf disks that its open files lie on, sorted; None where that is not known.
         output_bytes: room that the file of its own output takes, holes not counted (stat(2)
             st_blocks); a gauge. None: it has no such file.
-        silent_pid: a process of the job that does not answer, so that its I/O is unknown; 0: no
-            process is read, since too many do not answer. None: all answer.
+        silent_pid: a process of the job that does not answer, so that its I/O is unknown; 0: what
+            else of the job does not answer. None: all answers.
     """
 
     read_bytes: int | None = None

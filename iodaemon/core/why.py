@@ -212,8 +212,8 @@ def find_silence(state: State, job: Job) -> int | None:
 
 
 def silence(pid: int) -> Reason:
-    """Why a job's I/O is unknown, where this process does not answer; 0: too many others do not."""
-    what = f"process {pid} does not answer" if pid else "too many processes do not answer"
+    """Why a job's I/O is unknown, where this process does not answer; 0: what else does not."""
+    what = f"process {pid} does not answer" if pid else "its output's disk does not answer"
     return Reason(code="ProcessSilent", text=f"I/O unknown: {what}")
 
 

@@ -287,7 +287,7 @@ def linux_platform(config: Config) -> Platform:
 def _raise_open_files() -> int:
     """Allow this process as many files as it may have; returns the soft limit it had before.
 
-    A running job costs a handful of descriptors; 1,024 would be reached with some hundred jobs.
+    Each connection of a client costs one, and each file that is read for it.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

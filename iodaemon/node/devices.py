@@ -15,14 +15,17 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 import msgspec
 
 from iodaemon.core.platform import Device, DeviceId
-from iodaemon.node.sampler.proc_files import Mount, find_mount, read_mounts
+from iodaemon.core.sample import DeviceCounters
+from iodaemon.errors import NoData
+from iodaemon.node.sampler.kernel_file import KeptFile
+from iodaemon.node.sampler.proc_files import Mount, find_mount, parse_diskstats, read_mounts
 
 BlockKind = Literal["disk", "partition", "lvm", "md", "loop", "device-mapper", "other"]
 Kind = Literal[BlockKind, "btrfs", "overlay", "nfs", "tmpfs"]
@@ -37,6 +40,8 @@ NETWORK: Final = frozenset(
 """Types of those whose disk is another machine's, or shared with one."""
 _OF_USERS: Final = "fuse"
 """Any user mounts these and names the source, which may lead to a directory that hangs."""
+_OF_ROOT: Final = ("btrfs", "bcachefs", "ubifs")
+"""Filesystems with an anonymous device number that only root can mount."""
 _MOST_LAYERS: Final = 500
 """Directories of an overlay that are looked at: as many as Linux takes (fs/overlayfs/params.h)."""
 _UNESCAPED_COLON: Final = re.compile(r"(?<!\\):")
@@ -85,6 +90,28 @@ def leaf_devices(root: Path = _ROOT) -> tuple[Device, ...]:
     on a filesystem without a disk here (FUSE, NFS): their lines are all that shows of it.
     """
     return tuple(_make_device(root, directory) for directory in _leaf_directories(root))
+
+
+def read_disks(
+    wanted: Container[DeviceId], file: KeptFile | None = None
+) -> dict[DeviceId, DeviceCounters]:
+    """The counters of these disks; empty where they cannot be read.
+
+    Args:
+        wanted: the disks.
+        file: /proc/diskstats; None: of this machine, opened anew.
+    """
+    file = KeptFile("/proc/diskstats") if file is None else file
+    try:
+        found = parse_diskstats(file.read(), wanted)
+    except (NoData, PermissionError):
+        return {}
+    return {DeviceId(name): disk_counters(fields) for name, fields in found.items()}
+
+
+def disk_counters(fields: Iterable[int]) -> DeviceCounters:
+    """As the kernel has them, in its order."""
+    return DeviceCounters(**dict(zip(DeviceCounters.__struct_fields__, fields, strict=True)))
 
 
 def unaccounted_devices(root: Path = _ROOT) -> tuple[DeviceId, ...]:
@@ -155,15 +182,19 @@ def find_written_device(path: str | os.PathLike[str], root: Path = _ROOT) -> Pat
     )
 
 
-def find_mount_devices(mount: Mount, mounts: tuple[Mount, ...], root: Path = _ROOT) -> PathDevice:
-    """Where the I/O of the files of a mount goes. Touches nothing on it, so it cannot hang.
+def find_mount_devices(
+    mount: Mount, mounts: tuple[Mount, ...] | None = None, root: Path = _ROOT
+) -> PathDevice:
+    """Where the I/O of the files of a mount goes, of any namespace.
+
+    Touches nothing on it, so it cannot hang.
 
     Args:
-        mount: one of the mounts.
-        mounts: all of its namespace.
+        mount: where the files are.
+        mounts: where the files of loop devices and layers of overlays are; None: as seen from here.
         root: ``/``, or a directory that looks like it.
     """
-    machine = _Machine(root, mounts, touches=False)
+    machine = _Machine(root, read_mounts(root) if mounts is None else mounts, touches=False)
     return _on_mount(machine, mount.mount_point, mount)
 
 
@@ -255,9 +286,8 @@ def _on_overlay(machine: _Machine, path: str, mount: Mount) -> PathDevice:
     if machine.touches:
         visible = (each for each in directories if _is_visible(machine.root, each))
         layers = [_find(machine, _resolve(each, machine.root)) for each in visible]
-    else:  # by name alone, as this process's own mounts have it; a container's are from outside
-        ours = machine._replace(mounts=read_mounts(machine.root))
-        layers = [_find(ours, os.path.normpath(each)) for each in directories]
+    else:  # by name alone
+        layers = [_find(machine, os.path.normpath(each)) for each in directories]
     known = [layer for layer in layers if layer.filesystem]
     below = known[0].description if known else "directories that cannot be seen from here"
     devices = dict.fromkeys(device for layer in known for device in layer.devices)
@@ -297,6 +327,7 @@ def _is_visible(root: Path, directory: str) -> bool:
 def _on_source(machine: _Machine, path: str, mount: Mount) -> PathDevice:
     """A filesystem with an anonymous device number that names its device: btrfs, bcachefs."""
     is_named = mount.source.startswith("/dev/") and not mount.filesystem.startswith(_OF_USERS)
+    is_named = is_named and (machine.touches or mount.filesystem in _OF_ROOT)
     sources = mount.source.split(":") if is_named else []
     found = (_find_source(machine, source) for source in sources)
     directories = [directory for directory in found if directory is not None]

@@ -39,10 +39,10 @@ from iodaemon.core.timeline import Timeline
 from iodaemon.fault import reach
 from iodaemon.node import outcome, staging
 from iodaemon.node.last_ledger import find_ends
-from iodaemon.node.live_job import LiveJob
+from iodaemon.node.live_job import LiveJob, moved_of
 from iodaemon.node.report import Report, read_report, report_path
-from iodaemon.node.sampler.node_counters import OomKillFile, OomKills
-from iodaemon.node.sampler.sweep import NodeReader
+from iodaemon.node.sampler.client import SamplerClient
+from iodaemon.node.sampler.node_counters import OomKills
 from iodaemon.node.scratch import Scratch, ScratchError
 from iodaemon.node.supervisor_client import SupervisorClient, encode_wish
 from iodaemon.supervisor import anchor
@@ -103,7 +103,7 @@ class _Attempt:
 
 
 class LinuxNode:
-    """One Linux server. Use from one event loop; counters are read in a thread of their own."""
+    """One Linux server. Use from one event loop; counters are read by a process of their own."""
 
     offers: frozenset[type] = frozenset(
         {Start, Suspend, Resume, Throttle, Stop, Kill, Reject, Grant, to_do.Free}
@@ -147,11 +147,8 @@ class LinuxNode:
         self._synced: asyncio.Future[None] | None = None
         self._same_boot = self._same_ledger = True
         self._ledger = ""
-        self.reader = NodeReader(
-            Path("/"), platform.devices, self.outputs, partitions=platform.partitions
-        )
-        self._oom_kill_file = OomKillFile(Path("/"))
-        self._oom_kills = OomKills(self._oom_kill_file.read)
+        self.sampler = SamplerClient(self._start_sampler, platform.devices, platform.partitions)
+        self._oom_kills = OomKills()
         self._reading: asyncio.Future[None] | None = None
         self.samples_skipped = 0
         self._silent: dict[JobId, int] = {}
@@ -194,8 +191,7 @@ class LinuxNode:
         if self._reading is not None:
             await asyncio.wait({self._reading}, timeout=_READING_WITHIN_S)
             self._reading.cancel()
-        self.reader.close()
-        self._oom_kill_file.close()
+        self.sampler.close()
         still = sorted(job_id for job_id, each in self._attempts.items() if each.wants_still)
         if is_heard or not still:
             return ""
@@ -459,7 +455,7 @@ class LinuxNode:
             if attempt.live is None:
                 attempt.used = use
             else:
-                attempt.live.take_use(use)
+                self.sampler.take_use(attempt.live, moved_of(use))
 
     def _on_message(self, message: Message) -> None:
         if "synced" in message:
@@ -533,8 +529,8 @@ class LinuxNode:
             base, is_adopted = self.client.jobs_cgroup, adopted is not None
             attempt.live = LiveJob(attempt.key, report, base, is_adopted=is_adopted)
             if attempt.used is not None:
-                attempt.live.take_use(attempt.used)
-            self.reader.add(attempt.live)
+                attempt.live.reaped = moved_of(attempt.used)
+            self.sampler.add(attempt.live)
             key = attempt.key
             self._post(outcome.began(JobId(key.job), key.attempt, report, self._timeline.now_s))
             if attempt.shares:
@@ -593,7 +589,7 @@ class LinuxNode:
             code = report.get("exit", {}).get("code")
             self._fail_start(attempt, str(report["problem"]), exit_code=code)
             return
-        seen = self.reader.known_totals(attempt.job_id)
+        seen = self.sampler.known_totals(attempt.job_id)
         self._drop(attempt)
         key, now_s = attempt.key, self._timeline.now_s
         staging_report, staged = self._find_staged(attempt)
@@ -653,7 +649,7 @@ class LinuxNode:
             del self._attempts[attempt.job_id]
         self._over[attempt.job_id].add(attempt.key)
         if attempt.live is not None:
-            self.reader.remove(attempt.job_id)
+            self.sampler.remove(attempt.job_id)
 
     # -- after a restart, of the daemon or of the supervisor -------------------------------------
 
@@ -685,6 +681,7 @@ class LinuxNode:
         attempts = list(self._attempts.values())
         keys = [[str(each.key), "freeze" if each.wants_still else "run"] for each in attempts]
         self.client.wish("sync", keys=[*keys, *self._unforgotten()])
+        self.sampler.ask_again()
         for attempt in attempts:
             self._tell_again(attempt)
             if attempt.caps:
@@ -697,7 +694,7 @@ class LinuxNode:
     # -- samples ---------------------------------------------------------------------------------
 
     def sample(self) -> None:
-        """Read all counters in the reading thread; SampleTaken answers.
+        """Have all counters read; SampleTaken answers.
 
         While the last reading is still under way this one is skipped, and counted.
         """
@@ -706,12 +703,15 @@ class LinuxNode:
             return
         self._reading = asyncio.ensure_future(self._sample())
 
+    def _start_sampler(self, address: str) -> bool:
+        return self.client.wish("sampler", address=address)
+
     async def _sample(self) -> None:
         """What was reaped is asked for first: who ends then is missing once, never doubled."""
         at_s = self._timeline.now_s
         self._oom_kills.look(at_s)
         await self.client.beat(_BEAT_WITHIN_S)
-        sample = await self.reader.read(at_s)
+        sample = await self.sampler.read(at_s)
         self._log_silent(sample)
         if gone := [i for i in sample.jobs if i not in self._attempts]:
             jobs = {i: counters for i, counters in sample.jobs.items() if i not in gone}

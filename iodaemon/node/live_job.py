@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from typing import Final, NamedTuple
-
 from iodaemon.core.job import JobId
+from iodaemon.node.sampler.cgroup_files import read_members
+from iodaemon.node.sampler.job_io import Moved
 from iodaemon.node.sampler.proc_files import descendants_of, find_state, is_executing
 from iodaemon.supervisor.ledger import Key
 from iodaemon.supervisor.protocol import Message
-
-_MOST_CGROUPS: Final = 64
-"""Of one job: its own, and those that it made below that."""
-
-
-class Reaped(NamedTuple):
-    """What processes of a job used that the supervisor, or another, has waited for.
-
-    ``written_bytes`` and ``cancelled_bytes`` are as in ``ledger.Use``.
-    """
-
-    read_bytes: int = 0
-    written_bytes: int = 0
-    operations: int = 0
-    logical_bytes: int = 0
-    cancelled_bytes: int = 0
 
 
 class LiveJob:
@@ -36,7 +19,7 @@ class LiveJob:
         cgroup: its own; None: there is none.
         is_frozen: as it was last posted.
         is_stopped: its first process was stopped by a signal, its own or somebody's.
-        reaped: what its processes used that were waited for; None: the supervisor has not said.
+        reaped: what its processes moved that were waited for; None: the supervisor has not said.
     """
 
     def __init__(
@@ -47,7 +30,7 @@ class LiveJob:
         self.holder: int | None = report.get("holder")
         self.cgroup = None if jobs_cgroup is None else f"{jobs_cgroup}/{key}"
         self.is_frozen = self.is_stopped = False
-        self.reaped = None if is_adopted else Reaped()
+        self.reaped = None if is_adopted else Moved()
 
     @property
     def job_id(self) -> JobId:
@@ -58,16 +41,6 @@ class LiveJob:
     def attempt(self) -> int:
         """Which start of it."""
         return self.key.attempt
-
-    def take_use(self, use: Message) -> None:
-        """Take in what the supervisor says was used."""
-        self.reaped = Reaped(
-            use["read_bytes"],
-            use["written_bytes"],
-            use["calls"],
-            use.get("logical_bytes", 0),
-            use.get("cancelled_bytes", 0),
-        )
 
     def pids(self) -> list[int]:
         """The job's processes, parents before children."""
@@ -92,22 +65,12 @@ class LiveJob:
         return f"{len(pids)} processes are still ending"
 
 
-def read_members(cgroup: str) -> list[int]:
-    """The processes of a cgroup and of those that the job made below it; none if it is gone."""
-    pids: list[int] = []
-    directories = [cgroup]
-    for _ in range(_MOST_CGROUPS):
-        if not directories:
-            break
-        directory = directories.pop(0)
-        try:
-            with open(f"{directory}/cgroup.procs", "rb") as file:
-                pids += (int(word) for word in file.read().split() if word != b"0")
-            with open(f"{directory}/cgroup.stat", "rb") as file:
-                has_others = b"nr_descendants 0\n" not in file.read()
-            if has_others:
-                with os.scandir(directory) as entries:
-                    directories += [entry.path for entry in entries if entry.is_dir()]
-        except OSError:  # it is gone
-            continue
-    return pids
+def moved_of(use: Message) -> Moved:
+    """What the supervisor says was used, as the sampler counts it."""
+    return Moved(
+        use["read_bytes"],
+        use["written_bytes"],
+        use.get("cancelled_bytes", 0),
+        use["calls"],
+        use.get("logical_bytes", 0),
+    )

@@ -158,11 +158,15 @@ class SupervisorClient:
 
     # -- wishes ------------------------------------------------------------------------------------
 
-    def wish(self, wish: str, **fields: object) -> None:
-        """Send it, if there is a line; the next ``sync`` makes good for it if not."""
+    def wish(self, wish: str, **fields: object) -> bool:
+        """Send it, if there is a line; the next ``sync`` makes good for it if not.
+
+        Whether there is one.
+        """
         self.send(encode_wish(wish, **fields))
         if wish == "freeze":
             self._flush()
+        return self._writer is not None
 
     def send(self, line: bytes) -> None:
         """Likewise, a wish that is encoded already. All of one moment go out together."""

@@ -14,6 +14,8 @@ supervisor      (``server``, ``line``, ``orders``, ``attempts``) one thread, one
                 supervisor's own and in its cgroup from its first instruction.
 the child       reads its launch from a socketpair, takes on all that the job is to have, says
                 ``ready``, waits for ``go``, appends ``EXEC``, executes.
+the sampler     forked on the daemon's wish, becomes its user, and reads counters for it
+                (``iodaemon.node.sampler``); its child, but nothing that it depends on.
 ``process_tree``  without a writable cgroup: a holder a job, which reaps and signals in its place.
 ``scratch``     a forked helper with a deadline for what must touch a disk (``disk_trouble``).
 
@@ -46,6 +48,7 @@ anchor          the supervisor goes on, ``protected`` is False; once nothing run
                 new anchor by ``execve``. Under systemd, which has started an anchor that waits for
                 the lock, it ends instead.
 launcher        started again; orders that it had not carried out are given again.
+sampler         the daemon wishes for another one.
 holder          its job goes on, and can be killed; it cannot be frozen any more.
 anchor and      a running job is found by its cgroup, with the ledger or without, and how it ends
 supervisor      is ``lost``. Exit codes that were recorded stay known as long as the ledger is.

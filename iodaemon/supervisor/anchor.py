@@ -36,6 +36,8 @@ from iodaemon.supervisor.reap import Reaper
 from iodaemon.supervisor.syscalls import say
 
 SOCKET: Final = "supervisor.sock"
+SAMPLER: Final = "iodaemon.node.sampler.sweep"
+"""The one program outside of this package that is begun here."""
 LOCK: Final = "lock"
 """In the runtime directory as well; the anchor has it for as long as the root side lives."""
 HOPELESS: Final = 78
@@ -97,10 +99,11 @@ def load_config(text: str) -> Config:
 
 
 def command(module: str, *words: str) -> list[str]:
-    """How to run a module of this package: isolated, and after the standard library."""
+    """How to run a module of this package, or ``SAMPLER``: isolated, after the standard library."""
     root = str(Path(__file__).resolve().parents[2])
     code = f"import sys; sys.path.append({root!r}); "
-    code += f"from iodaemon.supervisor.{module} import main; main()"
+    name = module if module == SAMPLER else f"iodaemon.supervisor.{module}"
+    code += f"from {name} import main; main()"
     return [sys.executable, "-I", "-S", "-c", code, *words]
 
 

@@ -22,6 +22,9 @@ forget    key                             drop all that is known of an attempt t
 sync      keys: [[key, "run"|"freeze"]]   all that the daemon counts on, but for caps: what runs has
                                           none then; a report for each
 beat      n                               the daemon is there; answered with what was used
+sampler   address                         start the process that reads counters, in place of the one
+                                          before: it connects to this abstract address, in
+                                          hexadecimal (``iodaemon.node.sampler``)
 scratch   id, do: make, disk, name,       make a directory of this user's on a disk
           uid, gid, filesystem            (``scratch``); without gid its group stays root's
 scratch   id, do: measure, disk, name     how much of the disk is in it

@@ -90,12 +90,13 @@ class Server:
         own, least = os.geteuid(), config.min_uid
         uids = (own, own) if least is None else (least, (1 << 32) - 2)
         self._desk = Desk(self._loop.add, self._loop.remove, self._send, uids, config.outputs)
+        self._sampler = -1
         self._wishes: dict[str, Callable[[Message], None]] = {
             "hello": self._hello, "prepare": self._prepare, "run": self._run_wish,
             "freeze": self._freeze, "thaw": self._thaw, "signal": self._signal,
             "kill": self._kill, "cap": self._cap, "forget": self._forget, "sync": self._sync,
-            "beat": self._beat, "scratch": self._desk.ask, "leave": self._say_goodbye,
-            "reexec": self._reexec,
+            "beat": self._beat, "sampler": self._start_sampler, "scratch": self._desk.ask,
+            "leave": self._say_goodbye, "reexec": self._reexec,
         }  # fmt: skip
 
     # -- the loop ----------------------------------------------------------------------------------
@@ -208,6 +209,7 @@ class Server:
             copy = os.path.join(os.path.dirname(self._config.outputs), "ledger")
             copy_ledger(self._line.shared.ledger, copy)
         self._orders.close()
+        self._end_sampler()
         self._attempts.scan()
         reach("supervisor.leaving")
         self._tell_anchor(b"over")
@@ -515,6 +517,39 @@ class Server:
         self._attempts.used.clear()
         n = protocol.number(wish, "n", 0, 1 << 53)
         self._send({"beat": n, "use": used, "protected": self._anchor is not None})
+
+    def _start_sampler(self, wish: Message) -> None:
+        """Start it in place of the one before, for the daemon's user; it drops all else itself.
+
+        By a fork: a disk that does not answer keeps the child, not this process.
+        """
+        address = bytes.fromhex(protocol.field(wish, "address", str, ""))
+        if len(address) < 2 or address[0] != 0:
+            raise BadInputError("address is not that of an abstract socket")
+        self._end_sampler()
+        config, base = self._config, self._means.base
+        settings = {
+            "address": address.hex(),
+            "parent": os.getpid(),
+            "uid": config.daemon_uid,
+            "gid": config.daemon_gid,
+            "jobs": None if base is None else f"{base}/jobs",
+            "outputs": config.outputs,
+        }
+        pid = os.fork()
+        if pid == 0:
+            try:
+                root.execute(root.SAMPLER, [json.dumps(settings)], [])
+            finally:
+                os._exit(1)
+        self._sampler = os.pidfd_open(pid)
+
+    def _end_sampler(self) -> None:
+        if self._sampler >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._sampler, signal.SIGKILL)
+            os.close(self._sampler)
+            self._sampler = -1
 
 
 def lasting(code: str, problem: str) -> Message:

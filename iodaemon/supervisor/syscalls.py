@@ -45,6 +45,15 @@ _LOOK_ONLY: Final = 0x0B000000
 """KEY_POS_VIEW, KEY_POS_READ and KEY_POS_SEARCH: nobody writes to it, links it or changes this."""
 _NO_KEYS: Final = frozenset({errno.ENOSYS, errno.EPERM})
 _PR_SET_DUMPABLE: Final = 4  # include/uapi/linux/prctl.h
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_KEEPCAPS: Final = 8
+_PR_SET_NO_NEW_PRIVS: Final = 38
+_CAPABILITY_HEAD: Final = struct.pack("=Ii", 0x20080522, 0)  # include/uapi/linux/capability.h, 3
+_CAPABILITIES: Final = struct.Struct(
+    "=6I"
+)  # effective, permitted, inheritable; the next 32 of them
+_OF_READERS: Final = 1 << 2 | 1 << 19
+"""CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE."""
 _PR_SET_CHILD_SUBREAPER: Final = 36  # Linux 3.4
 HEARD: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 """Signals that anchor and supervisor take in when they look, and that wait while one begins."""
@@ -109,6 +118,28 @@ def become_subreaper() -> None:
 def hide_memory() -> None:
     """Only root may trace or dump this process, until ``execve``."""
     _check(_PRCTL(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl(PR_SET_DUMPABLE)")
+
+
+def become_reader(uid: int, gid: int) -> None:
+    """Be this user for good, who may still read what others have in /proc and in directories.
+
+    Raises:
+        OSError: the kernel refuses; nothing may be done then.
+    """
+    _check(_PRCTL(_PR_SET_KEEPCAPS, 1, 0, 0, 0), "prctl(PR_SET_KEEPCAPS)")
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    head, sets = _CAPABILITY_HEAD, ctypes.create_string_buffer(_CAPABILITIES.size)
+    _check(_LIBC.capget(head, sets), "capget")
+    kept = _CAPABILITIES.unpack(sets.raw)[1] & _OF_READERS
+    _check(_LIBC.capset(head, _CAPABILITIES.pack(kept, kept, 0, 0, 0, 0)), "capset")
+    _check(_PRCTL(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
+
+
+def end_with_parent() -> None:
+    """Have the kernel end this process when the one that started it ends; until ``execve``."""
+    _check(_PRCTL(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
 
 
 def new_keyring(*, look_only: bool) -> None:

@@ -12,7 +12,9 @@ from typing import Final
 
 ROLES: Final = ("daemon", "supervisor", "anchor")
 _NAME: Final = {"supervisor": "iod-supervisor", "anchor": "iod-anchor"}
-_OURS: Final = ("iod-anchor", "iod-supervisor", "iod-launcher", "iod-holder", "iod-scratch")
+_OURS: Final = (
+    "iod-anchor", "iod-supervisor", "iod-launcher", "iod-sampler", "iod-holder", "iod-scratch"
+)  # fmt: skip
 """What serves jobs and is part of none."""
 
 

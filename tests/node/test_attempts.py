@@ -7,6 +7,7 @@ import os
 import pytest
 from builders import job, platform
 from harness import PATIENCE_S
+from sampling import Samplers
 
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Kill, Start, Stop, Suspend
@@ -54,7 +55,7 @@ def with_node(tmp_path, play):
     """Play a scene with a node; the events it posted and what it asked the supervisor."""
     posted = []
 
-    async def scene():
+    async def scene(samplers):
         config = Config(str(tmp_path), os.geteuid(), outputs=str(tmp_path / "output"))
         node = LinuxNode(
             platform=platform(1),
@@ -65,14 +66,14 @@ def with_node(tmp_path, play):
             supervisor=config,
             state_dir=tmp_path,
         )
-        node.client = Client()
+        node.client, node.sampler = Client(), samplers.client
         await play(node)
         for task in list(node._tasks):
             task.cancel()
-        node.reader.close()
         return node.client.asked
 
-    asked = asyncio.run(scene())
+    with Samplers() as samplers:
+        asked = samplers.run(scene(samplers))
     kinds = (ev.StartsBlocked,)
     return [event for event in posted if not isinstance(event, kinds)], asked
 

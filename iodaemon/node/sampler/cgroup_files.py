@@ -17,17 +17,16 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from iodaemon.errors import NoData
-from iodaemon.node.live_job import read_members
-from iodaemon.node.sampler.kernel_file import KeptFile, as_bytes, find_count, whole_lines
-from iodaemon.node.sampler.proc_files import parse_pressure
+from iodaemon.node.sampler.kernel_file import as_bytes, find_count, read_file, whole_lines
 
 _US_PER_S: Final = 1_000_000
 _NUMBER: Final = re.compile(rb"\d+:\d+")
 _REFAULTS: Final = (b"anon", b"file")
+_MOST_CGROUPS: Final = 64
+"""Of one job: its own, and those that it made below that."""
 
 
 class CpuStat(NamedTuple):
@@ -48,15 +47,11 @@ def parse_cpu_stat(text: bytes | str) -> CpuStat:
     Raises:
         NoData: one of the two is missing (cgroup v1, or a text that is cut short).
     """
-    values_s: dict[bytes, float] = {}
-    for line in whole_lines(text):
-        name, _, digits = line.partition(b" ")
-        if digits.isdigit():
-            values_s[name] = int(digits) / _US_PER_S
-    try:
-        return CpuStat(values_s[b"usage_usec"], values_s[b"user_usec"])
-    except KeyError as error:
-        raise NoData(f"cpu.stat: no line {error.args[0].decode()}") from error
+    text = as_bytes(text)
+    usage, user = find_count(text, b"usage_usec"), find_count(text, b"user_usec")
+    if usage is None or user is None:
+        raise NoData("cpu.stat: no usage_usec and user_usec")
+    return CpuStat(usage / _US_PER_S, user / _US_PER_S)
 
 
 class IoStat(NamedTuple):
@@ -131,85 +126,29 @@ def parse_memory_stat(text: bytes | str) -> MemoryStat:
     return MemoryStat(inactive + active, refaulted)
 
 
-class CgroupReader:
-    """Reads one cgroup through descriptors that it keeps, one a file.
+def read_members(cgroup: str) -> list[int]:
+    """The processes of a cgroup and of those that the job made below it; none if it is gone.
 
-    Once the directory was removed it returns None or raises NoData. A directory that is made anew
-    at the same path is taken for the same; paths contain the attempt, so that does not happen.
-
-    Args:
-        directory: the cgroup, for example ``/sys/fs/cgroup/jobs/12.1``.
+    In the kernel's order, which is that of forking: parents come first. One may be named twice;
+    those of a foreign pid namespace (0) are left out.
     """
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = os.fspath(directory)
-        self._procs = KeptFile(directory / "cgroup.procs")
-        self._stat = KeptFile(directory / "cgroup.stat")
-        self._cpu = KeptFile(directory / "cpu.stat")
-        self._io = KeptFile(directory / "io.stat")
-        self._has_io = True
-        self._io_pressure = KeptFile(directory / "io.pressure")
-        self._memory_pressure = KeptFile(directory / "memory.pressure")
-
-    def pids(self) -> list[int]:
-        """Live processes in the kernel's order, which is that of forking: parents come first.
-
-        Those of cgroups that the job made below its own are among them.
-
-        The kernel may name one twice; those of a foreign pid namespace (0) are left out.
-
-        Raises:
-            NoData: the cgroup is gone.
-        """
-        if b"nr_descendants 0\n" not in self._stat.read_record():
-            return read_members(self._directory)
-        return [int(word) for word in self._procs.read().split() if word != b"0"]
-
-    def cpu_record(self) -> bytes:
-        """``cpu.stat`` as it is: while it stays the same, no process of the cgroup has run.
-
-        Raises:
-            NoData: the cgroup is gone.
-        """
-        return self._cpu.read_record()
-
-    def cpu(self) -> CpuStat | None:
-        """CPU times of all processes that are or were in it; None: not known."""
+    pids: list[int] = []
+    directories = [cgroup]
+    for _ in range(_MOST_CGROUPS):
+        if not directories:
+            break
+        directory = directories.pop(0)
         try:
-            return parse_cpu_stat(self._cpu.read_record())
-        except NoData:
-            return None
-
-    def io_record(self) -> bytes | None:
-        """``io.stat`` as it is; None: there is no io controller, or the cgroup is gone.
-
-        A file that was missing once is not looked for again.
-        """
-        if not self._has_io:
-            return None
-        try:
-            return self._io.read()
-        except NoData:
-            self._has_io = False
-            return None
-
-    def io_stall_s(self) -> float | None:
-        """Time at least one of its tasks waited for I/O; None: the kernel does not count it."""
-        return _stall_s(self._io_pressure)
-
-    def memory_stall_s(self) -> float | None:
-        """Time at least one of its tasks waited for memory; None: the kernel does not count it."""
-        return _stall_s(self._memory_pressure)
-
-    def close(self) -> None:
-        """Close the descriptors."""
-        pressures = (self._io_pressure, self._memory_pressure)
-        for file in (self._procs, self._stat, self._cpu, self._io, *pressures):
-            file.close()
+            pids += parse_procs(read_file(f"{directory}/cgroup.procs"))
+            if b"nr_descendants 0\n" in read_file(f"{directory}/cgroup.stat"):
+                continue
+            with os.scandir(directory) as entries:
+                directories += [entry.path for entry in entries if entry.is_dir()]
+        except (NoData, OSError):  # it is gone
+            continue
+    return pids
 
 
-def _stall_s(file: KeptFile) -> float | None:
-    try:
-        return parse_pressure(file.read_record()).some_s
-    except NoData:
-        return None
+def parse_procs(text: bytes) -> list[int]:
+    """The numbers in a cgroup.procs, without those that cannot be seen from here."""
+    return [int(word) for word in text.split() if word != b"0"]

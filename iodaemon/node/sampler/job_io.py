@@ -1,32 +1,29 @@
-"""One job's I/O over all processes it ever had, whatever they forked, orphaned and outlived.
+"""What the living processes of a job moved, their reaped children included.
 
 /proc/PID/io of a process holds what its reaped children moved (kernel/exit.c,
 wait_task_zombie), and the supervisor reaps every first process and orphan and says what they moved.
-So the sum over its word and living processes misses only children whose parent ignores SIGCHLD: the
-kernel reaps those itself and drops their counts.
+So the sum over its word (``totals``) and living processes misses only children whose parent ignores
+SIGCHLD: the kernel reaps those itself and drops their counts.
 """
 
 from __future__ import annotations
 
 import errno
-import os
 import resource
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from threading import get_ident
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from iodaemon.errors import NoData
-from iodaemon.node.live_job import Reaped
 from iodaemon.node.sampler.kernel_file import KeptFile
 from iodaemon.node.sampler.proc_files import ProcIo, is_executing, parse_proc_io
-from iodaemon.node.sampler.reader_thread import GivenUpError, Position, SilentError
+from iodaemon.node.sampler.watch import Position, SilentError
 
 MOST_OF_A_JOB: Final = 256
 """Processes of one job whose file is kept open: ranks and threads of one socket's CPUs are fewer.
 Each further one is opened for each reading, 2 to 3 us more."""
-_SHARE: Final = 4
-"""Of the descriptors that this process may have one in so many: the others are connections."""
+_SHARE: Final = 3
+"""Of the descriptors that this process may have one in so many: each job has another one."""
+_MOST: Final = 1 << 63
 _UNREADABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE})
 """Not ours to read, or no descriptor left: the process is there, its I/O is unknown."""
 
@@ -59,40 +56,27 @@ def _share() -> int:
     return soft // _SHARE
 
 
-class _Totals(NamedTuple):
-    """Sums over processes, as counted by the kernel."""
+class Moved(NamedTuple):
+    """What processes moved together, as the kernel counts it; ``operations`` are read and write
+    calls, ``logical_bytes`` what these returned and took.
+    """
 
     read_bytes: int = 0
-    write_bytes: int = 0
-    cancelled_write_bytes: int = 0
+    written_bytes: int = 0
+    cancelled_bytes: int = 0
     operations: int = 0
     logical_bytes: int = 0
 
 
-class Moved(NamedTuple):
-    """What a job moved, as ``core.sample.JobCounters``; all None, which is not 0: not known."""
-
-    read_bytes: int | None = None
-    written_bytes: int | None = None
-    operations: int | None = None
-    logical_bytes: int | None = None
-    silent_pid: int | None = None
-
-
-_NOTHING: Final = ProcIo(0, 0, 0, 0, 0, 0, 0)
-
-
-class _Unknown(Exception):
+class UnknownError(Exception):
     """There is I/O that cannot be read."""
 
 
 class JobIo:
-    """Measures one job's cumulative I/O.
+    """Reads what one job's processes moved.
 
     Parents are read before their children, so that a child reaped in between is counted once or
-    not at all, never twice; what is missed so is made up for by the next read, and totals never
-    fall. Each of the kernel's counters is kept monotone by itself: ``written_bytes`` may still
-    fall, when the job deletes what has not reached the disk.
+    not at all, never twice; what is missed so is made up for by the next read.
 
     Invariant: at most one descriptor a process, and none of one that was seen to be gone; at most
     ``MOST_OF_A_JOB`` and what the allowance has. Of the processes beyond, files are opened for each
@@ -100,83 +84,47 @@ class JobIo:
 
     Args:
         root: ``/``, or a directory that looks like it.
-        reaped: what processes moved that were waited for outside the job; asked before the members.
-            None: that is not known.
-        members: the job's processes now, parents before children; may name one twice, or some
-            that are gone. NoData: none.
-        allowance: of descriptors, for all jobs; None: this job's own.
+        allowance: of descriptors, for all jobs.
         position: tells which process is being read.
-
-    Attributes:
-        last_members: the job's processes at the last reading.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        reaped: Callable[[], Reaped | None],
-        members: Callable[[], Iterable[int]],
-        *,
-        allowance: Allowance | None = None,
-        position: Position | None = None,
-    ) -> None:
-        self._position = Position() if position is None else position
-        self._allowance = Allowance() if allowance is None else allowance
-        self._proc = os.fspath(root / "proc")
-        self._reaped = reaped
-        self._members = members
-        self.last_members: list[int] = []
+    __slots__ = ("_allowance", "_files", "_position", "_proc")
+
+    def __init__(self, root: str, allowance: Allowance, position: Position) -> None:
+        self._position = position
+        self._allowance = allowance
+        self._proc = f"{root.rstrip('/')}/proc"
         self._files: dict[int, KeptFile] = {}
-        self._highest = _Totals()
 
-    def read(self, silent_pid: int | None = None) -> Moved:
-        """The totals now.
-
-        They are not known while one of the processes may not be read (another user's, a set-uid
-        program) or does not answer, and until it is known what was waited for.
+    def read(self, members: Sequence[int]) -> Moved:
+        """The sum now.
 
         Args:
-            silent_pid: a process that is known not to answer: none is read.
-        """
-        if silent_pid is not None:
-            return Moved(silent_pid=silent_pid)
-        try:
-            self._highest = _Totals(*map(max, self._highest, self._sum()))
-        except SilentError as error:
-            return Moved(silent_pid=error.pid)
-        except _Unknown:
-            return Moved()
-        highest = self._highest
-        return Moved(
-            read_bytes=highest.read_bytes,
-            written_bytes=max(0, highest.write_bytes - highest.cancelled_write_bytes),
-            operations=highest.operations,
-            logical_bytes=highest.logical_bytes,
-        )
+            members: the job's processes, parents before children; may name one twice, or some that
+                are gone.
 
-    def _sum(self) -> _Totals:
-        reaped = self._reaped()  # first: who is reaped meanwhile is missing, not doubled
-        if reaped is None:
-            raise _Unknown
-        try:
-            members = list(self._members())
-        except NoData:
-            members = []
-        self.last_members = members
-        listed = set(members)
+        Raises:
+            UnknownError: one may not be read (another user's, a set-uid program), or it cannot be
+                so much.
+            SilentError: one does not answer.
+        """
+        read = written = cancelled = calls = logical = 0
+        listed = dict.fromkeys(members)
         # Those no longer listed but still readable are zombies. Their children were handed on,
         # so they are leaves and come after all others.
-        pids = dict.fromkeys([*members, *self._files])
-        found = [self._read_member(pid, is_listed=pid in listed) for pid in pids]
-        there = [_NOTHING, *(io for io in found if io is not None)]
-        io = ProcIo._make(map(sum, zip(*there, strict=True)))
-        return _Totals(
-            reaped.read_bytes + io.read_bytes,
-            reaped.written_bytes + io.write_bytes,
-            reaped.cancelled_bytes + io.cancelled_write_bytes,
-            reaped.operations + io.read_calls + io.write_calls,
-            reaped.logical_bytes + io.rchar_bytes + io.wchar_bytes,
-        )
+        gone = [pid for pid in self._files if pid not in listed]
+        for pid in (*listed, *gone):
+            io = self._read_member(pid, is_listed=pid in listed)
+            if io is not None:
+                read += io.read_bytes
+                written += io.write_bytes
+                cancelled += io.cancelled_write_bytes
+                calls += io.read_calls + io.write_calls
+                logical += io.rchar_bytes + io.wchar_bytes
+        moved = (read, written, cancelled, calls, logical)
+        if min(moved) < 0 or max(moved) > _MOST:
+            raise UnknownError
+        return Moved(*moved)
 
     def _read_member(self, pid: int, *, is_listed: bool) -> ProcIo | None:
         """Its I/O; None when it is gone. A descriptor that is outlived is replaced once."""
@@ -199,21 +147,14 @@ class JobIo:
         return io
 
     def _find(self, pid: int, file: KeptFile) -> ProcIo | None:
-        """Its I/O; None when it is gone. ``Position.enter`` and ``leave``, but without calls."""
+        """Its I/O; None when it is gone. ``Position.enter``, but without a call."""
         position = self._position
         position.pid = pid
         position.steps += 1
         if position.is_careful and is_executing(pid):
             raise SilentError(pid)
         try:
-            record = file.read_record()
-        except NoData:
-            record = b""
-        finally:
-            if position.reader is not None and position.reader != get_ident():
-                raise GivenUpError
-        try:
-            return parse_proc_io(record)
+            return parse_proc_io(file.read_record())
         except NoData:
             file.close()
             return None
@@ -234,4 +175,4 @@ class JobIo:
 
 
 def _judge(error: OSError) -> Exception:
-    return _Unknown() if error.errno in _UNREADABLE else error
+    return UnknownError() if error.errno in _UNREADABLE else error

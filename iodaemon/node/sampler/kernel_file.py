@@ -48,6 +48,36 @@ def find_count(text: bytes, name: bytes) -> int | None:
     return int(digits) if end > start and digits.isdigit() else None
 
 
+def read_once(path: str, size: int = _RECORD_BYTES) -> bytes:
+    """The text of a file that is one record and read seldom; as ``KeptFile.read_record``."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(fd, size)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise _judge(path, error) from error
+
+
+def read_file(path: str, most_bytes: int | None = None) -> bytes:
+    """The text of a file that is read seldom; as ``KeptFile.read``.
+
+    Args:
+        path: the file.
+        most_bytes: more than that is NoData; None: any length.
+    """
+    file = KeptFile(path)
+    try:
+        return file.read(most_bytes)
+    finally:
+        file.close()
+
+
+def _judge(path: str, error: OSError) -> Exception:
+    return NoData(f"{path}: {os.strerror(error.errno)}") if error.errno in _GONE else error
+
+
 class KeptFile:
     """A kernel file that is read again and again through one descriptor.
 
@@ -65,11 +95,12 @@ class KeptFile:
         self._fd: int | None = None
         self.path = os.fspath(path)
 
-    def read_record(self, size: int = _RECORD_BYTES) -> bytes:
+    def read_record(self, size: int = _RECORD_BYTES, offset: int = 0) -> bytes:
         """The file's text now, for a file that the kernel writes as one record (up to 4 KiB).
 
         Args:
             size: of the beginning that is wanted, where the record may be longer.
+            offset: of the first byte.
 
         Raises:
             NoData: it does not exist (any more).
@@ -78,37 +109,20 @@ class KeptFile:
         try:
             if self._fd is None:
                 self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            return os.pread(self._fd, size, 0)
+            return os.pread(self._fd, size, offset)
         except OSError as error:
-            raise self._judge(error) from error
+            if error.errno in _GONE:
+                self.close()
+            raise _judge(self.path, error) from error
 
     def read(self, most_bytes: int | None = None) -> bytes:
-        """The file's text now, however many records long.
-
-        Args:
-            most_bytes: more than that is an error; None: any length.
-
-        Raises:
-            NoData: it does not exist (any more), or is longer than that.
-            PermissionError: it exists, but may not be read.
-        """
-        try:
-            if self._fd is None:
-                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            text = os.pread(self._fd, _CHUNK_BYTES, 0)
-            while chunk := text and os.pread(self._fd, _CHUNK_BYTES, len(text)):
-                text += chunk
-                if most_bytes is not None and len(text) > most_bytes:
-                    raise NoData(f"{self.path}: longer than {most_bytes} bytes")
-        except OSError as error:
-            raise self._judge(error) from error
+        """The file's text now, however many records long; as ``read_record``, and ``read_file``."""
+        text = chunk = self.read_record(_CHUNK_BYTES)
+        while chunk:
+            text += (chunk := self.read_record(_CHUNK_BYTES, len(text)))
+            if most_bytes is not None and len(text) > most_bytes:
+                raise NoData(f"{self.path}: longer than {most_bytes} bytes")
         return text
-
-    def _judge(self, error: OSError) -> Exception:
-        if error.errno in _GONE:
-            self.close()
-            return NoData(f"{self.path}: {os.strerror(error.errno)}")
-        return error
 
     def close(self) -> None:
         """Close the descriptor; a later read opens the file anew."""

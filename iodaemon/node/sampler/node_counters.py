@@ -12,19 +12,16 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from iodaemon.core.job import JobId
-from iodaemon.core.platform import DeviceId, Partition, PartitionId
-from iodaemon.core.sample import DeviceCounters, NodeCounters
 from iodaemon.errors import NoData
 from iodaemon.node.sampler.cgroup_files import MemoryStat, parse_memory_stat
-from iodaemon.node.sampler.kernel_file import KeptFile
+from iodaemon.node.sampler.kernel_file import KeptFile, read_file
 from iodaemon.node.sampler.proc_files import (
     PAGE_BYTES,
-    parse_diskstats,
     parse_idle,
     parse_meminfo,
     parse_oom_kills,
@@ -36,26 +33,15 @@ from iodaemon.node.sampler.proc_files import (
 
 _T = TypeVar("_T")
 
-_LOOK_S: Final = 10.0
+_LOOK_S: Final = 60.0
 """Between looks at where a job is, once it was looked at some times."""
+_LIMITS_LOOK_S: Final = 10.0
 _FIRST_LOOKS: Final = 3
 """At each reading: a script that enters a group does so at its beginning."""
 _SETTLED_LOOKS: Final = 2
 """What was seen of a job only once does not count beside others: it may be about to enter."""
 _MOST_LOOKS: Final = 4
 """In one reading, the jobs in turn; 5 to 40 us each, by machine."""
-
-
-class Sharer(NamedTuple):
-    """A job, as far as its memory is concerned.
-
-    Attributes:
-        members: its processes when they were last read, the newest last.
-        cgroup: the job's own, whose limit is its own; None: it has none.
-    """
-
-    members: Callable[[], Sequence[int]]
-    cgroup: str | None
 
 
 class Available(NamedTuple):
@@ -110,20 +96,23 @@ class _Use(NamedTuple):
     stat: MemoryStat
 
 
-class _Seen:
-    """What was seen of one job.
+class _Sharer:
+    """A job, as far as its memory is concerned.
 
     Attributes:
-        looks: that told something.
+        members: its processes when they were last read, the newest last.
+        own: the job's own cgroup, whose limit is its own; None: it has none.
         due_s: when to look again.
+        looks: that told something.
         groups: directories of the cgroups that it runs below.
     """
 
-    __slots__ = ("due_s", "groups", "looks")
+    __slots__ = ("due_s", "groups", "looks", "members", "own")
 
-    def __init__(self) -> None:
-        self.looks = 0
+    def __init__(self, members: Callable[[], Sequence[int]], own: str | None) -> None:
+        self.members, self.own = members, own
         self.due_s = -math.inf
+        self.looks = 0
         self.groups: frozenset[str] = frozenset()
 
 
@@ -142,18 +131,29 @@ class SharedMemory:
         self._proc = os.fspath(root / "proc")
         self._hierarchy: _Hierarchy | None = None
         self._is_found = False
-        self._jobs: dict[JobId, _Seen] = {}
+        self._jobs: dict[int, _Sharer] = {}
+        self._due: list[tuple[float, int]] = []
         self._common: frozenset[str] | None = None
         self._limits: dict[str, int | None] = {}
         self._limits_due_s = -math.inf
         self._files: dict[str, tuple[KeptFile, KeptFile]] = {}
 
-    def read(self, at_s: float, jobs: Mapping[JobId, Sharer], machine: Available) -> Available:
+    def add(self, job: int, members: Callable[[], Sequence[int]], own: str | None) -> None:
+        """Look at this job from now on; arguments as of ``_Sharer``."""
+        self._jobs[job] = _Sharer(members, own)
+        self._common = None
+        heappush(self._due, (-math.inf, job))
+
+    def remove(self, job: int) -> None:
+        """Look at it no more."""
+        if self._jobs.pop(job, None) is not None:
+            self._common = None
+
+    def read(self, at_s: float, machine: Available) -> Available:
         """What there is now.
 
         Args:
             at_s: the present.
-            jobs: all that are read; those that cannot be looked at are not in it.
             machine: what the whole machine has.
         """
         if machine.memory_bytes is None:
@@ -162,7 +162,7 @@ class SharedMemory:
             self._hierarchy, self._is_found = _find_hierarchy(self._root), True
         if self._hierarchy is None:
             return machine
-        self._look(self._hierarchy, at_s, jobs)
+        self._look(self._hierarchy, at_s)
         limits = self._find_limits(self._hierarchy, at_s, machine.memory_bytes)
         self._follow(self._hierarchy, limits)
         if not limits:
@@ -182,26 +182,30 @@ class SharedMemory:
             group=tightest if has_own else "",
         )
 
-    def _look(self, hierarchy: _Hierarchy, at_s: float, jobs: Mapping[JobId, Sharer]) -> None:
+    def _look(self, hierarchy: _Hierarchy, at_s: float) -> None:
         """Look at the few jobs that were not looked at for longest, of those that are due."""
-        if self._jobs.keys() != jobs.keys():
-            self._jobs = {job_id: self._jobs.get(job_id) or _Seen() for job_id in jobs}
-            self._common = None
-        seen = self._jobs
-        due = sorted((each.due_s, job_id) for job_id, each in seen.items() if each.due_s <= at_s)
-        for _, job_id in due[:_MOST_LOOKS]:
-            each = seen[job_id]
+        left, again = _MOST_LOOKS, list[tuple[float, int]]()
+        while left and self._due and self._due[0][0] <= at_s:
+            due_s, job = heappop(self._due)
+            each = self._jobs.get(job)
+            if each is None or each.due_s != due_s:  # it is gone, or another attempt
+                continue
+            left -= 1
             each.due_s = at_s
             try:
-                groups = self._find_groups(hierarchy, jobs[job_id])
+                groups = self._find_groups(hierarchy, each)
             except (NoData, OSError):  # it ends, or may not be looked at: what was seen holds
-                continue
-            if groups != each.groups or each.looks <= _SETTLED_LOOKS:
-                each.groups, self._common = groups, None
-            each.looks += 1
-            each.due_s = at_s if each.looks < _FIRST_LOOKS else at_s + _LOOK_S
+                pass
+            else:
+                if groups != each.groups or each.looks <= _SETTLED_LOOKS:
+                    each.groups, self._common = groups, None
+                each.looks += 1
+                each.due_s = at_s if each.looks < _FIRST_LOOKS else at_s + _LOOK_S
+            again.append((each.due_s, job))
+        for entry in again:
+            heappush(self._due, entry)
 
-    def _find_groups(self, hierarchy: _Hierarchy, job: Sharer) -> frozenset[str]:
+    def _find_groups(self, hierarchy: _Hierarchy, job: _Sharer) -> frozenset[str]:
         """The cgroups that the job's newest process is in, without the job's own.
 
         Raises:
@@ -210,10 +214,10 @@ class SharedMemory:
         members = job.members()
         if not members:
             raise NoData("the job has no process")
-        text = KeptFile(f"{self._proc}/{members[-1]}/cgroup").read_record()
+        text = read_file(f"{self._proc}/{members[-1]}/cgroup")
         path = parse_proc_cgroup(text).get(hierarchy.controller)
         groups = () if path is None else hierarchy.ancestors(path)
-        own = job.cgroup
+        own = job.own
         return frozenset(g for g in groups if own is None or not f"{g}/".startswith(f"{own}/"))
 
     def _find_limits(self, hierarchy: _Hierarchy, at_s: float, total_bytes: int) -> dict[str, int]:
@@ -222,7 +226,7 @@ class SharedMemory:
             self._common = self._find_common()
         if self._common != self._limits.keys() or at_s >= self._limits_due_s:
             self._limits = {group: _read_limit(hierarchy, group) for group in self._common}
-            self._limits_due_s = at_s + _LOOK_S
+            self._limits_due_s = at_s + _LIMITS_LOOK_S
         limits = self._limits.items()
         return {group: at for group, at in limits if at is not None and at < total_bytes}
 
@@ -270,7 +274,7 @@ def _read_limit(hierarchy: _Hierarchy, group: str) -> int | None:
     limits: list[int] = []
     for name in hierarchy.limits:
         try:
-            digits = KeptFile(f"{group}/{name}").read_record().strip()
+            digits = read_file(f"{group}/{name}").strip()
         except (NoData, OSError):
             continue
         if digits.isdigit():
@@ -299,54 +303,46 @@ _LINE_BYTES: Final = 256
 100 bytes."""
 
 
-def read_disks(
-    wanted: Container[DeviceId], file: KeptFile | None = None
-) -> dict[DeviceId, DeviceCounters]:
-    """The counters of these disks; empty where they cannot be read.
-
-    Args:
-        wanted: the disks.
-        file: /proc/diskstats; None: of this machine, opened anew.
+class NodeCounters(NamedTuple):
+    """As ``core.sample.NodeCounters``, but for ``idle_s``: in the order of the partitions, None
+    where a CPU was never seen.
     """
-    file = KeptFile("/proc/diskstats") if file is None else file
-    found = _known(file.read, lambda text: parse_diskstats(text, wanted)) or {}
-    names = DeviceCounters.__struct_fields__
-    return {
-        DeviceId(name): DeviceCounters(**dict(zip(names, fields, strict=True)))
-        for name, fields in found.items()
-    }
+
+    io_stall_s: float | None = None
+    memory_stall_s: float | None = None
+    dirty_bytes: int | None = None
+    writeback_bytes: int | None = None
+    available_bytes: int | None = None
+    memory_bytes: int | None = None
+    refault_bytes: int | None = None
+    refaults_of: str = ""
+    idle_s: tuple[float | None, ...] = ()
 
 
 class NodeCountersReader:
-    """Reads the counters of the machine. Use from one thread at a time.
+    """Reads the counters of the machine.
 
     Args:
         root: where /proc and /sys are.
-        partitions: whose CPUs' idle time is wanted.
+        cpus: of each partition; their idle time is wanted.
+
+    Attributes:
+        memory: which jobs share memory.
     """
 
-    def __init__(self, root: Path, partitions: Iterable[Partition] = ()) -> None:
+    def __init__(self, root: Path, cpus: Iterable[Iterable[int]] = ()) -> None:
         self._io_pressure = KeptFile(root / "proc/pressure/io")
         self._memory_pressure = KeptFile(root / "proc/pressure/memory")
         self._meminfo = KeptFile(root / "proc/meminfo")
         self._vmstat = KeptFile(root / "proc/vmstat")
         self._stat = KeptFile(root / "proc/stat")
         self._stat_bytes = _LINE_BYTES * (os.sysconf("SC_NPROCESSORS_CONF") + 1)
-        self._memory = SharedMemory(root)
-        # A set: slots of an oversubscribed core are copies with the same CPUs.
-        self._cpus = {
-            partition.id: sorted({cpu for slot in partition.slots for cpu in slot.cpus})
-            for partition in partitions
-        }
+        self.memory = SharedMemory(root)
+        self._cpus = [sorted(set(each)) for each in cpus]
         self._idle_s: dict[int, float] = {}
 
-    def read(self, at_s: float, jobs: Mapping[JobId, Sharer]) -> NodeCounters:
-        """The counters now.
-
-        Args:
-            at_s: the present.
-            jobs: those whose memory is looked at.
-        """
+    def read(self, at_s: float) -> NodeCounters:
+        """The counters now; ``at_s`` is the present."""
         io = _known(self._io_pressure.read_record, parse_pressure)
         waits = _known(self._memory_pressure.read_record, parse_pressure)
         memory = _known(self._meminfo.read_record, parse_meminfo)
@@ -354,7 +350,7 @@ class NodeCountersReader:
         machine = Available(None, None, pages)
         if memory is not None:
             machine = Available(memory.total_bytes, memory.available_bytes, pages)
-        shared = self._memory.read(at_s, jobs, machine)
+        shared = self.memory.read(at_s, machine)
         return NodeCounters(
             io_stall_s=None if io is None else io.some_s,
             memory_stall_s=None if waits is None else waits.some_s,
@@ -367,30 +363,26 @@ class NodeCountersReader:
             idle_s=self._read_idle(),
         )
 
-    def _read_idle(self) -> dict[PartitionId, float]:
-        """Idle time by partition; one with a CPU that was never seen is not in it.
-
-        Each CPU's is kept from going back, also while it is offline, when it has no line.
-        """
+    def _read_idle(self) -> tuple[float | None, ...]:
+        """Each CPU's is kept from going back, also while it is offline, when it has no line."""
         if not self._cpus:
-            return {}
+            return ()
         highest = self._idle_s
         found = _known(lambda: self._stat.read_record(self._stat_bytes), parse_idle) or {}
         for cpu, idle_s in found.items():
             if idle_s > highest.get(cpu, -1.0):
                 highest[cpu] = idle_s
-        return {
-            partition: sum(highest[cpu] for cpu in cpus)
-            for partition, cpus in self._cpus.items()
-            if all(cpu in highest for cpu in cpus)
-        }
+        return tuple(
+            sum(highest[cpu] for cpu in cpus) if highest.keys() >= set(cpus) else None
+            for cpus in self._cpus
+        )
 
     def close(self) -> None:
         """Close the descriptors."""
         files = (self._io_pressure, self._memory_pressure, self._meminfo, self._vmstat, self._stat)
         for file in files:
             file.close()
-        self._memory.close()
+        self.memory.close()
 
 
 def _pages_bytes(pages: int | None) -> int | None:
@@ -401,7 +393,7 @@ def _known(read: Callable[[], bytes], parse: Callable[[bytes], _T]) -> _T | None
     """What a file says; None: it does not exist, may not be read, or is cut short."""
     try:
         return parse(read())
-    except (NoData, PermissionError):
+    except (NoData, OSError):
         return None
 
 
@@ -416,6 +408,11 @@ _KEPT_COUNTS: Final = 8
 """Readings: an end that is told half a minute late is placed as well."""
 
 
+def count_oom_kills(path: str = "/proc/vmstat") -> int | None:
+    """Processes of the machine that were killed for memory; None: the kernel does not say."""
+    return _known(lambda: read_file(path), parse_oom_kills)
+
+
 class OomKills:
     """Remembers how many processes of the machine were killed for memory, and when.
 
@@ -426,7 +423,7 @@ class OomKills:
         read: the count now; None: the kernel does not say.
     """
 
-    def __init__(self, read: Callable[[], int | None]) -> None:
+    def __init__(self, read: Callable[[], int | None] = count_oom_kills) -> None:
         self._read = read
         self._readings: deque[tuple[float, int]] = deque(maxlen=_KEPT_COUNTS)
 
@@ -445,22 +442,3 @@ class OomKills:
         if now is None or not first:
             return 0
         return max(0, now - (before[-1] if before else first[0]))
-
-
-class OomKillFile:
-    """The count in /proc/vmstat, through a descriptor that is kept.
-
-    Args:
-        root: ``/``, or a directory that looks like it.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self._file = KeptFile(root / "proc/vmstat")
-
-    def read(self) -> int | None:
-        """The count now; None: the kernel does not say."""
-        return _known(self._file.read, parse_oom_kills)
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        self._file.close()

@@ -1,5 +1,6 @@
-"""Which disks a job's open files lie on: descriptors, the mounts these are on, the disks below.
+"""Which mounts a job's open files are on, as lines of mountinfo.
 
+The daemon finds the disks below (``devices.find_mount_devices``).
 /proc/PID/fdinfo/FD has ``mnt_id`` (Linux 3.15; man proc_pid_fdinfo(5)) and is answered from the
 kernel's memory, as is mountinfo. The files themselves are never looked at (a stat of one waits
 for its server, for ever where that is gone).
@@ -16,19 +17,15 @@ seen: the list of mappings is long, and most of it is the program itself.
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from iodaemon.core.job import JobId
-from iodaemon.core.platform import DeviceId
 from iodaemon.errors import NoData
-from iodaemon.node.devices import find_mount_devices
-from iodaemon.node.sampler.kernel_file import KeptFile
-from iodaemon.node.sampler.proc_files import Mount, find_mount, parse_mountinfo
-from iodaemon.node.sampler.reader_thread import Position, SilentError
+from iodaemon.node.sampler.kernel_file import read_file, whole_lines
+from iodaemon.node.sampler.proc_files import find_mount, parse_mount
+from iodaemon.node.sampler.watch import Position, SilentError
 
 MOST_DESCRIPTORS: Final = 64
 """Looked at for one job at one time."""
@@ -52,86 +49,99 @@ _NO_PLACE: Final = frozenset(
 )
 """Filesystems whose files are no data."""
 
-Devices = tuple[DeviceId, ...]
+Lines = frozenset[bytes]
 Members = Callable[[], Iterable[int]]
 
 
 class OpenFiles:
-    """Looks at jobs' open files, every few slices, at a bounded cost.
+    """Looks at the open files of jobs that have run, every few slices, at a bounded cost.
 
-    Invariant: what is kept of a mount belongs to the table that it was read from; the number of a
-    mount that is gone is used again, in another table.
+    Invariants: a job is in ``_turns`` where its ``_looked_at`` is None. What is kept of a mount
+    belongs to the table that it was read from; the number of a mount that is gone is used again,
+    in another table.
+
+    Args:
+        root: ``/``, or a directory that looks like it.
+        position: tells which process is looked at.
     """
 
-    def __init__(self, root: Path, position: Position | None = None) -> None:
-        """Use ``/``, or a directory that looks like it; ``position`` tells what is looked at."""
+    def __init__(self, root: Path, position: Position) -> None:
         self._root = root
-        self._position = Position() if position is None else position
+        self._position = position
         self._slice = 0
-        self._looked_at: dict[JobId, int] = {}
-        self._seen: dict[JobId, tuple[frozenset[DeviceId] | None, ...]] = {}
+        self._turns: deque[tuple[int, int]] = deque()
+        self._members: dict[int, Members] = {}
+        self._looked_at: dict[int, int | None] = {}
+        self._seen: dict[int, tuple[Lines | None, ...]] = {}
         self._tables: OrderedDict[bytes, _Table] = OrderedDict()
         self._of_namespace: dict[str, _Table] = {}
 
-    def read(self, jobs: Mapping[JobId, Members]) -> dict[JobId, Devices | None]:
-        """The devices of each job; None while they are unknown.
+    def add(self, job: int, members: Members) -> None:
+        """Follow this job; ``members`` lists its processes."""
+        self._members[job] = members
+        self._looked_at[job] = -PERIOD
 
-        Args:
-            jobs: how to list the processes of every job that runs now.
-        """
+    def note(self, job: int) -> None:
+        """It has run, so that other files may be open: look at it once it is its turn."""
+        looked_at = self._looked_at[job]
+        if looked_at is not None:
+            self._looked_at[job] = None
+            self._turns.append((looked_at + PERIOD, job))
+
+    def remove(self, job: int) -> None:
+        """Look at it no more."""
+        del self._members[job], self._looked_at[job]
+        self._seen.pop(job, None)
+
+    def read(self) -> dict[int, Lines | None]:
+        """The mounts of those jobs for which they are others than before; None: not known."""
         self._slice += 1
         self._of_namespace.clear()
-        for gone in [job_id for job_id in self._looked_at if job_id not in jobs]:
-            del self._looked_at[gone]
-            self._seen.pop(gone, None)
-        due = [i for i in jobs if self._slice - self._looked_at.get(i, -PERIOD) >= PERIOD]
-        due.sort(key=lambda job_id: (self._looked_at.get(job_id, -PERIOD), job_id))
-        for job_id in due[:MOST_JOBS]:
-            self._looked_at[job_id] = self._slice
-            self._position.job = job_id
-            found = self._look(jobs[job_id])
-            self._seen[job_id] = (found, *self._seen.get(job_id, ()))[:LOOKS]
-        return {job_id: _join(self._seen.get(job_id, ())) for job_id in jobs}
+        changed: dict[int, Lines | None] = {}
+        left = MOST_JOBS
+        while left and self._turns and self._turns[0][0] <= self._slice:
+            job = self._turns.popleft()[1]
+            if self._looked_at.get(job, 0) is not None:  # it is gone, or was looked at
+                continue
+            left -= 1
+            self._looked_at[job] = self._slice
+            self._position.job = job
+            before = self._seen.get(job, ())
+            seen = self._seen[job] = (self._look(self._members[job]), *before)[:LOOKS]
+            if not before or _join(before) != _join(seen):
+                changed[job] = _join(seen)
+        return changed
 
-    def _look(self, members: Members) -> frozenset[DeviceId] | None:
-        """The devices of one job now; None: it is gone, or may not be looked at."""
-        try:
-            pids = list(islice(members(), MOST_PROCESSES))
-        except NoData:
-            return None
+    def _look(self, members: Members) -> Lines | None:
+        """The mounts of one job now; None: it is gone, or may not be looked at."""
         left = MOST_DESCRIPTORS
-        data: set[Devices] = set()
-        words: set[Devices] = set()
-        places: set[Devices] = set()
+        data: set[bytes] = set()
+        words: set[bytes] = set()
+        places: set[bytes] = set()
         is_known = False
-        for pid in pids:
+        for pid in list(members())[:MOST_PROCESSES]:
             try:
                 table = self._table(pid)
                 mounts = _open_mounts(self._root, pid, left)
-                if not (data or words or any(map(table.devices, mounts.values()))):
-                    places |= _only(table.devices_at(self._read_link(pid, "cwd")))
+                found = {number: table.find(mount_id) for number, mount_id in mounts.items()}
+                if not (data or words or any(found.values())):
+                    places |= _only(table.find_at(self._read_link(pid, "cwd")))
             except (NoData, OSError, SilentError):  # it is gone, or another user's
                 continue
             is_known = True
             left -= len(mounts)
-            for number, mount_id in mounts.items():
+            for number, line in found.items():
                 into = words if number <= _LAST_STANDARD else data
-                into |= _only(table.devices(mount_id))
-        if not is_known:
-            return None
-        return frozenset(device for group in data or words or places for device in group)
+                into |= _only(line)
+        return frozenset(data or words or places) if is_known else None
 
     def _table(self, pid: int) -> _Table:
         """The mounts that this process sees; read once a slice for all of its namespace."""
         namespace = self._read_link(pid, "ns/mnt")
         if namespace not in self._of_namespace:
-            file = KeptFile(f"{self._root}/proc/{pid}/mountinfo")
-            try:
-                text = file.read(MOST_TABLE_BYTES)
-            finally:
-                file.close()
+            text = read_file(f"{self._root}/proc/{pid}/mountinfo", MOST_TABLE_BYTES)
             if text not in self._tables:
-                self._tables[text] = _Table(self._root, parse_mountinfo(text))
+                self._tables[text] = _Table(text)
             self._tables.move_to_end(text)
             while len(self._tables) > _MOST_TABLES:
                 self._tables.popitem(last=False)
@@ -141,44 +151,34 @@ class OpenFiles:
     def _read_link(self, pid: int, name: str) -> str:
         """A process that hangs in execve(2) does not answer."""
         self._position.enter(pid)
-        try:
-            return os.readlink(f"{self._root}/proc/{pid}/{name}")
-        finally:
-            self._position.leave()
+        return os.readlink(f"{self._root}/proc/{pid}/{name}")
 
 
 class _Table:
-    """The mounts of one namespace, and the disks below those that were asked for."""
+    """The mounts of one namespace, by number."""
 
-    def __init__(self, root: Path, mounts: tuple[Mount, ...]) -> None:
-        self._root = root
-        self._mounts = mounts
-        self._by_id = {mount.mount_id: mount for mount in mounts}
-        self._devices: dict[int, Devices] = {}
+    def __init__(self, text: bytes) -> None:
+        parsed = ((parse_mount(line), line) for line in whole_lines(text))
+        self._mounts = {mount.mount_id: (mount, line) for mount, line in parsed if mount}
 
-    def devices(self, mount_id: int) -> Devices | None:
-        """Leaf disks below the mount; None where no data lies: a pipe, a socket, memory, /proc."""
-        mount = self._by_id.get(mount_id)
-        if mount is None or mount.filesystem in _NO_PLACE:
-            return None
-        if mount_id not in self._devices:
-            below = find_mount_devices(mount, self._mounts, self._root)
-            self._devices[mount_id] = tuple(device.id for device in below.devices)
-        return self._devices[mount_id]
+    def find(self, mount_id: int) -> bytes | None:
+        """The mount's line; None where no data lies: a pipe, a socket, memory, /proc."""
+        mount, line = self._mounts.get(mount_id, (None, b""))
+        return None if mount is None or mount.filesystem in _NO_PLACE else line
 
-    def devices_at(self, path: str) -> Devices | None:
+    def find_at(self, path: str) -> bytes | None:
         """The same for the mount that a path without links is on."""
-        mount = find_mount(self._mounts, path)
-        return None if mount is None else self.devices(mount.mount_id)
+        mount = find_mount([mount for mount, _ in self._mounts.values()], path)
+        return None if mount is None else self.find(mount.mount_id)
 
 
-def _only(devices: Devices | None) -> set[Devices]:
-    return set() if devices is None else {devices}
+def _only(line: bytes | None) -> set[bytes]:
+    return set() if line is None else {line}
 
 
-def _join(looks: Iterable[frozenset[DeviceId] | None]) -> Devices | None:
+def _join(looks: Iterable[Lines | None]) -> Lines | None:
     known = [look for look in looks if look is not None]
-    return tuple(sorted(frozenset().union(*known))) if known else None
+    return frozenset().union(*known) if known else None
 
 
 def _open_mounts(root: Path, pid: int, most: int) -> dict[int, int]:
@@ -190,13 +190,10 @@ def _open_mounts(root: Path, pid: int, most: int) -> dict[int, int]:
 
 def _find_mount_id(root: Path, pid: int, number: int) -> int | None:
     """The mount of a descriptor; None for a directory's, and for one closed meanwhile."""
-    file = KeptFile(f"{root}/proc/{pid}/fdinfo/{number}")
     try:
-        lines = file.read_record().splitlines()
+        lines = read_file(f"{root}/proc/{pid}/fdinfo/{number}").splitlines()
     except NoData:
         return None
-    finally:
-        file.close()
     fields = {words[0]: words[1] for line in lines if len(words := line.split()) == 2}
     is_directory = int(fields.get(b"flags:", b"0"), 8) & os.O_DIRECTORY
     return None if is_directory or b"mnt_id:" not in fields else int(fields[b"mnt_id:"])

@@ -43,7 +43,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from iodaemon.errors import NoData
-from iodaemon.node.sampler.kernel_file import KeptFile, as_bytes, find_count, whole_lines
+from iodaemon.node.sampler.kernel_file import KeptFile, as_bytes, find_count, read_once, whole_lines
 
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
@@ -159,18 +159,18 @@ class Meminfo(NamedTuple):
     available_bytes: int | None = None
 
 
+_MEMINFO: Final = re.compile(
+    rb"^(MemTotal|MemAvailable|Dirty|Writeback): +(\d+) kB\n", re.MULTILINE
+)
+
+
 def parse_meminfo(text: bytes | str) -> Meminfo:
     """The gauges in a /proc/meminfo.
 
     Raises:
         NoData: MemTotal, Dirty or Writeback is missing, as in a text that is cut short.
     """
-    values: dict[bytes, int] = {}
-    for line in whole_lines(text):
-        name, _, rest = line.partition(b":")
-        words = rest.split()
-        if len(words) == 2 and words[0].isdigit():
-            values[name] = int(words[0]) * _KB_BYTES
+    values = {name: int(kb) * _KB_BYTES for name, kb in _MEMINFO.findall(as_bytes(text))}
     try:
         return Meminfo(
             values[b"MemTotal"],
@@ -221,18 +221,17 @@ class Pressure(NamedTuple):
     full_s: float | None = None
 
 
+_TOTALS: Final = re.compile(rb"^(\w+) .*total=(\d+)\n", re.MULTILINE)
+
+
 def parse_pressure(text: bytes | str) -> Pressure:
     """The stall times in a pressure file, of the machine or of a cgroup.
 
     Raises:
         NoData: no whole ``some`` line in it.
     """
-    totals_s: dict[bytes, float] = {}
-    for line in whole_lines(text):
-        kind, _, rest = line.partition(b" ")
-        digits = rest.rpartition(b"total=")[2]
-        if digits.isdigit():
-            totals_s[kind] = int(digits) / _US_PER_S
+    found = _TOTALS.findall(as_bytes(text))
+    totals_s = {kind: int(digits) / _US_PER_S for kind, digits in found}
     if b"some" not in totals_s:
         raise NoData("pressure: no total of some")
     return Pressure(totals_s[b"some"], totals_s.get(b"full"))
@@ -300,13 +299,14 @@ def parse_mountinfo(text: bytes | str) -> tuple[Mount, ...]:
     Raises:
         NoData: no mount in the whole text.
     """
-    mounts = tuple(mount for mount in map(_parse_mount, whole_lines(text)) if mount is not None)
+    mounts = tuple(mount for mount in map(parse_mount, whole_lines(text)) if mount is not None)
     if not mounts:
         raise NoData("mountinfo: no mount in it")
     return mounts
 
 
-def _parse_mount(line: bytes) -> Mount | None:
+def parse_mount(line: bytes) -> Mount | None:
+    """One line of mountinfo; None: it is none."""
     words = line.split(b" ")
     try:
         hyphen = words.index(b"-", _FIXED_WORDS)
@@ -461,13 +461,13 @@ def parse_statm(text: bytes | str, *, page_bytes: int = PAGE_BYTES) -> Statm:
     return Statm(size, resident, program)
 
 
-def sum_resident_bytes(root: Path, pids: Iterable[int]) -> int | None:
+def sum_resident_bytes(root: str, pids: Iterable[int]) -> int | None:
     """Resident memory of the processes together; shared pages count each time.
 
-    For machines whose cgroups have no memory controller; about 3 us a process.
+    For machines whose cgroups have no memory controller.
 
     Args:
-        root: ``/``, or a directory that looks like it.
+        root: before ``/proc``.
         pids: the processes; one that is gone counts nothing.
 
     Returns:
@@ -476,8 +476,7 @@ def sum_resident_bytes(root: Path, pids: Iterable[int]) -> int | None:
     sizes: list[int] = []
     for pid in dict.fromkeys(pids):
         try:
-            text = KeptFile(f"{root}/proc/{pid}/statm").read_record()
-            sizes.append(parse_statm(text).resident_bytes)
+            sizes.append(parse_statm(read_once(f"{root}/proc/{pid}/statm")).resident_bytes)
         except NoData:
             continue
     return sum(sizes) if sizes else None

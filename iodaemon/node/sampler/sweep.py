@@ -1,443 +1,440 @@
-"""All counters of one server, read in one go in a thread of their own.
+"""The process that reads the counters of jobs, disks and the machine, a sweep on request.
 
-A thread, because a read of /proc/PID/io may wait for an exec that waits for the disk, and the
-event loop must never wait for a disk. A process that does not answer in time is left to the thread
-that waits for it: its job is set aside until that comes back, and another thread goes on
-(``reader_thread``).
+It is the daemon's user, and may read other users' ``/proc/PID/io``: the supervisor starts it. It
+ends with the daemon's line. A read that does not return ends it too (``watch``); then the daemon
+has another one started.
+
+A job that has not run since the last sweep costs one pread and a comparison: what moves bytes runs
+for it, for reads are counted when they are submitted, and writes when a page is made dirty.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import json
+import math
 import os
-from collections.abc import Collection, Sequence
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-import msgspec
-
-from iodaemon.core.job import IoTotals, JobId
-from iodaemon.core.platform import Device, DeviceId, Partition
-from iodaemon.core.sample import JobCounters, Sample
 from iodaemon.errors import NoData
-from iodaemon.node.devices import device_id, find_block, is_disk
-from iodaemon.node.live_job import LiveJob
-from iodaemon.node.sampler.cgroup_files import CgroupReader, parse_io_stat
-from iodaemon.node.sampler.job_io import Allowance, JobIo
-from iodaemon.node.sampler.kernel_file import KeptFile
-from iodaemon.node.sampler.node_counters import NodeCountersReader, Sharer, read_disks
-from iodaemon.node.sampler.open_files import OpenFiles
-from iodaemon.node.sampler.proc_files import is_executing, sum_resident_bytes
-from iodaemon.node.sampler.reader_thread import (
-    DEADLINE_S,
-    MOST_GIVEN_UP,
-    GivenUpError,
-    Position,
-    ReaderThread,
+from iodaemon.fault import reach
+from iodaemon.node.sampler import rows
+from iodaemon.node.sampler.cgroup_files import (
+    IoStat,
+    parse_cpu_stat,
+    parse_io_stat,
+    parse_procs,
+    read_members,
 )
+from iodaemon.node.sampler.job_io import Allowance, JobIo, UnknownError
+from iodaemon.node.sampler.kernel_file import KeptFile, read_file, read_once
+from iodaemon.node.sampler.node_counters import NodeCounters, NodeCountersReader
+from iodaemon.node.sampler.open_files import OpenFiles
+from iodaemon.node.sampler.proc_files import (
+    descendants_of,
+    is_executing,
+    parse_diskstats,
+    parse_pressure,
+    sum_resident_bytes,
+)
+from iodaemon.node.sampler.watch import Position, SilentError, Watch
+from iodaemon.supervisor import syscalls
+from iodaemon.supervisor.identity import peer_of
 
-_NOBODY: Final = 0
-"""No thread: its number is never 0."""
 _BLOCK_BYTES: Final = 512
 """Of st_blocks, whatever the filesystem's own are (inode(7))."""
-_MOST_REPEATS: Final = 59
-"""Readings of a job that has not run which repeat its last counters; then all is read again.
-
-Not of all jobs at once: each begins with another count.
-"""
-
-
-class Leaves:
-    """Sums what a job moved on leaf disks, of all devices that io.stat names.
-
-    Numbers are looked up in sysfs, each once; a number without a device is looked up again.
-
-    Args:
-        root: ``/``, or a directory that looks like it.
-        known: names that count besides: loop devices below which no disk is to be seen.
-    """
-
-    def __init__(self, root: Path, known: Collection[DeviceId] = ()) -> None:
-        self._root = root
-        self._known = frozenset(known)
-        self._is_leaf: dict[str, bool] = {}
-
-    def sum(self, record: bytes) -> tuple[int, int]:
-        """Bytes read and written on leaf disks: what lies upon them would count twice.
-
-        Args:
-            record: an io.stat; an empty one is of a cgroup that moved nothing yet.
-        """
-        read_bytes = written_bytes = 0
-        for number, stat in parse_io_stat(record).items():
-            if self._look_up(number):
-                read_bytes += stat.read_bytes
-                written_bytes += stat.written_bytes
-        return read_bytes, written_bytes
-
-    def _look_up(self, number: str) -> bool:
-        if (is_leaf := self._is_leaf.get(number)) is not None:
-            return is_leaf
-        directory = find_block(self._root, number)
-        if directory is None:
-            return False
-        is_leaf = device_id(directory) in self._known or is_disk(directory)
-        self._is_leaf[number] = is_leaf
-        return is_leaf
+_FIRST_READINGS: Final = 4
+_SELDOM: Final = 4
+"""Readings of a job, after the first ones, from one of its memory, stall times, bytes on devices,
+output and cgroups below its own to the next."""
+_WRITTEN_BACK: Final = 64
+"""Sweeps after a job has run in which what it made dirty may still be written back."""
+_MOST_REPEATS: Final = 512
+"""Sweeps after which all of a job at rest is read again."""
+_LONG: Final = 64
+_MOST_LOOKS: Final = 2500
+"""In one sweep, about: where there are more jobs, those at rest for ``_LONG`` sweeps and more are
+looked at in turn."""
+_RECORD_BYTES: Final = 64
+"""Of cpu.stat: usage_usec and user_usec are its first lines."""
+_PROCS_BYTES: Final = 4000
+"""A cgroup.procs that is shorter is whole: one read gives a page, less a part of a line."""
+_NO_GROUP: Final = 65534
+_WHOLE: Final = b"nr_descendants 0\n"
+_BYTES: Final = 3
+"""Fields of ``Moved`` that are of disks."""
+_UNKNOWN: Final = (rows.NO_COUNT,) * 5
+_NO_DEVICE: Final = {"0:0": IoStat()}
+"""Says that there is nothing yet, which is not to be unknown."""
 
 
-class OutputRoom:
-    """The room that one attempt's output and its report take of their filesystem.
-
-    The files are their user's, who may make them large without writing to them.
-
-    Args:
-        outputs: with the jobs' own output files; None: nothing is looked at.
-        job: the attempt.
-    """
-
-    def __init__(self, outputs: Path | None, job: LiveJob) -> None:
-        names = (f"{job.key}", f"{job.key}.report")
-        self._paths = [] if outputs is None else [outputs / name for name in names]
-
-    def taken_bytes(self) -> int | None:
-        """Room it takes, what was allocated beforehand included and holes not.
-
-        None: there is no such file (the job writes to files that its submitter named), or it
-        cannot be looked at.
-        """
-        taken = []
-        for path in self._paths:
-            with contextlib.suppress(OSError):
-                taken.append(os.lstat(path).st_blocks * _BLOCK_BYTES)
-        return sum(taken) if taken else None
-
-
-class _JobReader:
-    """One job's sources. Of one that has not run since, the last counters are good.
-
-    What moves bytes runs for it: reads are counted when they are submitted, writes when a page is
-    made dirty. Only the time for which a job stands in one and the same wait is seen late.
+class Settings(NamedTuple):
+    """How the sampler is started.
 
     Attributes:
-        waits: the thread that was given up while it read this job, and the process; None: none.
-        sharer: the job as one that shares memory.
+        address: the daemon listens there: the name of an abstract socket, in hexadecimal.
+        parent: the process that started it, with which it ends as well.
+        uid: the daemon's user, which the sampler becomes.
+        gid: likewise its group; None: nobody's.
+        jobs: the cgroup below which each job has its own; None: there is none.
+        outputs: directory of the jobs' own output files; None: none is looked at.
+        root: ``/``, or a directory that looks like it.
     """
 
+    address: str
+    parent: int
+    uid: int
+    gid: int | None = None
+    jobs: str | None = None
+    outputs: str | None = None
+    root: str = "/"
+
+    def dump(self) -> str:
+        return json.dumps(self._asdict())
+
+
+class Shared(NamedTuple):
+    """What the readers of all jobs have in common."""
+
+    settings: Settings
+    allowance: Allowance
+    position: Position
+
+
+class Job:
+    """One job's sources, and what was told of it last.
+
+    Attributes:
+        silent: a process of it that does not answer; None: all do.
+        cgroup: its own; None: it has none.
+        record: the beginning of its ``cpu.stat`` when it was read last; empty: it is to be read.
+        ran: the sweep in which it was read last.
+    """
+
+    __slots__ = (
+        *("number", "silent", "cgroup", "record", "ran", "_cpu", "_procs", "_io", "_allowance"),
+        *("_root", "_holder", "_members", "_missing", "_row", "_counts", "_seldom", "_outputs"),
+        *("_readings", "_has_below", "_on_devices"),
+    )
+
     def __init__(
-        self,
-        root: Path,
-        track: LiveJob,
-        leaves: Leaves,
-        allowance: Allowance,
-        output: OutputRoom,
-        position: Position | None = None,
+        self, number: int, attempt: int, holder: int | None, silent: int | None, shared: Shared
     ) -> None:
-        self.waits: tuple[ReaderThread, int] | None = None
-        self._output = output
-        self._output_bytes: int | None = None
-        self._cgroup = None if track.cgroup is None else CgroupReader(Path(track.cgroup))
-        self._root = root
-        self._leaves = leaves
-        self._track = track
-        self._record = b""
-        self._io_record: bytes | None = None
-        self._on_leaves: tuple[int | None, int | None] = (None, None)
-        self._repeats = 1 + track.job_id % _MOST_REPEATS
-        self._counters = JobCounters()
-        self._io = JobIo(
-            root, lambda: track.reaped, self.members, allowance=allowance, position=position
-        )
-        self.sharer = Sharer(lambda: self._io.last_members, track.cgroup)
+        settings, name = shared.settings, f"{number}.{attempt}"
+        self.number = number
+        self.silent = silent
+        self.cgroup = None if holder is not None else settings.jobs and f"{settings.jobs}/{name}"
+        self.record = b""
+        self.ran = 0
+        self._cpu = KeptFile(f"{self.cgroup}/cpu.stat")
+        self._allowance = shared.allowance
+        self._procs: KeptFile | None = None
+        self._io = JobIo(settings.root, shared.allowance, shared.position)
+        self._root = settings.root.rstrip("/")
+        self._holder = holder
+        self._members: list[int] = []
+        self._missing: tuple[str, ...] = ()
+        self._row = b""
+        self._counts: tuple[int, ...] = _UNKNOWN
+        self._seldom = (rows.NO_COUNT, math.nan, math.nan, rows.NO_COUNT)
+        own = settings.outputs and f"{settings.outputs}/{name}"
+        self._outputs = [own, f"{own}.report"] if own else []
+        self._readings = 0
+        self._has_below = False
+        self._on_devices: dict[str, IoStat] = {}
 
-    @property
-    def silent_pid(self) -> int | None:
-        """The process of the job that was last seen not to answer, and does not yet."""
-        if self.waits is not None:
-            thread, pid = self.waits
-            if thread.is_alive():
-                return pid
-            self.waits = None
-        last_pid = self._counters.silent_pid
-        return last_pid if last_pid and is_executing(last_pid) else None
+    def last_members(self) -> list[int]:
+        """Its processes at the last reading, parents before children."""
+        return self._members
 
-    def read(
-        self, devices: tuple[DeviceId, ...] | None, silent_pid: int | None = None
-    ) -> JobCounters:
-        """The counters now, with the devices where it has files open; None: not known.
+    def look(self) -> bytes:
+        """The beginning of its ``cpu.stat``; empty: it has none, or is gone."""
+        try:
+            return self._cpu.read_record(_RECORD_BYTES) if self.cgroup is not None else b""
+        except (NoData, OSError):
+            return b""
 
-        The same object as the last time when the job has not run.
+    def read(self, sweep: int, record: bytes) -> tuple[bytes | None, list[bytes]]:
+        """The row of its counters, None if it is as it was told last, and those of devices.
 
         Args:
-            devices: of its files.
-            silent_pid: a process that does not answer; its I/O is unknown then.
+            sweep: its number.
+            record: what ``look`` says.
         """
-        if silent_pid is not None or self._counters.silent_pid is not None:
-            last = self._measure(silent_pid)
-        elif not self._has_run():
-            self._repeats -= 1
-            last = self._counters
-        else:
-            last = self._measure()
-            self._output_bytes = self._output.taken_bytes()
-        # What it made dirty is written back without it, also while it stands still.
-        read, written = self._moved()
-        if (devices, read, written, self._output_bytes) != _apart(last):
-            last = msgspec.structs.replace(
-                last,
-                devices=devices,
-                device_read_bytes=read,
-                device_written_bytes=written,
-                output_bytes=self._output_bytes,
-            )
-        self._counters = last
-        return last
+        if self.silent is not None and not is_executing(self.silent):
+            self.silent = None
+        before, self.ran = self._counts, sweep
+        is_full = self._readings < _FIRST_READINGS or not (sweep + self.number) % _SELDOM
+        self._readings += 1
+        self._counts = self._count(is_full=is_full)
+        is_known = self._counts is not _UNKNOWN
+        self.record = record if is_known else b""
+        moved: list[bytes] = []
+        if is_full or not is_known:
+            self._look_at_all()
+            moved = self.look_at_devices()
+        elif self._counts[:_BYTES] != before[:_BYTES]:  # who waits for I/O has asked for some
+            resident, _, memory_s, output = self._seldom
+            self._seldom = (resident, self._stall_s("io"), memory_s, output)
+        silent = -1 if self.silent is None else self.silent
+        row = rows.JOB.pack(self.number, silent, *self._counts, *_times(record), *self._seldom)
+        if row == self._row:
+            return None, moved
+        self._row = row
+        return row, moved
 
-    def _measure(self, silent_pid: int | None = None) -> JobCounters:
-        """All counters but those of ``_apart``; arguments as of ``read``."""
-        moved, cgroup = self._io.read(silent_pid), self._cgroup
-        cpu = None if cgroup is None else cgroup.cpu()
-        return JobCounters(
-            silent_pid=moved.silent_pid,
-            read_bytes=moved.read_bytes,
-            written_bytes=moved.written_bytes,
-            operations=moved.operations,
-            logical_bytes=moved.logical_bytes,
-            cpu_s=None if cpu is None else cpu.usage_s,
-            user_s=None if cpu is None else cpu.user_s,
-            resident_bytes=self._resident_bytes(),
-            io_stall_s=None if cgroup is None else cgroup.io_stall_s(),
-            memory_stall_s=None if cgroup is None else cgroup.memory_stall_s(),
+    def _count(self, *, is_full: bool) -> tuple[int, ...]:
+        if self.silent is not None:
+            return _UNKNOWN
+        try:
+            self._members = self._list(is_full=is_full)
+            return self._io.read(self._members)
+        except SilentError as error:
+            self.silent = error.pid
+        except (UnknownError, OSError):
+            pass
+        return _UNKNOWN
+
+    def _list(self, *, is_full: bool) -> list[int]:
+        """Its processes, parents before children."""
+        if self.cgroup is None:
+            return [] if self._holder is None else list(descendants_of(self._holder, self._root))
+        try:
+            if is_full:
+                self._has_below = _WHOLE not in read_once(f"{self.cgroup}/cgroup.stat")
+            if self._has_below:
+                return read_members(self.cgroup)
+            path = f"{self.cgroup}/cgroup.procs"
+            if self._procs is None and self._allowance.take():
+                self._procs = KeptFile(path)
+            text = read_once(path) if self._procs is None else self._procs.read_record()
+            return parse_procs(text if len(text) < _PROCS_BYTES else read_file(path))
+        except NoData:
+            return []
+
+    # -- what is read seldom -----------------------------------------------------------------------
+
+    def _look_at_all(self) -> None:
+        resident = None
+        with contextlib.suppress(OSError):
+            resident = sum_resident_bytes(self._root, self._members)
+        self._seldom = (
+            rows.count(resident),
+            self._stall_s("io"),
+            self._stall_s("memory"),
+            rows.count(self._measure_output()),
         )
 
-    def _moved(self) -> tuple[int | None, int | None]:
-        """Bytes read and written on leaf disks; None: not counted."""
-        record = None if self._cgroup is None else self._cgroup.io_record()
-        if record != self._io_record:
-            self._io_record, self._on_leaves = record, (None, None)
-            with contextlib.suppress(NoData):  # a text that names no device
-                self._on_leaves = self._leaves.sum(record) if record is not None else (None, None)
-        return self._on_leaves
-
-    def _has_run(self) -> bool:
-        """False only when its CPU time is known to be what it was, and so is its I/O."""
-        if self._cgroup is None:
-            return True
-        last = self._record
+    def _stall_s(self, resource: str) -> float:
+        text = self._read_seldom(f"{resource}.pressure")
         try:
-            self._record = self._cgroup.cpu_record()
+            return math.nan if text is None else parse_pressure(text).some_s
         except NoData:
-            return True
-        if self._record == last and self._repeats and self._counters.read_bytes is not None:
-            return False
-        self._repeats = self._repeats or _MOST_REPEATS
-        return True
+            return math.nan
 
-    def members(self) -> list[int]:
-        """The job's processes, parents before children."""
-        return self._track.pids() if self._cgroup is None else self._cgroup.pids()
+    def look_at_devices(self) -> list[bytes]:
+        """Rows of what it moved on those where that has changed.
 
-    def _resident_bytes(self) -> int | None:
-        try:
-            return sum_resident_bytes(self._root, self.members())
-        except NoData:  # the job ended while it was being read
+        What it made dirty is written back without it, also while it stands still.
+        """
+        text, moved = self._read_seldom("io.stat", read_file), list[bytes]()
+        with contextlib.suppress(NoData):
+            found = {} if text is None else parse_io_stat(text) or _NO_DEVICE
+            for number, stat in found.items():
+                if self._on_devices.get(number) != stat:
+                    place = map(int, number.split(":"))
+                    moved += rows.pack_known(rows.MOVED, self.number, *place, *stat)
+            self._on_devices = found
+        return moved
+
+    def _read_seldom(self, name: str, read: Callable[[str], bytes] = read_once) -> bytes | None:
+        """A file of its cgroup; None: there is none, as it once was."""
+        if self.cgroup is None or name in self._missing:
             return None
+        try:
+            return read(f"{self.cgroup}/{name}")
+        except NoData:
+            self._missing += (name,)
+        except OSError:  # no descriptor is left
+            pass
+        return None
+
+    def _measure_output(self) -> int | None:
+        """Room that its own output and its report take of their filesystem, holes not counted.
+
+        The files are their user's, who may make them large without writing to them.
+        """
+        taken, self._outputs, looked_at = [], [], self._outputs
+        for path in looked_at:  # one that is not made before it runs never is
+            with contextlib.suppress(OSError):
+                taken.append(os.lstat(path).st_blocks * _BLOCK_BYTES)
+                self._outputs.append(path)
+        return sum(taken) if taken else None
 
     def close(self) -> None:
         self._io.close()
-        if self._cgroup is not None:
-            self._cgroup.close()
+        self._cpu.close()
+        if self._procs is not None:
+            self._procs.close()
+            self._allowance.give()
 
 
-def _apart(counters: JobCounters) -> tuple[object, ...]:
-    """What is found out apart from the job's processes."""
-    moved = (counters.device_read_bytes, counters.device_written_bytes)
-    return counters.devices, *moved, counters.output_bytes
+def _times(record: bytes) -> tuple[float, float]:
+    try:
+        return parse_cpu_stat(record)
+    except NoData:
+        return math.nan, math.nan
 
 
-class _Reading:
-    """One sample that is being made, by one thread after another where one is given up."""
+class Sampler:
+    """Follows jobs, and answers sweeps.
 
-    def __init__(self, at_s: float, tracks: dict[JobId, LiveJob]) -> None:
-        self.at_s = at_s
-        self.tracks = tracks
-        self.files: dict[JobId, tuple[DeviceId, ...] | None] | None = None
-        self.jobs: dict[JobId, JobCounters] = {}
-
-
-class NodeReader:
-    """Reads jobs, devices and the node. Descriptors are opened and closed in its own thread only.
-
-    ``add`` and ``remove`` are called in the event loop and take effect at the next reading, so
-    that a descriptor is never closed while the thread reads it.
+    Args:
+        settings: as it was started.
+        opened: the daemon's first line.
+        position: where the sweep is.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        devices: Sequence[Device],
-        outputs: Path | None = None,
-        *,
-        partitions: Sequence[Partition] = (),
-    ) -> None:
-        """Read this machine.
-
-        Args:
-            root: where /proc and /sys are.
-            devices: leaf disks to read.
-            outputs: with the jobs' own output files; None: none is looked at.
-            partitions: whose CPUs' idle time is read.
-        """
-        self._root = root
-        self._outputs = outputs
-        self._tracks: dict[JobId, LiveJob] = {}
-        self._readers: dict[JobId, tuple[LiveJob, _JobReader]] = {}
-        self._known: dict[JobId, JobCounters] = {}
-        self._position = Position()
-        self._files = OpenFiles(root, self._position)
-        self._allowance = Allowance()
-        self._leaves = Leaves(root, [device.id for device in devices])
+    def __init__(self, settings: Settings, opened: dict[str, Any], position: Position) -> None:
+        root = Path(settings.root)
+        self._shared = Shared(settings, Allowance(), position)
+        self._position = position
+        self._jobs: dict[int, Job] = {}
+        self._silent: set[int] = set()
+        self._sweeps = 0
+        self._places = {name: place for place, name in enumerate(opened["devices"])}
         self._diskstats = KeptFile(root / "proc/diskstats")
-        self._disks = {device.id for device in devices}
-        self._node = NodeCountersReader(root, partitions)
-        self._thread: ReaderThread | None = None
-        self._given_up: list[ReaderThread] = []
-        self._is_reading = False
+        self._node = NodeCountersReader(root, opened["cpus"])
+        self._files = OpenFiles(root, position)
+        self._group = ""
 
-    def add(self, track: LiveJob) -> None:
-        """Read this job from now on."""
-        self._tracks[track.job_id] = track
+    def sweep(self, request: dict[str, Any], at_s: float) -> bytes:
+        """The answer to one request."""
+        self._follow(request)
+        wanted, position = frozenset(request.get("read", ())), self._position
+        node, disks = self._node.read(at_s), self._read_disks()
+        position.is_careful = bool(self._silent)
+        jobs: list[bytes] = []
+        moved: list[bytes] = []
+        reach("sampler.sweeping")
+        self._sweeps = sweep = self._sweeps + 1
+        stretch = 1 + len(self._jobs) // _MOST_LOOKS
+        for number, job in self._jobs.items():
+            is_long = stretch > 1 and sweep - job.ran > _LONG
+            if is_long and (sweep + number) % stretch and job.record and number not in wanted:
+                continue
+            record = job.look()
+            if record and record == job.record and number not in wanted:
+                turn = sweep + number
+                if not turn % _SELDOM and sweep - job.ran < _WRITTEN_BACK:
+                    moved += job.look_at_devices()
+                if turn % _MOST_REPEATS:
+                    continue
+            position.job, position.pid = number, 0
+            row, on_devices = job.read(sweep, record)
+            self._files.note(number)
+            moved += on_devices
+            if row is None:
+                continue
+            jobs.append(row)
+            if (job.silent is not None) != (number in self._silent):
+                self._silent ^= {number}
+                position.is_careful |= job.silent is not None
+        position.pid = 0
+        files = [
+            [job, None if lines is None else sorted(map(os.fsdecode, lines))]
+            for job, lines in self._files.read().items()
+        ]
+        position.pid = 0
+        rest = b""
+        if files or node.refaults_of != self._group:
+            self._group = node.refaults_of
+            rest = json.dumps({"files": files, "group": self._group}).encode()
+        counts = (len(jobs), len(moved), len(disks), len(node.idle_s), len(rest))
+        idle = [rows.IDLE.pack(rows.number(each)) for each in node.idle_s]
+        head = rows.HEAD.pack(rows.SAMPLE, *counts)
+        return b"".join([head, *jobs, *moved, *disks, *idle, _node_row(node), rest])
 
-    def remove(self, job_id: JobId) -> None:
-        """Read it no more."""
-        self._tracks.pop(job_id, None)
-        self._known.pop(job_id, None)
+    def _follow(self, request: dict[str, Any]) -> None:
+        for number in request.get("remove", ()):
+            if (gone := self._jobs.pop(number, None)) is not None:
+                gone.close()
+                self._silent.discard(number)
+                self._files.remove(number)
+                self._node.memory.remove(number)
+        for number, attempt, holder, silent in request.get("add", ()):
+            job = self._jobs[number] = Job(number, attempt, holder, silent, self._shared)
+            if silent is not None:
+                self._silent.add(number)
+            self._files.add(number, job.last_members)
+            self._node.memory.add(number, job.last_members, job.cgroup)
 
-    def known_totals(self, job_id: JobId) -> IoTotals:
-        """The job's I/O as last read."""
-        counters = self._known.get(job_id, JobCounters())
-        return IoTotals(
-            read_bytes=counters.read_bytes,
-            written_bytes=counters.written_bytes,
-            operations=counters.operations,
-        )
+    def _read_disks(self) -> list[bytes]:
+        try:
+            found = parse_diskstats(self._diskstats.read(), self._places)
+        except (NoData, OSError):
+            return []
+        disks = (rows.pack_known(rows.DISK, self._places[n], *each) for n, each in found.items())
+        return [row for rows_ in disks for row in rows_]
 
-    async def read(self, at_s: float) -> Sample:
-        """One sample of everything; ``at_s`` is when the reading began."""
-        reading = _Reading(at_s, dict(self._tracks))
-        self._is_reading = True
-        done = self._hand_over(reading)
-        while not done.done():
-            steps = self._position.steps
-            await asyncio.wait({done}, timeout=DEADLINE_S)
-            if not done.done() and self._is_stuck(steps):
-                self._give_up()
-                done = self._hand_over(reading)
-        self._is_reading = False
-        sample = done.result()
-        self._known = {i: c for i, c in sample.jobs.items() if i in self._tracks}
-        return sample
 
-    def _hand_over(self, reading: _Reading) -> asyncio.Future[Sample]:
-        """Have the thread do it, or what is left of it."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Sample] = loop.create_future()
+def _node_row(node: NodeCounters) -> bytes:
+    return rows.NODE.pack(
+        rows.number(node.io_stall_s), rows.number(node.memory_stall_s),
+        rows.count(node.dirty_bytes), rows.count(node.writeback_bytes),
+        rows.count(node.available_bytes), rows.count(node.memory_bytes),
+        rows.count(node.refault_bytes),
+    )  # fmt: skip
 
-        def tell(result: Sample | BaseException) -> None:
-            if not done.done():
-                set_ = done.set_exception if isinstance(result, BaseException) else done.set_result
-                set_(result)  # type: ignore[arg-type]  # as it is
 
-        def work() -> None:
-            try:
-                result: Sample | BaseException = self._read(reading)
-            except GivenUpError:
-                raise
-            except Exception as error:  # noqa: BLE001 - it is the caller's
-                result = error
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(tell, result)
+def serve(line: socket.socket, settings: Settings) -> None:
+    """Answer until the line ends."""
+    telling = threading.Lock()
 
-        if self._thread is None:
-            self._thread = ReaderThread()
-            self._position.reader = self._thread.ident
-        self._thread.do(work)
-        return done
+    def tell(job: int, pid: int) -> None:
+        telling.acquire()  # nothing else is said after that
+        head = rows.HEAD.pack(rows.SILENT, 0, 0, 0, 0, 0)
+        line.sendall(head + rows.SILENCE.pack(job, pid))
 
-    def _is_stuck(self, steps: int) -> bool:
-        """Whether the thread waits in the kernel for the same process as when it was there."""
-        thread = self._thread
-        return self._position.steps == steps and thread is not None and thread.is_blocked()
+    position = Position()
+    watch = Watch(position, tell)
+    with line.makefile("rb") as file:
+        requests = iter(file.readline, b"")
+        opened = next(requests, b"")
+        if not opened.endswith(b"\n"):
+            return
+        sampler = Sampler(settings, json.loads(opened), position)
+        for request in requests:
+            if not request.endswith(b"\n"):
+                return
+            with watch:
+                answer = sampler.sweep(json.loads(request), time.monotonic())
+            with telling:
+                line.sendall(answer)
 
-    def _give_up(self) -> None:
-        """Leave the thread to what it waits for, and set that job aside."""
-        position, thread = self._position, self._thread
-        assert thread is not None
-        position.reader, self._thread = _NOBODY, None
-        thread.end()
-        self._given_up.append(thread)
-        if position.job in self._readers:
-            self._readers[JobId(position.job)][1].waits = thread, position.pid
 
-    def close(self) -> None:
-        """Give the descriptors and the thread back; what is being read just now is let be."""
-        if self._thread is not None:
-            self._thread.end()
-        if not self._is_reading:
-            self._close_all()
-
-    # -- in the thread ---------------------------------------------------------------------------
-
-    def read_now(self, at_s: float, tracks: dict[JobId, LiveJob]) -> Sample:
-        """One sample of these jobs, in the calling thread; always the same one."""
-        return self._read(_Reading(at_s, tracks))
-
-    def _read(self, reading: _Reading) -> Sample:
-        """Read what is left to be read of this sample."""
-        self._follow(reading.tracks)
-        silent = self._find_silent()
-        if reading.files is None:
-            members = {i: r.members for i, (_, r) in self._readers.items() if i not in silent}
-            reading.files = self._files.read(members)
-        for job_id, (_, reader) in self._readers.items():
-            if job_id not in reading.jobs:
-                self._position.job, self._position.pid = job_id, 0
-                counters = reader.read(reading.files.get(job_id), silent.get(job_id))
-                reading.jobs[job_id] = counters
-        devices = read_disks(self._disks, self._diskstats)
-        sharers = {i: r.sharer for i, (_, r) in self._readers.items() if i not in silent}
-        node = self._node.read(reading.at_s, sharers)
-        return Sample(at_s=reading.at_s, jobs=reading.jobs, devices=devices, node=node)
-
-    def _find_silent(self) -> dict[JobId, int]:
-        """The jobs that are set aside, each with the process that does not answer.
-
-        All of them once so many threads wait that there shall be no more.
-        """
-        self._given_up = [thread for thread in self._given_up if thread.is_alive()]
-        if len(self._given_up) >= MOST_GIVEN_UP:
-            return dict.fromkeys(self._readers, 0)
-        readers = self._readers.items()
-        silent = {i: pid for i, (_, r) in readers if (pid := r.silent_pid) is not None}
-        self._position.is_careful = bool(silent or self._given_up)
-        return silent
-
-    def _follow(self, tracks: dict[JobId, LiveJob]) -> None:
-        """Open readers for new attempts, close those of jobs that are gone."""
-        for job_id, (track, reader) in list(self._readers.items()):
-            if tracks.get(job_id) is not track:
-                reader.close()
-                del self._readers[job_id]
-        for job_id, track in tracks.items():
-            if job_id not in self._readers:
-                output = OutputRoom(self._outputs, track)
-                reader = _JobReader(
-                    self._root, track, self._leaves, self._allowance, output, self._position
-                )
-                self._readers[job_id] = (track, reader)
-
-    def _close_all(self) -> None:
-        self._follow({})
-        self._diskstats.close()
-        self._node.close()
+def main() -> None:
+    """The argument is ``Settings``."""
+    settings = Settings(**json.loads(sys.argv[1]))
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    syscalls.name_process("iod-sampler")
+    if settings.uid != os.geteuid():
+        syscalls.become_reader(settings.uid, _NO_GROUP if settings.gid is None else settings.gid)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    syscalls.end_with_parent()
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with contextlib.suppress(BrokenPipeError, ConnectionError), line:
+        if os.getppid() != settings.parent:
+            return
+        line.connect(bytes.fromhex(settings.address))
+        if peer_of(line)[1] == settings.uid:
+            serve(line, settings)

@@ -47,6 +47,7 @@ DAEMON_PLAYS = {
         "driver.performed",
         "node.prepared",
         "node.let_run",
+        "sampler.sweeping",
     ),
     "stop": ("daemon.ending", "daemon.let_go"),
     "adoption": (
@@ -59,7 +60,7 @@ DAEMON_PLAYS = {
     ),
     "another supervisor": ("client.spawning", "client.spawned"),
 }
-"""Of the daemon's side (``iodaemon.fault``)."""
+"""Of the daemon's side, with its sampler (``iodaemon.fault``)."""
 
 SUPERVISOR_POINTS = {point: play for play, points in SUPERVISOR_PLAYS.items() for point in points}
 POINTS = SUPERVISOR_POINTS | {

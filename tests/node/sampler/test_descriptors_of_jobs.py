@@ -1,4 +1,4 @@
-"""What one job's many processes leave of the daemon's descriptors to the others."""
+"""What one job's many processes leave of the sampler's descriptors to the others."""
 
 import os
 import resource
@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
+from sampling import Measured
 
-from iodaemon.node.live_job import Reaped
 from iodaemon.node.sampler import job_io
-from iodaemon.node.sampler.job_io import MOST_OF_A_JOB, Allowance, JobIo
+from iodaemon.node.sampler.job_io import MOST_OF_A_JOB, Allowance, Moved
 
 MANY = MOST_OF_A_JOB + 150
 """Processes of a job that has more than are kept."""
@@ -52,7 +52,7 @@ def kept():
 
 def test_a_job_of_many_processes_takes_so_many_descriptors_and_no_more(family):
     children = family
-    io = JobIo(Path("/"), Reaped, lambda: children)
+    io = Measured("/", Moved, lambda: children)
     counters = [io.read() for _ in range(3)]
     held = kept()
     io.close()
@@ -66,7 +66,7 @@ def test_a_job_of_many_processes_takes_so_many_descriptors_and_no_more(family):
 def test_all_jobs_together_keep_what_is_allowed_and_are_still_read(family):
     children = family
     shared = Allowance(40)
-    jobs = [JobIo(Path("/"), Reaped, lambda: children, allowance=shared) for _ in "abc"]
+    jobs = [Measured("/", Moved, lambda: children, allowance=shared) for _ in "abc"]
     before = [io.read() for io in jobs]
     held = kept()
     jobs[0].close()  # the only one that has any
@@ -81,13 +81,13 @@ def test_all_jobs_together_keep_what_is_allowed_and_are_still_read(family):
     assert not Allowance(0).take()
 
 
-def test_a_job_that_forks_without_end_leaves_descriptors_to_the_daemon(family):
+def test_a_job_that_forks_without_end_leaves_descriptors_to_others(family):
     """With the limit of a shell: others find room, and the job's I/O is known."""
     children = family
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     try:
-        io = JobIo(Path("/"), Reaped, lambda: children)
+        io = Measured("/", Moved, lambda: children)
         known = io.read().operations
         open("/dev/null").close()
     finally:
@@ -103,7 +103,7 @@ def test_what_is_kept_counts_for_one_that_is_gone_no_more(tmp_path):
         (tmp_path / f"proc/{number}").mkdir(parents=True)
         (tmp_path / f"proc/{number}/io").write_text(Path("/proc/self/io").read_text())
     members = [2, 3]
-    io = JobIo(tmp_path, Reaped, lambda: members, allowance=shared)
+    io = Measured(tmp_path, Moved, lambda: members, allowance=shared)
     io.read()
     assert not shared.take()
     for number in members:

@@ -14,8 +14,7 @@ import pytest
 from iodaemon.core.bandwidth import DeviceLoad, device_load
 from iodaemon.core.platform import DeviceId
 from iodaemon.core.sample import DeviceCounters
-from iodaemon.node.devices import find_device
-from iodaemon.node.sampler.node_counters import read_disks
+from iodaemon.node.devices import find_device, read_disks
 
 pytestmark = pytest.mark.node
 

@@ -5,10 +5,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from sampling import Measured
 
-from iodaemon.node.live_job import Reaped
-from iodaemon.node.sampler.cgroup_files import CgroupReader, CpuStat
-from iodaemon.node.sampler.job_io import JobIo, Moved
+from iodaemon.core.sample import JobCounters
+from iodaemon.node.sampler.cgroup_files import read_members
+from iodaemon.node.sampler.job_io import Moved
 from iodaemon.node.sampler.proc_files import descendants_of, sum_resident_bytes
 
 HOLDER = 10
@@ -50,15 +51,15 @@ class Supervisor:
     """What it says it has waited for of one job."""
 
     def __init__(self) -> None:
-        self.reaped = Reaped()
+        self.reaped = Moved()
 
     def says(self, read=0, written=0, operations=0, logical=0, cancelled=0) -> None:
-        self.reaped = Reaped(read, written, operations, logical, cancelled)
+        self.reaped = Moved(read, written, cancelled, operations, logical)
 
 
-def job_io(root: Path, members: Iterable[int] = (), supervisor=None, **options) -> JobIo:
+def job_io(root: Path, members: Iterable[int] = (), supervisor=None) -> Measured:
     supervisor = Supervisor() if supervisor is None else supervisor
-    return JobIo(root, lambda: supervisor.reaped, lambda: members, **options)
+    return Measured(root, lambda: supervisor.reaped, lambda: members)
 
 
 @pytest.fixture
@@ -141,7 +142,7 @@ def test_a_child_that_is_reaped_while_the_sum_is_made_counts_late_and_never_twic
             vanish(tmp_path, 11)
         return [11]
 
-    io = JobIo(tmp_path, lambda: supervisor.reaped, members)
+    io = Measured(tmp_path, lambda: supervisor.reaped, members)
 
     assert [io.read().read_bytes, io.read().read_bytes] == [0, 20]
 
@@ -197,7 +198,7 @@ def test_a_member_that_may_not_be_read_makes_the_io_unknown(tmp_path, supervisor
     (tmp_path / "proc/12/io").symlink_to(WRITE_ONLY)
     members.append(12)
 
-    assert Moved() == io.read()
+    assert io.read() == JobCounters()
 
 
 @pytest.mark.skipif(not WRITE_ONLY.exists(), reason="needs a file that nobody may read")
@@ -243,7 +244,7 @@ def test_a_process_named_twice_counts_once(tmp_path):
 
 
 def test_a_job_whose_members_cannot_be_listed_is_what_was_reaped(tmp_path):
-    io = JobIo(tmp_path, lambda: Reaped(100), CgroupReader(tmp_path / "gone").pids)
+    io = Measured(tmp_path, lambda: Moved(100), lambda: read_members(str(tmp_path / "gone")))
 
     assert io.read().read_bytes == 100
 
@@ -326,20 +327,20 @@ def test_resident_memory_is_the_sum_over_those_that_are_there(tmp_path):
         (tmp_path / f"proc/{pid}/statm").write_text(f"500 {pages} 1 1 0 1 0\n")
     page_bytes = os.sysconf("SC_PAGE_SIZE")
 
-    assert sum_resident_bytes(tmp_path, [11, 12, 13, 11]) == 120 * page_bytes
-    assert sum_resident_bytes(tmp_path, [13]) is None
+    assert sum_resident_bytes(str(tmp_path), [11, 12, 13, 11]) == 120 * page_bytes
+    assert sum_resident_bytes(str(tmp_path), [13]) is None
 
 
-def cgroup(directory: Path, **files: str) -> CgroupReader:
+def cgroup(directory: Path, **files: str) -> str:
     for name, text in files.items():
         (directory / name.replace("_", ".", 1)).write_text(text)
-    return CgroupReader(directory)
+    return str(directory)
 
 
 def test_a_cgroup_lists_its_processes_in_the_kernels_order(tmp_path):
-    reader = cgroup(tmp_path, cgroup_procs="30\n20\n0\n25\n", cgroup_stat="nr_descendants 0\n")
+    path = cgroup(tmp_path, cgroup_procs="30\n20\n0\n25\n", cgroup_stat="nr_descendants 0\n")
 
-    assert reader.pids() == [30, 20, 25]
+    assert read_members(path) == [30, 20, 25]
 
 
 def test_those_of_cgroups_that_the_job_made_below_are_listed_as_well(tmp_path):
@@ -348,23 +349,4 @@ def test_those_of_cgroups_that_the_job_made_below_are_listed_as_well(tmp_path):
         (tmp_path / where / "cgroup.procs").write_text(f"{pid}\n")
         (tmp_path / where / "cgroup.stat").write_text(f"nr_descendants {below}\n")
 
-    assert CgroupReader(tmp_path).pids() == [30, 25]
-
-
-def test_a_cgroup_has_cpu_time_and_stall_times(tmp_path):
-    pressure = "some avg10=0.00 avg60=0.00 avg300=0.00 total={}\n"
-    reader = cgroup(
-        tmp_path,
-        cpu_stat="usage_usec 2500000\nuser_usec 2000000\nsystem_usec 500000\n",
-        io_pressure=pressure.format(1_500_000),
-        memory_pressure=pressure.format(250_000),
-    )
-
-    expected = (CpuStat(usage_s=2.5, user_s=2.0), 1.5, 0.25)
-    assert expected == (reader.cpu(), reader.io_stall_s(), reader.memory_stall_s())
-
-
-def test_what_a_cgroup_does_not_count_is_unknown(tmp_path):
-    reader = cgroup(tmp_path)
-
-    assert [reader.cpu(), reader.io_stall_s(), reader.memory_stall_s()] == [None, None, None]
+    assert read_members(str(tmp_path)) == [30, 25]

@@ -9,11 +9,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from sampling import Measured
 
-from iodaemon.errors import NoData
-from iodaemon.node.live_job import Reaped
-from iodaemon.node.sampler.cgroup_files import CgroupReader
-from iodaemon.node.sampler.job_io import JobIo
+from iodaemon.node.sampler.cgroup_files import parse_cpu_stat, read_members
+from iodaemon.node.sampler.job_io import Moved
 from iodaemon.node.sampler.proc_files import descendants_of, read_mounts, read_status
 
 pytestmark = pytest.mark.node
@@ -116,13 +115,13 @@ def sample_to_the_end(
     assert reaper.stdout is not None
     before = [int(word) for word in reaper.stdout.readline().split()]
 
-    def reaped() -> Reaped:
+    def reaped() -> Moved:
         lines = Path(f"/proc/{reaper.pid}/io").read_text().splitlines()
         now = [int(line.split()[1]) for line in lines]
         _, _, reads, writes, read, written, cancelled = map(int.__sub__, now, before)
-        return Reaped(read, written, reads + writes, cancelled_bytes=cancelled)
+        return Moved(read, written, cancelled, reads + writes)
 
-    io = JobIo(Path("/"), reaped, members)
+    io = Measured("/", reaped, members)
     totals: list[int | None] = []
     while not select.select([reaper.stdout], [], [], 0.02)[0]:
         totals.append(io.read().read_bytes)
@@ -141,32 +140,26 @@ def test_short_lived_and_orphaned_readers_are_measured_within_one_percent(file):
 
 
 def test_the_same_job_enumerated_by_its_cgroup_is_measured_within_one_percent(file, real_cgroup):
-    reader = CgroupReader(real_cgroup)
     with real_reaper(file, str(real_cgroup)) as reaper:
-        totals = sample_to_the_end(reaper, reader.pids)
-        cpu = reader.cpu()
-    reader.close()
+        totals = sample_to_the_end(reaper, lambda: read_members(str(real_cgroup)))
+        cpu = parse_cpu_stat((real_cgroup / "cpu.stat").read_bytes())
 
     assert totals == sorted(totals)
     assert totals[-1] == pytest.approx(DD_COUNT * 2 * MIB, rel=0.01)
-    assert cpu is not None
     assert 0 < cpu.usage_s
     assert cpu.user_s <= cpu.usage_s
 
 
-def test_a_removed_cgroup_is_no_data(real_cgroup):
-    reader = CgroupReader(real_cgroup)
-    before = reader.pids()
+def test_a_removed_cgroup_has_no_processes(real_cgroup):
+    before = read_members(str(real_cgroup))
     real_cgroup.rmdir()
 
-    with pytest.raises(NoData):
-        reader.pids()
-    assert before == []
+    assert [before, read_members(str(real_cgroup))] == [[], []]
 
 
 def test_the_descriptor_of_a_reaped_process_is_gone_and_of_a_zombie_still_answers():
     child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
-    io = JobIo(Path("/"), Reaped, lambda: [child.pid] if child.returncode is None else [])
+    io = Measured("/", Moved, lambda: [child.pid] if child.returncode is None else [])
     alive = io.read().operations
     assert child.stdin is not None
     child.stdin.close()
@@ -179,7 +172,7 @@ def test_the_descriptor_of_a_reaped_process_is_gone_and_of_a_zombie_still_answer
     assert zombie is not None
     assert zombie >= alive
     assert reaped == zombie
-    assert io._files == {}
+    assert io.io._files == {}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has any groups it likes")

@@ -9,6 +9,7 @@ import pytest
 from iodaemon.core.platform import DeviceId
 from iodaemon.core.sample import DeviceCounters
 from iodaemon.errors import NoData
+from iodaemon.node.devices import read_disks
 from iodaemon.node.sampler.cgroup_files import (
     CpuStat,
     IoStat,
@@ -18,7 +19,6 @@ from iodaemon.node.sampler.cgroup_files import (
     parse_memory_stat,
 )
 from iodaemon.node.sampler.kernel_file import KeptFile
-from iodaemon.node.sampler.node_counters import read_disks
 from iodaemon.node.sampler.proc_files import (
     Meminfo,
     Pressure,

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from iodaemon.core.job import JobId
 from iodaemon.errors import NoData
 from iodaemon.node import devices
 from iodaemon.node.devices import find_mount_devices
 from iodaemon.node.sampler.kernel_file import KeptFile
 from iodaemon.node.sampler.open_files import MOST_TABLE_BYTES, OpenFiles
 from iodaemon.node.sampler.proc_files import parse_mountinfo
+from iodaemon.node.sampler.watch import Position
 
 OWN = b"20 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
 OVERLAY = (
@@ -68,9 +68,13 @@ def test_a_job_with_too_many_mounts_is_unknown_and_the_next_one_is_not(tmp_path)
         (place / "ns/mnt").symlink_to(f"mnt:[{pid}]")
         (place / "cwd").symlink_to("/")
         (place / "mountinfo").write_bytes(mounts)
-    files = OpenFiles(Path(tmp_path))
+    files = OpenFiles(Path(tmp_path), Position())
+    files.add(1, lambda: [5])
+    files.add(2, lambda: [6])
+    files.note(1)
+    files.note(2)
 
-    found = files.read({JobId(1): lambda: [5], JobId(2): lambda: [6]})
+    found = files.read()
 
-    assert found[JobId(1)] is None
-    assert found[JobId(2)] is not None
+    assert found[1] is None
+    assert found[2] is not None

@@ -4,11 +4,13 @@ from itertools import count
 
 import pytest
 
-from iodaemon.core.job import JobId
-from iodaemon.core.platform import Partition, PartitionId, Slot, SlotId, oversubscribe
-from iodaemon.core.sample import NodeCounters
 from iodaemon.node.sampler import node_counters
-from iodaemon.node.sampler.node_counters import Available, NodeCountersReader, SharedMemory, Sharer
+from iodaemon.node.sampler.node_counters import (
+    Available,
+    NodeCounters,
+    NodeCountersReader,
+    SharedMemory,
+)
 from iodaemon.node.sampler.proc_files import PAGE_BYTES
 
 MIB = 1 << 20
@@ -30,7 +32,7 @@ class Host:
     def __init__(self, root, version="v1"):
         self.root = root
         self.version = version
-        self.jobs = {}
+        self.pids = {}
         self.looks = 0
         (root / "proc/self").mkdir(parents=True)
         (root / "proc/self/mountinfo").write_text(MOUNTS[version])
@@ -63,11 +65,13 @@ class Host:
             return [1, job_id]
 
         cgroup = None if own is None else str(self.root / f"cg/{own.strip('/')}")
-        self.jobs[JobId(job_id)] = Sharer(members, cgroup)
+        if job_id not in self.pids:
+            self.memory.add(job_id, members, cgroup)
+        self.pids[job_id] = cgroup
 
     def read(self, times=1):
         for _ in range(times):
-            found = self.memory.read(next(self.clock), self.jobs, MACHINE)
+            found = self.memory.read(next(self.clock), MACHINE)
         return found
 
 
@@ -139,7 +143,7 @@ def test_a_job_that_enters_a_limited_group_later_is_found_there(host):
     host.read(5)
     host.run(11, "/batch")
 
-    assert host.read(11).memory_bytes == 400 * MIB
+    assert host.read(61).memory_bytes == 400 * MIB
 
 
 def test_a_job_that_has_just_begun_does_not_change_what_the_others_share(host):
@@ -197,8 +201,9 @@ def test_a_process_outside_of_what_is_mounted_has_no_limit_to_be_seen(host):
 def test_without_a_hierarchy_the_memory_is_the_machines(tmp_path):
     (tmp_path / "proc/11").mkdir(parents=True)
     memory = SharedMemory(tmp_path)
+    memory.add(11, lambda: [11], None)
 
-    assert memory.read(0.0, {JobId(11): Sharer(lambda: [11], None)}, MACHINE) == MACHINE
+    assert memory.read(0.0, MACHINE) == MACHINE
 
 
 def test_memory_high_of_version_2_is_a_limit(tmp_path):
@@ -212,7 +217,8 @@ def test_memory_high_of_version_2_is_a_limit(tmp_path):
 
 def test_jobs_without_a_process_are_asked_again_and_hold_up_no_other(host):
     host.group("/batch", limit=400 * MIB)
-    host.jobs = {JobId(number): Sharer(list, None) for number in range(1, 40)}
+    for number in range(1, 40):
+        host.memory.add(number, list, None)
     host.run(99, "/batch")
 
     assert host.read(10).memory_bytes == 400 * MIB
@@ -222,22 +228,17 @@ def test_few_jobs_are_looked_at_in_one_reading_and_each_within_its_time(host):
     for job_id in range(101, 165):
         host.run(job_id, "/")
     looks = []
-    for _ in range(100):
+    for _ in range(112):
         before = host.looks
         host.read()
         looks.append(host.looks - before)
 
     assert max(looks) <= node_counters._MOST_LOOKS
     assert sum(looks[:48]) == 64 * node_counters._FIRST_LOOKS
-    assert sum(looks[48:64]) == 64
+    assert sum(looks[48:112]) == 64
 
 
 # -- the rest -------------------------------------------------------------------------------------
-
-
-def partition(number, *cpus):
-    slots = tuple(Slot(id=SlotId(cpu), cpus=(cpu, cpu + 100)) for cpu in cpus)
-    return Partition(id=PartitionId(number), slots=slots)
 
 
 def write_stat(root, **idle):
@@ -247,23 +248,22 @@ def write_stat(root, **idle):
 
 
 def test_a_machine_that_tells_nothing_has_unknown_counters(tmp_path):
-    assert NodeCountersReader(tmp_path, [partition(0, 0)]).read(0.0, {}) == NodeCounters(idle_s={})
+    assert NodeCountersReader(tmp_path, [[0]]).read(0.0) == NodeCounters(idle_s=(None,))
 
 
 def test_idle_time_is_summed_over_the_cpus_of_each_partition_once(tmp_path):
     write_stat(tmp_path, cpu0=100, cpu1=200, cpu100=1000, cpu101=2000)
-    twice = oversubscribe(partition(0, 0, 1), 2)
-    reader = NodeCountersReader(tmp_path, [twice, partition(1, 7)])
+    reader = NodeCountersReader(tmp_path, [[0, 1, 100, 101, 0, 1], [7]])
 
-    assert reader.read(0.0, {}).idle_s == {0: 33.0}
+    assert reader.read(0.0).idle_s == (33.0, None)
 
 
 def test_idle_time_does_not_go_back_nor_with_a_cpu_that_goes_offline(tmp_path):
-    reader = NodeCountersReader(tmp_path, [partition(0, 0)])
+    reader = NodeCountersReader(tmp_path, [[0, 100]])
     told = []
     for cpus in ({"cpu0": 500, "cpu100": 500}, {"cpu0": 497, "cpu100": 600}, {"cpu0": 700}, {}):
         write_stat(tmp_path, **cpus)
-        told.append(reader.read(0.0, {}).idle_s[0])
+        told.append(reader.read(0.0).idle_s[0])
 
     assert told == [10.0, 11.0, 13.0, 13.0]
 
@@ -272,4 +272,4 @@ def test_refaults_are_told_in_bytes(tmp_path):
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/vmstat").write_text("workingset_refault 3\n")
 
-    assert NodeCountersReader(tmp_path).read(0.0, {}).refault_bytes == 3 * PAGE_BYTES
+    assert NodeCountersReader(tmp_path).read(0.0).refault_bytes == 3 * PAGE_BYTES

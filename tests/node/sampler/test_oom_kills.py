@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from iodaemon.node.sampler.node_counters import OomKillFile, OomKills, parse_oom_kills
+from iodaemon.node.sampler.node_counters import OomKills, count_oom_kills, parse_oom_kills
 
 V1 = Path("/sys/fs/cgroup/memory")
 VMSTAT = b"pgrotated 2056533\ndrop_pagecache 1\ndrop_slab 2\noom_kill 1\nnuma_pte_updates 0\n"
@@ -36,12 +36,10 @@ def test_the_kernel_counts_them_for_the_whole_machine(text, count):
 
 
 def test_it_is_read_from_the_kernels_file_where_there_is_one(tmp_path):
-    (tmp_path / "proc").mkdir()
-    file = OomKillFile(tmp_path)
-    missing = file.read()
-    (tmp_path / "proc/vmstat").write_bytes(VMSTAT)
-    found = file.read()
-    file.close()
+    path = tmp_path / "vmstat"
+    missing = count_oom_kills(str(path))
+    path.write_bytes(VMSTAT)
+    found = count_oom_kills(str(path))
 
     assert (None, 1) == (missing, found)
 

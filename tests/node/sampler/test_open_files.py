@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from iodaemon.core.job import JobId
-from iodaemon.errors import NoData
-from iodaemon.node.devices import find_device
+from iodaemon.node.devices import find_device, find_mount_devices
 from iodaemon.node.sampler.open_files import LOOKS, MOST_DESCRIPTORS, MOST_JOBS, PERIOD, OpenFiles
+from iodaemon.node.sampler.proc_files import parse_mount
+from iodaemon.node.sampler.watch import Position
 
 ROOT_MOUNT, DATA_MOUNT, DEV_MOUNT, NFS_MOUNT, PIPE = 20, 21, 22, 23, 9
 MOUNTS = f"""\
@@ -20,7 +20,7 @@ MOUNTS = f"""\
 {NFS_MOUNT} {ROOT_MOUNT} 0:40 / /net rw - nfs4 server:/export rw
 """
 DIRECTORY = 0o200000
-JOB = JobId(1)
+JOB = 1
 
 
 class Tree:
@@ -64,8 +64,39 @@ def tree(tmp_path):
     return Tree(tmp_path)
 
 
+class Looks:
+    """Looks at the files of jobs; the disks of each, as they are known now."""
+
+    def __init__(self, root):
+        self.root = root
+        self.files = OpenFiles(root, Position())
+        self.known = {}
+
+    def add(self, job, members):
+        self.files.add(job, members)
+        self.known[job] = None
+
+    def read(self):
+        for job in self.known:  # all of them run
+            self.files.note(job)
+        for job, lines in self.files.read().items():
+            self.known[job] = None if lines is None else self.disks_of(lines)
+        return self.known
+
+    def disks_of(self, lines):
+        mounts = map(parse_mount, lines)
+        found = [find_mount_devices(mount, root=self.root).devices for mount in mounts]
+        return tuple(sorted({disk.id for devices in found for disk in devices}))
+
+
+def looks_at(root, members):
+    looks = Looks(root)
+    looks.add(JOB, members)
+    return looks
+
+
 def look(tree, *pids):
-    return OpenFiles(tree.root).read({JOB: lambda: list(pids)})[JOB]
+    return looks_at(tree.root, lambda: list(pids)).read()[JOB]
 
 
 STANDARD = {0: DEV_MOUNT, 1: ROOT_MOUNT, 2: ROOT_MOUNT}
@@ -110,11 +141,8 @@ def test_all_processes_of_a_job_count(tree):
 
 
 def test_a_job_that_is_gone_is_unknown(tree):
-    def gone():
-        raise NoData("no such cgroup")
-
     assert look(tree, 5) is None
-    assert OpenFiles(tree.root).read({JOB: gone}) == {JOB: None}
+    assert look(tree) is None
 
 
 def test_no_more_than_so_many_descriptors_are_looked_at(tree):
@@ -125,11 +153,11 @@ def test_no_more_than_so_many_descriptors_are_looked_at(tree):
 
 
 def test_a_file_closed_for_a_moment_still_counts_and_is_forgotten_later(tree):
-    files = OpenFiles(tree.root)
+    files = looks_at(tree.root, lambda: [5])
 
     def after_a_period():
         for _ in range(PERIOD):
-            found = files.read({JOB: lambda: [5]})[JOB]
+            found = files.read()[JOB]
         return found
 
     tree.process(5, {**STANDARD, 3: DATA_MOUNT})
@@ -141,7 +169,6 @@ def test_a_file_closed_for_a_moment_still_counts_and_is_forgotten_later(tree):
 
 
 def test_in_between_the_last_answer_holds_and_nothing_is_read(tree):
-    files = OpenFiles(tree.root)
     tree.process(5, {**STANDARD, 3: DATA_MOUNT})
     asked = []
 
@@ -149,29 +176,43 @@ def test_in_between_the_last_answer_holds_and_nothing_is_read(tree):
         asked.append(1)
         return [5]
 
-    answers = [files.read({JOB: members})[JOB] for _ in range(2 * PERIOD)]
+    files = looks_at(tree.root, members)
+    answers = [files.read()[JOB] for _ in range(2 * PERIOD)]
 
     assert answers == [("sdb",)] * 2 * PERIOD
     assert len(asked) == 2
 
 
-def test_many_jobs_are_looked_at_in_turn(tree):
-    files = OpenFiles(tree.root)
+def test_a_job_that_has_not_run_is_not_looked_at_again(tree):
     tree.process(5, {**STANDARD, 3: DATA_MOUNT})
-    jobs = {JobId(number): lambda: [5] for number in range(1, 3 * MOST_JOBS + 1)}
+    asked = []
+    files = OpenFiles(tree.root, Position())
+    files.add(JOB, lambda: asked.append(1) or [5])
+    files.note(JOB)
+    told = [bool(files.read()) for _ in range(3 * PERIOD)]
 
-    known = [sum(1 for found in files.read(jobs).values() if found is not None) for _ in range(3)]
+    assert ([True], 1) == (told[:1], len(asked))
+    assert not any(told[1:])
+
+
+def test_many_jobs_are_looked_at_in_turn(tree):
+    files = Looks(tree.root)
+    tree.process(5, {**STANDARD, 3: DATA_MOUNT})
+    for number in range(1, 3 * MOST_JOBS + 1):
+        files.add(number, lambda: [5])
+
+    known = [sum(1 for found in files.read().values() if found is not None) for _ in range(3)]
 
     assert known == [MOST_JOBS, 2 * MOST_JOBS, 3 * MOST_JOBS]
 
 
 def test_a_mount_number_that_is_used_again_is_the_new_mount(tree):
-    files = OpenFiles(tree.root)
+    files = looks_at(tree.root, lambda: [5])
     tree.process(5, {**STANDARD, 3: DATA_MOUNT})
-    first = files.read({JOB: lambda: [5]})[JOB]
+    first = files.read()[JOB]
     tree.mounts(MOUNTS.replace("8:16 / /data", "8:0 /x /data"))
     for _ in range(LOOKS * PERIOD):
-        last = files.read({JOB: lambda: [5]})[JOB]
+        last = files.read()[JOB]
 
     assert (first, last) == (("sdb",), ("sda",))
 
@@ -202,7 +243,7 @@ def test_a_real_process_is_on_the_disk_of_its_file(tmp_path, is_open):
     (tmp_path / "data").write_text("x")
     files = [tmp_path / "data"] if is_open else []
     with held_open(*files, cwd="/dev/shm" if is_open else tmp_path) as process:
-        found = OpenFiles(Path("/")).read({JOB: lambda: [process.pid]})[JOB]
+        found = looks_at(Path("/"), lambda: [process.pid]).read()[JOB]
         process.communicate()
 
     assert found == disks(tmp_path)
@@ -213,4 +254,4 @@ def test_a_real_process_that_ended_is_unknown(tmp_path):
     with held_open(cwd=tmp_path) as process:
         process.communicate()
 
-    assert OpenFiles(Path("/")).read({JOB: lambda: [process.pid]}) == {JOB: None}
+    assert looks_at(Path("/"), lambda: [process.pid]).read() == {JOB: None}

@@ -1,16 +1,12 @@
 """A job whose own output takes more than it may is ended with the reason; all others go on."""
 
-from pathlib import Path
-
 import pytest
 from harness import Server, until
+from sampling import Reading
 
 from iodaemon.api.care import reload_config
 from iodaemon.config import load_config
 from iodaemon.errors import ConfigError
-from iodaemon.node.live_job import LiveJob
-from iodaemon.node.sampler.sweep import OutputRoom
-from iodaemon.supervisor.ledger import Key
 
 MIB = 1 << 20
 FLOOD = "head -c 4000000 /dev/zero"
@@ -109,20 +105,22 @@ def test_a_cap_under_which_no_word_could_be_said_is_refused(tmp_path, value):
         load_config(file, {"HOME": "/"}, 0, {})
 
 
-JOB = LiveJob(Key(3, 2), {"pid": 1}, None)
+def taken_bytes(outputs):
+    """What is said of an attempt whose first process holds it itself."""
+    return Reading("/", (3, 2), holder=1 << 30, outputs=outputs).sweep().output_bytes
 
 
 def test_a_link_in_its_place_is_not_followed(tmp_path):
-    """Only root could lay one there; the daemon reads as nobody who is asked."""
+    """Only root could lay one there; the sampler reads as nobody who is asked."""
     (tmp_path / "large").write_bytes(bytes(MIB))
     (tmp_path / "3.2").symlink_to(tmp_path / "large")
 
-    assert OutputRoom(tmp_path, JOB).taken_bytes() < MIB
+    assert taken_bytes(tmp_path) < MIB
 
 
-@pytest.mark.parametrize("outputs", [None, Path("/nowhere")])
+@pytest.mark.parametrize("outputs", [None, "/nowhere"])
 def test_without_a_file_nothing_is_known(outputs):
-    assert OutputRoom(outputs, JOB).taken_bytes() is None
+    assert taken_bytes(outputs) is None
 
 
 def test_what_a_job_puts_into_its_report_counts_too(tmp_path):
@@ -130,4 +128,4 @@ def test_what_a_job_puts_into_its_report_counts_too(tmp_path):
     for name in ("3.2", "3.2.report"):
         (tmp_path / name).write_bytes(bytes(MIB))
 
-    assert OutputRoom(tmp_path, JOB).taken_bytes() == 2 * MIB
+    assert taken_bytes(tmp_path) == 2 * MIB

@@ -1,18 +1,13 @@
-"""A job that has not run is not read again, a job that has is."""
+"""What of a job is read in a sweep: nothing if it has not run, some of it seldom."""
 
 from pathlib import Path
 
 import pytest
+from sampling import Reading
 
-from iodaemon.core.platform import DeviceId
-from iodaemon.node.live_job import LiveJob, Reaped
+from iodaemon.core.sample import JobCounters
 from iodaemon.node.sampler import sweep
-from iodaemon.node.sampler.job_io import Allowance
 from iodaemon.node.sampler.proc_files import PAGE_BYTES
-from iodaemon.node.sampler.sweep import Leaves, OutputRoom, _JobReader
-from iodaemon.supervisor.ledger import Key
-
-DISKS = (DeviceId("8:0"),)
 
 
 class Machine:
@@ -20,107 +15,160 @@ class Machine:
 
     def __init__(self, root: Path):
         self.root = root
-        directory = root / "1.1"
-        directory.mkdir()
-        self.cpu_stat = directory / "cpu.stat"
-        for pid in (11,):
-            (root / f"proc/{pid}").mkdir(parents=True)
-            (root / f"proc/{pid}/statm").write_text("1 1 1 1 0 1 0\n")
-        (directory / "cgroup.procs").write_text("11\n")
-        (directory / "cgroup.stat").write_text("nr_descendants 0\n")
+        self.cgroup = root / "1.1"
+        self.cgroup.mkdir()
+        (root / "proc/11").mkdir(parents=True)
+        (root / "proc/11/statm").write_text("1 1 1 1 0 1 0\n")
+        (self.cgroup / "cgroup.procs").write_text("11\n")
+        (self.cgroup / "cgroup.stat").write_text("nr_descendants 0\n")
         self.moves(0)
         self.runs(0)
-        self.job = LiveJob(Key(1, 1), {"pid": 11}, str(root))
-        output = OutputRoom(None, self.job)
-        self.reader = _JobReader(root, self.job, Leaves(root), Allowance(), output)
+        self.reading = Reading(root)
 
     def moves(self, read_bytes):
-        for pid, count in ((11, read_bytes),):
-            (self.root / f"proc/{pid}/io").write_text(
-                f"rchar: 0\nwchar: 0\nsyscr: 0\nsyscw: 0\nread_bytes: {count}\n"
-                "write_bytes: 0\ncancelled_write_bytes: 0\n"
-            )
+        (self.root / "proc/11/io").write_text(
+            f"rchar: 0\nwchar: 0\nsyscr: 0\nsyscw: 0\nread_bytes: {read_bytes}\n"
+            "write_bytes: 0\ncancelled_write_bytes: 0\n"
+        )
 
     def runs(self, usage_us):
         text = f"usage_usec {usage_us}\nuser_usec {usage_us}\nsystem_usec 0\n"
-        self.cpu_stat.write_text(text)
+        (self.cgroup / "cpu.stat").write_text(text)
+
+    def settle(self):
+        """Until it is read seldom what is read seldom."""
+        for us in range(1, 4 * sweep._FIRST_READINGS):
+            self.runs(us)
+            self.reading.sweep()
 
 
 @pytest.fixture
 def machine(tmp_path):
     built = Machine(tmp_path)
     yield built
-    built.reader.close()
+    built.reading.close()
 
 
-def test_a_job_that_has_not_run_has_the_very_same_counters(machine):
-    first = machine.reader.read(DISKS)
+def test_of_a_job_that_has_not_run_nothing_is_read_and_nothing_told(machine):
+    machine.reading.sweep()
     machine.moves(4096)
 
-    assert first is machine.reader.read(DISKS)
-
-
-def test_a_job_at_rest_is_read_until_what_it_moved_is_known(machine):
-    machine.job.reaped = None
-    machine.moves(4096)
-
-    assert machine.reader.read(DISKS).read_bytes is None
-
-    machine.job.reaped = Reaped(read_bytes=5)
-
-    assert machine.reader.read(DISKS).read_bytes == 4101
+    assert machine.reading.sweep() is None
 
 
 def test_a_job_that_has_run_is_read_again(machine):
-    machine.reader.read(DISKS)
+    machine.reading.sweep()
     machine.moves(4096)
     machine.runs(7)
 
-    assert machine.reader.read(DISKS).read_bytes == 4096
+    assert machine.reading.sweep().read_bytes == 4096
+
+
+def test_a_job_that_has_not_run_is_read_where_that_is_wanted(machine):
+    machine.reading.sweep()
+    machine.moves(4096)
+
+    assert machine.reading.sweep(is_wanted=True).read_bytes == 4096
+
+
+def test_a_job_whose_io_may_not_be_read_is_tried_each_time(machine):
+    io = machine.root / "proc/11/io"
+    io.unlink()
+    io.symlink_to("/proc/sys/vm/compact_memory")  # which nobody may read
+    first = machine.reading.sweep()
+    io.unlink()
+    machine.moves(5)
+
+    assert (None, 5) == (first.read_bytes, machine.reading.sweep().read_bytes)
 
 
 def test_after_many_repetitions_everything_is_read_again(machine):
-    machine.reader.read(DISKS)
+    machine.reading.sweep()
     machine.moves(4096)
-    counts = [machine.reader.read(DISKS).read_bytes for _ in range(2 * sweep._MOST_REPEATS)]
+    told = [machine.reading.sweep() for _ in range(sweep._MOST_REPEATS)]
 
-    assert 4096 == counts[-1]
+    assert [4096] == [counters.read_bytes for counters in told if counters is not None]
 
 
-def test_other_devices_are_told_of_a_job_that_has_not_run(machine):
-    machine.reader.read(DISKS)
+def test_memory_is_told_a_few_sweeps_late_and_what_was_moved_at_once(machine):
+    machine.settle()
+    (machine.root / "proc/11/statm").write_text("1 5 1 1 0 1 0\n")
+    told = []
+    for us in range(100, 100 + sweep._SELDOM):
+        machine.runs(us)
+        machine.moves(us)
+        told.append(machine.reading.sweep())
 
-    assert machine.reader.read(()).devices == ()
+    assert [100, 101, 102, 103] == [counters.read_bytes for counters in told]
+    assert told[-1].resident_bytes == 5 * PAGE_BYTES
+
+
+def test_who_has_asked_for_something_is_asked_at_once_for_how_long_it_waits(machine):
+    (machine.cgroup / "io.pressure").write_text("some avg10=0.00 total=0\n")
+    machine.settle()
+    (machine.cgroup / "io.pressure").write_text("some avg10=0.00 total=250000\n")
+    machine.runs(100)
+    machine.moves(1)
+
+    assert machine.reading.sweep().io_stall_s == 0.25
 
 
 def test_what_is_written_back_for_a_job_that_has_not_run_is_told(machine):
-    disk = machine.root / "sys/devices/vda"
-    disk.mkdir(parents=True)
-    (disk / "size").write_text("1000\n")
-    (machine.root / "sys/dev/block").mkdir(parents=True)
-    (machine.root / "sys/dev/block/254:0").symlink_to(disk)
-    io_stat = machine.cpu_stat.parent / "io.stat"
+    io_stat = machine.cgroup / "io.stat"
     io_stat.write_text("")
-    first = machine.reader.read(DISKS)
-    again = machine.reader.read(DISKS)
+    machine.reading.sweep()
+    first = machine.reading.moved()
     io_stat.write_text("254:0 rbytes=0 wbytes=8192 rios=0 wios=2 dbytes=0 dios=0\n")
-    later = machine.reader.read(DISKS)
+    told = [machine.reading.sweep() for _ in range(sweep._SELDOM)]
 
-    assert first is again
-    assert (0, 8192) == (first.device_written_bytes, later.device_written_bytes)
+    assert first == [(0, 0, 0, 0)]
+    assert told == [None] * sweep._SELDOM
+    assert machine.reading.moved() == [(254, 0, 0, 8192)]
 
 
 def test_an_io_stat_that_says_nothing_known_is_unknown(machine):
-    (machine.cpu_stat.parent / "io.stat").write_text("what is this\n")
+    (machine.cgroup / "io.stat").write_text("what is this\n")
+    machine.reading.sweep()
 
-    assert machine.reader.read(DISKS).device_written_bytes is None
+    assert machine.reading.moved() == []
 
 
-def test_cpu_memory_and_stalls_are_known_of_a_job_whose_io_is_not(machine):
+def test_what_a_container_hides_is_unknown_and_all_else_is_known(machine):
     machine.runs(1_500_000)
-    (machine.cpu_stat.parent / "io.pressure").write_text("some avg10=0.00 total=250000\n")
-    counters = machine.reader.read(DISKS, silent_pid=11)
+    counters = machine.reading.sweep()
 
-    assert (None, 11) == (counters.read_bytes, counters.silent_pid)
-    assert (1.5, 1.5, PAGE_BYTES) == (counters.cpu_s, counters.user_s, counters.resident_bytes)
-    assert (0.25, None) == (counters.io_stall_s, counters.memory_stall_s)
+    known = {"read_bytes": 0, "written_bytes": 0, "operations": 0, "logical_bytes": 0}
+    times = {"cpu_s": 1.5, "user_s": 1.5, "resident_bytes": PAGE_BYTES}
+    assert counters == JobCounters(**known, **times)
+
+
+@pytest.mark.parametrize("lie", ["-5", str(1 << 64), str(1 << 80)])
+def test_a_counter_that_cannot_be_true_leaves_the_job_unknown(machine, lie):
+    machine.moves(lie)
+
+    assert machine.reading.sweep().read_bytes is None
+
+
+def test_a_job_that_is_gone_has_moved_what_was_waited_for(machine):
+    machine.reading.sweep()
+    for name in ("cgroup.procs", "cgroup.stat", "cpu.stat"):
+        (machine.cgroup / name).unlink()
+    (machine.root / "proc/11/io").unlink()
+    machine.reading.close()
+    counters = Reading(machine.root).sweep()
+
+    assert (0, None) == (counters.read_bytes, counters.cpu_s)
+
+
+def test_of_very_many_jobs_those_long_at_rest_are_looked_at_in_turn(machine, monkeypatch):
+    monkeypatch.setattr(sweep, "_MOST_LOOKS", 1)  # two sweeps for one job
+    for _ in range(sweep._LONG + 10):
+        machine.reading.sweep()
+    machine.runs(7)
+    machine.moves(4096)
+    told = [machine.reading.sweep() for _ in "ab"]
+
+    assert [4096] == [counters.read_bytes for counters in told if counters is not None]
+    for us in (8, 9, 10):  # one that runs is looked at each time
+        machine.runs(us)
+        assert machine.reading.sweep() is not None

@@ -6,18 +6,15 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 from harness import PATIENCE_S, until
+from sampling import Samplers
 from stuck_exec import silent_file_system, start_stuck, stuck_command
 
 from iodaemon.daemon.host import describe_process
 from iodaemon.node.live_job import LiveJob
-from iodaemon.node.sampler import job_io, open_files, sweep
 from iodaemon.node.sampler.proc_files import find_state, is_executing
-from iodaemon.node.sampler.reader_thread import ReaderThread
-from iodaemon.node.sampler.sweep import NodeReader
 from iodaemon.supervisor.ledger import Key
 
 pytestmark = pytest.mark.node
@@ -100,35 +97,12 @@ def jobs(tmp_path):
     jobs.close()
 
 
-@pytest.fixture
-def node_reader():
-    reader = NodeReader(Path("/"), ())
-    yield reader
-    reader.close()
-
-
-def take(reader, *live):
-    """Two samples, of which the second has all that there is to be known."""
-    for job in live:
-        reader.add(job)
-
-    async def read():
-        await reader.read(0.0)
-        return await reader.read(1.0)
-
-    return promptly(lambda: asyncio.run(read()))
-
-
-def readers():
-    return sum(isinstance(thread, ReaderThread) for thread in threading.enumerate())
-
-
-@pytest.mark.parametrize("is_seen", [True, False])
-def test_the_job_is_set_aside_and_all_others_are_read(jobs, node_reader, monkeypatch, is_seen):
-    """Whether or not it can be told before a thread waits for it."""
-    monkeypatch.setattr(job_io, "is_executing", is_executing if is_seen else lambda _: False)
+@pytest.mark.parametrize("blind", [False, True])
+def test_its_io_is_unknown_and_all_others_are_read(jobs, blind):
+    """Whether or not it can be told before a sampler waits for it."""
     before, (stuck, pid), after = jobs.start("sleep", 600), jobs.start_stuck(), jobs.start("true")
-    sample = take(node_reader, before, stuck, after)
+    with Samplers(blind=blind) as samplers:
+        sample = samplers.take(before, stuck, after)
     aside, *others = (sample.jobs[job.job_id] for job in (stuck, before, after))
 
     assert (aside.read_bytes, aside.written_bytes, aside.silent_pid) == (None, None, pid)
@@ -136,49 +110,48 @@ def test_the_job_is_set_aside_and_all_others_are_read(jobs, node_reader, monkeyp
     assert all(counters.read_bytes is not None for counters in others)
 
 
-def test_it_is_read_again_once_it_answers(jobs, node_reader):
+def test_the_first_sampler_that_waits_for_it_is_the_last(jobs):
+    """Others that hang as well are known by what the first one told to look out for."""
+    live = [jobs.start_stuck()[0] for _ in range(4)]
+    with Samplers() as samplers:
+        sample = samplers.take(*live, times=8)
+
+        assert None not in {counters.silent_pid for counters in sample.jobs.values()}
+        assert [2, 1] == [len(samplers.children), len(samplers.living)]
+
+
+def test_it_is_read_again_once_it_answers(jobs):
     stuck, pid = jobs.start_stuck()
-    aside = take(node_reader, stuck).jobs[stuck.job_id]
-    jobs.files.let_go()
-    until(lambda: not is_executing(pid) and readers() == 1, "a thread that comes back")
-    again = take(node_reader).jobs[stuck.job_id]
+    with Samplers() as samplers:
+        aside = samplers.take(stuck).jobs[stuck.job_id]
+        jobs.files.let_go()
+        until(lambda: not is_executing(pid), "the end of its execve")
+        again = samplers.take().jobs[stuck.job_id]
 
     assert aside.silent_pid == pid
     assert again.silent_pid is None
     assert again.read_bytes is not None
 
 
-def test_many_of_them_hold_one_thread(jobs, node_reader):
-    """The first one tells what to look out for."""
-    live = [jobs.start_stuck()[0] for _ in range(4)]
-    sample = take(node_reader, *live)
-
-    assert None not in {counters.silent_pid for counters in sample.jobs.values()}
-    assert 2 == readers()  # the other one reads
-
-
-def test_the_threads_that_wait_are_bounded(jobs, node_reader, monkeypatch):
-    """Nothing of processes is read then, and all else is."""
-    monkeypatch.setattr(job_io, "is_executing", lambda _: False)
-    monkeypatch.setattr(open_files, "PERIOD", 1)
-    monkeypatch.setattr(sweep, "MOST_GIVEN_UP", 2)
-    live = [jobs.start_stuck()[0] for _ in range(4)]
+def test_one_that_ends_a_sampler_each_time_is_left_out_for_longer_and_longer(jobs):
+    stuck, pid = jobs.start_stuck()
     lively = jobs.start("sleep", 600)
-    sample = take(node_reader, *live, lively)
+    with Samplers(blind=True) as samplers:
+        samples = [samplers.take(stuck, lively), *(samplers.take() for _ in range(12))]
 
-    assert 3 == readers()
-    assert 0 == sample.jobs[lively.job_id].silent_pid
-    assert sample.node.available_bytes is not None
+        assert {pid} == {sample.jobs[stuck.job_id].silent_pid for sample in samples}
+        assert None not in {sample.jobs[lively.job_id].read_bytes for sample in samples}
+        assert len(samplers.children) <= 5  # after 1, 1, 4 and 8 samples
 
 
-def test_the_end_waits_for_no_reading(jobs):
-    reader = NodeReader(Path("/"), ())
-    reader.add(jobs.start_stuck()[0])
+def test_the_end_waits_for_no_sampler(jobs):
+    with Samplers() as samplers:
+        samplers.client.add(jobs.start_stuck()[0])
 
-    async def leave():
-        reading = asyncio.ensure_future(reader.read(0.0))
-        await asyncio.sleep(0)
-        reading.cancel()
-        reader.close()
+        async def leave():
+            reading = asyncio.ensure_future(samplers.client.read(0.0))
+            await asyncio.sleep(0)
+            reading.cancel()
+            samplers.client.close()
 
-    promptly(lambda: asyncio.run(leave()))
+        samplers.run(leave())

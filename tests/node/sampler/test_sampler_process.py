@@ -1,0 +1,261 @@
+"""The sampler as a process: what its death costs, and what the daemon believes of it."""
+
+import asyncio
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+from harness import until
+from sampling import Samplers
+
+from iodaemon.core.sample import JobCounters
+from iodaemon.fault import VARIABLE
+from iodaemon.node.live_job import LiveJob
+from iodaemon.node.sampler import client as module
+from iodaemon.node.sampler import rows
+from iodaemon.node.sampler.client import SamplerClient
+from iodaemon.node.sampler.job_io import Moved
+from iodaemon.supervisor.ledger import Key
+
+pytestmark = pytest.mark.node
+
+MIB = 1 << 20
+WORKER = """
+import os, sys
+for line in sys.stdin:
+    if line == "child\\n":
+        pid = os.fork()
+        if pid == 0:
+            os.read(os.open("/dev/zero", os.O_RDONLY), 1 << 20)
+            os._exit(0)
+        os.waitpid(pid, 0)
+    else:
+        os.read(os.open("/dev/zero", os.O_RDONLY), int(line))
+    print(flush=True)
+"""
+
+
+HOLDER = "import subprocess, sys; subprocess.call([sys.executable, '-ISc', sys.argv[1]])"
+
+
+class Worker:
+    """A job whose process reads so much as it is told, below another one, its holder."""
+
+    def __init__(self):
+        words = [sys.executable, "-ISc", HOLDER, WORKER]
+        pipe = subprocess.PIPE
+        self.child = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True)
+        self.live = self.attempt(1)
+        self.does(0)
+
+    def attempt(self, number, **options):
+        report = {"pid": self.child.pid, "holder": self.child.pid}
+        return LiveJob(Key(1, number), report, None, **options)
+
+    def does(self, word):
+        self.child.stdin.write(f"{word}\n")
+        self.child.stdin.flush()
+        self.child.stdout.readline()
+
+    def end(self):
+        self.child.communicate()
+
+
+@pytest.fixture
+def worker():
+    worker = Worker()
+    yield worker
+    worker.end()
+
+
+def logical(sample):
+    return sample.jobs[1].logical_bytes
+
+
+def test_one_that_is_killed_in_the_middle_is_followed_at_once_by_another(worker, tmp_path):
+    with Samplers() as samplers:
+        samplers.environment[VARIABLE] = str(tmp_path)
+        before = samplers.take(worker.live)
+        samplers.client.close()
+        (tmp_path / "sampler.sweeping").write_text("1 9")
+        worker.does(MIB)
+        sample = samplers.take()
+
+        assert logical(sample) >= logical(before) + MIB
+        assert [] == os.listdir(tmp_path)
+        assert [signal.SIGKILL] == [
+            -c.returncode for c in samplers.children if c.poll() is not None
+        ][-1:]
+
+
+def test_totals_are_exact_over_deaths_of_the_sampler(worker):
+    with Samplers() as samplers:
+        totals = [logical(samplers.take(worker.live))]
+        for word in (5, "child", 7):
+            samplers.children[-1].kill()
+            samplers.children[-1].wait()
+            worker.does(word)
+            totals.append(logical(samplers.take()))
+
+    said = [len("5\n") + 1, len("child\n") + 1, len("7\n") + 1]  # and a line feed each
+    moved = [after - before for before, after in itertools.pairwise(totals)]
+    assert [5 + said[0], MIB + said[1], 7 + said[2]] == moved
+
+
+def test_what_is_waited_for_in_a_sweep_counts_in_the_next_and_no_total_falls(worker):
+    with Samplers() as samplers:
+        first = samplers.take(worker.live)
+        worker.does(MIB)
+        second = samplers.take()
+
+        async def read():
+            reading = asyncio.ensure_future(samplers.client.read(2.0))
+            await asyncio.sleep(0)
+            samplers.client.take_use(worker.live, Moved(logical_bytes=100))
+            return await reading
+
+        third = samplers.run(read())
+        worker.child.communicate()
+        samplers.client.take_use(worker.live, Moved(logical_bytes=50))
+        last = samplers.take()
+
+    assert logical(second) >= logical(first) + MIB
+    assert logical(third) == logical(second)
+    assert logical(last) >= logical(second)
+
+
+def test_a_job_that_has_not_moved_has_the_very_same_counters(worker):
+    """By this the rules know that it did nothing."""
+    with Samplers() as samplers:
+        samplers.take(worker.live, times=3)
+        first, again = samplers.take(), samplers.take()
+
+        assert first.jobs[1] is again.jobs[1]
+        samplers.children[-1].kill()
+        assert samplers.take().jobs[1] is first.jobs[1]
+
+
+def test_of_an_adopted_job_nothing_is_known_until_it_is_told_what_was_waited_for(worker):
+    adopted = worker.attempt(1, is_adopted=True)
+    with Samplers() as samplers:
+        unknown = samplers.take(adopted, times=2)
+        samplers.client.take_use(adopted, Moved(read_bytes=1 << 40))
+        known = samplers.take()
+
+    assert unknown.jobs[1].read_bytes is None
+    assert 1 << 40 <= known.jobs[1].read_bytes < 1 << 41
+
+
+def test_another_attempt_begins_at_nothing(worker):
+    with Samplers() as samplers:
+        samplers.client.take_use(worker.live, Moved(read_bytes=1 << 40))
+        samplers.take(worker.live)
+        samplers.client.remove(worker.live.job_id)
+
+        assert samplers.take(worker.attempt(2)).jobs[1].read_bytes < 1 << 40
+
+
+def test_without_a_sampler_all_is_unknown_and_with_the_next_one_all_is_known(worker):
+    with Samplers() as samplers:
+        samplers.has_any = False
+        unknown = samplers.take(worker.live)
+        samplers.has_any = True
+        known = samplers.take()
+
+    assert (unknown.jobs, dict(unknown.devices)) == ({1: JobCounters()}, {})
+    assert unknown.node.available_bytes is None
+    assert known.jobs[1].read_bytes is not None
+    assert known.node.available_bytes is not None
+
+
+def test_one_that_is_stopped_is_killed(worker, monkeypatch):
+    monkeypatch.setattr(module, "_ANSWER_WITHIN_S", 0.2)
+    with Samplers() as samplers:
+        samplers.take(worker.live)
+        samplers.children[0].send_signal(signal.SIGSTOP)
+        samples = [samplers.take(), samplers.take()]
+
+        assert [True, False] == [s.jobs[1].read_bytes is None for s in samples]
+        assert -signal.SIGKILL == samplers.children[0].wait()
+
+
+def test_it_ends_with_the_line_of_the_daemon(worker):
+    with Samplers() as samplers:
+        samplers.take(worker.live)
+        samplers.run(samplers._leave())
+
+        until(lambda: not samplers.living, "its end")
+        assert 0 == samplers.children[0].wait()
+
+
+HEAD = rows.HEAD.pack(rows.SAMPLE, 0, 0, 0, 0, 0)
+NODE = rows.NODE.pack(0.0, 0.0, *[0] * 5)
+BAD = {
+    "another kind": rows.HEAD.pack(7, 0, 0, 0, 0, 0),
+    "no end of rows": rows.HEAD.pack(rows.SAMPLE, *[(1 << 32) - 1] * 5),
+    "a disk that is none": rows.HEAD.pack(rows.SAMPLE, 0, 0, 1, 0, 0)
+    + rows.DISK.pack(9, *[0] * 17)
+    + NODE,
+    "idle time of nobody": rows.HEAD.pack(rows.SAMPLE, 0, 0, 0, 1, 0) + rows.IDLE.pack(1.0) + NODE,
+    "no JSON": rows.HEAD.pack(rows.SAMPLE, 0, 0, 0, 0, 4) + NODE + b"none",
+    "no object": rows.HEAD.pack(rows.SAMPLE, 0, 0, 0, 0, 2) + NODE + b"[]",
+    "no mounts": rows.HEAD.pack(rows.SAMPLE, 0, 0, 0, 0, 17) + NODE + b'{"files":[[1,2]]}',
+    "nothing": b"",
+    "half a head": HEAD[:7],
+}
+
+
+@pytest.mark.parametrize("said", BAD.values(), ids=BAD.keys())
+def test_one_that_says_what_is_no_row_is_not_believed(said):
+    """And nobody waits for it."""
+    peers = []
+
+    def start(address):
+        peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        peer.connect(bytes.fromhex(address))
+        peer.sendall(said)
+        peer.shutdown(socket.SHUT_WR)
+        peers.append(peer)
+        return True
+
+    client = SamplerClient(start, ())
+    client._hang_up = unharmed(client)  # this process stands for the sampler
+
+    async def read():
+        sample = await client.read(0.0)
+        client.close()
+        return sample
+
+    assert asyncio.run(read()).node.available_bytes is None
+    for peer in peers:
+        peer.close()
+
+
+def unharmed(client):
+    hang_up = client._hang_up
+    return lambda **_: hang_up()
+
+
+def test_rows_of_jobs_that_nobody_asked_for_are_not_taken():
+    row = rows.JOB.pack(9, -1, *[0] * 5, 0.0, 0.0, 0, 0.0, 0.0, 0)
+    answer = rows.HEAD.pack(rows.SAMPLE, 1, 0, 0, 0, 0) + row + NODE
+    peers = []
+
+    def start(address):
+        peers.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        peers[0].connect(bytes.fromhex(address))
+        peers[0].sendall(answer)
+        return True
+
+    async def read():
+        client = SamplerClient(start, ())
+        sample = await client.read(0.0)
+        client.close()
+        return sample
+
+    assert {} == asyncio.run(read()).jobs
+    peers[0].close()

@@ -1,0 +1,152 @@
+"""A sampler of a test's own, started as the supervisor does it, and jobs for it."""
+
+import asyncio
+import math
+import os
+import subprocess
+from pathlib import Path
+
+from iodaemon.node.live_job import LiveJob
+from iodaemon.node.sampler import rows
+from iodaemon.node.sampler.client import Leaves, SamplerClient, Track
+from iodaemon.node.sampler.job_io import Allowance, JobIo, UnknownError
+from iodaemon.node.sampler.sweep import Sampler, Settings
+from iodaemon.node.sampler.watch import Position
+from iodaemon.supervisor.anchor import SAMPLER, command
+from iodaemon.supervisor.ledger import Key
+
+BLIND = (
+    "from iodaemon.node.sampler import job_io, sweep, watch; "
+    "job_io.is_executing = sweep.is_executing = watch.is_executing = lambda _: False; "
+)
+
+
+class Samplers:
+    """A client, and the samplers that it has started; a context manager.
+
+    Args:
+        blind: no sampler sees beforehand that a process does not answer.
+        settings: of ``sweep.Settings``, but for address and user.
+
+    Attributes:
+        client: samples.
+        has_any: whether one can be had; the supervisor is away if not.
+    """
+
+    def __init__(self, *, devices=(), partitions=(), root="/", blind=False, **settings):
+        self.settings = settings
+        self.children = []
+        self.has_any = True
+        self.environment = dict(os.environ)
+        self.client = SamplerClient(self.start, devices, partitions, root=Path(root))
+        self._before = BLIND if blind else ""
+        self._runner = asyncio.Runner()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.run(self._leave())
+        self._runner.close()
+        for child in self.children:
+            child.kill()
+            child.wait()
+
+    async def _leave(self):
+        self.client.close()
+
+    def run(self, work):
+        return self._runner.run(work)
+
+    def start(self, address):
+        """What the client is given."""
+        if not self.has_any:
+            return False
+        settings = Settings(address=address, parent=os.getpid(), uid=os.geteuid(), **self.settings)
+        words = command(SAMPLER, settings.dump())
+        words[4] = words[4].replace("; from", f"; {self._before}from", 1)
+        self.children.append(subprocess.Popen(words, env=self.environment))
+        return True
+
+    @property
+    def living(self):
+        return [child for child in self.children if child.poll() is None]
+
+    def take(self, *live, times=1):
+        """The last of so many samples, with these jobs from now on."""
+        for job in live:
+            self.client.add(job)
+        for at_s in range(times):
+            sample = self.run(self.client.read(float(at_s)))
+        return sample
+
+
+class Measured:
+    """One job as sampler and daemon measure it together, in one process.
+
+    Args:
+        root: ``/``, or a directory that looks like it.
+        reaped: what was waited for outside of it; asked before the members.
+        members: its processes.
+        allowance: of descriptors.
+    """
+
+    def __init__(self, root, reaped, members, allowance=None):
+        self.io = JobIo(str(root), Allowance() if allowance is None else allowance, Position())
+        self._reaped, self._members = reaped, members
+        self._leaves = Leaves(Path(root))
+        self._track = Track(LiveJob(Key(1, 1), {"pid": 1}, None))
+
+    def read(self):
+        """Its counters now."""
+        self._track.live.reaped = self._reaped()
+        try:
+            moved = self.io.read(list(self._members()))
+        except UnknownError:
+            moved = (rows.NO_COUNT,) * 5
+        unknown = (math.nan, math.nan, rows.NO_COUNT) * 2
+        self._track.row = (1, -1, *moved, *unknown)
+        return self._track.counters(self._leaves)
+
+    def close(self):
+        self.io.close()
+
+
+class Reading:
+    """One job as the sampler reads it, in this process.
+
+    Args:
+        root: a directory that looks like ``/``; jobs' cgroups are in it.
+        settings: further ones of ``sweep.Settings``.
+    """
+
+    def __init__(self, root, attempt=(1, 1), holder=None, **settings):
+        given = {"jobs": str(root), "root": str(root), **settings}
+        self.number = attempt[0]
+        opened = {"devices": [], "cpus": []}
+        self.sampler = Sampler(Settings(address="", parent=0, uid=0, **given), opened, Position())
+        self._added = [[*attempt, holder, None]]
+        self._moved = []
+
+    def sweep(self, *, is_wanted=False):
+        """The counters that are told; None: none are, since it has not run."""
+        request = {"add": self._added, "read": [self.number] if is_wanted else []}
+        self._added = []
+        answer = self.sampler.sweep(request, 0.0)
+        _, jobs, moved, *_ = rows.HEAD.unpack_from(answer)
+        at = rows.HEAD.size + jobs * rows.JOB.size
+        found = rows.MOVED.iter_unpack(answer[at : at + moved * rows.MOVED.size])
+        self._moved += [row[1:] for row in found]
+        if not jobs:
+            return None
+        track = Track(LiveJob(Key(1, 1), {"pid": 1}, None))
+        track.row = rows.JOB.unpack_from(answer, rows.HEAD.size)
+        return track.counters(Leaves(Path("/")))
+
+    def moved(self):
+        """Rows of what it moved on devices since this was asked."""
+        found, self._moved = self._moved, []
+        return found
+
+    def close(self):
+        self.sampler.sweep({"remove": [self.number]}, 0.0)

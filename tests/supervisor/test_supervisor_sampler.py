@@ -1,0 +1,168 @@
+"""The process that reads counters: who it is, what it may do, and when it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from root_side import Daemon, RootSide, is_alive, wait_until
+
+from iodaemon.node.sampler import rows
+from iodaemon.supervisor.identity import peer_of
+
+pytestmark = pytest.mark.node
+SAMPLER = "iod-sampler"
+NOBODY = 65534
+READING = 1 << 2 | 1 << 19
+"""CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE."""
+
+
+class Ear:
+    """Where a sampler connects to, and the line to it."""
+
+    def __init__(self) -> None:
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.settimeout(60)
+        self.listener.bind("")
+        self.listener.listen()
+        self.address = self.listener.getsockname().hex()
+
+    def accept(self) -> socket.socket:
+        line, _ = self.listener.accept()
+        line.settimeout(60)
+        return line
+
+
+@pytest.fixture
+def ear() -> Iterator[Ear]:
+    ear = Ear()
+    yield ear
+    ear.listener.close()
+
+
+@contextlib.contextmanager
+def as_user(uid: int) -> Iterator[None]:
+    """Be seen as this user, and group, by whoever is connected to."""
+    os.setegid(uid)
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+def begin(daemon: Daemon, ear: Ear) -> tuple[socket.socket, int]:
+    """Have one started; the line to it, and its number."""
+    daemon.say("sampler", address=ear.address)
+    line = ear.accept()
+    return line, peer_of(line)[0]
+
+
+def sweep(line: socket.socket, **request: object) -> list[tuple[int, ...]]:
+    """The rows of jobs in the answer."""
+    line.sendall(json.dumps(request).encode() + b"\n")
+    head = line.recv(rows.HEAD.size, socket.MSG_WAITALL)
+    kind, jobs, moved, disks, idle, rest = rows.HEAD.unpack(head)
+    assert rows.SAMPLE == kind
+    sizes = (rows.JOB.size, rows.MOVED.size, rows.DISK.size, rows.IDLE.size)
+    counts = zip((jobs, moved, disks, idle), sizes, strict=True)
+    size = sum(count * each for count, each in counts)
+    data = line.recv(size + rows.NODE.size + rest, socket.MSG_WAITALL)
+    return list(rows.JOB.iter_unpack(data[: jobs * rows.JOB.size]))
+
+
+def status(pid: int, name: str) -> list[str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    [line] = [line for line in lines if line.startswith(f"{name}:")]
+    return line.split()[1:]
+
+
+def test_it_is_the_daemons_user_who_may_only_read_what_is_others(
+    make_root: Callable[..., RootSide],
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    root = make_root("cgroup", daemon_uid=NOBODY, daemon_gid=NOBODY, min_uid=1)
+    root.role("iod-supervisor")
+    with as_user(NOBODY):
+        ear, daemon = Ear(), root.connect()
+    with contextlib.closing(ear.listener):
+        daemon.run("7.1", "sleep", "1000", uid=1, directory="/")
+        line, pid = begin(daemon, ear)
+        line.sendall(b'{"devices": [], "cpus": []}\n')
+        [row] = sweep(line, add=[[7, 1, None, None]])
+
+        assert (7, -1) == row[:2]
+        assert rows.NO_COUNT not in row[2:7]
+        assert [str(NOBODY)] * 4 == status(pid, "Uid") == status(pid, "Gid")
+        assert [] == status(pid, "Groups")
+        for name in ("CapEff", "CapPrm"):
+            assert READING == int(status(pid, name)[0], 16)
+        assert [0, 0] == [int(status(pid, name)[0], 16) for name in ("CapInh", "CapAmb")]
+        assert ["1"] == status(pid, "NoNewPrivs")
+        assert "/jobs/" not in Path(f"/proc/{pid}/cgroup").read_text()
+        line.close()
+
+
+def test_another_one_takes_its_place(root: RootSide, ear: Ear) -> None:
+    daemon = root.connect()
+    first, before = begin(daemon, ear)
+    second, after = begin(daemon, ear)
+
+    wait_until(lambda: not is_alive(before))
+    wait_until(lambda: not Path(f"/proc/{before}").exists(), "its parent to wait for it")
+    assert b"" == first.recv(1)
+    assert is_alive(after)
+    first.close()
+    second.close()
+
+
+def test_it_ends_with_its_line_and_is_waited_for(root: RootSide, ear: Ear) -> None:
+    line, pid = begin(root.connect(), ear)
+    line.close()
+
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def test_it_ends_with_the_supervisor_and_the_next_one_starts_another(
+    root: RootSide, ear: Ear
+) -> None:
+    line, pid = begin(root.connect(), ear)
+    root.kill("iod-supervisor")
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+    again, after = begin(root.connect(), ear)
+
+    assert is_alive(after)
+    line.close()
+    again.close()
+
+
+def test_it_goes_on_while_the_supervisor_becomes_the_installed_program(
+    root: RootSide, ear: Ear
+) -> None:
+    daemon = root.connect()
+    line, pid = begin(daemon, ear)
+    daemon.say("reexec")
+    daemon.await_message(lambda message: "hello" in message)
+    line.sendall(b'{"devices": [], "cpus": []}\n')
+
+    assert [] == sweep(line)
+    assert is_alive(pid)
+    line.close()
+
+
+@pytest.mark.parametrize("address", ["", "x", "0", "00", "0101", 5, None, ["00"]])
+def test_what_is_no_address_starts_nothing(root: RootSide, address: object) -> None:
+    daemon = root.connect()
+    daemon.say("sampler", address=address)
+    daemon.run("1.1", "true")
+    daemon.await_state("1.1", "ended")
+
+    refused = [message for message in daemon.reports if "error" in message]
+    assert ["sampler"] == [message["wish"] for message in refused]
