@@ -27,7 +27,7 @@ from iodaemon.trial.private import MARK, kill_marked
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 60.0
 STOP_S = 10.0
-_ROOT_SIDE = ("iod-supervisor", "iod-launcher")
+_ROOT_SIDE = ("iod-supervisor", "iod-launcher", "iod-sampler")
 
 
 class Daemon:
