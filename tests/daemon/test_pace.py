@@ -106,7 +106,7 @@ def test_regulation_goes_on_with_the_samples_it_gets(tmp_path):
 
 
 class StuckReader:
-    """Reads when it is let; has the reader's interface as far as sampling uses it."""
+    """Reads when it is let; has the interface of the client as far as sampling uses it."""
 
     def __init__(self):
         self.may_read = asyncio.Event()
@@ -132,21 +132,21 @@ def test_instants_that_come_during_a_reading_are_skipped_and_not_queued_up(tmp_p
             ),
             state_dir=tmp_path,
         )
-        real, node.reader = node.reader, StuckReader()
+        real, node.sampler = node.sampler, StuckReader()
         for _ in range(5):
             node.sample()
             await asyncio.sleep(0)
-        assert (1, 4, 0) == (node.reader.readings, node.samples_skipped, len(events))
+        assert (1, 4, 0) == (node.sampler.readings, node.samples_skipped, len(events))
 
-        node.reader.may_read.set()
+        node.sampler.may_read.set()
         await node._reading
         assert 1 == len(events)
         node.sample()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-        assert (2, 4) == (node.reader.readings, node.samples_skipped)
-        node.reader = real
+        assert (2, 4) == (node.sampler.readings, node.samples_skipped)
+        node.sampler = real
         real.close()
 
     asyncio.run(scenario())
