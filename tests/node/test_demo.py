@@ -9,6 +9,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -174,16 +175,22 @@ PHASES = {
 }
 
 
+def interrupt(process, phase):
+    """Send its signal twice as soon as the demo says that it is in this phase."""
+    while phase.text not in (line := process.stderr.readline()):
+        assert line, f"it ended before {phase.text!r}"
+    for _ in range(2):
+        process.send_signal(phase.number)
+
+
 @root
 def test_a_signal_in_any_phase_ends_it_in_one_line_and_leaves_nothing():
     with contextlib.ExitStack() as stack:
         places = {name: stack.enter_context(contextlib.closing(Place())) for name in PHASES}
         begun = {name: places[name].start(by=phase.by) for name, phase in PHASES.items()}
-        for name, phase in PHASES.items():
-            while phase.text not in (line := begun[name].stderr.readline()):
-                assert line, f"it ended before {phase.text!r}"
-            for _ in range(2):
-                begun[name].send_signal(phase.number)
+        with ThreadPoolExecutor(len(PHASES)) as pool:  # one that is waited for ends meanwhile
+            for each in [pool.submit(interrupt, begun[name], PHASES[name]) for name in PHASES]:
+                each.result()
         ends = {}
         for name, process in begun.items():
             _, err = process.communicate(timeout=PATIENCE_S)
