@@ -408,24 +408,10 @@ class SumsAnswer(TypedDict):
     total: Sum
 
 
-class Sensitivity(TypedDict):
-    """How much jobs suffer from others' I/O: extra time per unit of wait in excess (hints.md).
-
-    ``low`` and ``high`` bound it; ``quiet`` and ``hindered`` are the timeslices it is known from.
-    """
-
-    value: float
-    low: float
-    high: float
-    quiet: float
-    hindered: float
-
-
 class Hint(TypedDict):
     """What is known of the I/O of jobs with this key, from earlier runs.
 
     ``off``: by what factor what it foretold of ``predictions`` jobs was wrong, typically.
-    ``sensitivity``: None where it is not known, which is not 0.
     """
 
     key: str
@@ -436,7 +422,6 @@ class Hint(TypedDict):
     run_s: float | None
     predictions: int
     off: float | None
-    sensitivity: Sensitivity | None
 
 
 class Accuracy(TypedDict):

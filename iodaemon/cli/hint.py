@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from iodaemon.api.model import Accuracy, Hint, HintsAnswer, ImportedRun, Lesson, Sensitivity
+from iodaemon.api.model import Accuracy, Hint, HintsAnswer, ImportedRun, Lesson
 from iodaemon.cli import output
 from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.expectation import factor, percent
@@ -32,7 +32,6 @@ COLUMNS: Final = (
     Column("RUN", is_number=True),
     Column("LAST"),
     Column("WRONG", is_number=True),
-    Column("SUFFERS", is_number=True),
     Column("USER", width_max=8),
     Column("KEY"),
 )
@@ -97,9 +96,6 @@ def show(
     part of its time in I/O, REQ/s the requests a second in that part. CONF is how sure that is, 0
     to 1, RUNS how many runs taught it, RUN how long one takes, LAST when one taught last, WRONG
     the factor by which what was foretold is wrong, typically.
-
-    SUFFERS is the sensitivity to others' I/O: by how much of its time alone a run takes longer
-    where requests take twice as long as alone (0: not at all; 1: as much as the requests).
 
     KEY is what such runs have in common, and belongs to USER.
 
@@ -168,7 +164,6 @@ def _row(hint: Hint) -> list[str]:
         NOTHING if hint["run_s"] is None else format_duration(hint["run_s"]),
         output.local_time(hint["last_s"])[:-3],
         NOTHING if hint["off"] is None else factor(hint["off"]),
-        suffering(hint.get("sensitivity")),
         hint["user"],
         hint["key"],
     ]
@@ -179,15 +174,6 @@ def _share_and_requests(share: float | None, requests: float | None) -> list[str
         NOTHING if share is None else percent(share),
         NOTHING if requests is None else f"{requests:.3g}",
     ]
-
-
-def suffering(sensitivity: Sensitivity | None) -> str:
-    """The sensitivity with how far it may be off to either side: ``0.42 ±0.08``."""
-    if sensitivity is None:
-        return NOTHING
-    value = sensitivity["value"]
-    reach = max(sensitivity["high"] - value, value - sensitivity["low"])
-    return f"{value:.2f} ±{reach:.2f}"
 
 
 def accuracy_line(accuracy: Accuracy) -> str:

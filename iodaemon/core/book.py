@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
@@ -14,9 +14,7 @@ import msgspec
 from iodaemon.core.fading import Fading
 from iodaemon.core.hindsight import from_doublings
 from iodaemon.core.prediction import Prediction
-from iodaemon.core.sensitivity import Sensitivity, find_sensitivity
 from iodaemon.core.signature import Key, Kind
-from iodaemon.core.work import Work
 
 WORTH: Final[Mapping[Kind, float]] = MappingProxyType(
     {"name": 1.0, "command": 1.0, "like": 0.8, "program": 0.5}
@@ -37,7 +35,6 @@ class Memory(msgspec.Struct, kw_only=True):
         run: run time, log2 of s.
         operations: requests/s, log2 of one more.
         share: part of the run time in I/O.
-        work: what its runs got done while they were hindered and while not.
         errors: how many ended jobs this key had foretold the I/O of.
         error: how wrong it was, log2 of the ratio without its sign, as their mean.
         told_mean: of the rate, when it was last worth telling.
@@ -48,7 +45,6 @@ class Memory(msgspec.Struct, kw_only=True):
     run: float | None = None
     operations: float | None = None
     share: float | None = None
-    work: Work | None = None
     errors: int = 0
     error: float = 0.0
     told_mean: float = math.nan
@@ -64,7 +60,6 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
         run_s: how long its runs took, as a geometric mean. None: not known.
         predictions: how many ended jobs were foretold by it.
         off: by what factor these were wrong, typically, 1 or more. None: there are none.
-        sensitivity: how much its runs suffer from others' I/O. None: not known.
     """
 
     key: Key
@@ -73,7 +68,6 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     run_s: float | None
     predictions: int
     off: float | None
-    sensitivity: Sensitivity | None
 
 
 class Entry(NamedTuple):
@@ -108,7 +102,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     run: float | None
     operations: float | None
     share: float | None = None
-    work: Work | None = None
 
 
 class Book:
@@ -146,7 +139,6 @@ class Book:
             memory = self._memory(key, run.at_s)
             if memory is None:
                 continue
-            _mix_work(memory, run)
             part = memory.rate.add(run.rate, run.at_s)
             memory.run = _mixed(memory.run, run.run, part)
             memory.operations = _mixed(memory.operations, run.operations, part)
@@ -154,13 +146,6 @@ class Book:
             if self._is_noticed(key, memory):
                 noticed.append(key)
         return tuple(noticed)
-
-    def works(self, keys: Iterable[Key], at_s: float) -> Iterator[Work]:
-        """What was got done under each of the keys that knows, as it counts then; a copy."""
-        for key in keys:
-            memory = self._get(key)
-            if memory is not None and memory.work is not None:
-                yield _faded(memory, memory.work, at_s)
 
     def has(self, key: Key) -> bool:
         """Whether anything is remembered under it."""
@@ -199,9 +184,6 @@ class Book:
             run_s=None if memory.run is None else float(2.0**memory.run),
             predictions=memory.errors,
             off=float(2.0**memory.error) if memory.errors else None,
-            sensitivity=None
-            if memory.work is None
-            else find_sensitivity(_faded(memory, memory.work, now_s)),
         )
 
     def _memory(self, key: Key, at_s: float) -> Memory | None:
@@ -261,26 +243,6 @@ class Book:
             runs=memory.rate.count,
             run_s=None if memory.run is None else float(2.0**memory.run),
         )
-
-
-def _mix_work(memory: Memory, run: Run) -> None:
-    """Before the run's rate is counted, which makes the others older."""
-    if run.work is None and memory.work is None:
-        return
-    fade, weight = memory.rate.shares(run.at_s)
-    if run.work is None and memory.work is not None:
-        memory.work.fade(fade)
-    elif run.work is not None:
-        memory.work = memory.work or Work()
-        memory.work.blend(run.work, weight, keep=fade)
-
-
-def _faded(memory: Memory, work: Work, at_s: float) -> Work:
-    """A copy that counts for as much as the memory does then."""
-    copy, whole = Work(), memory.rate.weight
-    if whole > 0.0:
-        copy.blend(work, memory.rate.weight_at(at_s) / whole)
-    return copy
 
 
 def _mixed(mean: float | None, value: float | None, part: float) -> float | None:

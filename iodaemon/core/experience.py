@@ -7,8 +7,6 @@ from typing import Protocol
 
 from iodaemon.core.job import Job
 from iodaemon.core.prediction import Prediction
-from iodaemon.core.sensitivity import Sensitivity
-from iodaemon.core.work import Work
 
 
 class Experience(Protocol):
@@ -20,16 +18,6 @@ class Experience(Protocol):
 
     def find(self, job: Job) -> Prediction | None:
         """What is to be expected of the job, at its submission; None: nothing like it has run."""
-        ...
-
-    def sensitivity(self, job: Job, own: Work | None, now_s: float) -> Sensitivity | None:
-        """How much the job suffers from others' I/O; None: not known.
-
-        Args:
-            job: which.
-            own: what it got done so far. None: it has not run.
-            now_s: what was learned counts for less by then.
-        """
         ...
 
     def learn(self, job: Job) -> Collection[Hashable]:

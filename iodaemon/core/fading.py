@@ -35,7 +35,7 @@ class Fading(msgspec.Struct):
 
     def add(self, value: float, at_s: float) -> float:
         """Count one more run, which ended then; returns its part of all weight."""
-        fade, weight = self.shares(at_s)
+        fade, weight = self._shares(at_s)
         self.weight *= fade
         self._squares *= fade
         self.last_s = max(self.last_s, at_s)
@@ -50,7 +50,7 @@ class Fading(msgspec.Struct):
         self.weight = total
         return part
 
-    def shares(self, at_s: float) -> tuple[float, float]:
+    def _shares(self, at_s: float) -> tuple[float, float]:
         """What earlier runs would still count, and what one more would, had it ended then."""
         if at_s >= self.last_s:
             return KEPT * 0.5 ** ((at_s - self.last_s) / HALF_LIFE_S), 1.0

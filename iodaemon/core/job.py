@@ -293,8 +293,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         scratch_most_bytes: the most that it was seen to have there, where that was more than it
             asked for. 0: it never was.
         scratch_kept: why what it has in its space is still there, though it ended. None: it is not.
-        work: what it got done while it was hindered and while not, once it ended, as ``core.work``
-            writes it: only who learns of it looks into it. Empty: nothing is known.
         scratch_kept_since_s: since when it is there because it could not be copied out. None: it
             is not, or for another reason.
         scratch_unwanted: why that goes, or went, without having been copied. None: it does not.
@@ -342,7 +340,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     scratch_over: Reason | None = None
     scratch_most_bytes: int = 0
     scratch_kept: Reason | None = None
-    work: str = ""
     scratch_kept_since_s: float | None = None
     scratch_unwanted: Reason | None = None
     scratch_unwanted_by: str = ""

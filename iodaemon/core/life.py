@@ -71,7 +71,6 @@ def renewed(job: Job) -> Job:
         tier=None,
         staged=None,
         charged_s=None,
-        work="",
         scratch_most_bytes=0,
     )
 

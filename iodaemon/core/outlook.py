@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable
 
 import msgspec
 
 from iodaemon.core.bandwidth import Meter
 from iodaemon.core.experience import Experience
 from iodaemon.core.job import Job, JobId
-from iodaemon.core.observer import Observer
-from iodaemon.core.platform import Platform
 from iodaemon.core.prediction import UNKNOWN, Prediction
-from iodaemon.core.sensitivity import Sensitivity
 
 
 def _with_run(declared: Prediction, found: Prediction | None) -> Prediction:
@@ -40,8 +37,6 @@ class Outlook:
         self.lessons = 0
         self._kinds: dict[JobId, Collection[Hashable]] = {}
         self._jobs_of: dict[Hashable, set[JobId]] = {}
-        self._observer = None if experience is None else Observer()
-        self._sensitivities: dict[JobId, tuple[float, Sensitivity | None]] = {}
 
     def predicted(self, job: Job) -> Prediction:
         """What it moves now, if it runs: as in the last slice that shows it, else as hinted."""
@@ -67,37 +62,6 @@ class Outlook:
             self._hints[job.id] = known
         return self._hints[job.id]
 
-    def sensitivity(self, job: Job, now_s: float) -> Sensitivity | None:
-        """How much it suffers from others' I/O; None: not known, which is not 0.
-
-        By what it and those like it got done until now. The answer is kept until something was
-        learned, or the job's own windows are a tenth more.
-        """
-        if self._experience is None or self._observer is None:
-            return None
-        own = self._observer.work(job.id)
-        windows = 0.0 if own is None else own.windows
-        if job.id in self._sensitivities and self._sensitivities[job.id][0] >= windows:
-            return self._sensitivities[job.id][1]
-        found = self._experience.sensitivity(job, own, now_s)
-        self._sensitivities[job.id] = (1.1 * windows, found)
-        return found
-
-    def observe(
-        self, jobs: Collection[Job], run_s: Mapping[JobId, float], platform: Platform
-    ) -> None:
-        """The meter has taken a sample: what these live jobs, which ran so long, got done by it."""
-        last, loads = self._meter.last, self._meter.devices
-        if self._observer is not None and last is not None:
-            self._observer.take(last, loads, jobs=jobs, run_s=run_s, platform=platform)
-
-    def work_of(self, job_id: JobId) -> str:
-        """What a job that ends now got done, as its record has it; it is watched no more."""
-        work = None if self._observer is None else self._observer.work(job_id)
-        if self._observer is not None:
-            self._observer.forget(job_id)
-        return "" if work is None else work.told()
-
     def learn(self, job: Job) -> None:
         """The job has come to its end; those like it are seen in its light from now on."""
         if self._experience is not None:
@@ -105,7 +69,6 @@ class Outlook:
 
     def renew(self, kinds: Collection[Hashable]) -> None:
         """Look again, when asked next, at what is known of jobs of these kinds."""
-        self._sensitivities.clear()
         for kind in kinds:
             for job_id in tuple(self._jobs_of.get(kind, ())):
                 self.forget(job_id)
@@ -114,7 +77,6 @@ class Outlook:
     def forget(self, job_id: JobId) -> None:
         """Drop what is kept of a job, for example because it ended."""
         self._hints.pop(job_id, None)
-        self._sensitivities.pop(job_id, None)
         for kind in self._kinds.pop(job_id, ()):
             jobs = self._jobs_of[kind]
             jobs.discard(job_id)

@@ -124,7 +124,6 @@ def _on_life(step: Step, event: ev.JobStarted | ev.StartFailed | ev.JobExited) -
 def _on_exited(step: Step, event: ev.JobExited, job: Job) -> None:
     peak_bytes = step.state.meter.peak_bytes(job.id)
     job = with_fields(job, exit=event.exit, io=event.io, staged=event.staged)
-    job = with_fields(job, work=step.state.outlook.work_of(job.id))
     again = job.stop_reason if job.stop is JobState.PENDING else None
     if event.by_reboot and job.spec.requeue and job.stop is None:
         again = Reason(code="Requeued", text=f"{event.note}; it asked to be run again then")
@@ -391,7 +390,6 @@ def _on_sample(step: Step, sample: Sample) -> None:
         sample = msgspec.structs.replace(sample, jobs=jobs)
     run_s = {job.id: job.run_s_at(sample.at_s) for job in live}
     state.meter.take(sample, run_s=run_s)
-    state.outlook.observe(live, run_s, state.platform)
 
 
 def _hold_reason(job: Job) -> Reason:

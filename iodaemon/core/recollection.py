@@ -25,10 +25,8 @@ from iodaemon.core.book import Answer, Book, Entry, Remembered, Run
 from iodaemon.core.hindsight import doublings, hindsight, told_bytes_per_s
 from iodaemon.core.job import Job, JobState
 from iodaemon.core.prediction import Prediction, Source
-from iodaemon.core.sensitivity import Sensitivity, find_sensitivity
 from iodaemon.core.signature import Key, find_key, keys_of
 from iodaemon.core.trace import Trace
-from iodaemon.core.work import Work, read_work
 
 MOST_KEYS: Final = 20_000
 """Of each kind of knowledge, 1 kB each. Where there are more, the user who has most loses the one
@@ -86,15 +84,6 @@ class Recollection:
         found = preferred(learned, imported)
         return None if found is None else found.prediction
 
-    def sensitivity(self, job: Job, own: Work | None, now_s: float) -> Sensitivity | None:
-        """By its own windows and those of the most specific key that makes it known."""
-        for work in self._learned.works(keys_of(job), now_s):
-            if own is not None:
-                work.blend(own)
-            if (found := find_sensitivity(work)) is not None:
-                return found
-        return find_sensitivity(own)
-
     def learn(self, job: Job) -> tuple[Key, ...]:
         """The job has come to its end, whatever that was; the keys now seen in another light."""
         rate = told_bytes_per_s(job)
@@ -106,7 +95,6 @@ class Recollection:
             at_s=at_s,
             run=math.log2(job.run_s) if job.state is JobState.COMPLETED else None,
             operations=_in_doublings(operations, job.run_s),
-            work=read_work(job.work),
         )
         noticed = self._learned.learn(self._not_forgotten(keys_of(job), at_s), run)
         self._look_back(job)

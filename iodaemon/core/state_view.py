@@ -14,7 +14,6 @@ from iodaemon.core.prediction import Prediction
 from iodaemon.core.rule import Rules
 from iodaemon.core.sample import JobCounters, NodeCounters
 from iodaemon.core.scratch import TierName
-from iodaemon.core.sensitivity import Sensitivity
 from iodaemon.core.state import State
 from iodaemon.core.stock import StockDraft
 from iodaemon.core.storage import StorageView
@@ -136,10 +135,6 @@ class StateView:
     def expected(self, job_id: JobId) -> Prediction:
         """What it moves as a mean over its whole run."""
         return self._state.expected(job_id)
-
-    def sensitivity(self, job_id: JobId) -> Sensitivity | None:
-        """How much the job suffers from others' I/O; None: not known."""
-        return self._state.outlook.sensitivity(self._state.jobs[job_id], self.now_s)
 
     def kind(self, job_id: JobId) -> JobKind:
         """What the job is like."""

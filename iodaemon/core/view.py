@@ -20,7 +20,6 @@ from iodaemon.core.prediction import Prediction
 from iodaemon.core.rule_error import FROM_A_RULE, BadAnswer, rule_error
 from iodaemon.core.sample import JobCounters, NodeCounters
 from iodaemon.core.scratch import Share, TierName
-from iodaemon.core.sensitivity import Sensitivity
 from iodaemon.core.stock import StockDraft
 from iodaemon.core.storage import StorageView
 from iodaemon.core.tier import Tier
@@ -127,15 +126,6 @@ class View(Protocol):
 
     def expected(self, job_id: JobId) -> Prediction:
         """What it moves as a mean over its whole run: as hinted, else as measured until now."""
-        ...
-
-    def sensitivity(self, job_id: JobId) -> Sensitivity | None:
-        """How much the job suffers from others' I/O, by its own history; None: not known.
-
-        Of a job that runs, what it went through until now counts as well. It takes 0.2 to 0.9 ms
-        to find and nothing to ask for again. Not known is not 0: a rule should treat such a job as
-        it would without asking.
-        """
         ...
 
     def kind(self, job_id: JobId) -> JobKind:

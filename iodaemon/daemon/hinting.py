@@ -14,7 +14,6 @@ from aiohttp import web
 from iodaemon.core import event as ev
 from iodaemon.core.book import Remembered
 from iodaemon.core.decision import Lesson
-from iodaemon.core.sensitivity import Sensitivity
 from iodaemon.core.signature import (
     LONGEST,
     Key,
@@ -38,7 +37,7 @@ _MOST_TRACES: Final = 10_000
 _TRACE_BYTES: Final = 8 * 1024
 """What a run may take in the journal: twice the longest command of Darshan."""
 _LOOKED_AT_ONCE: Final = 20
-"""Keys; at worst 5 ms, where the sensitivity of all of them is to be found."""
+"""Keys."""
 _LONGEST_S: Final = 10 * 365 * 86400.0
 """No run takes longer; a record that says so is damaged."""
 _LATEST_S: Final = 253402300799.0
@@ -227,18 +226,12 @@ def _row(remembered: Remembered) -> dict[str, Any]:
         "run_s": remembered.run_s,
         "predictions": remembered.predictions,
         "off": remembered.off,
-        "sensitivity": sensitivity_record(remembered.sensitivity),
     }
 
 
 def _lesson_row(key: Key, lesson: Lesson) -> dict[str, Any]:
     who = {"key": key.shown, "user": user_name(key.uid), "uid": key.uid}
     return {**who, **msgspec.structs.asdict(lesson)}
-
-
-def sensitivity_record(sensitivity: Sensitivity | None) -> dict[str, float] | None:
-    """How much jobs suffer from others' I/O; null where that is not known."""
-    return None if sensitivity is None else msgspec.structs.asdict(sensitivity)
 
 
 def _key(uid: int, shown: str) -> Key:

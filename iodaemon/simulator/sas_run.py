@@ -215,7 +215,7 @@ class World:
     def bandwidth(self, job_id: JobId) -> None:
         """Nothing is measured."""
 
-    counters = sensitivity = footprint_bytes = bandwidth
+    counters = footprint_bytes = bandwidth
 
     def kind(self, job_id: JobId) -> JobKind:
         """What the job is like."""

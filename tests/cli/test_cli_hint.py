@@ -17,13 +17,10 @@ GRAPH = LOGS.parent / "darshan-graph"
 ME = os.geteuid()
 
 
-SUFFERS = {"value": 0.42, "low": 0.36, "high": 0.5, "quiet": 90.0, "hindered": 40.0}
-
-
 def known(key="name:lu", source="learned", **changes):
     told = expected(4e7, source, by=key, runs=7, confidence=0.875, operations_per_s=500.0)
     made = {"key": key, "user": "ann", "uid": 1000, "expected": told, "last_s": NOW_S}
-    return made | {"run_s": 90.0, "predictions": 6, "off": 1.25, "sensitivity": None} | changes
+    return made | {"run_s": 90.0, "predictions": 6, "off": 1.25} | changes
 
 
 # -- show ------------------------------------------------------------------------------------------
@@ -33,7 +30,7 @@ def test_each_key_is_a_row_and_each_source_has_a_line(iod, daemon):
     other = expected(1e6, "imported", io_share=0.2, runs=1)
     daemon.hints = {
         "hints": [
-            known(sensitivity=SUFFERS),
+            known(),
             known("like:a *.dat", "imported", expected=other, run_s=None, off=None),
         ],
         "accuracy": [
@@ -44,12 +41,12 @@ def test_each_key_is_a_row_and_each_source_has_a_line(iod, daemon):
 
     titles, first, second, *accuracy = iod("hint", "show").out.splitlines()
 
-    names = "SOURCE EXPECTED IN-I/O REQ/s CONF RUNS RUN LAST WRONG SUFFERS USER KEY"
+    names = "SOURCE EXPECTED IN-I/O REQ/s CONF RUNS RUN LAST WRONG USER KEY"
     assert names == " ".join(titles.split())
     when = first[first.index("2027") :][:16]
-    told = f"learned 40 MB/s - 500 0.88 7 1m30s {when} 1.2x 0.42 ±0.08 ann name:lu"
+    told = f"learned 40 MB/s - 500 0.88 7 1m30s {when} 1.2x ann name:lu"
     assert told == " ".join(first.split())
-    told = f"imported 1 MB/s 20% - 0.50 1 - {when} - - ann like:a *.dat"
+    told = f"imported 1 MB/s 20% - 0.50 1 - {when} - ann like:a *.dat"
     assert told == " ".join(second.split())
     assert [
         "declared: wrong by 20x, typically, for 1 job",
@@ -69,16 +66,9 @@ def test_what_is_asked_for_reaches_the_daemon(iod, daemon):
 
 
 def test_the_apis_answer_is_printed_as_json(iod, daemon):
-    daemon.hints = {"hints": [known(sensitivity=SUFFERS)], "accuracy": []}
-
-    assert [known(sensitivity=SUFFERS)] == iod("hint", "show", "--json").json["hints"]
-
-
-def test_a_daemon_that_knows_no_sensitivity_is_understood(iod, daemon):
     daemon.hints = {"hints": [known()], "accuracy": []}
-    del daemon.hints["hints"][0]["sensitivity"]
 
-    assert "1.2x - ann" in " ".join(iod("hint", "show").out.split())
+    assert [known()] == iod("hint", "show", "--json").json["hints"]
 
 
 @pytest.mark.parametrize("words", [(), ("--no-header",)])

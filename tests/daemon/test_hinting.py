@@ -4,17 +4,12 @@ import contextlib
 import json
 import os
 import sqlite3
-import time
 
 import pytest
-from builders import job
 from served import Served
 
 from iodaemon.api.hints import forget_hints, import_runs, list_hints
-from iodaemon.core.job import IoTotals, JobId, JobState
-from iodaemon.core.work import Work
-from iodaemon.daemon.journal.record import Batch
-from iodaemon.daemon.journal.writer import Journal
+from iodaemon.core.job import JobId
 from iodaemon.errors import RequestError
 
 MB = 1_000_000
@@ -119,28 +114,6 @@ def test_each_key_is_shown_with_what_is_known_of_it(start):
     assert ["name:load"] == list(hints(served, ("name", "name:*")))
     assert {} == hints(served, ("user", str(MINE + 1)))
     assert 2 == len(hints(served, ("user", str(MINE)), ("limit", "2")))
-
-
-def test_how_much_jobs_suffer_is_shown_where_it_is_known(start, tmp_path):
-    work = Work()
-    for excess in (0.0, 3.0):
-        for _ in range(20):
-            pace = 1.0 / (1.0 + 0.4 * excess)
-            work.add(1.0, (0.6 * pace, 40 * MB * pace, 0.0), excess)
-    io = IoTotals(read_bytes=MB, written_bytes=0)
-    fields = {"uid": MINE, "io": io, "run_s": 40.0, "state": JobState.COMPLETED}
-    fields["at_s"] = time.time()
-    journal = Journal.open(tmp_path / "journal.db", seed=1)
-    journal.write(Batch(jobs=(job(1, name="a", work=work.told(), **fields),)), lambda _: None)
-    journal.write(Batch(jobs=(job(2, name="b", **fields),)), lambda _: None)
-    journal.close()
-
-    found = hints(start(), ("name", "name:*"))
-    told = found["name:a"]["sensitivity"]
-    assert {"value", "low", "high", "quiet", "hindered"} == set(told)
-    assert pytest.approx(0.4, abs=0.01) == told["value"]
-    assert told["low"] <= told["value"] <= told["high"]
-    assert found["name:b"]["sensitivity"] is None
 
 
 @pytest.mark.parametrize(

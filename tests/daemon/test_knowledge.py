@@ -9,22 +9,12 @@ from builders import MB, job
 from iodaemon.core.bandwidth import Meter
 from iodaemon.core.job import IoTotals, JobState
 from iodaemon.core.outlook import Outlook
-from iodaemon.core.work import Work
 from iodaemon.daemon import knowledge as module
 from iodaemon.daemon.journal.record import Batch
 from iodaemon.daemon.journal.writer import Journal
 from iodaemon.daemon.knowledge import Knowledge
 
 COUNT = 1300
-
-
-def windows(number):
-    """Every other job ran alone, the others at a wait of 3: together they say 0.5."""
-    work, excess = Work(), 2.0 * (number % 2)
-    for _ in range(8):
-        pace = 1.0 / (1.0 + 0.5 * excess)
-        work.add(1.0, (0.5 * pace, 50 * MB * pace, 0.0), excess)
-    return work.told()
 
 
 def ended(number):
@@ -35,7 +25,6 @@ def ended(number):
         name=f"n{number % 40}",
         run_s=10.0,
         io=IoTotals(read_bytes=number * MB, written_bytes=0),
-        work=windows(number),
     )
 
 
@@ -74,15 +63,6 @@ def test_in_the_background_the_same_is_learned_as_at_once(journal):
     assert (0, COUNT - 100) == (none, seen)
     assert rows(at_once) == rows(later)
     assert COUNT == max(runs for runs, *_ in rows(later).values())
-
-
-def test_how_much_jobs_suffer_is_learned_from_the_journal_too(journal):
-    for finished in (COUNT + 1, 100):
-        knowledge, _ = recalled(journal, finished=finished)
-        rows = {row.key.shown: row.sensitivity for row in knowledge.recollection.remembered(2000.0)}
-
-        assert rows["name:n7"] is None, "it ran beside others alone"
-        assert pytest.approx(0.5, abs=0.01) == rows["program:true"].value
 
 
 def test_only_so_many_jobs_of_the_past_are_looked_through(journal, monkeypatch):
