@@ -38,7 +38,7 @@ def backup(
     The configuration and the jobs' output are not in it.
     """
     if file is None:
-        raise UsageError("iod backup: no FILE given: 'iod backup --help' shows how")
+        raise UsageError("no FILE given: 'iod backup --help' shows how")
     from pathlib import Path
 
     from iodaemon.daemon.journal.backup import back_up
@@ -47,7 +47,7 @@ def backup(
     config = config_of(ctx.obj, state_dir, is_system=system)
     copied = back_up(Path(config.state_dir), Path(os.path.abspath(file)), replace=force)
     print(
-        f"copied {copied.jobs} jobs ({copied.unfinished} have not ended) to {file}, "
+        f"copied {copied.jobs} jobs ({copied.unfinished} not ended) to {file}, "
         f"{format_bytes(copied.size_bytes)}"
     )
     where = config.file or "there is no file, all is as by default"

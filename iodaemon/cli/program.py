@@ -96,6 +96,8 @@ POINTERS: Final[Mapping[str, str]] = MappingProxyType(
         **dict.fromkeys(("open", "undrain"), "'iod drain --off' lets jobs start again"),
         "start": "'iod daemon' starts the daemon, 'iod resume JOB' lets a held job go",
         "explain": "'iod why JOB' tells why a job waits",
+        "help": "'iod --help' lists the verbs, 'iod submit --help' explains one",
+        "version": "'iod --version' shows it",
         "reload": "'iod config reload' reads the configuration again",
     }
 )

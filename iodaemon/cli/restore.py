@@ -38,7 +38,7 @@ def restore(
     again.
     """
     if file is None:
-        raise UsageError("iod restore: no FILE given: 'iod restore --help' shows how")
+        raise UsageError("no FILE given: 'iod restore --help' shows how")
     from pathlib import Path
 
     from iodaemon.daemon.journal import restore as restoring
@@ -47,7 +47,7 @@ def restore(
     done = restoring.restore(config, Path(os.path.abspath(file)))
     made = "" if done.copied_s is None else f" of {output.local_time(done.copied_s)}"
     print(
-        f"restored {done.jobs} jobs ({done.unfinished} have not ended) from {file}{made}; next: "
+        f"restored {done.jobs} jobs ({done.unfinished} not ended) from {file}{made}; next: "
         f"{_START[config.is_system]}"
     )
     for line in _lines(done):
@@ -58,7 +58,8 @@ def restore(
 def _lines(done: Restored) -> Iterator[str]:
     """What else is to be known."""
     if done.replaced is not None:
-        left = f", which alone has {done.merged.left} later jobs" if done.merged.left else ""
+        count = done.merged.left
+        left = f"; {count} later job{'s are' if count > 1 else ' is'} only in it" if count else ""
         yield f"the replaced journal is {done.replaced}{left}"
     for words, ids in done.merged.told:
         yield f"{words}: {format_ids(ids)}"

@@ -11,7 +11,7 @@ from typing import Final
 
 from iodaemon.api.connection import UnixConnection
 from iodaemon.cli.command import App, Context, verb
-from iodaemon.cli.selector import format_ids
+from iodaemon.cli.selector import job_words
 from iodaemon.cli.session import Session
 from iodaemon.errors import NotPermitted, RequestError
 
@@ -39,7 +39,7 @@ def stop(ctx: Context) -> int:
     live = [job["id"] for job in client.jobs(states=_HOLDS_CPUS)["jobs"]]
     pid = _listener(session.socket_path())
     _end(pid)
-    jobs = f"; {format_ids(live)} run on" if live else ""
+    jobs = f"; {job_words(live)} run{'s' if len(live) == 1 else ''} on" if live else ""
     print(f"the daemon (pid {pid}) has ended{jobs}")
     return 0
 

@@ -97,7 +97,8 @@ class CoreDraft:
             return Reason(code=NO_CORES, text=f"{text}{told_bytes(max(0, int(left)))} is left")
         if not job.spec.shares_cores:
             return None
-        why = "" if self._limit is None else f": {self._limit.why.text}"
+        said = "" if self._limit is None else self._limit.why.text
+        why = f": {said}" if said else ""
         text = f"{self._told_cores()}; regulation lets no more jobs share them now{why}"
         return Reason(code=NO_SLOTS, text=text)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iodaemon.core.decision import AdmissionPlan, RegulationPlan, Start, StartLimit
-from iodaemon.core.job import JobId, JobSpec
+from iodaemon.core.job import JobId, JobSpec, Reason
 from iodaemon.core.platform import (
     COPY_STRIDE,
     Partition,
@@ -101,6 +101,18 @@ def test_more_share_while_regulation_lets_them():
     told = rig.state.reason(JobId(5))
     assert ([3, 4], "Slots") == (started_by(rig), told.code)
     assert told.text.endswith(f"now: {WHY.text}")
+
+
+def test_a_limit_without_a_reason_leaves_no_colon():
+    rig = rig_of(2)
+    rig.step(*(submitted(plain(number)) for number in range(1, 6)))
+    rig.backend.take()
+    limit = StartLimit(why=Reason(code="X", text=""), above_cores={PartitionId(0): 2})
+    rig.regulation.plan = RegulationPlan(starts=limit)
+
+    rig.step(sampled(1.0))
+
+    assert rig.state.reason(JobId(5)).text.endswith("lets no more jobs share them now")
 
 
 def test_above_the_cores_a_job_needs_memory():
