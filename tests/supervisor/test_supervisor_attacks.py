@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +67,10 @@ class Service:
 
 
 @pytest.fixture
-def service(means: str, make_root: Callable[..., RootSide]) -> Service:
+def service(means: str, make_root: Callable[..., RootSide]) -> Iterator[Service]:
     outputs = Path("/dev/shm") / f"iod-test-outputs-{os.getpid()}"
-    shutil.rmtree(outputs, ignore_errors=True)
-    return Service(make_root(means, min_uid=1, outputs=str(outputs), is_service=True))
+    yield Service(make_root(means, min_uid=1, outputs=str(outputs), is_service=True))
+    shutil.rmtree(outputs)
 
 
 one_means = pytest.mark.parametrize("means", ["processes"], indirect=True)
