@@ -172,6 +172,8 @@ class Driver:
     ) -> list[JobId]:
         """Accept jobs, all or none; returns their ids once they are durable.
 
+        A submission whose key is known is the earlier one, and makes no jobs.
+
         Args:
             jobs: each makes the job from its id and the time.
             environment: of all of them.
@@ -181,6 +183,8 @@ class Driver:
         Raises:
             JournalError: they cannot be made durable; none of them exists.
         """
+        if request is not None and (earlier := self._submitted_by(request)):
+            return await self._once_durable(earlier)
         if self.problem:
             raise JournalError(self.problem)
         self.environments.bring(environment_id, environment)
@@ -206,10 +210,14 @@ class Driver:
         Raises:
             JournalError: as of ``submit``.
         """
+        return await self._once_durable(self._submitted_by(request))
+
+    def _submitted_by(self, request: tuple[int, str]) -> Sequence[int]:
+        """The jobs of the submission with this key; none: there was none, or it was refused."""
         made = self._requests.get(request)
         if made is None or made.first_id in self._refused:
-            return []
-        return await self._once_durable(list(range(made.first_id, made.first_id + made.jobs)))
+            return ()
+        return range(made.first_id, made.first_id + made.jobs)
 
     async def _once_durable(self, ids: Sequence[int]) -> list[JobId]:
         await self.watch.until(lambda: not any(i in self._unwritten for i in ids))

@@ -193,7 +193,7 @@ def measure_sampling(plan: Plan) -> Section:
             Series("of it, reading", results["read"], "%"),
             Series("of it, deciding", results["decide"], "%"),
         ],
-        checks=[Check("both", statistics.median(both), 1.0 * count / 1000, "%")],
+        checks=[Check("both", statistics.median(both), 0.3 * count / 1000, "%")],
         notes=[
             (
                 f"{plan.rounds} rounds of {SWEEPS} sweeps, CPU time of daemon and sampler; "

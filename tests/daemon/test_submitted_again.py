@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import socket
@@ -9,9 +10,11 @@ import threading
 import time
 
 import pytest
+from builders import job
 from served import Served
 
 from iodaemon.api.client import Client
+from iodaemon.core.job import JobState
 from iodaemon.errors import NoDaemon, RequestError, Unanswered
 
 JOB = b'{"environment": {}, "jobs": [{"command": ["job"], "hold": true}]}'
@@ -157,6 +160,22 @@ def test_two_at_once_with_one_key_are_one(served):
         thread.join()
 
     assert [{"ids": [1]}] * 8 == answers
+
+
+def test_two_that_were_both_found_new_are_one_when_they_are_made(served):
+    """As two requests are whose bodies are decoded at the same time."""
+
+    def make(job_id, now_s):
+        return job(job_id, state=JobState.HELD, at_s=now_s, user_hold=True)
+
+    async def twice():
+        driver, request = served.driver, (1000, "a")
+        both = [driver.submit([make], {}, "env", request) for _ in range(2)]
+        return await asyncio.gather(*both)
+
+    ids = asyncio.run_coroutine_threadsafe(twice(), served.loop).result(10.0)
+
+    assert [[1], [1]] == ids
 
 
 def test_a_submission_that_was_refused_may_be_made_with_its_key(served):

@@ -221,14 +221,15 @@ class Journal(JournalReader):
             reach("journal.answered")
 
     def _next_group(self) -> tuple[list[_Item], bool]:
-        """All that is queued, at least one item; whether more may come."""
+        """All that is queued; whether more may come."""
         group: list[_Item] = []
         try:
             item = self._queue.get()
+            due_s = time.monotonic() + LAZY_S
             while item is not None:
                 group.append(item)
                 if all(each.can_wait for each in group):
-                    item = self._queue.get(timeout=LAZY_S)
+                    item = self._queue.get(timeout=max(0.0, due_s - time.monotonic()))
                 else:
                     item = self._queue.get_nowait()
         except Empty:
