@@ -15,9 +15,9 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from iodaemon.config import Config
-from iodaemon.daemon.answer import Cached
 from iodaemon.daemon.exporter import Exporter
-from iodaemon.daemon.fair_queue import FairQueue
+from iodaemon.daemon.http.access import FairQueue
+from iodaemon.daemon.http.answer import Cached
 from iodaemon.daemon.telltale import request_log
 from iodaemon.errors import ConfigError
 
