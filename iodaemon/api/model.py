@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NotRequired, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Final, NotRequired, TypeAlias, TypedDict
 
 if TYPE_CHECKING:
     JsonValue: TypeAlias = (
         "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
     )
 else:
-    JsonValue: TypeAlias = object  # what makes schemas of these types knows no recursive ones
+    JsonValue: TypeAlias = Any  # what makes schemas of these types knows no recursive ones
 """Whatever JSON can say."""
 
 JsonObject: TypeAlias = dict[str, JsonValue]

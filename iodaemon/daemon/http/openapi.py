@@ -11,6 +11,7 @@ import msgspec
 import iodaemon
 from iodaemon.api.model import ErrorAnswer
 from iodaemon.daemon.http.answer import LINES
+from iodaemon.daemon.http.lookup import LARGEST_ID
 from iodaemon.daemon.http.route import KEYS, Route
 
 _TEXT: Final = (
@@ -26,13 +27,19 @@ _ERRORS: Final = {
     "413": "the body is too large",
     "503": "unavailable: for example, the journal's disk is full",
 }
-_MAX_ID: Final = 2**63 - 1
+
+
+def answers_of(route: Route) -> tuple[Any, ...]:
+    """The types of the JSON that a route answers with."""
+    if isinstance(route.answer, str):
+        return ()
+    return route.answer if isinstance(route.answer, tuple) else (route.answer,)
 
 
 def describe(routes: Sequence[Route]) -> bytes:
     """The document, as JSON."""
-    declared = [each for route in routes for each in (route.body, route.answer)]
-    types = [ErrorAnswer, *filter(_is_json, declared)]
+    bodies = [route.body for route in routes if route.body is not None]
+    types = [ErrorAnswer, *bodies, *(each for route in routes for each in answers_of(route))]
     schemas, components = msgspec.json.schema_components(
         types, ref_template="#/components/schemas/{name}"
     )
@@ -51,10 +58,6 @@ def describe(routes: Sequence[Route]) -> bytes:
     )
 
 
-def _is_json(declared: Any) -> bool:
-    return declared is not None and not isinstance(declared, str)
-
-
 def _operation(route: Route, schema_of: dict[int, dict[str, Any]]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "summary": route.text,
@@ -66,15 +69,26 @@ def _operation(route: Route, schema_of: dict[int, dict[str, Any]]) -> dict[str, 
         operation["parameters"] = parameters
     if route.body is not None:
         body = {"application/json": {"schema": schema_of[id(route.body)]}}
-        operation["requestBody"] = {"content": body}
+        operation["requestBody"] = {"content": body, "required": _is_required(route.body)}
     return operation
+
+
+def _is_required(body: Any) -> bool:
+    """Whether an empty body means nothing."""
+    try:
+        msgspec.json.decode(b"{}", type=body)
+    except msgspec.ValidationError:
+        return True
+    return False
 
 
 def _answer(route: Route, schema_of: dict[int, dict[str, Any]]) -> dict[str, Any]:
     if isinstance(route.answer, str):
         schema: dict[str, Any] = {"type": "string"} if route.answer == LINES else {}
         return {"description": route.text, "content": {route.answer: {"schema": schema}}}
-    content = {"application/json": {"schema": schema_of[id(route.answer)]}}
+    several = [schema_of[id(each)] for each in answers_of(route)]
+    schema = several[0] if len(several) == 1 else {"oneOf": several}
+    content = {"application/json": {"schema": schema}}
     return {"description": route.text, "content": content}
 
 
@@ -85,7 +99,7 @@ def _refusals(schema_of: dict[int, dict[str, Any]]) -> dict[str, Any]:
 
 def _path_keys(path: str) -> Iterable[dict[str, Any]]:
     if "{id}" in path:
-        schema = {"type": "integer", "minimum": 0, "maximum": _MAX_ID}
+        schema = {"type": "integer", "minimum": 0, "maximum": LARGEST_ID}
         yield {"name": "id", "in": "path", "required": True, "schema": schema}
 
 
@@ -95,7 +109,7 @@ def _query_key(name: str) -> dict[str, Any]:
     if key.choices:
         schema = {"type": "string", "enum": list(key.choices)}
     elif key.kind == "integer":
-        schema["minimum"] = 0
+        schema |= {"minimum": 0, "maximum": LARGEST_ID}
     if key.may_repeat:
         schema = {"type": "array", "items": schema}
     return {"name": name, "in": "query", "description": key.text, "schema": schema}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -18,13 +18,15 @@ _LONGEST_MESSAGE: Final = 490
 """Characters; a longer message quotes what somebody sent."""
 
 
-def error_answer(status: int, code: str, message: str) -> web.Response:
+def error_answer(
+    status: int, code: str, message: str, headers: Mapping[str, str] | None = None
+) -> web.Response:
     """The error as JSON, its message in one line that gives no orders to a terminal."""
     text = printable(" ".join(message.split()))
     if len(text) > _LONGEST_MESSAGE:
         text = f"{text[:_LONGEST_MESSAGE]}..."
     body = json.dumps({"error": {"code": code, "message": text}})
-    return web.Response(text=body, status=status, content_type="application/json")
+    return web.Response(text=body, status=status, content_type="application/json", headers=headers)
 
 
 @contextlib.contextmanager
@@ -80,7 +82,7 @@ _SAID: Final = tuple(
             r"Object contains unknown field `(?P<a>.*)`",
             "there is no {a!r}; docs/api.md lists the keys",
         ),
-        (r"Invalid enum value (?P<a>.+)", "{name} cannot be {a}"),
+        (r"Invalid enum value (?P<a>.+)", "{name} cannot be {a}; docs/api.md lists what it may be"),
         (r"(?:Integer|Number).* out of range", "{name} is out of range"),
     )
 )

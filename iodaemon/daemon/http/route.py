@@ -68,7 +68,8 @@ class Route(NamedTuple):
         handler: called with the request; then, where the path names one, with the job; then, where
             it has a type, with the body.
         text: what the request does, in a line.
-        answer: the type of the JSON that it answers with; a media type where that is not JSON.
+        answer: the type of the JSON that it answers with, or the types where the query decides; a
+            media type where that is not JSON.
         query: the keys that its query may have.
         right: what the caller must be allowed to do, with the job where the path names one.
         body: the type of its body. None: it has none.

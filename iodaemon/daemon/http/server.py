@@ -67,7 +67,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Server:
-    """The routes and the socket they are reached by."""
+    """The routes and the socket they are reached by.
+
+    Attributes:
+        routes: as they are declared, but for ``further_routes``.
+    """
 
     def __init__(
         self,
@@ -96,7 +100,7 @@ class Server:
         self._access = Access(rights or Rights(owner_uid=os.geteuid()))
         lookup = self._lookup = Lookup(driver, journal, self._access, outputs=outputs)
         self._phasing = Phasing(lookup, ending=self._ending)
-        self._routes = [
+        self.routes = [
             *Queries(lookup, ending=self._ending, pids=pids, retain_s=retain_s).routes(),
             *History(lookup).routes(),
             *Telling(lookup, ending=self._ending).routes(),
@@ -184,7 +188,7 @@ class Server:
         app = web.Application(middlewares=[self._guard], client_max_size=LARGEST_BODY_BYTES)
         app[ACCESS] = self._access
         app.on_response_prepare.append(_give_place)
-        for route in self._routes:
+        for route in self.routes:
             app.router.add_route(route.method, route.path, partial(self._answer, route))
         app.add_routes(self._further_routes)
         return app
@@ -201,7 +205,7 @@ class Server:
         return await route.handler(request, *what)
 
     async def _describe(self, _: web.Request) -> web.Response:
-        document = await asyncio.to_thread(describe, self._routes)
+        document = await asyncio.to_thread(describe, self.routes)
         return web.Response(body=document, content_type="application/json")
 
     def _reporting(self, name: str) -> Handler:
@@ -242,7 +246,8 @@ class Server:
         except web.HTTPException as error:
             code = "not_found" if error.status == web.HTTPNotFound.status_code else "refused"
             text = f"{request.method} {request.path}: {error.reason}; see docs/api.md"
-            return error_answer(error.status, code, text)
+            methods = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
+            return error_answer(error.status, code, text, methods)
 
 
 async def _give_place(_request: web.Request, _response: web.StreamResponse) -> None:

@@ -97,10 +97,14 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     hold: bool = False
 
 
+_COUNT: Final = {"minItems": 1, "maxItems": _LARGEST_BATCH}
+"""Said of them, and checked with words of its own."""
+
+
 class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of ``POST /v1/jobs``."""
 
-    jobs: tuple[SubmittedJob, ...]
+    jobs: Annotated[tuple[SubmittedJob, ...], msgspec.Meta(extra_json_schema=_COUNT)]
     environment: dict[str, str] = {}
 
 

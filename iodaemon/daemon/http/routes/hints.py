@@ -63,8 +63,11 @@ class ImportedRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     job: Annotated[str, msgspec.Meta(max_length=200)] = ""
 
 
+_RUNS: Final = {"minItems": 1, "maxItems": _MOST_TRACES}
+
+
 class _Import(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    runs: tuple[ImportedRun, ...]
+    runs: Annotated[tuple[ImportedRun, ...], msgspec.Meta(extra_json_schema=_RUNS)]
 
 
 class _Forget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

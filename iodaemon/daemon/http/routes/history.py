@@ -192,7 +192,7 @@ class History:
         return [
             Route(
                 *("GET", "/v1/history", self._answer, "finished jobs, or their sums"),
-                HistoryAnswer | SumsAnswer,
+                (HistoryAnswer, SumsAnswer),
                 (*SELECTOR_KEYS, "since_s", "until_s", "limit", "by"),
             )
         ]
