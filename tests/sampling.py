@@ -6,18 +6,16 @@ import os
 import subprocess
 from pathlib import Path
 
-from iodaemon.node.live_job import LiveJob
 from iodaemon.node.sampler import rows
 from iodaemon.node.sampler.client import Leaves, SamplerClient, Track
-from iodaemon.node.sampler.job_io import Allowance, JobIo, UnknownError
+from iodaemon.node.sampler.job_io import Allowance, JobIo, Moved, Position, UnknownError
 from iodaemon.node.sampler.sweep import Sampler, Settings
-from iodaemon.node.sampler.watch import Position
 from iodaemon.supervisor.anchor import SAMPLER, command
 from iodaemon.supervisor.ledger import Key
 
 BLIND = (
-    "from iodaemon.node.sampler import job_io, sweep, watch; "
-    "job_io.is_executing = sweep.is_executing = watch.is_executing = lambda _: False; "
+    "from iodaemon.node.sampler import job_io, sweep; "
+    "job_io.is_executing = sweep.is_executing = lambda _: False; "
 )
 
 
@@ -72,10 +70,10 @@ class Samplers:
     def living(self):
         return [child for child in self.children if child.poll() is None]
 
-    def take(self, *live, times=1):
-        """The last of so many samples, with these jobs from now on."""
-        for job in live:
-            self.client.add(job)
+    def take(self, *attempts, times=1, **options):
+        """The last of so many samples, with these attempts (key and holder) from now on."""
+        for key, holder in attempts:
+            self.client.add(key, holder, **options)
         for at_s in range(times):
             sample = self.run(self.client.read(float(at_s)))
         return sample
@@ -95,11 +93,11 @@ class Measured:
         self.io = JobIo(str(root), Allowance() if allowance is None else allowance, Position())
         self._reaped, self._members = reaped, members
         self._leaves = Leaves(Path(root))
-        self._track = Track(LiveJob(Key(1, 1), {"pid": 1}, None))
+        self._track = Track(Key(1, 1), None, None)
 
     def read(self):
         """Its counters now."""
-        self._track.live.reaped = self._reaped()
+        self._track.reaped = self._reaped()
         try:
             moved = self.io.read(list(self._members()))
         except UnknownError:
@@ -139,7 +137,7 @@ class Reading:
         self._moved += [row[1:] for row in found]
         if not jobs:
             return None
-        track = Track(LiveJob(Key(1, 1), {"pid": 1}, None))
+        track = Track(Key(1, 1), None, Moved())
         track.row = rows.JOB.unpack_from(answer, rows.HEAD.size)
         return track.counters(Leaves(Path("/")))
 

@@ -4,7 +4,7 @@ Two sides and a line between them (``rows``). ``client`` is the daemon's: it has
 and asks for a sample; begin reading there. ``sweep`` is the process: a job is read by ``Job``, over
 ``job_io``, ``open_files`` and ``node_counters``, and ``watch`` ends it where a read hangs. It
 imports the standard library only. ``proc_files`` and ``cgroup_files`` have one parser for each
-kernel file, over ``kernel_file``; others use them too.
+kernel file; others use them too.
 
 A parser is pure; a file that does not exist or is cut short is ``NoData``, an ordinary answer.
 Counters are returned as the kernel counts them, in base units. ``root`` is ``/``, or a directory

@@ -15,7 +15,7 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -30,11 +30,11 @@ from iodaemon.node.devices import (
     find_mount_devices,
     is_disk,
 )
-from iodaemon.node.live_job import LiveJob
 from iodaemon.node.sampler import rows
 from iodaemon.node.sampler.job_io import Moved
 from iodaemon.node.sampler.proc_files import parse_mount
 from iodaemon.supervisor.identity import peer_of
+from iodaemon.supervisor.ledger import Key
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +98,8 @@ class Track:
     """What is known of one job.
 
     Attributes:
+        holder: the process that holds it; None: it has a cgroup.
+        reaped: what its processes moved that were waited for; None: the supervisor has not said.
         row: the last one of ``rows.JOB``; None: there was none.
         highest: totals of what it moved; no counter of them falls.
         on_devices: what it moved, by ``major:minor``.
@@ -107,8 +109,10 @@ class Track:
         apart_until: which sample is the next that it is in.
     """
 
-    def __init__(self, live: LiveJob) -> None:
-        self.live = live
+    def __init__(self, key: Key, holder: int | None, reaped: Moved | None) -> None:
+        self.key = key
+        self.holder = holder
+        self.reaped = reaped
         self.row: tuple[Any, ...] | None = None
         self.highest = Moved()
         self.on_devices: dict[str, tuple[int, int]] = {}
@@ -121,10 +125,10 @@ class Track:
         if self.row is None:
             return JobCounters(silent_pid=self.silent, devices=self.devices)
         _, silent, *moved, cpu_s, user_s, resident, io_s, memory_s, output = self.row
-        reaped, known = self.live.reaped, dict[str, int]()
-        if reaped is not None and rows.NO_COUNT not in moved:
+        known: dict[str, int] = {}
+        if self.reaped is not None and rows.NO_COUNT not in moved:
             highest = self.highest = Moved(
-                *map(max, self.highest, map(operator.add, reaped, moved))
+                *map(max, self.highest, map(operator.add, self.reaped, moved))
             )
             known = {
                 "read_bytes": highest.read_bytes,
@@ -200,7 +204,7 @@ class SamplerClient:
         self._unknown: set[JobId] = set()
         self._added: set[JobId] = set()
         self._removed: set[JobId] = set()
-        self._used: dict[JobId, tuple[LiveJob, Moved]] = {}
+        self._used: dict[JobId, Moved] = {}
         self._group = ""
         self._samples = 0
         self._listener: socket.socket | None = None
@@ -208,13 +212,20 @@ class SamplerClient:
         self._line: _Line | None = None
         self._left: list[int] = []
 
-    def add(self, live: LiveJob) -> None:
-        """Read this job from now on."""
-        self.remove(live.job_id)
-        self._tracks[live.job_id] = Track(live)
-        self._counters[live.job_id] = JobCounters()
-        self._unknown.add(live.job_id)
-        self._added.add(live.job_id)
+    def add(self, key: Key, holder: int | None = None, *, is_adopted: bool = False) -> None:
+        """Read this attempt from now on.
+
+        Args:
+            key: of it.
+            holder: the process that holds it; None: it has a cgroup.
+            is_adopted: what was waited for of it is not known yet.
+        """
+        job_id = JobId(key.job)
+        self.remove(job_id)
+        self._tracks[job_id] = Track(key, holder, None if is_adopted else Moved())
+        self._counters[job_id] = JobCounters()
+        self._unknown.add(job_id)
+        self._added.add(job_id)
 
     def remove(self, job_id: JobId) -> None:
         """Read it no more."""
@@ -228,12 +239,20 @@ class SamplerClient:
         else:
             self._removed.add(job_id)
 
-    def take_use(self, live: LiveJob, use: Moved) -> None:
-        """Take in what was waited for of a job; it counts from the next sweep on.
+    def take_use(self, key: Key, use: Mapping[str, int]) -> None:
+        """Take in what was waited for of an attempt; it counts from the next sweep on.
 
         Who ends during a sweep is missing in it once, never doubled.
         """
-        self._used[live.job_id] = live, use
+        track = self._tracks.get(JobId(key.job))
+        if track is not None and track.key == key:
+            self._used[JobId(key.job)] = Moved(
+                use["read_bytes"],
+                use["written_bytes"],
+                use.get("cancelled_bytes", 0),
+                use["calls"],
+                use.get("logical_bytes", 0),
+            )
 
     def known_totals(self, job_id: JobId) -> IoTotals:
         """The job's I/O as last read."""
@@ -248,8 +267,8 @@ class SamplerClient:
         """One sample of everything; what no sampler says is unknown."""
         self._samples += 1
         used, self._used = self._used, {}
-        for live, use in used.values():
-            live.reaped = use
+        for job_id, use in used.items():
+            self._tracks[job_id].reaped = use
         answer = await self._sweep(sorted(used))
         if answer is None:
             return Sample(at_s=at_s, jobs={job_id: JobCounters() for job_id in self._tracks})
@@ -283,18 +302,18 @@ class SamplerClient:
                 track.row = row
                 track.silent = None if row[1] < 0 else row[1]
                 track.deaths = track.deaths if track.silent is not None else 0
-                touched.add(track.live.job_id)
+                touched.add(JobId(track.key.job))
         for job, major, minor, read, written in answer.moved:
             if (track := self._find(job)) is not None:
                 track.on_devices[f"{major}:{minor}"] = read, written
-                touched.add(track.live.job_id)
+                touched.add(JobId(track.key.job))
         for job, lines in answer.rest.get("files", ()):
             if (track := self._find(job)) is not None:
                 found = None if lines is None else map(self._find_devices, lines)
                 track.devices = (
                     None if found is None else tuple(sorted({d for f in found for d in f}))
                 )
-                touched.add(track.live.job_id)
+                touched.add(JobId(track.key.job))
         for job_id in touched:
             if (track := self._tracks.get(job_id)) is not None:
                 self._set(job_id, track.counters(self._leaves))
@@ -363,7 +382,8 @@ class SamplerClient:
 
     def _request(self, wanted: list[JobId]) -> bytes:
         self._bring_back()
-        added = [_entry(self._tracks[job_id]) for job_id in sorted(self._added)]
+        tracks = [self._tracks[job_id] for job_id in sorted(self._added)]
+        added = [[*each.key, each.holder, each.silent] for each in tracks]
         request: dict[str, Any] = {}
         if self._removed:
             request["remove"] = sorted(self._removed)
@@ -486,12 +506,6 @@ class SamplerClient:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(line.pidfd, signal.SIGKILL)
         self._left.append(line.pidfd)
-
-
-def _entry(track: Track) -> list[Any]:
-    live = track.live
-    holder = live.holder if live.cgroup is None else None
-    return [live.job_id, live.attempt, holder, track.silent]
 
 
 def _open_process(pid: int) -> int:

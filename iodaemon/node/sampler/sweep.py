@@ -1,7 +1,7 @@
 """The process that reads the counters of jobs, disks and the machine, a sweep on request.
 
 It is the daemon's user, and may read other users' ``/proc/PID/io``: the supervisor starts it. It
-ends with the daemon's line. A read that does not return ends it too (``watch``); then the daemon
+ends with the daemon's line. A read that does not return ends it too (``job_io``); then the daemon
 has another one started.
 
 A job that has not run since the last sweep costs one pread and a comparison: what moves bytes runs
@@ -20,7 +20,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -34,18 +33,26 @@ from iodaemon.node.sampler.cgroup_files import (
     parse_procs,
     read_members,
 )
-from iodaemon.node.sampler.job_io import Allowance, JobIo, UnknownError
-from iodaemon.node.sampler.kernel_file import KeptFile, read_file, read_once
+from iodaemon.node.sampler.job_io import (
+    Allowance,
+    JobIo,
+    Position,
+    SilentError,
+    UnknownError,
+    Watch,
+)
 from iodaemon.node.sampler.node_counters import NodeCounters, NodeCountersReader
 from iodaemon.node.sampler.open_files import OpenFiles
 from iodaemon.node.sampler.proc_files import (
+    WHOLE_BYTES,
+    KeptFile,
     descendants_of,
     is_executing,
     parse_diskstats,
     parse_pressure,
+    read_seldom,
     sum_resident_bytes,
 )
-from iodaemon.node.sampler.watch import Position, SilentError, Watch
 from iodaemon.supervisor import syscalls
 from iodaemon.supervisor.identity import peer_of
 
@@ -65,8 +72,6 @@ _MOST_LOOKS: Final = 2500
 looked at in turn."""
 _RECORD_BYTES: Final = 64
 """Of cpu.stat: usage_usec and user_usec are its first lines."""
-_PROCS_BYTES: Final = 4000
-"""A cgroup.procs that is shorter is whole: one read gives a page, less a part of a line."""
 _NO_GROUP: Final = 65534
 _WHOLE: Final = b"nr_descendants 0\n"
 _BYTES: Final = 3
@@ -209,14 +214,14 @@ class Job:
             return [] if self._holder is None else list(descendants_of(self._holder, self._root))
         try:
             if is_full:
-                self._has_below = _WHOLE not in read_once(f"{self.cgroup}/cgroup.stat")
+                self._has_below = _WHOLE not in read_seldom(f"{self.cgroup}/cgroup.stat")
             if self._has_below:
                 return read_members(self.cgroup)
             path = f"{self.cgroup}/cgroup.procs"
             if self._procs is None and self._allowance.take():
                 self._procs = KeptFile(path)
-            text = read_once(path) if self._procs is None else self._procs.read_record()
-            return parse_procs(text if len(text) < _PROCS_BYTES else read_file(path))
+            text = read_seldom(path) if self._procs is None else self._procs.read_record()
+            return parse_procs(text if len(text) < WHOLE_BYTES else read_seldom(path))
         except NoData:
             return []
 
@@ -234,10 +239,9 @@ class Job:
         )
 
     def _stall_s(self, resource: str) -> float:
-        text = self._read_seldom(f"{resource}.pressure")
         try:
-            return math.nan if text is None else parse_pressure(text).some_s
-        except NoData:
+            return parse_pressure(self._read_seldom(f"{resource}.pressure")).some_s
+        except (NoData, OSError):
             return math.nan
 
     def look_at_devices(self) -> list[bytes]:
@@ -245,9 +249,9 @@ class Job:
 
         What it made dirty is written back without it, also while it stands still.
         """
-        text, moved = self._read_seldom("io.stat", read_file), list[bytes]()
-        with contextlib.suppress(NoData):
-            found = {} if text is None else parse_io_stat(text) or _NO_DEVICE
+        moved: list[bytes] = []
+        with contextlib.suppress(NoData, OSError):
+            found = parse_io_stat(self._read_seldom("io.stat")) or _NO_DEVICE
             for number, stat in found.items():
                 if self._on_devices.get(number) != stat:
                     place = map(int, number.split(":"))
@@ -255,17 +259,20 @@ class Job:
             self._on_devices = found
         return moved
 
-    def _read_seldom(self, name: str, read: Callable[[str], bytes] = read_once) -> bytes | None:
-        """A file of its cgroup; None: there is none, as it once was."""
+    def _read_seldom(self, name: str) -> bytes:
+        """A file of its cgroup; one that is missing is looked for once.
+
+        Raises:
+            NoData: there is none.
+            OSError: no descriptor is left.
+        """
         if self.cgroup is None or name in self._missing:
-            return None
+            raise NoData(name)
         try:
-            return read(f"{self.cgroup}/{name}")
+            return read_seldom(f"{self.cgroup}/{name}")
         except NoData:
             self._missing += (name,)
-        except OSError:  # no descriptor is left
-            pass
-        return None
+            raise
 
     def _measure_output(self) -> int | None:
         """Room that its own output and its report take of their filesystem, holes not counted.

@@ -14,11 +14,9 @@ from sampling import Samplers
 
 from iodaemon.core.sample import JobCounters
 from iodaemon.fault import VARIABLE
-from iodaemon.node.live_job import LiveJob
 from iodaemon.node.sampler import client as module
 from iodaemon.node.sampler import rows
 from iodaemon.node.sampler.client import SamplerClient
-from iodaemon.node.sampler.job_io import Moved
 from iodaemon.supervisor.ledger import Key
 
 pytestmark = pytest.mark.node
@@ -52,9 +50,8 @@ class Worker:
         self.live = self.attempt(1)
         self.does(0)
 
-    def attempt(self, number, **options):
-        report = {"pid": self.child.pid, "holder": self.child.pid}
-        return LiveJob(Key(1, number), report, None, **options)
+    def attempt(self, number):
+        return Key(1, number), self.child.pid
 
     def does(self, word):
         self.child.stdin.write(f"{word}\n")
@@ -70,6 +67,10 @@ def worker():
     worker = Worker()
     yield worker
     worker.end()
+
+
+def used(**moved):
+    return {"read_bytes": 0, "written_bytes": 0, "calls": 0, **moved}
 
 
 def logical(sample):
@@ -115,12 +116,12 @@ def test_what_is_waited_for_in_a_sweep_counts_in_the_next_and_no_total_falls(wor
         async def read():
             reading = asyncio.ensure_future(samplers.client.read(2.0))
             await asyncio.sleep(0)
-            samplers.client.take_use(worker.live, Moved(logical_bytes=100))
+            samplers.client.take_use(Key(1, 1), used(logical_bytes=100))
             return await reading
 
         third = samplers.run(read())
         worker.child.communicate()
-        samplers.client.take_use(worker.live, Moved(logical_bytes=50))
+        samplers.client.take_use(Key(1, 1), used(logical_bytes=50))
         last = samplers.take()
 
     assert logical(second) >= logical(first) + MIB
@@ -140,10 +141,9 @@ def test_a_job_that_has_not_moved_has_the_very_same_counters(worker):
 
 
 def test_of_an_adopted_job_nothing_is_known_until_it_is_told_what_was_waited_for(worker):
-    adopted = worker.attempt(1, is_adopted=True)
     with Samplers() as samplers:
-        unknown = samplers.take(adopted, times=2)
-        samplers.client.take_use(adopted, Moved(read_bytes=1 << 40))
+        unknown = samplers.take(worker.live, times=2, is_adopted=True)
+        samplers.client.take_use(Key(1, 1), used(read_bytes=1 << 40))
         known = samplers.take()
 
     assert unknown.jobs[1].read_bytes is None
@@ -152,10 +152,11 @@ def test_of_an_adopted_job_nothing_is_known_until_it_is_told_what_was_waited_for
 
 def test_another_attempt_begins_at_nothing(worker):
     with Samplers() as samplers:
-        samplers.client.take_use(worker.live, Moved(read_bytes=1 << 40))
         samplers.take(worker.live)
-        samplers.client.remove(worker.live.job_id)
+        samplers.client.take_use(Key(1, 1), used(read_bytes=1 << 40))
+        before = samplers.take()
 
+        assert before.jobs[1].read_bytes >= 1 << 40
         assert samplers.take(worker.attempt(2)).jobs[1].read_bytes < 1 << 40
 
 
