@@ -1,13 +1,11 @@
 """A sampler of a test's own, started as the supervisor does it, and jobs for it."""
 
 import asyncio
-import math
 import os
 import subprocess
 from pathlib import Path
 
-from iodaemon.node.sampler import rows
-from iodaemon.node.sampler.client import Leaves, SamplerClient, Track
+from iodaemon.node.sampler.client import Leaves, SamplerClient, Track, _Row
 from iodaemon.node.sampler.job_io import Allowance, JobIo, Moved, Position, UnknownError
 from iodaemon.node.sampler.sweep import Sampler, Settings
 from iodaemon.supervisor.anchor import SAMPLER, command
@@ -101,9 +99,8 @@ class Measured:
         try:
             moved = self.io.read(list(self._members()))
         except UnknownError:
-            moved = (rows.NO_COUNT,) * 5
-        unknown = (math.nan, math.nan, rows.NO_COUNT) * 2
-        self._track.row = (1, -1, *moved, *unknown)
+            moved = None
+        self._track.row = _Row(1, None, moved, *[None] * 6)
         return self._track.counters(self._leaves)
 
     def close(self):
@@ -121,7 +118,7 @@ class Reading:
     def __init__(self, root, attempt=(1, 1), holder=None, **settings):
         given = {"jobs": str(root), "root": str(root), **settings}
         self.number = attempt[0]
-        opened = {"devices": [], "cpus": []}
+        opened = {"devices": [], "cpus": {}}
         self.sampler = Sampler(Settings(address="", parent=0, uid=0, **given), opened, Position())
         self._added = [[*attempt, holder, None]]
         self._moved = []
@@ -131,14 +128,11 @@ class Reading:
         request = {"add": self._added, "read": [self.number] if is_wanted else []}
         self._added = []
         answer = self.sampler.sweep(request, 0.0)
-        _, jobs, moved, *_ = rows.HEAD.unpack_from(answer)
-        at = rows.HEAD.size + jobs * rows.JOB.size
-        found = rows.MOVED.iter_unpack(answer[at : at + moved * rows.MOVED.size])
-        self._moved += [row[1:] for row in found]
-        if not jobs:
+        self._moved += [row[1:] for row in answer["moved"]]
+        if not answer["jobs"]:
             return None
         track = Track(Key(1, 1), None, Moved())
-        track.row = rows.JOB.unpack_from(answer, rows.HEAD.size)
+        track.row = _Row(*answer["jobs"][0])
         return track.counters(Leaves(Path("/")))
 
     def moved(self):

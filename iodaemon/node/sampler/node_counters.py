@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from iodaemon.errors import NoData
 from iodaemon.node.sampler.cgroup_files import parse_memory_stat
@@ -250,34 +250,18 @@ _LINE_BYTES: Final = 256
 100 bytes."""
 
 
-class NodeCounters(NamedTuple):
-    """As ``core.sample.NodeCounters``, but for ``idle_s``: in the order of the partitions, None
-    where a CPU was never seen.
-    """
-
-    io_stall_s: float | None = None
-    memory_stall_s: float | None = None
-    dirty_bytes: int | None = None
-    writeback_bytes: int | None = None
-    available_bytes: int | None = None
-    memory_bytes: int | None = None
-    refault_bytes: int | None = None
-    refaults_of: str = ""
-    idle_s: tuple[float | None, ...] = ()
-
-
 class NodeCountersReader:
     """Reads the counters of the machine.
 
     Args:
         root: where /proc and /sys are.
-        cpus: of each partition; their idle time is wanted.
+        cpus: of each partition, by its number; their idle time is wanted.
 
     Attributes:
         memory: which jobs share memory.
     """
 
-    def __init__(self, root: Path, cpus: Iterable[Iterable[int]] = ()) -> None:
+    def __init__(self, root: Path, cpus: Mapping[str, Iterable[int]]) -> None:
         self._io_pressure = KeptFile(root / "proc/pressure/io")
         self._memory_pressure = KeptFile(root / "proc/pressure/memory")
         self._meminfo = KeptFile(root / "proc/meminfo")
@@ -285,11 +269,11 @@ class NodeCountersReader:
         self._stat = KeptFile(root / "proc/stat")
         self._stat_bytes = _LINE_BYTES * (os.sysconf("SC_NPROCESSORS_CONF") + 1)
         self.memory = SharedMemory(root)
-        self._cpus = [sorted(set(each)) for each in cpus]
+        self._cpus = {partition: frozenset(each) for partition, each in cpus.items()}
         self._idle_s: dict[int, float] = {}
 
-    def read(self, at_s: float) -> NodeCounters:
-        """The counters now; ``at_s`` is the present."""
+    def read(self, at_s: float) -> dict[str, Any]:
+        """Fields of ``core.sample.NodeCounters`` now; ``at_s`` is the present."""
         io = _known(self._io_pressure.read_record, parse_pressure)
         waits = _known(self._memory_pressure.read_record, parse_pressure)
         memory = _known(self._meminfo.read_record, parse_meminfo)
@@ -298,35 +282,31 @@ class NodeCountersReader:
         if memory is not None:
             machine = Available(memory.total_bytes, memory.available_bytes, pages)
         shared = self.memory.read(at_s, machine)
-        return NodeCounters(
-            io_stall_s=None if io is None else io.some_s,
-            memory_stall_s=None if waits is None else waits.some_s,
-            dirty_bytes=None if memory is None else memory.dirty_bytes,
-            writeback_bytes=None if memory is None else memory.writeback_bytes,
-            available_bytes=shared.available_bytes,
-            memory_bytes=shared.memory_bytes,
-            refault_bytes=_pages_bytes(shared.refaulted_pages),
-            refaults_of=shared.group,
-            idle_s=self._read_idle(),
-        )
+        pages = shared.refaulted_pages
+        return {
+            "io_stall_s": None if io is None else io.some_s,
+            "memory_stall_s": None if waits is None else waits.some_s,
+            "dirty_bytes": None if memory is None else memory.dirty_bytes,
+            "writeback_bytes": None if memory is None else memory.writeback_bytes,
+            "available_bytes": shared.available_bytes,
+            "memory_bytes": shared.memory_bytes,
+            "refault_bytes": None if pages is None else pages * PAGE_BYTES,
+            "refaults_of": shared.group,
+            "idle_s": self._read_idle(),
+        }
 
-    def _read_idle(self) -> tuple[float | None, ...]:
+    def _read_idle(self) -> dict[str, float]:
         """Each CPU's is kept from going back, also while it is offline, when it has no line."""
-        if not self._cpus:
-            return ()
         highest = self._idle_s
-        found = _known(lambda: self._stat.read_record(self._stat_bytes), parse_idle) or {}
-        for cpu, idle_s in found.items():
-            if idle_s > highest.get(cpu, -1.0):
-                highest[cpu] = idle_s
-        return tuple(
-            sum(highest[cpu] for cpu in cpus) if highest.keys() >= set(cpus) else None
-            for cpus in self._cpus
-        )
-
-
-def _pages_bytes(pages: int | None) -> int | None:
-    return None if pages is None else pages * PAGE_BYTES
+        if self._cpus:
+            found = _known(lambda: self._stat.read_record(self._stat_bytes), parse_idle) or {}
+            for cpu, idle_s in found.items():
+                highest[cpu] = max(idle_s, highest.get(cpu, 0.0))
+        return {
+            partition: sum(highest[cpu] for cpu in cpus)
+            for partition, cpus in self._cpus.items()
+            if highest.keys() >= cpus
+        }
 
 
 def _known(read: Callable[[], bytes], parse: Callable[[bytes], _T]) -> _T | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import os
 import signal
 import socket
@@ -15,7 +16,6 @@ from sampling import Samplers
 from iodaemon.core.sample import JobCounters
 from iodaemon.fault import VARIABLE
 from iodaemon.node.sampler import client as module
-from iodaemon.node.sampler import rows
 from iodaemon.node.sampler.client import SamplerClient
 from iodaemon.supervisor.ledger import Key
 
@@ -193,27 +193,28 @@ def test_it_ends_with_the_line_of_the_daemon(worker):
         assert 0 == samplers.children[0].wait()
 
 
-HEAD = rows.HEAD.pack(rows.SAMPLE, 0, 0, 0, 0, 0)
-NODE = rows.NODE.pack(0.0, 0.0, *[0] * 5)
+NODE = b'"node": {"available_bytes": 7}'
 BAD = {
-    "another kind": rows.HEAD.pack(7, 0, 0, 0, 0, 0),
-    "no end of rows": rows.HEAD.pack(rows.SAMPLE, *[(1 << 32) - 1] * 5),
-    "a disk that is none": rows.HEAD.pack(rows.SAMPLE, 0, 0, 1, 0, 0)
-    + rows.DISK.pack(9, *[0] * 17)
-    + NODE,
-    "idle time of nobody": rows.HEAD.pack(rows.SAMPLE, 0, 0, 0, 1, 0) + rows.IDLE.pack(1.0) + NODE,
-    "no JSON": rows.HEAD.pack(rows.SAMPLE, 0, 0, 0, 0, 4) + NODE + b"none",
-    "no object": rows.HEAD.pack(rows.SAMPLE, 0, 0, 0, 0, 2) + NODE + b"[]",
-    "no mounts": rows.HEAD.pack(rows.SAMPLE, 0, 0, 0, 0, 17) + NODE + b'{"files":[[1,2]]}',
+    "no JSON": b"none\n",
+    "no object": b"[]\n",
+    "not UTF-8": b'{"node": {"refaults_of": "\xff"}}\n',
+    "a count below 0": b'{"moved": [[1, "8:0", -1, 0]], ' + NODE + b"}\n",
+    "half a row": b'{"jobs": [[1, null]], ' + NODE + b"}\n",
+    "a disk with two fields": b'{"disks": {"sda": [1, 2]}, ' + NODE + b"}\n",
+    "idle time of nobody": b'{"node": {"available_bytes": 7, "idle_s": {"x": 1.0}}}\n',
+    "no mounts": b'{"files": [[1, 2]], ' + NODE + b"}\n",
+    "too deep": b'{"x": ' + b"[" * 100_000 + b"\n",
+    "too much": b'{"x": "' + b"x" * 2000 + b'", ' + NODE + b"}\n",
     "nothing": b"",
-    "half a head": HEAD[:7],
+    "half an object": b'{"no',
 }
 
 
 @pytest.mark.parametrize("said", BAD.values(), ids=BAD.keys())
-def test_one_that_says_what_is_no_row_is_not_believed(said):
+def test_one_that_says_what_is_no_row_is_not_believed(said, monkeypatch):
     """And nobody waits for it."""
     peers = []
+    monkeypatch.setattr(module, "_LARGEST", 1000)
 
     def start(address):
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -242,8 +243,9 @@ def unharmed(client):
 
 
 def test_rows_of_jobs_that_nobody_asked_for_are_not_taken():
-    row = rows.JOB.pack(9, -1, *[0] * 5, 0.0, 0.0, 0, 0.0, 0.0, 0)
-    answer = rows.HEAD.pack(rows.SAMPLE, 1, 0, 0, 0, 0) + row + NODE
+    row = [9, None, [0] * 5, 0.0, 0.0, 0, 0.0, 0.0, 0]
+    said = {"jobs": [row], "disks": {"sdz": [0] * 17}, "node": {"available_bytes": 7}}
+    answer = json.dumps(said).encode() + b"\n"
     peers = []
 
     def start(address):
@@ -258,5 +260,8 @@ def test_rows_of_jobs_that_nobody_asked_for_are_not_taken():
         client.close()
         return sample
 
-    assert {} == asyncio.run(read()).jobs
+    sample = asyncio.run(read())
+
+    assert ({}, {}) == (sample.jobs, sample.devices)
+    assert 7 == sample.node.available_bytes
     peers[0].close()
