@@ -57,7 +57,6 @@ from iodaemon.daemon.watchdog import feed_watchdog
 from iodaemon.errors import BackendError, ConfigError, HopelessError, IodaemonError
 from iodaemon.fault import reach
 from iodaemon.node.linux import STRANGER
-from iodaemon.node.old_layout import refuse_old_jobs
 from iodaemon.systemd import notify, take_socket
 from iodaemon.text import quoted
 
@@ -366,7 +365,6 @@ class _Daemon:
         """
         unfinished = (job for job in restored.jobs if not job.state.is_final)
         try:
-            refuse_old_jobs(self._config.supervisor_state)
             runtime_dir = Path(self._config.runtime_dir)
             for key, pid in find_strangers(runtime_dir, unfinished):
                 log.warning("event=stranger attempt=%s pid=%s problem=%r", key, pid, STRANGER)
