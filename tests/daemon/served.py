@@ -20,15 +20,14 @@ from iodaemon.core.rule import Mode
 from iodaemon.core.sharing import Sharing
 from iodaemon.core.state import State
 from iodaemon.daemon.driver import Driver
-from iodaemon.daemon.exporter import Exporter
 from iodaemon.daemon.http.access import Kind, Rights
 from iodaemon.daemon.http.report import node_report
 from iodaemon.daemon.http.routes.act import Grace
 from iodaemon.daemon.http.server import Server
 from iodaemon.daemon.journal.writer import Journal
 from iodaemon.daemon.knowledge import Knowledge
-from iodaemon.daemon.metric import Scene
-from iodaemon.daemon.scrape import MetricsPage
+from iodaemon.daemon.metrics.page import MetricsPage
+from iodaemon.daemon.metrics.table import Scene
 from iodaemon.daemon.timeline import WallTimeline
 from iodaemon.model.node import SimulatedNode, default_platform
 from iodaemon.model.profile import parse_profile
@@ -123,7 +122,7 @@ class Served:
                 "node": self._node,
                 **{name: lambda name=name: {"name": name} for name in ("policy", "config")},
             },
-            further_routes=MetricsPage(Exporter(Scene(self.driver, lambda: 0))).routes(),
+            further_routes=MetricsPage(Scene(self.driver)).routes(),
         )
         await self.server.open(Path(self.socket_path))
         self.driver.run(node)

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from iodaemon.daemon.metric import Scene
 from served import Served
 
 from iodaemon.cli import main
@@ -21,7 +22,6 @@ from iodaemon.core.decision import Start
 from iodaemon.core.job import JobId
 from iodaemon.core.platform import PartitionId, SlotId
 from iodaemon.core.sharing import Sharing
-from iodaemon.daemon.exporter import Exporter
 from iodaemon.daemon.http import access
 from iodaemon.daemon.http.access import Rights
 from iodaemon.daemon.http.submission import (
@@ -32,7 +32,7 @@ from iodaemon.daemon.http.submission import (
     job_maker,
 )
 from iodaemon.daemon.launching import launch_record
-from iodaemon.daemon.metric import Scene
+from iodaemon.daemon.metrics.table import Exporter, Scene
 from iodaemon.errors import RequestError
 from iodaemon.model.node import default_platform
 from iodaemon.supervisor.launch import parse_launch
@@ -455,7 +455,7 @@ def test_a_name_gives_no_orders_to_terminal_log_or_metrics(served, caplog, capsy
     assert told.isprintable()
     for line in (printed.out + printed.err).split("\n"):
         assert line.isprintable(), repr(line)
-    page = served.call(Exporter(Scene(served.driver, lambda: 0)).page).decode()
+    page = served.call(Exporter(Scene(served.driver)).page).decode()
     for line in page.split("\n"):
         assert line.isprintable(), repr(line)
         assert "owned" not in line
