@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 
 import pytest
-from iodaemon.daemon.metric import Scene
 from served import Served
 
 from iodaemon.cli import main
