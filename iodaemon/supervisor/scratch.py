@@ -24,7 +24,7 @@ from typing import Final, NoReturn
 from iodaemon.supervisor import disk_trouble, protocol, syscalls
 from iodaemon.supervisor.failpoint import reach
 from iodaemon.supervisor.launch import REPORT
-from iodaemon.supervisor.ledger import parse_key
+from iodaemon.supervisor.ledger import let_read, parse_key
 from iodaemon.supervisor.protocol import BadInputError, Message
 
 STORE: Final = ".iodaemon"
@@ -493,13 +493,14 @@ def _find_data(fd: int) -> Iterator[tuple[int, int]]:
         yield offset, end
 
 
-def copy_ledger(ledger: int, path: str) -> None:
+def copy_ledger(ledger: int, path: str, gid: int | None = None) -> None:
     """Copy it to a disk before the machine is shut down, or give up after ``_COPY_S``."""
     pid = os.fork()
     if pid == 0:
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
             copy = os.open(f"{path}.new", flags, 0o600)
+            let_read(copy, gid)
             os.ftruncate(copy, os.fstat(ledger).st_size)
             for at, end in _find_data(ledger):
                 while data := os.pread(ledger, min(1 << 20, end - at), at):

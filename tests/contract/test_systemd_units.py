@@ -132,7 +132,7 @@ def test_the_daemons_user_and_directories_are_declared():
 
     assert re.search(r"^u iodaemon ", users, re.MULTILINE)
     assert re.search(r"^d /run/iodaemon 0755 root root", places, re.MULTILINE)
-    assert re.search(r"^d /var/lib/iodaemon-supervisor 0700 root root", places, re.MULTILINE)
+    assert re.search(r"^d /var/lib/iodaemon-supervisor 0711 root root", places, re.MULTILINE)
 
 
 def test_units_call_what_exists():
