@@ -6,7 +6,8 @@ in it is hostile: links, mounts, names, depth, and whoever is at work there mean
 is one name below an open directory at a time (openat2), files are not looked at, and what is
 mounted is kept, unless its user mounted it by FUSE: that is unmounted. Whoever is in a directory
 makes nothing there any more once it is entered: it is then the caller's. A helper that a dead disk
-keeps is killed and not waited for; two at most wait for one disk.
+keeps is killed and not waited for; two at most wait for one disk, and a look is answered without
+one then.
 """
 
 from __future__ import annotations
@@ -153,7 +154,12 @@ class Desk:
             if not helper.is_told and time.monotonic() >= helper.until_s:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(helper.pid, signal.SIGKILL)
-                self._answer(helper, _problem(helper.wish, disk_trouble.SILENT, is_disk=True))
+                self._answer(helper, _silence(helper.wish))
+        dead = collections.Counter(each.wish["disk"] for each in self._helpers if each.is_told)
+        for wish in [each for each in self._waiting if each["do"] == "look"]:
+            if dead[wish["disk"]] >= _MOST_ON_A_DISK:
+                self._waiting.remove(wish)
+                self._send({"scratch": wish.get("id"), **_silence(wish)})
         wish = self._next()
         if wish is not None:
             self._waiting.remove(wish)
@@ -211,6 +217,10 @@ def _problem(wish: Message, problem: str, *, is_disk: bool = False) -> Message:
     if is_disk and wish["do"] == "discard":
         problem, is_disk = disk_trouble.sentence(wish["disk"], problem), False
     return {"done": False, "problem": problem, "is_disk": is_disk}
+
+
+def _silence(wish: Message) -> Message:
+    return _problem(wish, disk_trouble.SILENT, is_disk=True)
 
 
 def _work(wish: Message, pipe: int) -> NoReturn:
