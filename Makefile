@@ -51,7 +51,7 @@ pure: $(STAMP)
 # Real jobs mostly wait: four files at a time. A test that fails is tried again, and named at the
 # end as RERUN: it is at fault, or the product is.
 node: $(STAMP)
-	$(BIN)/python -m pytest -n 4 --dist loadfile --reruns 2 -rfER -m 'node and $(GATE)'
+	$(BIN)/python -m pytest -n 4 --dist loadfile --reruns 2 -rfER --durations=25 -m 'node and $(GATE)'
 
 GATE := not slow and not vm and not disk
 
