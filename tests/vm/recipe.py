@@ -26,7 +26,8 @@ NEEDED = ("mmdebstrap", "e2fsprogs", "qemu-system-x86", "seabios", "gcc", "libc6
 
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "udev", "libpam-systemd", "util-linux", "procps", "kmod"),
-    *("python3", "python3-venv", "sysstat", "numactl", "fio", "lvm2", "mdadm"),
+    *("python3", "python3-venv", "gcc", "libc6-dev"),  # README.md's, there is no network
+    *("sysstat", "numactl", "fio", "lvm2", "mdadm"),
     "linux-image-cloud-amd64",
 )
 USERS = {"ann": 1001, "bob": 1002}

@@ -12,7 +12,10 @@ from server import IOD, SCOPE, UNITS, build_wheel
 
 PIP = "/opt/iodaemon/bin/python -m pip --disable-pip-version-check"
 SYSTEM_UNITS = ("iodaemon.socket", *UNITS)
-CHECKOUT = ("iodaemon", "policies", "sim", "systemd", "pyproject.toml", "README.md")
+CHECKOUT = (
+    *("iodaemon", "policies", "sim", "systemd"),
+    *("pyproject.toml", "hatch_build.py", "README.md"),
+)
 """What the wheel is built of."""
 GATE = "while [ ! -e /tmp/gate-install ]; do sleep 0.2; done; exit 7"
 NOISE = (
