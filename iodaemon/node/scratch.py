@@ -20,7 +20,7 @@ from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.scratch import Share
 from iodaemon.core.timeline import Timeline
 from iodaemon.node.outcome import read_report, report_path
-from iodaemon.node.supervisor_client import SupervisorClient
+from iodaemon.node.supervisor_client import SupervisorClient, start_task
 from iodaemon.supervisor import disk_trouble
 from iodaemon.supervisor.protocol import Message
 from iodaemon.supervisor.scratch import STORE
@@ -149,16 +149,12 @@ class Scratch:
     def _begin(self, job_id: JobId, work: Coroutine[Any, Any, None]) -> None:
         if (before := self._tasks.pop(job_id, None)) is not None:
             before.cancel()
-        task = self._tasks[job_id] = asyncio.get_running_loop().create_task(work)
+        task = self._tasks[job_id] = start_task(work)
         task.add_done_callback(lambda done: self._done(job_id, done))
 
     def _done(self, job_id: JobId, task: asyncio.Task[None]) -> None:
-        """A task that failed is a bug: the loop's exception handler stops the daemon."""
         if self._tasks.get(job_id) is task:
             del self._tasks[job_id]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            context = {"message": "scratch task failed", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(context)
 
     async def _ask(self, do: str, job_id: JobId, attempt: int, share: Share) -> Message:
         name = self._name(job_id, attempt)
@@ -261,7 +257,7 @@ class Scratch:
                 return ""  # it failed, or was ended
         need = f"what the job left was not copied to {request.output_path}"
         failure = None if report is None else report.failure
-        return need if failure is None else f"{need}: {failure[1].text}"
+        return need if failure is None else f"{need}: {failure[1]}"
 
     def _keep(self, free: Free, problem: str, *, is_result: bool | None) -> None:
         event = ev.ScratchKept(
