@@ -62,7 +62,7 @@ class PathDevice(msgspec.Struct, frozen=True, kw_only=True):
         path: what was asked, absolute, without symbolic links.
         kind: the topmost layer.
         description: all layers, for people.
-        filesystem: type, for example ``ext4``; empty for a block device itself.
+        filesystem: empty for a block device itself.
         devices: the leaf disks; empty where there is none (memory, network) or none is known.
     """
 
@@ -81,6 +81,8 @@ class _Machine(NamedTuple):
     visited: frozenset[int] = frozenset()
     touches: bool = True
     """Paths that mounts' options name may be looked at; not those of a job's own mounts."""
+    layers: tuple[str, ...] = ("upperdir", "lowerdir")
+    """Options of an overlay whose directories count."""
 
     def through(self, mount: Mount) -> _Machine:
         return self._replace(visited=self.visited | {mount.mount_id})
@@ -100,12 +102,7 @@ def leaf_devices(root: Path = _ROOT) -> tuple[Device, ...]:
 def read_disks(
     wanted: Container[DeviceId], file: KeptFile | None = None
 ) -> dict[DeviceId, DeviceCounters]:
-    """The counters of these disks; empty where they cannot be read.
-
-    Args:
-        wanted: the disks.
-        file: /proc/diskstats; None: of this machine, opened anew.
-    """
+    """The counters of these disks; empty where they cannot be read."""
     file = KeptFile("/proc/diskstats") if file is None else file
     try:
         found = parse_diskstats(file.read(), wanted)
@@ -149,7 +146,9 @@ def _is_end(machine: _Machine, loop: Path) -> bool:
     return below.kind in ("nfs", "other") and below.filesystem != "" and not below.devices
 
 
-def find_device(path: str | os.PathLike[str], root: Path = _ROOT) -> PathDevice:
+def find_device(
+    path: str | os.PathLike[str], root: Path = _ROOT, *, is_written: bool = False
+) -> PathDevice:
     """Where the I/O of a file, a directory or a block device goes.
 
     A path that does not exist is answered for the directory that it would be made in.
@@ -157,34 +156,16 @@ def find_device(path: str | os.PathLike[str], root: Path = _ROOT) -> PathDevice:
     Args:
         path: as seen below ``root``.
         root: ``/``, or a directory that looks like it.
+        is_written: only what is written below it counts: of an overlay its upper directory.
     """
     absolute = _resolve(os.fspath(path), root)
     machine = _Machine(root, read_mounts(root))
+    if is_written:
+        machine = machine._replace(layers=("upperdir",))
     directory = _find_node(machine, absolute)
     if directory is not None:
         return _on_block(machine, absolute, directory, filesystem="")
     return _find(machine, absolute)
-
-
-def find_written_device(path: str | os.PathLike[str], root: Path = _ROOT) -> PathDevice:
-    """Where what is written below the path goes: of an overlay to its upper directory alone."""
-    absolute = _resolve(os.fspath(path), root)
-    machine = _Machine(root, read_mounts(root))
-    mount = find_mount(machine.mounts, absolute)
-    upper = _overlay_directories(mount.options, ("upperdir",)) if mount is not None else []
-    if mount is None or mount.filesystem != "overlay" or not upper:
-        return find_device(path, root)
-    if not _is_visible(root, upper[0]):
-        text = "overlay on a directory that cannot be seen from here"
-        return PathDevice(path=absolute, kind="overlay", description=text, filesystem="overlay")
-    below = find_device(upper[0], root)
-    return PathDevice(
-        path=absolute,
-        kind=below.kind,
-        description=f"overlay on {below.description}",
-        filesystem="overlay",
-        devices=below.devices,
-    )
 
 
 def find_mount_devices(
@@ -287,7 +268,7 @@ def _disks(machine: _Machine, directories: Iterable[Path]) -> tuple[Device, ...]
 
 def _on_overlay(machine: _Machine, path: str, mount: Mount) -> PathDevice:
     """Writes go to the upper directory, reads come from any: that is the order of devices."""
-    directories = _overlay_directories(mount.options)[:_MOST_LAYERS]
+    directories = _overlay_directories(mount.options, machine.layers)[:_MOST_LAYERS]
     if machine.touches:
         visible = (each for each in directories if _is_visible(machine.root, each))
         layers = [_find(machine, _resolve(each, machine.root)) for each in visible]
@@ -296,18 +277,17 @@ def _on_overlay(machine: _Machine, path: str, mount: Mount) -> PathDevice:
     known = [layer for layer in layers if layer.filesystem]
     below = known[0].description if known else "directories that cannot be seen from here"
     devices = dict.fromkeys(device for layer in known for device in layer.devices)
+    is_upper = len(machine.layers) == 1 and known
     return PathDevice(
         path=path,
-        kind="overlay",
+        kind=known[0].kind if is_upper else "overlay",
         description=f"overlay on {below}",
         filesystem="overlay",
         devices=tuple(devices),
     )
 
 
-def _overlay_directories(
-    options: Iterable[str], names: Iterable[str] = ("upperdir", "lowerdir")
-) -> list[str]:
+def _overlay_directories(options: Iterable[str], names: Iterable[str]) -> list[str]:
     """Upper, lower and data directories that are absolute (docker's lower ones are not)."""
     values: dict[str, list[str]] = {name: [] for name in names}
     for option in options:
