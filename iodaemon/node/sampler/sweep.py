@@ -321,7 +321,7 @@ class Sampler:
         self._sweeps = 0
         self._devices = frozenset(opened["devices"])
         self._diskstats = KeptFile(root / "proc/diskstats")
-        self._node = NodeCountersReader(root, opened["cpus"])
+        self._node = NodeCountersReader(root, opened["cpus"], settings.jobs)
         self._files = OpenFiles(root, position)
 
     def sweep(self, request: dict[str, Any], at_s: float) -> dict[str, Any]:
@@ -370,13 +370,11 @@ class Sampler:
                 gone.close()
                 self._silent.discard(number)
                 self._files.remove(number)
-                self._node.memory.remove(number)
         for number, attempt, holder, silent in request.get("add", ()):
             job = self._jobs[number] = Job(number, attempt, holder, silent, self._shared)
             if silent is not None:
                 self._silent.add(number)
             self._files.add(number, job.last_members)
-            self._node.memory.add(number, job.last_members, job.cgroup)
 
     def _read_disks(self) -> dict[str, tuple[int, ...]]:
         try:
