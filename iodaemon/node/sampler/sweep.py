@@ -41,7 +41,7 @@ from iodaemon.node.sampler.job_io import (
     Watch,
 )
 from iodaemon.node.sampler.node_counters import NodeCountersReader
-from iodaemon.node.sampler.open_files import OpenFiles
+from iodaemon.node.sampler.open_files import MOST_JOBS, PERIOD, Lines, OpenFiles
 from iodaemon.node.sampler.proc_files import (
     WHOLE_BYTES,
     KeptFile,
@@ -123,13 +123,14 @@ class Job:
     Attributes:
         silent: a process of it that does not answer; None: all do.
         cgroup: its own; None: it has none.
+        members: its processes at the last reading, parents before children.
         record: the beginning of its ``cpu.stat`` when it was read last; empty: it is to be read.
         ran: the sweep in which it was read last.
     """
 
     __slots__ = (
         *("number", "silent", "cgroup", "record", "ran", "_cpu", "_procs", "_io", "_allowance"),
-        *("_root", "_holder", "_members", "_missing", "_row", "_counts", "_seldom", "_outputs"),
+        *("_root", "_holder", "members", "_missing", "_row", "_counts", "_seldom", "_outputs"),
         *("_readings", "_has_below", "_on_devices"),
     )
 
@@ -148,7 +149,7 @@ class Job:
         self._io = JobIo(settings.root, shared.allowance, shared.position)
         self._root = settings.root.rstrip("/")
         self._holder = holder
-        self._members: list[int] = []
+        self.members: list[int] = []
         self._missing: tuple[str, ...] = ()
         self._row: Row = ()
         self._counts: Moved | None = None
@@ -158,10 +159,6 @@ class Job:
         self._readings = 0
         self._has_below = False
         self._on_devices: dict[str, IoStat] = {}
-
-    def last_members(self) -> list[int]:
-        """Its processes at the last reading, parents before children."""
-        return self._members
 
     def look(self) -> bytes:
         """The beginning of its ``cpu.stat``; empty: it has none, or is gone."""
@@ -201,8 +198,8 @@ class Job:
         if self.silent is not None:
             return None
         try:
-            self._members = self._list(is_full=is_full)
-            return self._io.read(self._members)
+            self.members = self._list(is_full=is_full)
+            return self._io.read(self.members)
         except SilentError as error:
             self.silent = error.pid
         except (UnknownError, OSError):
@@ -231,7 +228,7 @@ class Job:
     def _look_at_all(self) -> None:
         resident = None
         with contextlib.suppress(OSError):
-            resident = sum_resident_bytes(self._root, self._members)
+            resident = sum_resident_bytes(self._root, self.members)
         self._seldom = (
             resident,
             self._stall_s("io"),
@@ -332,9 +329,12 @@ class Sampler:
         position.is_careful = bool(self._silent)
         jobs: list[Row] = []
         moved: list[OnDevice] = []
+        files: list[tuple[int, Lines | None]] = []
         reach("sampler.sweeping")
         self._sweeps = sweep = self._sweeps + 1
         stretch = 1 + len(self._jobs) // _MOST_LOOKS
+        period = max(PERIOD, len(self._jobs) // MOST_JOBS)
+        self._files.begin()
         for number, job in self._jobs.items():
             is_long = stretch > 1 and sweep - job.ran > _LONG
             if is_long and (sweep + number) % stretch and job.record and number not in wanted:
@@ -348,7 +348,8 @@ class Sampler:
                     continue
             position.job, position.pid = number, 0
             row, on_devices = job.read(sweep, record)
-            self._files.note(number)
+            if not (sweep + number) % period:
+                files += self._files.look(number, job.members)
             moved += on_devices
             if row is None:
                 continue
@@ -357,12 +358,11 @@ class Sampler:
                 self._silent ^= {number}
                 position.is_careful |= job.silent is not None
         position.pid = 0
-        files = [
+        mounts = [
             (job, None if lines is None else [line.decode("latin-1") for line in sorted(lines)])
-            for job, lines in self._files.read().items()
+            for job, lines in files
         ]
-        position.pid = 0
-        return {"jobs": jobs, "moved": moved, "disks": disks, "node": node, "files": files}
+        return {"jobs": jobs, "moved": moved, "disks": disks, "node": node, "files": mounts}
 
     def _follow(self, request: dict[str, Any]) -> None:
         for number in request.get("remove", ()):
@@ -371,10 +371,9 @@ class Sampler:
                 self._silent.discard(number)
                 self._files.remove(number)
         for number, attempt, holder, silent in request.get("add", ()):
-            job = self._jobs[number] = Job(number, attempt, holder, silent, self._shared)
+            self._jobs[number] = Job(number, attempt, holder, silent, self._shared)
             if silent is not None:
                 self._silent.add(number)
-            self._files.add(number, job.last_members)
 
     def _read_disks(self) -> dict[str, tuple[int, ...]]:
         try:
