@@ -261,9 +261,7 @@ class LinuxNode:
         scratch = launch.pop("scratch")
         try:
             uid, numbers = launch["uid"], scratch["filesystems"]
-            await self.scratch.make(
-                attempt.job_id, attempt.key.attempt, uid, attempt.shares, numbers
-            )
+            await self.scratch.make(attempt.key, uid, attempt.shares, numbers)
         except ScratchError as error:
             self._fail_start(attempt, str(error), disk=error.disk, holds=error.disk is None)
             return
@@ -271,7 +269,7 @@ class LinuxNode:
             self._prepare(attempt, self._with_scratch(attempt, launch, scratch))
 
     def _with_scratch(self, attempt: Attempt, launch: Launch, scratch: Launch) -> dict[str, Any]:
-        paths = self.scratch.paths(attempt.job_id, attempt.key.attempt, attempt.shares)
+        paths = self.scratch.paths(attempt.key, attempt.shares)
         numbered = {f"IOD_SCRATCH_{number}": path for number, path in enumerate(paths)}
         told = {"IOD_SCRATCH": ":".join(paths), **numbered}
         options = {name: scratch[name] for name in ("input", "output", "on")}
@@ -478,7 +476,7 @@ class LinuxNode:
                 self.sampler.take_use(key, attempt.used)
             self._post(outcome.began(key, report, self._timeline.now_s))
             if attempt.shares:
-                self.scratch.follow(attempt.job_id, key.attempt, attempt.shares)
+                self.scratch.follow(key, attempt.shares)
             self._tell_again(attempt)
         attempt.is_stopped = bool(report.get("stopped"))
         if report["frozen"] != attempt.is_frozen or (is_new and adopted is not None):
@@ -587,10 +585,10 @@ class LinuxNode:
     # -- after a restart, of the daemon or of the supervisor -------------------------------------
 
     async def adopt(self, jobs: Iterable[Job], *, same_boot: bool, ledger: str) -> None:
-        """Post what became of the jobs the journal knows as live (the restart table).
+        """Post what became of the jobs that the journal has as live (the restart table).
 
         Args:
-            jobs: live according to the journal.
+            jobs: these.
             same_boot: False when the machine was restarted since the journal was written.
             ledger: the identity of the supervisor's records then; empty: not known.
         """
