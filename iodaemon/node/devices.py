@@ -361,6 +361,12 @@ def _follow(link: Path) -> Path | None:
     return link.resolve() if link.exists() else None
 
 
+def find_number(name: DeviceId, root: Path = _ROOT) -> str:
+    """``major:minor`` of the block device; empty: there is none."""
+    directory = find_named_block(root, name)
+    return "" if directory is None else _read(directory / "dev")
+
+
 def device_id(directory: Path) -> DeviceId:
     """The kernel's name of the device; sysfs writes ``!`` for the slash in ``cciss/c0d0``."""
     return DeviceId(directory.name.replace("!", "/"))
@@ -438,11 +444,6 @@ def _is_disk(directory: Path) -> bool:
         and _read(directory / "hidden") != "1"  # one path of a multipath NVMe disk
         and not _slaves(directory)
     )
-
-
-def is_disk(directory: Path) -> bool:
-    """True for a leaf disk worth sampling, whose directory this is; False for its partitions."""
-    return not (directory / "partition").exists() and _is_disk(directory)
 
 
 def _make_device(root: Path, directory: Path) -> Device:

@@ -15,7 +15,7 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
@@ -25,13 +25,7 @@ import msgspec
 from iodaemon.core.job import IoTotals, JobId
 from iodaemon.core.platform import Device, DeviceId, Partition
 from iodaemon.core.sample import JobCounters, NodeCounters, Sample
-from iodaemon.node.devices import (
-    device_id,
-    disk_counters,
-    find_block,
-    find_mount_devices,
-    is_disk,
-)
+from iodaemon.node.devices import disk_counters, find_mount_devices, find_number
 from iodaemon.node.sampler.job_io import Moved
 from iodaemon.node.sampler.proc_files import parse_mount
 from iodaemon.supervisor.identity import peer_of
@@ -69,6 +63,8 @@ class _Row(msgspec.Struct, array_like=True, frozen=True, gc=False):
     io_stall_s: float | None
     memory_stall_s: float | None
     output_bytes: _Count | None
+    device_read_bytes: _Count | None
+    device_written_bytes: _Count | None
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -76,46 +72,9 @@ class _Answer(msgspec.Struct, frozen=True):
 
     silent: tuple[_Count, _Count] | None = None
     jobs: tuple[_Row, ...] = ()
-    moved: tuple[tuple[_Count, str, _Count, _Count], ...] = ()
     disks: dict[DeviceId, Annotated[tuple[_Count, ...], _DISK_FIELDS]] = {}
     node: NodeCounters = NodeCounters()
     files: tuple[tuple[_Count, list[str] | None], ...] = ()
-
-
-class Leaves:
-    """Sums what a job moved on leaf disks, of all devices that it is told of.
-
-    Numbers are looked up in sysfs, each once; a number without a device is looked up again.
-
-    Args:
-        root: ``/``, or a directory that looks like it.
-        known: names that count besides: loop devices below which no disk is to be seen.
-    """
-
-    def __init__(self, root: Path, known: Collection[DeviceId] = ()) -> None:
-        self._root = root
-        self._known = frozenset(known)
-        self._is_leaf: dict[str, bool] = {}
-
-    def sum(self, moved: dict[str, tuple[int, int]]) -> tuple[int | None, int | None]:
-        """Bytes read and written on leaf disks: what lies upon them would count twice.
-
-        Args:
-            moved: by ``major:minor``; empty: not known.
-        """
-        if not moved:
-            return None, None
-        on_leaves = [each for number, each in moved.items() if self._look_up(number)]
-        return sum(each[0] for each in on_leaves), sum(each[1] for each in on_leaves)
-
-    def _look_up(self, number: str) -> bool:
-        if (is_leaf := self._is_leaf.get(number)) is None:
-            directory = find_block(self._root, number)
-            if directory is None:
-                return False
-            is_leaf = device_id(directory) in self._known or is_disk(directory)
-            self._is_leaf[number] = is_leaf
-        return is_leaf
 
 
 class Track:
@@ -126,7 +85,6 @@ class Track:
         reaped: what its processes moved that were waited for; None: the supervisor has not said.
         row: the last one; None: there was none.
         highest: totals of what it moved; no counter of them falls.
-        on_devices: what it moved, by ``major:minor``.
         devices: on which its open files lie; None: not known.
         silent: the process that a sampler could not read; None: there is none.
         deaths: samplers that it ended since it was read last.
@@ -139,7 +97,6 @@ class Track:
         self.reaped = reaped
         self.row: _Row | None = None
         self.highest = Moved()
-        self.on_devices: dict[str, tuple[int, int]] = {}
         self.devices: tuple[DeviceId, ...] | None = None
         self.silent: int | None = None
         self.deaths = self.apart_until = 0
@@ -149,7 +106,7 @@ class Track:
         if row.silent_pid is None:
             self.deaths = 0
 
-    def counters(self, leaves: Leaves) -> JobCounters:
+    def counters(self) -> JobCounters:
         """Its counters, as far as they are known."""
         row = self.row
         if row is None:
@@ -164,11 +121,10 @@ class Track:
                 "operations": highest.operations,
                 "logical_bytes": highest.logical_bytes,
             }
-        read, written = leaves.sum(self.on_devices)
         return JobCounters(
             **known,
-            device_read_bytes=read,
-            device_written_bytes=written,
+            device_read_bytes=row.device_read_bytes,
+            device_written_bytes=row.device_written_bytes,
             cpu_s=row.cpu_s,
             user_s=row.user_s,
             resident_bytes=row.resident_bytes,
@@ -209,11 +165,10 @@ class SamplerClient:
         root: Path = Path("/"),
     ) -> None:
         self._start = start
-        self._devices = frozenset(device.id for device in devices)
+        self._devices = {device.id: find_number(device.id, root) for device in devices}
         cpus = {each.id: [c for slot in each.slots for c in slot.cpus] for each in partitions}
-        self._opening = {"devices": sorted(self._devices), "cpus": cpus}
+        self._opening = {"devices": self._devices, "cpus": cpus}
         self._decode = msgspec.json.Decoder(_Answer).decode
-        self._leaves = Leaves(root, self._devices)
         self._find_devices = lru_cache(_MOUNTS_KEPT)(lambda line: _find_devices(line, root))
         self._tracks: dict[JobId, Track] = {}
         self._counters: dict[JobId, JobCounters] = {}
@@ -319,15 +274,12 @@ class SamplerClient:
         for row in answer.jobs:
             if (track := self._find(row.job, touched)) is not None:
                 track.take(row)
-        for job, number, *moved in answer.moved:
-            if (track := self._find(job, touched)) is not None:
-                track.on_devices[number] = moved[0], moved[1]
         for job, lines in answer.files:
             if (track := self._find(job, touched)) is not None:
                 found = None if lines is None else {d for w in lines for d in self._find_devices(w)}
                 track.devices = None if found is None else tuple(sorted(found))
         for job_id in touched & self._tracks.keys():
-            self._set(job_id, self._tracks[job_id].counters(self._leaves))
+            self._set(job_id, self._tracks[job_id].counters())
 
     def _set(self, job_id: JobId, counters: JobCounters) -> None:
         """The same object as before says that the job has not run; of one unknown nobody knows."""
@@ -356,7 +308,7 @@ class SamplerClient:
         track.deaths += 1
         if track.deaths > 1:
             track.apart_until = self._samples + (1 << min(track.deaths, _MOST_APART))
-        self._set(JobId(job), track.counters(self._leaves))
+        self._set(JobId(job), track.counters())
 
     # -- the line ----------------------------------------------------------------------------------
 

@@ -174,7 +174,7 @@ def test_what_is_as_before_is_told_once(tree):
 @pytest.mark.parametrize("jobs", [1, 3 * MOST_JOBS * PERIOD])
 def test_jobs_that_run_are_looked_at_in_turn_and_few_in_one_sweep(tmp_path, monkeypatch, jobs):
     settings = Settings(address="", parent=0, uid=0, jobs=str(tmp_path), root=str(tmp_path))
-    sampler = Sampler(settings, {"devices": [], "cpus": {}}, Position())
+    sampler = Sampler(settings, {"devices": {}, "cpus": {}}, Position())
     looked = []
     monkeypatch.setattr(sampler._files, "look", lambda job, _: looked[-1].append(job) or [])
     request = {"add": [[number, 1, None, None] for number in range(1, jobs + 1)]}
