@@ -58,6 +58,8 @@ class Samplers:
         """What the client is given."""
         if not self.has_any:
             return False
+        for child in self.living:
+            child.kill()
         settings = Settings(address=address, parent=os.getpid(), uid=os.geteuid(), **self.settings)
         words = command(SAMPLER, settings.dump())
         words[4] = words[4].replace("; from", f"; {self._before}from", 1)

@@ -7,13 +7,10 @@ for outside of it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import operator
 import os
-import select
-import signal
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -38,11 +35,9 @@ _START_WITHIN_S: Final = 2.0
 _AGAIN_S: Final = 5.0
 """Before another one is asked for in place of one that never came."""
 _ANSWER_WITHIN_S: Final = 10.0
-"""A sampler that is stopped, or hangs where it does not notice (``Watch``), is killed then."""
+"""There is another one then: it is stopped, or hangs where it does not notice (``Watch``)."""
 _MOST_TRIES: Final = 8
 """Samplers that may end in one sample."""
-_MOST_LEFT: Final = 4
-"""Samplers that do not end by SIGKILL, since a dead disk keeps them; then there is no other."""
 _MOST_APART: Final = 6
 """A job that ended a sampler so often, one after the other, is left out for 2^6 samples."""
 _MOUNTS_KEPT: Final = 256
@@ -137,12 +132,11 @@ class Track:
 
 
 class _Line(NamedTuple):
-    """The line to one sampler; ``pidfd`` is -1 where it has ended already."""
+    """The line to one sampler."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     pid: int
-    pidfd: int
 
 
 class SamplerClient:
@@ -180,7 +174,6 @@ class SamplerClient:
         self._listener: socket.socket | None = None
         self._asked_s = 0.0
         self._line: _Line | None = None
-        self._left: list[int] = []
 
     def add(self, key: Key, holder: int | None = None, *, is_adopted: bool = False) -> None:
         """Read this attempt from now on.
@@ -263,9 +256,6 @@ class SamplerClient:
         """End the sampler, and close what is open."""
         self._hang_up()
         self._close_listener()
-        for pidfd in self._left:
-            os.close(pidfd)
-        self._left.clear()
 
     # -- what the sampler says ---------------------------------------------------------------------
 
@@ -327,7 +317,7 @@ class SamplerClient:
             except (TimeoutError, ValueError, msgspec.DecodeError, RecursionError) as error:
                 problem = str(error) or "it does not answer"
                 log.warning("event=sampler_killed pid=%d problem=%r", line.pid, problem)
-                self._hang_up(is_killed=True)
+                self._hang_up()
                 return None
             except ConnectionError:
                 answer = None
@@ -341,7 +331,7 @@ class SamplerClient:
                 return answer
             else:
                 self._set_aside(*answer.silent)
-                self._hang_up(is_killed=True)
+                self._hang_up()
         return None
 
     def _request(self, wanted: list[JobId]) -> bytes:
@@ -364,9 +354,6 @@ class SamplerClient:
 
     async def _connect(self) -> bool:
         """Have a sampler started, and tell it what to read; False: there is none now."""
-        self._left = [pidfd for pidfd in self._left if not _has_ended(pidfd)]
-        if len(self._left) >= _MOST_LEFT:
-            return False
         try:
             line = await self._await_sampler()
         except (TimeoutError, OSError):  # it is not there yet, or no descriptor is left
@@ -374,10 +361,7 @@ class SamplerClient:
         if line is None:
             return False
         reader, writer = await asyncio.open_unix_connection(sock=line, limit=_LARGEST)
-        pid, pidfd = peer_of(line)[0], -1
-        with contextlib.suppress(OSError):
-            pidfd = os.pidfd_open(pid)
-        self._line = _Line(reader, writer, pid, pidfd)
+        self._line = _Line(reader, writer, peer_of(line)[0])
         self._added = {i for i, track in self._tracks.items() if not track.apart_until}
         self._removed.clear()
         writer.write(json.dumps(self._opening).encode() + b"\n")
@@ -415,28 +399,11 @@ class SamplerClient:
             self._listener.close()
             self._listener = None
 
-    def _hang_up(self, *, is_killed: bool = False) -> None:
-        """The sampler ends with its line, or is killed."""
-        if self._line is None:
-            return
-        line, self._line = self._line, None
-        line.writer.close()
-        if line.pidfd < 0:
-            return
-        if is_killed:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(line.pidfd, signal.SIGKILL)
-        self._left.append(line.pidfd)
-
-
-def _has_ended(pidfd: int) -> bool:
-    """Closes it then."""
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    if not poll.poll(0):
-        return False
-    os.close(pidfd)
-    return True
+    def _hang_up(self) -> None:
+        """The sampler ends with its line; before there is another, the supervisor kills it."""
+        if self._line is not None:
+            self._line.writer.close()
+            self._line = None
 
 
 def _find_devices(line: str, root: Path) -> tuple[DeviceId, ...]:

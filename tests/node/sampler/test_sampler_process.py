@@ -225,7 +225,6 @@ def test_one_that_says_what_is_no_row_is_not_believed(said, monkeypatch):
         return True
 
     client = SamplerClient(start, ())
-    client._hang_up = unharmed(client)  # this process stands for the sampler
 
     async def read():
         sample = await client.read(0.0)
@@ -235,11 +234,6 @@ def test_one_that_says_what_is_no_row_is_not_believed(said, monkeypatch):
     assert asyncio.run(read()).node.available_bytes is None
     for peer in peers:
         peer.close()
-
-
-def unharmed(client):
-    hang_up = client._hang_up
-    return lambda **_: hang_up()
 
 
 def test_rows_of_jobs_that_nobody_asked_for_are_not_taken():
