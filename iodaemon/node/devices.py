@@ -32,8 +32,7 @@ from iodaemon.node.sampler.proc_files import (
     read_mounts,
 )
 
-BlockKind = Literal["disk", "partition", "lvm", "md", "loop", "device-mapper", "other"]
-Kind = Literal[BlockKind, "btrfs", "overlay", "nfs", "tmpfs"]
+Kind = Literal["block", "btrfs", "overlay", "nfs", "tmpfs", "other"]
 
 _ROOT: Final = Path("/")
 MEMORY: Final = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
@@ -50,7 +49,6 @@ _OF_ROOT: Final = ("btrfs", "bcachefs", "ubifs")
 _MOST_LAYERS: Final = 500
 """Directories of an overlay that are looked at: as many as Linux takes (fs/overlayfs/params.h)."""
 _UNESCAPED_COLON: Final = re.compile(r"(?<!\\):")
-_LOOP: Final = re.compile(r"loop\d")
 _NO_DISK: Final = re.compile(r"(loop|ram|zram|sr|fd|mtdblock|drbd)\d|dm-\d|md[\d_]")
 """Memory, removable media of old, and devices made of others. drbd names no slaves."""
 
@@ -237,12 +235,13 @@ def _on_block(machine: _Machine, path: str, directory: Path, *, filesystem: str)
     file = find_backing_file(directory)
     if file is not None:
         description += f" on {_find_backing(machine, file).description}"
+    disks = _disks(machine, [directory])
     return PathDevice(
         path=path,
-        kind=_find_kind(directory),
+        kind="block" if disks else "other",
         description=f"{filesystem} on {description}" if filesystem else description,
         filesystem=filesystem,
-        devices=_disks(machine, [directory]),
+        devices=disks,
     )
 
 
@@ -372,40 +371,24 @@ def device_id(directory: Path) -> DeviceId:
     return DeviceId(directory.name.replace("!", "/"))
 
 
-def _find_kind(directory: Path) -> BlockKind:
-    """What the topmost layer of the device is."""
-    if (directory / "partition").exists():
-        return "partition"
-    if (directory / "dm").is_dir():
-        return "lvm" if _read(directory / "dm/uuid").startswith("LVM-") else "device-mapper"
-    if (directory / "md").is_dir():
-        return "md"
-    if _LOOP.match(directory.name):
-        return "loop"
-    return "disk" if _is_disk(directory) else "other"
-
-
 def describe_block(directory: Path) -> str:
     """The device and what it is made of, for people; ends at a loop device's file."""
     name = device_id(directory)
+    text: str = name
+    if (directory / "partition").exists():
+        return f"partition {name} of {describe_block(directory.parent)}"
+    if (file := find_backing_file(directory)) is not None:
+        return f"loop device {name} of file {file}"
+    if (directory / "dm").is_dir():
+        target = _read(directory / "dm/uuid").partition("-")[0]
+        what = "LVM volume" if target == "LVM" else target.lower() or "device-mapper"
+        text = f"{what} {_read(directory / 'dm/name')} ({name})"
+    elif (directory / "md").is_dir():
+        text = f"md {_read(directory / 'md/level')} array {name}"
+    elif _is_disk(directory):
+        text = f"disk {name}"
     below = " and ".join(describe_block(slave) for slave in _slaves(directory))
-    on_below = f" on {below}" if below else ""
-    match _find_kind(directory):
-        case "partition":
-            return f"partition {name} of {describe_block(directory.parent)}"
-        case "lvm":
-            return f"LVM volume {_read(directory / 'dm/name')} ({name}){on_below}"
-        case "device-mapper":
-            target = _read(directory / "dm/uuid").partition("-")[0].lower() or "device-mapper"
-            return f"{target} {_read(directory / 'dm/name')} ({name}){on_below}"
-        case "md":
-            return f"md {_read(directory / 'md/level')} array {name}{on_below}"
-        case "loop":
-            return f"loop device {name} of file {find_backing_file(directory) or '(none)'}"
-        case "disk":
-            return f"disk {name}"
-        case "other":
-            return f"{name}{on_below}"
+    return f"{text} on {below}" if below else text
 
 
 def find_leaf_blocks(directory: Path) -> tuple[Path, ...]:
@@ -458,27 +441,21 @@ def _make_device(root: Path, directory: Path) -> Device:
 
 def _find_model(root: Path, directory: Path) -> str:
     """ID_MODEL of the udev database, else what sysfs says; empty where neither does."""
-    model = read_udev(directory, "ID_MODEL") if root == _ROOT else ""
     return (
-        model.replace("_", " ").strip()
+        read_udev(directory, "ID_MODEL", root).replace("_", " ").strip()
         or _read(directory / "device/model")
         or _read(directory / "device/name")
     )
 
 
-def read_udev(directory: Path, name: str) -> str:
-    """A property of the device in the udev database; empty where that or the library is missing."""
-    try:
-        import pyudev
-    except ImportError:
-        return ""
-    try:
-        device = pyudev.Devices.from_sys_path(pyudev.Context(), str(directory))
-    except ImportError:  # pyudev is there, libudev is not
-        return ""
-    except pyudev.DeviceNotFoundError:  # unplugged meanwhile
-        return ""
-    return str(device.properties.get(name, ""))
+def read_udev(directory: Path, name: str, root: Path = _ROOT) -> str:
+    """A property of the device in the udev database; empty: it is missing.
+
+    By the lines ``E:NAME=VALUE`` in its file, which other tools read as well (node_exporter).
+    """
+    lines = _read(root / "run/udev/data" / f"b{_read(directory / 'dev')}").splitlines()
+    key = f"E:{name}="
+    return next((line.removeprefix(key) for line in lines if line.startswith(key)), "")
 
 
 def leaf_names(root: Path) -> tuple[DeviceId, ...]:

@@ -33,7 +33,7 @@ NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "misc"}
 
 ROOT_SIDE = [path.stem for path in FILES if path.parent == ROOT / "iodaemon/supervisor"]
-HEAVY = ("aiohttp", "msgspec", "psutil", "pyudev", "sqlite3", "asyncio")
+HEAVY = ("aiohttp", "msgspec", "psutil", "sqlite3", "asyncio")
 """What the command line must not wait for."""
 
 # -- names -----------------------------------------------------------------------------------------
