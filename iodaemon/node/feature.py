@@ -177,7 +177,7 @@ def find_sources(root: Path, cgroup: str | None) -> frozenset[ProgressSource]:
     sources: list[tuple[ProgressSource, str, Callable[[bytes], object]]] = [
         (REFAULTS, "proc/vmstat", lambda text: parse_refaults(text) >= 0),
         (LOGICAL_BYTES, "proc/self/io", parse_proc_io),
-        (IO_PRESSURE, "proc/pressure/io", lambda text: parse_pressure(text).some_s > 0.0),
+        (IO_PRESSURE, "proc/pressure/io", parse_pressure),
         (IDLE_TIME, "proc/stat", parse_idle),
         (
             AVAILABLE_MEMORY,

@@ -182,8 +182,6 @@ class NodeCountersReader:
 
     def read(self, at_s: float) -> dict[str, Any]:
         """Fields of ``core.sample.NodeCounters`` now; ``at_s`` is the present."""
-        io = _known(self._io_pressure.read_record, parse_pressure)
-        waits = _known(self._memory_pressure.read_record, parse_pressure)
         memory = _known(self._meminfo.read_record, parse_meminfo)
         pages = _known(self._vmstat.read_record, parse_refaults)
         machine = Available(None, None, pages)
@@ -192,8 +190,8 @@ class NodeCountersReader:
         shared = self._memory.read(at_s, machine)
         pages = shared.refaulted_pages
         return {
-            "io_stall_s": None if io is None else io.some_s,
-            "memory_stall_s": None if waits is None else waits.some_s,
+            "io_stall_s": _known(self._io_pressure.read_record, parse_pressure),
+            "memory_stall_s": _known(self._memory_pressure.read_record, parse_pressure),
             "dirty_bytes": None if memory is None else memory.dirty_bytes,
             "writeback_bytes": None if memory is None else memory.writeback_bytes,
             "available_bytes": shared.available_bytes,

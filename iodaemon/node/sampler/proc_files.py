@@ -296,25 +296,14 @@ def parse_oom_kills(text: bytes) -> int | None:
     return find_count(text, b"oom_kill")
 
 
-class Pressure(NamedTuple):
-    """Since boot, or since the cgroup was made: time in which at least one task waited for the
-    resource, and in which all tasks that were not idle did (None: not counted).
-    """
-
-    some_s: float
-    full_s: float | None = None
+_SOME: Final = re.compile(rb"^some .*total=(\d+)\n", re.MULTILINE)
 
 
-_TOTALS: Final = re.compile(rb"^(\w+) .*total=(\d+)\n", re.MULTILINE)
-
-
-def parse_pressure(text: bytes) -> Pressure:
-    """The stall times in a pressure file, of the machine or of a cgroup."""
-    found = _TOTALS.findall(text)
-    totals_s = {kind: int(digits) / _US_PER_S for kind, digits in found}
-    if b"some" not in totals_s:
+def parse_pressure(text: bytes) -> float:
+    """Time for which at least one task waited, s, in a pressure file: since boot, or a cgroup's."""
+    if (found := _SOME.search(text)) is None:
         raise NoData("pressure: no total of some")
-    return Pressure(totals_s[b"some"], totals_s.get(b"full"))
+    return int(found[1]) / _US_PER_S
 
 
 def find_holder(path: str) -> int | None:

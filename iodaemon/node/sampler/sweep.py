@@ -241,7 +241,7 @@ class Job:
 
     def _stall_s(self, resource: str) -> float | None:
         try:
-            return parse_pressure(self._read_seldom(f"{resource}.pressure")).some_s
+            return parse_pressure(self._read_seldom(f"{resource}.pressure"))
         except (NoData, OSError):
             return None
 
