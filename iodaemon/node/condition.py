@@ -138,8 +138,6 @@ def find_wrong_owner(
     """Why this directory is not this user's alone; None: it is.
 
     Args:
-        path: of the directory.
-        uid: of the user.
         files: in it, that have to be that user's as well, where they exist.
         may_be_link: a symbolic link of this user's or root's may stand in its place.
 

@@ -153,7 +153,6 @@ def find_device(
 
     Args:
         path: as seen below ``root``.
-        root: ``/``, or a directory that looks like it.
         is_written: only what is written below it counts: of an overlay its upper directory.
     """
     absolute = _resolve(os.fspath(path), root)
@@ -176,7 +175,6 @@ def find_mount_devices(
     Args:
         mount: where the files are.
         mounts: where the files of loop devices and layers of overlays are; None: as seen from here.
-        root: ``/``, or a directory that looks like it.
     """
     machine = _Machine(root, read_mounts(root) if mounts is None else mounts, touches=False)
     return _on_mount(machine, mount.mount_point, mount)

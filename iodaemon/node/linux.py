@@ -70,13 +70,10 @@ class LinuxNode:
     """One Linux server. Use from one event loop; ``open`` brings it up.
 
     Args:
-        platform: as read by ``topology`` and ``devices``.
-        timeline: wall time.
         post: takes every event; called in the event loop.
         launch_of: what to run for a start (``daemon.launching``).
         job_of: the job as it is now; None: it is forgotten.
         supervisor: how the root side is begun, and where it is.
-        state_dir: the daemon's.
     """
 
     offers: frozenset[type] = frozenset(
@@ -588,7 +585,6 @@ class LinuxNode:
         """Post what became of the jobs that the journal has as live (the restart table).
 
         Args:
-            jobs: these.
             same_boot: False when the machine was restarted since the journal was written.
             ledger: the identity of the supervisor's records then; empty: not known.
         """

@@ -53,12 +53,9 @@ class Scratch:
     """One task for each attempt that has directories.
 
     Args:
-        client: of the supervisor.
         state_dir: the daemon's; two daemons give different names on one disk.
         outputs: where jobs' reports are.
         job_of: the job as it is now; None: it is forgotten.
-        timeline: wall time.
-        post: takes every event.
 
     Attributes:
         ends_over: a job that has more in its space than it asked for is ended.
@@ -93,9 +90,7 @@ class Scratch:
         """Make an attempt's directories.
 
         Args:
-            key: of it.
             uid: whose they are to be.
-            shares: on which disks.
             numbers: of the file system of each disk, by path, where that is known.
 
         Raises:

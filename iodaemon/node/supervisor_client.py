@@ -68,7 +68,6 @@ class SupervisorClient:
     """One connection at a time, renewed for as long as the daemon lives.
 
     Args:
-        config: of the anchor.
         messages: where an anchor that is started here writes to; in the state directory.
         on_connected: runs after each connection but the first, after each upgrade in place, and
             after this daemon stood still for so long that the supervisor may have let all jobs run

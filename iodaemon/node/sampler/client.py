@@ -147,7 +147,6 @@ class SamplerClient:
             cannot be had now.
         devices: leaf disks to read.
         partitions: whose CPUs' idle time is read.
-        root: where /sys is.
     """
 
     def __init__(
@@ -179,7 +178,6 @@ class SamplerClient:
         """Read this attempt from now on.
 
         Args:
-            key: of it.
             holder: the process that holds it; None: it has a cgroup.
             is_adopted: what was waited for of it is not known yet.
         """

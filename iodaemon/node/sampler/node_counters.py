@@ -57,7 +57,6 @@ class SharedMemory:
     each has one of its own below ``jobs``, where that can be made.
 
     Args:
-        root: ``/``, or a directory that looks like it.
         jobs: the cgroup of version 2 below which each job has its own; None: there is none.
     """
 
@@ -83,12 +82,7 @@ class SharedMemory:
                 self._groups = dict.fromkeys(groups, ("memory.max", "memory.high"))
 
     def read(self, at_s: float, machine: Available) -> Available:
-        """What there is now.
-
-        Args:
-            at_s: the present.
-            machine: what the whole machine has.
-        """
+        """What there is at this time; ``machine`` is what the whole machine has."""
         if machine.memory_bytes is None:
             return machine
         if at_s >= self._limits_due_s:

@@ -64,7 +64,6 @@ class OpenFiles:
     is gone is used again, in another table.
 
     Args:
-        root: ``/``, or a directory that looks like it.
         position: tells which process is looked at.
     """
 

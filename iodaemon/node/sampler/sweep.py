@@ -91,7 +91,6 @@ class Settings(NamedTuple):
         gid: likewise its group; None: nobody's.
         jobs: the cgroup below which each job has its own; None: there is none.
         outputs: directory of the jobs' own output files; None: none is looked at.
-        root: ``/``, or a directory that looks like it.
     """
 
     address: str
