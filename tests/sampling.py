@@ -5,7 +5,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from iodaemon.node.sampler.client import Leaves, SamplerClient, Track, _Row
+from iodaemon.node.sampler.client import SamplerClient, Track, _Row
 from iodaemon.node.sampler.job_io import Allowance, JobIo, Moved, Position, UnknownError
 from iodaemon.node.sampler.sweep import Sampler, Settings
 from iodaemon.supervisor.anchor import SAMPLER, command
@@ -58,6 +58,8 @@ class Samplers:
         """What the client is given."""
         if not self.has_any:
             return False
+        for child in self.living:
+            child.kill()
         settings = Settings(address=address, parent=os.getpid(), uid=os.geteuid(), **self.settings)
         words = command(SAMPLER, settings.dump())
         words[4] = words[4].replace("; from", f"; {self._before}from", 1)
@@ -90,7 +92,6 @@ class Measured:
     def __init__(self, root, reaped, members, allowance=None):
         self.io = JobIo(str(root), Allowance() if allowance is None else allowance, Position())
         self._reaped, self._members = reaped, members
-        self._leaves = Leaves(Path(root))
         self._track = Track(Key(1, 1), None, None)
 
     def read(self):
@@ -100,8 +101,8 @@ class Measured:
             moved = self.io.read(list(self._members()))
         except UnknownError:
             moved = None
-        self._track.row = _Row(1, None, moved, *[None] * 6)
-        return self._track.counters(self._leaves)
+        self._track.row = _Row(1, None, moved, *[None] * 8)
+        return self._track.counters()
 
     def close(self):
         self.io.close()
@@ -118,27 +119,20 @@ class Reading:
     def __init__(self, root, attempt=(1, 1), holder=None, **settings):
         given = {"jobs": str(root), "root": str(root), **settings}
         self.number = attempt[0]
-        opened = {"devices": [], "cpus": {}}
+        opened = {"devices": {"vda": "254:0"}, "cpus": {}}
         self.sampler = Sampler(Settings(address="", parent=0, uid=0, **given), opened, Position())
         self._added = [[*attempt, holder, None]]
-        self._moved = []
 
     def sweep(self, *, is_wanted=False):
         """The counters that are told; None: none are, since it has not run."""
         request = {"add": self._added, "read": [self.number] if is_wanted else []}
         self._added = []
         answer = self.sampler.sweep(request, 0.0)
-        self._moved += [row[1:] for row in answer["moved"]]
         if not answer["jobs"]:
             return None
         track = Track(Key(1, 1), None, Moved())
         track.row = _Row(*answer["jobs"][0])
-        return track.counters(Leaves(Path("/")))
-
-    def moved(self):
-        """Rows of what it moved on devices since this was asked."""
-        found, self._moved = self._moved, []
-        return found
+        return track.counters()
 
     def close(self):
         self.sampler.sweep({"remove": [self.number]}, 0.0)

@@ -22,9 +22,9 @@ from iodaemon.node.devices import (
     describe_block,
     find_backing_file,
     find_block,
+    find_device,
     find_identity,
     find_leaf_blocks,
-    find_written_device,
     is_read_through_cache,
     unaccounted_devices,
 )
@@ -65,7 +65,7 @@ def survey(path: str) -> Ground:
     check_exists(path)
     if not os.path.isdir(path):
         raise RequestError(f"{path} is no directory; name one on the disk to measure")
-    below = find_written_device(path)
+    below = find_device(path, is_written=True)
     check_kind(path, below)
     check_loops(path)
     unaccounted = unaccounted_devices()
@@ -93,7 +93,9 @@ def identities_of(path: str) -> frozenset[str]:
         NotFound: there is no such path.
     """
     check_exists(path)
-    return frozenset(find_identity(device.id) for device in find_written_device(path).devices)
+    return frozenset(
+        find_identity(device.id) for device in find_device(path, is_written=True).devices
+    )
 
 
 def check_exists(path: str) -> None:

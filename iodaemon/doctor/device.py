@@ -131,7 +131,7 @@ def probe_pressure() -> Pressures:
 
 def _read_stall(resource: str) -> float | None:
     try:
-        return parse_pressure(KeptFile(f"/proc/pressure/{resource}").read_record()).some_s
+        return parse_pressure(KeptFile(f"/proc/pressure/{resource}").read_record())
     except (NoData, PermissionError):
         return None
 

@@ -125,12 +125,7 @@ def find_disk_error(path: str | os.PathLike[str]) -> FoundError | None:
 
 
 def judge_free(path: str | os.PathLike[str], free_bytes: int) -> Condition | None:
-    """That little space is left for the journal and the jobs' output; None: enough is.
-
-    Args:
-        path: the state directory.
-        free_bytes: on its file system, for an ordinary user.
-    """
+    """That little space is left for the journal and the jobs' output; None: enough is."""
     if free_bytes >= LEAST_FREE_BYTES:
         return None
     fact = f"{free_bytes >> 20} MiB are left on the file system of {os.fspath(path)}"
@@ -143,8 +138,6 @@ def find_wrong_owner(
     """Why this directory is not this user's alone; None: it is.
 
     Args:
-        path: of the directory.
-        uid: whose it has to be.
         files: in it, that have to be that user's as well, where they exist.
         may_be_link: a symbolic link of this user's or root's may stand in its place.
 
@@ -181,12 +174,7 @@ def _another(what: str, owner: int, uid: int, cure: str) -> Condition:
 
 
 def find_standstill(who: str, pid: int) -> Condition | None:
-    """A process of ours that is stopped; None: it is not.
-
-    Args:
-        who: ``daemon``, ``supervisor`` or ``anchor``.
-        pid: of it.
-    """
+    """That a process of ours (daemon, supervisor or anchor) is stopped; None: it is not."""
     if find_state(pid) not in ("T", "t"):
         return None
     return Condition(f"the {who} (pid {pid}) is stopped", f"'kill -CONT {pid}' lets it go on")

@@ -32,8 +32,7 @@ from iodaemon.node.sampler.proc_files import (
     read_mounts,
 )
 
-BlockKind = Literal["disk", "partition", "lvm", "md", "loop", "device-mapper", "other"]
-Kind = Literal[BlockKind, "btrfs", "overlay", "nfs", "tmpfs"]
+Kind = Literal["block", "btrfs", "overlay", "nfs", "tmpfs", "other"]
 
 _ROOT: Final = Path("/")
 MEMORY: Final = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
@@ -50,7 +49,6 @@ _OF_ROOT: Final = ("btrfs", "bcachefs", "ubifs")
 _MOST_LAYERS: Final = 500
 """Directories of an overlay that are looked at: as many as Linux takes (fs/overlayfs/params.h)."""
 _UNESCAPED_COLON: Final = re.compile(r"(?<!\\):")
-_LOOP: Final = re.compile(r"loop\d")
 _NO_DISK: Final = re.compile(r"(loop|ram|zram|sr|fd|mtdblock|drbd)\d|dm-\d|md[\d_]")
 """Memory, removable media of old, and devices made of others. drbd names no slaves."""
 
@@ -62,7 +60,7 @@ class PathDevice(msgspec.Struct, frozen=True, kw_only=True):
         path: what was asked, absolute, without symbolic links.
         kind: the topmost layer.
         description: all layers, for people.
-        filesystem: type, for example ``ext4``; empty for a block device itself.
+        filesystem: empty for a block device itself.
         devices: the leaf disks; empty where there is none (memory, network) or none is known.
     """
 
@@ -81,6 +79,8 @@ class _Machine(NamedTuple):
     visited: frozenset[int] = frozenset()
     touches: bool = True
     """Paths that mounts' options name may be looked at; not those of a job's own mounts."""
+    layers: tuple[str, ...] = ("upperdir", "lowerdir")
+    """Options of an overlay whose directories count."""
 
     def through(self, mount: Mount) -> _Machine:
         return self._replace(visited=self.visited | {mount.mount_id})
@@ -100,12 +100,7 @@ def leaf_devices(root: Path = _ROOT) -> tuple[Device, ...]:
 def read_disks(
     wanted: Container[DeviceId], file: KeptFile | None = None
 ) -> dict[DeviceId, DeviceCounters]:
-    """The counters of these disks; empty where they cannot be read.
-
-    Args:
-        wanted: the disks.
-        file: /proc/diskstats; None: of this machine, opened anew.
-    """
+    """The counters of these disks; empty where they cannot be read."""
     file = KeptFile("/proc/diskstats") if file is None else file
     try:
         found = parse_diskstats(file.read(), wanted)
@@ -149,42 +144,25 @@ def _is_end(machine: _Machine, loop: Path) -> bool:
     return below.kind in ("nfs", "other") and below.filesystem != "" and not below.devices
 
 
-def find_device(path: str | os.PathLike[str], root: Path = _ROOT) -> PathDevice:
+def find_device(
+    path: str | os.PathLike[str], root: Path = _ROOT, *, is_written: bool = False
+) -> PathDevice:
     """Where the I/O of a file, a directory or a block device goes.
 
     A path that does not exist is answered for the directory that it would be made in.
 
     Args:
         path: as seen below ``root``.
-        root: ``/``, or a directory that looks like it.
+        is_written: only what is written below it counts: of an overlay its upper directory.
     """
     absolute = _resolve(os.fspath(path), root)
     machine = _Machine(root, read_mounts(root))
+    if is_written:
+        machine = machine._replace(layers=("upperdir",))
     directory = _find_node(machine, absolute)
     if directory is not None:
         return _on_block(machine, absolute, directory, filesystem="")
     return _find(machine, absolute)
-
-
-def find_written_device(path: str | os.PathLike[str], root: Path = _ROOT) -> PathDevice:
-    """Where what is written below the path goes: of an overlay to its upper directory alone."""
-    absolute = _resolve(os.fspath(path), root)
-    machine = _Machine(root, read_mounts(root))
-    mount = find_mount(machine.mounts, absolute)
-    upper = _overlay_directories(mount.options, ("upperdir",)) if mount is not None else []
-    if mount is None or mount.filesystem != "overlay" or not upper:
-        return find_device(path, root)
-    if not _is_visible(root, upper[0]):
-        text = "overlay on a directory that cannot be seen from here"
-        return PathDevice(path=absolute, kind="overlay", description=text, filesystem="overlay")
-    below = find_device(upper[0], root)
-    return PathDevice(
-        path=absolute,
-        kind=below.kind,
-        description=f"overlay on {below.description}",
-        filesystem="overlay",
-        devices=below.devices,
-    )
 
 
 def find_mount_devices(
@@ -197,7 +175,6 @@ def find_mount_devices(
     Args:
         mount: where the files are.
         mounts: where the files of loop devices and layers of overlays are; None: as seen from here.
-        root: ``/``, or a directory that looks like it.
     """
     machine = _Machine(root, read_mounts(root) if mounts is None else mounts, touches=False)
     return _on_mount(machine, mount.mount_point, mount)
@@ -256,12 +233,13 @@ def _on_block(machine: _Machine, path: str, directory: Path, *, filesystem: str)
     file = find_backing_file(directory)
     if file is not None:
         description += f" on {_find_backing(machine, file).description}"
+    disks = _disks(machine, [directory])
     return PathDevice(
         path=path,
-        kind=_find_kind(directory),
+        kind="block" if disks else "other",
         description=f"{filesystem} on {description}" if filesystem else description,
         filesystem=filesystem,
-        devices=_disks(machine, [directory]),
+        devices=disks,
     )
 
 
@@ -287,7 +265,7 @@ def _disks(machine: _Machine, directories: Iterable[Path]) -> tuple[Device, ...]
 
 def _on_overlay(machine: _Machine, path: str, mount: Mount) -> PathDevice:
     """Writes go to the upper directory, reads come from any: that is the order of devices."""
-    directories = _overlay_directories(mount.options)[:_MOST_LAYERS]
+    directories = _overlay_directories(mount.options, machine.layers)[:_MOST_LAYERS]
     if machine.touches:
         visible = (each for each in directories if _is_visible(machine.root, each))
         layers = [_find(machine, _resolve(each, machine.root)) for each in visible]
@@ -296,18 +274,17 @@ def _on_overlay(machine: _Machine, path: str, mount: Mount) -> PathDevice:
     known = [layer for layer in layers if layer.filesystem]
     below = known[0].description if known else "directories that cannot be seen from here"
     devices = dict.fromkeys(device for layer in known for device in layer.devices)
+    is_upper = len(machine.layers) == 1 and known
     return PathDevice(
         path=path,
-        kind="overlay",
+        kind=known[0].kind if is_upper else "overlay",
         description=f"overlay on {below}",
         filesystem="overlay",
         devices=tuple(devices),
     )
 
 
-def _overlay_directories(
-    options: Iterable[str], names: Iterable[str] = ("upperdir", "lowerdir")
-) -> list[str]:
+def _overlay_directories(options: Iterable[str], names: Iterable[str]) -> list[str]:
     """Upper, lower and data directories that are absolute (docker's lower ones are not)."""
     values: dict[str, list[str]] = {name: [] for name in names}
     for option in options:
@@ -381,45 +358,35 @@ def _follow(link: Path) -> Path | None:
     return link.resolve() if link.exists() else None
 
 
+def find_number(name: DeviceId, root: Path = _ROOT) -> str:
+    """``major:minor`` of the block device; empty: there is none."""
+    directory = find_named_block(root, name)
+    return "" if directory is None else _read(directory / "dev")
+
+
 def device_id(directory: Path) -> DeviceId:
     """The kernel's name of the device; sysfs writes ``!`` for the slash in ``cciss/c0d0``."""
     return DeviceId(directory.name.replace("!", "/"))
 
 
-def _find_kind(directory: Path) -> BlockKind:
-    """What the topmost layer of the device is."""
-    if (directory / "partition").exists():
-        return "partition"
-    if (directory / "dm").is_dir():
-        return "lvm" if _read(directory / "dm/uuid").startswith("LVM-") else "device-mapper"
-    if (directory / "md").is_dir():
-        return "md"
-    if _LOOP.match(directory.name):
-        return "loop"
-    return "disk" if _is_disk(directory) else "other"
-
-
 def describe_block(directory: Path) -> str:
     """The device and what it is made of, for people; ends at a loop device's file."""
     name = device_id(directory)
+    text: str = name
+    if (directory / "partition").exists():
+        return f"partition {name} of {describe_block(directory.parent)}"
+    if (file := find_backing_file(directory)) is not None:
+        return f"loop device {name} of file {file}"
+    if (directory / "dm").is_dir():
+        target = _read(directory / "dm/uuid").partition("-")[0]
+        what = "LVM volume" if target == "LVM" else target.lower() or "device-mapper"
+        text = f"{what} {_read(directory / 'dm/name')} ({name})"
+    elif (directory / "md").is_dir():
+        text = f"md {_read(directory / 'md/level')} array {name}"
+    elif _is_disk(directory):
+        text = f"disk {name}"
     below = " and ".join(describe_block(slave) for slave in _slaves(directory))
-    on_below = f" on {below}" if below else ""
-    match _find_kind(directory):
-        case "partition":
-            return f"partition {name} of {describe_block(directory.parent)}"
-        case "lvm":
-            return f"LVM volume {_read(directory / 'dm/name')} ({name}){on_below}"
-        case "device-mapper":
-            target = _read(directory / "dm/uuid").partition("-")[0].lower() or "device-mapper"
-            return f"{target} {_read(directory / 'dm/name')} ({name}){on_below}"
-        case "md":
-            return f"md {_read(directory / 'md/level')} array {name}{on_below}"
-        case "loop":
-            return f"loop device {name} of file {find_backing_file(directory) or '(none)'}"
-        case "disk":
-            return f"disk {name}"
-        case "other":
-            return f"{name}{on_below}"
+    return f"{text} on {below}" if below else text
 
 
 def find_leaf_blocks(directory: Path) -> tuple[Path, ...]:
@@ -458,11 +425,6 @@ def _is_disk(directory: Path) -> bool:
         and _read(directory / "hidden") != "1"  # one path of a multipath NVMe disk
         and not _slaves(directory)
     )
-
-
-def is_disk(directory: Path) -> bool:
-    """True for a leaf disk worth sampling, whose directory this is; False for its partitions."""
-    return not (directory / "partition").exists() and _is_disk(directory)
 
 
 def _make_device(root: Path, directory: Path) -> Device:

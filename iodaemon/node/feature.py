@@ -94,11 +94,7 @@ COUNT_PRESSURE: Final = "boot with psi=1 (Linux 4.20 or newer, CONFIG_PSI)"
 
 
 def words_of(controls: Collection[str]) -> dict[str, str]:
-    """What is done with each control, or without it, by its stable name with underscores.
-
-    Args:
-        controls: names of those that jobs' cgroups have.
-    """
+    """What is done with each control, or without it, by its stable name with underscores."""
     return {
         control.what.replace(" ", "_"): control.gives
         if control.name in controls
@@ -171,13 +167,12 @@ def find_sources(root: Path, cgroup: str | None) -> frozenset[ProgressSource]:
     """Those that can be read here.
 
     Args:
-        root: ``/``, or a directory that looks like it.
         cgroup: one of version 2, in the place of a job's, below root; None: jobs have none.
     """
     sources: list[tuple[ProgressSource, str, Callable[[bytes], object]]] = [
         (REFAULTS, "proc/vmstat", lambda text: parse_refaults(text) >= 0),
         (LOGICAL_BYTES, "proc/self/io", parse_proc_io),
-        (IO_PRESSURE, "proc/pressure/io", lambda text: parse_pressure(text).some_s > 0.0),
+        (IO_PRESSURE, "proc/pressure/io", parse_pressure),
         (IDLE_TIME, "proc/stat", parse_idle),
         (
             AVAILABLE_MEMORY,

@@ -43,7 +43,7 @@ from iodaemon.node.outcome import Report, find_ends, read_report, report_path
 from iodaemon.node.sampler.client import SamplerClient
 from iodaemon.node.sampler.node_counters import OomKills
 from iodaemon.node.scratch import Scratch, ScratchError
-from iodaemon.node.supervisor_client import SupervisorClient, encode_wish
+from iodaemon.node.supervisor_client import SupervisorClient, encode_wish, start_task
 from iodaemon.supervisor import anchor
 from iodaemon.supervisor.ledger import Key, parse_key
 from iodaemon.supervisor.protocol import LONGEST_LINE, Message
@@ -62,11 +62,19 @@ _READING_WITHIN_S: Final = 1.0
 """What the end waits for a reading that is under way, which takes milliseconds."""
 _BEAT_WITHIN_S: Final = 0.5
 """What a sample waits for the supervisor's word on ended processes."""
+_OVER: Final = ("ended", "lost", "failed")
 STRANGER: Final = "it runs and the journal does not know it; it is left alone, end it by hand"
 
 
 class LinuxNode:
-    """One Linux server. Use from one event loop; counters are read by a process of their own."""
+    """One Linux server. Use from one event loop; ``open`` brings it up.
+
+    Args:
+        post: takes every event; called in the event loop.
+        launch_of: what to run for a start (``daemon.launching``).
+        job_of: the job as it is now; None: it is forgotten.
+        supervisor: how the root side is begun, and where it is.
+    """
 
     offers: frozenset[type] = frozenset(
         {Start, Suspend, Resume, Throttle, Stop, Kill, Reject, Grant, to_do.Free}
@@ -84,17 +92,6 @@ class LinuxNode:
         supervisor: anchor.Config,
         state_dir: Path,
     ) -> None:
-        """Make the backend; ``open`` brings it up.
-
-        Args:
-            platform: as read by ``topology`` and ``devices``.
-            timeline: wall time.
-            post: takes every event; called in the event loop.
-            launch_of: what to run for a start (``daemon.launching``).
-            job_of: the job as it is now; None: it is forgotten.
-            supervisor: how the root side is begun, and where it is.
-            state_dir: the daemon's.
-        """
         assert supervisor.outputs is not None
         self._platform = platform
         self._timeline = timeline
@@ -127,7 +124,6 @@ class LinuxNode:
 
     @property
     def platform(self) -> Platform:
-        """What can be handed out."""
         return self._platform
 
     async def open(self) -> None:
@@ -203,13 +199,11 @@ class LinuxNode:
         Those are made once it is durable, so that somebody knows of them who removes them.
         """
         if not start.shares:
-            attempt = self._begin(start)
-            self._prepare(attempt, dict(self._launch_of(start)))
+            self._prepare(self._begin(start), dict(self._launch_of(start)))
 
     def take_back(self, start: Start) -> None:
-        """A start that was prepared is not to be."""
-        attempt = self._attempts.get(start.job_id)
-        if attempt is not None and attempt.key.attempt == start.attempt:
+        attempt = self._find(Key(start.job_id, start.attempt))
+        if attempt is not None:
             self.client.wish("kill", key=str(attempt.key))
             self._drop(attempt)
 
@@ -219,11 +213,10 @@ class LinuxNode:
         return attempt
 
     def _let_run(self, start: Start) -> None:
-        key, attempt = Key(start.job_id, start.attempt), self._attempts.get(start.job_id)
+        key = Key(start.job_id, start.attempt)
         if key in self._over.get(start.job_id, ()):
             return  # it has failed meanwhile
-        if attempt is None or attempt.key != key:
-            attempt = self._begin(start)
+        attempt = self._find(key) or self._begin(start)
         attempt.may_run = True
         if attempt.launch is not None:
             self.client.wish("run", key=str(attempt.key))
@@ -255,17 +248,9 @@ class LinuxNode:
             log.warning("event=not_discarded attempt=%s problem=%r", key, answer.get("problem"))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+        task = start_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        """A failed task is a bug: the loop's exception handler stops the daemon."""
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": "backend task failed", "exception": error}
-            )
+        task.add_done_callback(self._tasks.discard)
 
     async def _make_space(self, attempt: Attempt, start: Start) -> None:
         """Make its directories, then have its process made."""
@@ -273,9 +258,7 @@ class LinuxNode:
         scratch = launch.pop("scratch")
         try:
             uid, numbers = launch["uid"], scratch["filesystems"]
-            await self.scratch.make(
-                attempt.job_id, attempt.key.attempt, uid, attempt.shares, numbers
-            )
+            await self.scratch.make(attempt.key, uid, attempt.shares, numbers)
         except ScratchError as error:
             self._fail_start(attempt, str(error), disk=error.disk, holds=error.disk is None)
             return
@@ -283,7 +266,7 @@ class LinuxNode:
             self._prepare(attempt, self._with_scratch(attempt, launch, scratch))
 
     def _with_scratch(self, attempt: Attempt, launch: Launch, scratch: Launch) -> dict[str, Any]:
-        paths = self.scratch.paths(attempt.job_id, attempt.key.attempt, attempt.shares)
+        paths = self.scratch.paths(attempt.key, attempt.shares)
         numbered = {f"IOD_SCRATCH_{number}": path for number, path in enumerate(paths)}
         told = {"IOD_SCRATCH": ":".join(paths), **numbered}
         options = {name: scratch[name] for name in ("input", "output", "on")}
@@ -411,11 +394,13 @@ class LinuxNode:
 
     def _on_used(self, used: Message) -> None:
         for text, use in used.items():
-            attempt = self._attempts.get(JobId(parse_key(text).job))
-            if attempt is None or str(attempt.key) != text:
-                continue
-            attempt.used = use
-            self.sampler.take_use(attempt.key, use)
+            if (attempt := self._find(parse_key(text))) is not None:
+                attempt.used = use
+                self.sampler.take_use(attempt.key, use)
+
+    def _find(self, key: Key) -> Attempt | None:
+        attempt = self._attempts.get(JobId(key.job))
+        return attempt if attempt is not None and attempt.key == key else None
 
     def _on_message(self, message: Message) -> None:
         if "synced" in message:
@@ -427,16 +412,13 @@ class LinuxNode:
             self._on_refusal(message)
         elif "key" in message:
             key = parse_key(message["key"])
-            attempt = self._attempts.get(JobId(key.job))
-            if attempt is not None and attempt.key == key:
+            if (attempt := self._find(key)) is not None:
                 self._on_report(attempt, message)
             elif message["state"] == "running":
                 log.warning(
                     "event=stranger attempt=%s pid=%s problem=%r", key, message["pid"], STRANGER
                 )
-            elif message["state"] in ("ended", "lost", "failed") and key not in self._over.get(
-                JobId(key.job), ()
-            ):
+            elif message["state"] in _OVER and key not in self._over.get(JobId(key.job), ()):
                 self.client.wish("forget", key=str(key))
 
     def _on_refusal(self, message: Message) -> None:
@@ -446,8 +428,8 @@ class LinuxNode:
         except ValueError:
             log.warning("event=refused wish=%s problem=%r", wish, problem)
             return
-        attempt = self._attempts.get(JobId(key.job))
-        if attempt is None or attempt.key != key:
+        attempt = self._find(key)
+        if attempt is None:
             return
         if wish == "prepare":
             self._fail_start(attempt, problem, exit_code=126)
@@ -489,9 +471,9 @@ class LinuxNode:
             self.sampler.add(key, attempt.holder, is_adopted=adopted is not None)
             if attempt.used is not None:
                 self.sampler.take_use(key, attempt.used)
-            self._post(outcome.began(JobId(key.job), key.attempt, report, self._timeline.now_s))
+            self._post(outcome.began(key, report, self._timeline.now_s))
             if attempt.shares:
-                self.scratch.follow(attempt.job_id, key.attempt, attempt.shares)
+                self.scratch.follow(key, attempt.shares)
             self._tell_again(attempt)
         attempt.is_stopped = bool(report.get("stopped"))
         if report["frozen"] != attempt.is_frozen or (is_new and adopted is not None):
@@ -514,8 +496,7 @@ class LinuxNode:
         self._drop(attempt)
         if report.get("code") in outcome.OF_THE_MACHINE and not report.get("is_lasting"):
             self._pause_starts(str(report.get("problem")))
-        key = attempt.key
-        self._post(outcome.failed(JobId(key.job), key.attempt, report, self._timeline.now_s))
+        self._post(outcome.failed(attempt.key, report, self._timeline.now_s))
 
     def _on_absent(self, attempt: Attempt, adopted: Job | None) -> None:
         """Nothing is known of it there: it never ran, unless the records are not the same."""
@@ -524,8 +505,8 @@ class LinuxNode:
         elif adopted is None:
             if attempt.runs:
                 self._lose(attempt, outcome.LOST)
-        elif (end := self._find_end(attempt.key)) is not None:
-            self._end(attempt, end)
+        elif not self._same_boot and (end := find_ends(self.outputs).get(attempt.key)) is not None:
+            self._end(attempt, end)  # the machine was shut down in order
         elif not self._same_boot:
             is_starting = adopted.state is JobState.STARTING
             when = "while it was starting" if is_starting else "while it ran"
@@ -537,10 +518,6 @@ class LinuxNode:
         else:
             self.perform(to_do.start_of(adopted))
 
-    def _find_end(self, key: Key) -> Message | None:
-        """How it ended before the machine was shut down, if that was in order."""
-        return None if self._same_boot else find_ends(self.outputs).get(key)
-
     def _end(self, attempt: Attempt, report: Message) -> None:
         if not attempt.runs and "problem" in report:  # it was not executed
             code = report.get("exit", {}).get("code")
@@ -548,13 +525,11 @@ class LinuxNode:
             return
         seen = self.sampler.known_totals(attempt.job_id)
         self._drop(attempt)
-        key, now_s = attempt.key, self._timeline.now_s
         staging_report, staged = self._find_staged(attempt)
         events = outcome.ended(
-            JobId(key.job),
-            key.attempt,
+            attempt.key,
             report,
-            now_s,
+            self._timeline.now_s,
             staging=staging_report,
             staged=staged,
             seen=seen,
@@ -594,11 +569,8 @@ class LinuxNode:
         by_reboot: bool = False,
     ) -> None:
         self._drop(attempt)
-        key, now_s = attempt.key, self._timeline.now_s
-        event = outcome.lost(
-            JobId(key.job), key.attempt, note, now_s, report=report, by_reboot=by_reboot
-        )
-        self._post(event)
+        now_s = self._timeline.now_s
+        self._post(outcome.lost(attempt.key, note, now_s, report=report, by_reboot=by_reboot))
 
     def _drop(self, attempt: Attempt) -> None:
         """Its end is posted; once that is durable the supervisor may forget it."""
@@ -610,10 +582,9 @@ class LinuxNode:
     # -- after a restart, of the daemon or of the supervisor -------------------------------------
 
     async def adopt(self, jobs: Iterable[Job], *, same_boot: bool, ledger: str) -> None:
-        """Post what became of the jobs the journal knows as live (the restart table).
+        """Post what became of the jobs that the journal has as live (the restart table).
 
         Args:
-            jobs: live according to the journal.
             same_boot: False when the machine was restarted since the journal was written.
             ledger: the identity of the supervisor's records then; empty: not known.
         """
@@ -636,16 +607,13 @@ class LinuxNode:
                 self._lose(attempt, outcome.LOST)  # the records that knew it are gone
         attempts = list(self._attempts.values())
         keys = [[str(each.key), "freeze" if each.wants_still else "run"] for each in attempts]
-        self.client.wish("sync", keys=[*keys, *self._unforgotten()])
+        keys += [[str(key), "run"] for over in self._over.values() for key in over]
+        self.client.wish("sync", keys=keys)
         self.sampler.ask_again()
         for attempt in attempts:
             self._tell_again(attempt)
             if attempt.caps:
                 self.client.wish("cap", key=str(attempt.key), io=attempt.caps)
-
-    def _unforgotten(self) -> list[list[str]]:
-        """Attempts that have ended, whose end may not be durable yet."""
-        return [[str(key), "run"] for keys in self._over.values() for key in keys]
 
     # -- samples ---------------------------------------------------------------------------------
 

@@ -18,13 +18,15 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 MOST_AT_ONCE: Final = 8
-"""Threads that may hang at a time; who asks beyond that waits for one, or is not answered now."""
+"""Threads that may hang at a time; who asks beyond that waits for one."""
+_MOST_ASKED: Final = 256
+"""Who asks beyond that is not answered now."""
 COMPLAIN_EVERY_S: Final = 60.0
 _MOST_KEPT: Final = 4096
 _FIRST_GROUPS: Final = 64
@@ -42,18 +44,25 @@ class Answer(NamedTuple, Generic[Value]):
     at_s: float
 
 
-class _Question(NamedTuple, Generic[Value]):
-    """One that is under way, since when on the monotonic clock."""
+class _Question(Generic[Value]):
+    """One that is under way, since when on the monotonic clock, or waits for a thread (inf)."""
 
-    answer: Future[Value]
-    began_s: float
+    def __init__(self) -> None:
+        self.answer: Future[Value] = Future()
+        self.began_s = math.inf
 
 
 class Lookups(Generic[Key, Value]):
     """Answers to one question about many; no caller waits longer than they say.
 
-    Invariant: at most one thread for a key and ``MOST_AT_ONCE`` in all are under way. Where too
-    much is known the oldest "there is no such user" goes, then the oldest answer.
+    Invariant: each key is asked for once at a time, by ``MOST_AT_ONCE`` threads. Where too much is
+    known the oldest "there is no such user" goes, then the oldest answer.
+
+    Args:
+        look_up: asks; may take for ever. Its OSError is no answer.
+        fresh_s: how long an answer is taken for today's.
+        on_silence: told key and seconds waited when a deadline has passed; not for others while
+            that lasts, and not more often than every ``COMPLAIN_EVERY_S``.
     """
 
     def __init__(
@@ -63,14 +72,6 @@ class Lookups(Generic[Key, Value]):
         fresh_s: float,
         on_silence: Callable[[Key, float], None] = lambda _key, _waited_s: None,
     ) -> None:
-        """Know nothing yet.
-
-        Args:
-            look_up: asks; may take for ever. Its OSError is no answer.
-            fresh_s: how long an answer is taken for today's.
-            on_silence: told key and seconds waited when a deadline has passed; not for others
-                while that lasts, and not more often than every ``COMPLAIN_EVERY_S``.
-        """
         self._look_up = look_up
         self._fresh_s = fresh_s
         self._on_silence = on_silence
@@ -78,7 +79,8 @@ class Lookups(Generic[Key, Value]):
         self._known: collections.OrderedDict[Key, Answer[Value]] = collections.OrderedDict()
         self._nobody: dict[Key, None] = {}
         self._asked: dict[Key, _Question[Value]] = {}
-        self._turns: collections.deque[Future[None]] = collections.deque()
+        self._waiting: collections.deque[Key] = collections.deque()
+        self._threads = 0
         self._silent: set[Key] = set()
         self._complained_s = -math.inf
 
@@ -109,80 +111,68 @@ class Lookups(Generic[Key, Value]):
     async def refresh(self, key: Key, within_s: float) -> None:
         """Wait for a fresh answer, without keeping the event loop; not where others wait in vain.
 
-        It is ``known`` afterwards, if it came. Where too many others are asked for it waits for
-        its turn as well; not where all of those hang.
+        It is ``known`` afterwards, if it came.
         """
         if self.is_fresh(key):
             return
-        now_s = asyncio.get_running_loop().time
-        until_s = now_s() + within_s
         asked = self._ask(key)
-        while asked is None and len(self._silent) < MOST_AT_ONCE and now_s() < until_s:
-            asked = await self._ask_in_turn(key, until_s - now_s())
-            if self.is_fresh(key):
-                return
-        if key in self._silent or (asked is None and now_s() < until_s):
+        if asked is None or key in self._silent or len(self._silent) >= MOST_AT_ONCE:
             return
-        if asked is None or not await _has_ended(asked, until_s - now_s()):
+        answer = asyncio.wrap_future(asked)  # unlike in wait_for a cancel is one
+        answer.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it is seen
+        await asyncio.wait({answer}, timeout=within_s)
+        if not asked.done():
             self._note_silence(key, within_s)
 
-    async def _ask_in_turn(self, key: Key, within_s: float) -> Future[Value] | None:
-        """As ``_ask``, once less is under way; None also: it is known by now, or time is up."""
-        turn = Future[None]()
-        with self._lock:
-            self._turns.append(turn)
-            self._give_turn()
-        try:
-            is_mine = await _has_ended(turn, within_s)
-            return self._ask(key) if is_mine and not self.is_fresh(key) else None
-        finally:  # also where it is cancelled: the next one's turn is not lost
-            with self._lock:
-                with contextlib.suppress(ValueError):
-                    self._turns.remove(turn)
-                self._give_turn()
-
-    def _give_turn(self) -> None:
-        """Wake who has waited longest, if there is room; with the lock held."""
-        if self._turns and len(self._asked) < MOST_AT_ONCE:
-            self._turns.popleft().set_result(None)
-
     def _ask(self, key: Key) -> Future[Value] | None:
-        """The question under way; None: too many others are."""
+        """The question under way; None: too many are."""
         with self._lock:
             if key in self._asked:
                 return self._asked[key].answer
-            if len(self._asked) >= MOST_AT_ONCE:
+            if len(self._asked) >= _MOST_ASKED:
                 return None
-            asked = Future[Value]()
-            self._asked[key] = _Question(asked, time.monotonic())
+            asked = self._asked[key] = _Question[Value]()
+            self._waiting.append(key)
+            if self._threads >= MOST_AT_ONCE:
+                return asked.answer
+            self._threads += 1
         try:
             # A daemon thread: the process can end while it hangs.
-            threading.Thread(target=self._answer, args=(key, asked), daemon=True).start()
+            threading.Thread(target=self._answer_all, daemon=True).start()
         except RuntimeError as error:  # no more threads can be had now
-            self._fail(key, asked, OSError(errno.EAGAIN, str(error)))
-        return asked
+            with self._lock:
+                self._threads -= 1
+                left = []
+                while self._waiting and not self._threads:
+                    left.append(self._end(self._waiting.popleft()))
+            for each in left:
+                each.set_exception(OSError(errno.EAGAIN, str(error)))
+        return asked.answer
 
-    def _answer(self, key: Key, asked: Future[Value]) -> None:
-        try:
-            value = self._look_up(key)
-        except OSError as error:
-            self._fail(key, asked, error)
-            return
-        with self._lock:
-            self._keep(key, value)
-            self._end(key)
-        asked.set_result(value)
+    def _answer_all(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._threads -= 1
+                    return
+                key = self._waiting.popleft()
+                self._asked[key].began_s = time.monotonic()
+            try:
+                value = self._look_up(key)
+            except OSError as error:
+                with self._lock:
+                    answer = self._end(key)
+                answer.set_exception(error)
+            else:
+                with self._lock:
+                    self._keep(key, value)
+                    answer = self._end(key)
+                answer.set_result(value)
 
-    def _fail(self, key: Key, asked: Future[Value], error: OSError) -> None:
-        with self._lock:
-            self._end(key)
-        asked.set_exception(error)
-
-    def _end(self, key: Key) -> None:
+    def _end(self, key: Key) -> Future[Value]:
         """The question is no longer under way; with the lock held."""
-        del self._asked[key]
         self._silent.discard(key)
-        self._give_turn()
+        return self._asked.pop(key).answer
 
     def _keep(self, key: Key, value: Value) -> None:
         """Remember it; what others than this thread read is never without it meanwhile."""
@@ -212,14 +202,6 @@ class Lookups(Generic[Key, Value]):
                 return
             self._complained_s = now_s
         self._on_silence(key, waited_s)
-
-
-async def _has_ended(asked: Future[Any], within_s: float) -> bool:
-    """Wait for it; unlike in ``asyncio.wait_for`` a cancel that comes with the answer is one."""
-    answer = asyncio.wrap_future(asked)
-    answer.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it is seen
-    await asyncio.wait({answer}, timeout=max(0.0, within_s))
-    return asked.done()
 
 
 def find_name(uid: int) -> str | None:

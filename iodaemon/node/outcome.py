@@ -33,17 +33,10 @@ OF_THE_MACHINE: Final = frozenset({"system", "no_process", "ledger_full", "died"
 LOST: Final = "how it ended is not known: what kept it was killed, or its records were removed"
 
 
-def began(job_id: JobId, attempt: int, report: Message, now_s: float) -> ev.JobStarted:
-    """Its start.
-
-    Args:
-        job_id: the job.
-        attempt: which start of it.
-        report: of the supervisor; it says when.
-        now_s: now, on our timeline.
-    """
+def began(key: Key, report: Message, now_s: float) -> ev.JobStarted:
+    """Its start; ``now_s`` is on our timeline, the report says when."""
     at_s = moment(report.get("started_us"), now_s)
-    return ev.JobStarted(at_s=at_s, job_id=job_id, attempt=attempt)
+    return ev.JobStarted(at_s=at_s, job_id=JobId(key.job), attempt=key.attempt)
 
 
 def moment(at_us: int | None, now_s: float) -> float:
@@ -51,13 +44,13 @@ def moment(at_us: int | None, now_s: float) -> float:
     return now_s if at_us is None else now_s - max(0.0, time.monotonic() - at_us / 1e6)
 
 
-def failed(job_id: JobId, attempt: int, report: Message, now_s: float) -> ev.StartFailed:
+def failed(key: Key, report: Message, now_s: float) -> ev.StartFailed:
     """Why it never ran."""
     code, is_lasting = report.get("code"), bool(report.get("is_lasting"))
     return ev.StartFailed(
         at_s=now_s,
-        job_id=job_id,
-        attempt=attempt,
+        job_id=JobId(key.job),
+        attempt=key.attempt,
         problem=_storable(str(report.get("problem", ""))),
         exit_code=_NOT_RUNNABLE if is_lasting else None,
         holds=code == "no_account" and not is_lasting,
@@ -65,8 +58,7 @@ def failed(job_id: JobId, attempt: int, report: Message, now_s: float) -> ev.Sta
 
 
 def ended(
-    job_id: JobId,
-    attempt: int,
+    key: Key,
     report: Message,
     now_s: float,
     *,
@@ -75,7 +67,7 @@ def ended(
     seen: IoTotals,
     oom_kills: int = 0,
 ) -> list[ev.Event]:
-    """Its whole life; arguments as for ``began``.
+    """Its whole life.
 
     Args:
         staging: what its prolog and epilog reported; None: it has none.
@@ -85,13 +77,13 @@ def ended(
             of which was probably its own.
     """
     at_s = moment(report.get("ended_us"), now_s)
-    start = began(job_id, attempt, report, at_s)
+    start = began(key, report, at_s)
     if report.get("from_outside"):
         note = "the machine, or the unit of all jobs, was stopped while it ran"
-        return [start, lost(job_id, attempt, note, at_s, report=report, by_reboot=True)]
+        return [start, lost(key, note, at_s, report=report, by_reboot=True)]
     notes = [] if staging is None else [staging.problem]
     if staging is not None and (failure := staging.failure) is not None:
-        notes.append(f"stage-{failure[0]}: {failure[1].text}")
+        notes.append(f"stage-{failure[0]}: {failure[1]}")
     memory = report.get("memory")
     notes.append(str(report.get("problem", "")) if memory is None else _tell(memory))
     if oom_kills:
@@ -101,8 +93,8 @@ def ended(
         start,
         ev.JobExited(
             at_s=at_s,
-            job_id=job_id,
-            attempt=attempt,
+            job_id=JobId(key.job),
+            attempt=key.attempt,
             exit=_exit(how.get("code"), how.get("signal"), ran_out=bool(memory or oom_kills)),
             note=_storable("; ".join(filter(None, notes))),
             io=_not_below(seen, totals_of(report)),
@@ -135,8 +127,7 @@ def _not_below(seen: IoTotals, totals: IoTotals) -> IoTotals:
 
 
 def lost(
-    job_id: JobId,
-    attempt: int,
+    key: Key,
     note: str,
     now_s: float,
     *,
@@ -146,8 +137,8 @@ def lost(
     """The end of a job of which nobody knows how it ended."""
     return ev.JobExited(
         at_s=now_s,
-        job_id=job_id,
-        attempt=attempt,
+        job_id=JobId(key.job),
+        attempt=key.attempt,
         exit=Exit(),
         io=IoTotals() if report is None else totals_of(report),
         note=note,
@@ -237,29 +228,10 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 Step = Literal["in", "run", "out"]
 
 
-class Failed(msgspec.Struct, frozen=True):
-    """How a step failed: ``line``, and of a program that failed its exit."""
-
-    line: str
-    program: str | None = None
-    code: int | None = None
-    signal: int | None = None
-
-    @property
-    def text(self) -> str:
-        """One line for people."""
-        if self.program is None:
-            return self.line
-        ended = f"ended with {self.code}"
-        if self.code is None:
-            ended = f"was killed by signal {self.signal}"
-        return f"{self.program} {ended}" + (f": {self.line}" if self.line else "")
-
-
 class StepEnd(msgspec.Struct, frozen=True):
-    """How a step ended, and what it moved, bytes on disks."""
+    """How a step ended (``failed``: a line for people; None: well), and what it moved on disks."""
 
-    failed: Failed | None
+    failed: str | None
     read_bytes: _Count
     written_bytes: _Count
 
@@ -290,14 +262,14 @@ class Report(msgspec.Struct, kw_only=True):
     status: int | None = None
 
     @property
-    def failure(self) -> tuple[str, Failed] | None:
-        """The step that failed, and how."""
+    def failure(self) -> tuple[str, str] | None:
+        """The step that failed, and how, in a line."""
         if self.came is not None and self.came.failed is not None:
             return "in", self.came.failed
         if self.went is not None and self.went.failed is not None:
             return "out", self.went.failed
         if self.step == "out" and self.went is None:
-            return "out", Failed("it was killed")
+            return "out", "it was killed"
         return None
 
     def staged(self, *, has_input: bool, has_output: bool) -> Staged:

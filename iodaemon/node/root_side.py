@@ -39,11 +39,9 @@ _DELEGATE: Final = (
 def supervisor_config(
     config: Config, *, daemon_uid: int | None = None, daemon_gid: int | None = None
 ) -> anchor.Config:
-    """The supervisor as it is configured.
+    """The supervisor as it is configured; it obeys ``daemon_uid``, by default the caller.
 
     Args:
-        config: in force.
-        daemon_uid: the user that it obeys; None: the caller.
         daemon_gid: group of its socket; None: its user only.
     """
     by_signals = config.suspend_by == "signals"
@@ -117,10 +115,8 @@ class Lack(NamedTuple):
 
 
 def find_lack(said: Mapping[str, Any]) -> Lack | None:
-    """What is lost by the means of holding jobs; None: nothing, or it is so as configured.
-
-    Args:
-        said: ``lack`` and ``unit`` of the supervisor's hello.
+    """What is lost by the means of holding jobs, by the supervisor's hello; None: nothing, or it
+    is so as configured.
     """
     lack, better = said.get("lack"), _ANEW if said.get("unit") == SCOPE else _DELEGATE
     if lack == UNDELEGATED:

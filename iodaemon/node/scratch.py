@@ -20,8 +20,9 @@ from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.scratch import Share
 from iodaemon.core.timeline import Timeline
 from iodaemon.node.outcome import read_report, report_path
-from iodaemon.node.supervisor_client import SupervisorClient
+from iodaemon.node.supervisor_client import SupervisorClient, start_task
 from iodaemon.supervisor import disk_trouble
+from iodaemon.supervisor.ledger import Key
 from iodaemon.supervisor.protocol import Message
 from iodaemon.supervisor.scratch import STORE
 
@@ -52,12 +53,9 @@ class Scratch:
     """One task for each attempt that has directories.
 
     Args:
-        client: of the supervisor.
         state_dir: the daemon's; two daemons give different names on one disk.
         outputs: where jobs' reports are.
         job_of: the job as it is now; None: it is forgotten.
-        timeline: wall time.
-        post: takes every event.
 
     Attributes:
         ends_over: a job that has more in its space than it asked for is ended.
@@ -79,34 +77,33 @@ class Scratch:
         self._timeline = timeline
         self._post = post
         self._tasks: dict[JobId, asyncio.Task[None]] = {}
-        self._filesystems: dict[tuple[str, str], int] = {}
-        self._unmade: set[tuple[str, str]] = set()
+        self._filesystems: dict[tuple[Key, str], int] = {}
+        self._unmade: set[tuple[Key, str]] = set()
         self.ends_over = False
 
-    def paths(self, job_id: JobId, attempt: int, shares: Sequence[Share]) -> list[str]:
+    def paths(self, key: Key, shares: Sequence[Share]) -> list[str]:
         """An attempt's directories, the largest first: that is where input is copied to."""
-        name = self._name(job_id, attempt)
-        return [os.path.join(_path(share), STORE, name) for share in _in_order(shares)]
+        in_order = sorted(shares, key=lambda share: -share.size_bytes)
+        return [os.path.join(_path(share), STORE, self._name(key)) for share in in_order]
 
-    async def make(
-        self, job_id: JobId, attempt: int, uid: int, shares: Sequence[Share], numbers: Message
-    ) -> None:
+    async def make(self, key: Key, uid: int, shares: Sequence[Share], numbers: Message) -> None:
         """Make an attempt's directories.
 
         Args:
-            job_id: the job.
-            attempt: which start of it.
             uid: whose they are to be.
-            shares: on which disks.
-            numbers: of the file system that each disk is to have, by path, where that is known.
+            numbers: of the file system of each disk, by path, where that is known.
 
         Raises:
             ScratchError: one cannot be made.
         """
-        name = self._name(job_id, attempt)
-        self._unmade |= {(name, share.disk) for share in shares}
+        self._unmade |= {(key, share.disk) for share in shares}
         for share in shares:
-            answer = await self._make_one(name, uid, share, numbers.get(share.disk))
+            if (number := numbers.get(share.disk)) is not None:
+                self._filesystems[key, share.disk] = number
+            for _ in range(_TRIES):
+                answer = await self._ask("make", key, share, uid=uid)
+                if answer.get("done") or answer.get("is_disk"):
+                    break
             if not answer.get("done"):
                 problem = str(answer.get("problem", ""))
                 if answer.get("is_disk"):
@@ -114,66 +111,50 @@ class Scratch:
                     raise ScratchError(problem, share.disk)
                 problem = problem or "no process could be had for it"
                 raise ScratchError(f"scratch space cannot be had: {problem}", None)
-            self._unmade.discard((name, share.disk))
+            self._unmade.discard((key, share.disk))
             if type(answer.get("filesystem")) is int:
-                self._filesystems[name, share.disk] = answer["filesystem"]
+                self._filesystems[key, share.disk] = answer["filesystem"]
 
-    async def _make_one(self, name: str, uid: int, share: Share, number: int | None) -> Message:
-        known = {} if number is None else {"filesystem": number}
-        answer: Message = {}
-        for _ in range(_TRIES):
-            answer = await self._client.ask_scratch(
-                do="make", disk=_path(share), name=name, uid=uid, **known
-            )
-            if answer.get("done") or answer.get("is_disk"):
-                break
-        return answer
-
-    def follow(self, job_id: JobId, attempt: int, shares: Sequence[Share]) -> None:
+    def follow(self, key: Key, shares: Sequence[Share]) -> None:
         """Measure the directories of an attempt that runs."""
-        self._begin(job_id, self._measure(job_id, attempt, shares))
+        self._begin(JobId(key.job), self._measure(key, shares))
 
     def free(self, free: Free) -> None:
         """Remove the directories of an attempt that has ended, however long it takes."""
         self._begin(free.job_id, self._remove(free))
 
     def close(self) -> None:
-        """Ask no more."""
         for task in self._tasks.values():
             task.cancel()
         self._tasks.clear()
 
-    def _name(self, job_id: JobId, attempt: int) -> str:
-        return f"{job_id}-{attempt}-{self._tag}"
+    def _name(self, key: Key) -> str:
+        return f"{key.job}-{key.attempt}-{self._tag}"
 
     def _begin(self, job_id: JobId, work: Coroutine[Any, Any, None]) -> None:
         if (before := self._tasks.pop(job_id, None)) is not None:
             before.cancel()
-        task = self._tasks[job_id] = asyncio.get_running_loop().create_task(work)
+        task = self._tasks[job_id] = start_task(work)
         task.add_done_callback(lambda done: self._done(job_id, done))
 
     def _done(self, job_id: JobId, task: asyncio.Task[None]) -> None:
-        """A task that failed is a bug: the loop's exception handler stops the daemon."""
         if self._tasks.get(job_id) is task:
             del self._tasks[job_id]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            context = {"message": "scratch task failed", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(context)
 
-    async def _ask(self, do: str, job_id: JobId, attempt: int, share: Share) -> Message:
-        name = self._name(job_id, attempt)
-        number = self._filesystems.get((name, share.disk))
-        known = {} if number is None else {"filesystem": number}
-        return await self._client.ask_scratch(do=do, disk=_path(share), name=name, **known)
+    async def _ask(self, do: str, key: Key, share: Share, **more: object) -> Message:
+        if (number := self._filesystems.get((key, share.disk))) is not None:
+            more["filesystem"] = number
+        name = self._name(key)
+        return await self._client.ask_scratch(do=do, disk=_path(share), name=name, **more)
 
-    async def _measure(self, job_id: JobId, attempt: int, shares: Sequence[Share]) -> None:
+    async def _measure(self, key: Key, shares: Sequence[Share]) -> None:
         was_over, wait_s = False, _FIRST_MEASURE_S
         while True:
             await asyncio.sleep(wait_s)
             began_s = asyncio.get_running_loop().time()
             used, is_over, is_all = 0, False, True
             for share in shares:
-                answer = await self._ask("measure", job_id, attempt, share)
+                answer = await self._ask("measure", key, share)
                 found = int(answer.get("used_bytes", 0))
                 is_hidden = bool(answer.get("problem")) and not answer.get("is_disk")  # by a mount
                 is_over |= found > share.size_bytes or is_hidden
@@ -183,8 +164,8 @@ class Scratch:
                 was_over = is_over
                 event = ev.ScratchUsed(
                     at_s=self._timeline.now_s,
-                    job_id=job_id,
-                    attempt=attempt,
+                    job_id=JobId(key.job),
+                    attempt=key.attempt,
                     used_bytes=used,
                     is_over=is_over,
                     ends=self.ends_over,
@@ -193,26 +174,29 @@ class Scratch:
                 self._post(event)
 
     async def _remove(self, free: Free) -> None:
-        job_id, attempt, retry_s = free.job_id, free.attempt, _FIRST_RETRY_S
+        key, retry_s = Key(free.job_id, free.attempt), _FIRST_RETRY_S
         while True:
-            need = "" if free.is_wanted else self._find_need(job_id, attempt)
-            if need and not await self._are_empty(free):
-                where = " and ".join(self.paths(job_id, attempt, free.shares))
+            need = "" if free.is_wanted else self._find_need(free.job_id, free.attempt)
+            if need and not await self._are_empty(key, free.shares):
+                where = " and ".join(self.paths(key, free.shares))
                 self._keep(free, f"{need}; it lies in {where}", is_result=True)
             else:
-                answers = [
-                    (share, await self._ask("remove", job_id, attempt, share))
-                    for share in free.shares
-                ]
+                answers = [(share, await self._ask("remove", key, share)) for share in free.shares]
                 left = [
                     (share, answer)
                     for share, answer in answers
-                    if not (answer.get("done") or self._is_nothing(job_id, attempt, share, answer))
+                    if not answer.get("done")
+                    # never made there, on a disk that is of no use
+                    and not ((key, share.disk) in self._unmade and answer.get("is_disk"))
                 ]
                 if not left:
-                    self._forget(job_id, attempt)
-                    at_s = self._timeline.now_s
-                    self._post(ev.ScratchRemoved(at_s=at_s, job_id=job_id, attempt=attempt))
+                    self._unmade -= {(key, share.disk) for share in free.shares}
+                    for share in free.shares:
+                        self._filesystems.pop((key, share.disk), None)
+                    event = ev.ScratchRemoved(
+                        at_s=self._timeline.now_s, job_id=free.job_id, attempt=free.attempt
+                    )
+                    self._post(event)
                     return
                 problems = [_words_of(share, answer) for share, answer in left]
                 if not any(problems):
@@ -222,21 +206,9 @@ class Scratch:
             await asyncio.sleep(retry_s)
             retry_s = min(2.0 * retry_s, _LAST_RETRY_S)
 
-    def _is_nothing(self, job_id: JobId, attempt: int, share: Share, answer: Message) -> bool:
-        """Whether it was never made there, on a disk that is of no use."""
-        is_unmade = (self._name(job_id, attempt), share.disk) in self._unmade
-        return is_unmade and bool(answer.get("is_disk"))
-
-    def _forget(self, job_id: JobId, attempt: int) -> None:
-        name = self._name(job_id, attempt)
-        self._unmade = {each for each in self._unmade if each[0] != name}
-        self._filesystems = {
-            each: number for each, number in self._filesystems.items() if each[0] != name
-        }
-
-    async def _are_empty(self, free: Free) -> bool:
-        for share in free.shares:
-            answer = await self._ask("measure", free.job_id, free.attempt, share)
+    async def _are_empty(self, key: Key, shares: Sequence[Share]) -> bool:
+        for share in shares:
+            answer = await self._ask("measure", key, share)
             if answer.get("used_bytes") or not answer.get("is_all"):
                 return False
         return True
@@ -261,7 +233,7 @@ class Scratch:
                 return ""  # it failed, or was ended
         need = f"what the job left was not copied to {request.output_path}"
         failure = None if report is None else report.failure
-        return need if failure is None else f"{need}: {failure[1].text}"
+        return need if failure is None else f"{need}: {failure[1]}"
 
     def _keep(self, free: Free, problem: str, *, is_result: bool | None) -> None:
         event = ev.ScratchKept(
@@ -276,10 +248,6 @@ class Scratch:
 
 def _path(share: Share) -> str:
     return os.path.abspath(share.disk)
-
-
-def _in_order(shares: Sequence[Share]) -> list[Share]:
-    return sorted(shares, key=lambda share: -share.size_bytes)
 
 
 def _words_of(share: Share, answer: Message) -> str:

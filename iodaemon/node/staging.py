@@ -46,9 +46,6 @@ _BLOCK_BYTES: Final = 512  # of ru_inblock and ru_oublock, getrusage(2)
 _CHUNK_BYTES: Final = 65536
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-Failed = dict[str, Any]
-"""How a step failed: ``line``; of a program ``program`` and its ``code`` or ``signal``."""
-
 
 def command_of(command: Sequence[str], **options: object) -> list[str]:
     """The command that runs a command so; ``options`` as above."""
@@ -98,10 +95,11 @@ def _hear(handler: Any) -> None:
 
 def _say(word: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):
-        os.write(REPORT_FD, json.dumps(word).encode() + b"\n")
+        text = json.dumps(word, ensure_ascii=False)  # names of files may be no UTF-8
+        os.write(REPORT_FD, text.encode(errors="replace") + b"\n")
 
 
-def _do(step: str, work: Callable[[], Failed | None]) -> Failed | None:
+def _do(step: str, work: Callable[[], str | None]) -> str | None:
     """Do a step and report; how it failed. A signal ends it, and the job, as a command."""
     _hear(signal.SIG_DFL)
     _say({"step": step})
@@ -114,7 +112,7 @@ def _do(step: str, work: Callable[[], Failed | None]) -> Failed | None:
         failed = work()
     except OSError as error:
         at = f"{error.filename}: " if error.filename else ""
-        failed = {"line": f"{at}{error.strerror or error}"}
+        failed = f"{at}{error.strerror or error}"
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     moved = {
         "read_bytes": (usage.ru_inblock - before.ru_inblock) * _BLOCK_BYTES,
@@ -168,7 +166,7 @@ def _exit_as(status: int) -> NoReturn:
 # -- copies ----------------------------------------------------------------------------------------
 
 
-def _copy_in(source: str, target: str) -> Failed | None:
+def _copy_in(source: str, target: str) -> str | None:
     """Copy what is in a directory into another one, whose own mode and times stay."""
     for names in _some(sorted(os.listdir(source))):
         if failed := _run((*_COPY, f"--target-directory={target}", "--", *names), source):
@@ -180,12 +178,12 @@ def _read_marks(path: str) -> frozenset[bytes]:
     return frozenset(mark for _, entries in _walk(path) for _, mark in entries)
 
 
-def _come_out(paths: Sequence[str], output: str, came: Container[bytes]) -> Failed | None:
+def _come_out(paths: Sequence[str], output: str, came: Container[bytes]) -> str | None:
     os.makedirs(output, exist_ok=True)
     return _copy_out(paths, output, came) or _run((*_SYNC, output), "/")
 
 
-def _copy_out(sources: Sequence[str], target: str, came: Container[bytes]) -> Failed | None:
+def _copy_out(sources: Sequence[str], target: str, came: Container[bytes]) -> str | None:
     """Copy what is new or changed into the target, whose own mode and times stay.
 
     Args:
@@ -201,14 +199,12 @@ def _copy_out(sources: Sequence[str], target: str, came: Container[bytes]) -> Fa
             for at, names in _find_news(source, came):
                 for top in [at.partition("/")[0]] if at else names:
                     if tops.setdefault(top, source) != source:
-                        return {"line": f"{top!a} is in two of the job's directories"}
+                        return f"{top!a} is in two of the job's directories"
                 fd = _enter(root, at, source, made)
                 try:
                     for some in _some(sorted(names)):
                         if failed := _copy_to(fd, some, os.path.join(source, at)):
-                            shown = os.path.join(target, at)
-                            failed["line"] = failed["line"].replace(_TARGET.format(fd), shown)
-                            return failed
+                            return failed.replace(_TARGET.format(fd), os.path.join(target, at))
                 finally:
                     os.close(fd)
         for source, at in reversed(made):  # once nothing more is put into them
@@ -222,7 +218,7 @@ def _copy_out(sources: Sequence[str], target: str, came: Container[bytes]) -> Fa
     return None
 
 
-def _copy_to(fd: int, names: Sequence[str], source: str) -> Failed | None:
+def _copy_to(fd: int, names: Sequence[str], source: str) -> str | None:
     target = f"--target-directory={_TARGET.format(fd)}"
     return _run((*_COPY, "--remove-destination", target, "--", *names), source, fd)
 
@@ -294,7 +290,7 @@ def _some(names: Sequence[str]) -> Iterator[Sequence[str]]:
         yield some
 
 
-def _run(command: Sequence[str], directory: str, *fds: int) -> Failed | None:
+def _run(command: Sequence[str], directory: str, *fds: int) -> str | None:
     """Run it to its end; how it failed, with the last line of its stderr; None: it did not."""
     process = subprocess.Popen(
         command,
@@ -313,6 +309,5 @@ def _run(command: Sequence[str], directory: str, *fds: int) -> Failed | None:
     if code == 0:
         return None
     line = said.rstrip(b"\n").rpartition(b"\n")[2].decode(errors="backslashreplace")
-    number = -code if code < 0 else None
-    ended = {"code": None if code < 0 else code, "signal": number}
-    return {"program": command[0], **ended, "line": line}
+    ended = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
+    return f"{command[0]} {ended}" + (f": {line}" if line else "")

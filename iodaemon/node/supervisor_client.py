@@ -13,9 +13,9 @@ import math
 import os
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 import msgspec
 
@@ -39,6 +39,19 @@ _MOST_BETWEEN_BEATS_S: Final = 1.0
 _READ_BYTES: Final = 1 << 18
 
 
+def start_task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Begin it. If it fails that is a bug: the loop's exception handler stops the daemon."""
+    loop = asyncio.get_running_loop()
+
+    def tell(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            loop.call_exception_handler({"message": "backend task failed", "exception": error})
+
+    task = loop.create_task(work)
+    task.add_done_callback(tell)
+    return task
+
+
 def encode_wish(wish: str, **fields: object) -> bytes:
     """One line (``supervisor.protocol``).
 
@@ -55,7 +68,6 @@ class SupervisorClient:
     """One connection at a time, renewed for as long as the daemon lives.
 
     Args:
-        config: of the anchor.
         messages: where an anchor that is started here writes to; in the state directory.
         on_connected: runs after each connection but the first, after each upgrade in place, and
             after this daemon stood still for so long that the supervisor may have let all jobs run
@@ -125,18 +137,7 @@ class SupervisorClient:
         """
         reader = await self._connect()
         self._connected.set()
-        self._tasks = [
-            asyncio.create_task(self._stay_connected(reader)),
-            asyncio.create_task(self._keep_beating()),
-        ]
-        for task in self._tasks:
-            task.add_done_callback(self._on_task_done)
-
-    def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        """A failed task is a bug: the loop's exception handler stops the daemon."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            context = {"message": "the line to the supervisor failed", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(context)
+        self._tasks = [start_task(self._stay_connected(reader)), start_task(self._keep_beating())]
 
     async def close(self) -> bool:
         """Say goodbye: all jobs run on, and a supervisor without any ends. Whether it heard it."""

@@ -84,7 +84,6 @@ def read_topology(
     one socket of single-threaded cores.
 
     Args:
-        root: ``/``, or a directory that looks like it.
         allowed_cpus: logical CPUs that may be used.
         allowed_nodes: NUMA nodes whose memory may be used; None: all.
         sockets: divide the machine by these CPU lists instead, in this order.

@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import resource
+import select
 import signal
 import socket
 import sys
@@ -51,6 +52,8 @@ _LEAVE_LOOK_S: Final = 0.02
 _MOST_FILES: Final = 1 << 18
 _OWNER: Final = "owner"
 """In the runtime directory: the state directory of the daemon that the attempts belong to."""
+_MOST_SAMPLERS: Final = 4
+"""That do not end by SIGKILL, since a dead disk keeps them; then there is no other."""
 _SHOWN: Final = 120
 
 
@@ -90,7 +93,7 @@ class Server:
         own, least = os.geteuid(), config.min_uid
         uids = (own, own) if least is None else (least, (1 << 32) - 2)
         self._desk = Desk(self._loop.add, self._loop.remove, self._send, uids, config.outputs)
-        self._sampler = -1
+        self._samplers: list[int] = []
         self._wishes: dict[str, Callable[[Message], None]] = {
             "hello": self._hello, "prepare": self._prepare, "run": self._run_wish,
             "freeze": self._freeze, "thaw": self._thaw, "signal": self._signal,
@@ -209,7 +212,7 @@ class Server:
             copy = os.path.join(os.path.dirname(self._config.outputs), "ledger")
             copy_ledger(self._line.shared.ledger, copy, self._config.daemon_gid)
         self._orders.close()
-        self._end_sampler()
+        self._end_samplers()
         self._attempts.scan()
         reach("supervisor.leaving")
         self._tell_anchor(b"over")
@@ -526,7 +529,9 @@ class Server:
         address = bytes.fromhex(protocol.field(wish, "address", str, ""))
         if len(address) < 2 or address[0] != 0:
             raise BadInputError("address is not that of an abstract socket")
-        self._end_sampler()
+        self._end_samplers()
+        if len(self._samplers) >= _MOST_SAMPLERS:
+            raise BadInputError("too many samplers do not end: a disk does not answer")
         config, base = self._config, self._means.base
         settings = {
             "address": address.hex(),
@@ -542,14 +547,21 @@ class Server:
                 root.execute(root.SAMPLER, [json.dumps(settings)], [])
             finally:
                 os._exit(1)
-        self._sampler = os.pidfd_open(pid)
+        self._samplers.append(os.pidfd_open(pid))
 
-    def _end_sampler(self) -> None:
-        if self._sampler >= 0:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._sampler, signal.SIGKILL)
-            os.close(self._sampler)
-            self._sampler = -1
+    def _end_samplers(self) -> None:
+        """Kill them; those that have not ended by that yet stay known."""
+        poll = select.poll()
+        for pidfd in self._samplers:
+            poll.register(pidfd, select.POLLIN)
+        ended = {pidfd for pidfd, _ in poll.poll(0)}
+        for pidfd in self._samplers:
+            if pidfd in ended:
+                os.close(pidfd)
+            else:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        self._samplers = [pidfd for pidfd in self._samplers if pidfd not in ended]
 
 
 def lasting(code: str, problem: str) -> Message:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import toml
-from beds.bed import Work
+from beds.bed import Bed, Work
 from oracle import Span
 
 from iodaemon.api.model import Job
@@ -99,17 +99,18 @@ class Private:
 
 @contextlib.contextmanager
 def private(
-    base: Path, policy: str, jobs: int, regulation: Mapping[str, float | str]
+    base: Path, policy: str, bed: Bed, regulation: Mapping[str, float | str]
 ) -> Iterator[Private]:
     """A daemon under this policy in a directory of its own, gone afterwards with its jobs.
 
     Args:
         base: where its directory is made.
         policy: name or path.
-        jobs: a batch has so many.
+        bed: a batch of it is to run.
         regulation: settings of the rule beside the timeslice.
     """
-    with trial.private(base, settings(base, policy, jobs, regulation)) as daemon:
+    given = settings(base, policy, len(bed.work), regulation)
+    with trial.private(base, given, launcher=bed.launcher) as daemon:
         yield Private(daemon)
 
 

@@ -113,7 +113,7 @@ class Runner:
         """The batches under this policy, on one daemon."""
         made = []
         batches = 1 if policy.name in FORGETFUL else BATCHES
-        with private(self._base, policy.source, len(self._bed.work), policy.regulation) as daemon:
+        with private(self._base, policy.source, self._bed, policy.regulation) as daemon:
             for batch in range(1, batches + 1):
                 self._bed.clean()
                 began = now()
@@ -134,7 +134,7 @@ class Runner:
     def choose_bound(self, round_: str) -> Policy:
         """``dynamic`` with the bound of three under which this bed takes the least time."""
         self._bed.clean()
-        with private(self._base, "none", len(self._bed.work), {}) as daemon:
+        with private(self._base, "none", self._bed, {}) as daemon:
             free = daemon.run(self._bed.work)
         rate = free.moved_bytes / max(span.end_s for span in free.spans)
         tried = [

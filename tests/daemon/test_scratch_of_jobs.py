@@ -33,6 +33,7 @@ from iodaemon.daemon.launching import launch_record
 from iodaemon.errors import RequestError
 from iodaemon.node.scratch import Scratch, ScratchError
 from iodaemon.policy.staging import extra_s
+from iodaemon.supervisor.ledger import Key
 
 GIB = 2**30
 MACHINE = platform(4)
@@ -595,7 +596,7 @@ def free(number, disk="/fast", **fields):
 
 def make(scratch, *disks):
     shares = [free(1, disk).shares[0] for disk in disks]
-    return scratch.make(JobId(1), 2, 1000, shares, {"/fast": 9})
+    return scratch.make(Key(1, 2), 1000, shares, {"/fast": 9})
 
 
 def test_a_directory_is_made_on_the_file_system_that_its_disk_was_found_with(monkeypatch):
@@ -745,7 +746,7 @@ def test_a_job_with_too_much_is_told_of_and_ended_where_that_is_configured(monke
     held = {"done": True, "used_bytes": 1, "is_all": True}
     over = {"done": True, "used_bytes": 2 * GIB, "is_all": False}
     events, asked = heard(
-        lambda scratch: scratch.follow(JobId(1), 2, free(1).shares),
+        lambda scratch: scratch.follow(Key(1, 2), free(1).shares),
         *(held, over, over, held),
         monkeypatch=monkeypatch,
     )
@@ -759,7 +760,7 @@ def test_a_job_with_too_much_is_told_of_and_ended_where_that_is_configured(monke
 def test_what_is_covered_by_a_mount_is_told_as_too_much(monkeypatch):
     covered = {"done": False, "problem": "something else is mounted there", "is_disk": False}
     events, _ = heard(
-        lambda scratch: scratch.follow(JobId(1), 2, free(1).shares),
+        lambda scratch: scratch.follow(Key(1, 2), free(1).shares),
         covered,
         monkeypatch=monkeypatch,
     )

@@ -618,7 +618,7 @@ def test_a_topology_is_judged_by_what_the_child_got(changes, what, verdict):
 
 def test_a_path_without_a_disk_lacks_one():
     disk = Device(id=DeviceId("sda"), model="", rotational=None)
-    there = PathDevice(path="/a", kind="disk", description="ext4 on disk sda", devices=(disk,))
+    there = PathDevice(path="/a", kind="block", description="ext4 on disk sda", devices=(disk,))
     nowhere = PathDevice(path="/a", kind="nfs", description="nfs4 from server:/a")
 
     assert [OK, LACKING] == [device.judge_path("it", p).verdict for p in (there, nowhere)]

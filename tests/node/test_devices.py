@@ -107,14 +107,14 @@ def test_a_filesystem_on_a_whole_disk_is_on_that_disk(machine):
 
     found = machine.find("/data/file")
 
-    assert summary(found) == ("disk", ["sdb"], "xfs on disk sdb")
+    assert summary(found) == ("block", ["sdb"], "xfs on disk sdb")
     assert found.filesystem == "xfs"
 
 
 def test_a_partition_is_on_its_parent_disk(machine):
     found = machine.find("/home")
 
-    assert summary(found) == ("partition", ["sda"], "ext4 on partition sda1 of disk sda")
+    assert summary(found) == ("block", ["sda"], "ext4 on partition sda1 of disk sda")
 
 
 def test_a_path_that_does_not_exist_is_answered_for_where_it_would_be(machine):
@@ -138,7 +138,7 @@ def test_lvm_on_a_partition_is_followed_to_the_disk(machine):
     machine.mount("/srv", "252:0", "ext4", "/dev/mapper/vg-data")
 
     expected = (
-        "lvm",
+        "block",
         ["sda"],
         "ext4 on LVM volume vg-data (dm-0) on partition sda2 of disk sda",
     )
@@ -152,7 +152,7 @@ def test_encryption_below_lvm_is_followed_to_the_disk(machine):
     machine.mount("/raw", "252:0", "ext4", "/dev/mapper/luks")
 
     assert summary(machine.find("/raw")) == (
-        "device-mapper",
+        "block",
         ["sda"],
         "ext4 on crypt luks (dm-0) on partition sda2 of disk sda",
     )
@@ -166,7 +166,7 @@ def test_a_mirror_of_two_volumes_on_one_disk_is_on_that_disk_once(machine):
     machine.mount("/srv", "9:0", "ext4", "/dev/md0")
 
     first, second = "LVM volume vg-m1 (dm-2) on disk sdb", "LVM volume vg-m2 (dm-3) on disk sdb"
-    expected = ("md", ["sdb"], f"ext4 on md raid1 array md0 on {first} and {second}")
+    expected = ("block", ["sdb"], f"ext4 on md raid1 array md0 on {first} and {second}")
     assert expected == summary(machine.find("/srv"))
 
 
@@ -183,7 +183,7 @@ def test_a_loop_device_is_on_the_disk_of_its_file(machine):
     machine.mount("/mnt", "7:3", "ext4", "/dev/loop3")
 
     expected = (
-        "loop",
+        "block",
         ["sdb"],
         "ext4 on loop device loop3 of file /images/a.img on ext4 on disk sdb",
     )
@@ -203,7 +203,7 @@ def test_a_loop_device_whose_file_is_on_itself_ends(machine):
     machine.stacked("loop3", "7:3", loop__backing_file="/mnt/a.img")
     machine.mount("/mnt", "7:3", "ext4", "/dev/loop3")
 
-    assert (machine.find("/mnt").kind, ids(machine.find("/mnt"))) == ("loop", [])
+    assert (machine.find("/mnt").kind, ids(machine.find("/mnt"))) == ("other", [])
 
 
 @pytest.mark.parametrize(

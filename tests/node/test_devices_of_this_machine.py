@@ -49,7 +49,7 @@ def test_the_node_of_a_disk_is_that_disk():
 
     found = find_device(f"/dev/{name}")
 
-    assert (found.kind, ids(found), found.filesystem) == ("disk", [name], "")
+    assert (found.kind, ids(found), found.filesystem) == ("block", [name], "")
 
 
 def test_memory_of_this_machine_has_no_disk():
@@ -98,7 +98,7 @@ def test_a_mounted_image_is_on_the_disk_of_its_file(loop_mount, tmp_path):
 
     below = find_device(tmp_path / "image")
     expected = (
-        "loop",
+        "block",
         ids(below),
         f"ext4 on loop device {loop} of file {tmp_path}/image on {below.description}",
     )

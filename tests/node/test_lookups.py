@@ -4,7 +4,6 @@ import asyncio
 import os
 import pwd
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -239,25 +238,6 @@ def test_a_refresh_waits_for_its_turn_while_many_others_are_asked_for(database, 
     assert MOST_AT_ONCE == asyncio.run(scene())
     assert list(range(100)) == known_of(lookups, *range(100))
     assert 100 == len(database.asked)
-
-
-def test_a_turn_that_is_given_to_who_does_not_want_it_any_more_is_the_next_ones(database, lookups):
-    database.speaks.clear()
-
-    async def scene():
-        keys = [*range(MOST_AT_ONCE), *range(100, 130)]
-        waiting = [asyncio.create_task(lookups.refresh(key, 3600)) for key in keys]
-        await asked_for(database, MOST_AT_ONCE)
-        database.speaks.set()
-        while len(known_of(lookups, *range(MOST_AT_ONCE))) < MOST_AT_ONCE:
-            time.sleep(0.001)  # noqa: ASYNC251 - the loop learns of all turns at once
-        for task in waiting[MOST_AT_ONCE : 2 * MOST_AT_ONCE]:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-
-    asyncio.run(scene())
-
-    assert 30 - MOST_AT_ONCE == len(known_of(lookups, *range(100, 130)))
 
 
 def test_a_refresh_whose_turn_does_not_come_gives_up_and_the_hanging_are_known(

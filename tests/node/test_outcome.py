@@ -4,8 +4,9 @@ import time
 
 import pytest
 
-from iodaemon.core.job import IoTotals, JobId
+from iodaemon.core.job import IoTotals
 from iodaemon.node.outcome import Report, ended, failed, totals_of, was_killed
+from iodaemon.supervisor.ledger import Key
 
 USE = {"read_bytes": 1, "written_bytes": 2, "calls": 3, "cpu_us": 4, "logical_bytes": 5}
 NOTHING = IoTotals()
@@ -24,7 +25,7 @@ def report(code=None, signal=9, **fields):
 def told(found, *, oom_kills=0, staging=None, seen=NOTHING):
     """Its start and its end."""
     start, end = ended(
-        JobId(1), 1, found, 100.0, staging=staging, staged=None, seen=seen, oom_kills=oom_kills
+        Key(1, 1), found, 100.0, staging=staging, staged=None, seen=seen, oom_kills=oom_kills
     )
     assert start.at_s == pytest.approx(end.at_s - 5.0, abs=0.5)
     return end
@@ -109,7 +110,7 @@ def test_a_job_that_was_stopped_with_all_jobs_is_lost_and_not_failed():
 )
 def test_a_start_that_failed_ends_or_holds_its_job_or_is_tried_again(code, is_lasting, expected):
     found = {"code": code, "is_lasting": is_lasting, "problem": "so\udcff"}
-    event = failed(JobId(1), 2, found, 5.0)
+    event = failed(Key(1, 2), found, 5.0)
 
     assert expected == (event.exit_code, event.holds)
     assert (2, "so\\udcff") == (event.attempt, event.problem)

@@ -2,10 +2,12 @@
 
 import os
 import random
+import subprocess
 
 import pytest
 
 from iodaemon.node.outcome import Report, read_report
+from iodaemon.node.staging import command_of
 
 LINES = (
     b'{"step": "in"}\n{"in": {"failed": null, "read_bytes": 5, "written_bytes": 7}}\n'
@@ -30,7 +32,7 @@ def test_the_last_word_of_each_kind_counts(tmp_path):
     report = read_report(path)
 
     assert ("out", 256, 7) == (report.step, report.status, report.came.written_bytes)
-    assert report.failure[1].text == "it was killed"
+    assert report.failure[1] == "it was killed"
 
 
 @pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
@@ -73,3 +75,11 @@ def test_what_is_no_file_is_not_waited_for(tmp_path, kind):
     make[kind]()
 
     assert read_report(path) is None
+
+
+def test_a_command_whose_name_is_no_utf_8_is_told(tmp_path):
+    path, options = tmp_path / "1.1.report", {"paths": [], "input": None, "output": None}
+    words = command_of(["/no/such\udcff"], **options, on="success")
+    subprocess.run(["sh", "-c", 'exec 3>"$0"; exec "$@"', str(path), *words], check=False)
+
+    assert "/no/such" in read_report(path).problem

@@ -106,7 +106,7 @@ def test_it_is_the_daemons_user_who_may_only_read_what_is_others(
     with contextlib.closing(ear.listener):
         daemon.run("7.1", "sleep", "1000", uid=1, directory="/")
         line, pid = begin(daemon, ear)
-        line.sendall(b'{"devices": [], "cpus": {}}\n')
+        line.sendall(b'{"devices": {}, "cpus": {}}\n')
         [row] = sweep(line, add=[[7, 1, None, None]])
 
         assert [7, None] == row[:2]
@@ -163,7 +163,7 @@ def test_it_goes_on_while_the_supervisor_becomes_the_installed_program(
     line, pid = begin(daemon, ear)
     daemon.say("reexec")
     daemon.await_message(lambda message: "hello" in message)
-    line.sendall(b'{"devices": [], "cpus": {}}\n')
+    line.sendall(b'{"devices": {}, "cpus": {}}\n')
 
     assert [] == sweep(line)
     assert is_alive(pid)

@@ -4,10 +4,10 @@ Two sides and a line between them. ``client`` is the daemon's: it has the proces
 for a sample; begin reading there. ``sweep`` is the process: a job is read by ``Job``, over
 ``job_io`` (which also ends the process where a read hangs), ``open_files`` and ``node_counters``.
 It imports the standard library only. ``proc_files`` and ``cgroup_files`` have one parser for each
-kernel file; others use them too. ``root`` is ``/``, or a directory that looks like it.
+kernel file; others use them too.
 
-Both sides say one JSON object a line. The daemon says first ``devices`` (names of disks) and
-``cpus`` (of each partition, by its number), then one for each sweep:
+Both sides say one JSON object a line. The daemon says first ``devices`` (``major:minor`` of leaf
+disks, by name) and ``cpus`` (of each partition, by its number), then one for each sweep:
 
 ====== =============================================================================
 add    jobs that are read from now on: ``[job, attempt, holder, silent]``; with
@@ -23,8 +23,7 @@ The sampler answers with what it has found; null is what is not known:
 ====== =============================================================================
 jobs   of each job of which anything has changed: ``[job, process that does not answer,
        [the fields of Moved], CPU time, user time, resident bytes, stall times of I/O
-       and memory, room of the output]``
-moved  ``[job, "major:minor", bytes read, bytes written]`` where that has changed
+       and memory, room of the output, bytes read from and written to the disks]``
 disks  by name, the fields of its line in /proc/diskstats
 node   ``core.sample.NodeCounters``
 files  pairs of a job and the mounts of its open files (lines of mountinfo, as latin-1),

@@ -7,15 +7,12 @@ for outside of it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import operator
 import os
-import select
-import signal
 import socket
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
@@ -25,13 +22,7 @@ import msgspec
 from iodaemon.core.job import IoTotals, JobId
 from iodaemon.core.platform import Device, DeviceId, Partition
 from iodaemon.core.sample import JobCounters, NodeCounters, Sample
-from iodaemon.node.devices import (
-    device_id,
-    disk_counters,
-    find_block,
-    find_mount_devices,
-    is_disk,
-)
+from iodaemon.node.devices import disk_counters, find_mount_devices, find_number
 from iodaemon.node.sampler.job_io import Moved
 from iodaemon.node.sampler.proc_files import parse_mount
 from iodaemon.supervisor.identity import peer_of
@@ -44,11 +35,9 @@ _START_WITHIN_S: Final = 2.0
 _AGAIN_S: Final = 5.0
 """Before another one is asked for in place of one that never came."""
 _ANSWER_WITHIN_S: Final = 10.0
-"""A sampler that is stopped, or hangs where it does not notice (``Watch``), is killed then."""
+"""There is another one then: it is stopped, or hangs where it does not notice (``Watch``)."""
 _MOST_TRIES: Final = 8
 """Samplers that may end in one sample."""
-_MOST_LEFT: Final = 4
-"""Samplers that do not end by SIGKILL, since a dead disk keeps them; then there is no other."""
 _MOST_APART: Final = 6
 """A job that ended a sampler so often, one after the other, is left out for 2^6 samples."""
 _MOUNTS_KEPT: Final = 256
@@ -69,6 +58,8 @@ class _Row(msgspec.Struct, array_like=True, frozen=True, gc=False):
     io_stall_s: float | None
     memory_stall_s: float | None
     output_bytes: _Count | None
+    device_read_bytes: _Count | None
+    device_written_bytes: _Count | None
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -76,46 +67,9 @@ class _Answer(msgspec.Struct, frozen=True):
 
     silent: tuple[_Count, _Count] | None = None
     jobs: tuple[_Row, ...] = ()
-    moved: tuple[tuple[_Count, str, _Count, _Count], ...] = ()
     disks: dict[DeviceId, Annotated[tuple[_Count, ...], _DISK_FIELDS]] = {}
     node: NodeCounters = NodeCounters()
     files: tuple[tuple[_Count, list[str] | None], ...] = ()
-
-
-class Leaves:
-    """Sums what a job moved on leaf disks, of all devices that it is told of.
-
-    Numbers are looked up in sysfs, each once; a number without a device is looked up again.
-
-    Args:
-        root: ``/``, or a directory that looks like it.
-        known: names that count besides: loop devices below which no disk is to be seen.
-    """
-
-    def __init__(self, root: Path, known: Collection[DeviceId] = ()) -> None:
-        self._root = root
-        self._known = frozenset(known)
-        self._is_leaf: dict[str, bool] = {}
-
-    def sum(self, moved: dict[str, tuple[int, int]]) -> tuple[int | None, int | None]:
-        """Bytes read and written on leaf disks: what lies upon them would count twice.
-
-        Args:
-            moved: by ``major:minor``; empty: not known.
-        """
-        if not moved:
-            return None, None
-        on_leaves = [each for number, each in moved.items() if self._look_up(number)]
-        return sum(each[0] for each in on_leaves), sum(each[1] for each in on_leaves)
-
-    def _look_up(self, number: str) -> bool:
-        if (is_leaf := self._is_leaf.get(number)) is None:
-            directory = find_block(self._root, number)
-            if directory is None:
-                return False
-            is_leaf = device_id(directory) in self._known or is_disk(directory)
-            self._is_leaf[number] = is_leaf
-        return is_leaf
 
 
 class Track:
@@ -126,7 +80,6 @@ class Track:
         reaped: what its processes moved that were waited for; None: the supervisor has not said.
         row: the last one; None: there was none.
         highest: totals of what it moved; no counter of them falls.
-        on_devices: what it moved, by ``major:minor``.
         devices: on which its open files lie; None: not known.
         silent: the process that a sampler could not read; None: there is none.
         deaths: samplers that it ended since it was read last.
@@ -139,7 +92,6 @@ class Track:
         self.reaped = reaped
         self.row: _Row | None = None
         self.highest = Moved()
-        self.on_devices: dict[str, tuple[int, int]] = {}
         self.devices: tuple[DeviceId, ...] | None = None
         self.silent: int | None = None
         self.deaths = self.apart_until = 0
@@ -149,7 +101,7 @@ class Track:
         if row.silent_pid is None:
             self.deaths = 0
 
-    def counters(self, leaves: Leaves) -> JobCounters:
+    def counters(self) -> JobCounters:
         """Its counters, as far as they are known."""
         row = self.row
         if row is None:
@@ -164,11 +116,10 @@ class Track:
                 "operations": highest.operations,
                 "logical_bytes": highest.logical_bytes,
             }
-        read, written = leaves.sum(self.on_devices)
         return JobCounters(
             **known,
-            device_read_bytes=read,
-            device_written_bytes=written,
+            device_read_bytes=row.device_read_bytes,
+            device_written_bytes=row.device_written_bytes,
             cpu_s=row.cpu_s,
             user_s=row.user_s,
             resident_bytes=row.resident_bytes,
@@ -181,12 +132,11 @@ class Track:
 
 
 class _Line(NamedTuple):
-    """The line to one sampler; ``pidfd`` is -1 where it has ended already."""
+    """The line to one sampler."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     pid: int
-    pidfd: int
 
 
 class SamplerClient:
@@ -197,7 +147,6 @@ class SamplerClient:
             cannot be had now.
         devices: leaf disks to read.
         partitions: whose CPUs' idle time is read.
-        root: where /sys is.
     """
 
     def __init__(
@@ -209,11 +158,10 @@ class SamplerClient:
         root: Path = Path("/"),
     ) -> None:
         self._start = start
-        self._devices = frozenset(device.id for device in devices)
+        self._devices = {device.id: find_number(device.id, root) for device in devices}
         cpus = {each.id: [c for slot in each.slots for c in slot.cpus] for each in partitions}
-        self._opening = {"devices": sorted(self._devices), "cpus": cpus}
+        self._opening = {"devices": self._devices, "cpus": cpus}
         self._decode = msgspec.json.Decoder(_Answer).decode
-        self._leaves = Leaves(root, self._devices)
         self._find_devices = lru_cache(_MOUNTS_KEPT)(lambda line: _find_devices(line, root))
         self._tracks: dict[JobId, Track] = {}
         self._counters: dict[JobId, JobCounters] = {}
@@ -225,13 +173,11 @@ class SamplerClient:
         self._listener: socket.socket | None = None
         self._asked_s = 0.0
         self._line: _Line | None = None
-        self._left: list[int] = []
 
     def add(self, key: Key, holder: int | None = None, *, is_adopted: bool = False) -> None:
         """Read this attempt from now on.
 
         Args:
-            key: of it.
             holder: the process that holds it; None: it has a cgroup.
             is_adopted: what was waited for of it is not known yet.
         """
@@ -308,9 +254,6 @@ class SamplerClient:
         """End the sampler, and close what is open."""
         self._hang_up()
         self._close_listener()
-        for pidfd in self._left:
-            os.close(pidfd)
-        self._left.clear()
 
     # -- what the sampler says ---------------------------------------------------------------------
 
@@ -319,15 +262,12 @@ class SamplerClient:
         for row in answer.jobs:
             if (track := self._find(row.job, touched)) is not None:
                 track.take(row)
-        for job, number, *moved in answer.moved:
-            if (track := self._find(job, touched)) is not None:
-                track.on_devices[number] = moved[0], moved[1]
         for job, lines in answer.files:
             if (track := self._find(job, touched)) is not None:
                 found = None if lines is None else {d for w in lines for d in self._find_devices(w)}
                 track.devices = None if found is None else tuple(sorted(found))
         for job_id in touched & self._tracks.keys():
-            self._set(job_id, self._tracks[job_id].counters(self._leaves))
+            self._set(job_id, self._tracks[job_id].counters())
 
     def _set(self, job_id: JobId, counters: JobCounters) -> None:
         """The same object as before says that the job has not run; of one unknown nobody knows."""
@@ -356,7 +296,7 @@ class SamplerClient:
         track.deaths += 1
         if track.deaths > 1:
             track.apart_until = self._samples + (1 << min(track.deaths, _MOST_APART))
-        self._set(JobId(job), track.counters(self._leaves))
+        self._set(JobId(job), track.counters())
 
     # -- the line ----------------------------------------------------------------------------------
 
@@ -375,7 +315,7 @@ class SamplerClient:
             except (TimeoutError, ValueError, msgspec.DecodeError, RecursionError) as error:
                 problem = str(error) or "it does not answer"
                 log.warning("event=sampler_killed pid=%d problem=%r", line.pid, problem)
-                self._hang_up(is_killed=True)
+                self._hang_up()
                 return None
             except ConnectionError:
                 answer = None
@@ -389,7 +329,7 @@ class SamplerClient:
                 return answer
             else:
                 self._set_aside(*answer.silent)
-                self._hang_up(is_killed=True)
+                self._hang_up()
         return None
 
     def _request(self, wanted: list[JobId]) -> bytes:
@@ -412,9 +352,6 @@ class SamplerClient:
 
     async def _connect(self) -> bool:
         """Have a sampler started, and tell it what to read; False: there is none now."""
-        self._left = [pidfd for pidfd in self._left if not _has_ended(pidfd)]
-        if len(self._left) >= _MOST_LEFT:
-            return False
         try:
             line = await self._await_sampler()
         except (TimeoutError, OSError):  # it is not there yet, or no descriptor is left
@@ -422,10 +359,7 @@ class SamplerClient:
         if line is None:
             return False
         reader, writer = await asyncio.open_unix_connection(sock=line, limit=_LARGEST)
-        pid, pidfd = peer_of(line)[0], -1
-        with contextlib.suppress(OSError):
-            pidfd = os.pidfd_open(pid)
-        self._line = _Line(reader, writer, pid, pidfd)
+        self._line = _Line(reader, writer, peer_of(line)[0])
         self._added = {i for i, track in self._tracks.items() if not track.apart_until}
         self._removed.clear()
         writer.write(json.dumps(self._opening).encode() + b"\n")
@@ -463,28 +397,11 @@ class SamplerClient:
             self._listener.close()
             self._listener = None
 
-    def _hang_up(self, *, is_killed: bool = False) -> None:
-        """The sampler ends with its line, or is killed."""
-        if self._line is None:
-            return
-        line, self._line = self._line, None
-        line.writer.close()
-        if line.pidfd < 0:
-            return
-        if is_killed:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(line.pidfd, signal.SIGKILL)
-        self._left.append(line.pidfd)
-
-
-def _has_ended(pidfd: int) -> bool:
-    """Closes it then."""
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    if not poll.poll(0):
-        return False
-    os.close(pidfd)
-    return True
+    def _hang_up(self) -> None:
+        """The sampler ends with its line; before there is another, the supervisor kills it."""
+        if self._line is not None:
+            self._line.writer.close()
+            self._line = None
 
 
 def _find_devices(line: str, root: Path) -> tuple[DeviceId, ...]:

@@ -79,9 +79,7 @@ class Position:
 class Watch(threading.Thread):
     """Ends this process where a sweep stays with one process for ``DEADLINE_S``.
 
-    Args:
-        position: where the sweep is.
-        tell: called with job and process, before the end.
+    ``tell`` is called with job and process before.
     """
 
     def __init__(self, position: Position, tell: Callable[[int, int], None]) -> None:
@@ -124,8 +122,7 @@ _UNREADABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EMFILE, errno.E
 class Allowance:
     """Descriptors that all jobs together may keep open between readings, however many they fork.
 
-    Args:
-        most: that may be kept; None: a share of this process's limit of open files.
+    ``most`` is by default a share of this process's limit of open files.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -170,11 +167,6 @@ class JobIo:
     Invariant: at most one descriptor a process, and none of one that was seen to be gone; at most
     ``MOST_OF_A_JOB`` and what the allowance has. Of the processes beyond, files are opened for each
     reading; a zombie among them counts once it is reaped.
-
-    Args:
-        root: ``/``, or a directory that looks like it.
-        allowance: of descriptors, for all jobs.
-        position: tells which process is being read.
     """
 
     __slots__ = ("_allowance", "_files", "_position", "_proc")
@@ -189,8 +181,7 @@ class JobIo:
         """The sum now.
 
         Args:
-            members: the job's processes, parents before children; may name one twice, or some that
-                are gone.
+            members: parents before children; may name one twice, or some that are gone.
 
         Raises:
             UnknownError: one may not be read (another user's, a set-uid program), or it cannot be

@@ -17,8 +17,7 @@ seen: the list of mappings is long, and most of it is the program itself.
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -38,9 +37,9 @@ MOST_DESCRIPTORS: Final = 64
 MOST_PROCESSES: Final = 8
 """Of one job, the oldest: a pool of workers has the same files open."""
 MOST_JOBS: Final = 8
-"""Looked at in one slice, those longest not looked at first; 65 us each, measured."""
+"""Looked at in one sweep, about, in turn; 65 us each, measured."""
 PERIOD: Final = 4
-"""Slices from one look at a job to the next, at least."""
+"""Sweeps from one look at a job to the next, at least."""
 LOOKS: Final = 2
 """What was open at any of the last so many looks counts: programs close and reopen."""
 _MOST_TABLES: Final = 8
@@ -56,76 +55,47 @@ _NO_PLACE: Final = frozenset(
 """Filesystems whose files are no data."""
 
 Lines = frozenset[bytes]
-Members = Callable[[], Iterable[int]]
 
 
 class OpenFiles:
-    """Looks at the open files of jobs that have run, every few slices, at a bounded cost.
+    """Looks at the open files of jobs.
 
-    Invariants: a job is in ``_turns`` where its ``_looked_at`` is None. What is kept of a mount
-    belongs to the table that it was read from; the number of a mount that is gone is used again,
-    in another table.
+    What is kept of a mount belongs to the table that it was read from; the number of a mount that
+    is gone is used again, in another table.
 
     Args:
-        root: ``/``, or a directory that looks like it.
         position: tells which process is looked at.
     """
 
     def __init__(self, root: Path, position: Position) -> None:
         self._root = root
         self._position = position
-        self._slice = 0
-        self._turns: deque[tuple[int, int]] = deque()
-        self._members: dict[int, Members] = {}
-        self._looked_at: dict[int, int | None] = {}
         self._seen: dict[int, tuple[Lines | None, ...]] = {}
         self._parse = lru_cache(_MOST_TABLES)(_Table)
         self._tables: dict[str, _Table] = {}
 
-    def add(self, job: int, members: Members) -> None:
-        """Follow this job; ``members`` lists its processes."""
-        self._members[job] = members
-        self._looked_at[job] = -PERIOD
-
-    def note(self, job: int) -> None:
-        """It has run, so that other files may be open: look at it once it is its turn."""
-        looked_at = self._looked_at[job]
-        if looked_at is not None:
-            self._looked_at[job] = None
-            self._turns.append((looked_at + PERIOD, job))
-
     def remove(self, job: int) -> None:
         """Look at it no more."""
-        del self._members[job], self._looked_at[job]
         self._seen.pop(job, None)
 
-    def read(self) -> dict[int, Lines | None]:
-        """The mounts of those jobs for which they are others than before; None: not known."""
-        self._slice += 1
+    def begin(self) -> None:
+        """A sweep begins: mounts may be others than in the last one."""
         self._tables.clear()
-        changed: dict[int, Lines | None] = {}
-        left = MOST_JOBS
-        while left and self._turns and self._turns[0][0] <= self._slice:
-            job = self._turns.popleft()[1]
-            if self._looked_at.get(job, 0) is not None:  # it is gone, or was looked at
-                continue
-            left -= 1
-            self._looked_at[job] = self._slice
-            self._position.job = job
-            before = self._seen.get(job, ())
-            seen = self._seen[job] = (self._look(self._members[job]), *before)[:LOOKS]
-            if not before or _join(before) != _join(seen):
-                changed[job] = _join(seen)
-        return changed
 
-    def _look(self, members: Members) -> Lines | None:
+    def look(self, job: int, members: Sequence[int]) -> list[tuple[int, Lines | None]]:
+        """The job and its mounts, where these are others than before; None: not known."""
+        before = self._seen.get(job)
+        seen = self._seen[job] = (self._look(members), *(before or ()))[:LOOKS]
+        return [(job, _join(seen))] if before is None or _join(before) != _join(seen) else []
+
+    def _look(self, members: Sequence[int]) -> Lines | None:
         """The mounts of one job now; None: it is gone, or may not be looked at."""
         left = MOST_DESCRIPTORS
         data: set[bytes] = set()
         words: set[bytes] = set()
         places: set[bytes] = set()
         is_known = False
-        for pid in list(members())[:MOST_PROCESSES]:
+        for pid in members[:MOST_PROCESSES]:
             try:
                 table = self._table(pid)
                 mounts = _open_mounts(self._root, pid, left)
@@ -142,7 +112,7 @@ class OpenFiles:
         return frozenset(data or words or places) if is_known else None
 
     def _table(self, pid: int) -> _Table:
-        """The mounts that this process sees; read once a slice for all of its namespace."""
+        """The mounts that this process sees; read once a sweep for all of its namespace."""
         namespace = self._read_link(pid, "ns/mnt")
         if namespace not in self._tables:
             text = KeptFile(f"{self._root}/proc/{pid}/mountinfo").read(MOST_TABLE_BYTES)

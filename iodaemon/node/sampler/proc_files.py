@@ -94,10 +94,6 @@ class KeptFile:
     def read_record(self, size: int = _RECORD_BYTES, offset: int = 0) -> bytes:
         """The text now of a file that the kernel writes as one record (up to 4 KiB).
 
-        Args:
-            size: of the beginning that is wanted, where the record may be longer.
-            offset: of the first byte.
-
         Raises:
             NoData: it does not exist (any more).
             OSError: it exists, but may not be read.
@@ -181,11 +177,7 @@ def parse_diskstats(
 
     Fields that an older kernel does not have are 0; further ones of a newer kernel are not read. A
     line that is cut short, or has fewer than 11 fields (partitions before Linux 2.6.25), is left
-    out.
-
-    Args:
-        text: the file.
-        wanted: only these; None: all.
+    out. ``wanted``: only these.
     """
     counters: dict[str, tuple[int, ...]] = {}
     any_device = False
@@ -286,9 +278,6 @@ def parse_refaults(text: bytes) -> int:
 
     A refault is a page that would still be in memory with a little more of it: page cache and, as
     of Linux 5.9, where they are counted apart, swap. They stand in the file's first 4 KiB.
-
-    Raises:
-        NoData: the kernel does not count refaults, or the text is cut short before them.
     """
     file, anon = (find_count(text, b"workingset_refault_" + kind) for kind in (b"file", b"anon"))
     if file is not None and anon is not None:
@@ -307,25 +296,14 @@ def parse_oom_kills(text: bytes) -> int | None:
     return find_count(text, b"oom_kill")
 
 
-class Pressure(NamedTuple):
-    """Since boot, or since the cgroup was made: time in which at least one task waited for the
-    resource, and in which all tasks that were not idle did (None: not counted).
-    """
-
-    some_s: float
-    full_s: float | None = None
+_SOME: Final = re.compile(rb"^some .*total=(\d+)\n", re.MULTILINE)
 
 
-_TOTALS: Final = re.compile(rb"^(\w+) .*total=(\d+)\n", re.MULTILINE)
-
-
-def parse_pressure(text: bytes) -> Pressure:
-    """The stall times in a pressure file, of the machine or of a cgroup."""
-    found = _TOTALS.findall(text)
-    totals_s = {kind: int(digits) / _US_PER_S for kind, digits in found}
-    if b"some" not in totals_s:
+def parse_pressure(text: bytes) -> float:
+    """Time for which at least one task waited, s, in a pressure file: since boot, or a cgroup's."""
+    if (found := _SOME.search(text)) is None:
         raise NoData("pressure: no total of some")
-    return Pressure(totals_s[b"some"], totals_s.get(b"full"))
+    return int(found[1]) / _US_PER_S
 
 
 def find_holder(path: str) -> int | None:
@@ -361,15 +339,12 @@ class Mount(NamedTuple):
     """One line of mountinfo.
 
     Attributes:
-        mount_id: number of this mount.
-        parent_id: number of the mount it is mounted on; of one outside for the topmost.
+        parent_id: of the mount it is mounted on; of one outside for the topmost.
         device_number: ``major:minor``; major 0 where there is no block device.
         subtree: the directory of the filesystem that is the root of this mount.
-        mount_point: where it is, seen from the process's root.
-        filesystem: type, for example ``ext4``.
+        mount_point: seen from the process's root.
         source: filesystem-specific: a device, ``host:/export``, or a word.
-        options: of the filesystem (not of this mount), in their order, for example
-            ``upperdir=/a``.
+        options: of the filesystem (not of this mount), for example ``upperdir=/a``.
     """
 
     mount_id: int
@@ -476,10 +451,6 @@ class ProcIo(NamedTuple):
     """One process with all threads and reaped children, since its start.
 
     Attributes:
-        rchar_bytes: returned by read calls, from wherever (page cache, pipes, terminals).
-        wchar_bytes: handed to write calls, to wherever.
-        read_calls: read system calls (syscr).
-        write_calls: write system calls (syscw).
         read_bytes: submitted to a device or network filesystem: readahead, page faults and
             swap-in included.
         write_bytes: dirtied in the page cache or written directly; no swap-out.

@@ -19,13 +19,13 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Container
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from iodaemon.errors import NoData
 from iodaemon.fault import reach
 from iodaemon.node.sampler.cgroup_files import (
-    IoStat,
     parse_cpu_stat,
     parse_io_stat,
     parse_procs,
@@ -41,7 +41,7 @@ from iodaemon.node.sampler.job_io import (
     Watch,
 )
 from iodaemon.node.sampler.node_counters import NodeCountersReader
-from iodaemon.node.sampler.open_files import OpenFiles
+from iodaemon.node.sampler.open_files import MOST_JOBS, PERIOD, Lines, OpenFiles
 from iodaemon.node.sampler.proc_files import (
     WHOLE_BYTES,
     KeptFile,
@@ -75,13 +75,10 @@ _NO_GROUP: Final = 65534
 _WHOLE: Final = b"nr_descendants 0\n"
 _BYTES: Final = 3
 """Fields of ``Moved`` that are of disks."""
-_NO_DEVICE: Final = {"0:0": IoStat()}
-"""Says that there is nothing yet, which is not to be unknown."""
 _JSON: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 Row = tuple[int | float | Moved | None, ...]
-OnDevice = tuple[int, str, int, int]
-"""Rows of ``jobs`` and of ``moved`` (the package's ``__init__``)."""
+"""Of ``jobs`` (the package's ``__init__``)."""
 
 
 class Settings(NamedTuple):
@@ -94,7 +91,6 @@ class Settings(NamedTuple):
         gid: likewise its group; None: nobody's.
         jobs: the cgroup below which each job has its own; None: there is none.
         outputs: directory of the jobs' own output files; None: none is looked at.
-        root: ``/``, or a directory that looks like it.
     """
 
     address: str
@@ -110,11 +106,12 @@ class Settings(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """What the readers of all jobs have in common."""
+    """What the readers of all jobs have in common; ``disks``: numbers of leaf disks."""
 
     settings: Settings
     allowance: Allowance
     position: Position
+    disks: Container[str]
 
 
 class Job:
@@ -123,14 +120,15 @@ class Job:
     Attributes:
         silent: a process of it that does not answer; None: all do.
         cgroup: its own; None: it has none.
+        members: its processes at the last reading, parents before children.
         record: the beginning of its ``cpu.stat`` when it was read last; empty: it is to be read.
         ran: the sweep in which it was read last.
     """
 
     __slots__ = (
         *("number", "silent", "cgroup", "record", "ran", "_cpu", "_procs", "_io", "_allowance"),
-        *("_root", "_holder", "_members", "_missing", "_row", "_counts", "_seldom", "_outputs"),
-        *("_readings", "_has_below", "_on_devices"),
+        *("_root", "_holder", "members", "_missing", "_row", "_counts", "_times", "_seldom"),
+        *("_readings", "_has_below", "_on_disks", "_disks", "_outputs"),
     )
 
     def __init__(
@@ -148,20 +146,18 @@ class Job:
         self._io = JobIo(settings.root, shared.allowance, shared.position)
         self._root = settings.root.rstrip("/")
         self._holder = holder
-        self._members: list[int] = []
+        self.members: list[int] = []
         self._missing: tuple[str, ...] = ()
         self._row: Row = ()
         self._counts: Moved | None = None
+        self._times: tuple[float | None, float | None] = (None, None)
         self._seldom: tuple[int | None, float | None, float | None, int | None] = (None,) * 4
         own = settings.outputs and f"{settings.outputs}/{name}"
         self._outputs = [own, f"{own}.report"] if own else []
         self._readings = 0
         self._has_below = False
-        self._on_devices: dict[str, IoStat] = {}
-
-    def last_members(self) -> list[int]:
-        """Its processes at the last reading, parents before children."""
-        return self._members
+        self._disks = shared.disks
+        self._on_disks: tuple[int | None, int | None] = (None, None)
 
     def look(self) -> bytes:
         """The beginning of its ``cpu.stat``; empty: it has none, or is gone."""
@@ -170,8 +166,16 @@ class Job:
         except (NoData, OSError):
             return b""
 
-    def read(self, sweep: int, record: bytes) -> tuple[Row | None, list[OnDevice]]:
-        """The row of its counters, None if it is as it was told last, and those of devices.
+    def tell(self) -> list[Row]:
+        """The row of its counters; none where it is as it was told last."""
+        row = (self.number, self.silent, self._counts, *self._times, *self._seldom, *self._on_disks)
+        if row == self._row:
+            return []
+        self._row = row
+        return [row]
+
+    def read(self, sweep: int, record: bytes) -> None:
+        """Read its counters.
 
         Args:
             sweep: its number.
@@ -184,25 +188,20 @@ class Job:
         self._readings += 1
         counts = self._counts = self._count(is_full=is_full)
         self.record = b"" if counts is None else record
-        moved: list[OnDevice] = []
+        self._times = _times(record)
         if is_full or counts is None:
             self._look_at_all()
-            moved = self.look_at_devices()
+            self.look_at_disks()
         elif before is None or counts[:_BYTES] != before[:_BYTES]:  # who waits for I/O asked for it
             resident, _, memory_s, output = self._seldom
             self._seldom = (resident, self._stall_s("io"), memory_s, output)
-        row = (self.number, self.silent, counts, *_times(record), *self._seldom)
-        if row == self._row:
-            return None, moved
-        self._row = row
-        return row, moved
 
     def _count(self, *, is_full: bool) -> Moved | None:
         if self.silent is not None:
             return None
         try:
-            self._members = self._list(is_full=is_full)
-            return self._io.read(self._members)
+            self.members = self._list(is_full=is_full)
+            return self._io.read(self.members)
         except SilentError as error:
             self.silent = error.pid
         except (UnknownError, OSError):
@@ -231,7 +230,7 @@ class Job:
     def _look_at_all(self) -> None:
         resident = None
         with contextlib.suppress(OSError):
-            resident = sum_resident_bytes(self._root, self._members)
+            resident = sum_resident_bytes(self._root, self.members)
         self._seldom = (
             resident,
             self._stall_s("io"),
@@ -241,25 +240,19 @@ class Job:
 
     def _stall_s(self, resource: str) -> float | None:
         try:
-            return parse_pressure(self._read_seldom(f"{resource}.pressure")).some_s
+            return parse_pressure(self._read_seldom(f"{resource}.pressure"))
         except (NoData, OSError):
             return None
 
-    def look_at_devices(self) -> list[OnDevice]:
-        """Rows of what it moved on those where that has changed.
+    def look_at_disks(self) -> None:
+        """What it moved there: on what lies upon leaf disks it would count twice.
 
         What it made dirty is written back without it, also while it stands still.
         """
-        try:
-            found = parse_io_stat(self._read_seldom("io.stat")) or _NO_DEVICE
-        except (NoData, OSError):
-            return []
-        before, self._on_devices = self._on_devices, found
-        return [
-            (self.number, device, *stat)
-            for device, stat in found.items()
-            if before.get(device) != stat
-        ]
+        with contextlib.suppress(NoData, OSError):
+            found = parse_io_stat(self._read_seldom("io.stat"))
+            moved = [stat for number, stat in found.items() if number in self._disks]
+            self._on_disks = sum(each[0] for each in moved), sum(each[1] for each in moved)
 
     def _read_seldom(self, name: str) -> bytes:
         """A file of its cgroup; one that is missing is looked for once.
@@ -314,14 +307,15 @@ class Sampler:
 
     def __init__(self, settings: Settings, opened: dict[str, Any], position: Position) -> None:
         root = Path(settings.root)
-        self._shared = Shared(settings, Allowance(), position)
+        self._devices: dict[str, str] = opened["devices"]
+        disks = frozenset(self._devices.values())
+        self._shared = Shared(settings, Allowance(), position, disks)
         self._position = position
         self._jobs: dict[int, Job] = {}
         self._silent: set[int] = set()
         self._sweeps = 0
-        self._devices = frozenset(opened["devices"])
         self._diskstats = KeptFile(root / "proc/diskstats")
-        self._node = NodeCountersReader(root, opened["cpus"])
+        self._node = NodeCountersReader(root, opened["cpus"], settings.jobs)
         self._files = OpenFiles(root, position)
 
     def sweep(self, request: dict[str, Any], at_s: float) -> dict[str, Any]:
@@ -331,10 +325,12 @@ class Sampler:
         node, disks = self._node.read(at_s), self._read_disks()
         position.is_careful = bool(self._silent)
         jobs: list[Row] = []
-        moved: list[OnDevice] = []
+        files: list[tuple[int, Lines | None]] = []
         reach("sampler.sweeping")
         self._sweeps = sweep = self._sweeps + 1
         stretch = 1 + len(self._jobs) // _MOST_LOOKS
+        period = max(PERIOD, len(self._jobs) // MOST_JOBS)
+        self._files.begin()
         for number, job in self._jobs.items():
             is_long = stretch > 1 and sweep - job.ran > _LONG
             if is_long and (sweep + number) % stretch and job.record and number not in wanted:
@@ -343,26 +339,24 @@ class Sampler:
             if record and record == job.record and number not in wanted:
                 turn = sweep + number
                 if not turn % _SELDOM and sweep - job.ran < _WRITTEN_BACK:
-                    moved += job.look_at_devices()
+                    job.look_at_disks()
+                    jobs += job.tell()
                 if turn % _MOST_REPEATS:
                     continue
             position.job, position.pid = number, 0
-            row, on_devices = job.read(sweep, record)
-            self._files.note(number)
-            moved += on_devices
-            if row is None:
-                continue
-            jobs.append(row)
+            job.read(sweep, record)
+            jobs += job.tell()
+            if not (sweep + number) % period:
+                files += self._files.look(number, job.members)
             if (job.silent is not None) != (number in self._silent):
                 self._silent ^= {number}
                 position.is_careful |= job.silent is not None
         position.pid = 0
-        files = [
+        mounts = [
             (job, None if lines is None else [line.decode("latin-1") for line in sorted(lines)])
-            for job, lines in self._files.read().items()
+            for job, lines in files
         ]
-        position.pid = 0
-        return {"jobs": jobs, "moved": moved, "disks": disks, "node": node, "files": files}
+        return {"jobs": jobs, "disks": disks, "node": node, "files": mounts}
 
     def _follow(self, request: dict[str, Any]) -> None:
         for number in request.get("remove", ()):
@@ -370,13 +364,10 @@ class Sampler:
                 gone.close()
                 self._silent.discard(number)
                 self._files.remove(number)
-                self._node.memory.remove(number)
         for number, attempt, holder, silent in request.get("add", ()):
-            job = self._jobs[number] = Job(number, attempt, holder, silent, self._shared)
+            self._jobs[number] = Job(number, attempt, holder, silent, self._shared)
             if silent is not None:
                 self._silent.add(number)
-            self._files.add(number, job.last_members)
-            self._node.memory.add(number, job.last_members, job.cgroup)
 
     def _read_disks(self) -> dict[str, tuple[int, ...]]:
         try:

@@ -36,7 +36,7 @@ def anonymous(base: Path, size: Size) -> Iterator[Bed]:
             f"{len(specs)} jobs write {passes} times to {HELD_MIB} MiB of their own memory, "
             f"{LIMIT_MIB} MiB of memory for all; swap space on this machine's own disk"
         )
-        yield Bed(about, together(specs), clean)
+        yield Bed(about, together(specs), clean, procs)
 
 
 BEDS = {"anon-swap": Maker(anonymous, lambda: memory.missing() or loop.missing_swap())}

@@ -37,11 +37,20 @@ class Bed(NamedTuple):
         about: what runs there, for the report.
         work: in the order of submission, which is the order of arrival.
         clean: called before each run; leaves nothing of an earlier one in a cache or on the disk.
+        procs: of the group whose memory all jobs share, to which the daemon belongs; None: none.
     """
 
     about: str
     work: Sequence[Work]
     clean: Callable[[], None]
+    procs: Path | None = None
+
+    @property
+    def launcher(self) -> tuple[str, ...]:
+        """The words before the command of a daemon."""
+        if self.procs is None:
+            return ()
+        return ("sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self.procs))
 
 
 class Maker(NamedTuple):

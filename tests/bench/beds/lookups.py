@@ -64,7 +64,7 @@ def lookups(base: Path, size: Size, *, mapped: bool) -> Iterator[Bed]:
             f"MiB {'mapped into memory' if mapped else 'by read calls'}, {limit_mib} MiB of "
             f"memory for all; this machine's own disk{', 128 KiB readahead' if mapped else ''}"
         )
-        yield Bed(about, together([limited(procs, spec) for spec in specs]), clean)
+        yield Bed(about, together([limited(procs, spec) for spec in specs]), clean, procs)
 
 
 BEDS = {

@@ -47,7 +47,7 @@ def rereads(base: Path, size: Size) -> Iterator[Bed]:
             f"{len(files)} jobs, {passes} times wc -l of a file of {FILE_MIB} MiB, {LIMIT_MIB} "
             "MiB of memory for all, page cache included; this machine's own disk"
         )
-        yield Bed(about, together(specs), clean)
+        yield Bed(about, together(specs), clean, procs)
 
 
 @contextlib.contextmanager
@@ -65,7 +65,7 @@ def arrivals(base: Path, size: Size) -> Iterator[Bed]:
             f"as reread, in turns {lengths[0]} and {lengths[1]} passes, one job arriving each "
             "second"
         )
-        yield Bed(about, work, clean)
+        yield Bed(about, work, clean, procs)
 
 
 @contextlib.contextmanager
@@ -80,7 +80,7 @@ def spinners(base: Path, size: Size) -> Iterator[Bed]:
             f"2 jobs that compute ({millions} million steps of Python) before "
             f"{len(files)} jobs as in reread"
         )
-        yield Bed(about, together([spin(millions), spin(millions), *readers]), clean)
+        yield Bed(about, together([spin(millions), spin(millions), *readers]), clean, procs)
 
 
 def missing() -> list[str]:

@@ -59,7 +59,7 @@ def sort(base: Path, size: Size) -> Iterator[Bed]:
             f"{len(files)} sort -S {buffer_mib}M of a file of {size_mib} MiB each, {limit_mib} MiB "
             "of memory for all, temporary files on this machine's own disk"
         )
-        yield Bed(about, together([limited(procs, spec) for spec in specs]), clean)
+        yield Bed(about, together([limited(procs, spec) for spec in specs]), clean, procs)
 
 
 @contextlib.contextmanager

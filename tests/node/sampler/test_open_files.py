@@ -11,6 +11,7 @@ from iodaemon.node.devices import find_device, find_mount_devices
 from iodaemon.node.sampler.job_io import Position
 from iodaemon.node.sampler.open_files import LOOKS, MOST_DESCRIPTORS, MOST_JOBS, PERIOD, OpenFiles
 from iodaemon.node.sampler.proc_files import parse_mount
+from iodaemon.node.sampler.sweep import Sampler, Settings
 
 ROOT_MOUNT, DATA_MOUNT, DEV_MOUNT, NFS_MOUNT, PIPE = 20, 21, 22, 23, 9
 MOUNTS = f"""\
@@ -71,16 +72,17 @@ class Looks:
         self.root = root
         self.files = OpenFiles(root, Position())
         self.known = {}
+        self.members = {}
 
     def add(self, job, members):
-        self.files.add(job, members)
+        self.members[job] = members
         self.known[job] = None
 
     def read(self):
-        for job in self.known:  # all of them run
-            self.files.note(job)
-        for job, lines in self.files.read().items():
-            self.known[job] = None if lines is None else self.disks_of(lines)
+        self.files.begin()
+        for job, members in self.members.items():
+            for _, lines in self.files.look(job, members()):
+                self.known[job] = None if lines is None else self.disks_of(lines)
         return self.known
 
     def disks_of(self, lines):
@@ -154,56 +156,35 @@ def test_no_more_than_so_many_descriptors_are_looked_at(tree):
 
 def test_a_file_closed_for_a_moment_still_counts_and_is_forgotten_later(tree):
     files = looks_at(tree.root, lambda: [5])
-
-    def after_a_period():
-        for _ in range(PERIOD):
-            found = files.read()[JOB]
-        return found
-
     tree.process(5, {**STANDARD, 3: DATA_MOUNT})
-    seen = [after_a_period()]
+    seen = [files.read()[JOB]]
     tree.process(5, {**STANDARD, 3: ROOT_MOUNT})
-    seen += [after_a_period() for _ in range(LOOKS)]
+    seen += [files.read()[JOB] for _ in range(LOOKS)]
 
     assert seen == [("sdb",), ("sda", "sdb"), ("sda",)]
 
 
-def test_in_between_the_last_answer_holds_and_nothing_is_read(tree):
+def test_what_is_as_before_is_told_once(tree):
     tree.process(5, {**STANDARD, 3: DATA_MOUNT})
-    asked = []
-
-    def members():
-        asked.append(1)
-        return [5]
-
-    files = looks_at(tree.root, members)
-    answers = [files.read()[JOB] for _ in range(2 * PERIOD)]
-
-    assert answers == [("sdb",)] * 2 * PERIOD
-    assert len(asked) == 2
-
-
-def test_a_job_that_has_not_run_is_not_looked_at_again(tree):
-    tree.process(5, {**STANDARD, 3: DATA_MOUNT})
-    asked = []
     files = OpenFiles(tree.root, Position())
-    files.add(JOB, lambda: asked.append(1) or [5])
-    files.note(JOB)
-    told = [bool(files.read()) for _ in range(3 * PERIOD)]
 
-    assert ([True], 1) == (told[:1], len(asked))
-    assert not any(told[1:])
+    assert [1, 0, 0] == [len(files.look(JOB, [5])) for _ in range(3)]
 
 
-def test_many_jobs_are_looked_at_in_turn(tree):
-    files = Looks(tree.root)
-    tree.process(5, {**STANDARD, 3: DATA_MOUNT})
-    for number in range(1, 3 * MOST_JOBS + 1):
-        files.add(number, lambda: [5])
+@pytest.mark.parametrize("jobs", [1, 3 * MOST_JOBS * PERIOD])
+def test_jobs_that_run_are_looked_at_in_turn_and_few_in_one_sweep(tmp_path, monkeypatch, jobs):
+    settings = Settings(address="", parent=0, uid=0, jobs=str(tmp_path), root=str(tmp_path))
+    sampler = Sampler(settings, {"devices": {}, "cpus": {}}, Position())
+    looked = []
+    monkeypatch.setattr(sampler._files, "look", lambda job, _: looked[-1].append(job) or [])
+    request = {"add": [[number, 1, None, None] for number in range(1, jobs + 1)]}
+    for _ in range(3 * PERIOD):
+        looked.append([])
+        sampler.sweep(request, 0.0)  # without a cgroup all are read each time
+        request = {}
 
-    known = [sum(1 for found in files.read().values() if found is not None) for _ in range(3)]
-
-    assert known == [MOST_JOBS, 2 * MOST_JOBS, 3 * MOST_JOBS]
+    assert max(map(len, looked)) <= MOST_JOBS
+    assert set(range(1, jobs + 1)) == set().union(*looked)
 
 
 def test_a_mount_number_that_is_used_again_is_the_new_mount(tree):
@@ -211,7 +192,7 @@ def test_a_mount_number_that_is_used_again_is_the_new_mount(tree):
     tree.process(5, {**STANDARD, 3: DATA_MOUNT})
     first = files.read()[JOB]
     tree.mounts(MOUNTS.replace("8:16 / /data", "8:0 /x /data"))
-    for _ in range(LOOKS * PERIOD):
+    for _ in range(LOOKS):
         last = files.read()[JOB]
 
     assert (first, last) == (("sdb",), ("sda",))
