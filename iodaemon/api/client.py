@@ -159,8 +159,7 @@ class Client:
             Unanswered: it is not known whether they were submitted.
         """
         key = {"Idempotency-Key": os.urandom(16).hex()}
-        head = {"environment": dict(environment)}
-        body: Body = [head, *jobs] if len(jobs) > 1 else {**head, "jobs": list(jobs)}
+        body = _submission(jobs, environment)
         answer = self._until_answered(
             lambda: self.ask("POST", "/v1/jobs", body, {"ids"}, key), on_lost
         )
@@ -168,6 +167,16 @@ class Client:
         if not isinstance(ids, list) or len(ids) != len(jobs):
             raise not_ours(self.socket_path, f"{len(jobs)} jobs sent, ids {ids!r} came back")
         return cast("SubmitAnswer", answer)
+
+    def try_submission(self, jobs: Sequence[JobSpec], environment: Mapping[str, str]) -> list[str]:
+        """Have a submission checked and nothing made of it; what would be said of it.
+
+        Raises:
+            RequestError: it would be refused.
+        """
+        body = _submission(jobs, environment)
+        answer = self.ask("POST", "/v1/jobs?dry_run=1", body, {"ids"})
+        return cast("list[str]", answer.get("warnings", []))
 
     def job(self, job_id: int) -> JobDetail:
         """One job, with its processes and counters."""
@@ -496,6 +505,11 @@ class Client:
             return self._checked(cast("JsonValue", json.loads(line)), frozenset())
         except ValueError as error:
             raise not_ours(self.socket_path, str(error)) from error
+
+
+def _submission(jobs: Sequence[JobSpec], environment: Mapping[str, str]) -> Body:
+    head = {"environment": dict(environment)}
+    return [head, *jobs] if len(jobs) > 1 else {**head, "jobs": list(jobs)}
 
 
 def _patience_s(grace_s: float | None) -> float:

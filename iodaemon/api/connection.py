@@ -247,7 +247,8 @@ def send(
     elif body is not None:
         data = b"\n".join(map(_encode, body))
         more = {"Content-Type": "application/x-ndjson"}
-    connection.is_change = method != "GET" and not target.startswith("/v1/wait")
+    is_question = target.startswith("/v1/wait") or target.endswith("dry_run=1")
+    connection.is_change = method != "GET" and not is_question
     with told_as_ours(connection):
         connection.request(method, target, data, {**headers, **more})
 

@@ -9,7 +9,9 @@ from iodaemon.cli import output
 from iodaemon.cli.command import App, Context, verb
 from iodaemon.cli.failure import UsageError
 from iodaemon.cli.option import OFF, Word, argument, option
+from iodaemon.cli.places import find_places
 from iodaemon.cli.session import Session
+from iodaemon.errors import NoDaemon
 
 if TYPE_CHECKING:
     from iodaemon.config import Config
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 app = App()
 
 StateDir = Annotated[
-    Word, option("--state-dir", metavar="DIR", text="Of which daemon [as configured].")
+    Word, option("--state-dir", metavar="DIR", text="Of which daemon [--api's, or as configured].")
 ]
 System = Annotated[bool, option("--system", text="That of the service for all users.")]
 Force = Annotated[bool, option("--force", text="Replace a FILE that is there.")]
@@ -59,12 +61,28 @@ def config_of(session: Session, state_dir: str | None, *, is_system: bool) -> Co
     """The configuration of the daemon whose journal is meant.
 
     Root means the service for all users where the state directory is that service's.
+
+    Raises:
+        NoDaemon: a socket was given that is not where this configuration has it, and nobody there
+            can say where the journal is.
     """
+    if state_dir is None and session.api and not is_system:
+        state_dir = _served_state_dir(session, session.api)
     overrides = {"state_dir": None if state_dir is None else os.path.abspath(state_dir)}
     config = session.load_config(overrides, is_system=is_system)
     if not is_system and os.geteuid() == 0 and _is_anothers(config.state_dir):
         config = session.load_config(overrides, is_system=True)
     return config
+
+
+def _served_state_dir(session: Session, socket: str) -> str | None:
+    """That of the daemon on a socket; None: the configuration says where both are."""
+    if os.path.realpath(socket) == os.path.realpath(session.load_config({}).socket_path):
+        return None
+    try:
+        return find_places(session.client().config())["state_dir"]
+    except NoDaemon as error:
+        raise NoDaemon(f"{error}; or name the journal's directory with --state-dir") from error
 
 
 def _is_anothers(folder: str) -> bool:

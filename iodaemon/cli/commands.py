@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
+from iodaemon.cli.failure import UsageError
 from iodaemon.cli.output import say
 from iodaemon.cli.said import NOTHING, Said, is_said, parse_lines
 from iodaemon.errors import NotFound, RequestError
@@ -24,36 +25,53 @@ _SHELL_SYNTAX: Final = re.compile(
 
 
 class Command(NamedTuple):
-    """One line's command, and what the last ``#IOD`` line above it says of it."""
+    """One line's command, and what is said of it.
+
+    Attributes:
+        own: the options before it in its line.
+        said: the last ``#IOD`` line above it.
+    """
 
     words: list[str]
     said: Said
+    own: Said = NOTHING
 
 
-def read_commands(
-    name: str, check: Callable[[Sequence[str]], None], *, is_shell: bool = False
-) -> list[Command]:
+class Reader(NamedTuple):
+    """How lines are understood.
+
+    Attributes:
+        check: the words that start a command; raises RequestError where it cannot be submitted.
+        options: what the options before a command say; raises UsageError.
+        is_shell: each line is one for a shell.
+    """
+
+    check: Callable[[Sequence[str]], list[str]]
+    options: Callable[[Sequence[str]], Said]
+    is_shell: bool = False
+
+
+def read_commands(name: str, reader: Reader) -> list[Command]:
     """The commands of a file; blank lines and those that begin with # are skipped.
 
     But an ``#IOD`` line speaks of all commands below it, until the next one.
 
     Args:
         name: the file; ``-`` is standard input.
-        check: raises RequestError for a command that cannot be submitted.
-        is_shell: each line is one for a shell.
+        reader: understands its lines.
 
     Raises:
         NotFound: there is no such file.
         RequestError: it cannot be read, a line is wrong (with its number), or none is there.
-        UsageError: an ``#IOD`` line means nothing.
+        UsageError: an ``#IOD`` line or an option means nothing.
     """
     shown = "standard input" if name == "-" else name
     try:
         if name == "-":
-            commands = parse_commands(sys.stdin, shown, check, is_shell=is_shell)
+            commands = parse_commands(sys.stdin, shown, reader)
         else:
             with open(name, encoding="utf-8") as file:
-                commands = parse_commands(file, shown, check, is_shell=is_shell)
+                commands = parse_commands(file, shown, reader)
     except FileNotFoundError as error:
         raise NotFound(f"--from: {name}: no such file; {_NOTHING_DONE}") from error
     except UnicodeDecodeError as error:
@@ -65,44 +83,42 @@ def read_commands(
     return commands
 
 
-def parse_commands(
-    lines: Iterable[str],
-    shown: str,
-    check: Callable[[Sequence[str]], None],
-    *,
-    is_shell: bool = False,
-) -> list[Command]:
+def parse_commands(lines: Iterable[str], shown: str, reader: Reader) -> list[Command]:
     """The words of each line's command, split as a shell would, without expanding anything.
 
-    What only a shell would understand is told once.
+    A line that begins with ``-`` has options of its command before ``--``. What only a shell would
+    understand is told once.
 
     Args:
         lines: as read.
         shown: what the errors call their source.
-        check: raises RequestError for a command that cannot be submitted.
-        is_shell: each line is one for a shell.
+        reader: understands them.
     """
     commands = []
     signs: list[tuple[int, str]] = []
-    checked: set[str] = set()
+    checked: dict[str, list[str]] = {}
     said = NOTHING
     for number, line in enumerate(lines, start=1):
-        text = line.strip()
+        text, own = line.strip(), NOTHING
         if not text or text.startswith("#"):
             if is_said(text):
                 said = parse_lines([(number, text)], shown)
             continue
         try:
-            words = ["sh", "-c", text] if is_shell else split_words(text)
-            if not is_shell and (sign := find_shell_sign(text)):
+            if text.startswith("-"):
+                own, text = _split_options(text, reader)
+            words = ["sh", "-c", text] if reader.is_shell else split_words(text)
+            if not reader.is_shell and (sign := find_shell_sign(text)):
                 signs.append((number, sign))
-            if words[0] not in checked or not text.isprintable():
-                check(words)
-                checked.add(words[0])
+            first = words[0]
+            if first not in checked or not text.isprintable():
+                checked[first] = reader.check(words)[: 1 - len(words) or None]
+        except UsageError as error:
+            raise UsageError(f"{shown}:{number}: {error}") from error
         except (ValueError, RequestError) as error:
             problem = f"{error}; {_NOTHING_DONE}" if isinstance(error, ValueError) else str(error)
             raise RequestError(f"{shown}:{number}: {problem}") from error
-        commands.append(Command(words, said))
+        commands.append(Command([*checked[first], *words[1:]], said, own))
     if signs:
         number, sign = signs[0]
         many = f", as in {len(signs) - 1} more lines" if len(signs) > 1 else ""
@@ -111,6 +127,14 @@ def parse_commands(
             "each line run by a shell"
         )
     return commands
+
+
+def _split_options(line: str, reader: Reader) -> tuple[Said, str]:
+    """What the options say that a line begins with, and the command behind ``--``."""
+    options, dashes, text = line.partition(" -- ")
+    if not dashes or not text.strip():
+        raise UsageError(f"options have a command behind --, as in '-J name -- ./solve': {line!r}")
+    return reader.options(split_words(options)), text.strip()
 
 
 def find_shell_sign(text: str) -> str:

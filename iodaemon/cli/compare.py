@@ -155,7 +155,7 @@ def _head_lines(outcome: Outcome) -> list[str]:
     early = "" if outcome.rounds == outcome.rounds_asked else f" of {outcome.rounds_asked} asked"
     sockets = "1 socket" if len(outcome.sockets) == 1 else f"{len(outcome.sockets)} sockets"
     return [
-        f"workload {outcome.workload}: {total} jobs ({counts}), {outcome.slots} slots on {sockets}",
+        f"workload {outcome.workload}: {total} jobs ({counts}), {outcome.slots} CPUs on {sockets}",
         f"rounds: {outcome.rounds}{early}, policies in turns; median [lowest, highest]",
         f"alone: {trial.alone_words(outcome.alone_times_s)}",
         *trial.machine_lines(outcome.machine, outcome.notes),

@@ -21,7 +21,7 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 Backend = Annotated[
     Word, option("--backend", metavar="linux|simulated", text="What it runs jobs on [linux].")
 ]
-Policy = Annotated[Word, option("--policy", metavar="NAME|FILE", text="The policy in force.")]
+Policy = Annotated[Word, option("--policy", metavar="POLICY|FILE", text="The policy in force.")]
 StateDir = Annotated[
     Word, option("--state-dir", metavar="DIR", text="The journal and the jobs' directories.")
 ]

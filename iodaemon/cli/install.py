@@ -237,7 +237,7 @@ def _size_of(node: JsonObject) -> str:
     known = sockets if isinstance(sockets, list) else []
     slots = [each.get("slots") for each in known if isinstance(each, dict)]
     count = sum(number for number in slots if isinstance(number, int))
-    return f"on {len(slots)} {'socket' if len(slots) == 1 else 'sockets'}, {count} slots"
+    return f"on {len(slots)} {'socket' if len(slots) == 1 else 'sockets'}, {count} CPUs"
 
 
 def _hints(layout: Layout) -> list[str]:

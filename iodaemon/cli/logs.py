@@ -16,7 +16,7 @@ from iodaemon.cli.failure import ExitCode, UsageError, exit_code
 from iodaemon.cli.option import OFF, InState, Jobs, Named, Word, option
 from iodaemon.cli.selector import find_ids, parse_selectors
 from iodaemon.cli.session import Session
-from iodaemon.cli.wait import Holds, tell_lost
+from iodaemon.cli.wait import Holds, find_own_job, tell_lost
 from iodaemon.errors import NoDaemon, RequestError
 
 app = App()
@@ -63,6 +63,8 @@ def logs(
     if follow:
         if len(ids) != 1:
             raise UsageError("-f follows one job: write 7 or last")
+        if ids[0] == find_own_job(client):
+            raise RequestError(f"job {ids[0]} would follow what it writes itself, and never end")
         _follow(client, ids[0], stream, lines, write)
         return ExitCode.OK
     if len(ids) == 1:

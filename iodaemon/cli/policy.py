@@ -13,27 +13,40 @@ from iodaemon.cli.session import Session
 from iodaemon.errors import ConfigError, NoDaemon, NotFound
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from iodaemon.config import PolicyFile
 
 app = App()
 policies = App("Policies: list, show, check.")
 app.verbs["policy"] = policies
 
-PolicyName = Annotated[Word, argument("NAME|FILE")]
+PolicyName = Annotated[Word, argument("POLICY|FILE")]
 
 
 @verb(policies, "list")
 def list_policies(as_json: AsJson = OFF) -> int:
-    """List the policies that a name finds, and where."""
+    """List the policies that a name finds, and where.
+
+    What it does is the first line of its file, a comment. A narrow terminal leaves out FILE.
+    """
     from iodaemon.config import find_policies, policy_search
 
     found = find_policies(policy_search(os.environ))
     if as_json:
         output.print_json([{"name": name, "path": str(path)} for name, path in found.items()])
     else:
-        rows = [(name, str(path)) for name, path in found.items()]
-        print("\n".join(output.table((Column("NAME"), Column("FILE")), rows)))
+        rows = [(name, _told_of(path), str(path)) for name, path in found.items()]
+        columns = (Column("NAME"), Column("WHAT IT DOES"), Column("FILE", drop=1))
+        print("\n".join(output.table(columns, rows, width=output.terminal_columns())))
     return 0
+
+
+def _told_of(path: Path) -> str:
+    """The first line of a policy's file, if it is a comment."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        line = file.readline().strip()
+    return line.lstrip("# ") if line.startswith("#") else output.NOTHING
 
 
 @verb(policies, "show")

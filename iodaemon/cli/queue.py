@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Annotated, Final
+from typing import Annotated, Final, NoReturn
 
 from iodaemon.api.client import Client
 from iodaemon.api.model import STATE_CODES, Job, JobsAnswer, LoadLine
@@ -84,10 +84,10 @@ def queue(
         header=not no_header,
         as_json=as_json,
     )
-    if watch is None:
-        view.show()
-        return 0
-    return _watch(view, _seconds(watch))
+    if watch is not None:
+        _watch(view, _seconds(watch))
+    view.show()
+    return 0
 
 
 class _View:
@@ -185,13 +185,13 @@ def shown_code(job: Job) -> str:
 
 
 def load_line(node: LoadLine) -> str:
-    """The node in one line: policy, I/O against its bound, free slots, jobs by state."""
+    """The node in one line: policy, I/O against its bound, free CPUs, jobs by state."""
     total = output.total_rate(node["read_bytes_per_s"], node["written_bytes_per_s"])
     bound = node["io_bound_bytes_per_s"]
     parts = [
         f"policy {node['policy']}",
         f"I/O {output.rate(total)}" + ("" if bound is None else f" of {output.rate(bound)}"),
-        f"{node['slots_free']} of {node['slots']} slots free",
+        f"{node['slots_free']} of {node['slots']} CPUs free",
     ]
     counts = [
         f"{node['states'][state]} {state.lower()}"
@@ -234,18 +234,15 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _watch(view: _View, every_s: float) -> int:
+def _watch(view: _View, every_s: float) -> NoReturn:
     """Show the queue until Ctrl-C; a daemon that restarts is waited for."""
     view.show()
-    try:
-        while True:
-            time.sleep(every_s)
-            if sys.stdout.isatty():
-                sys.stdout.write(_CLEAR_SCREEN)
-            try:
-                view.show()
-            except NoDaemon as error:
-                output.say(str(error))
-            sys.stdout.flush()
-    except KeyboardInterrupt:
-        return 0
+    while True:
+        time.sleep(every_s)
+        if sys.stdout.isatty():
+            sys.stdout.write(_CLEAR_SCREEN)
+        try:
+            view.show()
+        except NoDaemon as error:
+            output.say(str(error))
+        sys.stdout.flush()

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from iodaemon.api.model import JobOptions
 from iodaemon.cli.failure import UsageError
 from iodaemon.cli.output import say
+from iodaemon.core.launcher import interpreter_of, is_shell, without_launchers
 from iodaemon.errors import ConfigError, RequestError
 
 PLAIN_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
@@ -25,6 +26,10 @@ _SHELLS_OWN: Final = frozenset(
     {".", "cd", "export", "for", "if", "set", "source", "ulimit", "while"}
 )
 _FIRST_LINE_BYTES: Final = 4096
+_LONGEST_WORD: Final = 128 * 1024 - 1
+"""Bytes of one word of a command (MAX_ARG_STRLEN, include/uapi/linux/binfmts.h)."""
+_TAKES_TEXT: Final = {"python": "-c", "perl": "-e", "ruby": "-e"}
+"""Interpreters that take a program in place of a file, as shells do behind -c."""
 _NO_LIMIT: Final = frozenset({"infinite", "unlimited"})
 _CPUS_MAX: Final = 1_000_000
 _MINUTE_S: Final = 60.0
@@ -279,8 +284,8 @@ def _was_given(name: str) -> bool:
         return True
 
 
-def check_command(words: Sequence[str], place: Place) -> None:
-    """Refuse a command that could not be started now from this place.
+def check_command(words: Sequence[str], place: Place) -> list[str]:
+    """The command to start; a script that is not executable is run by its interpreter.
 
     Raises:
         RequestError: there is no such program, it is not executable, or a word cannot be sent.
@@ -291,37 +296,48 @@ def check_command(words: Sequence[str], place: Place) -> None:
     program = words[0]
     if not program:
         raise RequestError(f"the command is an empty word; {_NOTHING_DONE}")
+    here = os.path.join(place.cwd, program)
     if "/" in program:
-        _check_program(os.path.join(place.cwd, program), program)
-        return
+        return [*_find_runner(here, program), *words[1:]]
     path = place.environment.get("PATH", os.defpath)
     for folder in path.split(os.pathsep):
         candidate = os.path.join(place.cwd, folder, program)
         if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
-            return
-    hint = f"; did you mean ./{program}?" if os.path.isfile(f"{place.cwd}/{program}") else ""
+            return list(words)
+    if os.path.isfile(here) and (interpreter := _find_interpreter(_first_line(here), program)):
+        return [*interpreter, *words]
+    hint = f"; did you mean ./{program}?" if os.path.isfile(here) else ""
     if " " in program or "=" in program or program in _SHELLS_OWN:
         hint = ": --shell has it run by a shell"
     raise RequestError(f"{program}: no such command in PATH{hint}; {_NOTHING_DONE}")
 
 
-def _check_program(path: str, program: str) -> None:
+def _find_runner(path: str, program: str) -> list[str]:
+    """The words that run this file: itself, or its interpreter and itself."""
     if os.path.isdir(path):
         raise RequestError(f"{program}: is a directory; {_NOTHING_DONE}")
     if not os.path.exists(path):
         raise RequestError(f"{program}: no such file; {_NOTHING_DONE}")
-    if not os.access(path, os.X_OK):
+    line = _first_line(path)
+    _check_first_line(line, program, f"sed -i '%s' {program}")
+    if os.access(path, os.X_OK):
+        return [program]
+    if not (interpreter := _find_interpreter(line, program)):
         raise RequestError(f"{program}: not executable, try chmod +x {program}; {_NOTHING_DONE}")
-    _check_first_line(path, program)
+    return [*interpreter, program]
 
 
-def _check_first_line(path: str, program: str) -> None:
-    """Refuse a script that an editor of another system has made unreadable for the kernel."""
+def _first_line(path: str) -> bytes:
+    """Empty where the file cannot be read: it may be executable all the same."""
     try:
         with open(path, "rb") as file:
-            line = file.readline(_FIRST_LINE_BYTES)
-    except OSError:  # it may be executable and not readable
-        return
+            return file.readline(_FIRST_LINE_BYTES)
+    except OSError:
+        return b""
+
+
+def _check_first_line(line: bytes, shown: str, sed: str) -> None:
+    """Refuse a script that an editor of another system has made unreadable for the kernel."""
     if line.startswith(b"\xef\xbb\xbf#!"):
         problem, cure = "begins with a byte order mark", "1s/^\\xef\\xbb\\xbf//"
     elif line.startswith(b"#!") and line.endswith(b"\r\n"):
@@ -329,9 +345,61 @@ def _check_first_line(path: str, program: str) -> None:
     else:
         return
     raise RequestError(
-        f"{program}: {problem}, which the kernel takes for a part of the interpreter's name: "
-        f"sed -i '{cure}' {program}; {_NOTHING_DONE}"
+        f"{shown}: {problem}, which the kernel takes for a part of the interpreter's name: "
+        f"{sed % cure}; {_NOTHING_DONE}"
     )
+
+
+def _find_interpreter(line: bytes, shown: str) -> list[str]:
+    """The interpreter that a script's first line names, with its argument; empty: none.
+
+    Raises:
+        RequestError: it is missing.
+    """
+    if not line.startswith(b"#!"):
+        return []
+    words = os.fsdecode(line[2:]).strip().split(None, 1)  # one argument, as in execve(2)
+    if words and not os.access(words[0], os.X_OK):
+        raise RequestError(
+            f"{shown}: its interpreter {words[0]} is missing or not executable; {_NOTHING_DONE}"
+        )
+    return words
+
+
+def script_command(text: bytes, arguments: Sequence[str]) -> list[str]:
+    """The command that runs a script which is in no file: the interpreter is given its text.
+
+    Args:
+        text: of the script.
+        arguments: of the script.
+
+    Raises:
+        RequestError: it names no interpreter that takes a text, or is too long.
+    """
+    shown = "standard input"
+    line = text.partition(b"\n")[0] + b"\n"
+    _check_first_line(line, shown, "pass it through sed '%s'")
+    words = _find_interpreter(line, shown)
+    if not words:
+        raise RequestError(
+            f"{shown}: no script: it must begin with #! and what runs it, such as #!/bin/sh; "
+            f"--from - reads one command a line; {_NOTHING_DONE}"
+        )
+    program = os.path.basename(without_launchers(words)[0])
+    option = "-c" if is_shell(program) else _TAKES_TEXT.get(interpreter_of(program) or "")
+    if option is None:
+        raise RequestError(
+            f"{shown}: {program} takes its script from a file only: write one and submit that; "
+            f"{_NOTHING_DONE}"
+        )
+    if len(text) > _LONGEST_WORD:
+        raise RequestError(
+            f"{shown}: a script of {len(text)} bytes, and {_LONGEST_WORD} are taken: write it to "
+            f"a file and submit that; {_NOTHING_DONE}"
+        )
+    name = [shown.replace(" ", "-")] if is_shell(program) else []  # its $0
+    options = [word for word in words[1:] if word not in ("-", "--")]
+    return [words[0], *options, option, os.fsdecode(text), *name, *arguments]
 
 
 def _is_text(word: str) -> bool:

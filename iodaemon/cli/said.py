@@ -101,7 +101,7 @@ def parse_lines(lines: Iterable[tuple[int, str]], shown: str) -> Said:
             continue
         try:
             found = dict(_parse_words(split_words(line[len(MARK) :])))
-            _check(found)
+            _check_words(found)
         except (ValueError, UsageError) as error:
             raise UsageError(f"{shown}:{number}: {MARK}: {error}") from error
         hints |= {word: found.pop(word) for word in HINTS if word in found}
@@ -131,7 +131,16 @@ def _parse_words(words: Sequence[str]) -> Iterable[tuple[str, str]]:
             yield name, value
 
 
-def _check(words: Mapping[str, str]) -> None:
+def check_said(said: Said) -> None:
+    """Refuse what means nothing; the I/O is judged later, and refuses no job.
+
+    Raises:
+        UsageError: names the option.
+    """
+    _check_words(said.options)
+
+
+def _check_words(words: Mapping[str, str]) -> None:
     parse_limits(**_limits(words))
     check_words(words)
 
@@ -178,7 +187,7 @@ def check_options(said: Said, place: Place) -> None:
         UsageError: one of them is no such quantity; names the option.
         RequestError: an output file cannot be written.
     """
-    _check(said.options)
+    check_said(said)
     output_options(place.cwd, said.options.get("stdout"), said.options.get("error"))
 
 
@@ -260,17 +269,25 @@ class Scripts:
 
     def _read(self, script: Script) -> Said:
         head = _read_head(self._find(script)) if script.word else ""
-        if MARK not in head and sbatch.MARK not in head:
-            return NOTHING
         if script.is_program and not head.startswith("#!"):
+            return NOTHING
+        return self.read(head, script.word)
+
+    def read(self, head: str, shown: str) -> Said:
+        """What a script says that begins so.
+
+        Raises:
+            UsageError: one of its lines means nothing; names it.
+        """
+        if MARK not in head and sbatch.MARK not in head:
             return NOTHING
         lines = list(enumerate(head.splitlines(), start=1))
         first = next((at for at, (_, line) in enumerate(lines) if _is_command(line)), len(lines))
-        self._warn_of_late(lines[first:], script.word)
-        directives = sbatch.read_directives(lines[:first], script.word)
+        self._warn_of_late(lines[first:], shown)
+        directives = sbatch.read_directives(lines[:first], shown)
         if directives.told:
             self.warnings[directives.told] = None
-        return merge(parse_lines(lines[:first], script.word), Said(directives.words))
+        return merge(parse_lines(lines[:first], shown), Said(directives.words))
 
     def _warn_of_late(self, lines: Sequence[tuple[int, str]], shown: str) -> None:
         """Say which lines for us stand below the first command, the first of these lines."""

@@ -50,7 +50,7 @@ SeedSetCount = Annotated[
     Word, option("--seed-sets", metavar="N", text="Bands on N other sets of seeds instead.")
 ]
 Policies = Annotated[
-    Words, option("--policy", metavar="NAME|FILE", text="To compare, instead of the file's.")
+    Words, option("--policy", metavar="POLICY|FILE", text="To compare, instead of the file's.")
 ]
 Settings = Annotated[
     Words, option("--set", metavar="KEY=VALUE", text="Another parameter, such as mix.load=1.2.")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Annotated, Any, Final
 
 from iodaemon.api.model import JobOptions, JobSpec, SubmitAnswer
 from iodaemon.cli import output
-from iodaemon.cli.command import App, Context, verb
-from iodaemon.cli.commands import Command, read_commands
+from iodaemon.cli.command import App, Context, Parameter, parameters_of, parse, verb
+from iodaemon.cli.commands import Command, Reader, read_commands
 from iodaemon.cli.failure import ExitCode, UsageError
 from iodaemon.cli.option import OFF, AsJson, Word, Words, argument, option
-from iodaemon.cli.request import Place, check_command, find_place
+from iodaemon.cli.request import Place, check_command, find_place, script_command
 from iodaemon.cli.said import (
     HINTS,
     NOTHING,
@@ -21,6 +23,7 @@ from iodaemon.cli.said import (
     Said,
     Scripts,
     check_options,
+    check_said,
     merge,
     moved_to,
     names_files_by_name,
@@ -44,7 +47,8 @@ Cpus = Annotated[
         "-n",
         "--cpus",
         metavar="N",
-        text="CPUs of its own, all of one socket [none: it shares those of its socket].",
+        text="CPUs of its own, all of one socket [none: it runs on idle ones of its socket, "
+        "also on others' own].",
     ),
 ]
 Mem = Annotated[Word, option("--mem", metavar="SIZE", text="Memory limit: 16G; bare number: MiB.")]
@@ -149,7 +153,7 @@ From = Annotated[
 ]
 Wait = Annotated[bool, option("--wait", text="Wait for the end, return the job's exit code.")]
 Parsable = Annotated[bool, option("--parsable", text="Print the number alone, one a line.")]
-DryRun = Annotated[bool, option("--dry-run", text="Check, print, and submit nothing.")]
+DryRun = Annotated[bool, option("--dry-run", text="Have it checked, and submit nothing.")]
 
 
 @verb(app, "submit", takes_command=True)
@@ -191,19 +195,23 @@ def submit(
     """Submit a job.
 
     COMMAND is all from -- (or from the first word that is no option), run without a shell, as in
-    'iod submit -n 4 -t 90m -- ./solve mesh.dat'.
+    'iod submit -n 4 -t 90m -- ./solve mesh.dat'. A script runs by its first line (#!) even if it is
+    not executable; - is a script on standard input, which is kept in the job's command.
 
     A script may say the same: lines '#IOD time=90m io=40M,20%' before its first command. What
-    options say goes before them. In a --from file such a line speaks of all commands below it.
+    options say goes before them. In a --from file such a line speaks of all commands below it, and
+    a line that begins with - has options for its command: '-J big -n 4 -- ./solve big.dat'.
     Lines '#SBATCH' are read too; what of them has no effect here is told.
     """
     place = find_place(os.environ, chdir=chdir, env=env or [], is_clean=clean_env)
     if shell and command:
         command = ["sh", "-c", " ".join(command)]
     said = _said(locals())
+    if chdir is not None:
+        said = said._replace(options={**said.options, "chdir": _HERE})  # it is the place already
     specs = _specs(ctx.obj, command, from_file, said, place, is_shell=shell)
     if dry_run:
-        return _show(specs, as_json=as_json)
+        return _try(ctx.obj, specs, place.environment, as_json=as_json)
     report = _in_json if as_json else _bare if parsable else _in_words
     return _send(ctx.obj, specs, place.environment, report=report, wait=wait)
 
@@ -211,13 +219,40 @@ def submit(
 def _said(given: Mapping[str, Any]) -> Said:
     """What the options say, by the names of the parameters that have them."""
     words = {_NAMES.get(name, name.replace("_", "-")): value for name, value in given.items()}
-    switches = {name: "" for name in SWITCHES if words[name]}
-    chdir = {} if words["chdir"] is None else {"chdir": _HERE}  # it is the place already
-    return Said({**_given(words, VALUES), **switches, **chdir}, _given(words, HINTS))
+    switches = {name: "" for name in SWITCHES if words.get(name)}
+    return Said({**_given(words, VALUES), **switches}, _given(words, HINTS))
 
 
 def _given(words: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
-    return {name: words[name] for name in names if words[name] is not None}
+    return {name: words[name] for name in names if words.get(name) is not None}
+
+
+@cache
+def _parameters() -> list[Parameter]:
+    """Those of 'iod submit' that speak of one job."""
+    ours = (*VALUES, *SWITCHES, *HINTS)
+    return [
+        each
+        for each in parameters_of(submit)
+        if _NAMES.get(each.name, each.name.replace("_", "-")) in ours
+    ]
+
+
+def _line_options(words: Sequence[str]) -> Said:
+    """What the options before a line's command say.
+
+    Raises:
+        UsageError: one of them is none of one job, or means nothing.
+    """
+    parsed = parse(_parameters(), words)
+    if parsed is None or parsed[1]:
+        raise UsageError(
+            f"{' '.join(words)!r}: before -- stand options of 'iod submit' for this one job, such "
+            "as -J name -n 4 -t 90m"
+        )
+    said = _said(parsed[0])
+    check_said(said)
+    return said
 
 
 def _specs(
@@ -231,17 +266,17 @@ def _specs(
 ) -> list[JobSpec]:
     """Each command with what is said of it; one line a hint that makes no sense."""
     check_options(said, place)  # what is wrong with them is told before what is with the command
-    commands = _commands(session, command, from_file, place, is_shell=is_shell)
     scripts = Scripts(place)
-    merged: dict[tuple[int, int], Said] = {}
+    commands = _commands(session, command, from_file, place, scripts, is_shell=is_shell)
+    merged: dict[tuple[int, int, int], Said] = {}
     made: dict[tuple[int, str], tuple[JobOptions, str]] = {}
     specs: list[JobSpec] = []
-    for command_words, line in commands:
+    for command_words, line, own in commands:
         words, here = command_words, place
         script = scripts.said(words)
-        key = (id(script), id(line))  # all of them live as long as this call
+        key = (id(script), id(line), id(own))  # all of them live as long as this call
         if key not in merged:
-            merged[key] = merge(said, line, script)
+            merged[key] = merge(own, said, line, script)
         every = merged[key]
         if every.options.get("chdir", _HERE) != _HERE:
             here, words = moved_to(every.options["chdir"], words, place)
@@ -272,6 +307,7 @@ def _commands(
     command: list[str] | None,
     from_file: str | None,
     place: Place,
+    scripts: Scripts,
     *,
     is_shell: bool,
 ) -> list[Command]:
@@ -284,22 +320,38 @@ def _commands(
     if from_file is not None:
         if command:
             raise UsageError("--from reads the commands from a file: leave the command away")
-        return read_commands(
-            from_file, lambda words: _check(session, words, place), is_shell=is_shell
-        )
-    if not command:
-        raise UsageError("no command to submit: write it after --, as in 'iod submit -- make -j4'")
-    _check(session, command, place)
-    return [Command(command, NOTHING)]
+        check = partial(_check, session, place)
+        return read_commands(from_file, Reader(check, _line_options, is_shell))
+    if (command or ["-"])[0] == "-":
+        text = _piped(is_asked=bool(command))
+        if not command and not text.strip():
+            raise UsageError(
+                "no command to submit: write it after --, as in 'iod submit -- make -j4'"
+            )
+        words = check_command(script_command(text, (command or [])[1:]), place)
+        return [Command(words, scripts.read(text.decode(errors="replace"), "standard input"))]
+    assert command
+    return [Command(_check(session, place, command), NOTHING)]
 
 
-def _check(session: Session, words: Sequence[str], place: Place) -> None:
-    """Refuse what could not be started; a simulated node's commands are no programs."""
+def _piped(*, is_asked: bool) -> bytes:
+    """Standard input; empty where nobody has piped anything into it."""
+    if sys.stdin is None or (not is_asked and sys.stdin.isatty()):
+        return b""
     try:
-        check_command(words, place)
+        return sys.stdin.buffer.read()
+    except OSError as error:
+        raise RequestError(f"standard input: {error.strerror}; nothing was submitted") from error
+
+
+def _check(session: Session, place: Place, words: Sequence[str]) -> list[str]:
+    """The words to start; a simulated node's commands are no programs."""
+    try:
+        return check_command(words, place)
     except RequestError:
         if not session.is_simulated():
             raise
+        return list(words)
 
 
 def _warn_of_shared_files(specs: Sequence[JobSpec]) -> None:
@@ -349,11 +401,26 @@ def _in_json(answer: SubmitAnswer) -> None:
     output.print_json(answer)
 
 
-def _show(specs: Sequence[JobSpec], *, as_json: bool) -> int:
+def _try(
+    session: Session, specs: Sequence[JobSpec], environment: dict[str, str], *, as_json: bool
+) -> int:
+    """Have the daemon check it, and show what would be sent."""
+    try:
+        warnings = session.client().try_submission(specs, environment)
+    except NoDaemon as error:
+        warnings = []
+        output.say(f"{error}; without one, not all is checked")
+    _show(specs, as_json=as_json)
+    for warning in warnings:
+        output.say(warning)
+    return 0
+
+
+def _show(specs: Sequence[JobSpec], *, as_json: bool) -> None:
     """What would be sent; the commands can be pasted into a shell."""
     if as_json:
         output.print_json({"jobs": specs})
-        return 0
+        return
     import shlex
 
     from iodaemon.cli.document import document_lines
@@ -365,7 +432,6 @@ def _show(specs: Sequence[JobSpec], *, as_json: bool) -> int:
     else:
         print("\n".join(shlex.join(spec["command"]) for spec in specs))
     output.say(f"{job_count(len(specs))} would be submitted; nothing was")
-    return 0
 
 
 def _others(spec: JobSpec) -> dict[str, Any]:

@@ -8,7 +8,9 @@ with errors that say what to write instead; so the words can pass as they were t
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Annotated, Any, Final, NoReturn
 
@@ -137,9 +139,47 @@ def _dress(
 
 def _declared(parameter: Parameter) -> Any:
     declared = parameter.declared
+
+    def offer(incomplete: str) -> list[str]:
+        before = incomplete[: incomplete.rfind(",") + 1]  # of several in one word
+        return [before + each for each in _values_of(declared.metavar or "")]
+
     if isinstance(declared, Option):
-        return typer.Option(*declared.names, metavar=declared.metavar, help=declared.text)
-    return typer.Argument(metavar=declared.metavar, hidden=True)
+        names, metavar = declared.names, declared.metavar
+        return typer.Option(*names, metavar=metavar, help=declared.text, autocompletion=offer)
+    return typer.Argument(metavar=declared.metavar, hidden=True, autocompletion=offer)
+
+
+def _values_of(metavar: str) -> Iterable[str]:
+    """What a value may be that the help calls so; nothing where it may be anything."""
+    match metavar:
+        case "STATE":
+            from iodaemon.api.model import STATE_CODES
+
+            return STATE_CODES
+        case "KIND":
+            from iodaemon.cli.telling import KINDS
+
+            return KINDS
+        case "SHELL":
+            from iodaemon.cli.completion import SHELLS
+
+            return SHELLS
+        case "POLICY|FILE":
+            from iodaemon.config import find_policies, policy_search
+
+            return find_policies(policy_search(os.environ))
+        case _:
+            return metavar.split("|") if "|" in metavar and metavar.islower() else ()
+
+
+def _join_equals() -> None:
+    """Make ``--option = value``, as bash has it, what typer reads: ``--option value``."""
+    words, at = os.environ["COMP_WORDS"].split("\n"), int(os.environ["COMP_CWORD"])
+    is_sign = [word == "=" and before[:2] == "--" for before, word in pairwise(["", *words])]
+    kept = [word for word, sign in zip(words, is_sign, strict=True) if not sign]
+    os.environ["COMP_WORDS"] = "\n".join(kept)
+    os.environ["COMP_CWORD"] = str(at - sum(is_sign[:at]))
 
 
 class VerbGroup(WordGroup):
@@ -188,9 +228,15 @@ def complete(session: Session) -> NoReturn:
     """Print the words that a shell may go on with, as typer's scripts ask for them."""
     from typer.completion import completion_init  # type: ignore[attr-defined]
 
+    if "COMP_CWORD" in os.environ:
+        _join_equals()
     completion_init()
-    root().main(prog_name="iod", obj=session)
-    raise SystemExit
+    try:
+        root().main(prog_name="iod", obj=session)
+    except Exception as error:
+        if not is_click(error):
+            raise
+    raise SystemExit  # of a line that is wrong already nothing is offered
 
 
 def run_by_typer(words: list[str], session: Session) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -24,7 +25,7 @@ from iodaemon.cli.selector import (
     parse_selectors,
 )
 from iodaemon.cli.session import Session
-from iodaemon.errors import NoDaemon
+from iodaemon.errors import NoDaemon, RequestError
 from iodaemon.text import printable
 
 app = App()
@@ -56,25 +57,44 @@ def wait(
     submitted since this session (terminal, cron job) submitted its first one or last returned from
     'iod wait all'; --since says otherwise. A session that submitted none goes by your last 'iod
     wait all' in any. It looks back a day at most. With -J, -u or -s the next 'all' is as before.
+    A job that waits is itself left out.
     """
     session: Session = ctx.obj
     client = session.client()
     selection = parse_selectors(jobs or [], name=name, user=user, states=state)
+    own = find_own_job(client)
+    if own in selection.ids:
+        raise RequestError(f"job {own} is the one that waits here: it would never end")
     since_s = None if since is None else parse_moment_s(since, time.time(), "--since")
     if selection.is_all:
-        return _wait_for_all(client, selection, since_s, as_json=as_json)
+        return _wait_for_all(client, selection, since_s, own, as_json=as_json)
     if since is not None:
         raise UsageError("--since goes with all, -J, -u and -s: jobs named by number are all meant")
-    return wait_for(client, find_ids(client, selection, finished=True), as_json=as_json)
+    found = find_ids(client, selection, finished=True)
+    if not (ids := [job_id for job_id in found if job_id != own]):
+        output.say(f"no other job than this one, {own}: nothing to wait for")
+    return wait_for(client, ids, as_json=as_json)
+
+
+def find_own_job(client: Client) -> int | None:
+    """The job that this process belongs to; None: to none of this daemon."""
+    number = os.environ.get("IOD_JOB_ID", "")  # of any daemon, so it is asked for its processes
+    if not (number.isascii() and number.isdigit()):
+        return None
+    try:
+        return int(number) if os.getpid() in client.job(int(number)).get("pids", []) else None
+    except RequestError:
+        return None
 
 
 def _wait_for_all(
-    client: Client, selection: Selection, since_s: float | None, *, as_json: bool
+    client: Client, selection: Selection, since_s: float | None, own: int | None, *, as_json: bool
 ) -> int:
     """Wait for what has not ended; what was submitted since the mark counts as well."""
     selector = Selector("", selection.user, selection.name, selection.states)
     awaited = client.awaited(selector, since_s=since_s)
-    ids, mark = awaited["ids"], output.local_time(awaited["since_s"])
+    ids = [job_id for job_id in awaited["ids"] if job_id != own]
+    mark = output.local_time(awaited["since_s"])
     meant = f"not ended, or submitted since {mark}"
     if not ids:
         output.say(f"no job {meant}: nothing to wait for")

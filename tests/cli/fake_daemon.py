@@ -129,6 +129,7 @@ class FakeDaemon:
         jobs: by id.
         seen: every request: method, path, query or body.
         answers: raw bytes to send for a path instead of an answer, as (status, body).
+        pids: the processes of every job.
         backend: what the node says it runs jobs on.
         effective: whether cancel, requeue, suspend and resume have their effect.
         logs: what each job wrote, by stream.
@@ -156,6 +157,7 @@ class FakeDaemon:
         self.hints: dict[str, Any] = {"hints": [], "accuracy": []}
         self.runs: list[dict[str, Any]] = []
         self.warnings: list[str] = []
+        self.pids = [4711]
         self.shadow_suspended_s: dict[str, float] = {}
         self.samples: dict[str, Any] = {"samples": [], "jobs": [], "platform": {}}
         self.before_waits: list[Callable[[], None]] = []
@@ -380,7 +382,7 @@ class _Handler(BaseHTTPRequestHandler):
             elif url.path.endswith("/why"):
                 self._json(200, {"job": made} | fake.whys[made["id"]])
             else:
-                self._json(200, made | {"pids": [4711], "counters": {"read_bytes": 1000}})
+                self._json(200, made | {"pids": fake.pids, "counters": {"read_bytes": 1000}})
 
     def do_POST(self) -> None:
         text = self.rfile.read(int(self.headers["Content-Length"]))
@@ -395,6 +397,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if self.path == "/v1/jobs":
             self._json(201, fake.submit(body))
+        elif self.path == "/v1/jobs?dry_run=1":
+            self._json(200, {"ids": [], "warnings": fake.warnings})
         elif self.path == "/v1/hints":
             new = [run for run in body["runs"] if run not in fake.runs]
             fake.runs += new

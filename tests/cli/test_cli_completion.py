@@ -20,7 +20,7 @@ def complete(tmp_path, line):
     """What bash offers behind this line, with the script sourced and the cursor at its end."""
     (tmp_path / "iod").write_text(f'#!/bin/sh\nexec {sys.executable} -m iodaemon.cli "$@"\n')
     (tmp_path / "iod").chmod(0o755)
-    words = line.split(" ")
+    words = line.replace("=", " = ").split(" ")  # as bash has them (COMP_WORDBREAKS)
     array = " ".join(f"'{word}'" for word in words)
     program = (
         f"{completion_script('bash')}\nCOMP_WORDS=({array}); COMP_CWORD={len(words) - 1}\n"
@@ -45,9 +45,17 @@ def complete(tmp_path, line):
         ("iod config sh", {"show"}),
         ("iod queue --js", {"--json"}),
         ("iod submit --me", {"--mem"}),
+        ("iod --api=/x/iod.sock que", {"queue"}),
+        ("iod queue --state=R", {"RUNNING"}),
+        ("iod queue -s RUNNING,P", {"RUNNING,PENDING"}),
+        ("iod daemon --policy dyn", {"dynamic"}),
+        ("iod history --by=", {"user", "name"}),
+        ("iod mode s", {"shadow"}),
+        ("iod submit --io-rate=4", set()),
+        ("iod nonsense --st", set()),
     ],
 )
-def test_bash_offers_verbs_and_options(tmp_path, line, offered):
+def test_bash_offers_verbs_options_and_their_values(tmp_path, line, offered):
     assert offered == {*complete(tmp_path, line)}
 
 

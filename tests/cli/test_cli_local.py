@@ -57,6 +57,7 @@ def test_policies_are_listed_shown_and_checked(iod, home):
     listed = iod("policy", "list", "--json").json
 
     assert "default" in [policy["name"] for policy in listed]
+    assert "Suspends the heaviest jobs above a bound" in iod("policy", "list").out
     for policy in listed:
         assert policy["name"] == iod("policy", "show", "--json", policy["name"]).json["name"]
     assert "rule" in iod("policy", "show", "default").out
@@ -337,3 +338,37 @@ def test_the_verbs_in_loops_import_nothing_heavy(socket_path, words):
     done = subprocess.run(command, capture_output=True, timeout=60, check=False)
 
     assert (done.returncode, done.stdout) == (7, b"\n")
+
+
+# -- the journal --------------------------------------------------------------------------------
+
+
+def test_a_backup_is_that_of_the_daemon_on_the_socket(iod, daemon, here):
+    rows = [{"key": "state_dir", "value": f'"{here}/theirs"', "from": "file"}]
+    daemon.answers["/v1/config"] = (200, json.dumps({"settings": rows}).encode())
+
+    code, line = iod.fails("backup", "copy.db")
+
+    assert code == 3
+    assert f"{here}/theirs/journal.db" in line
+
+
+def test_without_a_daemon_on_the_socket_no_other_journal_is_taken(iod, here):
+    for verb in ("backup", "restore"):
+        code, line = iod.fails(verb, "copy.db")
+        assert code == 7
+        assert line.endswith("; or name the journal's directory with --state-dir")
+
+
+@pytest.mark.parametrize(
+    ("head", "what"), [(b"a text\n", "a text file"), (b"", "empty"), (b"\x1f\x8b", "another kind")]
+)
+def test_what_is_no_copy_of_a_journal_is_not_restored(iod, here, head, what):
+    (here / "copy").write_bytes(head)
+    (here / "state").mkdir()
+
+    code, line = iod.fails("restore", "--state-dir", "state", "copy")
+
+    assert code == 1
+    assert f"copy is {what}" in line
+    assert [*(here / "state").glob("journal*")] == []

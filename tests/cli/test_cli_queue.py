@@ -24,7 +24,7 @@ def test_the_queue_has_a_load_line_titles_and_a_row_for_each_job(iod, daemon):
 
     assert (
         load
-        == "policy default | I/O 150 MB/s of 400 MB/s | 12 of 16 slots free | 1 pending, 2 running"
+        == "policy default | I/O 150 MB/s of 400 MB/s | 12 of 16 CPUs free | 1 pending, 2 running"
     )
     assert titles.split() == HEADER
     assert " ".join(rows[0].split()) == "7 job7 ann R 0 1 1:05 0:00 3 MB 5 MB/s l sleep 10"
@@ -216,7 +216,7 @@ def test_watch_shows_again_until_ctrl_c(iod, daemon, monkeypatch):
     monkeypatch.setattr("iodaemon.cli.queue.time.sleep", nap)
     result = iod("queue", "--no-header", "-w", "0.5")
 
-    assert (result.code, len(result.out.splitlines()), naps) == (0, 3, [0.5] * 3)
+    assert (result.code, len(result.out.splitlines()), naps) == (130, 3, [0.5] * 3)
 
 
 def test_watch_outlives_the_daemon(iod, daemon, monkeypatch):
@@ -235,7 +235,7 @@ def test_watch_outlives_the_daemon(iod, daemon, monkeypatch):
     monkeypatch.setattr("iodaemon.cli.queue.time.sleep", nap)
     result = iod("queue", "--no-header", "-w", "1")
 
-    assert (result.code, len(result.out.splitlines())) == (0, 2)
+    assert (result.code, len(result.out.splitlines())) == (130, 2)
     assert "no daemon answers" in result.err
 
 

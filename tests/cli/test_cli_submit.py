@@ -138,7 +138,8 @@ def test_nonsense_in_an_option_is_exit_code_2(iod, daemon, here, words, line):
     assert daemon.bodies("/v1/jobs") == []
 
 
-def test_no_command_is_exit_code_2(iod):
+def test_no_command_is_exit_code_2(iod, monkeypatch):
+    pipe(monkeypatch, "")
     line = "no command to submit: write it after --, as in 'iod submit -- make -j4'"
 
     assert (2, line) == iod.fails("submit", "--name", "x")
@@ -238,12 +239,35 @@ def test_json_prints_the_apis_answer(iod, daemon, here):
     assert iod("submit", "--json", "true").json == {"ids": [1]}
 
 
-def test_a_dry_run_submits_nothing_and_needs_no_daemon(iod, here):
+def test_a_dry_run_has_the_daemon_check_what_would_be_sent(iod, daemon, here):
+    daemon.warnings = ["no limit of memory is in force here"]
     result = iod("submit", "--dry-run", "-n", "2", "-t", "5", "--", "echo", "a b")
 
     assert result.code == 0
     assert result.out.splitlines()[:3] == ["command   echo 'a b'", "cpus      2", "walltime  5m"]
-    assert result.err == "iod: 1 job would be submitted; nothing was\n"
+    assert result.err.splitlines() == [
+        "iod: 1 job would be submitted; nothing was",
+        "iod: no limit of memory is in force here",
+    ]
+    assert [body["jobs"][0]["cpus"] for body in daemon.bodies("/v1/jobs?dry_run=1")] == [2]
+    assert daemon.bodies("/v1/jobs") == []
+
+
+def test_a_dry_run_refuses_what_the_daemon_refuses(iod, daemon, here):
+    told = b'{"error": {"code": "refused", "message": "name is too long; shorten it"}}'
+    daemon.answers["/v1/jobs?dry_run=1"] = (400, told)
+
+    assert iod.fails("submit", "--dry-run", "true") == (1, "name is too long; shorten it")
+
+
+def test_a_dry_run_without_a_daemon_says_that_it_checked_less(iod, here):
+    result = iod("submit", "--dry-run", "true")
+
+    assert result.code == 0
+    [first, second] = result.err.splitlines()
+    assert first.startswith("iod: no daemon answers on ")
+    assert first.endswith("; without one, not all is checked")
+    assert second == "iod: 1 job would be submitted; nothing was"
 
 
 def test_a_dry_run_as_json_is_the_request(iod, here):
@@ -254,6 +278,85 @@ def test_a_dry_run_as_json_is_the_request(iod, here):
 
 def test_a_dry_run_finds_the_same_faults(iod, here):
     assert iod.fails("submit", "--dry-run", "foo")[0] == 1
+
+
+# -- scripts ------------------------------------------------------------------------------------
+
+
+def pipe(monkeypatch, text):
+    """Have standard input hold this."""
+    data = text if isinstance(text, bytes) else text.encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+@pytest.mark.parametrize("words", [("-",), ()])
+def test_a_script_from_standard_input_is_kept_in_the_command(iod, daemon, here, monkeypatch, words):
+    text = "#!/bin/sh -e\n#IOD name=piped\n#SBATCH -n 3\necho $1\n"
+    pipe(monkeypatch, text)
+
+    result = iod("submit", "-t", "5", *words, *(["one"] if words else []))
+
+    [spec] = sent(daemon)["jobs"]
+    assert (result.code, result.err) == (0, "")
+    assert spec["command"] == ["/bin/sh", "-e", "-c", text, "standard-input", *["one"] * len(words)]
+    assert (spec["name"], spec["cpus"], spec["walltime_s"]) == ("piped", 3, 300.0)
+
+
+def test_the_interpreter_is_given_the_text_as_it_takes_it(iod, daemon, here, monkeypatch):
+    text = "#!/usr/bin/env python3\nimport sys\n"
+    pipe(monkeypatch, text)
+    iod("submit", "-", "a", "b")
+
+    [spec] = sent(daemon)["jobs"]
+    assert spec["command"] == ["/usr/bin/env", "python3", "-c", text, "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("echo hello\n", "no script: it must begin with #! and what runs it"),
+        ("", "no script: it must begin with #!"),
+        ("#!/bin/sh\r\ntrue\r\n", "has line ends of DOS"),
+        ("\ufeff#!/bin/sh\ntrue\n", "begins with a byte order mark"),
+        ("#!/bin/gone\n", "its interpreter /bin/gone is missing or not executable"),
+        ("#!/usr/bin/env cat\n", "cat takes its script from a file only: write one"),
+        ("#!/bin/sh\n" + "#" * 131_072, "and 131071 are taken: write it to a file"),
+        (b"#!/bin/sh\necho \xff\n", "is no UTF-8 text"),
+    ],
+)
+def test_a_script_that_could_not_run_is_not_submitted(
+    iod, daemon, here, monkeypatch, text, problem
+):
+    pipe(monkeypatch, text)
+    code, line = iod.fails("submit", "-")
+
+    assert code == 1
+    assert problem in line
+    assert line.endswith("; nothing was submitted")
+    assert daemon.bodies("/v1/jobs") == []
+
+
+@pytest.mark.parametrize("name", ["job.sh", "./job.sh"])
+@pytest.mark.parametrize("is_in_file", [False, True])
+def test_a_script_that_is_not_executable_is_run_by_its_interpreter(
+    iod, daemon, here, name, is_in_file
+):
+    (here / "job.sh").write_text("#! /bin/sh -e\n#IOD cpus=2\ntrue\n")
+    (here / "jobs.txt").write_text(f"{name} x\n{name} y\n")
+    iod("submit", *(["--from", "jobs.txt"] if is_in_file else ["--", name, "x"]))
+
+    first, *others = sent(daemon)["jobs"]
+    assert (first["command"], first["cpus"]) == (["/bin/sh", "-e", name, "x"], 2)
+    assert [spec["command"][-1] for spec in others] == ["y"] * is_in_file
+
+
+def test_a_script_whose_interpreter_is_missing_is_not_submitted(iod, daemon, here):
+    (here / "job.sh").write_text("#!/opt/gone\n")
+
+    assert iod.fails("submit", "./job.sh") == (
+        1,
+        "./job.sh: its interpreter /opt/gone is missing or not executable; nothing was submitted",
+    )
 
 
 # -- many at once ---------------------------------------------------------------------------------
@@ -322,6 +425,48 @@ def test_jobs_that_would_share_an_output_file_are_warned_of(iod, daemon, here, m
     assert own.err == ""
 
 
+def test_a_line_may_begin_with_options_which_go_before_all_others(iod, daemon, here):
+    lines = ["#IOD name=all mem=1G", "-J 'the big' -n 4 --no-suspend -- echo -- x", "true"]
+    (here / "jobs.txt").write_text("\n".join(lines))
+    iod("submit", "-n", "2", "--from", "jobs.txt")
+
+    first, second = sent(daemon)["jobs"]
+    assert (first["command"], first["name"], first["cpus"], first["no_suspend"]) == (
+        *(["echo", "--", "x"], "the big", 4),
+        True,
+    )
+    assert (second["command"], second["name"], second["cpus"]) == (["true"], "all", 2)
+    assert first["memory_bytes"] == second["memory_bytes"]
+
+
+def test_options_of_a_line_leave_its_command_to_the_shell(iod, daemon, here):
+    (here / "jobs.txt").write_text("-J x -- echo 'a  b' | cat\n")
+    iod("submit", "--shell", "--from", "jobs.txt")
+
+    [spec] = sent(daemon)["jobs"]
+    assert (spec["name"], spec["command"]) == ("x", ["sh", "-c", "echo 'a  b' | cat"])
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("-J name true", "options have a command behind --, as in '-J name -- ./solve'"),
+        ("-J name -- ", "options have a command behind --"),
+        ("--env A=1 -- true", "before -- stand options of 'iod submit' for this one job"),
+        ("-n 4 make -- all", "before -- stand options of 'iod submit' for this one job"),
+        ("-n x -- true", "--cpus: 'x' is no number of CPUs"),
+    ],
+)
+def test_an_option_of_a_line_that_means_nothing_is_named(iod, daemon, here, line, problem):
+    (here / "jobs.txt").write_text(f"true\n{line}\n")
+    code, told = iod.fails("submit", "--from", "jobs.txt")
+
+    assert code == 2
+    assert told.startswith("jobs.txt:2: ")
+    assert problem in told
+    assert daemon.bodies("/v1/jobs") == []
+
+
 @pytest.mark.parametrize("text", ["a b", "a 'b c' d", 'a "b\\"c"', "a\\ b", "a\tb  c", "a#b", "''"])
 def test_the_short_cut_splits_as_shlex_does(text):
     import shlex
@@ -367,10 +512,11 @@ def test_the_socket_comes_from_the_environment(daemon, here, monkeypatch, capsys
 
 @pytest.mark.slow
 def test_a_hundred_thousand_lines_take_seconds(here):
-    from iodaemon.cli.commands import parse_commands
+    from iodaemon.cli.commands import Reader, parse_commands
+    from iodaemon.cli.said import NOTHING as SAID
 
     lines = (f"echo file-{n}.dat --level {n % 9}\n" for n in range(100_000))
-    commands = parse_commands(lines, "lines", lambda words: None)
+    commands = parse_commands(lines, "lines", Reader(list, lambda words: SAID))
 
     assert len(commands) == 100_000
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from fake_daemon import job, reason
 
@@ -131,6 +133,37 @@ def told_of(iod, daemon, *jobs):
     daemon.add(*jobs)
     daemon.before_waits = [nothing, lambda: [daemon.end(made["id"]) for made in jobs]]
     return iod("wait", *(str(made["id"]) for made in jobs)).err
+
+
+# -- a job that waits itself ---------------------------------------------------------------------
+
+
+@pytest.fixture(params=["here", "elsewhere"])
+def is_here(request, daemon, monkeypatch):
+    """Whether this process belongs to job 2 of the daemon, or of another one."""
+    daemon.pids = [os.getpid()] if request.param == "here" else [4711]
+    daemon.add(job(1), job(2), job(3))
+    daemon.before_waits = [nothing, lambda: [daemon.end(n) for n in (1, 2, 3)]]
+    daemon.after_follow = [lambda: daemon.end(2)]
+    monkeypatch.setenv("IOD_JOB_ID", "2")
+    return request.param == "here"
+
+
+@pytest.mark.parametrize("words", [("all",), ("1-3",), ("-J", "job*")])
+def test_a_job_does_not_wait_for_itself(iod, daemon, is_here, words):
+    code = iod("wait", *words).code
+
+    waits = daemon.bodies("/v1/wait")
+    assert code == 0
+    assert {tuple(body["ids"]) for body in waits} == {(1, 3) if is_here else (1, 2, 3)}
+
+
+@pytest.mark.parametrize("words", [("wait", "2"), ("wait", "1,2"), ("logs", "-f", "2")])
+def test_a_job_that_names_itself_is_refused(iod, daemon, is_here, words):
+    result = iod(*words)
+
+    assert (result.code == 1) is is_here
+    assert ("never end" in result.err) is is_here
 
 
 # -- when it is told ---------------------------------------------------------------------------

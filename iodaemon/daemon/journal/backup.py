@@ -21,11 +21,13 @@ from iodaemon.daemon.journal import load, schema, store
 from iodaemon.daemon.journal.copy import copy_database
 from iodaemon.daemon.journal.record import encode
 from iodaemon.daemon.journal.sqlite_error import spoken
-from iodaemon.errors import NotFound, NotPermitted, RequestError
+from iodaemon.errors import JournalError, NotFound, NotPermitted, RequestError
 from iodaemon.node.condition import of_error
 
 COPY: Final = "copy"
 """The key in ``meta`` of a copy that tells of it; a journal has none."""
+_MAGIC: Final = b"SQLite format 3\0"
+_HEAD_BYTES: Final = 64
 
 
 class CopyNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +87,8 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
         JournalError: it cannot be read as a database.
     """
     try:
-        path.open("rb").close()  # of another process's: our own connections have locks
+        with path.open("rb") as file:  # of another process's: our own connections have locks
+            head = file.read(_HEAD_BYTES)
     except FileNotFoundError as error:
         raise NotFound(f"there is no {path}; name the right one, or --state-dir") from error
     except PermissionError as error:
@@ -93,6 +96,10 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
             f"{path} may not be read: run this as root, or as its owner; it holds the "
             "environments of all users' jobs"
         ) from error
+    if not head.startswith(_MAGIC):
+        what = "a text file" if head.isascii() and b"\0" not in head else "another kind of file"
+        what = what if head else "empty"
+        raise JournalError(f"{path} is {what}, no journal and no copy that 'iod backup' made")
     with (
         spoken(path),
         closing(sqlite3.connect(path, isolation_level=None, timeout=schema.BUSY_S)) as db,

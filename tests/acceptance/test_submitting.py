@@ -1,0 +1,49 @@
+"""What the command line submits, and what a job that calls it meets."""
+
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.node
+
+
+def test_a_job_waits_for_all_others_and_not_for_itself(system):
+    other = system.gated("other", code=3)
+    words = shlex.join([sys.executable, "-m", "iodaemon.cli"])
+    waits = system.submit(f"{words} wait all; echo $? > waited; {words} wait $IOD_JOB_ID 2> told")
+    system.goes_on("other")
+    system.open("other")
+
+    assert system.outcome(waits, other) == [("FAILED", 1), ("FAILED", 3)]
+    assert (system.work / "waited").read_text() == "3\n"
+    assert "would never end" in (system.work / "told").read_text()
+
+
+def test_a_script_from_standard_input_runs_after_its_sender_is_gone(system):
+    script = '#!/bin/sh -e\n#IOD name=piped\necho "$0: $1" > said\nfalse\n'
+    told = subprocess.run(
+        system.command("submit", "--parsable", "-", "one"),
+        input=script,
+        cwd=system.work,
+        env=system.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert system.outcome(int(told.stdout)) == [("FAILED", 1)]
+    assert (system.work / "said").read_text() == "standard-input: one\n"
+
+
+def test_a_dry_run_is_refused_as_the_submission_is(system):
+    before = system.get("/v1/jobs?all=1")["jobs"]
+    for words in (("-J", "x" * 201), ("-n", "100000")):
+        tried = system.iod("submit", "--dry-run", *words, "--", "true")
+        done = system.iod("submit", *words, "--", "true")
+
+        assert tried.code == done.code == 1
+        assert tried.err == done.err
+    assert system.iod("submit", "--dry-run", "--", "true").code == 0
+    assert system.get("/v1/jobs?all=1")["jobs"] == before
