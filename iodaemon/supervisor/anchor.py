@@ -357,12 +357,9 @@ class Anchor:
     def _hear(self) -> bool:
         """Whether the supervisor said something."""
         assert self._line is not None
-        try:
-            word = self._line.recv(_WORD_BYTES)
-        except BlockingIOError:
+        word = syscalls.receive(self._line, _WORD_BYTES)
+        if word is None:
             return False
-        except OSError:
-            word = b""
         if not word:
             self._line.close()
             self._line = None

@@ -220,12 +220,9 @@ class Holder:
 
     def _hear(self) -> None:
         assert self._line is not None
-        try:
-            word = self._line.recv(_WORD_BYTES)
-        except BlockingIOError:
+        word = syscalls.receive(self._line, _WORD_BYTES)
+        if word is None:
             return
-        except OSError:
-            word = b""
         if not word:
             self._poll.unregister(self._line)
             self._line.close()
@@ -408,12 +405,9 @@ class Holders:
             if fd == self._ending.get(key):
                 self._drop(key)
                 continue
-            try:
-                word = self._lines[key].recv(_WORD_BYTES)
-            except BlockingIOError:
+            word = syscalls.receive(self._lines[key], _WORD_BYTES)
+            if word is None:
                 continue
-            except OSError:
-                word = b""
             if word:
                 words = word.split()
                 self._looks[key] = Look(True, words[1] == b"1", words[3] == b"1")  # noqa: FBT003

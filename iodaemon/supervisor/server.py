@@ -259,12 +259,9 @@ class Server:
 
     def _on_anchor(self) -> None:
         assert self._anchor is not None
-        try:
-            word = self._anchor.recv(64)
-        except BlockingIOError:
+        word = syscalls.receive(self._anchor, 64)
+        if word is None:
             return
-        except OSError:
-            word = b""
         if not word:
             self._loop.remove(self._anchor.fileno())
             self._anchor.close()

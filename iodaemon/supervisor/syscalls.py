@@ -8,6 +8,7 @@ import errno
 import os
 import select
 import signal
+import socket
 import struct
 import sys
 from collections.abc import Iterable
@@ -277,6 +278,24 @@ def read_signals(fd: int) -> set[int]:
         while data := os.read(fd, 32 * _SIGNAL.size):
             found.update(number for (number,) in _SIGNAL.iter_unpack(data))
     return found
+
+
+def receive(line: socket.socket, size: int) -> bytes | None:
+    """The next word of a line that keeps words apart; empty: its end. None: there is none now.
+
+    Where the other side closed its end with words unread, the error that tells so comes before what
+    it had said itself (net/unix/af_unix.c: unix_release_sock; net/core/datagram.c).
+    """
+    for _ in range(2):
+        try:
+            return line.recv(size)
+        except BlockingIOError:
+            return None
+        except ConnectionResetError:
+            continue
+        except OSError:
+            break
+    return b""
 
 
 def say(text: str) -> None:

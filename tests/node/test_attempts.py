@@ -209,6 +209,7 @@ def test_a_daemon_that_dies_before_a_start_is_written_down_can_begin_again(make_
     """What was prepared never runs; the job was not acknowledged."""
     server = make_server(has_faults=True).start()
     server.arm(point)
+    server.client.reconnect_s = 0.0  # nobody starts it again while the client would wait for that
     with contextlib.suppress(NoDaemon):
         server.script("echo ran >> ledger")
     server.process.wait(PATIENCE_S)

@@ -16,6 +16,7 @@ from root_side import RootSide, wait_until
 
 from iodaemon.supervisor.anchor import SOCKET, Config, abstract_address
 from iodaemon.supervisor.protocol import LONGEST_LINE, BadInputError, LineReader, Silence, decode
+from iodaemon.supervisor.syscalls import receive
 
 pytestmark = pytest.mark.node
 NOBODY = 65534
@@ -273,3 +274,16 @@ def test_a_silence_begins_once_each_time() -> None:
     silence.heard()
 
     assert [False, True] == [begins_at(time_s) for time_s in (39, 41)]
+
+
+def test_what_was_said_before_an_end_is_heard_also_where_words_of_ours_were_not() -> None:
+    """The kernel tells of the words that were not read before it gives those that were said."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours:
+        ours.setblocking(False)
+        assert receive(ours, 64) is None
+        ours.send(b"frozen 1")
+        theirs.send(b"thaw")
+        theirs.close()
+
+        assert [b"thaw", b""] == [receive(ours, 64), receive(ours, 64)]
