@@ -1,23 +1,19 @@
 """A sampler of a test's own, started as the supervisor does it, and jobs for it."""
 
 import asyncio
-import math
 import os
 import subprocess
 from pathlib import Path
 
-from iodaemon.node.live_job import LiveJob
-from iodaemon.node.sampler import rows
-from iodaemon.node.sampler.client import Leaves, SamplerClient, Track
-from iodaemon.node.sampler.job_io import Allowance, JobIo, UnknownError
+from iodaemon.node.sampler.client import Leaves, SamplerClient, Track, _Row
+from iodaemon.node.sampler.job_io import Allowance, JobIo, Moved, Position, UnknownError
 from iodaemon.node.sampler.sweep import Sampler, Settings
-from iodaemon.node.sampler.watch import Position
 from iodaemon.supervisor.anchor import SAMPLER, command
 from iodaemon.supervisor.ledger import Key
 
 BLIND = (
-    "from iodaemon.node.sampler import job_io, sweep, watch; "
-    "job_io.is_executing = sweep.is_executing = watch.is_executing = lambda _: False; "
+    "from iodaemon.node.sampler import job_io, sweep; "
+    "job_io.is_executing = sweep.is_executing = lambda _: False; "
 )
 
 
@@ -72,10 +68,10 @@ class Samplers:
     def living(self):
         return [child for child in self.children if child.poll() is None]
 
-    def take(self, *live, times=1):
-        """The last of so many samples, with these jobs from now on."""
-        for job in live:
-            self.client.add(job)
+    def take(self, *attempts, times=1, **options):
+        """The last of so many samples, with these attempts (key and holder) from now on."""
+        for key, holder in attempts:
+            self.client.add(key, holder, **options)
         for at_s in range(times):
             sample = self.run(self.client.read(float(at_s)))
         return sample
@@ -95,17 +91,16 @@ class Measured:
         self.io = JobIo(str(root), Allowance() if allowance is None else allowance, Position())
         self._reaped, self._members = reaped, members
         self._leaves = Leaves(Path(root))
-        self._track = Track(LiveJob(Key(1, 1), {"pid": 1}, None))
+        self._track = Track(Key(1, 1), None, None)
 
     def read(self):
         """Its counters now."""
-        self._track.live.reaped = self._reaped()
+        self._track.reaped = self._reaped()
         try:
             moved = self.io.read(list(self._members()))
         except UnknownError:
-            moved = (rows.NO_COUNT,) * 5
-        unknown = (math.nan, math.nan, rows.NO_COUNT) * 2
-        self._track.row = (1, -1, *moved, *unknown)
+            moved = None
+        self._track.row = _Row(1, None, moved, *[None] * 6)
         return self._track.counters(self._leaves)
 
     def close(self):
@@ -123,7 +118,7 @@ class Reading:
     def __init__(self, root, attempt=(1, 1), holder=None, **settings):
         given = {"jobs": str(root), "root": str(root), **settings}
         self.number = attempt[0]
-        opened = {"devices": [], "cpus": []}
+        opened = {"devices": [], "cpus": {}}
         self.sampler = Sampler(Settings(address="", parent=0, uid=0, **given), opened, Position())
         self._added = [[*attempt, holder, None]]
         self._moved = []
@@ -133,14 +128,11 @@ class Reading:
         request = {"add": self._added, "read": [self.number] if is_wanted else []}
         self._added = []
         answer = self.sampler.sweep(request, 0.0)
-        _, jobs, moved, *_ = rows.HEAD.unpack_from(answer)
-        at = rows.HEAD.size + jobs * rows.JOB.size
-        found = rows.MOVED.iter_unpack(answer[at : at + moved * rows.MOVED.size])
-        self._moved += [row[1:] for row in found]
-        if not jobs:
+        self._moved += [row[1:] for row in answer["moved"]]
+        if not answer["jobs"]:
             return None
-        track = Track(LiveJob(Key(1, 1), {"pid": 1}, None))
-        track.row = rows.JOB.unpack_from(answer, rows.HEAD.size)
+        track = Track(Key(1, 1), None, Moved())
+        track.row = _Row(*answer["jobs"][0])
         return track.counters(Leaves(Path("/")))
 
     def moved(self):

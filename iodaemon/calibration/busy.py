@@ -12,8 +12,7 @@ from iodaemon.core.bandwidth import DeviceLoad, device_load
 from iodaemon.core.platform import DeviceId
 from iodaemon.errors import NoData
 from iodaemon.node.devices import read_disks
-from iodaemon.node.sampler.kernel_file import KeptFile
-from iodaemon.node.sampler.proc_files import parse_cpu_ticks
+from iodaemon.node.sampler.proc_files import KeptFile, parse_cpu_ticks
 
 LOOK_S: Final = 2.0
 """Two jiffies of 10 ms are 1 % of it."""

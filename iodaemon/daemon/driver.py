@@ -35,8 +35,6 @@ from iodaemon.core.decision import (
 )
 from iodaemon.core.job import Job, JobId
 from iodaemon.core.timeline import Timeline, Timer
-from iodaemon.daemon.aggregate import MinuteBook
-from iodaemon.daemon.device_book import DeviceBook
 from iodaemon.daemon.environments import Environments
 from iodaemon.daemon.journal.record import (
     MOST_REQUESTS,
@@ -50,8 +48,8 @@ from iodaemon.daemon.journal.record import (
     note_of_clearing,
 )
 from iodaemon.daemon.journal.writer import Journal
-from iodaemon.daemon.pace import Pace
-from iodaemon.daemon.tally import Durations, Tally
+from iodaemon.daemon.metrics.counts import Counts, Pace
+from iodaemon.daemon.usage import Usage
 from iodaemon.daemon.watch import Watch
 from iodaemon.errors import JournalError
 from iodaemon.fault import reach
@@ -105,8 +103,8 @@ class Driver:
         self.journal = journal
         self.timeline = timeline
         self.watch = Watch()
-        self.tally = Tally(self.state.live, timeline.now_s)
-        self.pace = Pace(Durations())
+        self.counts = Counts(self.state.live, timeline.now_s)
+        self.pace = Pace(self.counts.sampling)
         self.problem = ""
         self.keeps_samples = keeps_samples
         self._backend: Backend | None = None
@@ -123,8 +121,7 @@ class Driver:
         self._unwritten: dict[JobId, int] = {}
         self._refused: set[JobId] = set()
         self._owed: list[Batch] = []
-        self.book = MinuteBook()
-        self.device_book = DeviceBook()
+        self.usage = Usage()
         self._next_id = self.state.next_id
 
     # -- for main ------------------------------------------------------------------------------
@@ -270,9 +267,8 @@ class Driver:
         if self._halted or not events:
             return
         self._inbox = []
-        self.tally.step.begin()
-        plan = self.controller.step(events)
-        self.tally.step.end()
+        with self.counts.step.time():
+            plan = self.controller.step(events)
 
         later = []  # relief first: nothing else may delay it
         for decision in plan.decisions:
@@ -307,7 +303,7 @@ class Driver:
             jobs=jobs,
             removed=plan.removed,
             transitions=plan.transitions,
-            minutes=tuple(self.book.follow(events, plan.transitions, self.state.jobs)),
+            minutes=tuple(self.usage.follow(events, plan.transitions, self.state.jobs)),
             notes=self._notes(plan),
             samples=tuple(samples) if self.keeps_samples else (),
             lessons=plan.lessons,
@@ -329,10 +325,9 @@ class Driver:
         return (*told, *gone)
 
     def _count(self, events: Sequence[ev.Event], plan: Plan) -> None:
-        self.tally.take(plan, self.state.jobs)
+        self.counts.take(plan, self.state.jobs)
         for event in events:
             if isinstance(event, ev.SampleTaken):
-                self.device_book.take(event.sample.devices, self.book.moved)
                 self.pace.end(self.controller.rules.regulation.timeslice_s)
                 self.after_sample()
 
@@ -359,7 +354,6 @@ class Driver:
         self, pending: _Pending, environments: Sequence[str], error: JournalError | None
     ) -> None:
         if error is not None:
-            self.tally.journal_failures += 1
             self._suffer(pending, str(error))
         else:
             self.environments.written(environments)

@@ -35,13 +35,13 @@ from iodaemon.daemon.boot import is_same_boot, note_boot, noted_ledger
 from iodaemon.daemon.calibrating import Measured, find_identities
 from iodaemon.daemon.clock import count_on, expired_before_s, keep_time, not_after, read_clocks
 from iodaemon.daemon.driver import Driver
-from iodaemon.daemon.exporter import Exporter
 from iodaemon.daemon.host import startup_warnings
 from iodaemon.daemon.journal.record import Batch, Passed, Restored
 from iodaemon.daemon.journal.writer import Journal
 from iodaemon.daemon.knowledge import Knowledge
 from iodaemon.daemon.launching import launch_record
-from iodaemon.daemon.metric import Scene
+from iodaemon.daemon.metrics.page import MetricsPage
+from iodaemon.daemon.metrics.table import Scene
 from iodaemon.daemon.place import Places, prepare_places, spoken_of
 from iodaemon.daemon.preflight import Preflight
 from iodaemon.daemon.reload import InForce, Read, Reloading, fallback_of
@@ -49,7 +49,6 @@ from iodaemon.daemon.report import node_report, policy_report, running_config
 from iodaemon.daemon.retention import KEEP_SAMPLES_S
 from iodaemon.daemon.rights import rights_of
 from iodaemon.daemon.rule_watch import RuleWatch, watch_path
-from iodaemon.daemon.scrape import MetricsPage
 from iodaemon.daemon.server import Server
 from iodaemon.daemon.stranger import find_strangers, highest_job
 from iodaemon.daemon.telltale import LogWriter, begin_log
@@ -59,7 +58,6 @@ from iodaemon.daemon.watchdog import feed_watchdog
 from iodaemon.errors import BackendError, ConfigError, HopelessError, IodaemonError
 from iodaemon.fault import reach
 from iodaemon.node.linux import STRANGER
-from iodaemon.node.old_layout import refuse_old_jobs
 from iodaemon.systemd import notify, take_socket
 from iodaemon.text import quoted
 
@@ -149,7 +147,7 @@ class _Daemon:
         restored = self._restore(journal, timeline, same_boot=same_boot)
         driver, door = self._assemble(journal, timeline, restored, await self._find_disks())
         self._reloading = self._make_reloading(driver, door)
-        metrics = MetricsPage(Exporter(self._scene(driver, door)))
+        metrics = MetricsPage(self._scene(driver, door))
         server = self._make_server(driver, journal, door, metrics)
         try:
             await door.open()
@@ -195,8 +193,6 @@ class _Daemon:
     def _scene(self, driver: Driver, door: Door) -> Scene:
         return Scene(
             driver,
-            samples_skipped=lambda: door.samples_skipped,
-            controls=door.controls,
             supervisor_problem=lambda: door.problem,
             is_protected=lambda: door.is_protected,
             log_lines_lost=lambda: 0 if self._writer is None else self._writer.lost,
@@ -385,7 +381,6 @@ class _Daemon:
         """
         unfinished = (job for job in restored.jobs if not job.state.is_final)
         try:
-            refuse_old_jobs(self._config.supervisor_state)
             runtime_dir = Path(self._config.runtime_dir)
             for key, pid in find_strangers(runtime_dir, unfinished):
                 log.warning("event=stranger attempt=%s pid=%s problem=%r", key, pid, STRANGER)

@@ -11,7 +11,7 @@ import msgspec
 from iodaemon.core.job import Job, JobState
 from iodaemon.core.stock import Stock
 from iodaemon.core.tier import Tier
-from iodaemon.node.report import read_report, report_path
+from iodaemon.node.outcome import read_report, report_path
 
 _WORDS: Final = {"in": "copies its input in", "out": "copies its output out"}
 _COPYING: Final = frozenset({JobState.STARTING, JobState.RUNNING})

@@ -12,11 +12,26 @@ from pathlib import Path
 from typing import Final
 
 from iodaemon.core.job import Job
-from iodaemon.node.last_ledger import find_running
+from iodaemon.node.outcome import read_ledger
 from iodaemon.supervisor.ledger import Key, parse_key
 
 _LARGEST_ID: Final = 2**62
 """No journal ever counted so far, and all of them can; a file of such a name is nobody's."""
+
+
+def find_running(runtime_dir: Path) -> list[tuple[Key, int]]:
+    """Attempts that run, as far as this boot's ledger knows, with their first pids.
+
+    It may have the beginning of one that was forgotten, and its end no more.
+
+    Raises:
+        OSError: it may not be read.
+    """
+    ledger = read_ledger(runtime_dir / "ledger")
+    if ledger is None or not ledger.is_of_this_boot:
+        return []
+    running = ledger.running.items()
+    return sorted((key, pid) for pid, key in running if os.path.exists(f"/proc/{pid}"))
 
 
 def highest_job(outputs: Path, runtime_dir: Path) -> int:

@@ -23,8 +23,7 @@ from iodaemon.errors import NoData
 from iodaemon.node.condition import NO_PROCESS_IO, not_counted
 from iodaemon.node.devices import find_device, read_disks
 from iodaemon.node.sampler.cgroup_files import parse_io_stat
-from iodaemon.node.sampler.kernel_file import KeptFile
-from iodaemon.node.sampler.proc_files import is_executing, parse_proc_io
+from iodaemon.node.sampler.proc_files import KeptFile, is_executing, parse_proc_io
 from iodaemon.units import format_bytes
 
 BLOCKS: Final = 8

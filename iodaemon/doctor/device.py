@@ -18,8 +18,7 @@ from iodaemon.node.devices import (
     unaccounted_devices,
 )
 from iodaemon.node.feature import COUNT_PRESSURE
-from iodaemon.node.sampler.kernel_file import KeptFile
-from iodaemon.node.sampler.proc_files import parse_pressure
+from iodaemon.node.sampler.proc_files import KeptFile, parse_pressure
 
 _FIELDS: Final = {17: "with discards and flushes", 15: "with discards", 11: "reads and writes"}
 """Fields of /proc/diskstats after the name: Linux 5.5, 4.18, and before."""

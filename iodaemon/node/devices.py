@@ -24,8 +24,13 @@ import msgspec
 from iodaemon.core.platform import Device, DeviceId
 from iodaemon.core.sample import DeviceCounters
 from iodaemon.errors import NoData
-from iodaemon.node.sampler.kernel_file import KeptFile
-from iodaemon.node.sampler.proc_files import Mount, find_mount, parse_diskstats, read_mounts
+from iodaemon.node.sampler.proc_files import (
+    KeptFile,
+    Mount,
+    find_mount,
+    parse_diskstats,
+    read_mounts,
+)
 
 BlockKind = Literal["disk", "partition", "lvm", "md", "loop", "device-mapper", "other"]
 Kind = Literal[BlockKind, "btrfs", "overlay", "nfs", "tmpfs"]

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from iodaemon.errors import NoData
 from iodaemon.node.sampler.cgroup_files import parse_cpu_stat
-from iodaemon.node.sampler.kernel_file import KeptFile
 from iodaemon.node.sampler.proc_files import (
+    KeptFile,
     parse_idle,
     parse_meminfo,
     parse_pressure,

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import signal
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, Final, assert_never
 
@@ -34,13 +34,12 @@ from iodaemon.core.decision import (
 from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.platform import Platform
 from iodaemon.core.sample import Sample
-from iodaemon.core.scratch import Share, Staged
+from iodaemon.core.scratch import Staged
 from iodaemon.core.timeline import Timeline
 from iodaemon.fault import reach
 from iodaemon.node import outcome, staging
-from iodaemon.node.last_ledger import find_ends
-from iodaemon.node.live_job import LiveJob, moved_of
-from iodaemon.node.report import Report, read_report, report_path
+from iodaemon.node.attempt import Attempt, Launch
+from iodaemon.node.outcome import Report, find_ends, read_report, report_path
 from iodaemon.node.sampler.client import SamplerClient
 from iodaemon.node.sampler.node_counters import OomKills
 from iodaemon.node.scratch import Scratch, ScratchError
@@ -64,42 +63,6 @@ _READING_WITHIN_S: Final = 1.0
 _BEAT_WITHIN_S: Final = 0.5
 """What a sample waits for the supervisor's word on ended processes."""
 STRANGER: Final = "it runs and the journal does not know it; it is left alone, end it by hand"
-
-Launch = Mapping[str, Any]
-
-
-class _Attempt:
-    """One start of a job, from the decision to its end.
-
-    Attributes:
-        launch: as it was prepared; None: it is known to run, or was adopted.
-        may_run: its start is durable.
-        shares: its space.
-        live: as it runs; None: it does not yet.
-        used: what was said of its use before that it runs.
-        wants_still: it is to stand still.
-        told: the last signal that it is to get; None: none.
-        caps: that it is to have (``io.max``).
-        adopted: the job as the journal had it, until the supervisor has said what is there.
-    """
-
-    def __init__(
-        self, key: Key, shares: tuple[Share, ...] = (), adopted: Job | None = None
-    ) -> None:
-        self.key = key
-        self.launch: Launch | None = None
-        self.may_run = False
-        self.shares = shares
-        self.live: LiveJob | None = None
-        self.used: Message | None = None
-        self.wants_still = False
-        self.told: int | None = None
-        self.caps: dict[str, str] = {}
-        self.adopted = adopted
-
-    @property
-    def job_id(self) -> JobId:
-        return JobId(self.key.job)
 
 
 class LinuxNode:
@@ -139,7 +102,7 @@ class LinuxNode:
         self._launch_of = launch_of
         self._job_of = job_of
         self.outputs = Path(supervisor.outputs)
-        self._attempts: dict[JobId, _Attempt] = {}
+        self._attempts: dict[JobId, Attempt] = {}
         self._over: defaultdict[JobId, set[Key]] = defaultdict(set)
         self._tasks: set[asyncio.Task[None]] = set()
         self._starts_problem = ""
@@ -201,7 +164,7 @@ class LinuxNode:
         """The job's processes; empty for a job that does not run, and where nobody can look now."""
         attempt = self._attempts.get(job_id)
         try:
-            return [] if attempt is None or attempt.live is None else attempt.live.pids()
+            return [] if attempt is None else attempt.pids()
         except OSError:  # no descriptor is left
             return []
 
@@ -232,7 +195,7 @@ class LinuxNode:
     def is_stopped(self, job_id: JobId) -> bool:
         """Whether the job's first process was stopped by a signal, its own or somebody's."""
         attempt = self._attempts.get(job_id)
-        return attempt is not None and attempt.live is not None and attempt.live.is_stopped
+        return attempt is not None and attempt.is_stopped
 
     def prepare(self, start: Start) -> None:
         """Have its process made while the start is written down, unless it has directories.
@@ -250,8 +213,8 @@ class LinuxNode:
             self.client.wish("kill", key=str(attempt.key))
             self._drop(attempt)
 
-    def _begin(self, start: Start) -> _Attempt:
-        attempt = _Attempt(Key(start.job_id, start.attempt), start.shares)
+    def _begin(self, start: Start) -> Attempt:
+        attempt = Attempt(Key(start.job_id, start.attempt), start.shares)
         self._attempts[start.job_id] = attempt
         return attempt
 
@@ -304,7 +267,7 @@ class LinuxNode:
                 {"message": "backend task failed", "exception": error}
             )
 
-    async def _make_space(self, attempt: _Attempt, start: Start) -> None:
+    async def _make_space(self, attempt: Attempt, start: Start) -> None:
         """Make its directories, then have its process made."""
         launch = dict(self._launch_of(start))
         scratch = launch.pop("scratch")
@@ -319,7 +282,7 @@ class LinuxNode:
         if self._attempts.get(attempt.job_id) is attempt:
             self._prepare(attempt, self._with_scratch(attempt, launch, scratch))
 
-    def _with_scratch(self, attempt: _Attempt, launch: Launch, scratch: Launch) -> dict[str, Any]:
+    def _with_scratch(self, attempt: Attempt, launch: Launch, scratch: Launch) -> dict[str, Any]:
         paths = self.scratch.paths(attempt.job_id, attempt.key.attempt, attempt.shares)
         numbered = {f"IOD_SCRATCH_{number}": path for number, path in enumerate(paths)}
         told = {"IOD_SCRATCH": ":".join(paths), **numbered}
@@ -328,7 +291,7 @@ class LinuxNode:
         environment = {**launch["environment"], **told}
         return {**launch, "command": command, "environment": environment, "report": True}
 
-    def _prepare(self, attempt: _Attempt, launch: Launch) -> None:
+    def _prepare(self, attempt: Attempt, launch: Launch) -> None:
         """Have its process made, and let it run if that is durable."""
         attempt.launch = launch
         line = encode_wish("prepare", key=str(attempt.key), launch=launch)
@@ -344,7 +307,7 @@ class LinuxNode:
 
     def _fail_start(
         self,
-        attempt: _Attempt,
+        attempt: Attempt,
         problem: str,
         *,
         disk: str | None = None,
@@ -385,7 +348,7 @@ class LinuxNode:
             return
         self.client.wish("cap", key=str(attempt.key), io=attempt.caps)
 
-    def _on_cap_refused(self, attempt: _Attempt, problem: str) -> None:
+    def _on_cap_refused(self, attempt: Attempt, problem: str) -> None:
         log.warning("event=cap_failed job=%d problem=%r", attempt.job_id, problem)
         if attempt.caps:
             attempt.caps = {}
@@ -404,19 +367,19 @@ class LinuxNode:
         if number == signal.SIGKILL:
             self._spawn(self._watch_end(attempt))
 
-    def _tell_again(self, attempt: _Attempt) -> None:
+    def _tell_again(self, attempt: Attempt) -> None:
         key = str(attempt.key)
         if attempt.told == signal.SIGKILL:
             self.client.wish("kill", key=key)
-        elif attempt.told is not None and attempt.live is not None:
+        elif attempt.told is not None and attempt.runs:
             self.client.wish("signal", key=key, number=attempt.told)
             self.client.wish("thaw", key=key)
             self.client.wish("signal", key=key, number=int(signal.SIGCONT))  # it may have stopped
 
-    async def _watch_end(self, attempt: _Attempt) -> None:
+    async def _watch_end(self, attempt: Attempt) -> None:
         await asyncio.sleep(_KILL_PATIENCE_S)
         if self._attempts.get(attempt.job_id) is attempt and not self.client.problem:
-            left = _START_HANGS if attempt.live is None else attempt.live.describe_left()
+            left = attempt.describe_left() if attempt.runs else _START_HANGS
             self._delay(attempt.job_id, left)
 
     def _delay(self, job_id: JobId, problem: str) -> None:
@@ -442,8 +405,7 @@ class LinuxNode:
         self._tell_block()
         if problem and problem != self._told_problem:
             for job_id, attempt in self._attempts.items():
-                is_frozen = attempt.live is not None and attempt.live.is_frozen
-                if attempt.told is not None or attempt.wants_still != is_frozen:
+                if attempt.told is not None or attempt.wants_still != attempt.is_frozen:
                     self._delay(job_id, problem)
         self._told_problem = problem
 
@@ -452,10 +414,8 @@ class LinuxNode:
             attempt = self._attempts.get(JobId(parse_key(text).job))
             if attempt is None or str(attempt.key) != text:
                 continue
-            if attempt.live is None:
-                attempt.used = use
-            else:
-                self.sampler.take_use(attempt.live, moved_of(use))
+            attempt.used = use
+            self.sampler.take_use(attempt.key, use)
 
     def _on_message(self, message: Message) -> None:
         if "synced" in message:
@@ -505,7 +465,7 @@ class LinuxNode:
             log.warning("event=refused attempt=%s wish=%s problem=%r", key, wish, problem)
             self._delay(attempt.job_id, problem)
 
-    def _on_report(self, attempt: _Attempt, report: Message) -> None:
+    def _on_report(self, attempt: Attempt, report: Message) -> None:
         adopted, attempt.adopted = attempt.adopted, None
         match report["state"]:
             case "running":
@@ -522,50 +482,47 @@ class LinuxNode:
                 if attempt.may_run:
                     self.client.wish("run", key=str(attempt.key))
 
-    def _on_running(self, attempt: _Attempt, report: Message, adopted: Job | None) -> None:
-        is_new = attempt.live is None
-        if attempt.live is None:
-            attempt.launch = None
-            base, is_adopted = self.client.jobs_cgroup, adopted is not None
-            attempt.live = LiveJob(attempt.key, report, base, is_adopted=is_adopted)
+    def _on_running(self, attempt: Attempt, report: Message, adopted: Job | None) -> None:
+        key, is_new = attempt.key, not attempt.runs
+        if is_new:
+            attempt.begin(report, self.client.jobs_cgroup)
+            self.sampler.add(key, attempt.holder, is_adopted=adopted is not None)
             if attempt.used is not None:
-                attempt.live.reaped = moved_of(attempt.used)
-            self.sampler.add(attempt.live)
-            key = attempt.key
+                self.sampler.take_use(key, attempt.used)
             self._post(outcome.began(JobId(key.job), key.attempt, report, self._timeline.now_s))
             if attempt.shares:
-                self.scratch.follow(attempt.job_id, attempt.key.attempt, attempt.shares)
+                self.scratch.follow(attempt.job_id, key.attempt, attempt.shares)
             self._tell_again(attempt)
-        attempt.live.is_stopped = bool(report.get("stopped"))
-        if report["frozen"] != attempt.live.is_frozen or (is_new and adopted is not None):
-            self._on_freezing(attempt, attempt.live, is_frozen=report["frozen"])
+        attempt.is_stopped = bool(report.get("stopped"))
+        if report["frozen"] != attempt.is_frozen or (is_new and adopted is not None):
+            self._on_freezing(attempt, is_frozen=report["frozen"])
         if adopted is not None and adopted.state is JobState.STOPPING:
             self.perform(Stop(job_id=attempt.job_id))  # it may not have been asked yet
 
-    def _on_freezing(self, attempt: _Attempt, live: LiveJob, *, is_frozen: bool) -> None:
-        live.is_frozen = is_frozen
+    def _on_freezing(self, attempt: Attempt, *, is_frozen: bool) -> None:
+        attempt.is_frozen = is_frozen
         at_s, job_id = self._timeline.now_s, attempt.job_id
         if is_frozen and not attempt.wants_still:
-            log.warning("event=found_frozen job=%d cgroup=%s", job_id, live.cgroup)
+            log.warning("event=found_frozen job=%d cgroup=%s", job_id, attempt.cgroup)
             self._post(ev.FoundFrozen(at_s=at_s, job_id=job_id))
         elif is_frozen:
             self._post(ev.JobSuspended(at_s=at_s, job_id=job_id))
         else:
             self._post(ev.JobResumed(at_s=at_s, job_id=job_id))
 
-    def _on_failed(self, attempt: _Attempt, report: Message) -> None:
+    def _on_failed(self, attempt: Attempt, report: Message) -> None:
         self._drop(attempt)
         if report.get("code") in outcome.OF_THE_MACHINE and not report.get("is_lasting"):
             self._pause_starts(str(report.get("problem")))
         key = attempt.key
         self._post(outcome.failed(JobId(key.job), key.attempt, report, self._timeline.now_s))
 
-    def _on_absent(self, attempt: _Attempt, adopted: Job | None) -> None:
+    def _on_absent(self, attempt: Attempt, adopted: Job | None) -> None:
         """Nothing is known of it there: it never ran, unless the records are not the same."""
         if attempt.launch is not None:
             self._prepare(attempt, attempt.launch)
         elif adopted is None:
-            if attempt.live is not None:
+            if attempt.runs:
                 self._lose(attempt, outcome.LOST)
         elif (end := self._find_end(attempt.key)) is not None:
             self._end(attempt, end)
@@ -584,8 +541,8 @@ class LinuxNode:
         """How it ended before the machine was shut down, if that was in order."""
         return None if self._same_boot else find_ends(self.outputs).get(key)
 
-    def _end(self, attempt: _Attempt, report: Message) -> None:
-        if attempt.live is None and "problem" in report:  # it was not executed
+    def _end(self, attempt: Attempt, report: Message) -> None:
+        if not attempt.runs and "problem" in report:  # it was not executed
             code = report.get("exit", {}).get("code")
             self._fail_start(attempt, str(report["problem"]), exit_code=code)
             return
@@ -606,7 +563,7 @@ class LinuxNode:
         for event in events:
             self._post(event)
 
-    def _find_staged(self, attempt: _Attempt) -> tuple[Report | None, Staged | None]:
+    def _find_staged(self, attempt: Attempt) -> tuple[Report | None, Staged | None]:
         job = self._job_of(attempt.job_id)
         request = None if job is None else job.spec.scratch
         if request is None or not attempt.shares:
@@ -617,7 +574,7 @@ class LinuxNode:
             return report, None
         return report, report.staged(has_input=has_input, has_output=has_output)
 
-    def _count_oom_kills(self, attempt: _Attempt, report: Message) -> int:
+    def _count_oom_kills(self, attempt: Attempt, report: Message) -> int:
         """Processes of the machine killed for want of memory as it ended; 0: not by that.
 
         Where the kernel counts by cgroup the report says it; where the job was told to end, that
@@ -630,7 +587,7 @@ class LinuxNode:
 
     def _lose(
         self,
-        attempt: _Attempt,
+        attempt: Attempt,
         note: str,
         report: Message | None = None,
         *,
@@ -643,13 +600,12 @@ class LinuxNode:
         )
         self._post(event)
 
-    def _drop(self, attempt: _Attempt) -> None:
+    def _drop(self, attempt: Attempt) -> None:
         """Its end is posted; once that is durable the supervisor may forget it."""
         if self._attempts.get(attempt.job_id) is attempt:
             del self._attempts[attempt.job_id]
         self._over[attempt.job_id].add(attempt.key)
-        if attempt.live is not None:
-            self.sampler.remove(attempt.job_id)
+        self.sampler.remove(attempt.job_id)
 
     # -- after a restart, of the daemon or of the supervisor -------------------------------------
 
@@ -664,7 +620,7 @@ class LinuxNode:
         self._same_boot = same_boot
         self._same_ledger = ledger in ("", self.client.hello.get("ledger"))
         for job in jobs:
-            attempt = _Attempt(Key(job.id, job.attempt), job.shares, adopted=job)
+            attempt = Attempt(Key(job.id, job.attempt), job.shares, adopted=job)
             attempt.wants_still = job.user_hold
             self._attempts[job.id] = attempt
         self._synced = asyncio.get_running_loop().create_future()
@@ -676,7 +632,7 @@ class LinuxNode:
         ledger = str(self.client.hello["ledger"])
         is_same, self._ledger = self._ledger in ("", ledger), ledger
         for attempt in list(self._attempts.values()):
-            if not is_same and attempt.may_run and attempt.live is None:
+            if not is_same and attempt.may_run and not attempt.runs:
                 self._lose(attempt, outcome.LOST)  # the records that knew it are gone
         attempts = list(self._attempts.values())
         keys = [[str(each.key), "freeze" if each.wants_still else "run"] for each in attempts]

@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple, NoReturn
 from iodaemon.config import Config
 from iodaemon.errors import ConfigError
 from iodaemon.node.condition import find_wrong_owner, of_error
-from iodaemon.node.old_layout import refuse_old_jobs
 from iodaemon.supervisor import anchor
 from iodaemon.supervisor.systemd import SCOPE
 
@@ -84,8 +83,7 @@ def _prepare(state: Path) -> None:
     """Make the supervisor's directory if it is missing; the daemon comes to what is in it.
 
     Raises:
-        ConfigError: it cannot be made, others than root could change what is in it, or an earlier
-            release runs jobs, which its daemon may not see.
+        ConfigError: it cannot be made, or others than root could change what is in it.
     """
     try:
         state.mkdir(mode=0o711, parents=True, exist_ok=True)
@@ -96,7 +94,6 @@ def _prepare(state: Path) -> None:
         raise ConfigError(f"{of_error(state, error)}, and start the supervisor again") from error
     if wrong is not None:
         raise ConfigError(f"{wrong}, and start the supervisor again")
-    refuse_old_jobs(state)
 
 
 def thaw_all(config: Config) -> int:

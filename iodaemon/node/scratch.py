@@ -19,7 +19,7 @@ from iodaemon.core.decision import Free
 from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.scratch import Share
 from iodaemon.core.timeline import Timeline
-from iodaemon.node.report import read_report, report_path
+from iodaemon.node.outcome import read_report, report_path
 from iodaemon.node.supervisor_client import SupervisorClient
 from iodaemon.supervisor import disk_trouble
 from iodaemon.supervisor.protocol import Message

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from iodaemon.core.platform import Partition
 from iodaemon.errors import ConfigError, NoData, RequestError
-from iodaemon.node.sampler.kernel_file import KeptFile
-from iodaemon.node.sampler.proc_files import parse_meminfo
+from iodaemon.node.sampler.proc_files import KeptFile, parse_meminfo
 from iodaemon.node.topology import own_limits, read_topology
 from iodaemon.trial.workload import Workload
 from iodaemon.units import format_bytes

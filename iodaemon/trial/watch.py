@@ -11,8 +11,7 @@ from typing import Final
 from iodaemon.core.platform import DeviceId
 from iodaemon.errors import NoData
 from iodaemon.node.devices import read_disks
-from iodaemon.node.sampler.kernel_file import KeptFile
-from iodaemon.node.sampler.proc_files import parse_meminfo
+from iodaemon.node.sampler.proc_files import KeptFile, parse_meminfo
 from iodaemon.trial.latency import Look
 
 INTERVAL_S: Final = 0.5

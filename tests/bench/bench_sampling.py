@@ -27,7 +27,6 @@ from iodaemon.core.controller import Controller
 from iodaemon.core.job import JobId
 from iodaemon.core.platform import Partition, PartitionId, Platform, Slot, SlotId
 from iodaemon.core.state import State
-from iodaemon.node.live_job import LiveJob
 from iodaemon.node.sampler.client import SamplerClient
 from iodaemon.node.sampler.sweep import Settings
 from iodaemon.supervisor.anchor import SAMPLER, command
@@ -46,17 +45,15 @@ class Crowd:
         self._cgroups = cgroups
         self._command = command
         self._keys = [Key(number, 1) for number in range(1, count + 1)]
-        self.jobs: dict[JobId, LiveJob] = {}
+        self.jobs: dict[Key, int | None] = {}
         self.programs: list[int] = []
 
     def start(self) -> None:
         """Start all of them."""
-        jobs_cgroup = None if self._cgroups is None else f"{self._cgroups.base}/jobs"
         for key in self._keys:
             pid = self._start(key)
             self.programs.append(pid)
-            report = {"pid": pid, "holder": os.getpid()}
-            self.jobs[JobId(key.job)] = LiveJob(key, report, jobs_cgroup)
+            self.jobs[key] = os.getpid() if self._cgroups is None else None
 
     def _start(self, key: Key) -> int:
         if self._cgroups is None:
@@ -116,8 +113,8 @@ class Sampling:
         self._sampler: subprocess.Popen[bytes] | None = None
         self._runner = asyncio.Runner()
         self._client = SamplerClient(self._start, ())
-        for job in crowd.jobs.values():
-            self._client.add(job)
+        for key, holder in crowd.jobs.items():
+            self._client.add(key, holder)
 
     def _start(self, address: str) -> bool:
         own = Settings(address=address, parent=os.getpid(), uid=os.geteuid(), jobs=self._jobs)

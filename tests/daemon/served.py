@@ -22,13 +22,12 @@ from iodaemon.core.state import State
 from iodaemon.daemon.action import Grace
 from iodaemon.daemon.authorise import Rights
 from iodaemon.daemon.driver import Driver
-from iodaemon.daemon.exporter import Exporter
 from iodaemon.daemon.front import TURNS, Kind
 from iodaemon.daemon.journal.writer import Journal
 from iodaemon.daemon.knowledge import Knowledge
-from iodaemon.daemon.metric import Scene
+from iodaemon.daemon.metrics.page import MetricsPage
+from iodaemon.daemon.metrics.table import Scene
 from iodaemon.daemon.report import node_report
-from iodaemon.daemon.scrape import MetricsPage
 from iodaemon.daemon.server import Server
 from iodaemon.daemon.timeline import WallTimeline
 from iodaemon.model.node import SimulatedNode, default_platform
@@ -124,7 +123,7 @@ class Served:
                 "node": self._node,
                 **{name: lambda name=name: {"name": name} for name in ("policy", "config")},
             },
-            further_routes=MetricsPage(Exporter(Scene(self.driver, lambda: 0))).routes(),
+            further_routes=MetricsPage(Scene(self.driver)).routes(),
         )
         await self.server.open(Path(self.socket_path))
         self.driver.run(node)

@@ -23,9 +23,8 @@ from iodaemon.core.platform import PartitionId, SlotId
 from iodaemon.core.sharing import Sharing
 from iodaemon.daemon import front
 from iodaemon.daemon.authorise import Rights
-from iodaemon.daemon.exporter import Exporter
 from iodaemon.daemon.launching import launch_record
-from iodaemon.daemon.metric import Scene
+from iodaemon.daemon.metrics.table import Exporter, Scene
 from iodaemon.daemon.submission import (
     SubmittedJob,
     decode_submission,
@@ -455,7 +454,7 @@ def test_a_name_gives_no_orders_to_terminal_log_or_metrics(served, caplog, capsy
     assert told.isprintable()
     for line in (printed.out + printed.err).split("\n"):
         assert line.isprintable(), repr(line)
-    page = served.call(Exporter(Scene(served.driver, lambda: 0)).page).decode()
+    page = served.call(Exporter(Scene(served.driver)).page).decode()
     for line in page.split("\n"):
         assert line.isprintable(), repr(line)
         assert "owned" not in line

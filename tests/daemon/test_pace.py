@@ -7,8 +7,7 @@ from bench import drive
 from builders import counters, platform, sampled
 
 from iodaemon.core.sample import Sample
-from iodaemon.daemon.pace import SLOW_READINGS, Pace
-from iodaemon.daemon.tally import Durations
+from iodaemon.daemon.metrics.counts import SLOW_READINGS, Counts, Pace
 from iodaemon.node.linux import LinuxNode
 from iodaemon.simulator.timeline import VirtualTimeline
 from iodaemon.supervisor import anchor
@@ -42,7 +41,7 @@ def clock():
 
 @pytest.fixture
 def pace(clock):
-    return Pace(Durations(clock))
+    return Pace(Counts().sampling, clock)
 
 
 def warnings(caplog):
@@ -66,6 +65,18 @@ def test_slow_readings_one_after_the_other_are_said_once_with_what_to_do(pace, c
 
     assert PROBLEM == pace.problem
     assert [f'event=sampling_too_slow text="{PROBLEM}"'] == warnings(caplog)
+
+
+def test_asking_again_before_the_answer_does_not_make_it_shorter(clock):
+    counts = Counts()
+    pace = Pace(counts.sampling, clock)
+    pace.begin()
+    clock.now_s += 2.0
+    read(pace, clock, 1.0)
+    pace.end(1.0)
+
+    names = [f"iodaemon_sampling_duration_seconds_{part}" for part in ("count", "sum")]
+    assert [1.0, 3.0] == [counts.registry.get_sample_value(name) for name in names]
 
 
 def test_when_readings_are_quick_again_it_is_no_problem_any_more_and_not_said_again(

@@ -1,7 +1,6 @@
 """What a daemon refuses to start on: one line that says what to do, and an exit code that
 systemd understands where trying again does not help."""
 
-import fcntl
 import os
 import shutil
 import subprocess
@@ -90,17 +89,3 @@ def test_a_supervisor_that_keeps_the_jobs_of_another_state_directory(server, mea
     assert exit_code == 1
     assert f"it keeps jobs of the daemon with state directory {server.state}" in lines[-1]
     assert [("COMPLETED", 0)] == server.outcome(job)
-
-
-def test_a_release_with_a_keeper_that_runs_jobs(server):
-    server.stop()
-    lock = server.state / "jobs" / "7.1" / "shim.lock"
-    lock.parent.mkdir(parents=True)
-    with lock.open("w") as shim:
-        fcntl.lockf(shim, fcntl.LOCK_EX)
-        exit_code, lines = refusal(server)
-    server.start()
-
-    assert exit_code == 78
-    assert len(lines) == 1
-    assert "an earlier release of iodaemon runs jobs 7.1" in lines[0]

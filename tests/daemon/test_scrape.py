@@ -12,9 +12,8 @@ from process import daemon, fails, wait_until
 
 from iodaemon.api.connection import UnixConnection
 from iodaemon.config import load_config
-from iodaemon.daemon.exporter import Exporter
-from iodaemon.daemon.metric import Scene
-from iodaemon.daemon.scrape import MetricsPage
+from iodaemon.daemon.metrics.page import MetricsPage
+from iodaemon.daemon.metrics.table import Scene
 from iodaemon.errors import ConfigError
 
 pytestmark = pytest.mark.node
@@ -128,7 +127,7 @@ class Listening:
 
     async def _live(self, bench):
         self.loop = asyncio.get_running_loop()
-        self.page = MetricsPage(Exporter(Scene(bench.driver, lambda: 0)))
+        self.page = MetricsPage(Scene(bench.driver))
         await self.page.open(load(f"{HOST}:{self.port}"))
         self._ready.set()
         await self._over.wait()

@@ -5,8 +5,7 @@ import time
 import pytest
 
 from iodaemon.core.job import IoTotals, JobId
-from iodaemon.node.outcome import ended, failed, totals_of, was_killed
-from iodaemon.node.report import Report
+from iodaemon.node.outcome import Report, ended, failed, totals_of, was_killed
 
 USE = {"read_bytes": 1, "written_bytes": 2, "calls": 3, "cpu_us": 4, "logical_bytes": 5}
 NOTHING = IoTotals()

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from iodaemon.node.report import Report, read_report
+from iodaemon.node.outcome import Report, read_report
 
 LINES = (
     b'{"step": "in"}\n{"in": {"failed": null, "read_bytes": 5, "written_bytes": 7}}\n'

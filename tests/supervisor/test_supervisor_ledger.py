@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from root_side import RootSide
 
-from iodaemon.node.last_ledger import find_ends
+from iodaemon.node.outcome import find_ends
 from iodaemon.supervisor import ledger as records
 from iodaemon.supervisor.ledger import EXEC, EXIT, MAIN, USE, Key, Ledger, Record, open_ledger
 from iodaemon.supervisor.scratch import copy_ledger

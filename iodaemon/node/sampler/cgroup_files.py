@@ -20,7 +20,7 @@ import re
 from typing import Final, NamedTuple
 
 from iodaemon.errors import NoData
-from iodaemon.node.sampler.kernel_file import as_bytes, find_count, read_file, whole_lines
+from iodaemon.node.sampler.proc_files import find_count, read_seldom, whole_lines
 
 _US_PER_S: Final = 1_000_000
 _NUMBER: Final = re.compile(rb"\d+:\d+")
@@ -30,24 +30,14 @@ _MOST_CGROUPS: Final = 64
 
 
 class CpuStat(NamedTuple):
-    """CPU time of all processes that are or were in a cgroup, s.
-
-    Attributes:
-        usage_s: in user mode and in the kernel.
-        user_s: in user mode.
-    """
+    """CPU time of all processes that are or were in a cgroup: all of it, and in user mode."""
 
     usage_s: float
     user_s: float
 
 
-def parse_cpu_stat(text: bytes | str) -> CpuStat:
-    """The CPU times in a cpu.stat.
-
-    Raises:
-        NoData: one of the two is missing (cgroup v1, or a text that is cut short).
-    """
-    text = as_bytes(text)
+def parse_cpu_stat(text: bytes) -> CpuStat:
+    """The CPU times in a cpu.stat; that of cgroup v1 is ``NoData``."""
     usage, user = find_count(text, b"usage_usec"), find_count(text, b"user_usec")
     if usage is None or user is None:
         raise NoData("cpu.stat: no usage_usec and user_usec")
@@ -61,7 +51,7 @@ class IoStat(NamedTuple):
     written_bytes: int = 0
 
 
-def parse_io_stat(text: bytes | str) -> dict[str, IoStat]:
+def parse_io_stat(text: bytes) -> dict[str, IoStat]:
     """What an io.stat says, by ``major:minor``; an empty one is of a cgroup without any I/O.
 
     Counted when the device is given the request: pages that are written back are charged to the
@@ -71,9 +61,6 @@ def parse_io_stat(text: bytes | str) -> dict[str, IoStat]:
 
     Some kernels name a device of which there is nothing to say without ending its line, so that
     the next one follows in the same (Linux 5.10); it then has zeros.
-
-    Raises:
-        NoData: there is a text, and it names no device.
     """
     devices: dict[str, dict[bytes, int]] = {}
     for line in whole_lines(text):
@@ -107,13 +94,8 @@ class MemoryStat(NamedTuple):
     refaulted_pages: int | None = None
 
 
-def parse_memory_stat(text: bytes | str) -> MemoryStat:
-    """The gauges in a memory.stat; v1 has them with ``total_`` for all that is below.
-
-    Raises:
-        NoData: one is missing, as in a text that is cut short.
-    """
-    text = as_bytes(text)
+def parse_memory_stat(text: bytes) -> MemoryStat:
+    """The gauges in a memory.stat; v1 has them with ``total_`` for all that is below."""
     # v1 has its own lines first: where the text was cut before the totals they are too small.
     prefix = b"total_" if find_count(text, b"hierarchical_memory_limit") is not None else b""
     inactive, active = (
@@ -139,8 +121,8 @@ def read_members(cgroup: str) -> list[int]:
             break
         directory = directories.pop(0)
         try:
-            pids += parse_procs(read_file(f"{directory}/cgroup.procs"))
-            if b"nr_descendants 0\n" in read_file(f"{directory}/cgroup.stat"):
+            pids += parse_procs(read_seldom(f"{directory}/cgroup.procs"))
+            if b"nr_descendants 0\n" in read_seldom(f"{directory}/cgroup.stat"):
                 continue
             with os.scandir(directory) as entries:
                 directories += [entry.path for entry in entries if entry.is_dir()]

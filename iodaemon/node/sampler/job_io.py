@@ -1,22 +1,115 @@
-"""What the living processes of a job moved, their reaped children included.
+"""What the living processes of a job moved, and the end of a read that does not return.
 
 /proc/PID/io of a process holds what its reaped children moved (kernel/exit.c,
 wait_task_zombie), and the supervisor reaps every first process and orphan and says what they moved.
-So the sum over its word (``totals``) and living processes misses only children whose parent ignores
-SIGCHLD: the kernel reaps those itself and drops their counts.
+So the sum over its word and living processes misses only children whose parent ignores SIGCHLD: the
+kernel reaps those itself and drops their counts.
+
+A process that hangs in execve(2) holds whoever reads its ``io`` in the kernel, for ever, and only a
+fatal signal ends that (``proc_files``). So the process that reads has a second thread, which sends
+it one, after it has told whom it was reading. What is noted for this costs two assignments a
+process.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import resource
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from iodaemon.errors import NoData
-from iodaemon.node.sampler.kernel_file import KeptFile
-from iodaemon.node.sampler.proc_files import ProcIo, is_executing, parse_proc_io
-from iodaemon.node.sampler.watch import Position, SilentError
+from iodaemon.node.sampler.proc_files import (
+    KeptFile,
+    ProcIo,
+    is_blocked,
+    is_executing,
+    parse_proc_io,
+)
+
+DEADLINE_S: Final = 0.1
+"""For one process. The kernel answers from its memory, in microseconds; that a busy machine does
+not let the reader run is told from a wait in the kernel by the thread's state."""
+
+
+class SilentError(Exception):
+    """A process does not answer: it hangs in execve(2).
+
+    Attributes:
+        pid: its number.
+    """
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(f"process {pid} does not answer")
+        self.pid = pid
+
+
+class Position:
+    """Where the reader is.
+
+    Attributes:
+        steps: grows with each process.
+        job: whose process it is.
+        pid: the process; 0: none.
+        is_careful: a process is known that does not answer: before each file that such a process
+            blocks, the process itself is looked at.
+    """
+
+    __slots__ = ("is_careful", "job", "pid", "steps")
+
+    def __init__(self) -> None:
+        self.steps = self.job = self.pid = 0
+        self.is_careful = False
+
+    def enter(self, pid: int) -> None:
+        """Note that a file of this process is read next.
+
+        Raises:
+            SilentError: it would not answer.
+        """
+        self.pid = pid
+        self.steps += 1
+        if self.is_careful and is_executing(pid):
+            raise SilentError(pid)
+
+
+class Watch(threading.Thread):
+    """Ends this process where a sweep stays with one process for ``DEADLINE_S``.
+
+    Args:
+        position: where the sweep is.
+        tell: called with job and process, before the end.
+    """
+
+    def __init__(self, position: Position, tell: Callable[[int, int], None]) -> None:
+        super().__init__(name="watch", daemon=True)
+        self._position = position
+        self._tell = tell
+        self._reader = f"self/task/{threading.get_native_id()}"
+        self._begun = threading.Semaphore(0)
+        self._done = threading.Semaphore(0)
+        self.start()
+
+    def __enter__(self) -> None:
+        self._begun.release()
+
+    def __exit__(self, *_: object) -> None:
+        self._done.release()
+
+    def run(self) -> None:
+        position = self._position
+        while True:
+            self._begun.acquire()
+            steps = position.steps
+            while not self._done.acquire(timeout=DEADLINE_S):
+                if position.steps == steps and is_blocked(self._reader):
+                    self._tell(position.job, position.pid)
+                    os.kill(os.getpid(), signal.SIGKILL)
+                steps = position.steps
+
 
 MOST_OF_A_JOB: Final = 256
 """Processes of one job whose file is kept open: ranks and threads of one socket's CPUs are fewer.
@@ -31,13 +124,14 @@ _UNREADABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EMFILE, errno.E
 class Allowance:
     """Descriptors that all jobs together may keep open between readings, however many they fork.
 
-    Invariant: as many were given back as were taken, less those that are kept; never more than
-    ``most`` are kept.
+    Args:
+        most: that may be kept; None: a share of this process's limit of open files.
     """
 
     def __init__(self, most: int | None = None) -> None:
-        """Allow so many; None: a share of this process's limit of open files."""
-        self._left = _share() if most is None else most
+        self._left = (
+            resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE if most is None else most
+        )
 
     def take(self) -> bool:
         """True when one more may be kept."""
@@ -49,11 +143,6 @@ class Allowance:
     def give(self, count: int = 1) -> None:
         """So many are closed."""
         self._left += count
-
-
-def _share() -> int:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return soft // _SHARE
 
 
 class Moved(NamedTuple):
@@ -141,18 +230,15 @@ class JobIo:
             file = KeptFile(f"{self._proc}/{pid}/io")
             io = self._find(pid, file)
         except OSError as error:
-            raise _judge(error) from error
+            if error.errno in _UNREADABLE:
+                raise UnknownError from error
+            raise
         if io is not None:
             self._keep(pid, file)
         return io
 
     def _find(self, pid: int, file: KeptFile) -> ProcIo | None:
-        """Its I/O; None when it is gone. ``Position.enter``, but without a call."""
-        position = self._position
-        position.pid = pid
-        position.steps += 1
-        if position.is_careful and is_executing(pid):
-            raise SilentError(pid)
+        self._position.enter(pid)
         try:
             return parse_proc_io(file.read_record())
         except NoData:
@@ -172,7 +258,3 @@ class JobIo:
             file.close()
         self._allowance.give(len(self._files))
         self._files.clear()
-
-
-def _judge(error: OSError) -> Exception:
-    return UnknownError() if error.errno in _UNREADABLE else error

@@ -13,15 +13,14 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from heapq import heappop, heappush
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from iodaemon.errors import NoData
-from iodaemon.node.sampler.cgroup_files import MemoryStat, parse_memory_stat
-from iodaemon.node.sampler.kernel_file import KeptFile, read_file
+from iodaemon.node.sampler.cgroup_files import parse_memory_stat
 from iodaemon.node.sampler.proc_files import (
     PAGE_BYTES,
+    KeptFile,
     parse_idle,
     parse_meminfo,
     parse_oom_kills,
@@ -29,29 +28,24 @@ from iodaemon.node.sampler.proc_files import (
     parse_proc_cgroup,
     parse_refaults,
     read_mounts,
+    read_seldom,
 )
 
 _T = TypeVar("_T")
 
-_LOOK_S: Final = 60.0
-"""Between looks at where a job is, once it was looked at some times."""
 _LIMITS_LOOK_S: Final = 10.0
 _FIRST_LOOKS: Final = 3
 """At each reading: a script that enters a group does so at its beginning."""
 _SETTLED_LOOKS: Final = 2
 """What was seen of a job only once does not count beside others: it may be about to enter."""
 _MOST_LOOKS: Final = 4
-"""In one reading, the jobs in turn; 5 to 40 us each, by machine."""
+"""In one reading, at new jobs, and one at the others in turn; 5 to 40 us each, by machine."""
 
 
 class Available(NamedTuple):
-    """Memory that jobs share.
-
-    Attributes:
-        memory_bytes: how much there is; None: not known.
-        available_bytes: how much of that can be had; None: not known.
-        refaulted_pages: read again although they had been in memory; None: not known.
-        group: the cgroup of which that is told; empty: the machine.
+    """Memory that jobs share: how much there is, what of it can be had, pages read again although
+    they had been in memory (None: not known), and the cgroup of which that is told; empty: the
+    machine.
     """
 
     memory_bytes: int | None
@@ -89,60 +83,47 @@ class _Hierarchy(NamedTuple):
         yield self.mount_point
 
 
-class _Use(NamedTuple):
-    """What is used of a limit, and what of that is page cache."""
-
-    used_bytes: int
-    stat: MemoryStat
-
-
 class _Sharer:
     """A job, as far as its memory is concerned.
 
     Attributes:
         members: its processes when they were last read, the newest last.
         own: the job's own cgroup, whose limit is its own; None: it has none.
-        due_s: when to look again.
+        turns: how often it was its turn.
         looks: that told something.
         groups: directories of the cgroups that it runs below.
     """
 
-    __slots__ = ("due_s", "groups", "looks", "members", "own")
+    __slots__ = ("groups", "looks", "members", "number", "own", "turns")
 
-    def __init__(self, members: Callable[[], Sequence[int]], own: str | None) -> None:
-        self.members, self.own = members, own
-        self.due_s = -math.inf
-        self.looks = 0
+    def __init__(self, number: int, members: Callable[[], Sequence[int]], own: str | None) -> None:
+        self.number, self.members, self.own = number, members, own
+        self.turns = self.looks = 0
         self.groups: frozenset[str] = frozenset()
 
 
 class SharedMemory:
     """Finds the limit that all jobs have in common, and what is left of it.
 
-    Use from one thread. A reading looks at few jobs, in turn, and keeps two descriptors for each
-    limit in use.
-
     Args:
         root: ``/``, or a directory that looks like it.
     """
 
     def __init__(self, root: Path) -> None:
-        self._root = root
         self._proc = os.fspath(root / "proc")
-        self._hierarchy: _Hierarchy | None = None
-        self._is_found = False
+        self._hierarchy = _find_hierarchy(root)
         self._jobs: dict[int, _Sharer] = {}
-        self._due: list[tuple[float, int]] = []
+        self._new: deque[_Sharer] = deque()
+        self._others: deque[_Sharer] = deque()
         self._common: frozenset[str] | None = None
         self._limits: dict[str, int | None] = {}
         self._limits_due_s = -math.inf
-        self._files: dict[str, tuple[KeptFile, KeptFile]] = {}
 
     def add(self, job: int, members: Callable[[], Sequence[int]], own: str | None) -> None:
         """Look at this job from now on; arguments as of ``_Sharer``."""
-        self._jobs[job] = _Sharer(members, own)
+        self._jobs[job] = _Sharer(job, members, own)
+        self._new.append(self._jobs[job])
         self._common = None
-        heappush(self._due, (-math.inf, job))
 
     def remove(self, job: int) -> None:
         """Look at it no more."""
@@ -156,54 +137,39 @@ class SharedMemory:
             at_s: the present.
             machine: what the whole machine has.
         """
-        if machine.memory_bytes is None:
+        if machine.memory_bytes is None or self._hierarchy is None:
             return machine
-        if not self._is_found:
-            self._hierarchy, self._is_found = _find_hierarchy(self._root), True
-        if self._hierarchy is None:
-            return machine
-        self._look(self._hierarchy, at_s)
+        turns = self._new or self._others
+        for _ in range(min(len(turns), _MOST_LOOKS if self._new else 1)):
+            self._look(self._hierarchy, turns.popleft())
         limits = self._find_limits(self._hierarchy, at_s, machine.memory_bytes)
-        self._follow(self._hierarchy, limits)
         if not limits:
             return machine
+        usage = self._hierarchy.usage
+        found = {group: _read_use(group, usage, limit) for group, limit in limits.items()}
         tightest = min(limits, key=lambda group: (limits[group], group))
-        stats = {group: self._stat(group) for group in limits}
-        left = [machine.available_bytes, *(_left(stats[g], limits[g]) for g in limits)]
+        left = [machine.available_bytes, *(left for left, _ in found.values())]
         known = [each for each in left if each is not None]
-        found = stats[tightest]
-        has_own = found is not None and found.stat.refaulted_pages is not None
+        refaulted = found[tightest][1]
         return Available(
             memory_bytes=limits[tightest],
             available_bytes=min(known) if len(known) == len(left) else None,
-            refaulted_pages=found.stat.refaulted_pages
-            if has_own and found is not None
-            else machine.refaulted_pages,
-            group=tightest if has_own else "",
+            refaulted_pages=machine.refaulted_pages if refaulted is None else refaulted,
+            group="" if refaulted is None else tightest,
         )
 
-    def _look(self, hierarchy: _Hierarchy, at_s: float) -> None:
-        """Look at the few jobs that were not looked at for longest, of those that are due."""
-        left, again = _MOST_LOOKS, list[tuple[float, int]]()
-        while left and self._due and self._due[0][0] <= at_s:
-            due_s, job = heappop(self._due)
-            each = self._jobs.get(job)
-            if each is None or each.due_s != due_s:  # it is gone, or another attempt
-                continue
-            left -= 1
-            each.due_s = at_s
-            try:
-                groups = self._find_groups(hierarchy, each)
-            except (NoData, OSError):  # it ends, or may not be looked at: what was seen holds
-                pass
-            else:
-                if groups != each.groups or each.looks <= _SETTLED_LOOKS:
-                    each.groups, self._common = groups, None
-                each.looks += 1
-                each.due_s = at_s if each.looks < _FIRST_LOOKS else at_s + _LOOK_S
-            again.append((each.due_s, job))
-        for entry in again:
-            heappush(self._due, entry)
+    def _look(self, hierarchy: _Hierarchy, job: _Sharer) -> None:
+        if self._jobs.get(job.number) is not job:
+            return
+        job.turns += 1
+        (self._new if job.turns < _FIRST_LOOKS else self._others).append(job)
+        try:
+            groups = self._find_groups(hierarchy, job)
+        except (NoData, OSError):  # it ends, or may not be looked at: what was seen holds
+            return
+        job.looks += 1
+        if groups != job.groups or job.looks <= _SETTLED_LOOKS:
+            job.groups, self._common = groups, None
 
     def _find_groups(self, hierarchy: _Hierarchy, job: _Sharer) -> frozenset[str]:
         """The cgroups that the job's newest process is in, without the job's own.
@@ -214,7 +180,7 @@ class SharedMemory:
         members = job.members()
         if not members:
             raise NoData("the job has no process")
-        text = read_file(f"{self._proc}/{members[-1]}/cgroup")
+        text = KeptFile(f"{self._proc}/{members[-1]}/cgroup").read()
         path = parse_proc_cgroup(text).get(hierarchy.controller)
         groups = () if path is None else hierarchy.ancestors(path)
         own = job.own
@@ -236,37 +202,18 @@ class SharedMemory:
         groups = settled or [each.groups for each in known]
         return frozenset.intersection(*groups) if groups else frozenset()
 
-    def _follow(self, hierarchy: _Hierarchy, limits: Mapping[str, int]) -> None:
-        """Open the files of cgroups that matter now, close those of the others."""
-        for group in self._files.keys() - limits.keys():
-            for file in self._files.pop(group):
-                file.close()
-        for group in limits.keys() - self._files.keys():
-            usage, stat = (KeptFile(f"{group}/{name}") for name in (hierarchy.usage, "memory.stat"))
-            self._files[group] = usage, stat
 
-    def _stat(self, group: str) -> _Use | None:
-        """What is used of it; None: not known."""
-        usage, stat = self._files[group]
-        try:
-            used_bytes = int(usage.read_record())
-            return _Use(used_bytes, parse_memory_stat(stat.read_record()))
-        except (NoData, OSError, ValueError):
-            return None
-
-    def close(self) -> None:
-        """Close the descriptors."""
-        for files in self._files.values():
-            for file in files:
-                file.close()
-        self._files.clear()
-
-
-def _left(use: _Use | None, limit_bytes: int) -> int | None:
-    """What is left of the limit when all page cache below it is given up; None: not known."""
-    if use is None:
-        return None
-    return max(0, min(limit_bytes, limit_bytes - use.used_bytes + use.stat.cache_bytes))
+def _read_use(group: str, usage: str, limit_bytes: int) -> tuple[int | None, int | None]:
+    """What is left of the limit when all page cache below it is given up, and pages that were read
+    again; None: not known.
+    """
+    try:
+        used_bytes = int(read_seldom(f"{group}/{usage}"))
+        stat = parse_memory_stat(read_seldom(f"{group}/memory.stat"))
+    except (NoData, OSError, ValueError):
+        return None, None
+    left = limit_bytes - used_bytes + stat.cache_bytes
+    return max(0, min(limit_bytes, left)), stat.refaulted_pages
 
 
 def _read_limit(hierarchy: _Hierarchy, group: str) -> int | None:
@@ -274,7 +221,7 @@ def _read_limit(hierarchy: _Hierarchy, group: str) -> int | None:
     limits: list[int] = []
     for name in hierarchy.limits:
         try:
-            digits = read_file(f"{group}/{name}").strip()
+            digits = read_seldom(f"{group}/{name}").strip()
         except (NoData, OSError):
             continue
         if digits.isdigit():
@@ -303,34 +250,18 @@ _LINE_BYTES: Final = 256
 100 bytes."""
 
 
-class NodeCounters(NamedTuple):
-    """As ``core.sample.NodeCounters``, but for ``idle_s``: in the order of the partitions, None
-    where a CPU was never seen.
-    """
-
-    io_stall_s: float | None = None
-    memory_stall_s: float | None = None
-    dirty_bytes: int | None = None
-    writeback_bytes: int | None = None
-    available_bytes: int | None = None
-    memory_bytes: int | None = None
-    refault_bytes: int | None = None
-    refaults_of: str = ""
-    idle_s: tuple[float | None, ...] = ()
-
-
 class NodeCountersReader:
     """Reads the counters of the machine.
 
     Args:
         root: where /proc and /sys are.
-        cpus: of each partition; their idle time is wanted.
+        cpus: of each partition, by its number; their idle time is wanted.
 
     Attributes:
         memory: which jobs share memory.
     """
 
-    def __init__(self, root: Path, cpus: Iterable[Iterable[int]] = ()) -> None:
+    def __init__(self, root: Path, cpus: Mapping[str, Iterable[int]]) -> None:
         self._io_pressure = KeptFile(root / "proc/pressure/io")
         self._memory_pressure = KeptFile(root / "proc/pressure/memory")
         self._meminfo = KeptFile(root / "proc/meminfo")
@@ -338,11 +269,11 @@ class NodeCountersReader:
         self._stat = KeptFile(root / "proc/stat")
         self._stat_bytes = _LINE_BYTES * (os.sysconf("SC_NPROCESSORS_CONF") + 1)
         self.memory = SharedMemory(root)
-        self._cpus = [sorted(set(each)) for each in cpus]
+        self._cpus = {partition: frozenset(each) for partition, each in cpus.items()}
         self._idle_s: dict[int, float] = {}
 
-    def read(self, at_s: float) -> NodeCounters:
-        """The counters now; ``at_s`` is the present."""
+    def read(self, at_s: float) -> dict[str, Any]:
+        """Fields of ``core.sample.NodeCounters`` now; ``at_s`` is the present."""
         io = _known(self._io_pressure.read_record, parse_pressure)
         waits = _known(self._memory_pressure.read_record, parse_pressure)
         memory = _known(self._meminfo.read_record, parse_meminfo)
@@ -351,42 +282,31 @@ class NodeCountersReader:
         if memory is not None:
             machine = Available(memory.total_bytes, memory.available_bytes, pages)
         shared = self.memory.read(at_s, machine)
-        return NodeCounters(
-            io_stall_s=None if io is None else io.some_s,
-            memory_stall_s=None if waits is None else waits.some_s,
-            dirty_bytes=None if memory is None else memory.dirty_bytes,
-            writeback_bytes=None if memory is None else memory.writeback_bytes,
-            available_bytes=shared.available_bytes,
-            memory_bytes=shared.memory_bytes,
-            refault_bytes=_pages_bytes(shared.refaulted_pages),
-            refaults_of=shared.group,
-            idle_s=self._read_idle(),
-        )
+        pages = shared.refaulted_pages
+        return {
+            "io_stall_s": None if io is None else io.some_s,
+            "memory_stall_s": None if waits is None else waits.some_s,
+            "dirty_bytes": None if memory is None else memory.dirty_bytes,
+            "writeback_bytes": None if memory is None else memory.writeback_bytes,
+            "available_bytes": shared.available_bytes,
+            "memory_bytes": shared.memory_bytes,
+            "refault_bytes": None if pages is None else pages * PAGE_BYTES,
+            "refaults_of": shared.group,
+            "idle_s": self._read_idle(),
+        }
 
-    def _read_idle(self) -> tuple[float | None, ...]:
+    def _read_idle(self) -> dict[str, float]:
         """Each CPU's is kept from going back, also while it is offline, when it has no line."""
-        if not self._cpus:
-            return ()
         highest = self._idle_s
-        found = _known(lambda: self._stat.read_record(self._stat_bytes), parse_idle) or {}
-        for cpu, idle_s in found.items():
-            if idle_s > highest.get(cpu, -1.0):
-                highest[cpu] = idle_s
-        return tuple(
-            sum(highest[cpu] for cpu in cpus) if highest.keys() >= set(cpus) else None
-            for cpus in self._cpus
-        )
-
-    def close(self) -> None:
-        """Close the descriptors."""
-        files = (self._io_pressure, self._memory_pressure, self._meminfo, self._vmstat, self._stat)
-        for file in files:
-            file.close()
-        self.memory.close()
-
-
-def _pages_bytes(pages: int | None) -> int | None:
-    return None if pages is None else pages * PAGE_BYTES
+        if self._cpus:
+            found = _known(lambda: self._stat.read_record(self._stat_bytes), parse_idle) or {}
+            for cpu, idle_s in found.items():
+                highest[cpu] = max(idle_s, highest.get(cpu, 0.0))
+        return {
+            partition: sum(highest[cpu] for cpu in cpus)
+            for partition, cpus in self._cpus.items()
+            if highest.keys() >= cpus
+        }
 
 
 def _known(read: Callable[[], bytes], parse: Callable[[bytes], _T]) -> _T | None:
@@ -410,7 +330,7 @@ _KEPT_COUNTS: Final = 8
 
 def count_oom_kills(path: str = "/proc/vmstat") -> int | None:
     """Processes of the machine that were killed for memory; None: the kernel does not say."""
-    return _known(lambda: read_file(path), parse_oom_kills)
+    return _known(KeptFile(path).read, parse_oom_kills)
 
 
 class OomKills:

@@ -17,15 +17,21 @@ seen: the list of mappings is long, and most of it is the program itself.
 from __future__ import annotations
 
 import os
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from iodaemon.errors import NoData
-from iodaemon.node.sampler.kernel_file import read_file, whole_lines
-from iodaemon.node.sampler.proc_files import find_mount, parse_mount
-from iodaemon.node.sampler.watch import Position, SilentError
+from iodaemon.node.sampler.job_io import Position, SilentError
+from iodaemon.node.sampler.proc_files import (
+    KeptFile,
+    find_mount,
+    parse_mount,
+    read_seldom,
+    whole_lines,
+)
 
 MOST_DESCRIPTORS: Final = 64
 """Looked at for one job at one time."""
@@ -73,8 +79,8 @@ class OpenFiles:
         self._members: dict[int, Members] = {}
         self._looked_at: dict[int, int | None] = {}
         self._seen: dict[int, tuple[Lines | None, ...]] = {}
-        self._tables: OrderedDict[bytes, _Table] = OrderedDict()
-        self._of_namespace: dict[str, _Table] = {}
+        self._parse = lru_cache(_MOST_TABLES)(_Table)
+        self._tables: dict[str, _Table] = {}
 
     def add(self, job: int, members: Members) -> None:
         """Follow this job; ``members`` lists its processes."""
@@ -96,7 +102,7 @@ class OpenFiles:
     def read(self) -> dict[int, Lines | None]:
         """The mounts of those jobs for which they are others than before; None: not known."""
         self._slice += 1
-        self._of_namespace.clear()
+        self._tables.clear()
         changed: dict[int, Lines | None] = {}
         left = MOST_JOBS
         while left and self._turns and self._turns[0][0] <= self._slice:
@@ -138,15 +144,10 @@ class OpenFiles:
     def _table(self, pid: int) -> _Table:
         """The mounts that this process sees; read once a slice for all of its namespace."""
         namespace = self._read_link(pid, "ns/mnt")
-        if namespace not in self._of_namespace:
-            text = read_file(f"{self._root}/proc/{pid}/mountinfo", MOST_TABLE_BYTES)
-            if text not in self._tables:
-                self._tables[text] = _Table(text)
-            self._tables.move_to_end(text)
-            while len(self._tables) > _MOST_TABLES:
-                self._tables.popitem(last=False)
-            self._of_namespace[namespace] = self._tables[text]
-        return self._of_namespace[namespace]
+        if namespace not in self._tables:
+            text = KeptFile(f"{self._root}/proc/{pid}/mountinfo").read(MOST_TABLE_BYTES)
+            self._tables[namespace] = self._parse(text)
+        return self._tables[namespace]
 
     def _read_link(self, pid: int, name: str) -> str:
         """A process that hangs in execve(2) does not answer."""
@@ -191,7 +192,7 @@ def _open_mounts(root: Path, pid: int, most: int) -> dict[int, int]:
 def _find_mount_id(root: Path, pid: int, number: int) -> int | None:
     """The mount of a descriptor; None for a directory's, and for one closed meanwhile."""
     try:
-        lines = read_file(f"{root}/proc/{pid}/fdinfo/{number}").splitlines()
+        lines = read_seldom(f"{root}/proc/{pid}/fdinfo/{number}").splitlines()
     except NoData:
         return None
     fields = {words[0]: words[1] for line in lines if len(words := line.split()) == 2}

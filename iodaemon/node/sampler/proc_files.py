@@ -1,4 +1,7 @@
-r"""Files of /proc: one parser each. Standard library only.
+r"""Files of /proc: one parser each, and ``KeptFile``, which reads one again and again.
+
+A parser takes the file's bytes; what is missing or cut short is ``NoData``, an ordinary answer.
+Counters are as the kernel counts them, in base units. Standard library only.
 
 ========================== ============ ========================================================
 file                       since Linux  documentation
@@ -35,6 +38,7 @@ So states and kinship come from ``status``, and ``io`` is read with care (``job_
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
@@ -43,14 +47,124 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from iodaemon.errors import NoData
-from iodaemon.node.sampler.kernel_file import KeptFile, as_bytes, find_count, read_once, whole_lines
 
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 """/proc/stat counts in USER_HZ, which is 100 everywhere but on alpha."""
 _US_PER_S: Final = 1_000_000
 _KB_BYTES: Final = 1024
 """What /proc/meminfo calls kB."""
+
+# -- reading ---------------------------------------------------------------------------------------
+
+_RECORD_BYTES: Final = 4096
+"""Room for a file that is one record; the longest, /proc/meminfo, has about 1.6 KiB in 6.18."""
+WHOLE_BYTES: Final = 4000
+"""A text that is shorter is whole: one read gives a page, less a part of a line."""
+_CHUNK_BYTES: Final = 8192
+"""One read of a file of many records gives at most a page or so (fs/seq_file.c)."""
+_GONE: Final = frozenset(
+    {
+        errno.ENOENT,  # no such file: process reaped, kernel without the feature
+        errno.ENOTDIR,
+        errno.ESRCH,  # the descriptor's process was reaped, whatever has its number now
+        errno.ENODEV,  # the descriptor's cgroup was removed
+        errno.EOPNOTSUPP,  # pressure accounting is switched off
+    }
+)
+
+
+class KeptFile:
+    """A kernel file that is read again and again through one descriptor.
+
+    pread at offset 0 makes the kernel write the file afresh (fs/seq_file.c); it costs 0.7 to
+    1 us where open, read and close cost 2.1 to 3.5 us. A descriptor of /proc/PID/... stays with
+    its process: once that is reaped a read fails (ESRCH), even when the number is used again.
+
+    Invariant: the descriptor is open from the first successful read until the file is found
+    gone or ``close``, or the object is collected.
+    """
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: Path | str) -> None:
+        self._fd: int | None = None
+        self.path = os.fspath(path)
+
+    def read_record(self, size: int = _RECORD_BYTES, offset: int = 0) -> bytes:
+        """The text now of a file that the kernel writes as one record (up to 4 KiB).
+
+        Args:
+            size: of the beginning that is wanted, where the record may be longer.
+            offset: of the first byte.
+
+        Raises:
+            NoData: it does not exist (any more).
+            OSError: it exists, but may not be read.
+        """
+        try:
+            if self._fd is None:
+                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            return os.pread(self._fd, size, offset)
+        except OSError as error:
+            if error.errno in _GONE:
+                self.close()
+            raise _judge(self.path, error) from error
+
+    def read(self, most_bytes: int | None = None) -> bytes:
+        """The text now, however many records long; more than ``most_bytes`` is ``NoData``."""
+        text = chunk = self.read_record(_CHUNK_BYTES)
+        while chunk:
+            text += (chunk := self.read_record(_CHUNK_BYTES, len(text)))
+            if most_bytes is not None and len(text) > most_bytes:
+                raise NoData(f"{self.path}: longer than {most_bytes} bytes")
+        return text
+
+    def close(self) -> None:
+        """Close the descriptor; a later read opens the file anew."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def read_seldom(path: str) -> bytes:
+    """The text of a file that is one record, or many short ones; as ``KeptFile.read``."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            text = os.read(fd, _RECORD_BYTES)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise _judge(path, error) from error
+    return text if len(text) < WHOLE_BYTES else KeptFile(path).read()
+
+
+def _judge(path: str, error: OSError) -> Exception:
+    return NoData(f"{path}: {os.strerror(error.errno)}") if error.errno in _GONE else error
+
+
+def whole_lines(text: bytes) -> list[bytes]:
+    """The lines, less a last one that is cut short (has no line feed)."""
+    return text.split(b"\n")[:-1]
+
+
+def find_count(text: bytes, name: bytes) -> int | None:
+    """The number on the line ``NAME NUMBER``; None: there is no such line, or it is cut short.
+
+    For long files of which few lines are wanted: the others are not parsed.
+    """
+    at = 0 if text.startswith(name + b" ") else text.find(b"\n" + name + b" ") + 1
+    if at == 0 and not text.startswith(name + b" "):
+        return None
+    start = at + len(name) + 1
+    end = text.find(b"\n", start)
+    digits = text[start:end]
+    return int(digits) if end > start and digits.isdigit() else None
+
 
 # -- the machine -----------------------------------------------------------------------------------
 
@@ -61,7 +175,7 @@ _FIELD_COUNTS: Final = (17, 15, 11)
 
 
 def parse_diskstats(
-    text: bytes | str, wanted: Container[str] | None = None
+    text: bytes, wanted: Container[str] | None = None
 ) -> dict[str, tuple[int, ...]]:
     """The 17 fields of each device, in the kernel's order; partitions are devices here too.
 
@@ -72,9 +186,6 @@ def parse_diskstats(
     Args:
         text: the file.
         wanted: only these; None: all.
-
-    Raises:
-        NoData: no device in the whole text.
     """
     counters: dict[str, tuple[int, ...]] = {}
     any_device = False
@@ -111,13 +222,10 @@ _CPU_FIELDS: Final = 8
 """user to steal; what guests use is in user and nice already."""
 
 
-def parse_idle(text: bytes | str, *, ticks_per_s: int = TICKS_PER_S) -> dict[int, float]:
+def parse_idle(text: bytes, *, ticks_per_s: int = _TICKS_PER_S) -> dict[int, float]:
     """Idle and iowait since boot in a /proc/stat, s, by CPU; no CPU that is offline.
 
     Both may go back a little: iowait is charged to the CPU on which a waiting task last ran.
-
-    Raises:
-        NoData: no whole line of a CPU.
     """
     idle_s: dict[int, float] = {}
     for line in whole_lines(text):
@@ -133,7 +241,7 @@ def parse_idle(text: bytes | str, *, ticks_per_s: int = TICKS_PER_S) -> dict[int
     return idle_s
 
 
-def parse_cpu_ticks(text: bytes | str) -> tuple[int, ...]:
+def parse_cpu_ticks(text: bytes) -> tuple[int, ...]:
     """Ticks of all CPUs together in a /proc/stat, user to steal; empty: there are none in it."""
     for line in whole_lines(text):
         words = line.split()
@@ -144,13 +252,8 @@ def parse_cpu_ticks(text: bytes | str) -> tuple[int, ...]:
 
 
 class Meminfo(NamedTuple):
-    """Gauges of the whole machine.
-
-    Attributes:
-        total_bytes: usable memory (MemTotal).
-        dirty_bytes: page cache waiting to be written (Dirty).
-        writeback_bytes: page cache being written (Writeback).
-        available_bytes: can be had without swapping (MemAvailable); None before Linux 3.14.
+    """Usable memory (MemTotal), page cache that waits to be written and that is being written, and
+    what can be had without swapping (MemAvailable; None before Linux 3.14).
     """
 
     total_bytes: int
@@ -164,13 +267,9 @@ _MEMINFO: Final = re.compile(
 )
 
 
-def parse_meminfo(text: bytes | str) -> Meminfo:
-    """The gauges in a /proc/meminfo.
-
-    Raises:
-        NoData: MemTotal, Dirty or Writeback is missing, as in a text that is cut short.
-    """
-    values = {name: int(kb) * _KB_BYTES for name, kb in _MEMINFO.findall(as_bytes(text))}
+def parse_meminfo(text: bytes) -> Meminfo:
+    """The gauges in a /proc/meminfo; without MemTotal, Dirty or Writeback it is ``NoData``."""
+    values = {name: int(kb) * _KB_BYTES for name, kb in _MEMINFO.findall(text)}
     try:
         return Meminfo(
             values[b"MemTotal"],
@@ -182,7 +281,7 @@ def parse_meminfo(text: bytes | str) -> Meminfo:
         raise NoData(f"meminfo: no line {error.args[0].decode()}") from error
 
 
-def parse_refaults(text: bytes | str) -> int:
+def parse_refaults(text: bytes) -> int:
     """Pages in a /proc/vmstat that were read again shortly after they had been given up.
 
     A refault is a page that would still be in memory with a little more of it: page cache and, as
@@ -191,7 +290,6 @@ def parse_refaults(text: bytes | str) -> int:
     Raises:
         NoData: the kernel does not count refaults, or the text is cut short before them.
     """
-    text = as_bytes(text)
     file, anon = (find_count(text, b"workingset_refault_" + kind) for kind in (b"file", b"anon"))
     if file is not None and anon is not None:
         return file + anon
@@ -201,20 +299,17 @@ def parse_refaults(text: bytes | str) -> int:
     return both
 
 
-def parse_oom_kills(text: bytes | str) -> int | None:
+def parse_oom_kills(text: bytes) -> int | None:
     """Processes in a /proc/vmstat that were killed for memory: the machine's, or any cgroup's.
 
     None: the kernel does not count them (before Linux 4.13), or the text is cut short.
     """
-    return find_count(as_bytes(text), b"oom_kill")
+    return find_count(text, b"oom_kill")
 
 
 class Pressure(NamedTuple):
-    """Stall times of one resource since boot, or since the cgroup was made.
-
-    Attributes:
-        some_s: time in which at least one task waited.
-        full_s: time in which all tasks that were not idle waited; None where not counted.
+    """Since boot, or since the cgroup was made: time in which at least one task waited for the
+    resource, and in which all tasks that were not idle did (None: not counted).
     """
 
     some_s: float
@@ -224,13 +319,9 @@ class Pressure(NamedTuple):
 _TOTALS: Final = re.compile(rb"^(\w+) .*total=(\d+)\n", re.MULTILINE)
 
 
-def parse_pressure(text: bytes | str) -> Pressure:
-    """The stall times in a pressure file, of the machine or of a cgroup.
-
-    Raises:
-        NoData: no whole ``some`` line in it.
-    """
-    found = _TOTALS.findall(as_bytes(text))
+def parse_pressure(text: bytes) -> Pressure:
+    """The stall times in a pressure file, of the machine or of a cgroup."""
+    found = _TOTALS.findall(text)
     totals_s = {kind: int(digits) / _US_PER_S for kind, digits in found}
     if b"some" not in totals_s:
         raise NoData("pressure: no total of some")
@@ -291,13 +382,10 @@ class Mount(NamedTuple):
     options: tuple[str, ...] = ()
 
 
-def parse_mountinfo(text: bytes | str) -> tuple[Mount, ...]:
+def parse_mountinfo(text: bytes) -> tuple[Mount, ...]:
     r"""All mounts, in the order of mounting; a line that is cut short is left out.
 
     Space, tab, line feed and backslash in a path are written as ``\ooo``.
-
-    Raises:
-        NoData: no mount in the whole text.
     """
     mounts = tuple(mount for mount in map(parse_mount, whole_lines(text)) if mount is not None)
     if not mounts:
@@ -330,12 +418,7 @@ def _unescape(word: bytes) -> str:
 
 
 def read_mounts(root: Path = Path("/"), pid: int | str = "self") -> tuple[Mount, ...]:
-    """The mounts that a process sees; empty where they cannot be read.
-
-    Args:
-        root: ``/``, or a directory that looks like it.
-        pid: the process; by default this one.
-    """
+    """The mounts that a process sees, by default this one; empty where they cannot be read."""
     try:
         return parse_mountinfo(KeptFile(root / "proc" / str(pid) / "mountinfo").read())
     except NoData:
@@ -346,10 +429,6 @@ def find_mount(mounts: Sequence[Mount], path: str) -> Mount | None:
     """The mount that a path without symbolic links is on; None: not below any of them.
 
     Walks down as the kernel does, because a later mount hides earlier ones below it.
-
-    Args:
-        mounts: of one namespace.
-        path: absolute, without symbolic links, ``.`` and ``..``.
     """
     ids = {mount.mount_id for mount in mounts}
     tops = [mount for mount in mounts if mount.parent_id not in ids and _holds(mount, path)]
@@ -417,13 +496,8 @@ class ProcIo(NamedTuple):
     cancelled_write_bytes: int
 
 
-def parse_proc_io(text: bytes | str) -> ProcIo:
-    """The counters in a /proc/PID/io.
-
-    Raises:
-        NoData: cut short, empty, or of a kernel that does not count bytes.
-    """
-    text = as_bytes(text)
+def parse_proc_io(text: bytes) -> ProcIo:
+    """The counters in a /proc/PID/io; ``NoData`` also of a kernel that does not count bytes."""
     words = text.split()
     if words[:_IO_WORDS:2] != _IO_LABELS or not text.endswith(b"\n"):
         raise NoData("io: not the seven lines of /proc/PID/io")
@@ -434,25 +508,15 @@ def parse_proc_io(text: bytes | str) -> ProcIo:
 
 
 class Statm(NamedTuple):
-    """Memory of one process now; of many threads it may be off by some pages each.
-
-    Attributes:
-        size_bytes: address space.
-        resident_bytes: in memory, shared pages included.
-        text_bytes: the program.
-    """
+    """Address space, what of it is in memory (shared pages included), and the program."""
 
     size_bytes: int
     resident_bytes: int
     text_bytes: int
 
 
-def parse_statm(text: bytes | str, *, page_bytes: int = PAGE_BYTES) -> Statm:
-    """The sizes in a /proc/PID/statm.
-
-    Raises:
-        NoData: cut short or empty.
-    """
+def parse_statm(text: bytes, *, page_bytes: int = PAGE_BYTES) -> Statm:
+    """The sizes in a /proc/PID/statm; of many threads they may be off by some pages each."""
     words = b"".join(whole_lines(text)[:1]).split()
     try:
         size, resident, _, program = (int(word) * page_bytes for word in words[:4])
@@ -462,34 +526,21 @@ def parse_statm(text: bytes | str, *, page_bytes: int = PAGE_BYTES) -> Statm:
 
 
 def sum_resident_bytes(root: str, pids: Iterable[int]) -> int | None:
-    """Resident memory of the processes together; shared pages count each time.
-
-    For machines whose cgroups have no memory controller.
-
-    Args:
-        root: before ``/proc``.
-        pids: the processes; one that is gone counts nothing.
-
-    Returns:
-        None when all of them are gone.
-    """
+    """Resident memory of the processes, shared pages counted each time; None: all are gone."""
     sizes: list[int] = []
     for pid in dict.fromkeys(pids):
         try:
-            sizes.append(parse_statm(read_once(f"{root}/proc/{pid}/statm")).resident_bytes)
+            sizes.append(parse_statm(read_seldom(f"{root}/proc/{pid}/statm")).resident_bytes)
         except NoData:
             continue
     return sum(sizes) if sizes else None
 
 
-def parse_proc_cgroup(text: bytes | str) -> dict[str, str]:
+def parse_proc_cgroup(text: bytes) -> dict[str, str]:
     """The cgroup of a process by controller (``memory``), by name (``name=systemd``), or ``""``.
 
     The last is that of cgroup v2 (``0::PATH``, Linux 4.5). Paths are as seen from the reader's
     cgroup namespace: one outside of it begins with ``/..``.
-
-    Raises:
-        NoData: no whole line in it.
     """
     paths: dict[str, str] = {}
     for line in whole_lines(text):
@@ -503,13 +554,8 @@ def parse_proc_cgroup(text: bytes | str) -> dict[str, str]:
 
 
 class Status(NamedTuple):
-    """What /proc/PID/status says of a process or of one thread.
-
-    Attributes:
-        state: one letter (R, S, D, T, Z ...).
-        uid: its real user.
-        groups: its effective group and the supplementary ones.
-        memory_nodes: NUMA nodes whose memory it may use, as ``0-3,8``; empty: not said.
+    """A process or one thread: state (R, S, D, T, Z ...), real user, effective group and the
+    supplementary ones, NUMA nodes whose memory it may use (``0-3,8``; empty: not said).
     """
 
     state: str
@@ -519,11 +565,6 @@ class Status(NamedTuple):
 
 
 def parse_status(text: bytes) -> Status:
-    """The fields of a /proc/PID/status.
-
-    Raises:
-        NoData: State, Uid, Gid or Groups is missing, as in a text that is cut short.
-    """
     fields = dict(line.split(b":\t", 1) for line in whole_lines(text) if b":\t" in line)
     try:
         groups = fields[b"Gid"].split()[1:2] + fields[b"Groups"].split()
@@ -538,11 +579,7 @@ def parse_status(text: bytes) -> Status:
 
 
 def read_status(task: int | str) -> Status | None:
-    """Its status; None when it is gone. This never blocks.
-
-    Args:
-        task: number of a process; of one of its threads ``PID/task/TID``.
-    """
+    """Of a process, or of a thread by ``PID/task/TID``; None: it is gone. This never blocks."""
     try:
         return parse_status(KeptFile(f"/proc/{task}/status").read())
     except NoData:
@@ -550,7 +587,7 @@ def read_status(task: int | str) -> Status | None:
 
 
 def find_state(pid: int) -> str | None:
-    """The one-letter state (R, S, D, T, Z ...); None when the process is gone."""
+    """Its one-letter state; None: the process is gone."""
     status = read_status(pid)
     return None if status is None else status.state
 
@@ -561,11 +598,7 @@ _BLOCKED_LOOKS: Final = 5
 
 
 def is_blocked(task: int | str) -> bool:
-    """Whether a process or a thread waits in the kernel, where only a fatal signal is heard.
-
-    Args:
-        task: as for ``read_status``.
-    """
+    """Whether a task (``read_status``) waits in the kernel, where only a fatal signal is heard."""
     for _ in range(_BLOCKED_LOOKS):
         status = read_status(task)
         if status is None or status.state != "D":

@@ -1,7 +1,7 @@
 """The process that reads the counters of jobs, disks and the machine, a sweep on request.
 
 It is the daemon's user, and may read other users' ``/proc/PID/io``: the supervisor starts it. It
-ends with the daemon's line. A read that does not return ends it too (``watch``); then the daemon
+ends with the daemon's line. A read that does not return ends it too (``job_io``); then the daemon
 has another one started.
 
 A job that has not run since the last sweep costs one pread and a comparison: what moves bytes runs
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import resource
 import signal
@@ -20,13 +19,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from iodaemon.errors import NoData
 from iodaemon.fault import reach
-from iodaemon.node.sampler import rows
 from iodaemon.node.sampler.cgroup_files import (
     IoStat,
     parse_cpu_stat,
@@ -34,18 +31,27 @@ from iodaemon.node.sampler.cgroup_files import (
     parse_procs,
     read_members,
 )
-from iodaemon.node.sampler.job_io import Allowance, JobIo, UnknownError
-from iodaemon.node.sampler.kernel_file import KeptFile, read_file, read_once
-from iodaemon.node.sampler.node_counters import NodeCounters, NodeCountersReader
+from iodaemon.node.sampler.job_io import (
+    Allowance,
+    JobIo,
+    Moved,
+    Position,
+    SilentError,
+    UnknownError,
+    Watch,
+)
+from iodaemon.node.sampler.node_counters import NodeCountersReader
 from iodaemon.node.sampler.open_files import OpenFiles
 from iodaemon.node.sampler.proc_files import (
+    WHOLE_BYTES,
+    KeptFile,
     descendants_of,
     is_executing,
     parse_diskstats,
     parse_pressure,
+    read_seldom,
     sum_resident_bytes,
 )
-from iodaemon.node.sampler.watch import Position, SilentError, Watch
 from iodaemon.supervisor import syscalls
 from iodaemon.supervisor.identity import peer_of
 
@@ -65,15 +71,17 @@ _MOST_LOOKS: Final = 2500
 looked at in turn."""
 _RECORD_BYTES: Final = 64
 """Of cpu.stat: usage_usec and user_usec are its first lines."""
-_PROCS_BYTES: Final = 4000
-"""A cgroup.procs that is shorter is whole: one read gives a page, less a part of a line."""
 _NO_GROUP: Final = 65534
 _WHOLE: Final = b"nr_descendants 0\n"
 _BYTES: Final = 3
 """Fields of ``Moved`` that are of disks."""
-_UNKNOWN: Final = (rows.NO_COUNT,) * 5
 _NO_DEVICE: Final = {"0:0": IoStat()}
 """Says that there is nothing yet, which is not to be unknown."""
+_JSON: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
+
+Row = tuple[int | float | Moved | None, ...]
+OnDevice = tuple[int, str, int, int]
+"""Rows of ``jobs`` and of ``moved`` (the package's ``__init__``)."""
 
 
 class Settings(NamedTuple):
@@ -142,9 +150,9 @@ class Job:
         self._holder = holder
         self._members: list[int] = []
         self._missing: tuple[str, ...] = ()
-        self._row = b""
-        self._counts: tuple[int, ...] = _UNKNOWN
-        self._seldom = (rows.NO_COUNT, math.nan, math.nan, rows.NO_COUNT)
+        self._row: Row = ()
+        self._counts: Moved | None = None
+        self._seldom: tuple[int | None, float | None, float | None, int | None] = (None,) * 4
         own = settings.outputs and f"{settings.outputs}/{name}"
         self._outputs = [own, f"{own}.report"] if own else []
         self._readings = 0
@@ -162,7 +170,7 @@ class Job:
         except (NoData, OSError):
             return b""
 
-    def read(self, sweep: int, record: bytes) -> tuple[bytes | None, list[bytes]]:
+    def read(self, sweep: int, record: bytes) -> tuple[Row | None, list[OnDevice]]:
         """The row of its counters, None if it is as it was told last, and those of devices.
 
         Args:
@@ -174,26 +182,24 @@ class Job:
         before, self.ran = self._counts, sweep
         is_full = self._readings < _FIRST_READINGS or not (sweep + self.number) % _SELDOM
         self._readings += 1
-        self._counts = self._count(is_full=is_full)
-        is_known = self._counts is not _UNKNOWN
-        self.record = record if is_known else b""
-        moved: list[bytes] = []
-        if is_full or not is_known:
+        counts = self._counts = self._count(is_full=is_full)
+        self.record = b"" if counts is None else record
+        moved: list[OnDevice] = []
+        if is_full or counts is None:
             self._look_at_all()
             moved = self.look_at_devices()
-        elif self._counts[:_BYTES] != before[:_BYTES]:  # who waits for I/O has asked for some
+        elif before is None or counts[:_BYTES] != before[:_BYTES]:  # who waits for I/O asked for it
             resident, _, memory_s, output = self._seldom
             self._seldom = (resident, self._stall_s("io"), memory_s, output)
-        silent = -1 if self.silent is None else self.silent
-        row = rows.JOB.pack(self.number, silent, *self._counts, *_times(record), *self._seldom)
+        row = (self.number, self.silent, counts, *_times(record), *self._seldom)
         if row == self._row:
             return None, moved
         self._row = row
         return row, moved
 
-    def _count(self, *, is_full: bool) -> tuple[int, ...]:
+    def _count(self, *, is_full: bool) -> Moved | None:
         if self.silent is not None:
-            return _UNKNOWN
+            return None
         try:
             self._members = self._list(is_full=is_full)
             return self._io.read(self._members)
@@ -201,7 +207,7 @@ class Job:
             self.silent = error.pid
         except (UnknownError, OSError):
             pass
-        return _UNKNOWN
+        return None
 
     def _list(self, *, is_full: bool) -> list[int]:
         """Its processes, parents before children."""
@@ -209,14 +215,14 @@ class Job:
             return [] if self._holder is None else list(descendants_of(self._holder, self._root))
         try:
             if is_full:
-                self._has_below = _WHOLE not in read_once(f"{self.cgroup}/cgroup.stat")
+                self._has_below = _WHOLE not in read_seldom(f"{self.cgroup}/cgroup.stat")
             if self._has_below:
                 return read_members(self.cgroup)
             path = f"{self.cgroup}/cgroup.procs"
             if self._procs is None and self._allowance.take():
                 self._procs = KeptFile(path)
-            text = read_once(path) if self._procs is None else self._procs.read_record()
-            return parse_procs(text if len(text) < _PROCS_BYTES else read_file(path))
+            text = read_seldom(path) if self._procs is None else self._procs.read_record()
+            return parse_procs(text if len(text) < WHOLE_BYTES else read_seldom(path))
         except NoData:
             return []
 
@@ -227,45 +233,48 @@ class Job:
         with contextlib.suppress(OSError):
             resident = sum_resident_bytes(self._root, self._members)
         self._seldom = (
-            rows.count(resident),
+            resident,
             self._stall_s("io"),
             self._stall_s("memory"),
-            rows.count(self._measure_output()),
+            self._measure_output(),
         )
 
-    def _stall_s(self, resource: str) -> float:
-        text = self._read_seldom(f"{resource}.pressure")
+    def _stall_s(self, resource: str) -> float | None:
         try:
-            return math.nan if text is None else parse_pressure(text).some_s
-        except NoData:
-            return math.nan
+            return parse_pressure(self._read_seldom(f"{resource}.pressure")).some_s
+        except (NoData, OSError):
+            return None
 
-    def look_at_devices(self) -> list[bytes]:
+    def look_at_devices(self) -> list[OnDevice]:
         """Rows of what it moved on those where that has changed.
 
         What it made dirty is written back without it, also while it stands still.
         """
-        text, moved = self._read_seldom("io.stat", read_file), list[bytes]()
-        with contextlib.suppress(NoData):
-            found = {} if text is None else parse_io_stat(text) or _NO_DEVICE
-            for number, stat in found.items():
-                if self._on_devices.get(number) != stat:
-                    place = map(int, number.split(":"))
-                    moved += rows.pack_known(rows.MOVED, self.number, *place, *stat)
-            self._on_devices = found
-        return moved
-
-    def _read_seldom(self, name: str, read: Callable[[str], bytes] = read_once) -> bytes | None:
-        """A file of its cgroup; None: there is none, as it once was."""
-        if self.cgroup is None or name in self._missing:
-            return None
         try:
-            return read(f"{self.cgroup}/{name}")
+            found = parse_io_stat(self._read_seldom("io.stat")) or _NO_DEVICE
+        except (NoData, OSError):
+            return []
+        before, self._on_devices = self._on_devices, found
+        return [
+            (self.number, device, *stat)
+            for device, stat in found.items()
+            if before.get(device) != stat
+        ]
+
+    def _read_seldom(self, name: str) -> bytes:
+        """A file of its cgroup; one that is missing is looked for once.
+
+        Raises:
+            NoData: there is none.
+            OSError: no descriptor is left.
+        """
+        if self.cgroup is None or name in self._missing:
+            raise NoData(name)
+        try:
+            return read_seldom(f"{self.cgroup}/{name}")
         except NoData:
             self._missing += (name,)
-        except OSError:  # no descriptor is left
-            pass
-        return None
+            raise
 
     def _measure_output(self) -> int | None:
         """Room that its own output and its report take of their filesystem, holes not counted.
@@ -287,11 +296,11 @@ class Job:
             self._allowance.give()
 
 
-def _times(record: bytes) -> tuple[float, float]:
+def _times(record: bytes) -> tuple[float | None, float | None]:
     try:
         return parse_cpu_stat(record)
     except NoData:
-        return math.nan, math.nan
+        return None, None
 
 
 class Sampler:
@@ -310,20 +319,19 @@ class Sampler:
         self._jobs: dict[int, Job] = {}
         self._silent: set[int] = set()
         self._sweeps = 0
-        self._places = {name: place for place, name in enumerate(opened["devices"])}
+        self._devices = frozenset(opened["devices"])
         self._diskstats = KeptFile(root / "proc/diskstats")
         self._node = NodeCountersReader(root, opened["cpus"])
         self._files = OpenFiles(root, position)
-        self._group = ""
 
-    def sweep(self, request: dict[str, Any], at_s: float) -> bytes:
+    def sweep(self, request: dict[str, Any], at_s: float) -> dict[str, Any]:
         """The answer to one request."""
         self._follow(request)
         wanted, position = frozenset(request.get("read", ())), self._position
         node, disks = self._node.read(at_s), self._read_disks()
         position.is_careful = bool(self._silent)
-        jobs: list[bytes] = []
-        moved: list[bytes] = []
+        jobs: list[Row] = []
+        moved: list[OnDevice] = []
         reach("sampler.sweeping")
         self._sweeps = sweep = self._sweeps + 1
         stretch = 1 + len(self._jobs) // _MOST_LOOKS
@@ -350,18 +358,11 @@ class Sampler:
                 position.is_careful |= job.silent is not None
         position.pid = 0
         files = [
-            [job, None if lines is None else sorted(map(os.fsdecode, lines))]
+            (job, None if lines is None else [line.decode("latin-1") for line in sorted(lines)])
             for job, lines in self._files.read().items()
         ]
         position.pid = 0
-        rest = b""
-        if files or node.refaults_of != self._group:
-            self._group = node.refaults_of
-            rest = json.dumps({"files": files, "group": self._group}).encode()
-        counts = (len(jobs), len(moved), len(disks), len(node.idle_s), len(rest))
-        idle = [rows.IDLE.pack(rows.number(each)) for each in node.idle_s]
-        head = rows.HEAD.pack(rows.SAMPLE, *counts)
-        return b"".join([head, *jobs, *moved, *disks, *idle, _node_row(node), rest])
+        return {"jobs": jobs, "moved": moved, "disks": disks, "node": node, "files": files}
 
     def _follow(self, request: dict[str, Any]) -> None:
         for number in request.get("remove", ()):
@@ -377,22 +378,11 @@ class Sampler:
             self._files.add(number, job.last_members)
             self._node.memory.add(number, job.last_members, job.cgroup)
 
-    def _read_disks(self) -> list[bytes]:
+    def _read_disks(self) -> dict[str, tuple[int, ...]]:
         try:
-            found = parse_diskstats(self._diskstats.read(), self._places)
+            return parse_diskstats(self._diskstats.read(), self._devices)
         except (NoData, OSError):
-            return []
-        disks = (rows.pack_known(rows.DISK, self._places[n], *each) for n, each in found.items())
-        return [row for rows_ in disks for row in rows_]
-
-
-def _node_row(node: NodeCounters) -> bytes:
-    return rows.NODE.pack(
-        rows.number(node.io_stall_s), rows.number(node.memory_stall_s),
-        rows.count(node.dirty_bytes), rows.count(node.writeback_bytes),
-        rows.count(node.available_bytes), rows.count(node.memory_bytes),
-        rows.count(node.refault_bytes),
-    )  # fmt: skip
+            return {}
 
 
 def serve(line: socket.socket, settings: Settings) -> None:
@@ -401,24 +391,24 @@ def serve(line: socket.socket, settings: Settings) -> None:
 
     def tell(job: int, pid: int) -> None:
         telling.acquire()  # nothing else is said after that
-        head = rows.HEAD.pack(rows.SILENT, 0, 0, 0, 0, 0)
-        line.sendall(head + rows.SILENCE.pack(job, pid))
+        line.sendall(_encode({"silent": (job, pid)}))
 
     position = Position()
     watch = Watch(position, tell)
     with line.makefile("rb") as file:
-        requests = iter(file.readline, b"")
-        opened = next(requests, b"")
-        if not opened.endswith(b"\n"):
+        requests = (json.loads(each) for each in iter(file.readline, b"") if each.endswith(b"\n"))
+        if (opened := next(requests, None)) is None:
             return
-        sampler = Sampler(settings, json.loads(opened), position)
+        sampler = Sampler(settings, opened, position)
         for request in requests:
-            if not request.endswith(b"\n"):
-                return
             with watch:
-                answer = sampler.sweep(json.loads(request), time.monotonic())
+                answer = _encode(sampler.sweep(request, time.monotonic()))
             with telling:
                 line.sendall(answer)
+
+
+def _encode(answer: dict[str, Any]) -> bytes:
+    return _JSON.encode(answer).encode() + b"\n"
 
 
 def main() -> None:

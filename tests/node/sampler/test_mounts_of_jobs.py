@@ -8,10 +8,9 @@ import pytest
 from iodaemon.errors import NoData
 from iodaemon.node import devices
 from iodaemon.node.devices import find_mount_devices
-from iodaemon.node.sampler.kernel_file import KeptFile
+from iodaemon.node.sampler.job_io import Position
 from iodaemon.node.sampler.open_files import MOST_TABLE_BYTES, OpenFiles
-from iodaemon.node.sampler.proc_files import parse_mountinfo
-from iodaemon.node.sampler.watch import Position
+from iodaemon.node.sampler.proc_files import KeptFile, parse_mountinfo
 
 OWN = b"20 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
 OVERLAY = (

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from iodaemon.node.devices import find_device, find_mount_devices
+from iodaemon.node.sampler.job_io import Position
 from iodaemon.node.sampler.open_files import LOOKS, MOST_DESCRIPTORS, MOST_JOBS, PERIOD, OpenFiles
 from iodaemon.node.sampler.proc_files import parse_mount
-from iodaemon.node.sampler.watch import Position
 
 ROOT_MOUNT, DATA_MOUNT, DEV_MOUNT, NFS_MOUNT, PIPE = 20, 21, 22, 23, 9
 MOUNTS = f"""\

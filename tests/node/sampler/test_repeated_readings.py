@@ -121,9 +121,9 @@ def test_what_is_written_back_for_a_job_that_has_not_run_is_told(machine):
     io_stat.write_text("254:0 rbytes=0 wbytes=8192 rios=0 wios=2 dbytes=0 dios=0\n")
     told = [machine.reading.sweep() for _ in range(sweep._SELDOM)]
 
-    assert first == [(0, 0, 0, 0)]
+    assert first == [("0:0", 0, 0)]
     assert told == [None] * sweep._SELDOM
-    assert machine.reading.moved() == [(254, 0, 0, 8192)]
+    assert machine.reading.moved() == [("254:0", 0, 8192)]
 
 
 def test_an_io_stat_that_says_nothing_known_is_unknown(machine):

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import os
 import signal
 import socket
@@ -14,11 +15,8 @@ from sampling import Samplers
 
 from iodaemon.core.sample import JobCounters
 from iodaemon.fault import VARIABLE
-from iodaemon.node.live_job import LiveJob
 from iodaemon.node.sampler import client as module
-from iodaemon.node.sampler import rows
 from iodaemon.node.sampler.client import SamplerClient
-from iodaemon.node.sampler.job_io import Moved
 from iodaemon.supervisor.ledger import Key
 
 pytestmark = pytest.mark.node
@@ -52,9 +50,8 @@ class Worker:
         self.live = self.attempt(1)
         self.does(0)
 
-    def attempt(self, number, **options):
-        report = {"pid": self.child.pid, "holder": self.child.pid}
-        return LiveJob(Key(1, number), report, None, **options)
+    def attempt(self, number):
+        return Key(1, number), self.child.pid
 
     def does(self, word):
         self.child.stdin.write(f"{word}\n")
@@ -70,6 +67,10 @@ def worker():
     worker = Worker()
     yield worker
     worker.end()
+
+
+def used(**moved):
+    return {"read_bytes": 0, "written_bytes": 0, "calls": 0, **moved}
 
 
 def logical(sample):
@@ -115,12 +116,12 @@ def test_what_is_waited_for_in_a_sweep_counts_in_the_next_and_no_total_falls(wor
         async def read():
             reading = asyncio.ensure_future(samplers.client.read(2.0))
             await asyncio.sleep(0)
-            samplers.client.take_use(worker.live, Moved(logical_bytes=100))
+            samplers.client.take_use(Key(1, 1), used(logical_bytes=100))
             return await reading
 
         third = samplers.run(read())
         worker.child.communicate()
-        samplers.client.take_use(worker.live, Moved(logical_bytes=50))
+        samplers.client.take_use(Key(1, 1), used(logical_bytes=50))
         last = samplers.take()
 
     assert logical(second) >= logical(first) + MIB
@@ -140,10 +141,9 @@ def test_a_job_that_has_not_moved_has_the_very_same_counters(worker):
 
 
 def test_of_an_adopted_job_nothing_is_known_until_it_is_told_what_was_waited_for(worker):
-    adopted = worker.attempt(1, is_adopted=True)
     with Samplers() as samplers:
-        unknown = samplers.take(adopted, times=2)
-        samplers.client.take_use(adopted, Moved(read_bytes=1 << 40))
+        unknown = samplers.take(worker.live, times=2, is_adopted=True)
+        samplers.client.take_use(Key(1, 1), used(read_bytes=1 << 40))
         known = samplers.take()
 
     assert unknown.jobs[1].read_bytes is None
@@ -152,10 +152,11 @@ def test_of_an_adopted_job_nothing_is_known_until_it_is_told_what_was_waited_for
 
 def test_another_attempt_begins_at_nothing(worker):
     with Samplers() as samplers:
-        samplers.client.take_use(worker.live, Moved(read_bytes=1 << 40))
         samplers.take(worker.live)
-        samplers.client.remove(worker.live.job_id)
+        samplers.client.take_use(Key(1, 1), used(read_bytes=1 << 40))
+        before = samplers.take()
 
+        assert before.jobs[1].read_bytes >= 1 << 40
         assert samplers.take(worker.attempt(2)).jobs[1].read_bytes < 1 << 40
 
 
@@ -192,27 +193,28 @@ def test_it_ends_with_the_line_of_the_daemon(worker):
         assert 0 == samplers.children[0].wait()
 
 
-HEAD = rows.HEAD.pack(rows.SAMPLE, 0, 0, 0, 0, 0)
-NODE = rows.NODE.pack(0.0, 0.0, *[0] * 5)
+NODE = b'"node": {"available_bytes": 7}'
 BAD = {
-    "another kind": rows.HEAD.pack(7, 0, 0, 0, 0, 0),
-    "no end of rows": rows.HEAD.pack(rows.SAMPLE, *[(1 << 32) - 1] * 5),
-    "a disk that is none": rows.HEAD.pack(rows.SAMPLE, 0, 0, 1, 0, 0)
-    + rows.DISK.pack(9, *[0] * 17)
-    + NODE,
-    "idle time of nobody": rows.HEAD.pack(rows.SAMPLE, 0, 0, 0, 1, 0) + rows.IDLE.pack(1.0) + NODE,
-    "no JSON": rows.HEAD.pack(rows.SAMPLE, 0, 0, 0, 0, 4) + NODE + b"none",
-    "no object": rows.HEAD.pack(rows.SAMPLE, 0, 0, 0, 0, 2) + NODE + b"[]",
-    "no mounts": rows.HEAD.pack(rows.SAMPLE, 0, 0, 0, 0, 17) + NODE + b'{"files":[[1,2]]}',
+    "no JSON": b"none\n",
+    "no object": b"[]\n",
+    "not UTF-8": b'{"node": {"refaults_of": "\xff"}}\n',
+    "a count below 0": b'{"moved": [[1, "8:0", -1, 0]], ' + NODE + b"}\n",
+    "half a row": b'{"jobs": [[1, null]], ' + NODE + b"}\n",
+    "a disk with two fields": b'{"disks": {"sda": [1, 2]}, ' + NODE + b"}\n",
+    "idle time of nobody": b'{"node": {"available_bytes": 7, "idle_s": {"x": 1.0}}}\n',
+    "no mounts": b'{"files": [[1, 2]], ' + NODE + b"}\n",
+    "too deep": b'{"x": ' + b"[" * 100_000 + b"\n",
+    "too much": b'{"x": "' + b"x" * 2000 + b'", ' + NODE + b"}\n",
     "nothing": b"",
-    "half a head": HEAD[:7],
+    "half an object": b'{"no',
 }
 
 
 @pytest.mark.parametrize("said", BAD.values(), ids=BAD.keys())
-def test_one_that_says_what_is_no_row_is_not_believed(said):
+def test_one_that_says_what_is_no_row_is_not_believed(said, monkeypatch):
     """And nobody waits for it."""
     peers = []
+    monkeypatch.setattr(module, "_LARGEST", 1000)
 
     def start(address):
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -241,8 +243,9 @@ def unharmed(client):
 
 
 def test_rows_of_jobs_that_nobody_asked_for_are_not_taken():
-    row = rows.JOB.pack(9, -1, *[0] * 5, 0.0, 0.0, 0, 0.0, 0.0, 0)
-    answer = rows.HEAD.pack(rows.SAMPLE, 1, 0, 0, 0, 0) + row + NODE
+    row = [9, None, [0] * 5, 0.0, 0.0, 0, 0.0, 0.0, 0]
+    said = {"jobs": [row], "disks": {"sdz": [0] * 17}, "node": {"available_bytes": 7}}
+    answer = json.dumps(said).encode() + b"\n"
     peers = []
 
     def start(address):
@@ -257,5 +260,8 @@ def test_rows_of_jobs_that_nobody_asked_for_are_not_taken():
         client.close()
         return sample
 
-    assert {} == asyncio.run(read()).jobs
+    sample = asyncio.run(read())
+
+    assert ({}, {}) == (sample.jobs, sample.devices)
+    assert 7 == sample.node.available_bytes
     peers[0].close()

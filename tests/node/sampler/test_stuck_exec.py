@@ -13,7 +13,6 @@ from sampling import Samplers
 from stuck_exec import silent_file_system, start_stuck, stuck_command
 
 from iodaemon.daemon.host import describe_process
-from iodaemon.node.live_job import LiveJob
 from iodaemon.node.sampler.proc_files import find_state, is_executing
 from iodaemon.supervisor.ledger import Key
 
@@ -73,8 +72,7 @@ class Jobs:
         words = [sys.executable, "-ISc", PARENT, *map(str, command)]
         holder = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
         self.holders.append(holder)
-        report = {"pid": holder.pid, "holder": holder.pid}
-        return LiveJob(Key(len(self.holders), 1), report, None)
+        return Key(len(self.holders), 1), holder.pid
 
     def start_stuck(self):
         """A job the process of which hangs in its execve."""
@@ -103,7 +101,7 @@ def test_its_io_is_unknown_and_all_others_are_read(jobs, blind):
     before, (stuck, pid), after = jobs.start("sleep", 600), jobs.start_stuck(), jobs.start("true")
     with Samplers(blind=blind) as samplers:
         sample = samplers.take(before, stuck, after)
-    aside, *others = (sample.jobs[job.job_id] for job in (stuck, before, after))
+    aside, *others = (sample.jobs[key.job] for key, _ in (stuck, before, after))
 
     assert (aside.read_bytes, aside.written_bytes, aside.silent_pid) == (None, None, pid)
     assert [None, None] == [counters.silent_pid for counters in others]
@@ -123,10 +121,10 @@ def test_the_first_sampler_that_waits_for_it_is_the_last(jobs):
 def test_it_is_read_again_once_it_answers(jobs):
     stuck, pid = jobs.start_stuck()
     with Samplers() as samplers:
-        aside = samplers.take(stuck).jobs[stuck.job_id]
+        aside = samplers.take(stuck).jobs[stuck[0].job]
         jobs.files.let_go()
         until(lambda: not is_executing(pid), "the end of its execve")
-        again = samplers.take().jobs[stuck.job_id]
+        again = samplers.take().jobs[stuck[0].job]
 
     assert aside.silent_pid == pid
     assert again.silent_pid is None
@@ -139,14 +137,14 @@ def test_one_that_ends_a_sampler_each_time_is_left_out_for_longer_and_longer(job
     with Samplers(blind=True) as samplers:
         samples = [samplers.take(stuck, lively), *(samplers.take() for _ in range(12))]
 
-        assert {pid} == {sample.jobs[stuck.job_id].silent_pid for sample in samples}
-        assert None not in {sample.jobs[lively.job_id].read_bytes for sample in samples}
+        assert {pid} == {sample.jobs[stuck[0].job].silent_pid for sample in samples}
+        assert None not in {sample.jobs[lively[0].job].read_bytes for sample in samples}
         assert len(samplers.children) <= 5  # after 1, 1, 4 and 8 samples
 
 
 def test_the_end_waits_for_no_sampler(jobs):
     with Samplers() as samplers:
-        samplers.client.add(jobs.start_stuck()[0])
+        samplers.client.add(*jobs.start_stuck()[0])
 
         async def leave():
             reading = asyncio.ensure_future(samplers.client.read(0.0))

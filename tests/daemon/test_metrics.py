@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from pathlib import Path
 
 import msgspec
@@ -11,16 +12,14 @@ from builders import MB, counters, exited, hold, sampled, suspended
 from prometheus_client.parser import text_string_to_metric_families
 from served import Served
 
-from iodaemon import __version__
 from iodaemon.config import load_policy
 from iodaemon.core import event as ev
-from iodaemon.core.decision import AdmissionPlan, LimitState, RegulationPlan, TrialStep
-from iodaemon.core.job import JobId, JobState, Reason
+from iodaemon.core.decision import RegulationPlan
+from iodaemon.core.job import JobId, JobState
 from iodaemon.core.rule import Mode
 from iodaemon.core.sample import DeviceCounters, JobCounters, NodeCounters, Sample
-from iodaemon.core.state import CONTENTION
-from iodaemon.daemon.exporter import METRICS, Exporter
-from iodaemon.daemon.metric import PREFIX, Metric, Scene, markdown_table
+from iodaemon.daemon.metrics.counts import PREFIX
+from iodaemon.daemon.metrics.table import Exporter, Scene, markdown_table
 from iodaemon.registry import shipped
 
 ROOT = Path(__file__).parents[2]
@@ -29,8 +28,8 @@ ROOT = Path(__file__).parents[2]
 class Page:
     """One scrape, to be asked for values."""
 
-    def __init__(self, driver, samples_skipped=0):
-        text = Exporter(Scene(driver, lambda: samples_skipped)).page().decode()
+    def __init__(self, driver):
+        text = Exporter(Scene(driver)).page().decode()
         self.families = {f.name: f for f in text_string_to_metric_families(text)}
         samples = [sample for family in self.families.values() for sample in family.samples]
         self.samples = {(s.name, tuple(sorted(s.labels.items()))): s.value for s in samples}
@@ -49,17 +48,17 @@ class Page:
         }
 
 
-def look(tmp_path, scenario=None, samples_skipped=0):
+def look(tmp_path, scenario=None, slots=(2, 2)):
     """The page after a scenario on a driver over a real journal."""
     pages = []
 
     async def live(bench):
         if scenario is not None:
             await scenario(bench)
-        pages.append(Page(bench.driver, samples_skipped))
+        pages.append(Page(bench.driver))
         bench.backend.take()
 
-    drive(tmp_path, live)
+    drive(tmp_path, live, slots=slots)
     return pages[0]
 
 
@@ -98,36 +97,29 @@ def test_after_a_simulated_run_every_value_is_that_of_the_state(served):
     served.client.suspend(served.running("compute=1000s"))
     for _ in range(9):
         served.submit("read=100GiB")
-    served.until(lambda: len(served.state.meter.devices) == 1)
     served.until(lambda: served.state.meter.bandwidth(JobId(6)) is not None)
 
     state = served.state
-    page, jobs, reads, load, last = served.call(
-        lambda: (
-            Page(served.driver),
-            state.by_state(),
-            [(job.partition, state.meter.bandwidth(job.id)) for job in state.live],
-            state.meter.devices["sim0"],
-            state.meter.last,
-        )
+    page, jobs, last = served.call(
+        lambda: (Page(served.driver), state.by_state(), state.meter.last),
     )
-    by_socket = {"0": 0.0, "1": 0.0}
-    for partition, rate in reads:
-        by_socket[str(partition)] += 0.0 if rate is None else rate.read_bytes_per_s
 
     assert {str(s): n for s, n in jobs.items() if not s.is_final} == page.by("state", "jobs")
     assert (3, 1) == (jobs[JobState.COMPLETED], jobs[JobState.FAILED])
     assert 3 == page.value("jobs_finished_total", state="COMPLETED")
     assert 1 == page.value("jobs_finished_total", state="FAILED")
     assert {"0": 4, "1": 4} == page.by("socket", "slots")
-    assert by_socket == page.by("socket", "job_bandwidth_bytes_per_second", direction="read")
-    assert sum(by_socket.values()) > 0
-    assert load.read_bytes_per_s == page.value("device_read_bytes_per_second", device="sim0")
-    assert load.busy_ratio == page.value("device_busy_ratio", device="sim0")
     assert last.at_s == page.value("last_sample_timestamp_seconds")
     assert 0 == page.value("journal_problem")
-    assert 12 == page.value("decisions_total", decision="start")
-    assert 1 == page.value("job_suspensions_total", reason="Suspended")
+    read = last.devices["sim0"].read_sectors * 512
+    assert read == page.value("device_bytes_total", device="sim0", direction="read")
+    by_jobs = sum(
+        value
+        for (name, labels), value in page.samples.items()
+        if name == f"{PREFIX}job_bytes_total" and ("direction", "read") in labels
+    )
+    assert 0 < by_jobs <= read + 512  # a device counts whole sectors
+    assert page.value("suspended_seconds_total", reason="Suspended") > 0
 
 
 def test_how_right_expectations_were_is_told_by_source(served):
@@ -146,29 +138,15 @@ def test_how_right_expectations_were_is_told_by_source(served):
         assert {le: float(ratio <= float(le)) for le in buckets} == buckets
 
 
-# -- policy ------------------------------------------------------------------------------------
+# -- jobs and sockets ------------------------------------------------------------------------------
 
 
-def test_the_policy_in_force_is_told_with_its_bound_and_mode(tmp_path):
+def test_the_bound_of_the_policy_in_force_is_shown(tmp_path):
     async def it_is_changed(bench):
         policy = load_policy("dynamic", overrides={}, search=(shipped("policies"),))
         bench.driver.controller.use(policy.rules)
-        bench.post(ev.ModeChanged(at_s=bench.now_s, mode=Mode.SHADOW, by="ann"))
-        await bench.settle()
 
-    page = look(tmp_path, it_is_changed)
-
-    assert 1 == page.value("policy_info", policy="dynamic", regulation="dynamic", mode="shadow")
-    assert 40 * MB == page.value("io_bound_bytes_per_second")
-
-
-def test_the_version_that_answers_is_told(tmp_path):
-    page = look(tmp_path)
-
-    assert {__version__: 1} == page.by("version", "build_info")
-
-
-# -- jobs and sockets ------------------------------------------------------------------------------
+    assert 40 * MB == look(tmp_path, it_is_changed).value("io_bound_bytes_per_second")
 
 
 def test_a_fresh_daemon_shows_every_state_and_every_total_at_zero(tmp_path):
@@ -177,7 +155,9 @@ def test_a_fresh_daemon_shows_every_state_and_every_total_at_zero(tmp_path):
     unfinished = {str(state) for state in JobState if not state.is_final}
     assert dict.fromkeys(unfinished, 0) == page.by("state", "jobs")
     assert {0} == set(page.by("state", "jobs_finished_total").values())
-    assert {0} == set(page.by("decision", "decisions_total").values())
+    none = dict.fromkeys(("Contention", "IoBound", "IoTurn", "Suspended"), 0)
+    assert none == page.by("reason", "suspended_seconds_total")
+    assert none == page.by("reason", "shadow_suspended_seconds_total")
     assert {"0": 2, "1": 2} == page.by("socket", "slots_free")
     assert 0 == page.value("starts_blocked")
 
@@ -192,25 +172,7 @@ def test_slots_are_free_or_held_by_jobs_of_their_socket(tmp_path):
     assert {"0": 0, "1": 1} == page.by("socket", "slots_free")
 
 
-def test_the_bandwidth_of_a_socket_is_the_sum_of_its_jobs(tmp_path):
-    async def three_read_and_write(bench):
-        await bench.run(3)
-        for seconds, factor in ((1.0, 0), (2.0, 1)):
-            await bench.after(seconds)
-            moved = {JobId(i): counters(i * 10 * factor * MB, i * factor * MB) for i in (1, 2, 3)}
-            bench.post(measured(bench.now_s, moved))
-            await bench.settle()
-
-    page = look(tmp_path, three_read_and_write)
-
-    read = page.by("socket", "job_bandwidth_bytes_per_second", direction="read")
-    write = page.by("socket", "job_bandwidth_bytes_per_second", direction="write")
-    assert {"0": 15 * MB, "1": 15 * MB} == read
-    assert {"0": 1.5 * MB, "1": 1.5 * MB} == write
-    assert {"0": 0, "1": 0} == page.by("socket", "jobs_io_unknown")
-
-
-def test_a_job_whose_io_is_unknown_is_counted_as_unknown_and_not_as_zero(tmp_path):
+def test_that_the_io_of_a_job_cannot_be_read_is_shown(tmp_path):
     async def one_cannot_be_read(bench):
         await bench.run(2)
         for seconds in (1.0, 2.0):
@@ -220,8 +182,8 @@ def test_a_job_whose_io_is_unknown_is_counted_as_unknown_and_not_as_zero(tmp_pat
 
     page = look(tmp_path, one_cannot_be_read)
 
-    assert {"0": 1, "1": 0} == page.by("socket", "jobs_io_unknown")
     assert 0 == page.value("sampler_success", source="job_io")
+    assert 0 == page.value("silent_processes")
 
 
 def test_suspensions_and_their_seconds_are_told_by_reason(tmp_path):
@@ -239,11 +201,9 @@ def test_suspensions_and_their_seconds_are_told_by_reason(tmp_path):
     page = look(tmp_path, two_stand_still)
 
     others = dict.fromkeys(("Contention", "IoTurn"), 0)
-    assert {"IoBound": 1, "Suspended": 1} | others == page.by("reason", "job_suspensions_total")
     assert {"IoBound": 7, "Suspended": 3} | others == page.by("reason", "suspended_seconds_total")
     longest = page.by("state", "longest_suspension_seconds")
     assert {"SUSPENDED_IO": 7, "SUSPENDED_USER": 3} == longest
-    assert 2 == page.value("decisions_total", decision="suspend")
 
 
 def test_what_shadow_would_have_done_is_told_apart_from_what_was_done(tmp_path):
@@ -256,10 +216,8 @@ def test_what_shadow_would_have_done_is_told_apart_from_what_was_done(tmp_path):
 
     page = look(tmp_path, in_shadow)
 
-    assert 1 == page.value("shadow_suspensions_total", reason="IoBound")
     assert 4 == page.value("shadow_suspended_seconds_total", reason="IoBound")
-    assert {0} == set(page.by("reason", "job_suspensions_total").values())
-    assert 0 == page.value("decisions_total", decision="suspend")
+    assert {0} == set(page.by("reason", "suspended_seconds_total").values())
 
 
 def test_what_jobs_moved_is_told_by_disk(tmp_path):
@@ -300,14 +258,33 @@ def test_no_label_names_a_job_or_a_user(tmp_path):
 
     series = {key for key in many.samples if key[0].startswith(PREFIX)}
     assert {key for key in one.samples if key[0].startswith(PREFIX)} == series
-    labels = {label for metric in METRICS for label in metric.labels}
+    labels = {label for _, names in series for label, _ in names}
     assert {"job", "id", "uid", "user", "name"}.isdisjoint(labels)
+
+
+def test_a_page_with_1000_running_jobs_holds_the_loop_for_less_than_10_ms(tmp_path):
+    """The quickest of 20, because other work shares the cores."""
+    took_s = []
+
+    async def they_move(bench):
+        await bench.run(1000)
+        bench.post(measured(bench.now_s, {job.id: counters(MB) for job in bench.state.live}))
+        await bench.settle()
+        for _ in range(20):
+            began_s = time.perf_counter()
+            Exporter(Scene(bench.driver)).page()
+            took_s.append(time.perf_counter() - began_s)
+
+    page = look(tmp_path, they_move, slots=(500, 500))
+
+    assert 1000 == page.value("jobs", state="RUNNING")
+    assert min(took_s) < 0.010
 
 
 # -- devices and sampling --------------------------------------------------------------------------
 
 
-def test_a_device_is_shown_with_the_figures_of_its_last_slice(tmp_path):
+def test_a_device_is_shown_with_its_totals(tmp_path):
     async def it_reads(bench):
         bench.post(measured(bench.now_s, devices={"sim0": device()}))
         await bench.settle()
@@ -318,12 +295,6 @@ def test_a_device_is_shown_with_the_figures_of_its_last_slice(tmp_path):
 
     page = look(tmp_path, it_reads)
 
-    assert 4000 * 512 / 2.0 == page.value("device_read_bytes_per_second", device="sim0")
-    assert 0 == page.value("device_written_bytes_per_second", device="sim0")
-    assert 0.05 == page.value("device_wait_seconds", device="sim0", direction="read")
-    assert page.value("device_wait_seconds", device="sim0", direction="write") is None
-    assert 3.0 == page.value("device_queue_length", device="sim0")
-    assert 0.5 == page.value("device_busy_ratio", device="sim0")
     way = {"device": "sim0", "direction": "read"}
     assert 4000 * 512 == page.value("device_bytes_total", **way)
     assert 4000 * 512 == page.value("device_other_bytes_total", **way)
@@ -332,7 +303,6 @@ def test_a_device_is_shown_with_the_figures_of_its_last_slice(tmp_path):
     assert 6.0 == page.value("device_queue_seconds_total", device="sim0")
     assert 1.0 == page.value("device_busy_seconds_total", device="sim0")
     assert {"io": 1.0} == page.by("resource", "pressure_stall_seconds_total")
-    assert page.value("refault_bytes_total") is None
     assert 0 == page.value("sampler_success", source="vmstat")
     assert 1 == page.value("sampler_success", source="diskstats")
     assert 1 == page.value("sampler_success", source="io_pressure")
@@ -342,93 +312,24 @@ def test_a_device_is_shown_with_the_figures_of_its_last_slice(tmp_path):
 def test_nothing_is_said_of_what_was_never_measured(tmp_path):
     page = look(tmp_path)
 
-    assert {} == page.by("device", "device_busy_ratio")
+    assert {} == page.by("device", "device_busy_seconds_total")
     assert {} == page.by("source", "sampler_success")
     assert page.value("last_sample_timestamp_seconds") is None
     assert page.value("io_bound_bytes_per_second") is None
 
 
-def test_skipped_samples_and_durations_are_told(tmp_path):
+def test_durations_are_counted(tmp_path):
     async def some_steps(bench):
         await bench.run(1)
         await bench.after(2.0)
         bench.post(sampled(bench.now_s))
         await bench.settle()
 
-    page = look(tmp_path, some_steps, samples_skipped=4)
+    page = look(tmp_path, some_steps)
 
-    assert 4 == page.value("samples_skipped_total")
     assert 1 == page.value("sampling_duration_seconds_count")
     assert page.value("step_duration_seconds_count") >= 3
     assert page.value("step_duration_seconds_sum") > 0
-
-
-# -- how many contend ------------------------------------------------------------------------------
-
-
-def trial(verdict="kept", resource="memory"):
-    return TrialStep(resource=resource, verdict=verdict, before=6, tried=2, text="so it is")
-
-
-async def contend(bench, **fields):
-    """A timeslice ends in which the rule says this."""
-    await bench.after(1.0)
-    bench.regulation.plan = RegulationPlan(**fields)
-    bench.post(sampled(bench.now_s, {}))
-    await bench.settle()
-
-
-def test_limits_and_those_who_contend_are_told_while_they_are_known(tmp_path):
-    memory = LimitState(resource="memory", contending=3, limit=2, text="")
-    disk = LimitState(resource="sim0", contending=4, limit=None, text="")
-    pages = []
-
-    async def they_contend(bench):
-        await contend(bench, limits=(memory, disk))
-        pages.append(Page(bench.driver))
-        await contend(bench)
-
-    after = look(tmp_path, they_contend)
-
-    assert {"memory": 2} == pages[0].by("resource", "limit_jobs")
-    assert {"memory": 3, "sim0": 4} == pages[0].by("resource", "contending_jobs")
-    assert {} == after.by("resource", "limit_jobs") | after.by("resource", "contending_jobs")
-
-
-def test_trials_are_counted_and_all_are_there_from_the_start(tmp_path):
-    async def they_are_tried(bench):
-        await contend(bench, trials=(trial("began"), trial("kept")))
-        await contend(bench, trials=(trial("began"), trial("undone", "md0")))
-        bench.post(ev.ModeChanged(at_s=bench.now_s, mode=Mode.SHADOW, by="ann"))
-        await contend(bench, trials=(trial("learned"),))
-
-    page = look(tmp_path, they_are_tried)
-
-    none = {"began": 0, "kept": 0, "undone": 0, "learned": 0}
-    by = {name: page.by("verdict", "trials_total", resource=name) for name in ("memory", "sim0")}
-    assert {"memory": {**none, "began": 2, "kept": 1}, "sim0": none} == by
-    assert {"undone": 1} == page.by("verdict", "trials_total", resource="md0")
-
-
-@pytest.mark.parametrize(("named", "rest", "expected"), [(1, False, 1), (0, True, 3), (1, True, 3)])
-def test_jobs_that_wait_for_a_limit_are_counted(tmp_path, named, rest, expected):
-    why = Reason(code=CONTENTION, text="enough contend")
-
-    class Waiting:
-        def decide(self, view, memory):
-            ids = [job.id for job in view.pending]
-            other = Reason(code="Slots", text="no room")
-            plan = AdmissionPlan(
-                reasons=dict.fromkeys(ids[:named], why), rest=why if rest else other
-            )
-            return plan, memory
-
-    async def they_wait(bench):
-        controller = bench.driver.controller
-        controller.use(msgspec.structs.replace(controller.rules, admission=Waiting()))
-        await bench.submitting(3)
-
-    assert expected == look(tmp_path, they_wait).value("limit_waiting_jobs")
 
 
 # -- journal ---------------------------------------------------------------------------------------
@@ -449,8 +350,7 @@ def test_a_journal_that_cannot_be_written_is_told_until_it_can(tmp_path):
     mended = look(tmp_path, it_fails_and_is_mended)
 
     failed = pages[0]
-    assert (1, 1) == (failed.value("journal_problem"), failed.value("journal_failures_total"))
-    assert 1 == failed.value("starts_blocked")
+    assert (1, 1) == (failed.value("journal_problem"), failed.value("starts_blocked"))
     assert (0, 0) == (mended.value("journal_problem"), mended.value("starts_blocked"))
 
 
@@ -467,45 +367,45 @@ def test_what_waits_for_the_disk_is_told_with_its_age(tmp_path):
 
     written = look(tmp_path, it_is_stuck)
 
-    assert pages[0].value("journal_queued") >= 1
     assert pages[0].value("journal_lag_seconds") > 0
-    assert (0, 0) == (written.value("journal_queued"), written.value("journal_lag_seconds"))
+    assert 0 == written.value("journal_lag_seconds")
 
 
 # -- the documents ---------------------------------------------------------------------------------
 
 
-def test_every_metric_is_on_the_page_with_its_help_and_type(tmp_path):
-    page = look(tmp_path)
-
-    shown = {n: (f.type, f.documentation) for n, f in page.families.items() if PREFIX in n}
-    declared = {
-        PREFIX + metric.name.removesuffix("_total"): (metric.kind, metric.help)
-        for metric in METRICS
-    }
-    assert declared == shown
-    assert "process_resident_memory_bytes" in page.families
-
-
-def test_no_two_metrics_have_one_name():
-    names = [metric.name for metric in METRICS]
-
-    assert len(names) == len(set(names))
-
-
-def test_a_histogram_that_is_not_read_from_durations_is_a_bug(tmp_path):
-    wrong = Metric("x_seconds", "histogram", (), "Wrong.", lambda _: [])
-
-    with pytest.raises(TypeError, match="x_seconds: a histogram is read from Durations"):
-        wrong.family(None)
-
-
-def test_the_documentation_lists_all_metrics_as_they_are():
+def documented():
+    """Name -> (type, labels, help), by docs/metrics.md."""
     text = (ROOT / "docs" / "metrics.md").read_text()
-
-    assert text.endswith(f"\n\n{markdown_table(METRICS)}\n"), (
-        "python -m iodaemon.daemon.exporter prints the table"
+    assert text.endswith(f"\n\n{markdown_table()}\n"), (
+        "python -m iodaemon.daemon.metrics.table prints the table"
     )
+    rows = (line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `"))
+    return {
+        name.strip("`"): (kind, frozenset(re.findall(r"`(\w+)`", labels)), meaning)
+        for name, kind, labels, meaning in rows
+    }
+
+
+def test_the_page_has_every_metric_of_the_documentation_and_no_other(tmp_path):
+    async def a_job_moves(bench):
+        await bench.run(1)
+        moved = {JobId(1): counters(MB)}
+        bench.post(measured(bench.now_s, moved, {"sim0": device()}, io_stall_s=1.0))
+        await bench.settle()
+
+    page, known = look(tmp_path, a_job_moves), documented()
+
+    assert "process_resident_memory_bytes" in page.families
+    shown = {}
+    for name, family in page.families.items():
+        if name.startswith(PREFIX):
+            full = name + "_total" * (family.type == "counter")
+            labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+            if not family.samples:
+                labels = known[full][1]
+            shown[full] = (family.type, frozenset(labels), family.documentation)
+    assert known == shown
 
 
 def names_in(text):
@@ -513,9 +413,9 @@ def names_in(text):
 
 
 def exported():
-    names = {PREFIX + metric.name for metric in METRICS}
-    histograms = {PREFIX + metric.name for metric in METRICS if metric.kind == "histogram"}
-    return names | {f"{name}_{part}" for name in histograms for part in ("bucket", "sum", "count")}
+    histograms = {name for name, (kind, *_) in documented().items() if kind == "histogram"}
+    parts = {f"{name}_{part}" for name in histograms for part in ("bucket", "sum", "count")}
+    return {*documented(), *parts}
 
 
 def test_the_alerts_ask_for_metrics_that_exist():
@@ -530,10 +430,18 @@ def test_the_dashboard_is_valid_and_asks_for_metrics_that_exist():
 
     targets = [target for panel in dashboard["panels"] for target in panel["targets"]]
     used = {name for target in targets for name in names_in(target["expr"])}
-    labels = {label for metric in METRICS for label in metric.labels}
+    labels = {label for _, names, _ in documented().values() for label in names}
     shown = {name for t in targets for name in re.findall(r"{{(\w+)}}", t["legendFormat"])}
     ids = [panel["id"] for panel in dashboard["panels"]]
     assert used
     assert set() == used - exported()
     assert set() == shown - labels
     assert len(ids) == len(set(ids))
+
+
+def test_every_metric_is_used_by_a_panel_an_alert_or_a_document():
+    files = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").iterdir()]
+    texts = [path.read_text() for path in files if path.name != "metrics.md"]
+    used = {name.removesuffix("_bucket") for text in texts for name in names_in(text)}
+
+    assert set() == set(documented()) - used

@@ -16,8 +16,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from iodaemon.config import Config
 from iodaemon.daemon.answer import Cached
-from iodaemon.daemon.exporter import Exporter
 from iodaemon.daemon.fair_queue import FairQueue
+from iodaemon.daemon.metrics.table import Exporter, Scene
 from iodaemon.daemon.telltale import request_log
 from iodaemon.errors import ConfigError
 
@@ -33,8 +33,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class MetricsPage:
     """The route, and the TCP listener that serves nothing but this route."""
 
-    def __init__(self, exporter: Exporter) -> None:
-        self._page = Cached(exporter.page, exporter.driver)
+    def __init__(self, scene: Scene) -> None:
+        self._page = Cached(Exporter(scene).page, scene.driver)
         self._queue = FairQueue()
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None

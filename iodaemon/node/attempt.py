@@ -1,0 +1,84 @@
+"""One start of a job as the backend knows it, from the decision to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from iodaemon.core.job import Job, JobId
+from iodaemon.core.scratch import Share
+from iodaemon.node.sampler.cgroup_files import read_members
+from iodaemon.node.sampler.proc_files import descendants_of, find_state, is_executing
+from iodaemon.supervisor.ledger import Key
+from iodaemon.supervisor.protocol import Message
+
+Launch = Mapping[str, Any]
+
+
+class Attempt:
+    """One start of a job.
+
+    Attributes:
+        launch: as it was prepared; None: it is known to run, or was adopted.
+        may_run: its start is durable.
+        shares: its space.
+        used: what was said of its use before that it runs.
+        wants_still: it is to stand still.
+        told: the last signal that it is to get; None: none.
+        caps: that it is to have (``io.max``).
+        adopted: the job as the journal had it, until the supervisor has said what is there.
+        runs: the supervisor has said so.
+        cgroup: its own; None: there is none.
+        holder: the process that holds it; None: it has a cgroup.
+        is_frozen: as it was last posted.
+        is_stopped: its first process was stopped by a signal, its own or somebody's.
+    """
+
+    def __init__(
+        self, key: Key, shares: tuple[Share, ...] = (), adopted: Job | None = None
+    ) -> None:
+        self.key = key
+        self.launch: Launch | None = None
+        self.may_run = False
+        self.shares = shares
+        self.used: Message | None = None
+        self.wants_still = False
+        self.told: int | None = None
+        self.caps: dict[str, str] = {}
+        self.adopted = adopted
+        self.runs = False
+        self.cgroup: str | None = None
+        self.holder: int | None = None
+        self.is_frozen = self.is_stopped = False
+
+    @property
+    def job_id(self) -> JobId:
+        return JobId(self.key.job)
+
+    def begin(self, report: Message, jobs_cgroup: str | None) -> None:
+        """It runs, as this report says; ``jobs_cgroup`` has those of all jobs, by key."""
+        self.runs, self.launch = True, None
+        self.cgroup = None if jobs_cgroup is None else f"{jobs_cgroup}/{self.key}"
+        self.holder = report.get("holder") if self.cgroup is None else None
+
+    def pids(self) -> list[int]:
+        """Its processes, parents before children."""
+        if self.cgroup is not None:
+            return read_members(self.cgroup)
+        return [] if self.holder is None else list(descendants_of(self.holder))
+
+    def describe_left(self) -> str:
+        """Which processes are left after a kill, and in what state."""
+        pids = self.pids()
+        stuck = next((pid for pid in pids if find_state(pid) == "D"), None)
+        if stuck is None:
+            return f"{len(pids)} processes are still ending"
+        if is_executing(stuck):
+            return (
+                f"process {stuck} hangs in execve, where it closes a file, and ends when that "
+                "returns; a hung NFS or FUSE server does this"
+            )
+        return (
+            f"process {stuck} is in an uninterruptible I/O and ends when that returns; a hung NFS "
+            "server or disk does this"
+        )
