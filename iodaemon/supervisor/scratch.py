@@ -156,10 +156,10 @@ class Desk:
                     os.kill(helper.pid, signal.SIGKILL)
                 self._answer(helper, _silence(helper.wish))
         dead = collections.Counter(each.wish["disk"] for each in self._helpers if each.is_told)
-        for wish in [each for each in self._waiting if each["do"] == "look"]:
-            if dead[wish["disk"]] >= _MOST_ON_A_DISK:
-                self._waiting.remove(wish)
-                self._send({"scratch": wish.get("id"), **_silence(wish)})
+        for look in [each for each in self._waiting if each["do"] == "look"]:
+            if dead[look["disk"]] >= _MOST_ON_A_DISK:
+                self._waiting.remove(look)
+                self._send({"scratch": look.get("id"), **_silence(look)})
         wish = self._next()
         if wish is not None:
             self._waiting.remove(wish)
