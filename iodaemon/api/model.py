@@ -655,9 +655,190 @@ class ActAnswer(TypedDict):
     results: list[Acted]
 
 
-NodeAnswer: TypeAlias = JsonObject
-"""Sockets, devices, tiers, what is measured how: ``GET /v1/node`` of docs/api.md."""
-PolicyAnswer: TypeAlias = JsonObject
-"""The policy in force: ``GET /v1/policy`` of docs/api.md."""
-ConfigAnswer: TypeAlias = JsonObject
-"""The configuration in force: ``GET /v1/config`` of docs/api.md."""
+class SetAside(TypedDict):
+    """A rule that failed: ``part`` is ``policy`` or ``tier NAME``, ``place`` its file and line."""
+
+    part: str
+    kind: str
+    rule: str
+    place: str
+    problem: str
+    since_s: float
+
+
+class SharedCores(TypedDict, total=False):
+    """Of a socket where jobs share cores: cores taken for their own, and how many share the rest.
+
+    ``more_than_cores``: how many more jobs than its cores may run.
+    """
+
+    cores_taken: int
+    jobs_sharing: int
+    more_than_cores: int
+
+
+class Socket(SharedCores):
+    """A socket, and what its jobs moved in the last slice."""
+
+    id: int
+    cpus: list[int]
+    slots: int
+    slots_free: int
+    memory_nodes: list[int]
+    near_devices: list[str]
+    jobs: list[int]
+    read_bytes_per_s: float
+    written_bytes_per_s: float
+
+
+class DeviceLoad(TypedDict):
+    """The figures of ``iostat -x`` in base units; a wait is None where no request ended."""
+
+    reads_per_s: float
+    writes_per_s: float
+    discards_per_s: float | None
+    flushes_per_s: float | None
+    read_bytes_per_s: float
+    written_bytes_per_s: float
+    read_await_s: float | None
+    write_await_s: float | None
+    discard_await_s: float | None
+    flush_await_s: float | None
+    queue_length: float
+    busy_ratio: float
+    in_flight: int
+
+
+class NodeDevice(TypedDict):
+    """A disk; ``load`` is None before two samples."""
+
+    id: str
+    model: str
+    rotational: bool | None
+    capacity_bytes_per_s: float | None
+    load: DeviceLoad | None
+
+
+class Calibrated(TypedDict):
+    """What ``iod calibrate`` measured of a disk; ``problem`` (or empty): what does not fit now."""
+
+    device: str
+    measured_s: float
+    sequential_bytes_per_s: float | None
+    loaded_bytes_per_s: float | None
+    random_bytes_per_s: float | None
+    io_bound_bytes_per_s: float | None
+    problem: str
+
+
+class TierShown(TypedDict):
+    """A tier; the slowest has no ``staging_bytes_per_s``, one without disks no capacity."""
+
+    name: str
+    disks: int
+    rule: str | None
+    split_bytes: int | None
+    bandwidth_bytes_per_s: float
+    staging_bytes_per_s: float | None
+    capacity_bytes: int | None
+    free_bytes: int | None
+
+
+class TierDisk(TypedDict):
+    """A disk of a tier; ``problem`` says why nothing of it is given to jobs now (empty: it is)."""
+
+    tier: str
+    path: str
+    kind: str | None
+    capacity_bytes: int
+    free_bytes: int
+    read_bytes_per_s: float
+    write_bytes_per_s: float
+    taken_by_others_bytes: int | None
+    problem: str
+    jobs: list[int]
+
+
+class Allocated(TypedDict):
+    """Space that a job holds; ``over`` says by how much it has more (empty: it has not)."""
+
+    job_id: int
+    user: str
+    state: str
+    tier: str
+    disk: str
+    size_bytes: int
+    over: str
+
+
+class Sampling(TypedDict):
+    """Whether readings keep pace; ``problem`` is empty while they do."""
+
+    timeslice_s: float | None
+    last_s: float | None
+    skipped: int
+    problem: str
+
+
+class NodeNews(TypedDict, total=False):
+    """What is there where it applies: drained, calibrated, tiers configured, a rule set aside."""
+
+    drain: DrainRecord
+    calibration: list[Calibrated]
+    calibration_problem: str
+    set_aside: list[SetAside]
+    tiers: list[TierShown]
+    disks: list[TierDisk]
+    allocated: list[Allocated]
+
+
+class NodeAnswer(NodeNews):
+    """Sockets, disks, tiers, and in ``measured`` what is done by which means."""
+
+    backend: str
+    stopped_by: str
+    condition: Condition
+    draining: bool
+    limits: list[LimitState]
+    sockets: list[Socket]
+    devices: list[NodeDevice]
+    host: JsonObject
+    measured: JsonObject
+    sampling: Sampling
+
+
+class PolicyNews(TypedDict, total=False):
+    """A rule that failed, and what to know of the policy on this machine, where there is any."""
+
+    set_aside: list[SetAside]
+    cautions: list[str]
+
+
+class PolicyAnswer(PolicyNews):
+    """The policy in force: each rule's name (``rule``) and parameters."""
+
+    name: str
+    path: str
+    source: str
+    max_suspend_s: float | None
+    admission: JsonObject
+    placement: JsonObject
+    regulation: JsonObject
+
+
+class SettingShown(TypedDict):
+    """A setting, its value as TOML, and where that is from: a file, ``option`` or ``default``."""
+
+    table: str
+    key: str
+    value: str
+    kind: str
+    help: str
+    origin: str
+
+
+class ConfigAnswer(TypedDict):
+    """The configuration in force, and the file that was read."""
+
+    file: str | None
+    settings: list[SettingShown]
