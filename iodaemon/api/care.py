@@ -6,53 +6,11 @@ begin_drain(client, "new memory")
 
 from __future__ import annotations
 
-from typing import TypedDict, cast
+from typing import cast
 
 from iodaemon.api.client import Client
+from iodaemon.api.model import DrainAnswer, JobAnswer, ReloadAnswer
 from iodaemon.api.shape import target_of
-
-
-class Holder(TypedDict):
-    """A job that holds CPUs."""
-
-    id: int
-    state: str
-
-
-class _DrainBegun(TypedDict, total=False):
-    since_s: float
-    by: str
-    reason: str
-
-
-class DrainAnswer(_DrainBegun):
-    """Whether the node is drained, and if so since when, by whom and why; who holds CPUs.
-
-    ``at_rest``: nobody does, and that all have ended is on the disk.
-    """
-
-    draining: bool
-    holding: list[Holder]
-    at_rest: bool
-
-
-class Changed(TypedDict):
-    """One setting, before and after as TOML; ``remedy`` is empty where it counts at once."""
-
-    path: str
-    before: str
-    after: str
-    remedy: str
-
-
-class ReloadAnswer(TypedDict):
-    """What changed, what needs a restart to, and what is to be said of it."""
-
-    file: str | None
-    changed: list[Changed]
-    needs_restart: list[Changed]
-    notes: list[str]
-
 
 _KEYS = frozenset({"draining", "holding", "at_rest"})
 
@@ -83,3 +41,9 @@ def reload_config(client: Client) -> ReloadAnswer:
     """Have the configuration read again; durable and in force when this returns."""
     keys = {"changed", "needs_restart", "notes"}
     return cast("ReloadAnswer", client.ask("POST", "/v1/config/reload", {}, keys))
+
+
+def remove_scratch(client: Client, job_id: int) -> JobAnswer:
+    """Have what was kept of an ended job removed; answers when it is gone, or after a while."""
+    answer = client.ask("POST", f"/v1/jobs/{job_id}/scratch/remove", {}, {"job", "removed"})
+    return cast("JobAnswer", answer)

@@ -4,15 +4,19 @@ Plain typed dictionaries: a client needs nothing to read them but ``json``. Time
 since 1970, ``None`` means unknown or not yet, and units are in the names.
 """
 
-from __future__ import annotations
+# No annotations of __future__ here: as texts they would be compiled one by one, which took 4 ms of
+# each command.
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, NotRequired, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Final, NotRequired, TypeAlias, TypedDict
 
-from iodaemon.api.scratch import Scratch, ScratchOptions
-
-JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
+if TYPE_CHECKING:
+    JsonValue: TypeAlias = (
+        "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
+    )
+else:
+    JsonValue: TypeAlias = Any  # what makes schemas of these types knows no recursive ones
 """Whatever JSON can say."""
 
 JsonObject: TypeAlias = dict[str, JsonValue]
@@ -90,6 +94,20 @@ class Expected(TypedDict):
     runs: int
 
 
+class ScratchOptions(TypedDict, total=False):
+    """The space that a job wants, and what is copied into it and out of it."""
+
+    size_bytes: int
+    tier: str | None
+    fallback: str
+    input_path: str | None
+    output_path: str | None
+    output_on: str
+    input_bytes: int
+    output_bytes: int
+    data_bytes: int
+
+
 class JobOptions(TypedDict, total=False):
     """What may be said of a job besides its command; what is left out is the daemon's to choose."""
 
@@ -124,6 +142,56 @@ class Phase(TypedDict):
     asked_s: float
     expect_bytes: int | None
     granted_s: float | None
+
+
+class Share(TypedDict):
+    """Space on one disk that a job holds."""
+
+    tier: str
+    disk: str
+    size_bytes: int
+
+
+class Stage(TypedDict):
+    """Which step of staging is under way: ``in`` or ``out``."""
+
+    step: str
+
+
+class Scratch(TypedDict):
+    """The space of a job: what it asked for, the tier that it is on, and its shares of disks.
+
+    ``kept`` says why what an ended job has there is not removed, ``kept_until_s`` when it will be
+    (null: never), ``unwanted`` why it was, or is being, ``unwanted_by`` who
+    asked for that (empty: nobody); ``over`` that it has more than it asked for, ``most_bytes`` how
+    much that was at most (0: it never had).
+    ``copied_in``, ``copied_out``: whether that was done, null while it may be, and where it is not
+    known. ``charged_s``: what its run is charged. ``had_space``: whether it has or had directories
+    of its own, null where it is not known.
+    """
+
+    size_bytes: int
+    asked_tier: str | None
+    fallback: str
+    input_path: str | None
+    output_path: str | None
+    output_on: str
+    input_bytes: int
+    output_bytes: int
+    data_bytes: int
+    tier: str | None
+    had_space: bool | None
+    shares: list[Share]
+    kept: Reason | None
+    kept_until_s: float | None
+    unwanted: Reason | None
+    unwanted_by: str
+    over: Reason | None
+    most_bytes: int
+    copied_in: bool | None
+    copied_out: bool | None
+    stage: Stage | None
+    charged_s: float | None
 
 
 class JobNews(TypedDict, total=False):
@@ -488,3 +556,108 @@ class ImportAnswer(TypedDict):
 
     imported: int
     known: int
+
+
+class Holder(TypedDict):
+    """A job that holds CPUs."""
+
+    id: int
+    state: str
+
+
+class _DrainBegun(TypedDict, total=False):
+    since_s: float
+    by: str
+    reason: str
+
+
+class DrainAnswer(_DrainBegun):
+    """Whether the node is drained, and if so since when, by whom and why; who holds CPUs.
+
+    ``at_rest``: nobody does, and that all have ended is on the disk.
+    """
+
+    draining: bool
+    holding: list[Holder]
+    at_rest: bool
+
+
+class Changed(TypedDict):
+    """One setting, before and after as TOML; ``remedy`` is empty where it counts at once."""
+
+    path: str
+    before: str
+    after: str
+    remedy: str
+
+
+class ReloadAnswer(TypedDict):
+    """What changed, what needs a restart to, and what is to be said of it."""
+
+    file: str | None
+    changed: list[Changed]
+    needs_restart: list[Changed]
+    notes: list[str]
+
+
+class SwitchAnswer(TypedDict):
+    """The mode that regulation has now."""
+
+    mode: str
+
+
+class ForgetAnswer(TypedDict):
+    """The keys of which something was known."""
+
+    forgotten: list[str]
+
+
+class MarkAnswer(TypedDict):
+    """Since when ``wait all`` looks back from now on."""
+
+    since_s: float
+
+
+class PhaseAnswer(TypedDict):
+    """The job; ``granted``: whether it is its turn (of ``io`` only)."""
+
+    job: Job
+    granted: NotRequired[bool]
+
+
+class ErrorText(TypedDict):
+    """A word for programs, and one line that says what to do."""
+
+    code: str
+    message: str
+
+
+class ErrorAnswer(TypedDict):
+    """What every refused request is answered."""
+
+    error: ErrorText
+
+
+class Acted(TypedDict):
+    """What became of one of several jobs: as of a request on it alone, or why it was refused."""
+
+    id: int
+    job: NotRequired[Job]
+    error: NotRequired[ErrorText]
+    removed: NotRequired[bool]
+    gone: NotRequired[bool]
+    requeued: NotRequired[bool]
+
+
+class ActAnswer(TypedDict):
+    """What became of each job, by id."""
+
+    results: list[Acted]
+
+
+NodeAnswer: TypeAlias = JsonObject
+"""Sockets, devices, tiers, what is measured how: ``GET /v1/node`` of docs/api.md."""
+PolicyAnswer: TypeAlias = JsonObject
+"""The policy in force: ``GET /v1/policy`` of docs/api.md."""
+ConfigAnswer: TypeAlias = JsonObject
+"""The configuration in force: ``GET /v1/config`` of docs/api.md."""

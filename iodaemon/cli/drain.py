@@ -15,8 +15,8 @@ from iodaemon.errors import RequestError
 from iodaemon.text import printable
 
 if TYPE_CHECKING:
-    from iodaemon.api.care import DrainAnswer
     from iodaemon.api.client import Client
+    from iodaemon.api.model import DrainAnswer
 
 app = App()
 

@@ -15,8 +15,7 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
-from iodaemon.api.model import JobOptions
-from iodaemon.api.scratch import ScratchOptions
+from iodaemon.api.model import JobOptions, ScratchOptions
 from iodaemon.cli.failure import UsageError, nearest
 from iodaemon.cli.request import absolute
 from iodaemon.errors import ConfigError, RequestError

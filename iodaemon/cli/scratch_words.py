@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from iodaemon.api.model import Job
-from iodaemon.api.scratch import Scratch
+from iodaemon.api.model import Job, Scratch
 from iodaemon.cli import output
 from iodaemon.text import printable
 

@@ -25,7 +25,6 @@ from iodaemon.core.platform import Platform
 from iodaemon.core.rule import Mode
 from iodaemon.core.state import State
 from iodaemon.core.tier import DiskFacts
-from iodaemon.daemon.action import Grace
 from iodaemon.daemon.backends import (
     Door,
     LinuxDoor,
@@ -36,6 +35,10 @@ from iodaemon.daemon.calibrating import Measured, find_identities
 from iodaemon.daemon.clock import count_on, expired_before_s, keep_time, not_after, read_clocks
 from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.host import startup_warnings
+from iodaemon.daemon.http.access import rights_of
+from iodaemon.daemon.http.report import node_report, policy_report, running_config
+from iodaemon.daemon.http.routes.act import Grace
+from iodaemon.daemon.http.server import Server
 from iodaemon.daemon.journal.record import Batch, Passed, Restored
 from iodaemon.daemon.journal.writer import Journal
 from iodaemon.daemon.knowledge import Knowledge
@@ -45,11 +48,8 @@ from iodaemon.daemon.metrics.table import Scene
 from iodaemon.daemon.place import Places, prepare_places, spoken_of
 from iodaemon.daemon.preflight import Preflight
 from iodaemon.daemon.reload import InForce, Read, Reloading, fallback_of
-from iodaemon.daemon.report import node_report, policy_report, running_config
 from iodaemon.daemon.retention import KEEP_SAMPLES_S
-from iodaemon.daemon.rights import rights_of
 from iodaemon.daemon.rule_watch import RuleWatch, watch_path
-from iodaemon.daemon.server import Server
 from iodaemon.daemon.stranger import find_strangers, highest_job
 from iodaemon.daemon.telltale import LogWriter, begin_log
 from iodaemon.daemon.tiering import ask_at_the_start, live_tiers, watch_disks

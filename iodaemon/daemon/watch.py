@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from iodaemon.daemon.fair_queue import give_place
-
 
 class Watch:
     """Wakes those who wait whenever the state may have changed.
@@ -29,13 +27,9 @@ class Watch:
                 future.set_result(None)
 
     async def until(self, holds: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Return True once the condition holds, False when the time is over first.
-
-        A request that has to wait gives its place to another one of the same user.
-        """
+        """Return True once the condition holds, False when the time is over first."""
         if holds():
             return True
-        give_place()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._conditions[future] = holds
         try:

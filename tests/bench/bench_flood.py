@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from iodaemon.daemon.authorise import Rights
+from iodaemon.daemon.http.access import Rights
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "daemon")]
 from served import Served  # noqa: E402 - a module of the tests

@@ -19,16 +19,15 @@ from iodaemon.core.job import JobId
 from iodaemon.core.rule import Mode
 from iodaemon.core.sharing import Sharing
 from iodaemon.core.state import State
-from iodaemon.daemon.action import Grace
-from iodaemon.daemon.authorise import Rights
 from iodaemon.daemon.driver import Driver
-from iodaemon.daemon.front import TURNS, Kind
+from iodaemon.daemon.http.access import Kind, Rights
+from iodaemon.daemon.http.report import node_report
+from iodaemon.daemon.http.routes.act import Grace
+from iodaemon.daemon.http.server import Server
 from iodaemon.daemon.journal.writer import Journal
 from iodaemon.daemon.knowledge import Knowledge
 from iodaemon.daemon.metrics.page import MetricsPage
 from iodaemon.daemon.metrics.table import Scene
-from iodaemon.daemon.report import node_report
-from iodaemon.daemon.server import Server
 from iodaemon.daemon.timeline import WallTimeline
 from iodaemon.model.node import SimulatedNode, default_platform
 from iodaemon.model.profile import parse_profile
@@ -195,7 +194,7 @@ class Served:
         """Whether a request of this user's has the turn of this kind, and how many wait for it."""
 
         def look() -> tuple[bool, int]:
-            lock = self.server._runner.app[TURNS].get((kind, os.geteuid()))
+            lock = self.server._access._turns.get((kind, os.geteuid()))
             return (False, 0) if lock is None else (lock.locked(), len(lock._waiters or ()))
 
         return self.call(look)

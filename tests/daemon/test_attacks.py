@@ -21,17 +21,17 @@ from iodaemon.core.decision import Start
 from iodaemon.core.job import JobId
 from iodaemon.core.platform import PartitionId, SlotId
 from iodaemon.core.sharing import Sharing
-from iodaemon.daemon import front
-from iodaemon.daemon.authorise import Rights
-from iodaemon.daemon.launching import launch_record
-from iodaemon.daemon.metrics.table import Exporter, Scene
-from iodaemon.daemon.submission import (
+from iodaemon.daemon.http import access
+from iodaemon.daemon.http.access import Rights
+from iodaemon.daemon.http.submission import (
     SubmittedJob,
     decode_submission,
     environment_key,
     heed_hints,
     job_maker,
 )
+from iodaemon.daemon.launching import launch_record
+from iodaemon.daemon.metrics.table import Exporter, Scene
 from iodaemon.errors import RequestError
 from iodaemon.model.node import default_platform
 from iodaemon.supervisor.launch import parse_launch
@@ -181,7 +181,7 @@ def test_a_job_above_the_limit_is_refused_in_one_line(served):
 
 @ROOT_ONLY
 def test_a_flood_of_connections_is_its_users_own(served):
-    flood = [served.raw() for _ in range(front.MOST_OF_A_USER)]
+    flood = [served.raw() for _ in range(access.MOST_OF_A_USER)]
     try:
         served.until(lambda: True)
         one_more = served.exchange(b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -218,7 +218,7 @@ def test_the_owner_does_not_let_go_what_an_administrator_suspended(served, verb)
 
 
 def test_a_slow_sender_holds_nobody_up(served, monkeypatch):
-    monkeypatch.setattr(front, "BODY_WITHIN_S", 0.5)
+    monkeypatch.setattr(access, "BODY_WITHIN_S", 0.5)
     slow = served.raw()
     slow.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n{")
     header = served.raw()

@@ -17,7 +17,7 @@ from served import Served
 from test_attacks import PYTHON, ROOT_ONLY, SHARED
 
 from iodaemon.daemon import telltale
-from iodaemon.daemon.fair_queue import AT_ONCE, FairQueue, give_place
+from iodaemon.daemon.http.access import AT_ONCE, FairQueue, give_place
 from iodaemon.daemon.telltale import MalformedRequests
 
 pytestmark = pytest.mark.node

@@ -18,18 +18,16 @@ from hypothesis import strategies as st
 from process import command, environment, ready
 from served import Served
 
-from iodaemon.api.hints import forget_hints, import_runs
 from iodaemon.core import state as core_state
 from iodaemon.core.decision import Plan
 from iodaemon.core.footprint import environment_bytes, job_bytes, text_bytes
 from iodaemon.core.job import JobId, JobState
 from iodaemon.core.state import State
-from iodaemon.daemon import allowance, lookup
 from iodaemon.daemon import environments as kept_environments
-from iodaemon.daemon.allowance import BURST_BYTES, BYTES_PER_S, Allowances
-from iodaemon.daemon.authorise import Rights
 from iodaemon.daemon.environments import Environments
-from iodaemon.daemon.submission import LINES, decode_in_steps, job_maker
+from iodaemon.daemon.http.access import Rights
+from iodaemon.daemon.http.answer import LINES
+from iodaemon.daemon.http.submission import decode_in_steps, job_maker
 from iodaemon.errors import RequestError
 
 EMOJI = "\N{GRINNING FACE}"
@@ -286,65 +284,3 @@ def test_the_newest_ends_stay_whatever_their_size(monkeypatch):
 
 
 # -- the journal ---------------------------------------------------------------------------------
-
-
-class Clock:
-    now_s = 5.0
-
-    def __call__(self):
-        return self.now_s
-
-
-def test_what_a_user_has_written_comes_back_at_a_steady_rate():
-    clock = Clock()
-    allowances = Allowances(clock)
-    allowances.spend(1000, BURST_BYTES)
-    with pytest.raises(RequestError, match=r"uid 1000 has had 1 GiB .* try again in 4 s"):
-        allowances.spend(1000, 4 * BYTES_PER_S)
-    allowances.spend(1001, BURST_BYTES)
-    clock.now_s += 4.0
-    allowances.spend(1000, 4 * BYTES_PER_S)
-    clock.now_s += 1e9
-    allowances.spend(1000, BURST_BYTES)
-
-    with pytest.raises(RequestError):
-        allowances.spend(1000, 1)
-
-
-def tell(client, job_id, verbs):
-    for verb in verbs:
-        getattr(client, verb)(job_id)
-
-
-@pytest.mark.parametrize("verbs", [("suspend", "resume"), ("requeue", "cancel")])
-def test_verbs_that_write_are_counted(tmp_path, monkeypatch, verbs):
-    monkeypatch.setattr(allowance, "BURST_BYTES", 40_000)
-    monkeypatch.setattr(allowance, "BYTES_PER_S", 0.001)
-    monkeypatch.setattr(lookup, "NOT_COUNTED", frozenset())
-    served = Served(tmp_path, rights=Rights(owner_uid=4321, is_shared=True))
-    try:
-        [job_id] = served.client.submit([{"command": ["compute=1000s"]}], {})
-        served.client.cancel(job_id) if "requeue" in verbs else None
-        with pytest.raises(RequestError, match="try again in"):
-            tell(served.client, job_id, 20 * verbs)
-        with pytest.raises(RequestError, match="try again in"):
-            served.client.submit([{"command": ["job", "x" * 40_000]}], {})
-    finally:
-        served.close()
-
-
-def test_imports_of_hints_are_counted_and_come_one_after_the_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(allowance, "BURST_BYTES", 20 * 8 * 1024)
-    monkeypatch.setattr(allowance, "BYTES_PER_S", 0.001)
-    monkeypatch.setattr(lookup, "NOT_COUNTED", frozenset())
-    run = {"command": ["job"], "ended_s": 1.6e9, "run_s": 1.0, "processes": 1, "io_s": 0.5}
-    run |= {"read_bytes": 1, "written_bytes": 1, "operations": 1, "uid": None, "name": ""}
-    served = Served(tmp_path, rights=Rights(owner_uid=4321, is_shared=True))
-    try:
-        import_runs(served.client, [run | {"job": str(number)} for number in range(15)])
-        forget_hints(served.client, ["program:job"] * 5)
-        for ask in (import_runs, lambda client, _: forget_hints(client, ["program:job"])):
-            with pytest.raises(RequestError, match="try again in"):
-                ask(served.client, [run | {"job": "more"}])
-    finally:
-        served.close()

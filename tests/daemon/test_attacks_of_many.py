@@ -16,9 +16,10 @@ import pytest
 from served import Served
 from test_attacks import ASK, PYTHON, ROOT_ONLY, SHARED
 
-from iodaemon.daemon import account, front
+from iodaemon.daemon import account
 from iodaemon.daemon.account import STRANGERS, Accounts
-from iodaemon.daemon.front import Front
+from iodaemon.daemon.http import access
+from iodaemon.daemon.http.access import Front
 from iodaemon.node.name_service import Lookups, find_name
 
 NUMBER = 100_001
@@ -71,7 +72,7 @@ def test_a_number_without_an_account_submits_and_hints_nothing(served, target, b
 
 @ROOT_ONLY
 def test_numbers_without_an_account_are_counted_as_one_user(served, monkeypatch):
-    monkeypatch.setattr(front, "MOST_OF_A_USER", 3)
+    monkeypatch.setattr(access, "MOST_OF_A_USER", 3)
     hold = "import socket, sys, time; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); "
     hold += "s.sendall(b'GET /v1/mode HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n'); s.recv(9); print(1)"
     hold += "; sys.stdout.flush(); sys.stdin.read()"
@@ -99,7 +100,7 @@ def test_numbers_without_an_account_are_counted_as_one_user(served, monkeypatch)
 
 
 def test_root_finds_room_where_all_others_have_taken_theirs(monkeypatch):
-    monkeypatch.setattr(front, "MOST_IN_ALL", 5)
+    monkeypatch.setattr(access, "MOST_IN_ALL", 5)
     doors = Front(lambda: None, Accounts())
 
     assert [True] * 5 == [doors.enter(1000 + number) for number in range(5)]
@@ -130,7 +131,7 @@ class Line:
 
 def room(doors, pool):
     """How many connections this pool has room for; it is full afterwards."""
-    return sum(doors.enter(pool) for _ in range(2 * front.MOST_OF_A_USER))
+    return sum(doors.enter(pool) for _ in range(2 * access.MOST_OF_A_USER))
 
 
 @pytest.mark.parametrize("account", ["ann", None])
@@ -155,9 +156,9 @@ def test_connections_that_end_as_their_user_is_known_are_not_counted(account, tu
             line.connection_lost(None)
         while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0)
-        return [room(doors, pool) for pool in (front.ASKING, 7, STRANGERS)]
+        return [room(doors, pool) for pool in (access.ASKING, 7, STRANGERS)]
 
-    assert [front.MOST_OF_A_USER] * 3 == asked(scene)
+    assert [access.MOST_OF_A_USER] * 3 == asked(scene)
 
 
 def test_a_connection_that_is_aborted_at_once_is_not_counted(tmp_path):
@@ -182,9 +183,9 @@ def test_a_connection_that_is_aborted_at_once_is_not_counted(tmp_path):
             writer.close()
         await asyncio.sleep(0.01)
         gate.set()
-        return ended, room(doors, front.ASKING)
+        return ended, room(doors, access.ASKING)
 
-    assert (b"", front.MOST_OF_A_USER) == asked(scene)
+    assert (b"", access.MOST_OF_A_USER) == asked(scene)
     assert [] == problems
     assert 1 == len(lines)
 

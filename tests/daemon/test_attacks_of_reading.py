@@ -12,9 +12,9 @@ from served import Served
 
 from iodaemon.api import client
 from iodaemon.core.job import JobId
-from iodaemon.daemon import answer, front
-from iodaemon.daemon.authorise import Rights
-from iodaemon.daemon.selector import parse_selector
+from iodaemon.daemon.http import access, answer
+from iodaemon.daemon.http.access import Rights
+from iodaemon.daemon.http.selector import parse_selector
 
 JOBS = 300
 """Held jobs; told of in 1.5 MB, by far more than what a socket holds."""
@@ -92,7 +92,7 @@ def test_who_reads_nothing_is_hung_up_on(served, monkeypatch):
 def test_a_large_answer_that_is_made_already_does_not_wait_for_its_reader_for_ever(
     served, monkeypatch
 ):
-    monkeypatch.setattr(front, "UNREAD_S", 0.2)
+    monkeypatch.setattr(access, "UNREAD_S", 0.2)
     lookup = served.server._lookup
     record = lookup.record
     lookup.record = lambda job: {**record(job), "command": ["y" * 3_000_000]}
@@ -110,7 +110,7 @@ def test_one_request_waits_for_so_many_jobs_and_no_more(served):
     def wait(ids):
         return served.ask("POST", "/v1/wait", json.dumps({"ids": ids, "timeout_s": 0}).encode())
 
-    assert "length <= 10000" in wait([1] * 10_001).error[2]
+    assert "ids has more than 10000 elements" in wait([1] * 10_001).error[2]
     assert [1, 2] == [job["id"] for job in wait([1, 2] * 5000).json["jobs"]]
 
 

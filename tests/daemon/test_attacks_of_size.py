@@ -10,8 +10,8 @@ from served import Served
 from iodaemon.core.scratch import TierName
 from iodaemon.core.sharing import Sharing
 from iodaemon.core.tier import Tier
-from iodaemon.daemon.room import LONGEST_WORD_BYTES
-from iodaemon.daemon.submission import (
+from iodaemon.daemon.http.room import LONGEST_WORD_BYTES
+from iodaemon.daemon.http.submission import (
     LONGEST_PIECE_BYTES,
     decode_in_steps,
     decode_submission,
@@ -173,10 +173,10 @@ def test_a_large_submission_is_decoded_and_checked_in_many_steps():
     [
         (b"", "0 jobs in one submission"),
         (b"{}", "0 jobs in one submission"),
-        (b"{}\n" * 5, "malformed line 2: Object missing required field `command`"),
-        (b"[]\n" + LINE, "malformed line 1"),
-        (b'{"jobs":[]}\n' + LINE, "malformed line 1: Object contains unknown field `jobs`"),
-        (b"{}\n" + LINE + b"\n\n" + LINE, "malformed line 3"),
+        (b"{}\n" * 5, "line 2: 'command' is missing"),
+        (b"[]\n" + LINE, "line 1: the line must be an object"),
+        (b'{"jobs":[]}\n' + LINE, "line 1: there is no 'jobs'"),
+        (b"{}\n" + LINE + b"\n\n" + LINE, "line 3: the line is no JSON"),
         (b"{}" + b"\n{}" * 100_001, "100001 jobs in one submission; send 1 to 100000"),
     ],
     ids=range(7),

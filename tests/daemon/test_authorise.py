@@ -8,7 +8,7 @@ import pytest
 from builders import job
 
 from iodaemon.core.job import JobState
-from iodaemon.daemon.authorise import Actor, Rights, Verb, authorise, read_peer
+from iodaemon.daemon.http.access import Actor, Rights, Verb, authorise, read_peer
 from iodaemon.errors import NotPermitted
 
 VERBS = get_args(Verb)

@@ -17,7 +17,7 @@ from iodaemon.core.platform import Device
 from iodaemon.core.rule import Rules
 from iodaemon.core.state import State
 from iodaemon.daemon.calibrating import Measured, device_changes, shown
-from iodaemon.daemon.report import node_report
+from iodaemon.daemon.http.report import node_report
 from iodaemon.node.devices import find_identity, leaf_devices
 from iodaemon.policy.admission import fcfs
 from iodaemon.policy.placement import least_io

@@ -10,7 +10,7 @@ from process import daemon, iod, wait_until
 from served import Served
 
 from iodaemon.api.care import begin_drain, end_drain, reload_config, show_drain
-from iodaemon.daemon.authorise import Actor, Rights
+from iodaemon.daemon.http.access import Actor, Rights
 from iodaemon.errors import NotPermitted, RequestError
 
 pytestmark = pytest.mark.node
@@ -72,7 +72,7 @@ def test_what_runs_can_be_suspended_and_resumed_meanwhile(served):
 
 def test_who_is_no_administrator_may_look_and_not_order(tmp_path, monkeypatch):
     ann = Actor(pid=1, uid=1001, gids=frozenset({1001}))
-    monkeypatch.setattr("iodaemon.daemon.lookup.read_peer", lambda _: ann)
+    monkeypatch.setattr("iodaemon.daemon.http.access.read_peer", lambda _: ann)
     served = Served(tmp_path, rights=Rights(owner_uid=4242, is_shared=True))
     try:
         assert not show_drain(served.client)["draining"]

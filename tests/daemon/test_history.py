@@ -16,7 +16,7 @@ from served import Served
 
 from iodaemon.api import model
 from iodaemon.core.job import FINAL, Exit, IoTotals, Job, JobId, JobSpec, JobState
-from iodaemon.daemon.history import Tallies, pages, parse_query
+from iodaemon.daemon.http.routes.history import Tallies, pages, parse_query
 from iodaemon.daemon.journal.record import Batch
 from iodaemon.daemon.journal.writer import Journal
 from iodaemon.errors import NotFound, RequestError
@@ -142,7 +142,6 @@ def test_a_user_may_be_named(journal):
         {"since_s": "noon"},
         {"until_s": "inf"},
         {"state": "DONE"},
-        {"by": "day"},
         {"select": "x"},
     ],
 )

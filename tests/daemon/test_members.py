@@ -10,8 +10,9 @@ import pytest
 from served import Served
 from test_attacks import ANOTHER, ROOT_ONLY, as_another
 
-from iodaemon.daemon import account, lookup
-from iodaemon.daemon.authorise import Rights
+from iodaemon.daemon import account
+from iodaemon.daemon.http import access
+from iodaemon.daemon.http.access import Rights
 from iodaemon.node.name_service import Lookups
 
 ADMINS = 4711
@@ -25,7 +26,7 @@ def groups(monkeypatch):
     """What the databases say of each user; asked anew for each request."""
     groups = {}
     lookups = Lookups(lambda uid: groups.get(uid, frozenset()), fresh_s=0)
-    for module in (account, lookup):
+    for module in (account, access):
         monkeypatch.setattr(module, "groups_of_users", lambda: lookups)
     return groups
 

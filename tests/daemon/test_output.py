@@ -16,7 +16,7 @@ from served import Served
 from stuck_exec import OPEN, silent_file_system
 
 from iodaemon.core.job import JobId
-from iodaemon.daemon import output
+from iodaemon.daemon.http import output
 from iodaemon.node.sampler.proc_files import find_state
 
 PIECE = output._PIECE_BYTES

@@ -14,9 +14,9 @@ from iodaemon.core.job import LIVE, SUSPENDED, Exit, JobState, Phase, Reason
 from iodaemon.core.rule import Rules
 from iodaemon.core.state import State
 from iodaemon.daemon.account import user_name
-from iodaemon.daemon.hinting import ImportedRun
-from iodaemon.daemon.record import job_record, load_line, output_path, shell_code
-from iodaemon.daemon.submission import SubmittedJob
+from iodaemon.daemon.http.record import job_record, load_line, output_path, shell_code
+from iodaemon.daemon.http.routes.hints import ImportedRun
+from iodaemon.daemon.http.submission import SubmittedJob
 
 API = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
 OUTPUTS = Path("/state/output")

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from process import daemon, fails
 
-from iodaemon.api import scratch as shapes
-from iodaemon.api.scratch import remove_scratch
+from iodaemon.api import model as shapes
+from iodaemon.api.care import remove_scratch
 from iodaemon.cli.output import local_time
 from iodaemon.cli.scratch_words import scratch_pairs
 from iodaemon.cli.why import why_lines
@@ -25,12 +25,11 @@ from iodaemon.core.state import State
 from iodaemon.core.storage import Disk, Storage, StorageNode
 from iodaemon.core.tier import Tier
 from iodaemon.core.why import explain
+from iodaemon.daemon.http.record import job_record
+from iodaemon.daemon.http.report import node_report
+from iodaemon.daemon.http.scratch_record import find_stage
+from iodaemon.daemon.http.submission import decode_submission, find_vain, job_maker
 from iodaemon.daemon.launching import launch_record
-from iodaemon.daemon.record import job_record
-from iodaemon.daemon.report import node_report
-from iodaemon.daemon.scratch_record import find_stage
-from iodaemon.daemon.scratch_request import find_vain
-from iodaemon.daemon.submission import decode_submission, job_maker
 from iodaemon.errors import RequestError
 from iodaemon.node.scratch import Scratch, ScratchError
 from iodaemon.policy.staging import extra_s
@@ -137,11 +136,11 @@ def test_of_many_jobs_that_cannot_gain_the_first_is_named():
         ({"size_bytes": 1, "input_path": "/a/../b"}, "has '..' in it"),
         ({"size_bytes": 1, "output_path": "/" + 5000 * "a"}, "too long"),
         ({"size_bytes": 1, "output_path": "/a\0"}, "NUL"),
-        ({"size_bytes": 1, "output_path": "a"}, "malformed submission"),
-        ({"size_bytes": 0}, "malformed submission"),
-        ({"size_bytes": 2**63}, "malformed submission"),
-        ({"size_bytes": 1, "fallback": "run"}, "malformed submission"),
-        ({"size_bytes": 1, "disk": "a"}, "malformed submission"),
+        ({"size_bytes": 1, "output_path": "a"}, "scratch.output_path must begin with /"),
+        ({"size_bytes": 0}, "scratch.size_bytes must be at least 1"),
+        ({"size_bytes": 2**63}, "scratch.size_bytes must be at most"),
+        ({"size_bytes": 1, "fallback": "run"}, "scratch.fallback cannot be 'run'"),
+        ({"size_bytes": 1, "disk": "a"}, "there is no 'disk'"),
     ],
 )
 def test_what_can_never_be_met_or_means_nothing_is_refused_in_a_line(scratch, line):
@@ -184,7 +183,7 @@ def test_an_input_larger_than_a_directory_of_a_split_request_is_refused_in_a_lin
         "or read the input where it is"
     ) == str(caught.value)
     slow = sent_to(tiers, size_bytes=size, fallback="slow", input_path="/in", input_bytes=large)
-    assert large == slow.request.input_bytes
+    assert large == slow.input_bytes
     assert sent_to(tiers, size_bytes=size, tier="fast", input_path="/in", input_bytes=small)
 
 

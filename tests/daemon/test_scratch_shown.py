@@ -14,7 +14,7 @@ from iodaemon.core.scratch_life import END_GRACE_S
 from iodaemon.core.state import State
 from iodaemon.core.storage import Disk, Storage, StorageNode
 from iodaemon.core.tier import Tier
-from iodaemon.daemon.record import job_record
+from iodaemon.daemon.http.record import job_record
 
 MIB = 2**20
 MACHINE = platform(4)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.daemon.selector import parse_selector
+from iodaemon.daemon.http.selector import parse_selector
 from iodaemon.errors import RequestError
 
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import socket
 import stat
 import threading
@@ -16,8 +17,8 @@ from served import Served, open_files
 
 from iodaemon.api.client import Client
 from iodaemon.core.job import JobId
-from iodaemon.daemon import action
 from iodaemon.daemon.driver import JOURNAL_RETRY_S
+from iodaemon.daemon.http.routes import act as action
 from iodaemon.errors import NoDaemon, NotFound, RequestError
 
 ROOT = Path(__file__).parents[2]
@@ -428,7 +429,7 @@ def test_a_malformed_body_is_refused_and_changes_nothing(shared, path, body):
     shared.client.cancel(job_id)
 
     assert (400, "refused") == error[:2]
-    assert "malformed" in error[2]
+    assert not re.search(r"[`$]|Expected", error[2])
     assert ("RUNNING", before) == (state, shared.call(lambda: shared.driver.state.next_id))
 
 

@@ -276,7 +276,7 @@ def test_samples_are_kept_where_that_is_asked_for(serve):
 
 
 def test_samples_come_page_by_page_each_once(serve, monkeypatch):
-    monkeypatch.setattr("iodaemon.daemon.telling._MOST_SAMPLES", 2)
+    monkeypatch.setattr("iodaemon.daemon.http.routes.events._MOST_SAMPLES", 2)
     served, seen = serve(keeps_samples=True), set()
     served.running(READER)
 

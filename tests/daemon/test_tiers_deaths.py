@@ -7,7 +7,7 @@ from harness import FINAL, until
 from scratching import MIB, both_disks, disks, left, needs_root, place_of
 from tiering import _lasting_tiered, make_tiered, tables
 
-from iodaemon.api.scratch import remove_scratch
+from iodaemon.api.care import remove_scratch
 from iodaemon.errors import IodaemonError
 
 __all__ = ["_lasting_tiered", "both_disks", "disks", "make_tiered"]

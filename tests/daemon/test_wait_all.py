@@ -8,7 +8,7 @@ from served import Served
 
 from iodaemon.api.shape import Selector
 from iodaemon.cli import main
-from iodaemon.daemon.wait_mark import LONGEST_S, WaitMarks
+from iodaemon.daemon.http.wait_mark import LONGEST_S, WaitMarks
 
 ANN, BOB = 1000, 1001
 

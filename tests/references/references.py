@@ -28,7 +28,7 @@ from iodaemon.simulator.pool import Pool
 def check_routes(*, writes: bool) -> Sequence[str]:
     """The answers of every route of ``/v1``."""
     with tempfile.TemporaryDirectory() as directory:
-        cases, _ = routes.record(Path(directory))
+        cases, _, _ = routes.record(Path(directory))
     if writes:
         routes.write(cases)
     return routes.compare(cases)

@@ -6,7 +6,11 @@ import getpass
 import re
 from typing import Any
 
+from schemas import find_undeclared
 from scripted import START_S, Answered, ScriptedDaemon
+
+from iodaemon.api.model import ErrorAnswer
+from iodaemon.daemon.http.openapi import answers_of
 
 CONFIG = """\
 policy = "default"
@@ -56,11 +60,16 @@ class Record:
 
     Attributes:
         routes: ``METHOD /path`` to what was asked of it and answered, in order.
+        undeclared: answers that are not as their route declares them.
     """
 
     def __init__(self, daemon: ScriptedDaemon) -> None:
         self.daemon = daemon
         self.routes: dict[str, list[Case]] = {}
+        self.undeclared: list[str] = []
+        self._declared = {
+            f"{route.method} {route.path}": answers_of(route) for route in daemon.server.routes
+        }
         self._text = Normalised(str(daemon.directory))
 
     def ask(
@@ -101,6 +110,11 @@ class Record:
             kept["lines"] = self._text.of(answer.lines)
         else:
             kept["answer"] = self._text.of(answer.json)
+            declared = self._declared.get(f"{method} {path}", ())
+            if answer.status >= 400:
+                declared = (ErrorAnswer,)
+            if found := find_undeclared(answer.json, declared):
+                self.undeclared.append(f"{request} ({case}): {found}")
         self.routes.setdefault(f"{method} {path}", []).append(kept)
 
 
@@ -125,6 +139,8 @@ class Normalised:
             return key.upper()
         if key == "pid":
             return "PID"
+        if key == "version" and isinstance(value, str):
+            return "VERSION"
         if isinstance(value, float):
             return self._number(value, key)
         if isinstance(value, str):
@@ -145,7 +161,7 @@ class Normalised:
         return re.sub(rf"\bby {re.escape(self._user)}\b", "by USER", text)
 
 
-def record_routes(daemon: ScriptedDaemon) -> dict[str, list[Case]]:
+def record_routes(daemon: ScriptedDaemon) -> Record:
     """Everything that is recorded, by route."""
     record = Record(daemon)
     _before_any_job(record)
@@ -158,10 +174,11 @@ def record_routes(daemon: ScriptedDaemon) -> dict[str, list[Case]]:
     _other_rules(record)
     _drained(record)
     _past(record)
-    return record.routes
+    return record
 
 
 def _before_any_job(record: Record) -> None:
+    record.ask("what there is", "GET /v1/openapi.json")
     for path in ("jobs", "node", "policy", "config", "mode", "drain", "hints", "history"):
         record.ask("no job yet", f"GET /v1/{path}")
     record.ask("no job yet", "GET /v1/events?since=0&follow=0")

@@ -14,17 +14,20 @@ from scripted import run_scripted
 FOLDER: Final = HERE / "routes"
 
 
-def record(directory: Path) -> tuple[dict[str, list[route_script.Case]], set[str]]:
-    """What each route answers now, and all routes that there are."""
+def record(directory: Path) -> tuple[dict[str, list[route_script.Case]], set[str], list[str]]:
+    """What each route answers now, all routes that there are, and answers that are undeclared."""
     cases: dict[str, list[route_script.Case]] = {}
     routes: set[str] = set()
+    undeclared: list[str] = []
 
     def script(daemon: route_script.ScriptedDaemon) -> None:
-        cases.update(route_script.record_routes(daemon))
+        recorded = route_script.record_routes(daemon)
+        cases.update(recorded.routes)
+        undeclared.extend(recorded.undeclared)
         routes.update(daemon.routes())
 
     run_scripted(directory, route_script.CONFIG, script)
-    return json.loads(json.dumps(cases)), routes
+    return json.loads(json.dumps(cases)), routes, undeclared
 
 
 def file_of(route: str) -> Path:

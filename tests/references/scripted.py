@@ -26,8 +26,8 @@ from iodaemon.core import event as ev
 from iodaemon.core.job import Exit, IoTotals, JobId
 from iodaemon.daemon import main
 from iodaemon.daemon.driver import Driver
+from iodaemon.daemon.http.server import Server
 from iodaemon.daemon.preflight import Preflight
-from iodaemon.daemon.server import Server
 from iodaemon.simulator.timeline import VirtualTimeline
 
 START_S = 1_700_000_000.0

@@ -15,8 +15,8 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from iodaemon.config import Config
-from iodaemon.daemon.answer import Cached
-from iodaemon.daemon.fair_queue import FairQueue
+from iodaemon.daemon.http.access import FairQueue
+from iodaemon.daemon.http.answer import Cached
 from iodaemon.daemon.metrics.table import Exporter, Scene
 from iodaemon.daemon.telltale import request_log
 from iodaemon.errors import ConfigError

@@ -10,23 +10,16 @@ from typing import Annotated, Final
 import msgspec
 from aiohttp import web
 
-from iodaemon.core.job import JobId, JobState
-from iodaemon.daemon.answer import Answer
-from iodaemon.daemon.fair_queue import give_place
-from iodaemon.daemon.lookup import (
-    MOST_JOBS,
-    SELECTOR_KEYS,
-    Lookup,
-    json_answer,
-    parse_number,
-    parse_time,
-    read_body,
-    takes,
-)
-from iodaemon.daemon.output import OutputThreads, stream_output
-from iodaemon.daemon.record import asked_path, load_line, output_path
-from iodaemon.daemon.selector import Selector
-from iodaemon.daemon.wait_mark import session_of
+from iodaemon.api.model import AwaitedAnswer, JobDetail, JobsAnswer, MarkAnswer, WaitAnswer
+from iodaemon.core.job import Job, JobId, JobState
+from iodaemon.daemon.http.access import give_place
+from iodaemon.daemon.http.answer import OUTPUT, Answer, json_answer
+from iodaemon.daemon.http.lookup import MOST_JOBS, Lookup, parse_number, parse_time
+from iodaemon.daemon.http.output import OutputThreads, stream_output
+from iodaemon.daemon.http.record import asked_path, load_line, output_path
+from iodaemon.daemon.http.route import SELECTOR_KEYS, Route
+from iodaemon.daemon.http.selector import Selector
+from iodaemon.daemon.http.wait_mark import session_of
 from iodaemon.errors import RequestError
 
 _LONGEST_POLL_S: Final = 60.0
@@ -66,20 +59,34 @@ class Queries:
         self._ending = ending
         self._threads = OutputThreads()
 
-    def routes(self) -> Sequence[web.RouteDef]:
+    def routes(self) -> Sequence[Route]:
         """What is read where."""
+        logs = ("stream", "tail", "begin", "follow")
         return [
-            web.get("/v1/jobs", self._list_jobs),
-            web.get("/v1/jobs/{id}", self._show_job),
-            web.get("/v1/jobs/{id}/logs", self._logs),
-            web.post("/v1/wait", self._wait),
-            web.get("/v1/wait/all", self._list_awaited),
-            web.post("/v1/wait/all", self._note_told),
+            Route(
+                *("GET", "/v1/jobs", self._list_jobs, "the queue", JobsAnswer),
+                (*SELECTOR_KEYS, "all", "limit"),
+            ),
+            Route("GET", "/v1/jobs/{id}", self._show_job, "one job", JobDetail),
+            Route(
+                *("GET", "/v1/jobs/{id}/logs", self._logs, "its output", OUTPUT, logs),
+                right="read_output",
+            ),
+            Route("POST", "/v1/wait", self._wait, "wait for ends", WaitAnswer, body=_Wait),
+            Route(
+                *("GET", "/v1/wait/all", self._list_awaited, "what 'iod wait all' waits for"),
+                AwaitedAnswer,
+                (*SELECTOR_KEYS, "since_s"),
+            ),
+            Route(
+                *("POST", "/v1/wait/all", self._note_told, "the caller knows of all ends of then"),
+                MarkAnswer,
+                body=_Told,
+            ),
         ]
 
     # -- jobs ------------------------------------------------------------------------------------
 
-    @takes(*SELECTOR_KEYS, "all", "limit")
     async def _list_jobs(self, request: web.Request) -> web.StreamResponse:
         limit = parse_number(request.query.get("limit", str(MOST_JOBS)))
         query = request.query
@@ -89,7 +96,7 @@ class Queries:
         async with Answer(request) as answer:
             if any(state.is_final for state in states):
                 await answer.take_turn()  # before all of them are in memory
-            chosen = await self._lookup.select(self._lookup.who(request), asked, states)
+            chosen = await self._lookup.select(self._lookup.access.who(request), asked, states)
             controller = self._driver.controller
             head = {
                 "version": 1,
@@ -104,8 +111,7 @@ class Queries:
             newest = chosen[max(0, len(chosen) - limit) :]
             return await answer.send_jobs(head, newest, self._lookup.record)
 
-    async def _show_job(self, request: web.Request) -> web.Response:
-        job = await self._lookup.job(request)
+    async def _show_job(self, _: web.Request, job: Job) -> web.Response:
         counters = self._state.meter.counters(job.id) if job.is_live else None
         extra = {
             "pids": self._pids(job.id),
@@ -116,19 +122,14 @@ class Queries:
 
     # -- output ------------------------------------------------------------------------------------
 
-    @takes("stream", "tail", "begin", "follow")
-    async def _logs(self, request: web.Request) -> web.StreamResponse:
-        job = await self._lookup.job(request)
-        self._lookup.allow(request, "read_output", job)
+    async def _logs(self, request: web.Request, job: Job) -> web.StreamResponse:
         stream = request.query.get("stream", "stdout")
-        if stream not in ("stdout", "stderr"):
-            raise RequestError(f"no stream {stream!r}; ask for stdout or stderr")
         tail = parse_number(request.query["tail"]) if "tail" in request.query else None
         begin = parse_number(request.query.get("begin", "0"))
         follow = request.query.get("follow") == "1"
         directory = self._lookup.outputs
         path = output_path(job, directory, stream)
-        if self._lookup.is_shared and (asked := asked_path(job, stream)) is not None:
+        if self._lookup.access.rights.is_shared and (asked := asked_path(job, stream)) is not None:
             # The daemon reads its journal and all jobs' output; whoever asks may not. By who chose
             # the path, not by where it lies: one in the jobs' directory may be another job's, and
             # ".." in it leads out of it.
@@ -142,7 +143,7 @@ class Queries:
             over = now.state.is_final or self._ending.is_set()
             return output_path(now, directory, stream), over
 
-        response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+        response = web.StreamResponse(headers={"Content-Type": OUTPUT})
         await stream_output(
             request,
             response,
@@ -156,8 +157,7 @@ class Queries:
 
     # -- what happens ------------------------------------------------------------------------------
 
-    async def _wait(self, request: web.Request) -> web.StreamResponse:
-        asked = await read_body(request, _Wait)
+    async def _wait(self, request: web.Request, asked: _Wait) -> web.StreamResponse:
         ids = list(dict.fromkeys(asked.ids))
         async with Answer(request) as answer:
             if len(ids) > _MANY:
@@ -172,17 +172,16 @@ class Queries:
                 left.pop()
             return not left or self._ending.is_set()
 
-        await self._driver.watch.until(over, timeout_s)
+        await self._lookup.until(over, timeout_s)
         async with Answer(request) as answer:
             if len(ids) > _MANY:
                 await answer.take_turn()
             jobs = await self._lookup.get_all(ids)
             return await answer.send_jobs({"finished": not left}, jobs, self._lookup.record)
 
-    @takes(*SELECTOR_KEYS, "since_s")
     async def _list_awaited(self, request: web.Request) -> web.Response:
         """What ``iod wait all`` means: jobs that have not ended, or were queued since the mark."""
-        actor, now_s = self._lookup.who(request), self._driver.timeline.now_s
+        actor, now_s = self._lookup.access.who(request), self._driver.timeline.now_s
         since_s = parse_time(request.query, "since_s", now_s)
         if since_s is None:
             since_s = self._lookup.wait_marks.since_s(actor.uid, session_of(actor.pid), now_s)
@@ -194,10 +193,9 @@ class Queries:
             jobs = await self._lookup.select(actor, asked, list(JobState), queued_from_s=since_s)
         return json_answer({"since_s": since_s, "now_s": now_s, "ids": [job.id for job in jobs]})
 
-    async def _note_told(self, request: web.Request) -> web.Response:
+    async def _note_told(self, request: web.Request, told: _Told) -> web.Response:
         """The caller was told of the ends of all jobs of then."""
-        told: _Told = await read_body(request, _Told)
-        actor, now_s = self._lookup.who(request), self._driver.timeline.now_s
+        actor, now_s = self._lookup.access.who(request), self._driver.timeline.now_s
         at_s = min(told.now_s, now_s)
         self._lookup.wait_marks.told(actor.uid, session_of(actor.pid), at_s)
         return json_answer({"since_s": at_s})

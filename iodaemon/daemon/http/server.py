@@ -7,36 +7,44 @@ import contextlib
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from aiohttp import web
 
+from iodaemon.api.model import ConfigAnswer, NodeAnswer, PolicyAnswer
 from iodaemon.core.job import JobId
-from iodaemon.daemon.account import Accounts
-from iodaemon.daemon.action import Grace
-from iodaemon.daemon.administration import Administration, Reload
-from iodaemon.daemon.answer import Cached
-from iodaemon.daemon.authorise import Rights
-from iodaemon.daemon.command import Commands
 from iodaemon.daemon.driver import Driver
-from iodaemon.daemon.fair_queue import FairQueue, give_place
-from iodaemon.daemon.front import ACCOUNTS, TURNS, Front
-from iodaemon.daemon.hinting import Hinting
-from iodaemon.daemon.history import History
+from iodaemon.daemon.http.access import (
+    ACCESS,
+    LARGEST_BODY_BYTES,
+    Access,
+    Front,
+    Rights,
+    give_place,
+    read_body,
+)
+from iodaemon.daemon.http.answer import Cached
+from iodaemon.daemon.http.lookup import Lookup
+from iodaemon.daemon.http.openapi import describe
+from iodaemon.daemon.http.refusal import error_answer
+from iodaemon.daemon.http.route import Route
+from iodaemon.daemon.http.routes.act import Grace
+from iodaemon.daemon.http.routes.admin import Administration, Reload
+from iodaemon.daemon.http.routes.events import Telling
+from iodaemon.daemon.http.routes.hints import Hinting
+from iodaemon.daemon.http.routes.history import History
+from iodaemon.daemon.http.routes.phases import Phasing
+from iodaemon.daemon.http.routes.query import Queries
+from iodaemon.daemon.http.routes.submit import Commands
 from iodaemon.daemon.journal.writer import Journal
 from iodaemon.daemon.knowledge import Knowledge
-from iodaemon.daemon.lookup import Lookup, error_answer, refuse_unknown_keys
-from iodaemon.daemon.phasing import Phasing
-from iodaemon.daemon.query import Queries
-from iodaemon.daemon.telling import Telling
 from iodaemon.daemon.telltale import request_log
 from iodaemon.errors import Conflict, Gone, JournalError, NotFound, NotPermitted, RequestError
 from iodaemon.fault import reach
 
-_LARGEST_BODY_BYTES: Final = 64 * 1024 * 1024
-"""A hundred thousand jobs of 600 bytes each."""
 _LAST_ANSWERS_S: Final = 2.0
 """What a request that is being answered still gets when the daemon stops."""
 
@@ -47,14 +55,23 @@ _BACKLOG: Final = 512
 _ACCEPTED_AT_ONCE: Final = 16
 """Connections that asyncio accepts in one round of the event loop: some 2 ms."""
 
+_REPORTS: Final = (
+    ("node", "sockets, devices, what is measured how", NodeAnswer),
+    ("policy", "the policy in force", PolicyAnswer),
+    ("config", "the configuration in force", ConfigAnswer),
+)
 _CACHED: Final = frozenset({"node"})
-"""Reports that take milliseconds, and change with the state alone."""
+"""Reports that take milliseconds, and change with the state only."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Server:
-    """The routes and the socket they are reached by."""
+    """The routes and the socket they are reached by.
+
+    Attributes:
+        routes: as they are declared, but for ``further_routes``.
+    """
 
     def __init__(
         self,
@@ -80,24 +97,26 @@ class Server:
         self._runner: web.AppRunner | None = None
         self._listening: asyncio.Server | None = None
         self._made: tuple[Path, int | None] | None = None  # the socket's file and its inode
-        self._accounts = Accounts()
-        self._queue = FairQueue()
-        self._lookup = Lookup(
-            driver,
-            journal,
-            outputs=outputs,
-            rights=rights or Rights(owner_uid=os.geteuid()),
-            accounts=self._accounts,
-        )
-        self._queries = Queries(self._lookup, ending=self._ending, pids=pids, retain_s=retain_s)
-        self._history = History(self._lookup)
-        self._telling = Telling(self._lookup, ending=self._ending)
-        self._commands = Commands(
-            self._lookup, grace=grace, default_walltime_s=default_walltime_s, controls=controls
-        )
-        self._administration = Administration(self._lookup, reload=reload, ending=self._ending)
-        self._hinting = Hinting(self._lookup, knowledge)
-        self._phasing = Phasing(self._lookup, ending=self._ending)
+        self._access = Access(rights or Rights(owner_uid=os.geteuid()))
+        lookup = self._lookup = Lookup(driver, journal, self._access, outputs=outputs)
+        self._phasing = Phasing(lookup, ending=self._ending)
+        self.routes = [
+            *Queries(lookup, ending=self._ending, pids=pids, retain_s=retain_s).routes(),
+            *History(lookup).routes(),
+            *Telling(lookup, ending=self._ending).routes(),
+            *Commands(
+                lookup, grace=grace, default_walltime_s=default_walltime_s, controls=controls
+            ).routes(),
+            *Administration(lookup, reload=reload, ending=self._ending).routes(),
+            *self._phasing.routes(),
+            *Hinting(lookup, knowledge).routes(),
+            *(
+                Route("GET", f"/v1/{name}", self._reporting(name), text, answer)
+                for name, text, answer in _REPORTS
+                if name in reports
+            ),
+            Route("GET", "/v1/openapi.json", self._describe, "this API", dict[str, Any]),
+        ]
 
     async def open(self, path: Path, handed: socket.socket | None = None) -> None:
         """Listen on the socket, which only its owner may reach, or on the one handed over.
@@ -144,8 +163,8 @@ class Server:
         assert self._runner is not None
         assert self._runner.server is not None
         make: Callable[[], Any] = self._runner.server
-        if self._lookup.is_shared:
-            make = Front(make, self._accounts)
+        if self._access.rights.is_shared:
+            make = Front(make, self._access.accounts)
         loop = asyncio.get_running_loop()
         listening = await loop.create_server(make, sock=listener, backlog=_ACCEPTED_AT_ONCE)
         listener.listen(_BACKLOG)  # asyncio would accept as many at a time
@@ -166,20 +185,28 @@ class Server:
             self._made[0].unlink(missing_ok=True)
 
     def _make_app(self) -> web.Application:
-        app = web.Application(middlewares=[self._guard], client_max_size=_LARGEST_BODY_BYTES)
-        app[TURNS] = {}
+        app = web.Application(middlewares=[self._guard], client_max_size=LARGEST_BODY_BYTES)
+        app[ACCESS] = self._access
         app.on_response_prepare.append(_give_place)
-        app[ACCOUNTS] = self._accounts
-        app.add_routes(self._queries.routes())
-        app.add_routes(self._history.routes())
-        app.add_routes(self._telling.routes())
-        app.add_routes(self._commands.routes())
-        app.add_routes(self._administration.routes())
-        app.add_routes(self._phasing.routes())
-        app.add_routes(self._hinting.routes())
+        for route in self.routes:
+            app.router.add_route(route.method, route.path, partial(self._answer, route))
         app.add_routes(self._further_routes)
-        app.add_routes([web.get(f"/v1/{name}", self._reporting(name)) for name in self._reports])
         return app
+
+    async def _answer(self, route: Route, request: web.Request) -> web.StreamResponse:
+        """Check the request as its route declares it, and let the route answer."""
+        route.check_query(request)
+        what: list[Any] = []
+        if "{id}" in route.path:
+            what.append(await self._lookup.job(request))
+        self._access.allow(request, route.right, *what)
+        if route.body is not None and not route.reads_body:
+            what.append(await read_body(request, route.body))
+        return await route.handler(request, *what)
+
+    async def _describe(self, _: web.Request) -> web.Response:
+        document = await asyncio.to_thread(describe, self.routes)
+        return web.Response(body=document, content_type="application/json")
 
     def _reporting(self, name: str) -> Handler:
         def make() -> bytes:
@@ -192,22 +219,15 @@ class Server:
 
         return report
 
-    async def _admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        await self._lookup.prepare(request)
-        actor = self._lookup.allow(request, "see")
-        if request.path.startswith("/v1/"):
-            refuse_unknown_keys(request)
-        async with self._queue.place(self._accounts.pool(actor.uid)):
-            reach("api.heard", request.method)
-            answer = await handler(request)
-            reach("api.done", request.method)
-            return answer
-
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse strangers before anything is looked at; turn errors into one line."""
         try:
-            return await self._admit(request, handler)
+            async with self._access.admit(request):
+                reach("api.heard", request.method)
+                answer = await handler(request)
+                reach("api.done", request.method)
+                return answer
         except NotPermitted as error:
             return error_answer(403, "not_permitted", str(error))
         except NotFound as error:
@@ -226,7 +246,8 @@ class Server:
         except web.HTTPException as error:
             code = "not_found" if error.status == web.HTTPNotFound.status_code else "refused"
             text = f"{request.method} {request.path}: {error.reason}; see docs/api.md"
-            return error_answer(error.status, code, text)
+            methods = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
+            return error_answer(error.status, code, text, methods)
 
 
 async def _give_place(_request: web.Request, _response: web.StreamResponse) -> None:

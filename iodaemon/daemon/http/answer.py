@@ -15,15 +15,23 @@ from aiohttp import web
 
 from iodaemon.core.job import Job
 from iodaemon.daemon.driver import Driver
-from iodaemon.daemon.fair_queue import give_place
-from iodaemon.daemon.front import find_turn
+from iodaemon.daemon.http.access import ACCESS, UNREAD_S, give_place
 
 AT_ONCE: Final = 500
 """Records made, or jobs looked at, between two looks at what else there is to do: some 10 ms."""
+LINES: Final = "application/x-ndjson"
+"""One JSON document a line."""
+OUTPUT: Final = "application/octet-stream"
+"""The bytes of a file."""
 PIECE_BYTES: Final = 256 * 1024
 """What is made ahead of the reader; what fits is one plain answer."""
-UNREAD_S: Final = 60.0
-"""A reader that takes none of a piece for so long is hung up on."""
+
+
+def json_answer(value: object, *, status: int = 200) -> web.Response:
+    """The value as JSON."""
+    return web.Response(
+        body=msgspec.json.encode(value), status=status, content_type="application/json"
+    )
 
 
 class Cached:
@@ -65,7 +73,7 @@ class Answer:
 
     def __init__(self, request: web.Request, content_type: str = "application/json") -> None:
         self._request = request
-        self._turn = find_turn(request, "answer")
+        self._turn = request.app[ACCESS].turn(request, "answer")
         self._has_turn = False
         self._response: web.StreamResponse | None = None
         self._content_type = content_type

@@ -20,7 +20,7 @@ from iodaemon.core.signature import name_of
 from iodaemon.core.state import TURN, State
 from iodaemon.core.why import find_silence, silence
 from iodaemon.daemon.account import user_name
-from iodaemon.daemon.scratch_record import Stage, find_stage, scratch_record
+from iodaemon.daemon.http.scratch_record import Stage, find_stage, scratch_record
 from iodaemon.units import format_duration
 
 _ASKED: Final = (

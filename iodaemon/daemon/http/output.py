@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from aiohttp import web
 
 from iodaemon.api.model import OUTPUT_BEGIN
-from iodaemon.daemon.front import find_turn
+from iodaemon.daemon.http.access import ACCESS
 from iodaemon.errors import RequestError
 from iodaemon.thread import in_thread
 
@@ -129,7 +129,7 @@ async def stream_output(
             await response.prepare(request)
             return
         if tail is not None:
-            async with find_turn(request, "search"):
+            async with request.app[ACCESS].turn(request, "search"):
                 begin = await output.run(_find_tail, size_bytes, tail)
         elif begin > size_bytes:
             begin = 0

@@ -1,4 +1,4 @@
-"""The route that submits jobs, and those that act on them (``action``)."""
+"""The route that submits jobs, checked before anything is queued."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from typing import Final
 
 from aiohttp import web
 
+from iodaemon.api.model import SubmitAnswer
 from iodaemon.core.footprint import environment_bytes, job_bytes
 from iodaemon.core.job import Job
-from iodaemon.daemon.action import Actions, Grace
-from iodaemon.daemon.allowance import JOB_BYTES
 from iodaemon.daemon.environments import Claim
-from iodaemon.daemon.front import body_of
-from iodaemon.daemon.lookup import Lookup, json_answer
-from iodaemon.daemon.scratch_request import find_vain
-from iodaemon.daemon.submission import (
-    LINES,
+from iodaemon.daemon.http.access import body_of, give_place
+from iodaemon.daemon.http.answer import LINES, json_answer
+from iodaemon.daemon.http.lookup import Lookup
+from iodaemon.daemon.http.route import Route
+from iodaemon.daemon.http.routes.act import Actions, Grace
+from iodaemon.daemon.http.submission import (
     Submission,
     SubmittedJob,
     decode_in_steps,
     environment_key,
     find_unlimited,
+    find_vain,
     heed_hints,
     job_maker,
     limit_all,
 )
-from iodaemon.daemon.wait_mark import session_of
+from iodaemon.daemon.http.wait_mark import session_of
 from iodaemon.errors import RequestError
 from iodaemon.registry import rule_name
 
@@ -61,16 +62,22 @@ class Commands:
         self._default_walltime_s = default_walltime_s
         self._controls = controls
 
-    def routes(self) -> Sequence[web.RouteDef]:
+    def routes(self) -> Sequence[Route]:
         """What is done where."""
-        return [
-            web.post("/v1/jobs", self._submit),
-            *self._actions.routes(),
-        ]
+        submit = Route(
+            *("POST", "/v1/jobs", self._submit, "submit jobs", SubmitAnswer),
+            query=("dry_run",),
+            right="submit",
+            body=Submission,
+            reads_body=True,
+            statuses=(201, 200),
+        )
+        return [submit, *self._actions.routes()]
 
     async def _submit(self, request: web.Request) -> web.Response:
-        actor = self._lookup.allow(request, "submit")
-        await self._lookup.refuse_stranger(actor, "submit")
+        actor = self._lookup.access.who(request)
+        await self._lookup.access.refuse_stranger(actor, "submit")
+        is_trial = request.query.get("dry_run") == "1"
         request_key = _find_key(request, actor.uid)
         if request_key is not None and (ids := await self._driver.find_submitted(request_key)):
             return json_answer({"ids": ids}, status=201)
@@ -84,12 +91,14 @@ class Commands:
                 warnings += told + find_unlimited(jobs, self._controls()) + self._find_vain(jobs)
                 makers = [job_maker(job, actor.uid, key) for job in jobs]
                 self._refuse_above_limits(actor.uid, [job.cpus for job in jobs])
-                self._lookup.spend(actor.uid, len(body) + JOB_BYTES * len(jobs))
+            answer = {"warnings": warnings} if warnings else {}
+            if is_trial:
+                return json_answer({"ids": [], **answer})
             now_s, session = self._driver.timeline.now_s, session_of(actor.pid)
             self._lookup.wait_marks.submitted(actor.uid, session, now_s)
+            give_place()
             ids = await self._driver.submit(makers, submission.environment, key, request_key)
-        answer = {"ids": ids} | ({"warnings": warnings} if warnings else {})
-        return json_answer(answer, status=201)
+        return json_answer({"ids": ids, **answer}, status=201)
 
     def _find_vain(self, jobs: Sequence[SubmittedJob]) -> tuple[str, ...]:
         """Who will have no fast tier, whatever is free: known of the shipped rule that chooses."""

@@ -15,9 +15,12 @@ from typing import Annotated, Final, Literal
 import msgspec
 from aiohttp import web
 
+from iodaemon.api.model import PhaseAnswer
 from iodaemon.core import event as ev
 from iodaemon.core.job import Job, JobId, Phase
-from iodaemon.daemon.lookup import Lookup, json_answer, read_body
+from iodaemon.daemon.http.answer import json_answer
+from iodaemon.daemon.http.lookup import Lookup
+from iodaemon.daemon.http.route import Route
 from iodaemon.errors import RequestError
 
 HEARTBEAT_S: Final = 5.0
@@ -48,14 +51,17 @@ class Phasing:
         self._waiting: Counter[JobId] = Counter()
         self._told: dict[JobId, Phase] = {}
 
-    def routes(self) -> Sequence[web.RouteDef]:
+    def routes(self) -> Sequence[Route]:
         """The one route there is."""
-        return [web.post("/v1/jobs/{id}/phase", self._phase)]
+        path = "/v1/jobs/{id}/phase"
+        turn = Route(
+            *("POST", path, self._phase, "ask for a turn to do I/O", PhaseAnswer),
+            right="phase",
+            body=_Asked,
+        )
+        return [turn]
 
-    async def _phase(self, request: web.Request) -> web.StreamResponse:
-        job = await self._lookup.job(request)
-        self._lookup.allow(request, "phase", job)
-        asked = await read_body(request, _Asked)
+    async def _phase(self, request: web.Request, job: Job, asked: _Asked) -> web.StreamResponse:
         if not job.is_live:
             raise RequestError(f"job {job.id} is {job.state}; only a job that runs does I/O")
         if asked.phase == "done":
@@ -78,9 +84,7 @@ class Phasing:
     async def _done(self, job_id: JobId) -> web.Response:
         before = self._phase_of(job_id)
         self._driver.post(ev.PhaseDone(at_s=self._driver.timeline.now_s, job_id=job_id))
-        await self._driver.watch.until(
-            lambda: before is None or self._phase_of(job_id) is not before
-        )
+        await self._lookup.until(lambda: before is None or self._phase_of(job_id) is not before)
         return json_answer({"job": self._lookup.record(await self._lookup.get(job_id))})
 
     async def _await_turn(
@@ -121,7 +125,7 @@ class Phasing:
 
     async def _changed(self, seen: Job) -> bool:
         """Wait until the job's phase is another than was seen; False when nothing came of it."""
-        return await self._driver.watch.until(
+        return await self._lookup.until(
             lambda: self._live(seen.id) is None or self._phase_of(seen.id) is not seen.phase,
             self._heartbeat_s,
         )

@@ -1,4 +1,4 @@
-"""The routes that tell why: explanations, events, samples for replay; and regulation's mode."""
+"""The routes that tell why: explanations, events, samples for replay."""
 
 from __future__ import annotations
 
@@ -9,24 +9,15 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from iodaemon.api.model import LAST_EVENT
-from iodaemon.core import event as ev
+from iodaemon.api.model import LAST_EVENT, SamplesAnswer, WhyAnswer
 from iodaemon.core.decision import Transition
 from iodaemon.core.job import Job, JobId
-from iodaemon.core.rule import Mode
 from iodaemon.core.why import explain
-from iodaemon.daemon.account import user_name
-from iodaemon.daemon.answer import PIECE_BYTES, Answer
-from iodaemon.daemon.journal.record import Batch, Event, Note
-from iodaemon.daemon.lookup import (
-    Lookup,
-    json_answer,
-    parse_event,
-    parse_time,
-    read_body,
-    takes,
-)
-from iodaemon.daemon.scratch_record import find_stage
+from iodaemon.daemon.http.answer import LINES, PIECE_BYTES, Answer, json_answer
+from iodaemon.daemon.http.lookup import Lookup, parse_event, parse_time
+from iodaemon.daemon.http.route import Route
+from iodaemon.daemon.http.scratch_record import find_stage
+from iodaemon.daemon.journal.record import Event, Note
 from iodaemon.errors import Gone, RequestError
 
 _MOST_EVENTS: Final = 100_000
@@ -42,8 +33,7 @@ _MOST_SAMPLES: Final = 3600
 """Samples in one answer: an hour of one a second; ask again from the last one on."""
 
 
-class _Switch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    mode: Mode
+_EVENT_KEYS: Final = ("since", "after", "follow")
 
 
 class Telling:
@@ -56,18 +46,15 @@ class Telling:
         self._journal = lookup.journal
         self._ending = ending
 
-    def routes(self) -> Sequence[web.RouteDef]:
+    def routes(self) -> Sequence[Route]:
         """What is told where."""
         return [
-            web.get("/v1/jobs/{id}/why", self._why),
-            web.get("/v1/events", self._events),
-            web.get("/v1/samples", self._samples),
-            web.get("/v1/mode", self._mode),
-            web.post("/v1/mode", self._switch),
+            Route("GET", "/v1/jobs/{id}/why", self._why, "why it is where it is", WhyAnswer),
+            Route("GET", "/v1/events", self._events, "what happens", LINES, _EVENT_KEYS),
+            Route("GET", "/v1/samples", self._samples, "raw samples", SamplesAnswer, ("since",)),
         ]
 
-    async def _why(self, request: web.Request) -> web.Response:
-        job = await self._lookup.job(request)
+    async def _why(self, _: web.Request, job: Job) -> web.Response:
         controller, now_s = self._driver.controller, self._driver.timeline.now_s
         told = explain(
             self._state,
@@ -97,7 +84,6 @@ class Telling:
         self._journal.flush(_MOMENT_S)
         return self._journal.steps(job_id)
 
-    @takes("since", "after", "follow")
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """What happened since then or after that event; then what happens, for ever or until now.
 
@@ -105,7 +91,7 @@ class Telling:
         """
         since_s, after = _beginning(request, self._driver.timeline.now_s)
         follow = request.query.get("follow", "1") == "1"
-        async with Answer(request, "application/x-ndjson") as answer:
+        async with Answer(request, LINES) as answer:
             try:
                 if not follow:
                     await asyncio.to_thread(self._journal.flush, _SETTLING_S)
@@ -155,10 +141,9 @@ class Telling:
         def is_due() -> bool:
             return self._journal.newest_event > told or self._ending.is_set()
 
-        while await self._driver.watch.until(is_due) and not self._ending.is_set():
+        while await self._lookup.until(is_due) and not self._ending.is_set():
             told = await self._tell_after(answer, told, self._journal.newest_event)
 
-    @takes("since")
     async def _samples(self, request: web.Request) -> web.StreamResponse:
         """Raw samples and the jobs they speak of."""
         now_s = self._driver.timeline.now_s
@@ -186,19 +171,6 @@ class Telling:
     def _stored(self, ids: Iterable[JobId]) -> dict[JobId, Job]:
         found = {job_id: self._journal.finished(job_id) for job_id in ids}
         return {job_id: job for job_id, job in found.items() if job is not None}
-
-    async def _mode(self, _: web.Request) -> web.Response:
-        regulator = self._driver.controller.regulator
-        stood_s = regulator.shadow.stood_s(self._driver.timeline.now_s)
-        return json_answer({"mode": regulator.mode, "shadow_suspended_s": stood_s})
-
-    async def _switch(self, request: web.Request) -> web.Response:
-        actor = self._lookup.allow(request, "regulate")
-        asked = await read_body(request, _Switch)
-        now_s = self._driver.timeline.now_s
-        event = ev.ModeChanged(at_s=now_s, mode=asked.mode, by=user_name(actor.uid))
-        await self._driver.order(Batch(mode=asked.mode), event)
-        return json_answer({"mode": str(asked.mode)})
 
 
 def _beginning(request: web.Request, now_s: float) -> tuple[float | None, int | None]:

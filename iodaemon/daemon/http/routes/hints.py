@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from aiohttp import web
 
+from iodaemon.api.model import ForgetAnswer, HintsAnswer, ImportAnswer
 from iodaemon.core import event as ev
 from iodaemon.core.book import Remembered
 from iodaemon.core.decision import Lesson
@@ -24,18 +25,16 @@ from iodaemon.core.signature import (
 )
 from iodaemon.core.trace import Trace
 from iodaemon.daemon.account import parse_user, user_name
-from iodaemon.daemon.answer import Answer
-from iodaemon.daemon.front import find_turn
+from iodaemon.daemon.http.answer import Answer, json_answer
+from iodaemon.daemon.http.lookup import Lookup, parse_number
+from iodaemon.daemon.http.record import expected_record
+from iodaemon.daemon.http.route import Route
 from iodaemon.daemon.journal.record import Batch
 from iodaemon.daemon.knowledge import Knowledge
-from iodaemon.daemon.lookup import Lookup, json_answer, parse_number, read_body, takes
-from iodaemon.daemon.record import expected_record
 from iodaemon.errors import JournalError, NotPermitted, RequestError
 
 _MOST_ROWS: Final = 1000
 _MOST_TRACES: Final = 10_000
-_TRACE_BYTES: Final = 8 * 1024
-"""What a run may take in the journal: twice the longest command of Darshan."""
 _LOOKED_AT_ONCE: Final = 20
 """Keys."""
 _LONGEST_S: Final = 10 * 365 * 86400.0
@@ -64,8 +63,11 @@ class ImportedRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     job: Annotated[str, msgspec.Meta(max_length=200)] = ""
 
 
+_RUNS: Final = {"minItems": 1, "maxItems": _MOST_TRACES}
+
+
 class _Import(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    runs: tuple[ImportedRun, ...]
+    runs: Annotated[tuple[ImportedRun, ...], msgspec.Meta(extra_json_schema=_RUNS)]
 
 
 class _Forget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,15 +83,24 @@ class Hinting:
         self._driver = lookup.driver
         self._knowledge = knowledge
 
-    def routes(self) -> Sequence[web.RouteDef]:
+    def routes(self) -> Sequence[Route]:
         """What is done where."""
+        keys = ("user", "name", "limit")
         return [
-            web.get("/v1/hints", self._show),
-            web.post("/v1/hints", self._import),
-            web.post("/v1/hints/forget", self._forget),
+            Route("GET", "/v1/hints", self._show, "what is known of jobs' I/O", HintsAnswer, keys),
+            Route(
+                *("POST", "/v1/hints", self._import, "teach what runs elsewhere did"),
+                ImportAnswer,
+                body=_Import,
+                statuses=(201,),
+            ),
+            Route(
+                *("POST", "/v1/hints/forget", self._forget, "let earlier runs say nothing"),
+                ForgetAnswer,
+                body=_Forget,
+            ),
         ]
 
-    @takes("user", "name", "limit")
     async def _show(self, request: web.Request) -> web.Response:
         query = request.query
         uid = await asyncio.to_thread(parse_user, query["user"]) if "user" in query else None
@@ -134,27 +145,23 @@ class Hinting:
                 await asyncio.sleep(0)
         return sorted(rows, key=lambda row: (-row["at_s"], row["uid"], row["key"]))[:limit]
 
-    async def _import(self, request: web.Request) -> web.Response:
-        await self._lookup.refuse_stranger(self._lookup.allow(request, "see"), "hint")
-        asked: _Import = await read_body(request, _Import)
+    async def _import(self, request: web.Request, asked: _Import) -> web.Response:
+        await self._lookup.access.refuse_stranger(self._lookup.access.who(request), "hint")
         if not 1 <= len(asked.runs) <= _MOST_TRACES:
             raise RequestError(f"{len(asked.runs)} runs in one import; send 1 to {_MOST_TRACES}")
         self._refuse_while_unwritable()
         now_s = self._driver.timeline.now_s
         whose = {uid: self._whose(request, uid) for uid in {run.uid for run in asked.runs}}
         traces = list(_traces(asked.runs, whose, now_s))
-        self._lookup.spend(self._lookup.who(request).uid, _TRACE_BYTES * len(traces))
-        async with find_turn(request, "import"):
+        async with self._lookup.access.turn(request, "import"):
             imported = await self._knowledge.take(
                 traces, self._lookup.journal, self._driver.state.outlook
             )
         return json_answer({"imported": imported, "known": len(traces) - imported}, status=201)
 
-    async def _forget(self, request: web.Request) -> web.Response:
-        await self._lookup.refuse_stranger(self._lookup.allow(request, "see"), "hint")
-        asked: _Forget = await read_body(request, _Forget)
+    async def _forget(self, request: web.Request, asked: _Forget) -> web.Response:
+        await self._lookup.access.refuse_stranger(self._lookup.access.who(request), "hint")
         uid = self._whose(request, asked.uid)
-        self._lookup.spend(self._lookup.who(request).uid, _TRACE_BYTES * len(asked.keys))
         self._refuse_while_unwritable()
         keys = [_key(uid, shown) for shown in dict.fromkeys(asked.keys)]
         known = await self._knowledge.forget(
@@ -186,12 +193,12 @@ class Hinting:
         Raises:
             NotPermitted: it is of somebody else's.
         """
-        lookup = self._lookup
-        actor = lookup.who(request)
+        access = self._lookup.access
+        actor = access.who(request)
         if uid is None or uid == actor.uid:
-            return lookup.allow(request, "hint").uid
+            return access.allow(request, "hint").uid
         try:
-            lookup.allow(request, "hint_others")
+            access.allow(request, "hint_others")
         except NotPermitted as error:
             raise NotPermitted(
                 f"uid {actor.uid} may not give hints on jobs of uid {uid}; count the runs as your "

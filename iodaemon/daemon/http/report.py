@@ -20,7 +20,7 @@ from iodaemon.core.tier import Tier
 from iodaemon.daemon.account import user_name
 from iodaemon.daemon.calibrating import shown
 from iodaemon.daemon.host import host_metrics
-from iodaemon.daemon.record import condition
+from iodaemon.daemon.http.record import condition
 from iodaemon.registry import rule_name
 from iodaemon.systemd import is_unit
 

@@ -1,50 +1,35 @@
-"""What every request needs: who asks, which job is meant, and how things are put into JSON."""
+"""Finding the jobs that a request means, and reading what its query says."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
-import socket
 from collections.abc import Callable, Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-import msgspec
 from aiohttp import web
 
 from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.signature import name_of
-from iodaemon.daemon.account import Accounts, groups_of_users, parse_user, refresh_groups
-from iodaemon.daemon.allowance import NOT_COUNTED, Allowances
-from iodaemon.daemon.authorise import Actor, Rights, Verb, authorise, read_peer
+from iodaemon.daemon.account import parse_user
 from iodaemon.daemon.driver import Driver
-from iodaemon.daemon.front import read_bytes
+from iodaemon.daemon.http.access import Access, Actor, give_place
+from iodaemon.daemon.http.record import job_record
+from iodaemon.daemon.http.selector import Selector, id_bounds, parse_selector
+from iodaemon.daemon.http.wait_mark import WaitMarks
 from iodaemon.daemon.journal.writer import Journal
-from iodaemon.daemon.record import job_record
-from iodaemon.daemon.selector import Selector, id_bounds, parse_selector
-from iodaemon.daemon.wait_mark import WaitMarks
-from iodaemon.errors import NotFound, NotPermitted, RequestError
-from iodaemon.supervisor.identity import no_account
-from iodaemon.text import printable
+from iodaemon.errors import NotFound, RequestError
 
 MOST_JOBS: Final = 100_000
 """Finished jobs that one request looks at."""
 _LOOKED_AT_ONCE: Final = 5000
 """Jobs looked at between two looks at what else there is to do: some milliseconds."""
-Handler = TypeVar("Handler", bound=Callable[..., Any])
-_QUERY_KEYS: Final = "query_keys"
-SELECTOR_KEYS: Final = ("select", "user", "name", "state")
-"""Of a query that selects jobs."""
 LARGEST_ID: Final = 2**63 - 1
 """What the journal's database can hold."""
-LARGEST_REQUEST_BYTES: Final = 8 * 1024 * 1024
-"""But for submissions: it is decoded in one go, in less than half a second whatever it is."""
 _MOST_DIGITS: Final = 30
 """A number beyond any that means something, and far below what Python refuses to read."""
-_LONGEST_MESSAGE: Final = 490
-"""Characters; what is longer quotes what somebody sent."""
 
 
 class Lookup:
@@ -54,87 +39,23 @@ class Lookup:
         self,
         driver: Driver,
         journal: Journal,
+        access: Access,
         *,
         outputs: Path,
-        rights: Rights,
-        accounts: Accounts,
     ) -> None:
         self.driver = driver
         self.state = driver.state
         self.journal = journal
         self.outputs = outputs
-        self._rights = rights
-        self._accounts = accounts
+        self.access = access
         self.wait_marks = WaitMarks()
-        self._allowances = Allowances(lambda: driver.timeline.now_s)
 
-    @property
-    def is_shared(self) -> bool:
-        """True when users other than the daemon's own are served."""
-        return self._rights.is_shared
-
-    def allow(self, request: web.Request, verb: Verb, job: Job | None = None) -> Actor:
-        """Who asks, if they may do this.
-
-        Raises:
-            NotPermitted: they may not.
-        """
-        actor = self.who(request)
-        self.authorise(actor, verb, job)
-        return actor
-
-    def authorise(self, actor: Actor, verb: Verb, job: Job | None = None) -> None:
-        """Let this actor do this.
-
-        Raises:
-            NotPermitted: they may not.
-        """
-        authorise(actor, verb, job, self._rights)
-
-    def spend(self, uid: int, size_bytes: float) -> None:
-        """What one user has written down is bounded; root, and who is alone, may fill the disk.
-
-        Raises:
-            RequestError: it is more than is left to this user.
-        """
-        if self.is_shared and uid not in NOT_COUNTED:
-            self._allowances.spend(uid, size_bytes)
-
-    async def refuse_stranger(self, actor: Actor, what: str) -> None:
-        """Refuse who is only a number; where nobody answers who is, the supervisor will.
-
-        Raises:
-            NotPermitted: there is no such user.
-        """
-        if self.is_shared and await self._accounts.ask(actor.uid) is False:
-            raise NotPermitted(
-                f"{no_account(actor.uid)}, and may not {what}; {what} as yourself, outside of the "
-                "user namespace"
-            )
-
-    def who(self, request: web.Request) -> Actor:
-        """Who asks, whatever they may.
-
-        Raises:
-            NotPermitted: they are gone.
-        """
-        connection = _connection(request)
-        if connection is None:
-            raise NotPermitted("the connection is gone")
-        return self._now(read_peer(connection))
-
-    async def prepare(self, request: web.Request) -> None:
-        """Learn which groups who asks is in now; their processes have those of their login."""
-        connection = _connection(request)
-        if connection is not None and self.is_shared:
-            actor = read_peer(connection)
-            if actor.uid not in (0, self._rights.owner_uid):
-                await refresh_groups(actor.uid)
-
-    def _now(self, actor: Actor) -> Actor:
-        """With the groups of today where they are known; else with those of the login."""
-        known = groups_of_users().known(actor.uid) if self.is_shared else None
-        return actor if known is None else actor._replace(gids=known.value)
+    async def until(self, holds: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Wait as ``Watch.until``; a request that has to wait gives its place to another one."""
+        if holds():
+            return True
+        give_place()
+        return await self.driver.watch.until(holds, timeout_s)
 
     async def job(self, request: web.Request) -> Job:
         """The job that the path names.
@@ -258,56 +179,6 @@ class Lookup:
         return job_record(job, state, self.driver.timeline.now_s, self.outputs)
 
 
-def takes(*keys: str) -> Callable[[Handler], Handler]:
-    """Say which keys a route's query may have; without it there are none."""
-
-    def mark(handler: Handler) -> Handler:
-        handler.__dict__[_QUERY_KEYS] = frozenset(keys)
-        return handler
-
-    return mark
-
-
-def refuse_unknown_keys(request: web.Request) -> None:
-    """Refuse a query with a key that its route does not know: it may restrict what is meant.
-
-    Raises:
-        RequestError: names the key.
-    """
-    if request.match_info.http_exception is not None:
-        return  # no such route
-    known: frozenset[str] = getattr(request.match_info.handler, _QUERY_KEYS, frozenset())
-    for key in request.query:
-        if key not in known:
-            keys = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
-            raise RequestError(
-                f"{request.method} {request.path}: no query key {key[:_MOST_DIGITS]!r}; {keys}"
-            )
-
-
-def _connection(request: web.Request) -> socket.socket | None:
-    """Of the client; None: it is gone."""
-    transport = request.transport
-    return None if transport is None else transport.get_extra_info("socket")
-
-
-async def read_body(request: web.Request, type_: Any) -> Any:
-    """The body as this type; an empty one is ``{}``.
-
-    Raises:
-        RequestError: it is malformed.
-    """
-    body = await read_bytes(request)
-    if len(body) > LARGEST_REQUEST_BYTES:
-        raise RequestError(
-            f"a request of {len(body)} bytes, {LARGEST_REQUEST_BYTES} are the most; send less"
-        )
-    try:
-        return msgspec.json.decode(body or b"{}", type=type_)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestError(f"malformed request: {error}") from error
-
-
 def parse_number(text: str) -> int:
     """A number from a path or query, 0 or above.
 
@@ -348,19 +219,3 @@ def parse_event(text: str, name: str) -> int:
     if not (text.isascii() and text.isdigit()) or len(text) > _MOST_DIGITS:
         raise RequestError(f"{name} {text[:40]!r} is no event; write the 'id' of one")
     return min(int(text), LARGEST_ID)
-
-
-def json_answer(value: object, *, status: int = 200) -> web.Response:
-    """The value as JSON."""
-    return web.Response(
-        body=msgspec.json.encode(value), status=status, content_type="application/json"
-    )
-
-
-def error_answer(status: int, code: str, message: str) -> web.Response:
-    """The error as JSON, its message in one line that gives no orders to a terminal."""
-    text = printable(" ".join(message.split()))
-    if len(text) > _LONGEST_MESSAGE:
-        text = f"{text[:_LONGEST_MESSAGE]}..."
-    body = json.dumps({"error": {"code": code, "message": text}})
-    return web.Response(text=body, status=status, content_type="application/json")

@@ -13,14 +13,15 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from aiohttp import web
 
+from iodaemon.api.model import ActAnswer, JobAnswer
 from iodaemon.core import event as ev
 from iodaemon.core.job import FINAL, WAITING, Job, JobId, JobState
 from iodaemon.daemon.account import user_name
-from iodaemon.daemon.allowance import VERB_BYTES
-from iodaemon.daemon.answer import Answer
-from iodaemon.daemon.authorise import Actor, Verb
-from iodaemon.daemon.lookup import Lookup, json_answer, read_body
-from iodaemon.daemon.selector import Selector
+from iodaemon.daemon.http.access import Actor, Verb, authorise
+from iodaemon.daemon.http.answer import Answer, json_answer
+from iodaemon.daemon.http.lookup import Lookup
+from iodaemon.daemon.http.route import Handler, Route
+from iodaemon.daemon.http.selector import Selector
 from iodaemon.errors import Conflict, JournalError, NotFound, NotPermitted, RequestError
 
 _SUSPEND_WAIT_S: Final = 5.0
@@ -44,7 +45,7 @@ class _Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Wishes(Selector, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The same of many jobs."""
+    """The same of many jobs' ends."""
 
     grace_s: float | None = None
 
@@ -69,7 +70,6 @@ class Action(NamedTuple):
         settled: when it has taken effect on this job; the job as it was before.
         patience_s: after so long the answer tells how the job is then.
         told: what the answer says beside the job; the job as it was before.
-        cost_bytes: what the journal writes for it.
         concerns: whether a job is meant that is not named by its number.
         states: which jobs are meant where neither ids nor states are given.
     """
@@ -80,7 +80,6 @@ class Action(NamedTuple):
     settled: Callable[[Job], Settled]
     patience_s: float
     told: Callable[[Job], dict[str, Any]]
-    cost_bytes: int
     concerns: Callable[[Job], bool]
     states: frozenset[JobState] = _UNFINISHED
 
@@ -116,12 +115,22 @@ class Actions:
             "scratch/remove": self._clear_scratch,
         }
 
-    def routes(self) -> Sequence[web.RouteDef]:
+    def routes(self) -> Sequence[Route]:
         """What is done where."""
         routes = []
         for name in (*self._stops, *self._others):
-            routes.append(web.post(f"/v1/jobs/{{id}}/{name}", self._on_one(name)))
-            routes.append(web.post(f"/v1/jobs/{name}", self._on_many(name)))
+            wish, wishes = (_Wish, _Wishes) if name in self._stops else (_Nothing, Selector)
+            one, many = f"/v1/jobs/{{id}}/{name}", f"/v1/jobs/{name}"
+            text = name.replace("scratch/remove", "remove what was kept of")
+            right = self._action(name, None).right
+            routes += [
+                Route(
+                    *("POST", one, self._on_one(name), f"{text} a job", JobAnswer),
+                    right=right,
+                    body=wish,
+                ),
+                Route("POST", many, self._on_many(name), f"{text} jobs", ActAnswer, body=wishes),
+            ]
         return routes
 
     def _action(self, name: str, grace_s: float | None) -> Action:
@@ -141,15 +150,12 @@ class Actions:
 
     # -- one job -----------------------------------------------------------------------------------
 
-    def _on_one(self, name: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-        async def act(request: web.Request) -> web.StreamResponse:
-            job = await self._lookup.job(request)
-            self._lookup.allow(request, self._action(name, None).right, job)
-            wish = await read_body(request, _Wish if name in self._stops else _Nothing)
+    def _on_one(self, name: str) -> Handler:
+        async def act(request: web.Request, job: Job, wish: _Wish | _Nothing) -> web.StreamResponse:
             action = self._action(name, getattr(wish, "grace_s", None))
             self._refuse_without_journal(name)
-            await self._post(self._lookup.who(request), action, job)
-            await self._driver.watch.until(action.settled(job), action.patience_s)
+            await self._post(self._lookup.access.who(request), action, job)
+            await self._lookup.until(action.settled(job), action.patience_s)
             self._refuse_without_journal(name)
             return json_answer(await self._answer(action, job))
 
@@ -165,9 +171,8 @@ class Actions:
         Raises:
             RequestError: this actor may not, or it cannot be done with this job.
         """
-        self._lookup.authorise(actor, action.right, job)
+        authorise(actor, action.right, job, self._lookup.access.rights)
         await action.refuse(job)
-        self._lookup.spend(actor.uid, action.cost_bytes)
         self._driver.post(action.event(job, actor))
 
     async def _answer(self, action: Action, before: Job) -> dict[str, Any]:
@@ -176,18 +181,15 @@ class Actions:
 
     # -- many --------------------------------------------------------------------------------------
 
-    def _on_many(self, name: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-        async def act(request: web.Request) -> web.StreamResponse:
-            wish: _Wishes = await read_body(request, _Wishes)
+    def _on_many(self, name: str) -> Handler:
+        async def act(request: web.Request, wish: Selector) -> web.StreamResponse:
             if wish.is_empty:
                 raise RequestError("no job is named; give select, user, name or state")
-            if wish.grace_s is not None and name not in self._stops:
-                raise RequestError(f"grace_s says nothing of {name}; leave it out")
-            action = self._action(name, wish.grace_s)
+            action = self._action(name, getattr(wish, "grace_s", None))
             self._refuse_without_journal(name)
             async with Answer(request) as answer:
                 await answer.take_turn()  # all of them are in memory
-                actor = self._lookup.who(request)
+                actor = self._lookup.access.who(request)
                 jobs, refusals = await self._find(actor, action, wish)
                 posted = await self._post_all(actor, action, jobs, refusals)
                 await self._await_all(action, posted)
@@ -204,7 +206,7 @@ class Actions:
         return act
 
     async def _find(
-        self, actor: Actor, action: Action, wish: _Wishes
+        self, actor: Actor, action: Action, wish: Selector
     ) -> tuple[list[Job], dict[int, RequestError]]:
         """The jobs that are meant, and refusals by id of those named that do not exist.
 
@@ -253,7 +255,7 @@ class Actions:
                 left.pop()
             return not left
 
-        await self._driver.watch.until(settled, action.patience_s)
+        await self._lookup.until(settled, action.patience_s)
 
     def _row(
         self,
@@ -286,7 +288,6 @@ class Actions:
             settled=lambda job: lambda: self._lookup.is_over(job.id),
             patience_s=grace_s + _AFTER_GRACE_S,
             told=lambda job: {"gone": self._lookup.is_over(job.id)},
-            cost_bytes=0,
             concerns=lambda job: not job.state.is_final,
         )
 
@@ -328,7 +329,6 @@ class Actions:
             settled=settled,
             patience_s=grace_s + _AFTER_GRACE_S,
             told=told,
-            cost_bytes=VERB_BYTES,
             concerns=lambda _: True,
         )
 
@@ -370,7 +370,6 @@ class Actions:
             settled=settled,
             patience_s=_SUSPEND_WAIT_S,
             told=lambda _: {},
-            cost_bytes=VERB_BYTES,
             concerns=lambda job: not job.state.is_final,
         )
 
@@ -411,7 +410,6 @@ class Actions:
             settled=settled,
             patience_s=_REMOVE_WAIT_S,
             told=lambda job: {"removed": is_gone(job)},
-            cost_bytes=VERB_BYTES,
             concerns=lambda job: bool(job.shares),
             states=FINAL,
         )

@@ -9,15 +9,19 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
+from iodaemon.core.allotting import why_never
 from iodaemon.core.footprint import environment_bytes, job_bytes
 from iodaemon.core.job import Job, JobId, JobSpec, JobState, Reason, resume_command
 from iodaemon.core.platform import Platform
+from iodaemon.core.scratch import ScratchRequest
+from iodaemon.core.size import told_bytes
 from iodaemon.core.tier import Tier
-from iodaemon.daemon.room import LONGEST_PATH_BYTES, Room
-from iodaemon.daemon.scratch_request import SubmittedScratch, check_scratch
+from iodaemon.daemon.http.refusal import refuse_malformed
+from iodaemon.daemon.http.room import LONGEST_PATH_BYTES, Room
 from iodaemon.errors import RequestError
 from iodaemon.hint import DROPPED, SenselessHint, check_hint
 from iodaemon.node.feature import words_of
+from iodaemon.policy.staging import extra_s
 from iodaemon.units import format_duration
 
 _LARGEST_BATCH: Final = 100_000
@@ -27,8 +31,6 @@ _AT_ONCE: Final = 500
 """Jobs checked between two looks at what else there is to do."""
 _BYTES_AT_ONCE: Final = 256 * 1024
 """The same of what is decoded."""
-LINES: Final = "application/x-ndjson"
-"""The content type of a submission in lines."""
 LONGEST_PIECE_BYTES: Final = 4 * 2**20
 """What is decoded in one go: 0.1 s where it is all words of a letter, 0.3 s the smallest variables,
 0.8 s the smallest jobs (two busy cores). What can be executed is 2 MiB."""
@@ -66,14 +68,18 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     stdout: _Word | None = None
     stderr: _Word | None = None
     umask: Annotated[int, msgspec.Meta(ge=0, le=0o777)] = 0o022
-    scratch: SubmittedScratch | None = None
+    scratch: ScratchRequest | None = None
     hold: bool = False
+
+
+_COUNT: Final = {"minItems": 1, "maxItems": _LARGEST_BATCH}
+"""Said of them, and checked with words of its own."""
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of ``POST /v1/jobs``."""
 
-    jobs: tuple[SubmittedJob, ...]
+    jobs: Annotated[tuple[SubmittedJob, ...], msgspec.Meta(extra_json_schema=_COUNT)]
     environment: dict[str, str] = {}
 
 
@@ -148,7 +154,7 @@ def _decode_lines(body: bytes, take: Callable[[int], None]) -> Generator[None, N
     if not 1 <= count <= _LARGEST_BATCH:  # before there are as many pieces
         raise RequestError(_wrong_count(count))
     first, *lines = body.rstrip(b"\n").split(b"\n")
-    head = _decode(first, _Head, "line 1")
+    head = _decode(first, _Head, "line", "line 1: ")
     take(environment_bytes(head.environment))
     jobs: list[SubmittedJob] = []
     decoded_bytes = 0
@@ -157,22 +163,20 @@ def _decode_lines(body: bytes, take: Callable[[int], None]) -> Generator[None, N
         if decoded_bytes > _BYTES_AT_ONCE:
             yield
             decoded_bytes = len(line)
-        job = _decode(line, SubmittedJob, f"line {place}")
+        job = _decode(line, SubmittedJob, "line", f"line {place}: ")
         take(job_bytes(job))
         jobs.append(job)
     return Submission(jobs=tuple(jobs), environment=head.environment)
 
 
-def _decode(text: bytes, kind: type[_T], what: str) -> _T:
+def _decode(text: bytes, kind: type[_T], what: str, which: str = "") -> _T:
     if len(text) > LONGEST_PIECE_BYTES:
         raise RequestError(
-            f"{what} of {len(text)} bytes, {LONGEST_PIECE_BYTES} are the most: send many jobs one "
-            "a line (docs/api.md), or put data into a file"
+            f"{which}a {what} of {len(text)} bytes, {LONGEST_PIECE_BYTES} are the most: send many "
+            "jobs one a line (docs/api.md), or put data into a file"
         )
-    try:
+    with refuse_malformed(what, which):
         return msgspec.json.decode(text, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestError(f"malformed {what}: {error}") from error
 
 
 def _wrong_count(count: int) -> str:
@@ -274,8 +278,7 @@ def job_maker(
 ) -> Callable[[JobId, float], Job]:
     """Makes the job once its id and time are known."""
     fields = {f: getattr(submitted, f) for f in JobSpec.__struct_fields__ if hasattr(submitted, f)}
-    scratch = None if submitted.scratch is None else submitted.scratch.request
-    spec = JobSpec(**{**fields, "scratch": scratch}, environment_id=environment_id)
+    spec = JobSpec(**fields, environment_id=environment_id)
     state = JobState.HELD if submitted.hold else JobState.PENDING
 
     def make(job_id: JobId, now_s: float) -> Job:
@@ -295,3 +298,71 @@ def job_maker(
 
 def _held(job_id: JobId) -> Reason:
     return Reason(code="Held", text="held at submission", cure=resume_command(job_id))
+
+
+def check_scratch(
+    asked: ScratchRequest, which: str, tiers: Sequence[Tier], *, any_tier: bool = False
+) -> None:
+    """Refuse what could never be met, and paths that could never be opened.
+
+    Args:
+        asked: by a job.
+        which: begins the line, where there are several.
+        tiers: of this node.
+        any_tier: the admission rule chooses among all for who names none.
+
+    Raises:
+        RequestError: says what is wrong and what to do.
+    """
+    for name in ("input_path", "output_path"):
+        path = getattr(asked, name) or ""
+        if "\0" in path or len(path.encode(errors="replace")) > LONGEST_PATH_BYTES:
+            raise RequestError(f"{which}{name} is no path: it has a NUL or is too long; shorten it")
+        if ".." in path.split("/"):
+            raise RequestError(f"{which}{name} {path!a} has '..' in it; write it without")
+    if asked.input_bytes > asked.size_bytes:
+        has, gets = told_bytes(asked.input_bytes), told_bytes(asked.size_bytes)
+        raise RequestError(
+            f"{which}its input has {has}, more than the {gets} of scratch space it asks for; "
+            "ask for more"
+        )
+    never = why_never(tiers, asked, any_tier=any_tier)
+    if never is not None:
+        raise RequestError(f"{which}{never}")
+
+
+def find_vain(asked: Sequence[ScratchRequest | None], tiers: Sequence[Tier]) -> tuple[str, ...]:
+    """Who asks for a fast tier, of a rule that chooses by ``extra_s``, and never will have one.
+
+    Args:
+        asked: by each job; None: by one that wants no space.
+        tiers: of this node, fastest first.
+
+    Returns:
+        One line for each reason, with the first job that has it.
+    """
+    lines: dict[bool, str] = {}
+    for place, each in enumerate(asked, 1):
+        if each is None or each.tier is not None:
+            continue
+        is_silent = not (each.input_bytes or each.output_bytes or each.data_bytes)
+        if is_silent in lines:
+            continue
+        if (why := _why_vain(each, tiers)) is not None:
+            lines[is_silent] = why if len(asked) == 1 else f"job {place}: {why}"
+    return tuple(lines.values())
+
+
+def _why_vain(asked: ScratchRequest, tiers: Sequence[Tier]) -> str | None:
+    if len(tiers) < 2:
+        return None
+    *faster, slowest = tiers
+    if any(extra_s(asked, tier, slowest) < 0.0 for tier in faster):
+        return None
+    always = f"it always runs on tier {slowest.name} under this policy: "
+    if not (asked.input_bytes or asked.output_bytes or asked.data_bytes):
+        return f"{always}it says nothing of what it moves; give --data-size"
+    return (
+        f"{always}copying in and out takes no less than its I/O is shorter elsewhere; "
+        "give --data-size, or, as an administrator, the tier a faster 'staging'"
+    )

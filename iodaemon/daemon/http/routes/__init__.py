@@ -1,0 +1,1 @@
+"""The routes, by what they do. Each module declares its own."""
