@@ -8,9 +8,8 @@ takes 40 of the 60 ms that a verb may take to load.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar, get_type_hints
 
-from iodaemon.cli.option import Argument, Option, Words
 from iodaemon.cli.session import Session
 
 Function = TypeVar("Function", bound=Callable[..., int])
@@ -153,3 +152,50 @@ def read(found: Verb, words: Sequence[str]) -> dict[str, Any] | None:
             values[parameter.name] = rest if parameter.is_many else rest[0]
             rest = [] if parameter.is_many else rest[1:]
     return None if rest else values
+
+
+OFF: Final = False
+"""A switch that was not given."""
+
+Word: TypeAlias = str | None
+Words: TypeAlias = list[str] | None
+
+
+class Option(NamedTuple):
+    """An option with a value, or a switch where the type is bool.
+
+    Attributes:
+        names: as they are typed.
+        metavar: what the help calls its value.
+        text: what the help says.
+    """
+
+    names: tuple[str, ...]
+    metavar: str | None
+    text: str
+
+
+class Argument(NamedTuple):
+    """A word that is no option; the verb's own text explains it."""
+
+    metavar: str
+
+
+def option(*names: str, metavar: str | None = None, text: str) -> Option:
+    """An option of these names."""
+    return Option(names, metavar, text)
+
+
+def argument(metavar: str) -> Argument:
+    """A word that is no option."""
+    return Argument(metavar)
+
+
+Named = Annotated[Word, option("-J", "--name", metavar="GLOB", text="Only such names: sim-*.")]
+OfUser = Annotated[Word, option("-u", "--user", metavar="USER", text="Only this user's; or me.")]
+InState = Annotated[
+    Words, option("-s", "--state", metavar="STATE", text="Only these: RUNNING, SI, r,pd.")
+]
+"""What a verb that takes jobs selects them by, beside or in place of their numbers."""
+Jobs = Annotated[Words, argument("JOB")]
+AsJson = Annotated[bool, option("--json", text="The API's JSON.")]

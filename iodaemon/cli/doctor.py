@@ -7,11 +7,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final
 
 from iodaemon.cli import output
-from iodaemon.cli.command import App, Context, verb
+from iodaemon.cli.command import OFF, App, Context, option, verb
 from iodaemon.cli.failure import ExitCode
-from iodaemon.cli.option import OFF, option
-from iodaemon.cli.places import find_places, load_config_of_daemon
-from iodaemon.cli.session import SYSTEM_RUNTIME_DIR, Session
+from iodaemon.cli.session import SYSTEM_RUNTIME_DIR, Session, find_places, load_config_of_daemon
 from iodaemon.errors import ConfigError, IodaemonError
 from iodaemon.text import printable
 

@@ -81,6 +81,34 @@ def hopeless() -> Iterator[None]:
         raise HopelessError(str(error)) from error
 
 
+def size_bytes(option: str, text: str, *, bare_unit: str = "") -> int:
+    """The size that an option has; a bare number is of this unit.
+
+    Raises:
+        UsageError: it is none; names the option.
+    """
+    from iodaemon.units import is_bare, parse_bytes
+
+    try:
+        return parse_bytes(f"{text} {bare_unit}" if bare_unit and is_bare(text) else text)
+    except ConfigError as error:
+        raise UsageError(f"{option}: {error}") from error
+
+
+def duration_s(option: str, text: str, *, bare_unit_s: float = 1.0) -> float:
+    """The duration that an option has; a bare number is of this unit.
+
+    Raises:
+        UsageError: it is none; names the option.
+    """
+    from iodaemon.units import parse_duration_s
+
+    try:
+        return parse_duration_s(text, bare_unit_s=bare_unit_s)
+    except ConfigError as error:
+        raise UsageError(f"{option}: {error}") from error
+
+
 def line(error: BaseException) -> str:
     """The error in one line that says what to do."""
     if isinstance(error, IodaemonError):

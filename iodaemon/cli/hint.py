@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from iodaemon.api.model import Accuracy, Hint, HintsAnswer, ImportedRun, Lesson
 from iodaemon.cli import output
-from iodaemon.cli.command import App, Context, verb
-from iodaemon.cli.expectation import factor, percent
+from iodaemon.cli.command import OFF, App, AsJson, Context, Word, Words, argument, option, verb
 from iodaemon.cli.failure import ExitCode, UsageError
-from iodaemon.cli.option import OFF, AsJson, Word, Words, argument, option
-from iodaemon.cli.output import NOTHING, Column
+from iodaemon.cli.output import NOTHING, Column, factor, percent
 from iodaemon.cli.session import Session
 from iodaemon.errors import NotFound
 
@@ -178,8 +176,7 @@ def _share_and_requests(share: float | None, requests: float | None) -> list[str
 
 def accuracy_line(accuracy: Accuracy) -> str:
     """How wrong the predictions of one source were."""
-    count = accuracy["predictions"]
-    jobs = f"{count} job{'s' if count > 1 else ''}"
+    jobs = output.count_of(accuracy["predictions"], "job")
     return f"{accuracy['source']}: wrong by {factor(accuracy['off'])}, typically, for {jobs}"
 
 
@@ -304,10 +301,10 @@ def _tell(
         rows = [_run_row(reading, run) for reading, run in zip(used, runs, strict=True)]
         print("\n".join(output.table(_RUN_COLUMNS, rows, width=output.terminal_columns())))
     if dry_run:
-        output.say(f"{run_count(len(runs))} would be imported; nothing was")
+        output.say(f"{output.count_of(len(runs), 'run')} would be imported; nothing was")
     else:
         known = f", {counts['known']} known before" if counts["known"] else ""
-        print(f"{run_count(counts['imported'])} imported{known}")
+        print(f"{output.count_of(counts['imported'], 'run')} imported{known}")
 
 
 def _run_row(reading: Reading, run: ImportedRun) -> list[str]:
@@ -323,11 +320,6 @@ def _run_row(reading: Reading, run: ImportedRun) -> list[str]:
         os.path.basename(reading.path),
         " ".join(run["command"]),
     ]
-
-
-def run_count(count: int) -> str:
-    """So many runs, in words."""
-    return "1 run" if count == 1 else f"{count} runs"
 
 
 # -- forget ----------------------------------------------------------------------------------------

@@ -8,15 +8,17 @@ from typing import Annotated, Final
 
 from iodaemon.api.model import FINAL_STATES, HistoryAnswer, Job, Sum, SumsAnswer
 from iodaemon.cli import output
-from iodaemon.cli.command import App, Context, verb
-from iodaemon.cli.expectation import ratio_cell
+from iodaemon.cli.command import OFF, App, AsJson, Context, Jobs, Word, Words, option, verb
 from iodaemon.cli.failure import UsageError
-from iodaemon.cli.moment import parse_moment_s
-from iodaemon.cli.option import OFF, AsJson, Jobs, Word, Words, option
-from iodaemon.cli.output import Column
-from iodaemon.cli.selector import format_ids, parse_limit, parse_selectors
+from iodaemon.cli.output import Column, ratio_cell
+from iodaemon.cli.selector import (
+    format_ids,
+    parse_limit,
+    parse_moment_s,
+    parse_selectors,
+    parse_states,
+)
 from iodaemon.cli.session import Session
-from iodaemon.cli.state import parse_states
 from iodaemon.errors import NotFound
 
 app = App()

@@ -11,9 +11,8 @@ from typing import Annotated, Final, Literal, TypeVar
 from iodaemon.api.client import Client
 from iodaemon.api.model import FINAL_STATES, Job
 from iodaemon.cli import output
-from iodaemon.cli.command import App, Context, verb
+from iodaemon.cli.command import OFF, App, Context, InState, Jobs, Named, Word, option, verb
 from iodaemon.cli.failure import ExitCode, UsageError, exit_code
-from iodaemon.cli.option import OFF, InState, Jobs, Named, Word, option
 from iodaemon.cli.selector import find_ids, parse_selectors
 from iodaemon.cli.session import Session
 from iodaemon.cli.wait import Holds, find_own_job, tell_lost

@@ -6,8 +6,7 @@ import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 from iodaemon.cli import output
-from iodaemon.cli.command import App, Context, verb
-from iodaemon.cli.option import OFF, AsJson, Word, argument
+from iodaemon.cli.command import OFF, App, AsJson, Context, Word, argument, verb
 from iodaemon.cli.output import Column
 from iodaemon.cli.session import Session
 from iodaemon.errors import ConfigError, NoDaemon, NotFound

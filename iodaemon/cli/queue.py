@@ -5,19 +5,30 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Annotated, Final, NoReturn
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, NoReturn
 
 from iodaemon.api.client import Client
 from iodaemon.api.model import STATE_CODES, Job, JobsAnswer, LoadLine
 from iodaemon.cli import output
-from iodaemon.cli.command import App, Context, verb
-from iodaemon.cli.condition import condition_lines
-from iodaemon.cli.expectation import expected_cell
+from iodaemon.cli.command import (
+    OFF,
+    App,
+    AsJson,
+    Context,
+    InState,
+    Jobs,
+    Named,
+    OfUser,
+    Word,
+    option,
+    verb,
+)
 from iodaemon.cli.failure import UsageError
-from iodaemon.cli.option import OFF, AsJson, InState, Jobs, Named, OfUser, Word, option
-from iodaemon.cli.output import Column
+from iodaemon.cli.output import Column, expected_cell
 from iodaemon.cli.selector import Selection, format_ids, parse_limit, parse_selectors
 from iodaemon.cli.session import SIMULATED, Session
+from iodaemon.core.condition import MODES, drained
 from iodaemon.errors import NoDaemon, NotFound
 from iodaemon.text import printable
 
@@ -246,3 +257,23 @@ def _watch(view: _View, every_s: float) -> NoReturn:
         except NoDaemon as error:
             output.say(str(error))
         sys.stdout.flush()
+
+
+def condition_lines(condition: Mapping[str, Any] | None) -> list[str]:
+    """One line for each thing that is not as usual; a daemon of the version before tells none."""
+    if condition is None:
+        return []
+    lines = []
+    if condition["starts_blocked"]:
+        lines.append(f"no job starts: {condition['starts_blocked']}")
+    if condition["drain"] is not None:
+        lines.append(drain_words(condition["drain"]))
+    if (mode := condition["mode"]) != "on":
+        lines.append(MODES.get(mode, f"regulation is {mode}"))
+    return list(map(printable, lines))
+
+
+def drain_words(drain: Mapping[str, Any]) -> str:
+    """Who drained the node, since when and what for."""
+    since = output.local_time(drain["since_s"])
+    return f"{drained(drain['by'], drain['reason'])} (since {since})"

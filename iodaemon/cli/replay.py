@@ -6,10 +6,9 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from iodaemon.cli import output
-from iodaemon.cli.command import App, Context, verb
-from iodaemon.cli.moment import parse_moment_s
-from iodaemon.cli.option import OFF, AsJson, Word, option
+from iodaemon.cli.command import OFF, App, AsJson, Context, Word, option, verb
 from iodaemon.cli.output import Column
+from iodaemon.cli.selector import parse_moment_s
 from iodaemon.cli.session import Session
 from iodaemon.errors import RequestError
 

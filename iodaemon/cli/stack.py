@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Final
 
 from iodaemon.cli import output, trial
-from iodaemon.cli.command import App, Context, verb
+from iodaemon.cli.command import OFF, App, Context, Word, option, verb
 from iodaemon.cli.compare import figure
-from iodaemon.cli.option import OFF, Word, option
 from iodaemon.cli.output import Column
 
 if TYPE_CHECKING:

@@ -10,10 +10,22 @@ from typing import Annotated, Any, Final
 
 from iodaemon.api.model import JobOptions, JobSpec, SubmitAnswer
 from iodaemon.cli import output
-from iodaemon.cli.command import App, Context, Parameter, parameters_of, parse, verb
+from iodaemon.cli.command import (
+    OFF,
+    App,
+    AsJson,
+    Context,
+    Parameter,
+    Word,
+    Words,
+    argument,
+    option,
+    parameters_of,
+    parse,
+    verb,
+)
 from iodaemon.cli.commands import Command, Reader, read_commands
 from iodaemon.cli.failure import ExitCode, UsageError
-from iodaemon.cli.option import OFF, AsJson, Word, Words, argument, option
 from iodaemon.cli.request import Place, check_command, find_place, script_command
 from iodaemon.cli.said import (
     HINTS,
@@ -431,15 +443,10 @@ def _show(specs: Sequence[JobSpec], *, as_json: bool) -> None:
         print("\n".join(document_lines(shown)))
     else:
         print("\n".join(shlex.join(spec["command"]) for spec in specs))
-    output.say(f"{job_count(len(specs))} would be submitted; nothing was")
+    output.say(f"{output.count_of(len(specs), 'job')} would be submitted; nothing was")
 
 
 def _others(spec: JobSpec) -> dict[str, Any]:
     """All but the command; the umask as people write it."""
     others = {key: value for key, value in spec.items() if key not in ("command", "umask")}
     return {**others, "umask": f"{spec['umask']:04o}"}
-
-
-def job_count(count: int) -> str:
-    """So many jobs, in words."""
-    return "1 job" if count == 1 else f"{count} jobs"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from iodaemon.cli import output
+from iodaemon.cli.command import Word, argument, option
 from iodaemon.cli.failure import ExitCode, UsageError
-from iodaemon.cli.option import Word, argument, option
 from iodaemon.cli.progress import Line
 from iodaemon.errors import NoDrawing, RequestError
 
@@ -148,7 +148,7 @@ def begin(workload: Workload, rounds: int, others: int, what: str) -> Telling:
     """
     kinds = len(workload.jobs)
     apart = "one kind of job" if kinds == 1 else f"each of {kinds} kinds of job"
-    turns = "1 round" if rounds == 1 else f"{rounds} rounds"
+    turns = output.count_of(rounds, "round")
     output.say(
         f"{turns} of {apart} alone and {others} {what}: {rounds * (kinds + others)} runs; "
         "how long that takes is told after the first of both"

@@ -12,16 +12,27 @@ from iodaemon.api.client import Client
 from iodaemon.api.model import Job
 from iodaemon.api.shape import Selector
 from iodaemon.cli import output
-from iodaemon.cli.command import App, Context, verb
+from iodaemon.cli.command import (
+    OFF,
+    App,
+    AsJson,
+    Context,
+    InState,
+    Jobs,
+    Named,
+    OfUser,
+    Word,
+    option,
+    verb,
+)
 from iodaemon.cli.failure import ExitCode, UsageError
-from iodaemon.cli.moment import parse_moment_s
-from iodaemon.cli.option import OFF, AsJson, InState, Jobs, Named, OfUser, Word, option
 from iodaemon.cli.selector import (
     Selection,
     find_ids,
     format_ids,
     job_words,
     may_act_on,
+    parse_moment_s,
     parse_selectors,
 )
 from iodaemon.cli.session import Session
@@ -99,7 +110,7 @@ def _wait_for_all(
     if not ids:
         output.say(f"no job {meant}: nothing to wait for")
         return ExitCode.OK
-    output.say(f"{len(ids)} job{'s' if len(ids) > 1 else ''} {meant} (--since says otherwise)")
+    output.say(f"{output.count_of(len(ids), 'job')} {meant} (--since says otherwise)")
 
     def note() -> None:
         if since_s is None and not selection.has_filters:
