@@ -68,16 +68,6 @@ ResultsFrom = Annotated[
 ReportTo = Annotated[
     Word, option("--output", metavar="FILE", text="Where to write it [standard output].")
 ]
-CheckedFile = Annotated[Word, argument("FILE")]
-Nodes = Annotated[Word, option("--nodes", metavar="N", text="Of the cluster [1098].")]
-FileSystem = Annotated[
-    Word, option("--file-system", metavar="RATE", text="All jobs together [43 GB/s].")
-]
-Network = Annotated[Word, option("--network", metavar="RATE", text="Each node [12.5 GB/s].")]
-Latency = Annotated[
-    Word, option("--latency", metavar="TIME", text="From a node to the file system [0.55 ms].")
-]
-AgreementJson = Annotated[bool, option("--json", text="The differences as JSON.")]
 
 
 @verb(experiments, "list")
@@ -213,37 +203,6 @@ def report_experiments(results: ResultsFrom = None, to: ReportTo = None) -> int:
         target.write_text(text, encoding="utf-8")
         output.say(f"wrote {to}")
     return 0
-
-
-@verb(experiments, "check")
-def check_model(
-    path: CheckedFile = None,
-    nodes: Nodes = None,
-    file_system: FileSystem = None,
-    network: Network = None,
-    latency: Latency = None,
-    as_json: AgreementJson = OFF,
-) -> int:
-    """Hold the model of a cluster to another simulator's results.
-
-    FILE is CSV (or .csv.gz) with the columns job, submit_s, nodes, iterations, compute_s, io_bytes
-    (both of one iteration), start_s, end_s: rigid jobs that compute, then write to the file system,
-    first come, first served. Starts, ends and run lengths are compared job by job, each by its own
-    size; exit code 1 where one of the three differs by more than a thousandth in the median, a
-    hundredth in the 99th percentile or a tenth in one job. With a latency above 0 a node has at
-    most 4 MiB under way: it moves 4 MiB / (2 x latency) at most.
-    """
-    if path is None:
-        raise UsageError("name a file of results: 'iod sim check --help' says which columns")
-    from iodaemon.simulator.fluid import check_fluid, named_cluster, read_reference
-
-    cluster = named_cluster(nodes=nodes, file_system=file_system, network=network, latency=latency)
-    agreement = check_fluid(read_reference(Path(path)), cluster)
-    if as_json:
-        output.print_json(agreement.document())
-    else:
-        print("\n".join(agreement.lines()))
-    return ExitCode.OK if agreement.is_near else ExitCode.REFUSED
 
 
 def _load(name: str) -> ExperimentFile:

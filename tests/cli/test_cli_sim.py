@@ -408,42 +408,6 @@ def test_what_is_written_by_hand_beside_it_ends_the_report_and_is_named_at_its_h
     assert text.endswith("\n\n## All figures\n\n| Fig. 1 | left out |\n")
 
 
-# -- check -----------------------------------------------------------------------------------------
-
-
-RESULTS = (
-    "job,submit_s,nodes,iterations,compute_s,io_bytes,start_s,end_s\n"
-    "A,0,2,2,3,4e9,0,10\n"  # 2 GB/s of the two nodes: 2 x (3 s + 2 s)
-    "B,1,1,1,4,0,10,14\n"
-)
-
-
-def test_the_model_is_held_to_another_simulators_results(iod, place):
-    (place / "results.csv").write_text(RESULTS)
-    options = ("--nodes", "2", "--network", "1 GB/s", "--latency", "0")
-
-    near = iod("sim", "check", "results.csv", *options)
-    document = iod("sim", "check", "results.csv", *options, "--json").json
-    far = iod("sim", "check", "results.csv", "--nodes", "2")
-
-    assert (0, 1) == (near.code, far.code)
-    assert "2 jobs, simulated in " in near.out
-    assert "run lengths: median difference 0.00e+00" in near.out
-    assert (2, True, 0.0) == (document["jobs"], document["agrees"], document["lengths"]["most"])
-    assert "differs\n" in far.out
-
-
-def test_what_cannot_be_checked_is_told_in_a_line(iod, place):
-    (place / "results.csv").write_text(RESULTS)
-
-    assert (2, "name a file of results: 'iod sim check --help' says which columns") == (
-        iod.fails("sim", "check")
-    )
-    assert (3, "none.csv does not exist") == iod.fails("sim", "check", "none.csv")
-    code, problem = iod.fails("sim", "check", "results.csv", "--nodes", "1")
-    assert (1, "job A has 2 nodes, the cluster 1") == (code, problem.partition(":")[0])
-
-
 # -- progress --------------------------------------------------------------------------------------
 
 
