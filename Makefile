@@ -19,7 +19,7 @@ help:
 	@echo "make slow-test  all of the following, which can be run alone:"
 	@echo "  make slow       tests that take long for what they show (8 minutes)"
 	@echo "  make explore    the property tests with other examples: SEED=N for the same again (2 minutes)"
-	@echo "  make fuzz       100,000 submissions and 10,000 requests that are wrong (2 minutes)"
+	@echo "  make fuzz       100,000 submissions and 10,000 requests that are wrong; the API by its own schema (4 minutes)"
 	@echo "  make campaign   kills at every step and at random beside thousands of operations (7 minutes)"
 	@echo "  make disk-test  calibration and comparisons on an imitated spinning disk (3 minutes; root, nbdkit, fuse3, gcc)"
 	@echo "  make vm-test    units, users and sockets on a virtual server with four sockets (40 minutes; root, qemu, mmdebstrap, gcc)"
@@ -51,7 +51,7 @@ pure: $(STAMP)
 # Real jobs mostly wait: four files at a time. A test that fails is tried again, and named at the
 # end as RERUN: it is at fault, or the product is.
 node: $(STAMP)
-	$(BIN)/python -m pytest -n 4 --dist loadfile --reruns 2 -rfER -m 'node and $(GATE)'
+	$(BIN)/python -m pytest -n 4 --dist loadfile --reruns 2 -rfER --durations=25 -m 'node and $(GATE)'
 
 GATE := not slow and not vm and not disk
 
@@ -80,6 +80,8 @@ explore: $(STAMP)
 		--hypothesis-profile=random --hypothesis-seed=$(SEED)
 
 fuzz: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "schemathesis>=4.0"
+	$(BIN)/python tests/daemon/fuzz_api.py
 	IOD_FUZZED=10000 $(BIN)/python -m pytest tests/daemon/test_attacks.py -k 'any_submission or whatever_it_is_sent'
 
 # Rows of all experiments, plans of recorded hours, answers of every route. ARGS="routes"

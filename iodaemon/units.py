@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from iodaemon.errors import ConfigError
 
@@ -211,3 +212,37 @@ def _shown(value: float, *, step: float, units: tuple[str, ...]) -> str:
         value /= step
         power += 1
     return f"{sign}{value:.1f}".removesuffix(".0") + f" {units[power]}"
+
+
+class Quantity(NamedTuple):
+    """What the suffix of a field's name says of its value, and how people write that.
+
+    Attributes:
+        suffix: of the field's name; the key in a file is without it.
+        kind: ``rate``, ``size`` or ``duration``.
+        parse: reads what people write, or a plain number in the base unit.
+        format: writes it for people.
+    """
+
+    suffix: str
+    kind: str
+    parse: Callable[[Any], float]
+    format: Callable[[float], str]
+
+
+_QUANTITIES: Final = (  # the longest suffix first
+    Quantity("_bytes_per_s", "rate", parse_rate_bytes_per_s, format_rate),
+    Quantity("_bytes", "size", parse_bytes, format_bytes),
+    Quantity("_s", "duration", parse_duration_s, format_duration),
+)
+
+
+def quantity_of(field: str) -> Quantity | None:
+    """What a field of this name holds, by its suffix; None: a plain value."""
+    return next((each for each in _QUANTITIES if field.endswith(each.suffix)), None)
+
+
+def key_of(field: str) -> str:
+    """The key of this field in a file: its name without the unit."""
+    quantity = quantity_of(field)
+    return field if quantity is None else field.removesuffix(quantity.suffix)

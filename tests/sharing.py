@@ -36,8 +36,6 @@ PYTHON = next((p for p in (sys.executable, "/usr/bin/python3") if _is_for_all(p)
 _PACKAGES = os.pathsep.join(
     [str(Path(iodaemon.__path__[0]).parent), *(p for p in sys.path if "site-packages" in p)]
 )
-_POWERS = "+sys_ptrace,+dac_read_search"
-"""Of iodaemon.service."""
 _HIDDEN = """
 mount -t tmpfs -o mode=000,ro none "$0" &&
 LISTEN_FDS=1 LISTEN_PID=$$ exec "$@" 3<&0 0</dev/null
@@ -96,15 +94,14 @@ class Shared(Tiered):
     def command(self):
         daemon = [PYTHON, *super().command()[1:], "--system"]
         ids = ["--reuid", str(DAEMON.pw_uid), "--regid", str(DAEMON.pw_gid), "--clear-groups"]
-        powers = ["--inh-caps", _POWERS, "--ambient-caps", _POWERS, "--bounding-set"]
         seen = ["sh", "-c", _HIDDEN, str(self.disks[0].parent)]
-        setpriv = ["setpriv", *ids, *powers, f"-all,{_POWERS}", *daemon]
+        setpriv = ["setpriv", *ids, "--inh-caps=-all", "--bounding-set=-all", *daemon]
         return ["unshare", "--mount", "--propagation", "slave", *seen, *setpriv]
 
     def start(self, *, wait=True):
-        for path in (self.state, self.runtime):
-            path.mkdir(mode=0o700, exist_ok=True)
-        self.runtime.chmod(0o755)
+        for path, mode in ((self.state, 0o711), (self.runtime, 0o755)):
+            path.mkdir(exist_ok=True)
+            path.chmod(mode)
         if self.anchor is None or self.anchor.poll() is not None:
             self._start_anchor()
         if self._listener is None:

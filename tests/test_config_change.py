@@ -13,7 +13,7 @@ from iodaemon.config import (
     policy_changes,
     setting_changes,
 )
-from iodaemon.config.change import NEEDS_RESTART
+from iodaemon.config.change import restarts_of
 from iodaemon.config.describe import describe_settings
 from iodaemon.registry import shipped
 
@@ -69,7 +69,7 @@ def test_every_setting_is_tried_here(plain):
     settings = {each.path for each in describe_settings(plain) if each.key}
 
     assert set(OTHER) == settings - {"file", "origins", "is_system"}
-    assert set(NEEDS_RESTART) <= set(OTHER) | {"tier"}
+    assert set(restarts_of(plain)) <= set(OTHER) | {"tier"}
 
 
 def test_the_page_tells_of_every_setting_when_it_counts(plain):
@@ -86,7 +86,7 @@ def test_the_page_tells_of_every_setting_when_it_counts(plain):
     restart = {name for name, told in counts.items() if told.startswith("needs a restart")}
     settings = {each.path for each in describe_settings(plain) if each.key}
     named = {name for name in settings if name in counts or f"[{name.split('.')[0]}]" in counts}
-    assert set(NEEDS_RESTART) == restart
+    assert set(restarts_of(plain)) == restart
     assert settings - {"file", "origins", "is_system"} == named
 
 
@@ -102,7 +102,7 @@ def test_a_change_is_told_with_what_to_do_and_counts_or_not(plain, tmp_path, set
 
     assert setting == change.path
     assert change.before != change.after
-    if setting in NEEDS_RESTART:
+    if setting in restarts_of(plain):
         assert "restart" in change.remedy
         assert () == setting_changes(plain, now)
         assert "default" == now.origins[setting]

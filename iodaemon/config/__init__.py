@@ -2,8 +2,6 @@
 
 from iodaemon.config.change import Change, in_force, policy_changes, setting_changes
 from iodaemon.config.describe import Setting, config_toml, describe_settings, toml_value
-from iodaemon.config.document import config_document
-from iodaemon.config.place import default_file
 from iodaemon.config.policy import (
     PolicyFile,
     check_offers,
@@ -16,10 +14,12 @@ from iodaemon.config.settings import (
     Config,
     Settings,
     Topology,
+    config_document,
+    default_file,
     default_settings,
     load_config,
 )
-from iodaemon.config.table import decode_table, key_of, read_toml
+from iodaemon.config.table import decode_table, read_toml
 
 __all__ = [
     "Change",
@@ -37,7 +37,6 @@ __all__ = [
     "describe_settings",
     "find_policies",
     "in_force",
-    "key_of",
     "load_config",
     "load_policy",
     "policy_changes",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -11,41 +10,20 @@ import msgspec
 from iodaemon.config.describe import describe_settings, toml_value
 from iodaemon.config.policy import PolicyFile, rule_tables
 from iodaemon.config.settings import Config
-from iodaemon.config.table import key_of
 from iodaemon.registry import rule_name
 from iodaemon.systemd import is_unit
-
-_DAEMON: Final = "restart the daemon ({daemon}); jobs run on"
-_EMPTY: Final = "restart the daemon ({daemon}) when no job is left: another one does not find them"
-_SUPERVISOR: Final = "{supervisor}"
-
-NEEDS_RESTART: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "state_dir": _EMPTY,
-        "runtime_dir": _EMPTY,
-        "supervisor_dir": _EMPTY,
-        "backend": _EMPTY,
-        "min_uid": _SUPERVISOR,
-        "orphan_grace": _SUPERVISOR,
-        "suspend_by": _SUPERVISOR,
-        "metrics_listen": _DAEMON,
-        "scratch_over": _DAEMON,
-        "tier": _DAEMON,
-        "topology.sockets": _DAEMON,
-        "topology.slot": _DAEMON,
-        "topology.oversubscribe": _DAEMON,
-    }
-)
-"""Settings that a daemon reads when it starts, and what to do; all others count at once."""
+from iodaemon.units import key_of
 
 _OWN_SUPERVISOR: Final = "restart the daemon when no job runs: the supervisor ends with it then"
-_SYSTEM: Final = {
-    "daemon": "systemctl restart iodaemon",
-    "supervisor": "'iod drain --wait', then 'systemctl restart iodaemon-supervisor iodaemon': "
-    "exit codes of jobs that run would be lost",
-}
-_USER: Final = {"daemon": "systemctl --user restart iodaemon", "supervisor": _OWN_SUPERVISOR}
-_BY_HAND: Final = {"daemon": "'iod stop', then start it as before", "supervisor": _OWN_SUPERVISOR}
+_SYSTEM: Final = (
+    "systemctl restart iodaemon",
+    (
+        "'iod drain --wait', then 'systemctl restart iodaemon-supervisor iodaemon': exit codes of "
+        "jobs that run would be lost"
+    ),
+)
+_USER: Final = ("systemctl --user restart iodaemon", _OWN_SUPERVISOR)
+_BY_HAND: Final = ("'iod stop', then start it as before", _OWN_SUPERVISOR)
 _UNTOLD: Final = frozenset({"file", "origins", "is_system", "admission", "placement", "regulation"})
 """No settings; and the tables over the policy, of which the rules tell what came of them."""
 
@@ -74,18 +52,30 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 def setting_changes(before: Config, after: Config) -> tuple[Change, ...]:
     """The settings that differ, in the order of their declaration."""
-    old, new = _values_of(before), _values_of(after)
-    commands = _SYSTEM if after.is_system else _USER if is_unit() else _BY_HAND
+    old, new, restarts = _values_of(before), _values_of(after), restarts_of(after)
+    daemon, supervisor = _SYSTEM if after.is_system else _USER if is_unit() else _BY_HAND
+    remedies = {
+        "": "",
+        "daemon": f"restart the daemon ({daemon}); jobs run on",
+        "empty daemon": f"restart the daemon ({daemon}) when no job is left: another one does not "
+        "find them",
+        "supervisor": supervisor,
+    }
     return tuple(
         Change(
             path=path,
             before=old[path],
             after=value,
-            remedy=NEEDS_RESTART.get(path, "").format(**commands),
+            remedy=remedies[restarts.get(path, "")],
         )
         for path, value in new.items()
         if path not in _UNTOLD and value != old[path]
     )
+
+
+def restarts_of(config: Config) -> dict[str, str]:
+    """Of each setting that counts only after a restart, what has to be restarted."""
+    return {each.path: each.restart for each in describe_settings(config) if each.restart}
 
 
 def _values_of(config: Config) -> dict[str, str]:
@@ -105,10 +95,13 @@ def policy_changes(before: PolicyFile, after: PolicyFile) -> tuple[Change, ...]:
 
 def in_force(before: Config, after: Config) -> Config:
     """The configuration of a daemon that goes on: ``after`` but for what needs a restart."""
-    kept = {name: getattr(before, name) for name in _fields_of(before, "")}
+    restarts = restarts_of(before)
     topology = before.topology
-    divided = {name: getattr(topology, name) for name in _fields_of(topology, "topology.")}
-    told = {path: before.origins.get(path, "default") for path in NEEDS_RESTART}
+    kept = {name: getattr(before, name) for name in _fields_of(before, "", restarts)}
+    divided = {
+        name: getattr(topology, name) for name in _fields_of(topology, "topology.", restarts)
+    }
+    told = {path: before.origins.get(path, "default") for path in restarts}
     return msgspec.structs.replace(
         after,
         **kept,
@@ -118,9 +111,9 @@ def in_force(before: Config, after: Config) -> Config:
     )
 
 
-def _fields_of(struct: msgspec.Struct, table: str) -> list[str]:
+def _fields_of(struct: msgspec.Struct, table: str, restarts: Mapping[str, str]) -> list[str]:
     """The fields of this table whose settings need a restart."""
-    return [name for name in struct.__struct_fields__ if table + key_of(name) in NEEDS_RESTART]
+    return [name for name in struct.__struct_fields__ if table + key_of(name) in restarts]
 
 
 def _differences(before: PolicyFile, after: PolicyFile) -> Iterator[tuple[str, str, str]]:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any, Final, get_args, get_origin
 
 import msgspec
 
-from iodaemon import units
-from iodaemon.config.table import key_of, plain_type, quantity_of
+from iodaemon.config.table import plain_type
 from iodaemon.errors import ConfigError
-
-_QUANTITIES: Final[dict[str, tuple[Callable[[float], str], Callable[[str], float]]]] = {
-    "rate": (units.format_rate, units.parse_rate_bytes_per_s),
-    "size": (units.format_bytes, units.parse_bytes),
-    "duration": (units.format_duration, units.parse_duration_s),
-}
+from iodaemon.units import Quantity, key_of, quantity_of
 
 _KINDS: Final[dict[Any, str]] = {
     str: "text",
@@ -36,6 +30,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         value: as TOML; empty for a table.
         kind: ``duration``, ``rate``, ``size``, ``text``, ``list``, ``table``, or the choices.
         help: what it does.
+        restart: what has to be restarted so that another value counts (``Restart``); empty:
+            nothing, a reload will do.
     """
 
     table: str
@@ -43,6 +39,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     value: str
     kind: str
     help: str
+    restart: str = ""
 
     @property
     def path(self) -> str:
@@ -93,10 +90,9 @@ def toml_value(value: object, field: str) -> str:
     raise ConfigError(f"{field}: {value!r} cannot be written to a file")
 
 
-def _quantity(kind: str, value: float) -> str:
-    write, read = _QUANTITIES[kind]
-    text = write(value)
-    return f'"{text}"' if read(text) == value else repr(value)
+def _quantity(quantity: Quantity, value: float) -> str:
+    text = quantity.format(value)
+    return f'"{text}"' if quantity.parse(text) == value else repr(value)
 
 
 def _described(struct: msgspec.Struct, table: str) -> Iterator[Setting]:
@@ -106,21 +102,21 @@ def _described(struct: msgspec.Struct, table: str) -> Iterator[Setting]:
         if isinstance(value, msgspec.Struct):
             yield from _described(value, table=key)
         elif isinstance(value, dict):
-            yield Setting(table=key, key="", value="", kind="table", help=_help(field.type))
+            yield Setting(table=key, key="", value="", kind="table", **_said(field.type))
         else:
             yield Setting(
                 table=table,
                 key=key,
                 value=toml_value(value, field.name),
                 kind=_kind(field),
-                help=_help(field.type),
+                **_said(field.type),
             )
 
 
 def _kind(field: msgspec.structs.FieldInfo) -> str:
     type_ = plain_type(field.type)
     if (quantity := quantity_of(field.name)) is not None:
-        return quantity
+        return quantity.kind
     if type_ in _KINDS:
         return _KINDS[type_]
     if get_origin(type_) is tuple:
@@ -138,9 +134,10 @@ def _choices(type_: Any) -> Iterator[str]:
             yield _KINDS[plain] if isinstance(plain, type) else str(plain)
 
 
-def _help(type_: Any) -> str:
-    if get_origin(type_) is Annotated:
-        for note in get_args(type_)[1:]:
-            if isinstance(note, msgspec.Meta) and note.description:
-                return note.description
-    return ""
+def _said(type_: Any) -> dict[str, str]:
+    """What the declaration says of the setting."""
+    notes = get_args(type_)[1:] if get_origin(type_) is Annotated else ()
+    for note in notes:
+        if isinstance(note, msgspec.Meta) and note.description:
+            return {"help": note.description, **(note.extra or {})}
+    return {"help": ""}

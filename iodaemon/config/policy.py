@@ -5,40 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 import iodaemon
-from iodaemon.config.table import decode_table, key_of, read_toml
+from iodaemon.config.table import decode_table, read_toml
 from iodaemon.core.platform import Platform
 from iodaemon.core.rule import Rules
 from iodaemon.core.rule_error import FROM_A_RULE, raised_at
 from iodaemon.errors import ConfigError
 from iodaemon.registry import Kind, find_rule, nearest, rule_name, rule_names, shipped
+from iodaemon.units import key_of
 
 SYSTEM_POLICIES: Final = Path("/etc/iodaemon/policies")
 _KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 _NEWER: Final = f"; or it needs a newer iodaemon than {iodaemon.__version__}"
 _DEFAULTS: Final = {"placement": {"rule": "least_io"}}
 """Tables that a policy file may leave out."""
-
-
-class _Former(NamedTuple):
-    """A deleted rule: the one that stands in for it, and the keys that only the deleted one had."""
-
-    successor: str
-    keys: frozenset[str]
-
-
-_FORMER: Final[Mapping[tuple[Kind, str], _Former]] = {
-    ("regulation", "bounded"): _Former(
-        "adaptive",
-        frozenset({"low_share", "least_queue", "sustain", "dwell", "turn", "retry", "writeback"}),
-    ),
-}
-"""Policy files and configurations that name one of these are read as naming its successor."""
 
 
 class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +34,7 @@ class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):
         path: where it was found.
         source: the publication it comes from; empty: ours.
         rules: what it composes, ready for the controller.
-        notes: deleted rules that it names, and settings without effect; one line each, for people.
+        notes: settings without effect; one line each, for people.
     """
 
     name: str
@@ -114,8 +99,8 @@ def load_policy(
         name_or_path: a name to look up; with a ``/`` or ``.toml`` in it a file.
         overrides: tables and values that replace single ones of the file, as a policy file has
             them: ``{"regulation": {"io_bound": "80 MB/s"}}``. Another ``rule`` than the file's
-            drops the file's parameters of that table. A value that only other rules know, or knew,
-            has no effect and is noted: the configuration's ``io_bound`` under policy ``none``.
+            drops the file's parameters of that table. A value that only other rules know has
+            no effect and is noted: the configuration's ``io_bound`` under policy ``none``.
         search: folders for names, in this order (``policy_search``).
         overrides_from: the file that they stand in, for messages; None: given otherwise.
 
@@ -129,14 +114,12 @@ def load_policy(
     except FileNotFoundError as e:
         raise ConfigError(f"policy file {path} does not exist") from e
     _check_version(table.get("requires"), where=str(path))
-    table, notes = _with_successors(table, where=str(path))
     rules = _rules(table, name=path.stem, where=str(path))
+    notes: tuple[str, ...] = ()
     if overrides:
         where = f"{overrides_from or 'override'}, over policy {path.stem!r}"
-        meant, replaced = _with_successors(overrides, where=where)
-        meant, vain = _without_vain(rules, meant, where)
+        meant, notes = _without_vain(rules, overrides, where)
         rules = _rules(_merged(table, meant), name=path.stem, where=where)
-        notes += replaced + vain
     source = str(table.get("source", ""))
     return PolicyFile(name=path.stem, path=path, source=source, rules=rules, notes=notes)
 
@@ -264,29 +247,6 @@ def _version(text: str) -> tuple[int, ...] | None:
     return tuple(numbers)
 
 
-def _with_successors(
-    table: Mapping[str, Any], *, where: str
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The tables with its successor in the place of each deleted rule, and one line about each."""
-    meant: dict[str, Any] = dict(table)
-    notes: list[str] = []
-    for kind in _KINDS:
-        parameters = table.get(kind)
-        name = parameters.get("rule") if isinstance(parameters, Mapping) else None
-        former = _FORMER.get((kind, name)) if isinstance(name, str) else None
-        if not isinstance(parameters, Mapping) or former is None:
-            continue
-        vain = [key for key in parameters if key in former.keys]
-        kept = {key: value for key, value in parameters.items() if key not in former.keys}
-        meant[kind] = {**kept, "rule": former.successor}
-        ignored = f"; without effect: {', '.join(vain)}" if vain else ""
-        notes.append(
-            f"{where} [{kind}]: rule {name!r} was deleted, {former.successor!r} takes its "
-            f"place{ignored}"
-        )
-    return meant, tuple(notes)
-
-
 def _without_vain(
     rules: Rules, overrides: Mapping[str, Any], where: str
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -299,7 +259,6 @@ def _without_vain(
             continue
         rule = getattr(rules, kind)
         elsewhere = set().union(*(_keys(find_rule(kind, name)) for name in rule_names(kind)))
-        elsewhere |= _former_keys(kind)
         vain = [key for key in table if key in elsewhere and key not in _keys(type(rule))]
         meant[kind] = {key: value for key, value in table.items() if key not in vain}
         notes += [
@@ -308,11 +267,6 @@ def _without_vain(
             for key in vain
         ]
     return meant, tuple(notes)
-
-
-def _former_keys(kind: Kind) -> set[str]:
-    """The keys that only deleted rules of this kind had."""
-    return set().union(*(former.keys for (of, _), former in _FORMER.items() if of == kind))
 
 
 def _keys(type_: type[msgspec.Struct]) -> set[str]:

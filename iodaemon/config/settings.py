@@ -16,13 +16,25 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from iodaemon.config.describe import describe_settings
-from iodaemon.config.place import SYSTEM_SUPERVISOR_DIR, default_file, default_place
+from iodaemon.config.describe import Setting, describe_settings, toml_value
+from iodaemon.config.policy import config_home_of
 from iodaemon.config.table import decode_table, read_toml
 from iodaemon.config.tier import TierTable, check_tiers
 from iodaemon.core.sharing import Sharing
 from iodaemon.errors import ConfigError
-from iodaemon.socket_path import why_too_long
+from iodaemon.socket_path import usual_runtime_dir, usual_state_dir, why_too_long
+
+SYSTEM_CONFIG: Final = Path("/etc/iodaemon/config.toml")
+SYSTEM_SUPERVISOR_DIR: Final = "/var/lib/iodaemon-supervisor"
+"""Beside the daemon's directory, not in it: the daemon could put another one in its place."""
+SIMULATED: Final = "-simulated"
+"""What the default places of a simulated node end with: its journal is not the server's, and its
+socket is not where the server's users look."""
+
+# What has to be restarted so that another value counts (``change.py``).
+EMPTY: Final = {"restart": "empty daemon"}
+DAEMON: Final = {"restart": "daemon"}
+SUPERVISOR: Final = {"restart": "supervisor"}
 
 _PLACES: Final = ("state_dir", "runtime_dir")
 _SOCKET_NAMES: Final = ("iod.sock", "supervisor.sock")
@@ -41,19 +53,24 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Meta(
             description='CPUs of each socket, for example ["0-15", "16-31"]; divides a machine '
-            "otherwise than by its packages; empty: as detected"
+            "otherwise than by its packages; empty: as detected",
+            extra=DAEMON,
         ),
     ] = ()
     slot: Annotated[
         Literal["core", "thread"],
-        Meta(description="what one CPU of a job is: a core with all its threads, or one thread"),
+        Meta(
+            description="what one CPU of a job is: a core with all its threads, or one thread",
+            extra=DAEMON,
+        ),
     ] = "core"
     oversubscribe: Annotated[
         Literal["auto"] | Annotated[int, Meta(ge=1, le=64)],
         Meta(
             description='who shares CPUs; "auto": jobs submitted without --cpus share those of '
             "their socket, as many jobs as cores, and more while regulation sees that it helps; a "
-            "number: every job has its own, of which each is handed out so many times"
+            "number: every job has its own, of which each is handed out so many times",
+            extra=DAEMON,
         ),
     ] = "auto"
     fence: Annotated[
@@ -92,30 +109,40 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             description="the journal, and output of jobs that name no file; a simulated node has "
-            "others by default, whose names end with -simulated"
+            "others by default, whose names end with -simulated",
+            extra=EMPTY,
         ),
     ]
     runtime_dir: Annotated[
         str,
         Meta(
             description="the sockets of daemon and supervisor, and what the supervisor records; "
-            "of a simulated node likewise"
+            "of a simulated node likewise",
+            extra=EMPTY,
         ),
     ]
     supervisor_dir: Annotated[
         str | None,
         Meta(
             description="output of jobs that name no file, where it is not in state_dir: as a "
-            "service of the system, where only root may write to it"
+            "service of the system, where only root may write to it",
+            extra=EMPTY,
         ),
     ] = None
     min_uid: Annotated[
         int,
-        Meta(description="as a service of the system: the least uid whose jobs are run", ge=0),
+        Meta(
+            description="as a service of the system: the least uid whose jobs are run",
+            ge=0,
+            extra=SUPERVISOR,
+        ),
     ] = 1000
     backend: Annotated[
         Literal["linux", "simulated"],
-        Meta(description="linux: this machine; simulated: a pretended one, to try things out"),
+        Meta(
+            description="linux: this machine; simulated: a pretended one, to try things out",
+            extra=EMPTY,
+        ),
     ] = "linux"
     policy: Annotated[
         str, Meta(description="the policy in force: a name ('iod policy list') or a file")
@@ -129,11 +156,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 600.0
     orphan_grace_s: Annotated[
         float,
-        Meta(description="suspended jobs run again when the daemon stays away for this long"),
+        Meta(
+            description="suspended jobs run again when the daemon stays away for this long",
+            extra=SUPERVISOR,
+        ),
     ] = 60.0
     suspend_by: Annotated[
         Literal["auto", "signals"],
-        Meta(description="auto: cgroup freeze where it can be had; signals: SIGSTOP in any case"),
+        Meta(
+            description="auto: cgroup freeze where it can be had; signals: SIGSTOP in any case",
+            extra=SUPERVISOR,
+        ),
     ] = "auto"
     max_processes: Annotated[
         int | None,
@@ -176,14 +209,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Meta(
             description="address and port where Prometheus may read GET /metrics, for example "
-            '"127.0.0.1:9750"; of the loopback interface, where every user of the machine can'
+            '"127.0.0.1:9750"; of the loopback interface, where every user of the machine can',
+            extra=DAEMON,
         ),
     ] = None
     scratch_over: Annotated[
         Literal["report", "end"],
         Meta(
             description="a job with more in its scratch space than it asked for: it is shown, or "
-            "ended"
+            "ended",
+            extra=DAEMON,
         ),
     ] = "report"
     scratch_keep_s: Annotated[
@@ -197,7 +232,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     topology: Topology = Topology()
     tier: Annotated[
         dict[str, TierTable],
-        Meta(description="[tier.NAME]: storage of which jobs get space, the fastest tier first"),
+        Meta(
+            description="[tier.NAME]: storage of which jobs get space, the fastest tier first",
+            extra=DAEMON,
+        ),
     ] = {}
     admission: Annotated[
         dict[str, Scalar], Meta(description="replaces values of the policy's [admission]")
@@ -410,3 +448,74 @@ def _paths(table: Mapping[str, Any]) -> Iterator[str]:
             yield from (f"{key}.{inner}" for inner in value)
         else:
             yield key
+
+
+def default_file(environ: Mapping[str, str], uid: int) -> Path | None:
+    """Where the configuration is looked for; None where there is no home directory."""
+    if uid == 0:
+        return SYSTEM_CONFIG
+    home = config_home_of(environ)
+    return None if home is None else home / "iodaemon" / "config.toml"
+
+
+def default_place(
+    key: str, environ: Mapping[str, str], uid: int, *, is_simulated: bool = False
+) -> str:
+    """The default of ``state_dir`` or ``runtime_dir`` (``iodaemon.socket_path``).
+
+    Raises:
+        ConfigError: it depends on HOME, which is not set.
+    """
+    return _place_of(key, environ, uid) + (SIMULATED if is_simulated else "")
+
+
+def _place_of(key: str, environ: Mapping[str, str], uid: int) -> str:
+    if uid == 0:
+        return {"state_dir": "/var/lib/iodaemon", "runtime_dir": "/run/iodaemon"}[key]
+    if key == "runtime_dir":
+        return usual_runtime_dir(environ, uid)
+    state_dir = usual_state_dir(environ)
+    if state_dir is None:
+        raise ConfigError("state_dir has no default while HOME is not set; set state_dir")
+    return state_dir
+
+
+def config_document(config: Config) -> dict[str, Any]:
+    """The file, and every setting with its value and where that comes from.
+
+    What stands over the policy's tables is listed key by key, behind the settings.
+    """
+    settings = [
+        {**_shown(setting), "origin": config.origins.get(setting.path, "default")}
+        for setting in describe_settings(config)
+        if setting.path not in ("file", "origins", "is_system")
+    ]
+    for table, values in config.policy_overrides.items():
+        settings += [
+            {
+                "table": table,
+                "key": key,
+                "value": toml_value(value, ""),
+                "kind": "table",
+                "help": f"replaces a value of the policy's [{table}]",
+                "origin": config.origins.get(f"{table}.{key}", "default"),
+            }
+            for key, value in values.items()
+        ]
+    settings += [
+        {
+            **_shown(setting),
+            "table": f"tier.{name}",
+            "origin": config.origins.get(f"tier.{name}", "default"),
+        }
+        for name, table in config.tier.items()
+        for setting in describe_settings(table)
+    ]
+    return {"file": config.file, "settings": settings}
+
+
+def _shown(setting: Setting) -> dict[str, str]:
+    """The setting as the API has it."""
+    shown: dict[str, str] = msgspec.to_builtins(setting)
+    del shown["restart"]
+    return shown

@@ -8,25 +8,18 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
-from iodaemon import units
 from iodaemon.errors import ConfigError
 from iodaemon.registry import nearest
+from iodaemon.units import key_of, quantity_of
 
 S = TypeVar("S", bound=msgspec.Struct)
-
-_QUANTITIES: Final[tuple[tuple[str, str, Callable[[Any], float]], ...]] = (
-    ("_bytes_per_s", "rate", units.parse_rate_bytes_per_s),
-    ("_bytes", "size", units.parse_bytes),
-    ("_s", "duration", units.parse_duration_s),
-)
-"""Suffix of a field's name, what it holds, how it is read; the longest suffix first."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -45,19 +38,6 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read: {e.strerror}") from e
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise ConfigError(f"{path}: no valid TOML: {' '.join(str(e).split())}") from e
-
-
-def quantity_of(field: str) -> str | None:
-    """``rate``, ``size`` or ``duration`` for a field that holds one, by its suffix; else None."""
-    return next((what for suffix, what, _ in _QUANTITIES if field.endswith(suffix)), None)
-
-
-def key_of(field: str) -> str:
-    """The key of this field in a file: its name without the unit."""
-    for suffix, _, _ in _QUANTITIES:
-        if field.endswith(suffix):
-            return field.removesuffix(suffix)
-    return field
 
 
 def plain_type(type_: Any) -> Any:
@@ -114,13 +94,12 @@ def _value(value: Any, field: msgspec.structs.FieldInfo, key: str, where: str) -
             for name, inner in value.items()
         }
     try:
-        for suffix, _, parse in _QUANTITIES:
-            if field.name.endswith(suffix) and value is not None:
-                kinds = (type_, *get_args(type_))  # a tuple, or one that may be None
-                is_many = any(get_origin(kind) is tuple for kind in kinds)
-                is_many = is_many and isinstance(value, list)
-                value = [parse(one) for one in value] if is_many else parse(value)
-                break
+        quantity = quantity_of(field.name)
+        if quantity is not None and value is not None:
+            kinds = (type_, *get_args(type_))  # a tuple, or one that may be None
+            is_many = any(get_origin(kind) is tuple for kind in kinds)
+            is_many = is_many and isinstance(value, list)
+            value = [quantity.parse(one) for one in value] if is_many else quantity.parse(value)
         return msgspec.convert(value, field.type)
     except ConfigError as e:
         raise ConfigError(f"{where}: {key}: {e}") from e

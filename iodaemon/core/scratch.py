@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, NewType
+from typing import Annotated, Final, Literal, NewType
 
 import msgspec
 
@@ -15,8 +15,14 @@ Fallback = Literal["slow", "wait", "fail"]
 """What becomes of a request that no disk can hold now: the slowest tier, later, or its end."""
 
 
-class ScratchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Space that a job wants for its run.
+_Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Path = Annotated[str, msgspec.Meta(pattern="^/")]
+
+
+class ScratchRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """Space that a job wants for its run: SCRATCH of docs/api.md.
 
     Attributes:
         size_bytes: above 0.
@@ -31,15 +37,15 @@ class ScratchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         data_bytes: what the job moves in between and does not keep; 0: nobody knows.
     """
 
-    size_bytes: int
-    tier: TierName | None = None
+    size_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+    tier: Annotated[TierName, msgspec.Meta(max_length=32)] | None = None
     fallback: Fallback = "wait"
-    input_path: str | None = None
-    output_path: str | None = None
+    input_path: _Path | None = None
+    output_path: _Path | None = None
     output_on: Literal["success", "always"] = "success"
-    input_bytes: int = 0
-    output_bytes: int = 0
-    data_bytes: int = 0
+    input_bytes: _Size = 0
+    output_bytes: _Size = 0
+    data_bytes: _Size = 0
 
     @property
     def whole_bytes(self) -> int:

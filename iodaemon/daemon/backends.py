@@ -17,6 +17,7 @@ from iodaemon.core.job import Exit, IoTotals, Job, JobId
 from iodaemon.core.platform import Platform, oversubscribe, share_cores
 from iodaemon.core.timeline import Timeline
 from iodaemon.daemon.retention import find_old_outputs
+from iodaemon.supervisor.protocol import Message
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,10 @@ class Door(Protocol):
 
     def pids(self, job_id: JobId) -> list[int]:
         """The job's processes; empty where there are none."""
+        ...
+
+    async def ask_scratch(self, **fields: object) -> Message:
+        """What the supervisor's helpers answer (wish ``scratch``)."""
         ...
 
     @property
@@ -171,6 +176,10 @@ class LinuxDoor:
         """The job's processes."""
         return self.backend.pids(job_id)
 
+    async def ask_scratch(self, **fields: object) -> Message:
+        """By the supervisor's word."""
+        return await self.backend.client.ask_scratch(**fields)
+
     @property
     def samples_skipped(self) -> int:
         """Those of the reading thread."""
@@ -257,6 +266,10 @@ class SimulatedDoor:
     def pids(self, job_id: JobId) -> list[int]:  # noqa: ARG002
         """There are none."""
         return []
+
+    async def ask_scratch(self, **_: object) -> Message:
+        """There is no disk."""
+        return {}
 
 
 def linux_platform(config: Config) -> Platform:

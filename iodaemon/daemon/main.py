@@ -24,6 +24,7 @@ from iodaemon.core.job import SUSPENDED, Job, JobId, JobState
 from iodaemon.core.platform import Platform
 from iodaemon.core.rule import Mode
 from iodaemon.core.state import State
+from iodaemon.core.tier import DiskFacts
 from iodaemon.daemon.backends import (
     Door,
     LinuxDoor,
@@ -51,7 +52,7 @@ from iodaemon.daemon.retention import KEEP_SAMPLES_S
 from iodaemon.daemon.rule_watch import RuleWatch, watch_path
 from iodaemon.daemon.stranger import find_strangers, highest_job
 from iodaemon.daemon.telltale import LogWriter, begin_log
-from iodaemon.daemon.tiering import live_tiers, watch_disks
+from iodaemon.daemon.tiering import ask_at_the_start, live_tiers, watch_disks
 from iodaemon.daemon.timeline import WallTimeline
 from iodaemon.daemon.watchdog import feed_watchdog
 from iodaemon.errors import BackendError, ConfigError, HopelessError, IodaemonError
@@ -80,7 +81,7 @@ def run(config: Config, read: Read) -> int:
     """
     writer = begin_log(config.log_level, os.environ)
     try:
-        preflight = Preflight(config)
+        preflight = Preflight(config, sees_disks=not config.is_system)
         preflight.check()
         with prepare_places(config) as places:
             return asyncio.run(_Daemon(config, preflight, read, writer, places).live())
@@ -144,7 +145,7 @@ class _Daemon:
     async def _serve(self, journal: Journal, timeline: WallTimeline) -> None:
         same_boot = is_same_boot(self._state_dir)
         restored = self._restore(journal, timeline, same_boot=same_boot)
-        driver, door = self._assemble(journal, timeline, restored)
+        driver, door = self._assemble(journal, timeline, restored, await self._find_disks())
         self._reloading = self._make_reloading(driver, door)
         metrics = MetricsPage(self._scene(driver, door))
         server = self._make_server(driver, journal, door, metrics)
@@ -178,6 +179,16 @@ class _Daemon:
             if self._remains:
                 log.error('event=not_let_go problem="%s"', self._remains)
             log.info("event=stopped running_jobs=%d", sum(1 for _ in driver.state.live))
+
+    async def _find_disks(self) -> Mapping[str, DiskFacts] | None:
+        """What is found at the path of each disk of a tier; None: all of them are pretended."""
+        config = self._config
+        if not config.is_system or config.backend == "simulated":
+            return self._preflight.disks
+        try:
+            return await ask_at_the_start(config) if config.tier else {}
+        except BackendError as error:
+            raise ConfigError(str(error)) from error
 
     def _scene(self, driver: Driver, door: Door) -> Scene:
         return Scene(
@@ -249,7 +260,8 @@ class _Daemon:
         """Wait for a signal; meanwhile learn of the past, forget what is older than ``retain``."""
         past = asyncio.create_task(self._knowledge.learn_the_past(journal, driver.state.outlook))
         feeding = asyncio.create_task(feed_watchdog())
-        disks = asyncio.create_task(watch_disks(self._config, driver))
+        ask = door.ask_scratch if self._config.is_system else None
+        disks = asyncio.create_task(watch_disks(self._config, driver, ask))
         socket = asyncio.create_task(self._keep_socket(server))
         began_s = driver.timeline.now_s
         while not self._stopping.is_set():
@@ -298,14 +310,18 @@ class _Daemon:
                 problem = ""
 
     def _assemble(
-        self, journal: Journal, timeline: WallTimeline, restored: Restored
+        self,
+        journal: Journal,
+        timeline: WallTimeline,
+        restored: Restored,
+        disks: Mapping[str, DiskFacts] | None,
     ) -> tuple[Driver, Door]:
         """State as the journal has it, the controller over it, the driver, and the backend."""
         config = self._config
         simulated = config.backend == "simulated"
         platform = self._preflight.platform if simulated else self._measured_platform()
         self._knowledge.recall(restored, timeline.now_s)
-        tiers = live_tiers(config, self._preflight.disks, restored.jobs)
+        tiers = live_tiers(config, disks, restored.jobs)
         experience = self._knowledge.recollection
         state = State(platform, tiers, sharing=config.users, experience=experience)
         next_id = restored.next_id if simulated else self._next_id(restored)

@@ -37,10 +37,16 @@ def policy_of(config: Config) -> PolicyFile:
 
 
 class Preflight:
-    """What a configuration means on this machine. Each part is looked up once, when it is read."""
+    """What a configuration means on this machine. Each part is looked up once, when it is read.
 
-    def __init__(self, config: Config) -> None:
+    Args:
+        config: it.
+        sees_disks: False: of tiers' disks nothing is looked up, a sandbox hides them.
+    """
+
+    def __init__(self, config: Config, *, sees_disks: bool = True) -> None:
         self._config = config
+        self._sees_disks = sees_disks
 
     @cached_property
     def policy(self) -> PolicyFile:
@@ -65,8 +71,11 @@ class Preflight:
 
     @cached_property
     def disks(self) -> Mapping[str, DiskFacts] | None:
-        """What is found at the path of each disk of a tier; None: all of them are pretended."""
-        return None if self._config.backend == "simulated" else look_at_disks(self._config)
+        """What is found at the path of each disk of a tier; None: all of them are pretended, or
+        none is seen.
+        """
+        is_pretended = self._config.backend == "simulated"
+        return look_at_disks(self._config) if self._sees_disks and not is_pretended else None
 
     def check(self) -> None:
         """Raises ConfigError with the first problem."""

@@ -9,10 +9,11 @@ import asyncio
 import logging
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from itertools import chain
 from operator import ne
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +31,7 @@ from iodaemon.core.scratch import DiskId
 from iodaemon.core.tier import DiskFacts, Tier
 from iodaemon.daemon.driver import Driver
 from iodaemon.supervisor.disk_trouble import REPLACED, sentence
+from iodaemon.supervisor.protocol import Message
 from iodaemon.text import quoted
 from iodaemon.thread import in_thread
 
@@ -41,6 +43,8 @@ log = logging.getLogger(__name__)
 _FIRST_LOOK_S: Final = 2.0
 _LONG_START_S: Final = 5.0
 _LAST_LOOK_S: Final = 60.0
+Ask = Callable[..., Awaitable[Message]]
+"""Asks the supervisor's helpers (wish ``scratch``)."""
 
 
 def live_tiers(
@@ -74,7 +78,7 @@ def live_tiers(
     return tiers
 
 
-async def watch_disks(config: Config, driver: Driver) -> None:
+async def watch_disks(config: Config, driver: Driver, ask: Ask | None = None) -> None:
     """Tell of disks that come to be of no use, and have them used again once they work.
 
     A disk that works is looked at once at the beginning, and where a job has been starting on it
@@ -83,6 +87,7 @@ async def watch_disks(config: Config, driver: Driver) -> None:
     Args:
         config: in force.
         driver: told what is found.
+        ask: the service's, which sees no disk itself; None: this process looks.
     """
     from iodaemon.node.tier_disk import DiskProbe
 
@@ -93,14 +98,15 @@ async def watch_disks(config: Config, driver: Driver) -> None:
     asked = {disk.id for tier in stock.tiers for disk in tier.disks}
     while True:
         if asked:
-            promised = stock.promised_bytes()
-            look = in_thread(find_unusable, config, stock.tiers, probe, promised)
             try:
-                found = await asyncio.wrap_future(look)
+                if ask is not None:
+                    facts = await ask_for_disks(config, ask)
+                else:
+                    facts = await asyncio.wrap_future(in_thread(look_at_disks, config, probe))
             except Exception:  # of one look; the next may succeed
                 log.exception("event=disk_look_failed")
-                found = None
-            if found is not None:
+            else:
+                found = find_unusable(config, stock.tiers, facts, stock.promised_bytes())
                 _tell_state(driver, {disk: found.get(disk, "") for disk in asked})
         pause_s = looks.pause_s(driver.timeline.now_s)
         if await driver.watch.until(partial(ne, stock.unusable, known), pause_s):
@@ -168,24 +174,17 @@ def _where_starts_are_long(driver: Driver) -> set[DiskId]:
 def find_unusable(
     config: Config,
     tiers: Iterable[Tier],
-    probe: DiskProbe,
+    facts: Mapping[str, DiskFacts],
     promised: Mapping[str, int] = MappingProxyType({}),
-) -> dict[DiskId, str] | None:
+) -> dict[DiskId, str]:
     """Why a disk is of no use, as far as a look can tell, of each that is not.
 
     Args:
         config: in force.
         tiers: as they were when the daemon started.
-        probe: looks.
+        facts: what is found at each disk's path.
         promised: what jobs were promised of each disk, bytes.
-
-    Returns:
-        None: it cannot be looked now.
     """
-    try:
-        facts = look_at_disks(config, probe)
-    except OSError:
-        return None
     at = {DiskId(os.path.normpath(path)): seen.filesystem for path, seen in facts.items()}
     replaced = [
         (disk.id, sentence(disk.id, REPLACED, tier.name))
@@ -211,23 +210,54 @@ def _tell_of(known: Mapping[DiskId, str], unusable: Mapping[DiskId, str]) -> Non
 
 
 def look_at_disks(config: Config, probe: DiskProbe | None = None) -> dict[str, DiskFacts]:
-    """What is found at each disk's path, through the anchor where there may be a sandbox.
+    """What is found at each disk's path, as this process sees it.
 
     Args:
         config: in force.
         probe: looks; None: a new one.
+    """
+    from iodaemon.node.tier_disk import DiskProbe, probe_disk
+
+    return (probe or DiskProbe()).look(
+        _paths(config), partial(probe_disk, is_shared=config.is_system)
+    )
+
+
+async def ask_for_disks(config: Config, ask: Ask) -> dict[str, DiskFacts]:
+    """What is found at each disk's path, as the supervisor sees it."""
+    from iodaemon.node.tier_disk import read_answer
+
+    paths = _paths(config)
+    answers = await asyncio.gather(*(ask(do="look", disk=path) for path in paths))
+    return {path: read_answer(path, each) for path, each in zip(paths, answers, strict=True)}
+
+
+async def ask_at_the_start(config: Config) -> dict[str, DiskFacts]:
+    """As ``ask_for_disks``, before there is a backend, by a line of its own.
 
     Raises:
-        OSError: the anchor ended meanwhile.
+        BackendError: no supervisor answers.
     """
-    from iodaemon.node.tier_disk import DiskProbe, find_witness, probe_disk
+    from iodaemon.node.root_side import supervisor_config
+    from iodaemon.node.supervisor_client import SupervisorClient
 
-    witness = find_witness(config.runtime_dir) if config.is_system else None
-    sees = not config.is_system or witness is not None
-    return (probe or DiskProbe()).look(
-        (disk.path for table in config.tier.values() for disk in table.disk),
-        partial(probe_disk, is_shared=config.is_system, by_mount=sees, seen_by=witness),
+    client = SupervisorClient(
+        supervisor_config(config),
+        Path(config.state_dir) / "supervisor.log",
+        on_connected=lambda: None,
+        on_message=lambda _: None,
+        on_used=lambda _: None,
+        on_trouble=lambda _: None,
     )
+    await client.open()
+    try:
+        return await ask_for_disks(config, client.ask_scratch)
+    finally:
+        await client.hang_up()
+
+
+def _paths(config: Config) -> list[str]:
+    return [disk.path for table in config.tier.values() for disk in table.disk]
 
 
 def _promised(jobs: Iterable[Job]) -> dict[str, int]:

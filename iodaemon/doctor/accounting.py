@@ -326,7 +326,7 @@ def judge_others(others: Others) -> Finding:
     """Only a daemon that serves several users needs it."""
     what = "I/O of other users"
     cost = "a daemon run like this measures its own user's jobs alone, which are all it serves"
-    remedy = "as a service: AmbientCapabilities=CAP_SYS_PTRACE CAP_DAC_READ_SEARCH"
+    remedy = "'iod install' as root: the service's sampler may"
     values = {"uid": others.uid, "is_readable": others.is_readable}
     if others.is_readable:
         return ok(what, f"/proc/PID/io of a process of uid {others.uid} can be read", values)

@@ -80,14 +80,16 @@ def become_supervisor(config: Config) -> NoReturn:
 
 
 def _prepare(state: Path) -> None:
-    """Make the supervisor's directory if it is missing.
+    """Make the supervisor's directory if it is missing; the daemon comes to what is in it.
 
     Raises:
         ConfigError: it cannot be made, or others than root could change what is in it.
     """
     try:
-        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state.mkdir(mode=0o711, parents=True, exist_ok=True)
         wrong = find_wrong_owner(state, 0, (OUTPUT,), may_be_link=False)
+        if wrong is None:
+            state.chmod(state.stat().st_mode & 0o777 | 0o111)
     except OSError as error:
         raise ConfigError(f"{of_error(state, error)}, and start the supervisor again") from error
     if wrong is not None:

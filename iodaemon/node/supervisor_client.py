@@ -148,13 +148,17 @@ class SupervisorClient:
             with contextlib.suppress(TimeoutError, ConnectionError):
                 within_s = _POLL_S if self.problem else _LEAVE_WITHIN_S
                 running = await asyncio.wait_for(self._left, within_s)
+        await self.hang_up()
+        if self._child is not None:
+            await self._see_off(self._child, is_over=running == 0)
+        return running is not None
+
+    async def hang_up(self) -> None:
+        """Say nothing any more, and no goodbye: another line of this daemon's follows."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._hang_up()
-        if self._child is not None:
-            await self._see_off(self._child, is_over=running == 0)
-        return running is not None
 
     # -- wishes ------------------------------------------------------------------------------------
 

@@ -18,10 +18,11 @@ from typing import Any, Final
 import msgspec
 
 from iodaemon.config.policy import config_home_of
-from iodaemon.config.table import decode_table, key_of, read_toml
+from iodaemon.config.table import decode_table, read_toml
 from iodaemon.errors import ConfigError, NotFound
 from iodaemon.registry import find_own, nearest, shipped
 from iodaemon.simulator.experiment import Choice, Experiment, SeedSets, Study, Target
+from iodaemon.units import key_of
 
 SYSTEM_EXPERIMENTS: Final = Path("/etc/iodaemon/experiments")
 SEED_SET_STEP: Final = 1000

@@ -29,7 +29,7 @@ from iodaemon.supervisor import syscalls, systemd
 from iodaemon.supervisor.cgroup import Cgroups, find_mount, find_own_cgroup
 from iodaemon.supervisor.failpoint import reach
 from iodaemon.supervisor.identity import peer_of
-from iodaemon.supervisor.ledger import Key, Ledger, open_ledger
+from iodaemon.supervisor.ledger import Key, Ledger, let_read, open_ledger
 from iodaemon.supervisor.process_tree import Holders
 from iodaemon.supervisor.protocol import Silence
 from iodaemon.supervisor.reap import Reaper
@@ -49,7 +49,7 @@ _AT_ONCE: Final = 64
 _FIRST_WAIT_S: Final = 0.1
 _LAST_WAIT_S: Final = 5.0
 _WORD_BYTES: Final = 64
-_OUTPUTS_MODE: Final = 0o711
+_OUTPUTS_MODE: Final = 0o750
 _LAST_BREATH_S: Final = 0.1
 """For a process that has given up the lock to close its sockets as well."""
 
@@ -64,7 +64,8 @@ class Config(NamedTuple):
     Attributes:
         runtime: directory on tmpfs: socket, lock and ledger.
         daemon_uid: the one user who is obeyed.
-        daemon_gid: group of the socket; None: its user alone.
+        daemon_gid: group of the socket, the ledger and the jobs' own files, which the daemon
+            reads; None: their user alone.
         min_uid: no job runs as a uid below; None: all run as the caller's own user.
         outputs: directory of the files of jobs that name none; made if it is missing. Where it
             cannot be made those jobs fail until it can.
@@ -218,6 +219,9 @@ def open_shared(config: Config) -> Shared:
     if config.outputs is not None:
         try:
             _make_own(config.outputs, _OUTPUTS_MODE)
+            if config.daemon_gid is not None:
+                os.chown(config.outputs, -1, config.daemon_gid)
+                os.chmod(config.outputs, _OUTPUTS_MODE)
         except NotOursError:
             raise
         except OSError as error:
@@ -234,6 +238,7 @@ def open_shared(config: Config) -> Shared:
         time.sleep(_LAST_BREATH_S)
     second = _listen_on_second(config)
     ledger = open_ledger(_ledger_of(config))
+    let_read(ledger.fd, config.daemon_gid)
     listener, inode = listen(config)
     return Shared(listener.detach(), second, lock, ledger.fd, inode)
 

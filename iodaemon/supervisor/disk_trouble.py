@@ -1,15 +1,18 @@
 """What is wrong with the directory of a tier's disk: found here, and told in one sentence by all.
 
-The supervisor's helper meets it as an error where it makes a job's directory; the daemon,
-``iod doctor`` and ``iod config check`` see it when they look. Standard library only.
+The supervisor's helper meets it as an error where it makes a job's directory, and looks for it on
+behalf of the service's daemon, whose sandbox hides places; ``iod doctor``, ``iod config check`` and
+a user's own daemon look themselves. Standard library only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 MISSING: Final = "does not exist; make it, or mount what belongs there"
 NO_DIRECTORY: Final = "is no directory; name one"
@@ -39,6 +42,52 @@ def sentence(disk: str, trouble: str, tier: str = "") -> str:
     """
     which = f"disk {os.path.normpath(disk)} {trouble}"
     return f"tier {tier}: {which}" if tier else which
+
+
+def look(disk: str, *, is_shared: bool) -> dict[str, Any]:
+    """What is found at its path.
+
+    Args:
+        disk: its directory, absolute.
+        is_shared: jobs of all users are to use it, whose directories root makes; else this one's.
+
+    Returns:
+        ``problem``, why it cannot be used; where that is empty as well ``obstacle`` and ``lack``
+        (likewise, where the daemon starts nevertheless), ``filesystem``, ``total_bytes``,
+        ``free_bytes`` (of users) and ``is_on_root``, as in ``core.tier.DiskFacts``.
+    """
+    try:
+        found, sizes, real = os.stat(disk), os.statvfs(disk), os.path.realpath(disk)
+    except OSError as error:
+        return {"problem": of_way(error)}
+    if not stat.S_ISDIR(found.st_mode):
+        return {"problem": NO_DIRECTORY}
+    if real != os.path.normpath(disk):
+        return {"problem": f"leads over a symbolic link; write {real}"}
+    if sizes.f_flag & os.ST_RDONLY:
+        return {"problem": READ_ONLY}
+    owner = 0 if is_shared else os.geteuid()
+    obstacle = of_owner(real, found, owner) or of_right(real, owner)
+    if is_shared and not obstacle:
+        obstacle = _find_fence(Path(real))
+    return {
+        "problem": "",
+        "obstacle": obstacle,
+        "lack": of_room(sizes),
+        "filesystem": str(found.st_dev),
+        "total_bytes": (sizes.f_blocks - sizes.f_bfree + sizes.f_bavail) * sizes.f_frsize,
+        "free_bytes": sizes.f_bavail * sizes.f_frsize,
+        "is_on_root": found.st_dev == os.stat("/").st_dev,
+    }
+
+
+def _find_fence(path: Path) -> str:
+    """Where users come no further on the way to it; empty: they come to it."""
+    for place in (path, *path.parents):
+        with contextlib.suppress(OSError):
+            if not place.stat().st_mode & stat.S_IXOTH:
+                return f"is closed to users, who may not enter {place}; 'chmod o+x {place}'"
+    return ""
 
 
 def of_error(error: OSError) -> str:

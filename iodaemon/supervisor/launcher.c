@@ -52,6 +52,7 @@ struct record {             /* ledger.py: Record, without padding */
 } __attribute__((packed));
 
 static int ledger, line = -1;
+static gid_t readers = -1;      /* group of own files: the daemon's; -1: nobody's but the user */
 
 static void reach(const char *point)    /* failpoint.py */
 {
@@ -218,21 +219,23 @@ static void make_parents(const char *path)
     if (end && end > path) {
         snprintf(parent, sizeof parent, "%.*s", (int)(end - path), path);
         make_parents(parent);
-        mkdir(parent, 0711);
+        if (!mkdir(parent, 0750) && chown(parent, -1, readers))
+            fail("output", "own", errno);
     }
 }
 
 static int make_own(const struct launch *launch, const char *path)
 {
     int flags = O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_NOFOLLOW | O_CLOEXEC;
-    int fd = open(path, flags, 0600);
+    mode_t mode = readers == (gid_t)-1 ? 0600 : 0640;
+    int fd = open(path, flags, mode);
 
     if (fd < 0 && (errno == EEXIST || errno == ENOENT)) {
         unlink(path);           /* of an earlier try that never ran */
         make_parents(path);     /* its disk was full as the anchor began */
-        fd = open(path, flags, 0600);
+        fd = open(path, flags, mode);
     }
-    if (fd < 0 || (launch->flags & HAS_USER && fchown(fd, launch->uid, -1)))
+    if (fd < 0 || (launch->flags & HAS_USER && fchown(fd, launch->uid, readers)))
         fail("output", "own", errno);
     return fd;
 }
@@ -451,10 +454,11 @@ int main(int count, char **given)
 {
     struct sigaction nothing = {.sa_handler = do_nothing, .sa_flags = SA_RESTART};
 
-    if (count != 3)
+    if (count != 4)
         return 2;
     int orders = fcntl(atoi(given[1]), F_DUPFD_CLOEXEC, REPORT_FD + 1);
     ledger = fcntl(atoi(given[2]), F_DUPFD_CLOEXEC, REPORT_FD + 1);
+    readers = atol(given[3]);
     for (int fd = 3; fd < 1024; fd++)           /* no job inherits any other */
         if (fd != orders && fd != ledger)
             close(fd);

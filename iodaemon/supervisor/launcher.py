@@ -82,11 +82,13 @@ class LaunchError(Exception):
 
 
 def main() -> None:
-    """Arguments: descriptors of line and ledger, grace time of holders, s. Ends with the line."""
+    """Arguments: descriptors of line and ledger, group that reads own files (-1: none), grace time
+    of holders, s. Ends with the line.
+    """
     syscalls.name_process(LAUNCHER)
     syscalls.ignore_no_signal(*syscalls.HEARD)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    *given, grace_s = sys.argv[1:]
+    *given, readers, grace_s = sys.argv[1:]
     line_fd, ledger_fd = kept = [
         fcntl.fcntl(int(word), fcntl.F_DUPFD_CLOEXEC, _REPORT_FD + 1) for word in given
     ]
@@ -108,7 +110,9 @@ def main() -> None:
         if pid == 0:
             line.close()
             key, _, address = order.decode().partition(" ")
-            _be_the_child(parse_key(key), job_line, ledger_fd, float(grace_s), address)
+            _be_the_child(
+                parse_key(key), job_line, ledger_fd, int(readers), float(grace_s), address
+            )
         reach("launcher.cloned")
         for fd in fds:
             os.close(fd)
@@ -124,12 +128,14 @@ def _receive(line: socket.socket) -> tuple[bytes, list[int]]:
 # -- the child -----------------------------------------------------------------------------------
 
 
-def _be_the_child(key: Key, job_line: int, ledger: int, grace_s: float, address: str) -> NoReturn:
+def _be_the_child(
+    key: Key, job_line: int, ledger: int, readers: int, grace_s: float, address: str
+) -> NoReturn:
     """Be the job's first process; without a cgroup, be its holder and fork that."""
     try:
         if address:
             _hold(key, job_line, ledger, grace_s, address)
-        become_job(key, job_line, ledger)
+        become_job(key, job_line, ledger, readers)
     finally:
         os._exit(1)
 
@@ -158,7 +164,7 @@ def _hold(key: Key, job_line: int, ledger_fd: int, grace_s: float, address: str)
     Holder(ledger, key, listener, grace_s).run()
 
 
-def become_job(key: Key, line: int, ledger: int) -> NoReturn:
+def become_job(key: Key, line: int, ledger: int, readers: int) -> NoReturn:
     """One straight path from clone to ``execve``; every step that may wait is before ``ready``."""
     pid = os.getpid()
     try:
@@ -168,7 +174,7 @@ def become_job(key: Key, line: int, ledger: int) -> NoReturn:
         _set_oom_and_nice(launch.nice)
         _confine(launch)
         account = None if launch.uid is None else _find_account_in_time(line, launch.uid)
-        output = _open_own_files(launch)
+        output = _open_own_files(launch, readers)
         environment = launch.environment
         if account is not None:
             syscalls.new_keyring(look_only=True)
@@ -284,31 +290,34 @@ def _enter(directory: str) -> None:
         raise LaunchError("directory", error.errno) from error
 
 
-def _open_own_files(launch: Launch) -> int:
-    """For standard output that has no path, and for the report: files of the user's in a directory
-    of root's.
+def _open_own_files(launch: Launch, readers: int) -> int:
+    """For standard output that has no path, and for the report: files of the user's, which the
+    daemon's group may read, in a directory of root's.
     """
     if launch.report:
-        os.dup2(_make_file(launch.own + REPORT, launch.uid), _REPORT_FD)
+        os.dup2(_make_file(launch.own + REPORT, launch.uid, readers), _REPORT_FD)
     if launch.stdout is not None or not launch.own:
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    return _make_file(launch.own, launch.uid)
+    return _make_file(launch.own, launch.uid, readers)
 
 
-def _make_file(path: str, uid: int | None) -> int:
+def _make_file(path: str, uid: int | None, readers: int) -> int:
     """Nothing is taken over that lies there from another attempt."""
+    mode = 0o600 if readers < 0 else 0o640
+    os.umask(0)
     try:
         try:
-            fd = os.open(path, _OWN, 0o600)
+            fd = os.open(path, _OWN, mode)
         except FileExistsError:  # of an earlier try that never ran
             os.unlink(path)
-            fd = os.open(path, _OWN, 0o600)
+            fd = os.open(path, _OWN, mode)
         except FileNotFoundError:  # its disk was full as the anchor began
-            os.umask(0o066)
-            os.makedirs(os.path.dirname(path))
-            fd = os.open(path, _OWN, 0o600)
+            os.umask(0o027)
+            os.makedirs(directory := os.path.dirname(path))
+            os.chown(directory, -1, readers)
+            fd = os.open(path, _OWN, mode)
         if uid is not None:
-            os.fchown(fd, uid, -1)
+            os.fchown(fd, uid, readers)
     except OSError as error:
         raise LaunchError("output", error.errno, "own") from error
     return fd

@@ -354,6 +354,13 @@ def _boot_numbers() -> tuple[int, int]:
     return int(digits[:16], 16), int(digits[16:], 16)
 
 
+def let_read(fd: int, gid: int | None) -> None:
+    """Let this group read an open file that nobody else reads; None: no group."""
+    if gid is not None:
+        os.fchown(fd, -1, gid)
+        os.fchmod(fd, 0o640)
+
+
 def open_ledger(path: str) -> Ledger:
     """The ledger of this boot at this path. One of an earlier boot is renamed to ``PATH.old``.
 

@@ -94,7 +94,8 @@ class Orders:
     def _start_launcher(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         fds = [theirs.fileno(), self._ledger]
-        words = [*map(str, fds)]
+        gid = self._config.daemon_gid
+        words = [*map(str, fds), "-1" if gid is None else str(gid)]
         self._launched_s, self._has_served = time.monotonic(), False
         try:
             if self._is_compiled:

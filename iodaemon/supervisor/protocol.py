@@ -25,6 +25,7 @@ beat      n                               the daemon is there; answered with wha
 sampler   address                         start the process that reads counters, in place of the one
                                           before: it connects to this abstract address, in
                                           hexadecimal (``iodaemon.node.sampler``)
+scratch   id, do: look, disk              look at the directory of a tier's disk
 scratch   id, do: make, disk, name,       make a directory of this user's on a disk
           uid, gid, filesystem            (``scratch``); without gid its group stays root's
 scratch   id, do: measure, disk, name     how much of the disk is in it

@@ -1,11 +1,13 @@
-"""Scratch directories and own output files of jobs, handled by forked helpers with a deadline.
+"""Scratch directories and own output files of jobs, and disks that are looked at, by forked helpers
+with a deadline.
 
 ``DISK/.iodaemon`` is the caller's own, mode 0711; below it each directory is its user's, 0700. All
 in it is hostile: links, mounts, names, depth, and whoever is at work there meanwhile. So removal
 is one name below an open directory at a time (openat2), files are not looked at, and what is
 mounted is kept, unless its user mounted it by FUSE: that is unmounted. Whoever is in a directory
 makes nothing there any more once it is entered: it is then the caller's. A helper that a dead disk
-keeps is killed and not waited for; two at most wait for one disk.
+keeps is killed and not waited for; two at most wait for one disk, and a look is answered without
+one then.
 """
 
 from __future__ import annotations
@@ -24,12 +26,14 @@ from typing import Final, NoReturn
 from iodaemon.supervisor import disk_trouble, protocol, syscalls
 from iodaemon.supervisor.failpoint import reach
 from iodaemon.supervisor.launch import REPORT
-from iodaemon.supervisor.ledger import parse_key
+from iodaemon.supervisor.ledger import let_read, parse_key
 from iodaemon.supervisor.protocol import BadInputError, Message
 
 STORE: Final = ".iodaemon"
 DEADLINE_S: Final = 20.0
 """Of one helper. A removal that is not done then goes on when it is asked for again."""
+_LOOK_S: Final = 5.0
+"""Likewise, of one that only looks at a disk."""
 _WORK_S: Final = 15.0
 """For one turn of measuring or removing."""
 _MOST_ON_A_DISK: Final = 2
@@ -63,7 +67,7 @@ class _Helper:
     def __init__(self, pid: int, pidfd: int, pipe: int, wish: Message) -> None:
         self.pid, self.pidfd, self.pipe, self.wish = pid, pidfd, pipe, wish
         self.said = b""
-        self.until_s = time.monotonic() + DEADLINE_S
+        self.until_s = time.monotonic() + (_LOOK_S if wish["do"] == "look" else DEADLINE_S)
         self.is_told = False
 
 
@@ -98,18 +102,22 @@ class Desk:
     def ask(self, wish: Message) -> None:
         """One answer follows: ``{"scratch": id, "done": bool}``, and what ``do`` gives.
 
-        make: ``filesystem``, the number of the disk's device until the next boot. With it, what is
-        not there is not taken for removed while another disk is mounted. measure: ``used_bytes``,
-        and ``is_all``, False if it is at least so much. One that is not done has ``problem`` and
-        ``is_disk`` (``ScratchError``); an empty problem: there was no time, or no process;
-        it is asked again.
+        look: ``found`` (``disk_trouble.look``) and, where there is a disk, ``mounts``, a mountinfo
+        of which each byte is a character. make: ``filesystem``, the number of the disk's device
+        until the next boot. With it, what is not there is not taken for removed while another disk
+        is mounted. measure: ``used_bytes``, and ``is_all``, False if it is at least so much. One
+        that is not done has ``problem`` and ``is_disk`` (``ScratchError``); an empty problem: there
+        was no time, or no process; it is asked again.
 
         Raises:
             BadInputError, ValueError: it names no such thing.
         """
         if len(self._waiting) >= _MOST_WAITING:
             raise BadInputError("too many wait")
-        if wish.get("do") == "discard":
+        if wish.get("do") == "look":
+            self._check_disk(wish)
+            wish = {**wish, "is_shared": self._uids[0] != self._uids[1]}
+        elif wish.get("do") == "discard":
             if self._outputs is None:
                 raise BadInputError("jobs have no output files here")
             wish = {**wish, "disk": self._outputs, "name": str(parse_key(wish.get("key")))}
@@ -117,14 +125,17 @@ class Desk:
             self._check_directory(wish)
         self._waiting.append(wish)
 
-    def _check_directory(self, wish: Message) -> None:
+    def _check_disk(self, wish: Message) -> None:
         disk = protocol.field(wish, "disk", str, "")
+        if disk[:1] != "/" or not protocol.are_words([disk]):
+            raise BadInputError("disk is no path")
+
+    def _check_directory(self, wish: Message) -> None:
+        self._check_disk(wish)
         name = protocol.field(wish, "name", str, "")
         is_plain = name.isascii() and name.replace("-", "").replace(".", "").isalnum()
-        if wish.get("do") not in ("make", "measure", "remove") or disk[:1] != "/":
-            raise BadInputError("scratch is neither made, measured nor removed on a disk")
-        if not protocol.are_words([disk]):
-            raise BadInputError("disk is no path")
+        if wish.get("do") not in ("make", "measure", "remove"):
+            raise BadInputError("scratch is neither looked at, made, measured nor removed")
         if not is_plain or name.startswith(".") or len(name) > 64:
             raise BadInputError("name is not plain")
         protocol.number(wish, "filesystem", 0, (1 << 64) - 1)
@@ -143,7 +154,12 @@ class Desk:
             if not helper.is_told and time.monotonic() >= helper.until_s:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(helper.pid, signal.SIGKILL)
-                self._answer(helper, _problem(helper.wish, disk_trouble.SILENT, is_disk=True))
+                self._answer(helper, _silence(helper.wish))
+        dead = collections.Counter(each.wish["disk"] for each in self._helpers if each.is_told)
+        for look in [each for each in self._waiting if each["do"] == "look"]:
+            if dead[look["disk"]] >= _MOST_ON_A_DISK:
+                self._waiting.remove(look)
+                self._send({"scratch": look.get("id"), **_silence(look)})
         wish = self._next()
         if wish is not None:
             self._waiting.remove(wish)
@@ -203,6 +219,10 @@ def _problem(wish: Message, problem: str, *, is_disk: bool = False) -> Message:
     return {"done": False, "problem": problem, "is_disk": is_disk}
 
 
+def _silence(wish: Message) -> Message:
+    return _problem(wish, disk_trouble.SILENT, is_disk=True)
+
+
 def _work(wish: Message, pipe: int) -> NoReturn:
     """The helper: do it, say so, end."""
     try:
@@ -216,14 +236,19 @@ def _work(wish: Message, pipe: int) -> NoReturn:
             answer = _problem(wish, str(error), is_disk=error.is_disk)
         except OSError as error:
             answer = _problem_of(wish, error)
-        os.write(pipe, protocol.encode(answer))
+        os.set_blocking(pipe, True)
+        told = protocol.encode(answer)
+        while told:
+            told = told[os.write(pipe, told) :]
     finally:
         os._exit(0)
 
 
 def _do(wish: Message) -> Message:
-    disk, name, filesystem = wish["disk"], wish["name"], wish.get("filesystem")
+    disk, name, filesystem = wish["disk"], wish.get("name", ""), wish.get("filesystem")
     until_s = time.monotonic() + _WORK_S
+    if wish["do"] == "look":
+        return _look(disk, is_shared=wish["is_shared"])
     if wish["do"] == "make":
         device = make(disk, name, wish["uid"], wish.get("gid"), filesystem)
         return {"done": True, "filesystem": device}
@@ -239,6 +264,13 @@ def _do(wish: Message) -> Message:
     return {"done": True} if is_done else _problem(wish, "")
 
 
+def _look(disk: str, *, is_shared: bool) -> Message:
+    found = disk_trouble.look(disk, is_shared=is_shared)
+    with open("/proc/self/mountinfo", "rb") as file:
+        mounts = "" if found["problem"] else file.read().decode("latin-1")
+    return {"done": True, "found": found, "mounts": mounts}
+
+
 def _problem_of(wish: Message, error: OSError) -> Message:
     """The disk's fault, or that of one name on it."""
     disk = wish["disk"]
@@ -252,7 +284,7 @@ def _problem_of(wish: Message, error: OSError) -> Message:
         reason = "something else is mounted there; unmount it"
     elif error.errno in (errno.ELOOP, errno.ENOTDIR):
         reason = "it is no directory; move it away"
-    return _problem(wish, f"{os.path.join(disk, STORE, wish['name'])}: {reason}")
+    return _problem(wish, f"{os.path.join(disk, STORE, wish.get('name', ''))}: {reason}")
 
 
 def make(disk: str, name: str, uid: int, gid: int | None, filesystem: int | None) -> int:
@@ -493,13 +525,14 @@ def _find_data(fd: int) -> Iterator[tuple[int, int]]:
         yield offset, end
 
 
-def copy_ledger(ledger: int, path: str) -> None:
+def copy_ledger(ledger: int, path: str, gid: int | None = None) -> None:
     """Copy it to a disk before the machine is shut down, or give up after ``_COPY_S``."""
     pid = os.fork()
     if pid == 0:
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
             copy = os.open(f"{path}.new", flags, 0o600)
+            let_read(copy, gid)
             os.ftruncate(copy, os.fstat(ledger).st_size)
             for at, end in _find_data(ledger):
                 while data := os.pread(ledger, min(1 << 20, end - at), at):

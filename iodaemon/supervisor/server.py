@@ -207,7 +207,7 @@ class Server:
         self._let_all_go("the supervisor ends")
         if self._is_terminated and self._config.outputs is not None:
             copy = os.path.join(os.path.dirname(self._config.outputs), "ledger")
-            copy_ledger(self._line.shared.ledger, copy)
+            copy_ledger(self._line.shared.ledger, copy, self._config.daemon_gid)
         self._orders.close()
         self._end_sampler()
         self._attempts.scan()

@@ -19,7 +19,7 @@ from iodaemon.api.model import FINAL_STATES, STATE_CODES
 from iodaemon.cli import main, session
 from iodaemon.cli.failure import ExitCode
 from iodaemon.cli.program import ALIASES, VERBS
-from iodaemon.config.place import default_file, default_place
+from iodaemon.config.settings import default_file, default_place
 from iodaemon.core.job import FINAL, JobState
 from iodaemon.errors import NoDaemon
 from iodaemon.supervisor import disk_trouble
@@ -102,23 +102,6 @@ def test_a_setting_without_effect_under_this_policy_is_said_and_no_error(iod, ho
 
     assert "policy none is right" in result.out
     assert f"{file}, over policy 'none' [regulation]: io_bound has no effect" in result.err
-
-
-def test_a_deleted_rule_is_said_where_its_policy_is_checked_or_shown(iod, home):
-    policy, config = home / "mine.toml", home / "config.toml"
-    text = '[admission]\nrule = "fcfs"\n[regulation]\nrule = "bounded"\nturn = "9 s"\n'
-    policy.write_text(text)
-    config.write_text(f'policy = "{policy}"\nbackend = "simulated"\n')
-    ways = [
-        ("policy", "check", str(policy)),
-        ("policy", "show", str(policy)),
-        ("--config", str(config), "policy", "check"),
-        ("--config", str(config), "config", "check"),
-    ]
-
-    told = [iod(*way).err for way in ways]
-
-    assert all(f"{policy} [regulation]: rule 'bounded' was deleted" in each for each in told)
 
 
 def test_the_configuration_is_shown_with_where_it_comes_from(iod, home):

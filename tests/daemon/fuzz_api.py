@@ -14,9 +14,9 @@ from process import daemon
 
 CHECKS = (
     "not_a_server_error,status_code_conformance,content_type_conformance,"
-    "response_schema_conformance,negative_data_rejection,unsupported_method"
+    "response_schema_conformance,negative_data_rejection"
 )
-WAITING = "phase|events|wait|get_v1_drain"
+WAITING = "phase|events|logs|wait|get_v1_drain"
 """Operations that answer when something happens."""
 EXAMPLES = 100
 """Of each operation."""

@@ -128,7 +128,7 @@ def test_a_user_does_not_read_another_users_output(served):
 @pytest.mark.parametrize("name", ["stdout", "stderr"])
 @pytest.mark.parametrize("follow", ["", "&follow=1"])
 def test_the_daemon_reads_no_file_that_a_submitter_named(served, name, follow):
-    """It may read every file of the machine, and would hand it out."""
+    """It may read what its submitter may not, and would hand it out."""
     other = served.running()
     secret = served.output(other, b"secret")
     outputs = served.outputs

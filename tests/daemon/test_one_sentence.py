@@ -19,7 +19,7 @@ from iodaemon.daemon.preflight import Preflight
 from iodaemon.daemon.tiering import find_unusable, live_tiers, look_at_disks
 from iodaemon.doctor.finding import Verdict
 from iodaemon.doctor.tier import examine_tiers
-from iodaemon.node.tier_disk import DiskProbe, probe_disk
+from iodaemon.node.tier_disk import DiskProbe, probe_disk, read_answer
 from iodaemon.supervisor import disk_trouble, scratch
 
 __all__ = ["both_disks", "disks"]
@@ -128,7 +128,8 @@ def test_whoever_finds_it_says_the_same(disks, tmp_path, name):
     tiers = live_tiers(config, look_at_disks(config), ())
     number = os.stat(disk).st_dev
     with begin(disks[0]):
-        looked = find_unusable(config, tiers, DiskProbe())[disk]
+        looked = find_unusable(config, tiers, look_at_disks(config))[disk]
+        asked = read_answer(disk, answer_to({"do": "look", "disk": disk, "is_shared": False}))
         preflight = Preflight(config)
         checked = [*preflight.find_problems(), *preflight.find_obstacles()]
         examined = [
@@ -141,6 +142,8 @@ def test_whoever_finds_it_says_the_same(disks, tmp_path, name):
 
     told = f"tier fast: disk {disk} {trouble.replace('DISK', disk)}"
     assert told == looked
+    if name != "replaced":
+        assert trouble.replace("DISK", disk) in (asked.problem, asked.obstacle, asked.lack)
     assert met["is_disk"]
     assert told == disk_trouble.sentence(disk, met["problem"], "fast")
     if name != "replaced":  # only who knows what was there can tell that

@@ -182,7 +182,7 @@ def test_an_input_larger_than_a_directory_of_a_split_request_is_refused_in_a_lin
         "or read the input where it is"
     ) == str(caught.value)
     slow = sent_to(tiers, size_bytes=size, fallback="slow", input_path="/in", input_bytes=large)
-    assert large == slow.request.input_bytes
+    assert large == slow.input_bytes
     assert sent_to(tiers, size_bytes=size, tier="fast", input_path="/in", input_bytes=small)
 
 

@@ -13,7 +13,6 @@ from tiering import _lasting_tiered, make_tiered, tables
 from iodaemon.config import load_config
 from iodaemon.core.storage import Storage
 from iodaemon.daemon.tiering import find_unusable, live_tiers, look_at_disks
-from iodaemon.node.tier_disk import DiskProbe
 
 __all__ = ["_lasting_tiered", "both_disks", "disks", "make_tiered"]
 
@@ -62,21 +61,21 @@ def test_a_look_tells_disks_that_work_from_those_that_do_not(disks, tmp_path):
     (tmp_path / "config.toml").write_text(tables(disks, slow=""))
     config = load_config(tmp_path / "config.toml", {"HOME": "/nonexistent"}, 1000, {})
     tiers = live_tiers(config, look_at_disks(config), ())
-    probe = DiskProbe()
-    assert {} == find_unusable(config, tiers, probe)
+    assert {} == find_unusable(config, tiers, look_at_disks(config))
 
     with read_only(disks[0]):
-        [(out, why)] = find_unusable(config, tiers, probe).items()
+        [(out, why)] = find_unusable(config, tiers, look_at_disks(config)).items()
     assert (str(disks[0]), True) == (out, "read-only" in why)
 
     with filled(disks[1]):
-        [(out, why)] = find_unusable(config, tiers, probe).items()
+        [(out, why)] = find_unusable(config, tiers, look_at_disks(config)).items()
     assert (str(disks[1]), True) == (out, "has no inode left" in why)
 
     [tier] = tiers
     [node] = tier.storage.nodes
     others = tuple(msgspec.structs.replace(disk, filesystem="1") for disk in node.disks)
     storage = Storage(nodes=(msgspec.structs.replace(node, disks=others),))
-    found = find_unusable(config, [msgspec.structs.replace(tier, storage=storage)], probe)
+    before = [msgspec.structs.replace(tier, storage=storage)]
+    found = find_unusable(config, before, look_at_disks(config))
     assert {str(disk) for disk in disks} == set(found)
     assert all("another file system" in why for why in found.values())

@@ -132,3 +132,15 @@ def test_what_is_kept_is_removed_by_its_owner_and_nobody_else(service):
     assert f"uid {GAMES.pw_uid} may not cancel job {job}" in told
     assert 1 == len(remained)
     assert (0, f"job {job}: removed\n") == own
+
+
+def test_a_daemon_without_rights_has_the_output_of_a_job_for_its_submitter(service):
+    job = service.sent_by(MAIL, text="echo word; echo again >&2")
+    service.end_of(job)
+
+    assert (0, "word\nagain\n") == service.as_user(MAIL, "logs", str(job))
+    code, told = service.as_user(GAMES, "logs", str(job))
+    assert (code != 0, "word" in told) == (True, False)
+    (service.state / "output" / f"{job}.1").chmod(0o600)
+    code, told = service.as_user(MAIL, "logs", str(job))
+    assert (1, True) == (code, told.strip().endswith("Permission denied"))

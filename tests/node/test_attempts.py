@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import subprocess
 
 import pytest
 from builders import job, platform
@@ -156,10 +157,18 @@ def test_a_signal_that_waits_for_a_command_is_given_to_that_attempt_only(tmp_pat
 USED = {"read_bytes": 7, "written_bytes": 5, "calls": 2}
 
 
+@pytest.fixture
+def holder():
+    """The number of a process without children: a job of which nothing more is read."""
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        yield process.pid
+        process.kill()
+
+
 @pytest.mark.parametrize("order", ["late", "before the report"])
-def test_what_an_adopted_job_used_is_unknown_until_the_supervisor_says_it(tmp_path, order):
+def test_what_an_adopted_job_used_is_unknown_until_the_supervisor_says_it(tmp_path, holder, order):
     """A total never falls: after a restart of the daemon neither."""
-    running = {"key": "1.1", **RUNNING, "holder": os.getpid()}
+    running = {"key": "1.1", **RUNNING, "holder": holder}
 
     async def play(node):
         adopting = asyncio.create_task(
@@ -182,11 +191,11 @@ def test_what_an_adopted_job_used_is_unknown_until_the_supervisor_says_it(tmp_pa
     assert [first, 7] == [counters.read_bytes for counters in samples]
 
 
-def test_a_job_that_was_started_by_this_daemon_has_used_nothing_before(tmp_path):
+def test_a_job_that_was_started_by_this_daemon_has_used_nothing_before(tmp_path, holder):
     async def play(node):
         node.perform(start(1))
         await settle()
-        node._on_message({"key": "1.1", **RUNNING, "holder": os.getpid()})
+        node._on_message({"key": "1.1", **RUNNING, "holder": holder})
         await node._sample()
 
     posted, _ = with_node(tmp_path, play)

@@ -6,11 +6,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from iodaemon.config import decode_table, key_of
+from iodaemon.config import decode_table
 from iodaemon.errors import ConfigError
 from iodaemon.simulator.scenario import Disk, JobLine, Link, Room
 from iodaemon.simulator.study.compare import MEASURES, Study
 from iodaemon.simulator.workload import Mix, random_workload
+from iodaemon.units import key_of
 
 MIX = {"jobs": 4, "mean_gap": "1 s", "cpus": [1, 2], "transfer": ["1 MB", "200 MB"]}
 PFS = {"capacity": "1 GB/s"}

@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from iodaemon.config.table import key_of
 from iodaemon.errors import RequestError
 from iodaemon.simulator.catalogue import load_experiment, prepare
 from iodaemon.simulator.cluster import Cluster
@@ -21,6 +20,7 @@ from iodaemon.simulator.study import (
 )
 from iodaemon.simulator.study.equilibrio_knowledge import kept_gains
 from iodaemon.simulator.study.equilibrio_readings import Reading
+from iodaemon.units import key_of
 
 EXPERIMENTS = Path(__file__).parents[2] / "sim/experiments"
 LETTER = ("equilibrio-alpha-max", "equilibrio-knowledge-max")

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.config.table import key_of
 from iodaemon.policy.admission.storage_aware import Rule
 from iodaemon.policy.staging import extra_s
 from iodaemon.simulator.catalogue import load_experiment, prepare
@@ -21,6 +20,7 @@ from iodaemon.simulator.sas_point import RANDOM, Point, run_point
 from iodaemon.simulator.sas_rows import fitted
 from iodaemon.simulator.sas_run import World
 from iodaemon.simulator.study import sas_inaccuracy, sas_random, sas_search, sas_staging
+from iodaemon.units import key_of
 
 EXPERIMENTS = Path(__file__).parents[2] / "sim/experiments"
 NAMES = ("sas-random", "sas-staging", "sas-inaccuracy", "sas-search")

@@ -17,6 +17,13 @@ from root_side import Daemon, RootSide, Tracer, is_alive, wait_until
 pytestmark = pytest.mark.node
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 NOBODY = 65534
+READERS = 65533
+"""The daemon's group."""
+
+
+def owner_of(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)
 
 
 def output_of(root: RootSide, daemon: Daemon, key: str, *words: str, **launch: Any) -> str:
@@ -188,17 +195,18 @@ def test_files_of_its_own_are_the_users_in_a_directory_of_roots(
     means: str, make_root: Callable[..., RootSide], tmp_path: Path
 ) -> None:
     outputs = tmp_path / "outputs"
-    root = make_root(means, min_uid=1, outputs=str(outputs), is_service=True)
+    root = make_root(means, min_uid=1, outputs=str(outputs), is_service=True, daemon_gid=READERS)
     daemon = root.connect()
     script = "echo mine; echo done >&3; ls /proc/$$/fd"
     daemon.run("1.1", "sh", "-c", script, uid=NOBODY, report=True)
     daemon.await_state("1.1", "ended")
     files = [outputs / "1.1", outputs / "1.1.report"]
-    found = [(file.stat().st_uid, stat.S_IMODE(file.stat().st_mode)) for file in files]
+    found = [owner_of(file) for file in files]
 
-    assert 0o711 == stat.S_IMODE(outputs.stat().st_mode)
+    assert (0, READERS, 0o750) == owner_of(outputs)
+    assert (0, READERS, 0o640) == owner_of(root.runtime / "ledger")
     assert ["mine 0 1 2 3", "done"] == [" ".join(file.read_text().split()) for file in files]
-    assert [(NOBODY, 0o600)] * 2 == found
+    assert [(NOBODY, READERS, 0o640)] * 2 == found
 
 
 @needs_root
@@ -208,21 +216,23 @@ def test_a_disk_of_outputs_that_takes_nothing_fails_those_who_need_it(
     mount = ["mount", "-t", "tmpfs", "-o"]
     subprocess.run([*mount, "ro,mode=755", "none", str(tmp_path)], check=True)
     try:
-        root = make_root("cgroup", outputs=str(tmp_path / "new" / "outputs"))
+        outputs = tmp_path / "new" / "outputs"
+        root = make_root("cgroup", min_uid=1, outputs=str(outputs), daemon_gid=READERS)
         daemon = root.connect()
-        daemon.start("1.1", "true")
+        daemon.start("1.1", "true", uid=NOBODY)
         failed = daemon.await_state("1.1", "failed")
-        daemon.run("2.1", "true", stdout=str(root.directory / "output"))
+        daemon.run("2.1", "true", stdout="/dev/null", uid=NOBODY)
 
         assert ("output", False) == (failed["code"], failed["is_lasting"])
         assert 0 == daemon.await_state("2.1", "ended")["exit"]["code"]
         assert 1 == root.log.read_text().count("cannot be made (Read-only")
 
         subprocess.run(["mount", "-o", "remount,rw", str(tmp_path)], check=True)
-        daemon.start("1.1", "true", umask=0o777)
+        daemon.start("1.1", "true", umask=0o777, uid=NOBODY)
 
         assert 0 == daemon.await_state("1.1", "ended")["exit"]["code"]
-        assert 0o711 == stat.S_IMODE((tmp_path / "new" / "outputs").stat().st_mode)
+        assert (0, READERS, 0o750) == owner_of(outputs)
+        assert (NOBODY, READERS, 0o640) == owner_of(outputs / "1.1")
         root.end()
     finally:
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)

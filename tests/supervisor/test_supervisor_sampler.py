@@ -77,6 +77,23 @@ def status(pid: int, name: str) -> list[str]:
     return line.split()[1:]
 
 
+def is_refused_to(uid: int, path: str, mode: str) -> bool:
+    """Whether a process that is of this user, and has no capabilities, may not open it."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            with open(path, mode):
+                os._exit(0)
+        except PermissionError:
+            os._exit(13)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 13
+
+
 def test_it_is_the_daemons_user_who_may_only_read_what_is_others(
     make_root: Callable[..., RootSide],
 ) -> None:
@@ -101,6 +118,8 @@ def test_it_is_the_daemons_user_who_may_only_read_what_is_others(
         assert [0, 0] == [int(status(pid, name)[0], 16) for name in ("CapInh", "CapAmb")]
         assert ["1"] == status(pid, "NoNewPrivs")
         assert "/jobs/" not in Path(f"/proc/{pid}/cgroup").read_text()
+        for name, mode in (("mem", "r+b"), ("environ", "rb"), ("maps", "rb")):
+            assert is_refused_to(NOBODY, f"/proc/{pid}/{name}", mode)
         line.close()
 
 

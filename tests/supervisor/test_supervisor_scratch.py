@@ -213,18 +213,44 @@ def test_what_a_job_left_in_files_of_its_own_is_discarded(
     assert "no key" in daemon.await_message(lambda m: "error" in m)["error"]
 
 
+def test_a_look_finds_what_is_at_the_path_and_whether_users_come_to_it(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    disk = Path(f"/dev/shm/iod-test-look-{os.getpid()}")
+    disk.mkdir(mode=0o755)
+    try:
+        seen = ask(daemon, "look", disk)
+        disk.chmod(0o750)
+        closed = ask(daemon, "look", disk)
+    finally:
+        disk.rmdir()
+
+    assert seen["done"]
+    assert {"problem": "", "obstacle": "", "lack": "", "is_on_root": False}.items() <= (
+        seen["found"].items()
+    )
+    assert seen["found"]["total_bytes"] >= seen["found"]["free_bytes"] > 0
+    assert Path("/proc/self/mountinfo").read_text().splitlines()[0] in seen["mounts"]
+    assert closed["found"]["obstacle"].startswith("is closed to users, who may not enter")
+    assert disk_trouble.MISSING == ask(daemon, "look", tmp_path / "none")["found"]["problem"]
+    for wrong in ("relative", "", "/a\0b"):
+        assert "disk is no path" in ask(daemon, "look", wrong)["error"]
+
+
 def test_a_silent_disk_is_named_at_the_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scratch, "DEADLINE_S", 0.2)
+    monkeypatch.setattr(scratch, "_LOOK_S", 0.2)
     silent = silent_file_system(tmp_path)
     silent.is_mute = True
     loop, answers = Loop(), list[Any]()
     desk = scratch.Desk(loop.add, loop.remove, answers.append, (1000, 1 << 31), str(tmp_path))
     try:
-        desk.ask({"id": 1, "do": "measure", "disk": str(tmp_path), "name": "x"})
+        desk.ask({"id": 1, "do": "look", "disk": str(tmp_path)})
         desk.ask({"id": 2, "do": "discard", "key": "1.1"})
-        while len(answers) < 2:
+        desk.ask({"id": 3, "do": "look", "disk": str(tmp_path)})  # two wait already
+        while len(answers) < 3:
             desk.keep_time()
             loop.turn(0.01)
     finally:
@@ -236,7 +262,8 @@ def test_a_silent_disk_is_named_at_the_deadline(
     told = {answer["scratch"]: (answer["is_disk"], answer["problem"]) for answer in answers}
     sentence = disk_trouble.sentence(str(tmp_path), disk_trouble.SILENT)
 
-    assert {1: (True, disk_trouble.SILENT), 2: (False, sentence)} == told
+    silence = (True, disk_trouble.SILENT)
+    assert {1: silence, 2: (False, sentence), 3: silence} == told
 
 
 def test_a_disk_that_hangs_holds_up_neither_jobs_nor_other_disks(

@@ -11,7 +11,6 @@ import msgspec
 import iodaemon
 from iodaemon.api.model import ErrorAnswer
 from iodaemon.daemon.http.answer import LINES
-from iodaemon.daemon.http.lookup import LARGEST_ID
 from iodaemon.daemon.http.route import KEYS, Route
 
 _TEXT: Final = (
@@ -62,7 +61,10 @@ def _operation(route: Route, schema_of: dict[int, dict[str, Any]]) -> dict[str, 
     operation: dict[str, Any] = {
         "summary": route.text,
         "operationId": route.method.lower() + re.sub(r"[/.{}]+", "_", route.path),
-        "responses": {str(route.status): _answer(route, schema_of), **_refusals(schema_of)},
+        "responses": {
+            **{str(status): _answer(route, schema_of) for status in route.statuses},
+            **_refusals(schema_of),
+        },
     }
     parameters = [*_path_keys(route.path), *map(_query_key, route.query)]
     if parameters:
@@ -99,7 +101,7 @@ def _refusals(schema_of: dict[int, dict[str, Any]]) -> dict[str, Any]:
 
 def _path_keys(path: str) -> Iterable[dict[str, Any]]:
     if "{id}" in path:
-        schema = {"type": "integer", "minimum": 0, "maximum": LARGEST_ID}
+        schema = {"type": "integer", "minimum": 0}
         yield {"name": "id", "in": "path", "required": True, "schema": schema}
 
 
@@ -109,7 +111,7 @@ def _query_key(name: str) -> dict[str, Any]:
     if key.choices:
         schema = {"type": "string", "enum": list(key.choices)}
     elif key.kind == "integer":
-        schema |= {"minimum": 0, "maximum": LARGEST_ID}
+        schema["minimum"] = 0
     if key.may_repeat:
         schema = {"type": "array", "items": schema}
     return {"name": name, "in": "query", "description": key.text, "schema": schema}

@@ -74,7 +74,7 @@ class Route(NamedTuple):
         right: what the caller must be allowed to do, with the job where the path names one.
         body: the type of its body. None: it has none.
         reads_body: the handler reads the body itself.
-        status: of an answer.
+        statuses: of an answer.
     """
 
     method: str
@@ -86,7 +86,7 @@ class Route(NamedTuple):
     right: Verb = "see"
     body: Any = None
     reads_body: bool = False
-    status: int = 200
+    statuses: tuple[int, ...] = (200,)
 
     def check_query(self, request: web.Request) -> None:
         """Refuse a key that this route does not know: it may restrict what is meant.

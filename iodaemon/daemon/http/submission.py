@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -13,7 +13,7 @@ from iodaemon.core.allotting import why_never
 from iodaemon.core.footprint import environment_bytes, job_bytes
 from iodaemon.core.job import Job, JobId, JobSpec, JobState, Reason, resume_command
 from iodaemon.core.platform import Platform
-from iodaemon.core.scratch import Fallback, ScratchRequest, TierName
+from iodaemon.core.scratch import ScratchRequest
 from iodaemon.core.size import told_bytes
 from iodaemon.core.tier import Tier
 from iodaemon.daemon.http.refusal import refuse_malformed
@@ -46,31 +46,6 @@ _Duration = Annotated[float, msgspec.Meta(gt=0, le=LONGEST_S)]
 _Word = Annotated[str, msgspec.Meta(min_length=1)]
 
 
-_Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-_Path = Annotated[str, msgspec.Meta(pattern="^/")]
-
-
-class SubmittedScratch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """SCRATCH of docs/api.md."""
-
-    size_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
-    tier: Annotated[str, msgspec.Meta(max_length=32)] | None = None
-    fallback: Fallback = "wait"
-    input_path: _Path | None = None
-    output_path: _Path | None = None
-    output_on: Literal["success", "always"] = "success"
-    input_bytes: _Size = 0
-    output_bytes: _Size = 0
-    data_bytes: _Size = 0
-
-    @property
-    def request(self) -> ScratchRequest:
-        """As the core has it."""
-        fields = {name: getattr(self, name) for name in self.__struct_fields__}
-        tier = None if self.tier is None else TierName(self.tier)
-        return ScratchRequest(**{**fields, "tier": tier})
-
-
 class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One job of a submission: SPEC of docs/api.md.
 
@@ -93,7 +68,7 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     stdout: _Word | None = None
     stderr: _Word | None = None
     umask: Annotated[int, msgspec.Meta(ge=0, le=0o777)] = 0o022
-    scratch: SubmittedScratch | None = None
+    scratch: ScratchRequest | None = None
     hold: bool = False
 
 
@@ -303,8 +278,7 @@ def job_maker(
 ) -> Callable[[JobId, float], Job]:
     """Makes the job once its id and time are known."""
     fields = {f: getattr(submitted, f) for f in JobSpec.__struct_fields__ if hasattr(submitted, f)}
-    scratch = None if submitted.scratch is None else submitted.scratch.request
-    spec = JobSpec(**{**fields, "scratch": scratch}, environment_id=environment_id)
+    spec = JobSpec(**fields, environment_id=environment_id)
     state = JobState.HELD if submitted.hold else JobState.PENDING
 
     def make(job_id: JobId, now_s: float) -> Job:
@@ -327,7 +301,7 @@ def _held(job_id: JobId) -> Reason:
 
 
 def check_scratch(
-    asked: SubmittedScratch, which: str, tiers: Sequence[Tier], *, any_tier: bool = False
+    asked: ScratchRequest, which: str, tiers: Sequence[Tier], *, any_tier: bool = False
 ) -> None:
     """Refuse what could never be met, and paths that could never be opened.
 
@@ -352,12 +326,12 @@ def check_scratch(
             f"{which}its input has {has}, more than the {gets} of scratch space it asks for; "
             "ask for more"
         )
-    never = why_never(tiers, asked.request, any_tier=any_tier)
+    never = why_never(tiers, asked, any_tier=any_tier)
     if never is not None:
         raise RequestError(f"{which}{never}")
 
 
-def find_vain(asked: Sequence[SubmittedScratch | None], tiers: Sequence[Tier]) -> tuple[str, ...]:
+def find_vain(asked: Sequence[ScratchRequest | None], tiers: Sequence[Tier]) -> tuple[str, ...]:
     """Who asks for a fast tier, of a rule that chooses by ``extra_s``, and never will have one.
 
     Args:
@@ -379,20 +353,14 @@ def find_vain(asked: Sequence[SubmittedScratch | None], tiers: Sequence[Tier]) -
     return tuple(lines.values())
 
 
-def _why_vain(asked: SubmittedScratch, tiers: Sequence[Tier]) -> str | None:
+def _why_vain(asked: ScratchRequest, tiers: Sequence[Tier]) -> str | None:
     if len(tiers) < 2:
         return None
-    request = ScratchRequest(
-        size_bytes=asked.size_bytes,
-        input_bytes=asked.input_bytes,
-        output_bytes=asked.output_bytes,
-        data_bytes=asked.data_bytes,
-    )
     *faster, slowest = tiers
-    if any(extra_s(request, tier, slowest) < 0.0 for tier in faster):
+    if any(extra_s(asked, tier, slowest) < 0.0 for tier in faster):
         return None
     always = f"it always runs on tier {slowest.name} under this policy: "
-    if not (request.input_bytes or request.output_bytes or request.data_bytes):
+    if not (asked.input_bytes or asked.output_bytes or asked.data_bytes):
         return f"{always}it says nothing of what it moves; give --data-size"
     return (
         f"{always}copying in and out takes no less than its I/O is shorter elsewhere; "

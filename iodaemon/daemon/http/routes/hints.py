@@ -92,7 +92,7 @@ class Hinting:
                 *("POST", "/v1/hints", self._import, "teach what runs elsewhere did"),
                 ImportAnswer,
                 body=_Import,
-                status=201,
+                statuses=(201,),
             ),
             Route(
                 *("POST", "/v1/hints/forget", self._forget, "let earlier runs say nothing"),

@@ -130,7 +130,7 @@ class Queries:
         directory = self._lookup.outputs
         path = output_path(job, directory, stream)
         if self._lookup.access.rights.is_shared and (asked := asked_path(job, stream)) is not None:
-            # The daemon may read every file of the machine; whoever asks may not. By who chose
+            # The daemon reads its journal and all jobs' output; whoever asks may not. By who chose
             # the path, not by where it lies: one in the jobs' directory may be another job's, and
             # ".." in it leads out of it.
             raise RequestError(f"job {job.id} writes to {asked}; read it there")

@@ -70,7 +70,7 @@ class Commands:
             right="submit",
             body=Submission,
             reads_body=True,
-            status=201,
+            statuses=(201, 200),
         )
         return [submit, *self._actions.routes()]
 
