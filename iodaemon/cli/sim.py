@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from iodaemon.simulator.pool import Pool
 
 app = App()
-experiments = App("Experiments: list, run, plot, report, storage, check.")
+experiments = App("Experiments: list, run, plot, report, storage.")
 app.verbs["sim"] = experiments
 verb(experiments, "storage")(simulate_storage)
 
