@@ -14,6 +14,7 @@ from iodaemon.cli.session import Session, find_places
 from iodaemon.errors import NoDaemon
 
 if TYPE_CHECKING:
+    from iodaemon.api.model import JsonObject
     from iodaemon.config import Config
     from iodaemon.daemon.journal.restore import Restored
 
@@ -67,21 +68,29 @@ def config_of(session: Session, state_dir: str | None, *, is_system: bool) -> Co
         NoDaemon: a socket was given that is not where this configuration has it, and nobody there
             can say where the journal is.
     """
+    served: JsonObject | None = None
     if state_dir is None and session.api and not is_system:
-        state_dir = _served_state_dir(session, session.api)
+        served = _served(session, session.api)
+    if served is not None:
+        state_dir = find_places(served)["state_dir"]
     overrides = {"state_dir": None if state_dir is None else os.path.abspath(state_dir)}
     config = session.load_config(overrides, is_system=is_system)
     if not is_system and os.geteuid() == 0 and _is_anothers(config.state_dir):
         config = session.load_config(overrides, is_system=True)
+    if served is not None:
+        import msgspec
+
+        file = served.get("file")
+        config = msgspec.structs.replace(config, file=file if isinstance(file, str) else None)
     return config
 
 
-def _served_state_dir(session: Session, socket: str) -> str | None:
-    """That of the daemon on a socket; None: the configuration says where both are."""
+def _served(session: Session, socket: str) -> JsonObject | None:
+    """The settings of the daemon on a socket; None: those that are configured have that socket."""
     if os.path.realpath(socket) == os.path.realpath(session.load_config({}).socket_path):
         return None
     try:
-        return find_places(session.client().config())["state_dir"]
+        return session.client().config()
     except NoDaemon as error:
         raise NoDaemon(f"{error}; or name the journal's directory with --state-dir") from error
 

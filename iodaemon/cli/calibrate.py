@@ -112,10 +112,7 @@ def _tell_plan(setup: Setup, state_dir: Path, *, as_json: bool) -> int:
     from iodaemon.calibration.store import kept_file
 
     pairs = [*describe(setup), ("kept in", str(kept_file(state_dir)))]
-    if as_json:
-        output.print_json(dict(pairs))
-    else:
-        print("\n".join(output.aligned(pairs)))
+    output.show(dict(pairs), lambda: output.aligned(pairs), as_json=as_json)
     return 0
 
 
@@ -155,12 +152,9 @@ def _measure(setup: Setup) -> Calibration:
 
 
 def _tell(made: Calibration, *, as_json: bool) -> None:
-    if as_json:
-        output.print_json(_record(made))
-        return
     from iodaemon.cli.calibrate_words import lines_of
 
-    print("\n".join(lines_of(made)))
+    output.show(_record(made), lambda: lines_of(made), as_json=as_json)
 
 
 def _record(made: Calibration) -> object:

@@ -199,3 +199,4 @@ InState = Annotated[
 """What a verb that takes jobs selects them by, beside or in place of their numbers."""
 Jobs = Annotated[Words, argument("JOB")]
 AsJson = Annotated[bool, option("--json", text="The API's JSON.")]
+NoHeader = Annotated[bool, option("--no-header", text="Rows alone.")]

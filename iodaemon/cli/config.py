@@ -32,10 +32,7 @@ def show_config(ctx: Context, running: Running = OFF, as_json: AsJson = OFF) -> 
     """Show every setting, its value, and where that comes from."""
     session: Session = ctx.obj
     answer = session.client().config() if running else _configured(session)
-    if as_json:
-        output.print_json(answer)
-    else:
-        print("\n".join(_lines(answer)))
+    output.show(answer, lambda: _lines(answer), as_json=as_json)
     return 0
 
 

@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from iodaemon.api.model import Accuracy, Hint, HintsAnswer, ImportedRun, Lesson
 from iodaemon.cli import output
-from iodaemon.cli.command import OFF, App, AsJson, Context, Word, Words, argument, option, verb
+from iodaemon.cli.command import (
+    OFF,
+    App,
+    AsJson,
+    Context,
+    NoHeader,
+    OfUser,
+    Word,
+    Words,
+    argument,
+    option,
+    verb,
+)
 from iodaemon.cli.failure import ExitCode, UsageError
 from iodaemon.cli.output import NOTHING, Column, factor, percent
 from iodaemon.cli.session import Session
@@ -64,13 +76,11 @@ _LARGEST_UID: Final = 2**32 - 1
 Logs = Annotated[Words, argument("LOG")]
 Keys = Annotated[Words, argument("KEY")]
 Glob = Annotated[Word, argument("NAME")]
-User = Annotated[Word, option("-u", "--user", metavar="USER", text="Only this user's; or me.")]
 Limit = Annotated[Word, option("--limit", metavar="COUNT", text="The last so many [1000].")]
-NoHeader = Annotated[bool, option("--no-header", text="Rows alone.")]
 Whose = Annotated[
     Word, option("-u", "--user", metavar="USER", text="Of whose jobs, also me [as in the log].")
 ]
-OfUser = Annotated[Word, option("-u", "--user", metavar="USER", text="Of whose jobs [yours].")]
+Owner = Annotated[Word, option("-u", "--user", metavar="USER", text="Of whose jobs [yours].")]
 OfName = Annotated[
     Word, option("-J", "--name", metavar="NAME", text="Of the jobs with this name, too.")
 ]
@@ -81,7 +91,7 @@ DryRun = Annotated[bool, option("--dry-run", text="Read, print, and import nothi
 def show(
     ctx: Context,
     name: Glob = None,
-    user: User = None,
+    user: OfUser = None,
     limit: Limit = None,
     no_header: NoHeader = OFF,
     as_json: AsJson = OFF,
@@ -326,7 +336,7 @@ def _run_row(reading: Reading, run: ImportedRun) -> list[str]:
 
 
 @verb(hints, "forget")
-def forget(ctx: Context, keys: Keys = None, user: OfUser = None) -> int:
+def forget(ctx: Context, keys: Keys = None, user: Owner = None) -> int:
     """Forget what earlier runs say under these keys.
 
     KEY is as 'iod hint show' has it, for example name:lu. Later runs teach it anew. With

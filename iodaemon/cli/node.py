@@ -32,13 +32,14 @@ def node(
     """Show sockets, slots, devices, and what is measured how."""
     session: Session = ctx.obj
     answer = session.client().node()
-    if as_json:
-        output.print_json(answer)
-    else:
-        condition = answer.pop("condition", None)
-        above = condition_lines(condition if isinstance(condition, dict) else None)
-        print("\n".join([*above, *document_lines(_in_place(answer))]))
+    output.show(answer, lambda: _node_lines(answer), as_json=as_json)
     return 0
+
+
+def _node_lines(answer: JsonObject) -> list[str]:
+    condition = answer.pop("condition", None)
+    above = condition_lines(condition if isinstance(condition, dict) else None)
+    return [*above, *document_lines(_in_place(answer))]
 
 
 def _in_place(answer: JsonObject) -> JsonObject:
@@ -88,10 +89,7 @@ def mode(
     if to is not None:
         client.switch(to)
     answer = client.mode()
-    if as_json:
-        output.print_json(answer)
-    else:
-        print("\n".join(mode_lines(answer)))
+    output.show(answer, lambda: mode_lines(answer), as_json=as_json)
     return 0
 
 
@@ -154,10 +152,7 @@ def drain(
     if wait and not answer["at_rest"]:
         output.say(_words(answer))
         answer = _wait(client)
-    if as_json:
-        output.print_json(answer)
-    else:
-        print(_words(answer))
+    output.show(answer, lambda: [_words(answer)], as_json=as_json)
     return 0
 
 

@@ -7,7 +7,7 @@ import os
 import string
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -69,6 +69,14 @@ def print_json(value: object) -> None:
     """One JSON document: on a terminal indented, else on one line."""
     indent = 2 if sys.stdout.isatty() else None
     print(json.dumps(value, indent=indent))
+
+
+def show(answer: object, lines: Callable[[], Iterable[str]], *, as_json: bool) -> None:
+    """Print an answer: as JSON for programs, else the lines that people read."""
+    if as_json:
+        print_json(answer)
+    elif told := "\n".join(lines()):
+        print(told)
 
 
 class Column(NamedTuple):

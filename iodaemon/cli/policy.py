@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from iodaemon.cli import output
@@ -32,13 +33,15 @@ def list_policies(as_json: AsJson = OFF) -> int:
     from iodaemon.config import find_policies, policy_search
 
     found = find_policies(policy_search(os.environ))
-    if as_json:
-        output.print_json([{"name": name, "path": str(path)} for name, path in found.items()])
-    else:
-        rows = [(name, _told_of(path), str(path)) for name, path in found.items()]
-        columns = (Column("NAME"), Column("WHAT IT DOES"), Column("FILE", drop=1))
-        print("\n".join(output.table(columns, rows, width=output.terminal_columns())))
+    named = [{"name": name, "path": str(path)} for name, path in found.items()]
+    output.show(named, lambda: _list_lines(found), as_json=as_json)
     return 0
+
+
+def _list_lines(found: Mapping[str, Path]) -> list[str]:
+    rows = [(name, _told_of(path), str(path)) for name, path in found.items()]
+    columns = (Column("NAME"), Column("WHAT IT DOES"), Column("FILE", drop=1))
+    return output.table(columns, rows, width=output.terminal_columns())
 
 
 def _told_of(path: Path) -> str:
@@ -158,9 +161,6 @@ def _document(policy: PolicyFile) -> dict[str, Any]:
 
 
 def _print(document: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        output.print_json(document)
-        return
     from iodaemon.cli.document import document_lines
 
-    print("\n".join(document_lines(document, absent="none")))
+    output.show(document, lambda: document_lines(document, absent="none"), as_json=as_json)

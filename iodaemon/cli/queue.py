@@ -19,6 +19,7 @@ from iodaemon.cli.command import (
     InState,
     Jobs,
     Named,
+    NoHeader,
     OfUser,
     Word,
     option,
@@ -55,7 +56,6 @@ _DOTS: Final = "..."
 
 All = Annotated[bool, option("-a", "--all", text="Finished jobs too.")]
 Limit = Annotated[Word, option("--limit", metavar="N", text="Only the newest N.")]
-NoHeader = Annotated[bool, option("--no-header", text="Rows alone.")]
 Watch = Annotated[
     Word, option("-w", "--watch", metavar="SECONDS", text="Show again every so often.")
 ]

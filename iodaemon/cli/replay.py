@@ -66,12 +66,10 @@ def replay(
     for caution in rules.cautions(recording.platform):
         output.say(caution)
     outcome = ask(recording, rules)
-    if as_json:
-        import msgspec
+    import msgspec
 
-        output.print_json(msgspec.to_builtins(outcome))
-    else:
-        print("\n".join(outcome_lines(outcome)))
+    told = msgspec.to_builtins(outcome)
+    output.show(told, lambda: outcome_lines(outcome), as_json=as_json)
     return 0
 
 

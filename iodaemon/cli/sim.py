@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -85,11 +86,12 @@ def list_experiments(as_json: ListJson = OFF) -> int:
     for file in files:
         run = find_run(folder_of(file.experiment.name, is_quick=False))
         pairs.append((file, None if run is None else run.elapsed_s))
-    if as_json:
-        output.print_json([_about(file, took_s) for file, took_s in pairs])
-    else:
-        rows = [_list_row(file, took_s) for file, took_s in pairs]
-        print("\n".join(output.table(_LIST_COLUMNS, rows, width=output.terminal_columns())))
+    rows = [_list_row(file, took_s) for file, took_s in pairs]
+    output.show(
+        [_about(file, took_s) for file, took_s in pairs],
+        lambda: output.table(_LIST_COLUMNS, rows, width=output.terminal_columns()),
+        as_json=as_json,
+    )
     return 0
 
 
@@ -260,10 +262,11 @@ def _run(
         outcome = conduct(trial, place, pool=pool, on_done=on_done)
     for remark in outcome.remarks:
         output.say(remark)
-    if as_json:
-        output.print_json(report.document(experiment, outcome.results))
-    else:
-        print("\n".join(outcome_lines(trial, outcome)))
+    output.show(
+        report.document(experiment, outcome.results),
+        lambda: outcome_lines(trial, outcome),
+        as_json=as_json,
+    )
     try:
         drawn = len(draw_all(outcome.figures, place, pool=pool))
     except RequestError as error:
@@ -297,10 +300,7 @@ def _run_seed_sets(
             check_folder(place, manifest_of(prepare(file)))
             with Progress(experiment.name) as progress:
                 rates = try_seed_sets(file, count, place, pool=pool, on_done=progress)
-            if as_json:
-                output.print_json(rates)
-            else:
-                print("\n".join(rate_lines(file.experiment, rates)))
+            output.show(rates, partial(rate_lines, experiment, rates), as_json=as_json)
     return 0
 
 

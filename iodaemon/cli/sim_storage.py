@@ -94,10 +94,7 @@ def simulate_storage(
     outcome = _run(storage, placing, requests, number, watch)
     if against is not None:
         return _compared(against, outcome, as_json)
-    if as_json:
-        output.print_json(_document(outcome))
-    else:
-        print("\n".join(_lines(outcome)))
+    output.show(_document(outcome), lambda: _lines(outcome), as_json=as_json)
     return 0
 
 
@@ -218,10 +215,7 @@ def _compared(against: str, outcome: Outcome, as_json: bool) -> int:  # noqa: FB
     from iodaemon.simulator.storalloc_check import compare, read_printed
 
     agreement: Agreement = compare(read_printed(Path(against)), outcome)
-    if as_json:
-        output.print_json(agreement.document())
-    else:
-        print("\n".join(agreement.lines()))
+    output.show(agreement.document(), agreement.lines, as_json=as_json)
     return ExitCode.OK if agreement.is_same else ExitCode.REFUSED
 
 

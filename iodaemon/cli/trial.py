@@ -283,10 +283,7 @@ def tell_results(
     as_json: bool,
 ) -> None:
     """Print the results, for programs or for people, and keep them."""
-    if as_json:
-        output.print_json(document)
-    else:
-        print("\n".join(lines()))
+    output.show(document, lines, as_json=as_json)
     keep(folder, document)
 
 
