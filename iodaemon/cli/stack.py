@@ -111,7 +111,7 @@ def stacked_lines(stacked: Stacked) -> list[str]:
     cpus = " | ".join(layout.sockets)
     return [
         f"workload {stacked.workload}: {len(layout.sockets)} sockets{divided}, CPUs {cpus}",
-        f"slots of a socket: {layout.slots[0]}",
+        f"CPUs of a socket: {layout.slots[0]}",
         f"rounds: {stacked.rounds}{early}, steps in turns; medians",
         f"alone: {trial.alone_words(stacked.alone_times_s)}",
         *trial.machine_lines(stacked.machine, stacked.notes),
