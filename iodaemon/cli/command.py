@@ -27,10 +27,12 @@ class Verb(NamedTuple):
     Attributes:
         function: takes its words, and a ``Context`` as ``ctx`` where it needs one.
         takes_command: the first word that is no option begins somebody else's command line.
+        options: further ones, which the function takes by their names.
     """
 
     function: Callable[..., int]
-    takes_command: bool
+    takes_command: bool = False
+    options: tuple[Parameter, ...] = ()
 
     def call(self, session: Session, values: Mapping[str, Any]) -> int:
         """Do it; the exit code."""
@@ -55,17 +57,20 @@ class App:
         return found.find(words[1:]) if isinstance(found, App) else found and (found, words[1:])
 
 
-def verb(app: App, name: str, *, takes_command: bool = False) -> Callable[[Function], Function]:
+def verb(
+    app: App, name: str, *, takes_command: bool = False, options: tuple[Parameter, ...] = ()
+) -> Callable[[Function], Function]:
     """Decorate a function that is a verb; it returns the exit code.
 
     Args:
         app: where the verb belongs.
         name: how it is called.
         takes_command: the first word that is no option begins somebody else's command line.
+        options: further ones, which the function takes by their names.
     """
 
     def register(function: Function) -> Function:
-        app.verbs[name] = Verb(function, takes_command)
+        app.verbs[name] = Verb(function, takes_command, options)
         return function
 
     return register
@@ -85,10 +90,10 @@ class Parameter(NamedTuple):
     is_many: bool = False
 
 
-def parameters_of(function: Callable[..., Any]) -> list[Parameter]:
+def parameters_of(found_verb: Verb) -> list[Parameter]:
     """What a verb takes, in the order of its help."""
-    found = []
-    for name, hint in get_type_hints(function, include_extras=True).items():
+    found = list(found_verb.options)
+    for name, hint in get_type_hints(found_verb.function, include_extras=True).items():
         for declared in getattr(hint, "__metadata__", ()):
             kind = hint.__origin__
             found.append(Parameter(name, declared, is_switch=kind is bool, is_many=kind == Words))
@@ -142,7 +147,7 @@ def parse(
 
 def read(found: Verb, words: Sequence[str]) -> dict[str, Any] | None:
     """The arguments to call the verb with; None: the words are not plain."""
-    parameters = parameters_of(found.function)
+    parameters = parameters_of(found)
     parsed = parse(parameters, words, takes_command=found.takes_command)
     if parsed is None:
         return None

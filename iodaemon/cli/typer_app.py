@@ -116,7 +116,7 @@ def _callback(found: Verb) -> Callable[..., int]:
     def call(ctx: Any, **values: Any) -> int:
         return found.call(ctx.obj, values)
 
-    _dress(call, parameters_of(found.function), found.function)
+    _dress(call, parameters_of(found), found.function)
     return call
 
 

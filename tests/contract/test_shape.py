@@ -214,7 +214,7 @@ def called_by_typer(verb, name, words):
         return 0
 
     app = App()
-    app.verbs[name] = Verb(record, verb.takes_command)
+    app.verbs[name] = verb._replace(function=record)
     command = command_of(app, name)
     with command.make_context(name, list(words), obj=Session()) as context:
         command.invoke(context)
