@@ -196,12 +196,23 @@ def argument(metavar: str) -> Argument:
     return Argument(metavar)
 
 
-Named = Annotated[Word, option("-J", "--name", metavar="GLOB", text="Only such names: sim-*.")]
-OfUser = Annotated[Word, option("-u", "--user", metavar="USER", text="Only this user's; or me.")]
-InState = Annotated[
-    Words, option("-s", "--state", metavar="STATE", text="Only these: RUNNING, SI, r,pd.")
-]
-"""What a verb that takes jobs selects them by, beside or in place of their numbers."""
+_NAMED: Final = option("-J", "--name", metavar="GLOB", text="Only such names: sim-*.")
+_OF_USER: Final = option("-u", "--user", metavar="USER", text="Only this user's; or me.")
+Named = Annotated[Word, _NAMED]
+OfUser = Annotated[Word, _OF_USER]
 Jobs = Annotated[Words, argument("JOB")]
 AsJson = Annotated[bool, option("--json", text="The API's JSON.")]
 NoHeader = Annotated[bool, option("--no-header", text="Rows alone.")]
+
+
+SELECTED: Final = (
+    Parameter("jobs", argument("JOB"), is_many=True),
+    Parameter("name", _NAMED),
+    Parameter("user", _OF_USER),
+    Parameter(
+        "state",
+        option("-s", "--state", metavar="STATE", text="Only these: RUNNING, SI, r,pd."),
+        is_many=True,
+    ),
+)
+"""What a verb selects jobs by, for ``selector.parse_selectors``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from iodaemon.api.client import Client, Outcome
 from iodaemon.api.model import JobAnswer
@@ -13,13 +13,10 @@ from iodaemon.api.shape import Selector
 from iodaemon.cli import output
 from iodaemon.cli.command import (
     OFF,
+    SELECTED,
     App,
     AsJson,
     Context,
-    InState,
-    Jobs,
-    Named,
-    OfUser,
     Word,
     option,
     verb,
@@ -45,16 +42,13 @@ Grace = Annotated[
 Yes = Annotated[bool, option("-y", "--yes", text="Do not ask, also without numbers.")]
 
 
-@verb(app, "cancel")
+@verb(app, "cancel", options=SELECTED)
 def cancel(
     ctx: Context,
-    jobs: Jobs = None,
-    name: Named = None,
-    user: OfUser = None,
-    state: InState = None,
     grace: Grace = None,
     yes: Yes = OFF,
     as_json: AsJson = OFF,
+    **chosen: Any,
 ) -> int:
     """End jobs, waiting or running.
 
@@ -66,7 +60,7 @@ def cancel(
     return _act(
         session.client(),
         "cancel",
-        parse_selectors(jobs or [], name=name, user=user, states=state),
+        parse_selectors(**chosen),
         grace_s=grace_s,
         fault=_not_gone,
         ask=None if yes else "cancel",
@@ -74,16 +68,13 @@ def cancel(
     )
 
 
-@verb(app, "requeue")
+@verb(app, "requeue", options=SELECTED)
 def requeue(
     ctx: Context,
-    jobs: Jobs = None,
-    name: Named = None,
-    user: OfUser = None,
-    state: InState = None,
     grace: Grace = None,
     yes: Yes = OFF,
     as_json: AsJson = OFF,
+    **chosen: Any,
 ) -> int:
     """Run jobs again from their beginning.
 
@@ -93,7 +84,7 @@ def requeue(
     """
     session: Session = ctx.obj
     grace_s = _grace_s(grace)
-    selection = parse_selectors(jobs or [], name=name, user=user, states=state)
+    selection = parse_selectors(**chosen)
     return _act(
         session.client(),
         "requeue",
@@ -106,15 +97,8 @@ def requeue(
     )
 
 
-@verb(app, "suspend")
-def suspend(
-    ctx: Context,
-    jobs: Jobs = None,
-    name: Named = None,
-    user: OfUser = None,
-    state: InState = None,
-    as_json: AsJson = OFF,
-) -> int:
+@verb(app, "suspend", options=SELECTED)
+def suspend(ctx: Context, as_json: AsJson = OFF, **chosen: Any) -> int:
     """Make jobs stand still until resumed.
 
     JOB is 7, 3-9, 1,4, last (your newest) or all; -J, -u and -s select among them, or without JOB
@@ -124,21 +108,14 @@ def suspend(
     return _act(
         session.client(),
         "suspend",
-        parse_selectors(jobs or [], name=name, user=user, states=state),
+        parse_selectors(**chosen),
         fault=_not_still,
         as_json=as_json,
     )
 
 
-@verb(app, "resume")
-def resume(
-    ctx: Context,
-    jobs: Jobs = None,
-    name: Named = None,
-    user: OfUser = None,
-    state: InState = None,
-    as_json: AsJson = OFF,
-) -> int:
+@verb(app, "resume", options=SELECTED)
+def resume(ctx: Context, as_json: AsJson = OFF, **chosen: Any) -> int:
     """Let suspended or held jobs go on.
 
     JOB is 7, 3-9, 1,4, last (your newest) or all; -J, -u and -s select among them, or without JOB
@@ -148,7 +125,7 @@ def resume(
     return _act(
         session.client(),
         "resume",
-        parse_selectors(jobs or [], name=name, user=user, states=state),
+        parse_selectors(**chosen),
         fault=_not_on,
         as_json=as_json,
     )
@@ -277,22 +254,15 @@ scratch = App("What ended jobs have left on storage tiers: remove.")
 app.verbs["scratch"] = scratch
 
 
-@verb(scratch, "remove")
-def remove(
-    ctx: Context,
-    jobs: Jobs = None,
-    name: Named = None,
-    user: OfUser = None,
-    state: InState = None,
-    as_json: AsJson = OFF,
-) -> int:
+@verb(scratch, "remove", options=SELECTED)
+def remove(ctx: Context, as_json: AsJson = OFF, **chosen: Any) -> int:
     """Remove what was kept of jobs that have ended.
 
     JOB is 7, 3-9, 1,4, last (your newest) or all; -J, -u and -s select among them, or without JOB
     among all of yours. What could not be copied out of a job's space is kept; this deletes it for
     good.
     """
-    selection = parse_selectors(jobs or [], name=name, user=user, states=state)
+    selection = parse_selectors(**chosen)
     session: Session = ctx.obj
     outcomes = session.client().act("scratch/remove", selection.selector)
     if as_json:

@@ -35,10 +35,7 @@ AsList = Annotated[bool, option("--json", text="The findings as a list, with the
 
 
 @verb(app, "doctor")
-def doctor(
-    ctx: Context,
-    as_json: AsList = OFF,
-) -> int:
+def doctor(ctx: Context, as_json: AsList = OFF) -> int:
     """Prove on this machine what works.
 
     Everything is really tried, in a few seconds, and removed again: moving bytes and finding them

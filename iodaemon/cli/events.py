@@ -13,13 +13,10 @@ from iodaemon.api.model import Evidence, JsonObject, TrialStep
 from iodaemon.cli import output
 from iodaemon.cli.command import (
     OFF,
+    SELECTED,
     App,
     AsJson,
     Context,
-    InState,
-    Jobs,
-    Named,
-    OfUser,
     Word,
     Words,
     option,
@@ -48,17 +45,14 @@ Kinds = Annotated[
 ]
 
 
-@verb(app, "events")
+@verb(app, "events", options=SELECTED)
 def events(
     ctx: Context,
-    jobs: Jobs = None,
-    name: Named = None,
-    user: OfUser = None,
-    state: InState = None,
     follow: Follow = OFF,
     since: Since = None,
     kind: Kinds = None,
     as_json: AsJson = OFF,
+    **chosen: Any,
 ) -> int:
     """Show what happened in the last hour, or what happens.
 
@@ -77,8 +71,8 @@ def events(
     if since is not None:
         since_s = parse_moment_s(since, time.time(), "--since")
     selection = None
-    if jobs or name is not None or user is not None or state:
-        selection = parse_selectors(jobs or [], name=name, user=user, states=state)
+    if any(word not in (None, []) for word in chosen.values()):
+        selection = parse_selectors(**chosen)
     session: Session = ctx.obj
     client = session.client()
     ids: Collection[int] | None = None

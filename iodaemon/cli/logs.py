@@ -6,12 +6,20 @@ import codecs
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from iodaemon.api.client import Client
 from iodaemon.api.model import FINAL_STATES, Job
 from iodaemon.cli import output
-from iodaemon.cli.command import OFF, App, Context, InState, Jobs, Named, Word, option, verb
+from iodaemon.cli.command import (
+    OFF,
+    SELECTED,
+    App,
+    Context,
+    Word,
+    option,
+    verb,
+)
 from iodaemon.cli.failure import ExitCode, UsageError, exit_code
 from iodaemon.cli.selector import find_ids, parse_selectors
 from iodaemon.cli.session import Session
@@ -35,16 +43,14 @@ Raw = Annotated[
 ]
 
 
-@verb(app, "logs")
+@verb(app, "logs", options=SELECTED)
 def logs(
     ctx: Context,
-    jobs: Jobs = None,
-    name: Named = None,
-    state: InState = None,
     follow: Follow = OFF,
     err: Err = OFF,
     tail: Tail = None,
     raw: Raw = OFF,
+    **chosen: Any,
 ) -> int:
     r"""Print what jobs have written.
 
@@ -56,7 +62,7 @@ def logs(
     session: Session = ctx.obj
     client = session.client()
     lines = None if tail is None else _lines(tail)
-    ids = find_ids(client, parse_selectors(jobs or [], name=name, states=state), finished=True)
+    ids = find_ids(client, parse_selectors(**chosen), finished=True)
     write = _write_bytes if raw or not sys.stdout.isatty() else _Terminal().write
     stream: Stream = "stderr" if err else "stdout"
     if follow:

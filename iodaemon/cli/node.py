@@ -25,10 +25,7 @@ app = App()
 
 
 @verb(app, "node")
-def node(
-    ctx: Context,
-    as_json: AsJson = OFF,
-) -> int:
+def node(ctx: Context, as_json: AsJson = OFF) -> int:
     """Show sockets, slots, devices, and what is measured how."""
     session: Session = ctx.obj
     answer = session.client().node()

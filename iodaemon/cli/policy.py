@@ -52,11 +52,7 @@ def _told_of(path: Path) -> str:
 
 
 @verb(policies, "show")
-def show_policy(
-    ctx: Context,
-    name: PolicyName = None,
-    as_json: AsJson = OFF,
-) -> int:
+def show_policy(ctx: Context, name: PolicyName = None, as_json: AsJson = OFF) -> int:
     """Show a policy, by default the one in force."""
     document = _in_force(ctx.obj) if name is None else _document(_told(load_named(name)))
     _print(document, as_json=as_json)
@@ -64,11 +60,7 @@ def show_policy(
 
 
 @verb(policies, "check")
-def check_policy(
-    ctx: Context,
-    name: PolicyName = None,
-    as_json: AsJson = OFF,
-) -> int:
+def check_policy(ctx: Context, name: PolicyName = None, as_json: AsJson = OFF) -> int:
     """Check a policy, by default the configured one.
 
     Its rules are run on simulated loads as well, of the daemon's sockets and disks where one

@@ -13,14 +13,11 @@ from iodaemon.api.model import STATE_CODES, Job, JobsAnswer, LoadLine
 from iodaemon.cli import output
 from iodaemon.cli.command import (
     OFF,
+    SELECTED,
     App,
     AsJson,
     Context,
-    InState,
-    Jobs,
-    Named,
     NoHeader,
-    OfUser,
     Word,
     option,
     verb,
@@ -61,18 +58,15 @@ Watch = Annotated[
 ]
 
 
-@verb(app, "queue")
+@verb(app, "queue", options=SELECTED)
 def queue(
     ctx: Context,
-    jobs: Jobs = None,
     all_jobs: All = OFF,
-    name: Named = None,
-    user: OfUser = None,
-    state: InState = None,
     limit: Limit = None,
     no_header: NoHeader = OFF,
     watch: Watch = None,
     as_json: AsJson = OFF,
+    **chosen: Any,
 ) -> int:
     """Show the queue (alias: ls).
 
@@ -89,7 +83,7 @@ def queue(
     session: Session = ctx.obj
     view = _View(
         client=session.client(),
-        selection=parse_selectors(jobs or ["all"], name=name, user=user, states=state),
+        selection=parse_selectors(**{**chosen, "jobs": chosen.get("jobs") or ["all"]}),
         all_jobs=all_jobs,
         limit=None if limit is None else parse_limit(limit),
         header=not no_header,

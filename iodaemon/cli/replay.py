@@ -38,12 +38,7 @@ Since = Annotated[Word, option("--since", metavar="WHEN", text="Samples from the
 
 
 @verb(app, "replay")
-def replay(
-    ctx: Context,
-    policy: Policy = None,
-    since: Since = None,
-    as_json: AsJson = OFF,
-) -> int:
+def replay(ctx: Context, policy: Policy = None, since: Since = None, as_json: AsJson = OFF) -> int:
     """Show what a policy would have done with what was measured.
 
     Needs a daemon with journal_samples = true; raw samples are kept for a day. WHEN is 2d or 90m

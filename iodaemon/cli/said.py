@@ -123,7 +123,7 @@ NOTHING: Final = Said()
 def said_by(given: Mapping[str, Any]) -> Said:
     """What options say, by the names in ``OPTIONS``."""
     words = {name.replace("_", "-"): "" if word is True else word for name, word in given.items()}
-    hints = {name: words.pop(name) for name in HINTS if name in words}
+    hints: dict[str, str] = {name: words.pop(name) for name in HINTS if name in words}
     return Said(words, hints)
 
 

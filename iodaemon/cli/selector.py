@@ -64,13 +64,13 @@ class Selection(NamedTuple):
 
 
 def parse_selectors(
-    words: Sequence[str],
+    jobs: Sequence[str] | None = None,
     *,
-    user: str | None = None,
     name: str | None = None,
-    states: Sequence[str] | None = None,
+    user: str | None = None,
+    state: Sequence[str] | None = None,
 ) -> Selection:
-    """What these words and options select.
+    """What the words and options of ``SELECTED`` select.
 
     Raises:
         UsageError: a word selects nothing, or there is neither word nor option.
@@ -78,8 +78,8 @@ def parse_selectors(
     for option, value in (("--user", user), ("--name", name)):
         if value == "":
             raise UsageError(f"{option} is empty, and would select every job: leave it out")
-    items = [item for word in words for item in word.split(",")]
-    wanted = tuple(parse_states(states or []))
+    items = [item for word in jobs or () for item in word.split(",")]
+    wanted = tuple(parse_states(state or []))
     if not items and user is None and name is None and not wanted:
         raise UsageError(f"no job given: {_HOW}, or select by -J, -u or -s")
     ids = tuple(map(int, filter(_is_id, items)))

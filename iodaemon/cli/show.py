@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from iodaemon.api.model import (
     FINAL_STATES,
@@ -17,7 +17,14 @@ from iodaemon.api.model import (
     WhyAnswer,
 )
 from iodaemon.cli import output
-from iodaemon.cli.command import OFF, App, AsJson, Context, InState, Jobs, Named, OfUser, verb
+from iodaemon.cli.command import (
+    OFF,
+    SELECTED,
+    App,
+    AsJson,
+    Context,
+    verb,
+)
 from iodaemon.cli.events import event_cells, evidence_lines, trial_words
 from iodaemon.cli.output import expected_words, percent
 from iodaemon.cli.selector import Selection, find_ids, format_ids, parse_selectors
@@ -30,15 +37,8 @@ if TYPE_CHECKING:
 app = App()
 
 
-@verb(app, "show")
-def show(
-    ctx: Context,
-    jobs: Jobs = None,
-    name: Named = None,
-    user: OfUser = None,
-    state: InState = None,
-    as_json: AsJson = OFF,
-) -> int:
+@verb(app, "show", options=SELECTED)
+def show(ctx: Context, as_json: AsJson = OFF, **chosen: Any) -> int:
     """Show all of a job (alias: inspect).
 
     JOB is 7, 3-9, 1,4, last (your newest) or all. -J, -u and -s select among them, or without JOB
@@ -46,7 +46,7 @@ def show(
     """
     return tell_each(
         ctx.obj,
-        parse_selectors(jobs or [], name=name, user=user, states=state),
+        parse_selectors(**chosen),
         lambda client, job_id: client.job(job_id),
         lambda job: output.aligned(job_lines(job)),
         as_json=as_json,
@@ -182,15 +182,8 @@ LAST_STEPS: Final = 8
 """Of a job's life, shown; a regulated job takes a step every few seconds."""
 
 
-@verb(app, "why")
-def why(
-    ctx: Context,
-    jobs: Jobs = None,
-    name: Named = None,
-    user: OfUser = None,
-    state: InState = None,
-    as_json: AsJson = OFF,
-) -> int:
+@verb(app, "why", options=SELECTED)
+def why(ctx: Context, as_json: AsJson = OFF, **chosen: Any) -> int:
     """Tell why a job is where it is, and what would let it go on.
 
     JOB is 7, 3-9, 1,4, last (your newest) or all. -J, -u and -s select among them, or without JOB
@@ -198,7 +191,7 @@ def why(
     """
     return tell_each(
         ctx.obj,
-        parse_selectors(jobs or [], name=name, user=user, states=state),
+        parse_selectors(**chosen),
         lambda client, job_id: client.why(job_id),
         lambda answer: why_lines(answer, time.time()),
         as_json=as_json,

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from iodaemon.api.client import Client
 from iodaemon.api.model import Job
@@ -14,13 +14,10 @@ from iodaemon.api.shape import Selector
 from iodaemon.cli import output
 from iodaemon.cli.command import (
     OFF,
+    SELECTED,
     App,
     AsJson,
     Context,
-    InState,
-    Jobs,
-    Named,
-    OfUser,
     Word,
     option,
     verb,
@@ -47,16 +44,8 @@ Since = Annotated[
 ]
 
 
-@verb(app, "wait")
-def wait(
-    ctx: Context,
-    jobs: Jobs = None,
-    name: Named = None,
-    user: OfUser = None,
-    state: InState = None,
-    since: Since = None,
-    as_json: AsJson = OFF,
-) -> int:
+@verb(app, "wait", options=SELECTED)
+def wait(ctx: Context, since: Since = None, as_json: AsJson = OFF, **chosen: Any) -> int:
     """Wait for jobs, return their exit code.
 
     JOB is 7, 3-9, 1,4, last (your newest) or all; -J, -u and -s select among them, or without JOB
@@ -72,7 +61,7 @@ def wait(
     """
     session: Session = ctx.obj
     client = session.client()
-    selection = parse_selectors(jobs or [], name=name, user=user, states=state)
+    selection = parse_selectors(**chosen)
     own = find_own_job(client)
     if own in selection.ids:
         raise RequestError(f"job {own} is the one that waits here: it would never end")
