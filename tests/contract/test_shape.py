@@ -17,7 +17,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.cli.command import App, Verb, parse, read
+from iodaemon.cli.command import App, parse, read
 from iodaemon.cli.program import ALIASES, GLOBALS, app_of
 from iodaemon.cli.session import Session
 from iodaemon.cli.typer_app import command_of, root
