@@ -22,11 +22,10 @@ from iodaemon.cli.command import (
     option,
     verb,
 )
-from iodaemon.cli.failure import UsageError
+from iodaemon.cli.failure import UsageError, count
 from iodaemon.cli.output import Column, ratio_cell
 from iodaemon.cli.selector import (
     format_ids,
-    parse_limit,
     parse_moment_s,
     parse_selectors,
     parse_states,
@@ -158,7 +157,7 @@ def _filters(
 def _limit(text: str | None, *, default: int | None) -> Query:
     if text is None:
         return [] if default is None else [("limit", str(default))]
-    return [("limit", str(parse_limit(text)))]
+    return [("limit", str(count("--limit", text, "jobs", "20")))]
 
 
 def job_lines(answer: HistoryAnswer, *, header: bool) -> list[str]:

@@ -22,9 +22,9 @@ from iodaemon.cli.command import (
     option,
     verb,
 )
-from iodaemon.cli.failure import UsageError
+from iodaemon.cli.failure import UsageError, count
 from iodaemon.cli.output import Column, expected_cell
-from iodaemon.cli.selector import Selection, format_ids, parse_limit, parse_selectors
+from iodaemon.cli.selector import Selection, format_ids, parse_selectors
 from iodaemon.cli.session import SIMULATED, Session
 from iodaemon.core.condition import MODES, drained
 from iodaemon.errors import NoDaemon, NotFound
@@ -85,7 +85,7 @@ def queue(
         client=session.client(),
         selection=parse_selectors(**{**chosen, "jobs": chosen.get("jobs") or ["all"]}),
         all_jobs=all_jobs,
-        limit=None if limit is None else parse_limit(limit),
+        limit=None if limit is None else count("--limit", limit, "jobs", "20"),
         header=not no_header,
         as_json=as_json,
     )

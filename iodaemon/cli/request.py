@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from iodaemon.api.model import JobOptions
-from iodaemon.cli.failure import UsageError, duration_s, size_bytes
+from iodaemon.cli.failure import UsageError, count, duration_s, size_bytes
 from iodaemon.cli.output import say
 from iodaemon.core.launcher import interpreter_of, is_shell, without_launchers
 from iodaemon.errors import RequestError
@@ -31,7 +31,6 @@ _LONGEST_WORD: Final = 128 * 1024 - 1
 _TAKES_TEXT: Final = {"python": "-c", "perl": "-e", "ruby": "-e"}
 """Interpreters that take a program in place of a file, as shells do behind -c."""
 _NO_LIMIT: Final = frozenset({"infinite", "unlimited"})
-_CPUS_MAX: Final = 1_000_000
 _MINUTE_S: Final = 60.0
 _NOTHING_DONE: Final = "nothing was submitted"
 _PATTERN: Final = re.compile(r"%(.?)", re.DOTALL)
@@ -80,7 +79,7 @@ def parse_limits(
     """
     limits = JobOptions()
     if cpus is not None:
-        limits["cpus"] = _cpus(cpus)
+        limits["cpus"] = count("--cpus", cpus, "CPUs", "4")
     if mem is not None:
         size = size_bytes("--mem", mem, bare_unit="MiB")
         limits["memory_bytes"] = int(above_nothing("--mem", mem, size))
@@ -89,12 +88,6 @@ def parse_limits(
     if max_suspend is not None:
         limits["max_suspend_s"] = _minutes_s("--max-suspend", max_suspend)
     return limits
-
-
-def _cpus(text: str) -> int:
-    if text.isascii() and text.isdigit() and 0 < int(text) <= _CPUS_MAX:
-        return int(text)
-    raise UsageError(f"--cpus: {text!r} is no number of CPUs; write for example --cpus 4")
 
 
 def above_nothing(option: str, text: str, value: float) -> float:

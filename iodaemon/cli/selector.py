@@ -11,12 +11,10 @@ from typing import Final, NamedTuple
 from iodaemon.api.client import Client
 from iodaemon.api.model import FINAL_STATES, STATE_CODES, Job
 from iodaemon.api.shape import Selector
-from iodaemon.cli.failure import UsageError, nearest
+from iodaemon.cli.failure import UsageError, find_number, nearest
 from iodaemon.errors import ConfigError, NotFound, RequestError
 
 _HOW: Final = "write 7, 3-9, 1,4, last or all"
-_DIGITS_MAX: Final = 18
-"""Fits into the journal's 64-bit integers."""
 
 
 class Selection(NamedTuple):
@@ -103,7 +101,7 @@ def _is_id(item: str) -> bool:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX and int(text) > 0
+    return bool(find_number(text))
 
 
 def find_ids(client: Client, selection: Selection, *, finished: bool) -> list[int]:
@@ -160,13 +158,6 @@ def format_ids(ids: Iterable[int]) -> str:
         else:
             parts.append([number])
     return ",".join("-".join(map(str, part)) for part in parts)
-
-
-def parse_limit(text: str) -> int:
-    """How many jobs ``--limit`` asks for."""
-    if not (text.isascii() and text.isdigit() and int(text)):
-        raise UsageError(f"--limit: {text!r} is no number of jobs: write for example --limit 20")
-    return int(text)
 
 
 def job_words(ids: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from iodaemon.cli import failure, output
 from iodaemon.cli.command import OFF, App, Context, Word, Words, argument, option, verb
-from iodaemon.cli.failure import ExitCode, UsageError
+from iodaemon.cli.failure import ExitCode, UsageError, count
 from iodaemon.cli.output import Column
 from iodaemon.cli.session import Session
 from iodaemon.cli.sim_storage import simulate_storage
@@ -130,7 +130,9 @@ def run_experiments(
         for name, value in refused.items():
             if value:
                 raise UsageError(f"--seed-sets and {name}: give one of the two")
-        return _run_seed_sets(names, _parse_count("--seed-sets", seed_sets), jobs, folder, as_json)
+        return _run_seed_sets(
+            names, count("--seed-sets", seed_sets, "sets", "20"), jobs, folder, as_json
+        )
     session: Session = ctx.obj
     processes, numbers = _parse_jobs(jobs), _parse_seeds(seeds)
     files = _load_all() if every else [_load(name) for name in names or ()]
@@ -346,13 +348,7 @@ def _list_row(file: ExperimentFile, took_s: float | None) -> tuple[str, ...]:
 def _parse_jobs(text: str | None) -> int:
     from iodaemon.simulator.pool import usable_cores
 
-    return usable_cores() if text is None else _parse_count("--jobs", text, "processes")
-
-
-def _parse_count(option: str, text: str, what: str = "sets") -> int:
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise UsageError(f"{option} {text}: write a number of {what}, 1 or more")
-    return int(text)
+    return usable_cores() if text is None else count("--jobs", text, "processes", "4")
 
 
 def _parse_seeds(text: str | None) -> tuple[int, ...] | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from iodaemon.cli import output
 from iodaemon.cli.command import Word, argument, option
-from iodaemon.cli.failure import ExitCode, UsageError
+from iodaemon.cli.failure import ExitCode, UsageError, count
 from iodaemon.cli.progress import Line
 from iodaemon.errors import NoDrawing, RequestError
 
@@ -225,11 +225,7 @@ def parse_rounds(text: str | None, default: int) -> int:
     Raises:
         UsageError: it is no number from 1 to 1000.
     """
-    if text is None:
-        return default
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST_ROUNDS:
-        raise UsageError(f"--rounds {text}: write a number from 1 to {MOST_ROUNDS}")
-    return int(text)
+    return default if text is None else count("--rounds", text, "rounds", "6", most=MOST_ROUNDS)
 
 
 def find_calibration(session: Session) -> Path | None:

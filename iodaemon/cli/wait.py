@@ -22,7 +22,7 @@ from iodaemon.cli.command import (
     option,
     verb,
 )
-from iodaemon.cli.failure import ExitCode, UsageError
+from iodaemon.cli.failure import ExitCode, UsageError, find_number
 from iodaemon.cli.selector import (
     Selection,
     find_ids,
@@ -78,11 +78,11 @@ def wait(ctx: Context, since: Since = None, as_json: AsJson = OFF, **chosen: Any
 
 def find_own_job(client: Client) -> int | None:
     """The job that this process belongs to; None: to none of this daemon."""
-    number = os.environ.get("IOD_JOB_ID", "")  # of any daemon, so it is asked for its processes
-    if not (number.isascii() and number.isdigit()):
+    number = find_number(os.environ.get("IOD_JOB_ID", ""))
+    if number is None:
         return None
-    try:
-        return int(number) if os.getpid() in client.job(int(number)).get("pids", []) else None
+    try:  # it may be a job of another daemon, so this one is asked for its processes
+        return number if os.getpid() in client.job(number).get("pids", []) else None
     except RequestError:
         return None
 

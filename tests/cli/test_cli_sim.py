@@ -200,7 +200,10 @@ def test_a_rate_of_a_band_that_has_changed_is_not_in_the_report(iod, place):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--seed-sets", "0"], "--seed-sets 0: write a number of sets, 1 or more"),
+        (
+            ["--seed-sets", "0"],
+            "--seed-sets: '0' is no number of sets: write for example --seed-sets 20",
+        ),
         (["--seed-sets", "2", "--seeds", "3"], "--seed-sets and --seeds: give one of the two"),
     ],
 )
@@ -263,8 +266,8 @@ def test_a_study_that_fails_on_its_rows_is_told_and_the_rows_are_kept(iod, place
         (["run"], 2, "name experiments, or give --all: 'iod sim list' shows them"),
         (["run", "x", "--all"], 2, "name experiments, or give --all"),
         (["run", "a", "b", "--output", "c"], 2, "--output takes the results of one experiment"),
-        (["run", "./tiny.toml", "--jobs", "0"], 2, "--jobs 0: write a number of processes"),
-        (["run", "./tiny.toml", "--jobs", "x"], 2, "--jobs x: write a number of processes"),
+        (["run", "./tiny.toml", "--jobs", "0"], 2, "--jobs: '0' is no number of processes"),
+        (["run", "./tiny.toml", "--jobs", "x"], 2, "--jobs: 'x' is no number of processes"),
         (["run", "./tiny.toml", "--seeds", "0"], 2, "--seeds 0: write how many, 1 to 10000"),
         (["run", "./tiny.toml", "--seeds", "a"], 2, "--seeds a: write how many, as in 5, or"),
         (["run", "./tiny.toml", "--seeds", "1,1"], 1, "--seeds: seeds: 1 is there 2 times"),
