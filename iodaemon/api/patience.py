@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 from iodaemon.api.model import Job, WaitAnswer
 from iodaemon.errors import NoDaemon
+
+T = TypeVar("T")
 
 _POLL_S: Final = 30.0
 _RETRY_S: Final = 0.25
@@ -51,7 +54,7 @@ class Patience:
         """
         answers: list[WaitAnswer] = [{"jobs": [], "finished": False} for _ in asks]
         if self._on_told is not None:
-            answers = [self._ask_patiently(ask, 0.0) for ask in asks]
+            answers = [self._ask(ask, 0.0) for ask in asks]
             self._tell(answers)
             if _is_over(until_s):
                 return answers
@@ -59,7 +62,7 @@ class Patience:
             while not answers[at]["finished"]:
                 poll_s = _POLL_S if until_s is None else min(_POLL_S, _left_s(until_s))
                 asked_s = time.monotonic()
-                answers[at] = self._ask_patiently(ask, poll_s)
+                answers[at] = self._ask(ask, poll_s)
                 self._tell(answers)
                 if _is_over(until_s):
                     break
@@ -67,23 +70,36 @@ class Patience:
                     time.sleep(_RETRY_S)  # a daemon that is about to stop answers early
         return answers
 
+    def _ask(self, ask: Callable[[float], WaitAnswer], poll_s: float) -> WaitAnswer:
+        return ask_patiently(partial(ask, poll_s), self._reconnect_s, self._on_lost)
+
     def _tell(self, answers: Sequence[WaitAnswer]) -> None:
         if self._on_told is not None:
             self._on_told([job for answer in answers for job in answer["jobs"]])
 
-    def _ask_patiently(self, ask: Callable[[float], WaitAnswer], poll_s: float) -> WaitAnswer:
-        lost_s: float | None = None
-        while True:
-            try:
-                return ask(poll_s)
-            except NoDaemon as error:
-                if lost_s is None:
-                    lost_s = time.monotonic()
-                    if self._on_lost is not None:
-                        self._on_lost(error)
-                elif time.monotonic() - lost_s > self._reconnect_s:
-                    raise
-            time.sleep(_RETRY_S)
+
+def ask_patiently(
+    ask: Callable[[], T],
+    reconnect_s: float,
+    on_lost: Callable[[NoDaemon], None] | None = None,
+) -> T:
+    """The answer to what changes nothing; a daemon that went away is looked for.
+
+    Raises:
+        NoDaemon: it did not come back.
+    """
+    lost_s: float | None = None
+    while True:
+        try:
+            return ask()
+        except NoDaemon as error:
+            if lost_s is None:
+                lost_s = time.monotonic()
+                if on_lost is not None:
+                    on_lost(error)
+            elif time.monotonic() - lost_s > reconnect_s:
+                raise
+        time.sleep(_RETRY_S)
 
 
 def _left_s(until_s: float) -> float:

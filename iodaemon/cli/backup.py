@@ -1,20 +1,22 @@
-"""``iod backup``: a copy of the journal, while the daemon runs or not."""
+"""``iod backup`` and ``iod restore``: a copy of the journal, and back."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Final
 
 from iodaemon.cli import output
-from iodaemon.cli.command import App, Context, verb
+from iodaemon.cli.command import OFF, App, Context, Word, argument, option, verb
 from iodaemon.cli.failure import UsageError
-from iodaemon.cli.option import OFF, Word, argument, option
-from iodaemon.cli.places import find_places
-from iodaemon.cli.session import Session
+from iodaemon.cli.selector import format_ids
+from iodaemon.cli.session import Session, find_places
 from iodaemon.errors import NoDaemon
 
 if TYPE_CHECKING:
+    from iodaemon.api.model import JsonObject
     from iodaemon.config import Config
+    from iodaemon.daemon.journal.restore import Restored
 
 app = App()
 
@@ -66,21 +68,29 @@ def config_of(session: Session, state_dir: str | None, *, is_system: bool) -> Co
         NoDaemon: a socket was given that is not where this configuration has it, and nobody there
             can say where the journal is.
     """
+    served: JsonObject | None = None
     if state_dir is None and session.api and not is_system:
-        state_dir = _served_state_dir(session, session.api)
+        served = _served(session, session.api)
+    if served is not None:
+        state_dir = find_places(served)["state_dir"]
     overrides = {"state_dir": None if state_dir is None else os.path.abspath(state_dir)}
     config = session.load_config(overrides, is_system=is_system)
     if not is_system and os.geteuid() == 0 and _is_anothers(config.state_dir):
         config = session.load_config(overrides, is_system=True)
+    if served is not None:
+        import msgspec
+
+        file = served.get("file")
+        config = msgspec.structs.replace(config, file=file if isinstance(file, str) else None)
     return config
 
 
-def _served_state_dir(session: Session, socket: str) -> str | None:
-    """That of the daemon on a socket; None: the configuration says where both are."""
+def _served(session: Session, socket: str) -> JsonObject | None:
+    """The settings of the daemon on a socket; None: those that are configured have that socket."""
     if os.path.realpath(socket) == os.path.realpath(session.load_config({}).socket_path):
         return None
     try:
-        return find_places(session.client().config())["state_dir"]
+        return session.client().config()
     except NoDaemon as error:
         raise NoDaemon(f"{error}; or name the journal's directory with --state-dir") from error
 
@@ -90,3 +100,59 @@ def _is_anothers(folder: str) -> bool:
         return os.stat(folder).st_uid != 0
     except OSError:
         return False
+
+
+_START: Final = {
+    True: "systemctl start iodaemon.socket iodaemon",
+    False: "start the daemon as before",
+}
+
+
+@verb(app, "restore")
+def restore(
+    ctx: Context,
+    file: Annotated[Word, argument("FILE")] = None,
+    state_dir: StateDir = None,
+    system: System = OFF,
+) -> int:
+    """Put the copy of 'iod backup' back; the daemon must not run.
+
+    The replaced journal stays beside it, under a dated name. Jobs that run now are taken over from
+    it, and what it knows of jobs that had not ended in the copy: none runs twice. Ids are not used
+    again.
+    """
+    if file is None:
+        raise UsageError("no FILE given: 'iod restore --help' shows how")
+    from pathlib import Path
+
+    from iodaemon.daemon.journal import restore as restoring
+
+    config = config_of(ctx.obj, state_dir, is_system=system)
+    done = restoring.restore(config, Path(os.path.abspath(file)))
+    made = "" if done.copied_s is None else f" of {output.local_time(done.copied_s)}"
+    print(
+        f"restored {done.jobs} jobs ({done.unfinished} not ended) from {file}{made}; next: "
+        f"{_START[config.is_system]}"
+    )
+    for line in _lines(done):
+        output.say(line)
+    return 0
+
+
+def _lines(done: Restored) -> Iterator[str]:
+    """What else is to be known."""
+    if done.replaced is not None:
+        count = done.merged.left
+        left = f"; {count} later job{'s are' if count > 1 else ' is'} only in it" if count else ""
+        yield f"the replaced journal is {done.replaced}{left}"
+    for words, ids in done.merged.told:
+        yield f"{words}: {format_ids(ids)}"
+    if done.unreadable:
+        yield f"nothing was taken over from the replaced journal: {done.unreadable}"
+    for key, pid in done.strangers:
+        yield (
+            f"attempt {key} runs (pid {pid}) and no journal knows it any more: it runs on, "
+            "unregulated and unseen; end it by hand if it is not wanted"
+        )
+    if done.is_drained:
+        yield "the node is drained, as it was then: 'iod drain --off' lets jobs start"

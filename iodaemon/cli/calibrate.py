@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from iodaemon.cli import output
-from iodaemon.cli.command import App, Context, verb
-from iodaemon.cli.failure import UsageError
-from iodaemon.cli.option import OFF, Word, argument, option
-from iodaemon.cli.places import find_service_uid, find_state_dir, load_config_of_daemon
+from iodaemon.cli.command import OFF, App, Context, Word, argument, option, verb
+from iodaemon.cli.failure import UsageError, duration_s, size_bytes
 from iodaemon.cli.progress import Progress
-from iodaemon.cli.session import Session
+from iodaemon.cli.session import Session, find_service_uid, find_state_dir, load_config_of_daemon
 from iodaemon.errors import NotFound, NotPermitted, RequestError
 
 if TYPE_CHECKING:
@@ -93,14 +91,12 @@ def _prepare(
 ) -> Setup:
     from iodaemon.calibration.plan import DEFAULT_S
     from iodaemon.calibration.prepare import prepare
-    from iodaemon.units import parse_bytes, parse_duration_s
 
-    seconds = DEFAULT_S if time is None else parse_duration_s(time)
     config, _ = load_config_of_daemon(session)
     setup = prepare(
         path,
-        seconds=seconds,
-        size_bytes=None if size is None else parse_bytes(size),
+        seconds=DEFAULT_S if time is None else duration_s("--time", time),
+        size_bytes=None if size is None else size_bytes("--size", size),
         sockets=config.topology.sockets,
         slot=config.topology.slot,
         forced=force,
@@ -116,10 +112,7 @@ def _tell_plan(setup: Setup, state_dir: Path, *, as_json: bool) -> int:
     from iodaemon.calibration.store import kept_file
 
     pairs = [*describe(setup), ("kept in", str(kept_file(state_dir)))]
-    if as_json:
-        output.print_json(dict(pairs))
-    else:
-        print("\n".join(output.aligned(pairs)))
+    output.show(dict(pairs), lambda: output.aligned(pairs), as_json=as_json)
     return 0
 
 
@@ -159,12 +152,9 @@ def _measure(setup: Setup) -> Calibration:
 
 
 def _tell(made: Calibration, *, as_json: bool) -> None:
-    if as_json:
-        output.print_json(_record(made))
-        return
     from iodaemon.cli.calibrate_words import lines_of
 
-    print("\n".join(lines_of(made)))
+    output.show(_record(made), lambda: lines_of(made), as_json=as_json)
 
 
 def _record(made: Calibration) -> object:

@@ -8,9 +8,8 @@ takes 40 of the 60 ms that a verb may take to load.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar, get_type_hints
 
-from iodaemon.cli.option import Argument, Option, Words
 from iodaemon.cli.session import Session
 
 Function = TypeVar("Function", bound=Callable[..., int])
@@ -28,10 +27,12 @@ class Verb(NamedTuple):
     Attributes:
         function: takes its words, and a ``Context`` as ``ctx`` where it needs one.
         takes_command: the first word that is no option begins somebody else's command line.
+        options: further ones, which the function takes by their names.
     """
 
     function: Callable[..., int]
-    takes_command: bool
+    takes_command: bool = False
+    options: tuple[Parameter, ...] = ()
 
     def call(self, session: Session, values: Mapping[str, Any]) -> int:
         """Do it; the exit code."""
@@ -56,17 +57,20 @@ class App:
         return found.find(words[1:]) if isinstance(found, App) else found and (found, words[1:])
 
 
-def verb(app: App, name: str, *, takes_command: bool = False) -> Callable[[Function], Function]:
+def verb(
+    app: App, name: str, *, takes_command: bool = False, options: tuple[Parameter, ...] = ()
+) -> Callable[[Function], Function]:
     """Decorate a function that is a verb; it returns the exit code.
 
     Args:
         app: where the verb belongs.
         name: how it is called.
         takes_command: the first word that is no option begins somebody else's command line.
+        options: further ones, which the function takes by their names.
     """
 
     def register(function: Function) -> Function:
-        app.verbs[name] = Verb(function, takes_command)
+        app.verbs[name] = Verb(function, takes_command, options)
         return function
 
     return register
@@ -86,10 +90,10 @@ class Parameter(NamedTuple):
     is_many: bool = False
 
 
-def parameters_of(function: Callable[..., Any]) -> list[Parameter]:
+def parameters_of(found_verb: Verb) -> list[Parameter]:
     """What a verb takes, in the order of its help."""
-    found = []
-    for name, hint in get_type_hints(function, include_extras=True).items():
+    found = list(found_verb.options)
+    for name, hint in get_type_hints(found_verb.function, include_extras=True).items():
         for declared in getattr(hint, "__metadata__", ()):
             kind = hint.__origin__
             found.append(Parameter(name, declared, is_switch=kind is bool, is_many=kind == Words))
@@ -143,7 +147,7 @@ def parse(
 
 def read(found: Verb, words: Sequence[str]) -> dict[str, Any] | None:
     """The arguments to call the verb with; None: the words are not plain."""
-    parameters = parameters_of(found.function)
+    parameters = parameters_of(found)
     parsed = parse(parameters, words, takes_command=found.takes_command)
     if parsed is None:
         return None
@@ -153,3 +157,62 @@ def read(found: Verb, words: Sequence[str]) -> dict[str, Any] | None:
             values[parameter.name] = rest if parameter.is_many else rest[0]
             rest = [] if parameter.is_many else rest[1:]
     return None if rest else values
+
+
+OFF: Final = False
+"""A switch that was not given."""
+
+Word: TypeAlias = str | None
+Words: TypeAlias = list[str] | None
+
+
+class Option(NamedTuple):
+    """An option with a value, or a switch where the type is bool.
+
+    Attributes:
+        names: as they are typed.
+        metavar: what the help calls its value.
+        text: what the help says.
+    """
+
+    names: tuple[str, ...]
+    metavar: str | None
+    text: str
+
+
+class Argument(NamedTuple):
+    """A word that is no option; the verb's own text explains it."""
+
+    metavar: str
+
+
+def option(*names: str, metavar: str | None = None, text: str) -> Option:
+    """An option of these names."""
+    return Option(names, metavar, text)
+
+
+def argument(metavar: str) -> Argument:
+    """A word that is no option."""
+    return Argument(metavar)
+
+
+_NAMED: Final = option("-J", "--name", metavar="GLOB", text="Only such names: sim-*.")
+_OF_USER: Final = option("-u", "--user", metavar="USER", text="Only this user's; or me.")
+Named = Annotated[Word, _NAMED]
+OfUser = Annotated[Word, _OF_USER]
+Jobs = Annotated[Words, argument("JOB")]
+AsJson = Annotated[bool, option("--json", text="The API's JSON.")]
+NoHeader = Annotated[bool, option("--no-header", text="Rows alone.")]
+
+
+SELECTED: Final = (
+    Parameter("jobs", argument("JOB"), is_many=True),
+    Parameter("name", _NAMED),
+    Parameter("user", _OF_USER),
+    Parameter(
+        "state",
+        option("-s", "--state", metavar="STATE", text="Only these: RUNNING, SI, r,pd."),
+        is_many=True,
+    ),
+)
+"""What a verb selects jobs by, for ``selector.parse_selectors``."""

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from iodaemon.cli import output, trial
-from iodaemon.cli.command import App, Context, verb
+from iodaemon.cli.command import OFF, App, Context, Word, option, verb
 from iodaemon.cli.failure import UsageError
-from iodaemon.cli.option import OFF, Word, option
 from iodaemon.cli.output import Column
 
 if TYPE_CHECKING:
@@ -153,7 +152,7 @@ def _head_lines(outcome: Outcome) -> list[str]:
     counts = ", ".join(f"{count} {kind}" for kind, count in outcome.counts.items())
     total = sum(outcome.counts.values())
     early = "" if outcome.rounds == outcome.rounds_asked else f" of {outcome.rounds_asked} asked"
-    sockets = "1 socket" if len(outcome.sockets) == 1 else f"{len(outcome.sockets)} sockets"
+    sockets = output.count_of(len(outcome.sockets), "socket")
     return [
         f"workload {outcome.workload}: {total} jobs ({counts}), {outcome.slots} CPUs on {sockets}",
         f"rounds: {outcome.rounds}{early}, policies in turns; median [lowest, highest]",

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Final
 
-from iodaemon.cli.command import App, verb
+from iodaemon.cli.command import App, Word, argument, verb
 from iodaemon.cli.failure import UsageError
-from iodaemon.cli.option import Word, argument
 from iodaemon.cli.program import COMPLETE
 
 app = App()

@@ -9,12 +9,10 @@ from typing import Annotated, Final
 
 from iodaemon.api.model import JsonObject
 from iodaemon.cli import output
-from iodaemon.cli.command import App, Context, verb
+from iodaemon.cli.command import OFF, App, AsJson, Context, Word, argument, option, verb
 from iodaemon.cli.failure import ExitCode
-from iodaemon.cli.option import OFF, AsJson, Word, argument, option
 from iodaemon.cli.output import Column
-from iodaemon.cli.places import load_config_of_daemon
-from iodaemon.cli.session import Session
+from iodaemon.cli.session import Session, load_config_of_daemon
 from iodaemon.errors import ConfigError, IodaemonError, RequestError
 from iodaemon.text import printable
 
@@ -34,10 +32,7 @@ def show_config(ctx: Context, running: Running = OFF, as_json: AsJson = OFF) -> 
     """Show every setting, its value, and where that comes from."""
     session: Session = ctx.obj
     answer = session.client().config() if running else _configured(session)
-    if as_json:
-        output.print_json(answer)
-    else:
-        print("\n".join(_lines(answer)))
+    output.show(answer, lambda: _lines(answer), as_json=as_json)
     return 0
 
 

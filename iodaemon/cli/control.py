@@ -5,18 +5,27 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from iodaemon.api.client import Client, Outcome
 from iodaemon.api.model import JobAnswer
 from iodaemon.api.shape import Selector
 from iodaemon.cli import output
-from iodaemon.cli.command import App, Context, verb
-from iodaemon.cli.failure import ExitCode, UsageError, exit_code
-from iodaemon.cli.option import OFF, AsJson, InState, Jobs, Named, OfUser, Word, option
+from iodaemon.cli.command import (
+    OFF,
+    SELECTED,
+    App,
+    AsJson,
+    Context,
+    Word,
+    option,
+    verb,
+)
+from iodaemon.cli.failure import ExitCode, UsageError, duration_s, exit_code
 from iodaemon.cli.selector import Selection, find_ids, job_words, parse_selectors
 from iodaemon.cli.session import Session
-from iodaemon.errors import ConfigError, RequestError
+from iodaemon.errors import RequestError
+from iodaemon.text import printable
 
 app = App()
 
@@ -33,16 +42,13 @@ Grace = Annotated[
 Yes = Annotated[bool, option("-y", "--yes", text="Do not ask, also without numbers.")]
 
 
-@verb(app, "cancel")
+@verb(app, "cancel", options=SELECTED)
 def cancel(
     ctx: Context,
-    jobs: Jobs = None,
-    name: Named = None,
-    user: OfUser = None,
-    state: InState = None,
     grace: Grace = None,
     yes: Yes = OFF,
     as_json: AsJson = OFF,
+    **chosen: Any,
 ) -> int:
     """End jobs, waiting or running.
 
@@ -54,7 +60,7 @@ def cancel(
     return _act(
         session.client(),
         "cancel",
-        parse_selectors(jobs or [], name=name, user=user, states=state),
+        parse_selectors(**chosen),
         grace_s=grace_s,
         fault=_not_gone,
         ask=None if yes else "cancel",
@@ -62,16 +68,13 @@ def cancel(
     )
 
 
-@verb(app, "requeue")
+@verb(app, "requeue", options=SELECTED)
 def requeue(
     ctx: Context,
-    jobs: Jobs = None,
-    name: Named = None,
-    user: OfUser = None,
-    state: InState = None,
     grace: Grace = None,
     yes: Yes = OFF,
     as_json: AsJson = OFF,
+    **chosen: Any,
 ) -> int:
     """Run jobs again from their beginning.
 
@@ -81,7 +84,7 @@ def requeue(
     """
     session: Session = ctx.obj
     grace_s = _grace_s(grace)
-    selection = parse_selectors(jobs or [], name=name, user=user, states=state)
+    selection = parse_selectors(**chosen)
     return _act(
         session.client(),
         "requeue",
@@ -94,15 +97,8 @@ def requeue(
     )
 
 
-@verb(app, "suspend")
-def suspend(
-    ctx: Context,
-    jobs: Jobs = None,
-    name: Named = None,
-    user: OfUser = None,
-    state: InState = None,
-    as_json: AsJson = OFF,
-) -> int:
+@verb(app, "suspend", options=SELECTED)
+def suspend(ctx: Context, as_json: AsJson = OFF, **chosen: Any) -> int:
     """Make jobs stand still until resumed.
 
     JOB is 7, 3-9, 1,4, last (your newest) or all; -J, -u and -s select among them, or without JOB
@@ -112,21 +108,14 @@ def suspend(
     return _act(
         session.client(),
         "suspend",
-        parse_selectors(jobs or [], name=name, user=user, states=state),
+        parse_selectors(**chosen),
         fault=_not_still,
         as_json=as_json,
     )
 
 
-@verb(app, "resume")
-def resume(
-    ctx: Context,
-    jobs: Jobs = None,
-    name: Named = None,
-    user: OfUser = None,
-    state: InState = None,
-    as_json: AsJson = OFF,
-) -> int:
+@verb(app, "resume", options=SELECTED)
+def resume(ctx: Context, as_json: AsJson = OFF, **chosen: Any) -> int:
     """Let suspended or held jobs go on.
 
     JOB is 7, 3-9, 1,4, last (your newest) or all; -J, -u and -s select among them, or without JOB
@@ -136,7 +125,7 @@ def resume(
     return _act(
         session.client(),
         "resume",
-        parse_selectors(jobs or [], name=name, user=user, states=state),
+        parse_selectors(**chosen),
         fault=_not_on,
         as_json=as_json,
     )
@@ -250,12 +239,7 @@ def _not_on(answer: JobAnswer) -> str | None:
 def _grace_s(text: str | None) -> float | None:
     if text is None:
         return None
-    from iodaemon.units import parse_duration_s
-
-    try:
-        grace_s = parse_duration_s(text)
-    except ConfigError as error:
-        raise UsageError(f"--grace: {error}") from error
+    grace_s = duration_s("--grace", text)
     if grace_s > _GRACE_S_MAX:
         raise UsageError(f"--grace: {text!r} is more than a day")
     return grace_s
@@ -264,3 +248,39 @@ def _grace_s(text: str | None) -> float | None:
 def _is_confirmed(question: str) -> bool:
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+scratch = App("What ended jobs have left on storage tiers: remove.")
+app.verbs["scratch"] = scratch
+
+
+@verb(scratch, "remove", options=SELECTED)
+def remove(ctx: Context, as_json: AsJson = OFF, **chosen: Any) -> int:
+    """Remove what was kept of jobs that have ended.
+
+    JOB is 7, 3-9, 1,4, last (your newest) or all; -J, -u and -s select among them, or without JOB
+    among all of yours. What could not be copied out of a job's space is kept; this deletes it for
+    good.
+    """
+    selection = parse_selectors(**chosen)
+    session: Session = ctx.obj
+    outcomes = session.client().act("scratch/remove", selection.selector)
+    if as_json:
+        output.print_json([each for _, each in outcomes if not isinstance(each, RequestError)])
+    elif not outcomes:
+        output.say("nothing is kept of these jobs")
+    is_one = selection.is_plain and len(outcomes) == 1
+    told = partial(_tell_removed, as_json=as_json)
+    return report(outcomes, told, is_one=is_one, as_json=False)
+
+
+def _tell_removed(answer: JobAnswer, *, as_json: bool) -> int:
+    job = answer["job"]
+    if answer.get("removed"):
+        if not as_json:
+            print(f"job {job['id']}: removed", flush=True)
+        return ExitCode.OK
+    kept = job["scratch"]["kept"] if job["scratch"] else None
+    why = f": {printable(kept['text'])}" if kept else ""
+    output.say(f"job {job['id']}: not removed yet{why}")
+    return ExitCode.REFUSED

@@ -7,11 +7,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final
 
 from iodaemon.cli import output
-from iodaemon.cli.command import App, Context, verb
+from iodaemon.cli.command import OFF, App, Context, option, verb
 from iodaemon.cli.failure import ExitCode
-from iodaemon.cli.option import OFF, option
-from iodaemon.cli.places import find_places, load_config_of_daemon
-from iodaemon.cli.session import SYSTEM_RUNTIME_DIR, Session
+from iodaemon.cli.session import SYSTEM_RUNTIME_DIR, Session, find_places, load_config_of_daemon
 from iodaemon.errors import ConfigError, IodaemonError
 from iodaemon.text import printable
 
@@ -37,10 +35,7 @@ AsList = Annotated[bool, option("--json", text="The findings as a list, with the
 
 
 @verb(app, "doctor")
-def doctor(
-    ctx: Context,
-    as_json: AsList = OFF,
-) -> int:
+def doctor(ctx: Context, as_json: AsList = OFF) -> int:
     """Prove on this machine what works.
 
     Everything is really tried, in a few seconds, and removed again: moving bytes and finding them

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from iodaemon.errors import (
     ConfigError,
@@ -16,6 +16,10 @@ from iodaemon.errors import (
     NotPermitted,
     Unanswered,
 )
+
+_DIGITS_MAX: Final = 18
+"""Fits into the journal's 64-bit integers."""
+_SHOWN: Final = 40
 
 
 def is_click(error: BaseException) -> bool:
@@ -79,6 +83,64 @@ def hopeless() -> Iterator[None]:
         yield
     except ConfigError as error:
         raise HopelessError(str(error)) from error
+
+
+def find_number(text: str) -> int | None:
+    """The whole number of 0 or more that these digits are; None: they are none that is counted."""
+    is_number = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+    return int(text) if is_number else None
+
+
+def count(option: str, text: str, what: str, example: str, *, least: int = 1, most: int = 0) -> int:
+    """How many the option says.
+
+    Args:
+        option: as it is typed.
+        text: its value.
+        what: is counted, in the plural.
+        example: of a value.
+        least: that it may be.
+        most: that it may be; 0: any.
+
+    Raises:
+        UsageError: it is no such number.
+    """
+    number = find_number(text)
+    if number is None or number < least or 0 < most < number:
+        bound = f", {least} to {most}" if most else ""
+        raise UsageError(
+            f"{option}: {text[:_SHOWN]!r} is no number of {what}{bound}: write for example "
+            f"{option} {example}"
+        )
+    return number
+
+
+def size_bytes(option: str, text: str, *, bare_unit: str = "") -> int:
+    """The size that an option has; a bare number is of this unit.
+
+    Raises:
+        UsageError: it is none; names the option.
+    """
+    from iodaemon.units import is_bare, parse_bytes
+
+    try:
+        return parse_bytes(f"{text} {bare_unit}" if bare_unit and is_bare(text) else text)
+    except ConfigError as error:
+        raise UsageError(f"{option}: {error}") from error
+
+
+def duration_s(option: str, text: str, *, bare_unit_s: float = 1.0) -> float:
+    """The duration that an option has; a bare number is of this unit.
+
+    Raises:
+        UsageError: it is none; names the option.
+    """
+    from iodaemon.units import parse_duration_s
+
+    try:
+        return parse_duration_s(text, bare_unit_s=bare_unit_s)
+    except ConfigError as error:
+        raise UsageError(f"{option}: {error}") from error
 
 
 def line(error: BaseException) -> str:

@@ -7,11 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from iodaemon.api.model import Accuracy, Hint, HintsAnswer, ImportedRun, Lesson
 from iodaemon.cli import output
-from iodaemon.cli.command import App, Context, verb
-from iodaemon.cli.expectation import factor, percent
+from iodaemon.cli.command import (
+    OFF,
+    App,
+    AsJson,
+    Context,
+    NoHeader,
+    OfUser,
+    Word,
+    Words,
+    argument,
+    option,
+    verb,
+)
 from iodaemon.cli.failure import ExitCode, UsageError
-from iodaemon.cli.option import OFF, AsJson, Word, Words, argument, option
-from iodaemon.cli.output import NOTHING, Column
+from iodaemon.cli.output import NOTHING, Column, factor, percent
 from iodaemon.cli.session import Session
 from iodaemon.errors import NotFound
 
@@ -66,13 +76,11 @@ _LARGEST_UID: Final = 2**32 - 1
 Logs = Annotated[Words, argument("LOG")]
 Keys = Annotated[Words, argument("KEY")]
 Glob = Annotated[Word, argument("NAME")]
-User = Annotated[Word, option("-u", "--user", metavar="USER", text="Only this user's; or me.")]
 Limit = Annotated[Word, option("--limit", metavar="COUNT", text="The last so many [1000].")]
-NoHeader = Annotated[bool, option("--no-header", text="Rows alone.")]
 Whose = Annotated[
     Word, option("-u", "--user", metavar="USER", text="Of whose jobs, also me [as in the log].")
 ]
-OfUser = Annotated[Word, option("-u", "--user", metavar="USER", text="Of whose jobs [yours].")]
+Owner = Annotated[Word, option("-u", "--user", metavar="USER", text="Of whose jobs [yours].")]
 OfName = Annotated[
     Word, option("-J", "--name", metavar="NAME", text="Of the jobs with this name, too.")
 ]
@@ -83,7 +91,7 @@ DryRun = Annotated[bool, option("--dry-run", text="Read, print, and import nothi
 def show(
     ctx: Context,
     name: Glob = None,
-    user: User = None,
+    user: OfUser = None,
     limit: Limit = None,
     no_header: NoHeader = OFF,
     as_json: AsJson = OFF,
@@ -178,8 +186,7 @@ def _share_and_requests(share: float | None, requests: float | None) -> list[str
 
 def accuracy_line(accuracy: Accuracy) -> str:
     """How wrong the predictions of one source were."""
-    count = accuracy["predictions"]
-    jobs = f"{count} job{'s' if count > 1 else ''}"
+    jobs = output.count_of(accuracy["predictions"], "job")
     return f"{accuracy['source']}: wrong by {factor(accuracy['off'])}, typically, for {jobs}"
 
 
@@ -304,10 +311,10 @@ def _tell(
         rows = [_run_row(reading, run) for reading, run in zip(used, runs, strict=True)]
         print("\n".join(output.table(_RUN_COLUMNS, rows, width=output.terminal_columns())))
     if dry_run:
-        output.say(f"{run_count(len(runs))} would be imported; nothing was")
+        output.say(f"{output.count_of(len(runs), 'run')} would be imported; nothing was")
     else:
         known = f", {counts['known']} known before" if counts["known"] else ""
-        print(f"{run_count(counts['imported'])} imported{known}")
+        print(f"{output.count_of(counts['imported'], 'run')} imported{known}")
 
 
 def _run_row(reading: Reading, run: ImportedRun) -> list[str]:
@@ -325,16 +332,11 @@ def _run_row(reading: Reading, run: ImportedRun) -> list[str]:
     ]
 
 
-def run_count(count: int) -> str:
-    """So many runs, in words."""
-    return "1 run" if count == 1 else f"{count} runs"
-
-
 # -- forget ----------------------------------------------------------------------------------------
 
 
 @verb(hints, "forget")
-def forget(ctx: Context, keys: Keys = None, user: OfUser = None) -> int:
+def forget(ctx: Context, keys: Keys = None, user: Owner = None) -> int:
     """Forget what earlier runs say under these keys.
 
     KEY is as 'iod hint show' has it, for example name:lu. Later runs teach it anew. With

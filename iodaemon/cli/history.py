@@ -8,15 +8,29 @@ from typing import Annotated, Final
 
 from iodaemon.api.model import FINAL_STATES, HistoryAnswer, Job, Sum, SumsAnswer
 from iodaemon.cli import output
-from iodaemon.cli.command import App, Context, verb
-from iodaemon.cli.expectation import ratio_cell
-from iodaemon.cli.failure import UsageError
-from iodaemon.cli.moment import parse_moment_s
-from iodaemon.cli.option import OFF, AsJson, Jobs, Word, Words, option
-from iodaemon.cli.output import Column
-from iodaemon.cli.selector import format_ids, parse_limit, parse_selectors
+from iodaemon.cli.command import (
+    OFF,
+    App,
+    AsJson,
+    Context,
+    Jobs,
+    Named,
+    NoHeader,
+    OfUser,
+    Word,
+    Words,
+    option,
+    verb,
+)
+from iodaemon.cli.failure import UsageError, count
+from iodaemon.cli.output import Column, ratio_cell
+from iodaemon.cli.selector import (
+    format_ids,
+    parse_moment_s,
+    parse_selectors,
+    parse_states,
+)
 from iodaemon.cli.session import Session
-from iodaemon.cli.state import parse_states
 from iodaemon.errors import NotFound
 
 app = App()
@@ -54,8 +68,6 @@ _CHARGED: Final = Column("CHARGED", is_number=True)
 """Shown where somebody had space: the time that a run takes on the slowest tier."""
 Query = list[tuple[str, str]]
 
-User = Annotated[Word, option("-u", "--user", metavar="USER", text="Only this user's; or me.")]
-Name = Annotated[Word, option("-J", "--name", metavar="GLOB", text="Only such names: sim-*.")]
 States = Annotated[Words, option("-s", "--state", metavar="STATE", text="Only these: FAILED, to.")]
 Since = Annotated[Word, option("--since", metavar="WHEN", text="Ended then or later.")]
 Until = Annotated[Word, option("--until", metavar="WHEN", text="Ended before.")]
@@ -63,15 +75,14 @@ Limit = Annotated[
     Word, option("--limit", metavar="COUNT", text=f"The last so many [{LIMIT}; sums: all].")
 ]
 By = Annotated[Word, option("--by", metavar="user|name", text="Added up.")]
-NoHeader = Annotated[bool, option("--no-header", text="Rows alone.")]
 
 
 @verb(app, "history")
 def history(
     ctx: Context,
     jobs: Jobs = None,
-    user: User = None,
-    name: Name = None,
+    user: OfUser = None,
+    name: Named = None,
     state: States = None,
     since: Since = None,
     until: Until = None,
@@ -103,20 +114,13 @@ def history(
     client = session.client()
     if by is not None:
         sums = client.history_sums(by, query)
-        _tell(sums, [] if as_json else sum_lines(sums, header=not no_header), as_json=as_json)
+        output.show(sums, lambda: sum_lines(sums, header=not no_header), as_json=as_json)
         return 0
     answer = client.history(query)
-    _tell(answer, [] if as_json else job_lines(answer, header=not no_header), as_json=as_json)
+    output.show(answer, lambda: job_lines(answer, header=not no_header), as_json=as_json)
     if selection is not None and not any((user, name, state, since, until, limit)):
         _miss(set(selection.ids) - {job["id"] for job in answer["jobs"]})
     return 0
-
-
-def _tell(answer: object, lines: list[str], *, as_json: bool) -> None:
-    if as_json:
-        output.print_json(answer)
-    elif lines:
-        print("\n".join(lines))
 
 
 def _miss(ids: set[int]) -> None:
@@ -153,7 +157,7 @@ def _filters(
 def _limit(text: str | None, *, default: int | None) -> Query:
     if text is None:
         return [] if default is None else [("limit", str(default))]
-    return [("limit", str(parse_limit(text)))]
+    return [("limit", str(count("--limit", text, "jobs", "20")))]
 
 
 def job_lines(answer: HistoryAnswer, *, header: bool) -> list[str]:

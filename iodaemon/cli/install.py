@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from iodaemon.api.client import Client
 from iodaemon.cli import output
-from iodaemon.cli.command import App, Context, verb
+from iodaemon.cli.command import OFF, App, Context, option, verb
 from iodaemon.cli.failure import UsageError
-from iodaemon.cli.option import OFF, option
 from iodaemon.cli.session import Session
 from iodaemon.errors import ConfigError, IodaemonError, NoDaemon, NotPermitted, RequestError
 
@@ -237,7 +236,7 @@ def _size_of(node: JsonObject) -> str:
     known = sockets if isinstance(sockets, list) else []
     slots = [each.get("slots") for each in known if isinstance(each, dict)]
     count = sum(number for number in slots if isinstance(number, int))
-    return f"on {len(slots)} {'socket' if len(slots) == 1 else 'sockets'}, {count} CPUs"
+    return f"on {output.count_of(len(slots), 'socket')}, {count} CPUs"
 
 
 def _hints(layout: Layout) -> list[str]:

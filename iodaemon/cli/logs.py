@@ -6,14 +6,22 @@ import codecs
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal
 
 from iodaemon.api.client import Client
 from iodaemon.api.model import FINAL_STATES, Job
+from iodaemon.api.patience import ask_patiently
 from iodaemon.cli import output
-from iodaemon.cli.command import App, Context, verb
-from iodaemon.cli.failure import ExitCode, UsageError, exit_code
-from iodaemon.cli.option import OFF, InState, Jobs, Named, Word, option
+from iodaemon.cli.command import (
+    OFF,
+    SELECTED,
+    App,
+    Context,
+    Word,
+    option,
+    verb,
+)
+from iodaemon.cli.failure import ExitCode, UsageError, count, exit_code
 from iodaemon.cli.selector import find_ids, parse_selectors
 from iodaemon.cli.session import Session
 from iodaemon.cli.wait import Holds, find_own_job, tell_lost
@@ -21,7 +29,6 @@ from iodaemon.errors import NoDaemon, RequestError
 
 app = App()
 
-T = TypeVar("T")
 Stream = Literal["stdout", "stderr"]
 
 _RETRY_S: Final = 0.25
@@ -36,16 +43,14 @@ Raw = Annotated[
 ]
 
 
-@verb(app, "logs")
+@verb(app, "logs", options=SELECTED)
 def logs(
     ctx: Context,
-    jobs: Jobs = None,
-    name: Named = None,
-    state: InState = None,
     follow: Follow = OFF,
     err: Err = OFF,
     tail: Tail = None,
     raw: Raw = OFF,
+    **chosen: Any,
 ) -> int:
     r"""Print what jobs have written.
 
@@ -56,8 +61,8 @@ def logs(
     """
     session: Session = ctx.obj
     client = session.client()
-    lines = None if tail is None else _lines(tail)
-    ids = find_ids(client, parse_selectors(jobs or [], name=name, states=state), finished=True)
+    lines = None if tail is None else count("--tail", tail, "lines", "20", least=0)
+    ids = find_ids(client, parse_selectors(**chosen), finished=True)
     write = _write_bytes if raw or not sys.stdout.isatty() else _Terminal().write
     stream: Stream = "stderr" if err else "stdout"
     if follow:
@@ -138,12 +143,9 @@ def _follow(client: Client, job_id: int, key: Stream, tail: int | None, write: W
         if is_over:
             break
         file = job[key] or job["stdout"]
-        job = _ask_patiently(client, lambda: client.job(job_id))
-        if file not in (
-            None,
-            job[key] or job["stdout"],
-        ):  # requeued: its output begins again, unless it has -o
-            at = 0
+        job = ask_patiently(lambda: client.job(job_id), client.reconnect_s)
+        if file not in (None, job[key] or job["stdout"]):
+            at = 0  # requeued: its output begins again, unless it has -o
         elif job["state"] not in FINAL_STATES:
             time.sleep(_RETRY_S)  # a daemon that is about to stop ends its answers early
     if job["shell_code"] != 0:
@@ -156,21 +158,3 @@ def _tell_waiting(job: Job) -> None:
         output.say(f"job {job['id']} has not started{output.reason_words(job)}")
     else:
         Holds().tell([job])
-
-
-def _ask_patiently(client: Client, ask: Callable[[], T]) -> T:
-    """The daemon's answer, as soon as it is back."""
-    until_s = time.monotonic() + client.reconnect_s
-    while True:
-        try:
-            return ask()
-        except NoDaemon:
-            if time.monotonic() > until_s:
-                raise
-        time.sleep(_RETRY_S)
-
-
-def _lines(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"--tail: {text!r} is no number of lines: write for example --tail 20")
-    return int(text)

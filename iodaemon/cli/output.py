@@ -7,11 +7,12 @@ import os
 import string
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from iodaemon.api.model import Job
+from iodaemon.api.model import Expected, Job
 from iodaemon.cli.failure import OutputError
 from iodaemon.text import printable
 
@@ -68,6 +69,14 @@ def print_json(value: object) -> None:
     """One JSON document: on a terminal indented, else on one line."""
     indent = 2 if sys.stdout.isatty() else None
     print(json.dumps(value, indent=indent))
+
+
+def show(answer: object, lines: Callable[[], Iterable[str]], *, as_json: bool) -> None:
+    """Print an answer: as JSON for programs, else the lines that people read."""
+    if as_json:
+        print_json(answer)
+    elif told := "\n".join(lines()):
+        print(told)
 
 
 class Column(NamedTuple):
@@ -245,6 +254,11 @@ def told_reason(reason: Mapping[str, Any] | None) -> str:
     return f"{reason['text']}; {cure} lets it go" if cure else str(reason["text"])
 
 
+def count_of(count: int, what: str) -> str:
+    """Such as ``1 job``, ``7 jobs``."""
+    return f"{count} {what}" + ("" if count == 1 else "s")
+
+
 def signal_name(number: int) -> str:
     """A signal by number and name: ``9 (SIGKILL)``."""
     import signal
@@ -253,3 +267,61 @@ def signal_name(number: int) -> str:
         return f"{number} ({signal.Signals(number).name})"
     except ValueError:
         return str(number)
+
+
+LETTERS: Final[Mapping[str, str]] = MappingProxyType(
+    {"declared": "d", "learned": "l", "imported": "i", "measured": "m"}
+)
+
+
+def expected_cell(job: Job) -> str:
+    """The mean rate over its run and the letter of its source; ``?`` where nothing is known."""
+    expected = job.get("expected")
+    if expected is None or expected["rate_bytes_per_s"] is None:
+        return UNKNOWN
+    return f"{rate(expected['rate_bytes_per_s'])} {LETTERS.get(expected['source'], '')}"
+
+
+def ratio_cell(job: Job) -> str:
+    """What was expected over what it moved, as ``1.3x``."""
+    ratio = job.get("expected_ratio")
+    return NOTHING if ratio is None else factor(ratio)
+
+
+def factor(value: float) -> str:
+    """``1.3x``, ``0.04x``, ``250x``."""
+    return f"{value:.2g}x" if value < 100 else f"{value:.0f}x"
+
+
+def expected_words(job: Job) -> str:
+    """All of it, and how right it was."""
+    expected = job.get("expected")
+    if expected is None or expected["rate_bytes_per_s"] is None:
+        return "unknown"
+    parts = [f"{rate(expected['rate_bytes_per_s'])} on average", *_details(expected)]
+    ratio = job.get("expected_ratio")
+    right = "" if ratio is None else f"; {factor(ratio)[:-1]} times what it moved"
+    return f"{', '.join(parts)} ({source_words(expected)}){right}"
+
+
+def _details(expected: Expected) -> list[str]:
+    parts = []
+    mean, share = expected["rate_bytes_per_s"], expected["io_share"]
+    if share and mean is not None:
+        parts.append(f"{rate(mean / share)} in I/O for {percent(share)} of its run time")
+    if expected["operations_per_s"] is not None:
+        parts.append(f"{expected['operations_per_s']:.3g} requests/s")
+    return parts
+
+
+def percent(share: float) -> str:
+    """A part of the whole: ``20%``, ``0.03%``."""
+    return f"{100 * share:.2g}%" if share < 0.995 else "100%"
+
+
+def source_words(expected: Expected) -> str:
+    """Whence it is known, and how surely."""
+    by = f" by {expected['by']}" if expected["by"] else ""
+    runs = expected["runs"]
+    count = f", {count_of(runs, 'run')}" if runs else ""
+    return f"{expected['source']}{by}{count}, confidence {expected['confidence']:.2g}"

@@ -6,11 +6,9 @@ from collections.abc import Callable
 from typing import Annotated
 
 from iodaemon.cli import output
-from iodaemon.cli.command import App, Context, verb
-from iodaemon.cli.failure import ExitCode, UsageError
-from iodaemon.cli.option import OFF, Word, option
+from iodaemon.cli.command import OFF, App, Context, Word, option, verb
+from iodaemon.cli.failure import ExitCode, duration_s, size_bytes
 from iodaemon.cli.session import Session
-from iodaemon.errors import ConfigError
 
 app = App()
 phases = App("In a job's script, around its I/O: io, done.")
@@ -36,10 +34,9 @@ def io(ctx: Context, expect: Expect = None, timeout: Timeout = None, strict: Str
     from iodaemon.phase import ask_turn
 
     session: Session = ctx.obj
-    size_bytes, timeout_s = _size_bytes(expect), _duration_s(timeout)
-    return _tell(
-        lambda: ask_turn(size_bytes, timeout_s=timeout_s, api=session.api), is_strict=strict
-    )
+    expected = None if expect is None else size_bytes("--expect", expect)
+    timeout_s = None if timeout is None else duration_s("--timeout", timeout)
+    return _tell(lambda: ask_turn(expected, timeout_s=timeout_s, api=session.api), is_strict=strict)
 
 
 @verb(phases, "done")
@@ -71,25 +68,3 @@ _ADVICE = {
     "refused": "look at 'iod queue'",
     "timeout": "'iod why' tells who has it",
 }
-
-
-def _size_bytes(text: str | None) -> int | None:
-    if text is None:
-        return None
-    from iodaemon.units import parse_bytes
-
-    try:
-        return parse_bytes(text)
-    except ConfigError as error:
-        raise UsageError(f"--expect: {error}") from error
-
-
-def _duration_s(text: str | None) -> float | None:
-    if text is None:
-        return None
-    from iodaemon.units import parse_duration_s
-
-    try:
-        return parse_duration_s(text)
-    except ConfigError as error:
-        raise UsageError(f"--timeout: {error}") from error

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from iodaemon.cli import output
-from iodaemon.cli.command import App, Context, verb
-from iodaemon.cli.option import OFF, AsJson, Word, argument
+from iodaemon.cli.command import OFF, App, AsJson, Context, Word, argument, verb
 from iodaemon.cli.output import Column
 from iodaemon.cli.session import Session
 from iodaemon.errors import ConfigError, NoDaemon, NotFound
@@ -33,13 +33,15 @@ def list_policies(as_json: AsJson = OFF) -> int:
     from iodaemon.config import find_policies, policy_search
 
     found = find_policies(policy_search(os.environ))
-    if as_json:
-        output.print_json([{"name": name, "path": str(path)} for name, path in found.items()])
-    else:
-        rows = [(name, _told_of(path), str(path)) for name, path in found.items()]
-        columns = (Column("NAME"), Column("WHAT IT DOES"), Column("FILE", drop=1))
-        print("\n".join(output.table(columns, rows, width=output.terminal_columns())))
+    named = [{"name": name, "path": str(path)} for name, path in found.items()]
+    output.show(named, lambda: _list_lines(found), as_json=as_json)
     return 0
+
+
+def _list_lines(found: Mapping[str, Path]) -> list[str]:
+    rows = [(name, _told_of(path), str(path)) for name, path in found.items()]
+    columns = (Column("NAME"), Column("WHAT IT DOES"), Column("FILE", drop=1))
+    return output.table(columns, rows, width=output.terminal_columns())
 
 
 def _told_of(path: Path) -> str:
@@ -50,11 +52,7 @@ def _told_of(path: Path) -> str:
 
 
 @verb(policies, "show")
-def show_policy(
-    ctx: Context,
-    name: PolicyName = None,
-    as_json: AsJson = OFF,
-) -> int:
+def show_policy(ctx: Context, name: PolicyName = None, as_json: AsJson = OFF) -> int:
     """Show a policy, by default the one in force."""
     document = _in_force(ctx.obj) if name is None else _document(_told(load_named(name)))
     _print(document, as_json=as_json)
@@ -62,11 +60,7 @@ def show_policy(
 
 
 @verb(policies, "check")
-def check_policy(
-    ctx: Context,
-    name: PolicyName = None,
-    as_json: AsJson = OFF,
-) -> int:
+def check_policy(ctx: Context, name: PolicyName = None, as_json: AsJson = OFF) -> int:
     """Check a policy, by default the configured one.
 
     Its rules are run on simulated loads as well, of the daemon's sockets and disks where one
@@ -159,9 +153,6 @@ def _document(policy: PolicyFile) -> dict[str, Any]:
 
 
 def _print(document: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        output.print_json(document)
-        return
     from iodaemon.cli.document import document_lines
 
-    print("\n".join(document_lines(document, absent="none")))
+    output.show(document, lambda: document_lines(document, absent="none"), as_json=as_json)

@@ -15,9 +15,8 @@ from types import MappingProxyType
 from typing import Final
 
 from iodaemon.cli import failure, output
-from iodaemon.cli.command import App, Parameter, parse, read
+from iodaemon.cli.command import OFF, App, Parameter, Word, option, parse, read
 from iodaemon.cli.failure import ExitCode
-from iodaemon.cli.option import OFF, Word, option
 from iodaemon.cli.session import Session
 
 GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
@@ -26,7 +25,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "submit": "submit",
             "queue": "queue",
             "show": "show",
-            "why": "why",
+            "why": "show",
             "logs": "logs",
             "wait": "wait",
             "cancel": "control",
@@ -34,26 +33,26 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "suspend": "control",
             "resume": "control",
             "phase": "phase",
-            "scratch": "scratch",
+            "scratch": "control",
             "history": "history",
             "events": "events",
         },
         "Regulation": {
             "node": "node",
-            "mode": "mode",
+            "mode": "node",
             "policy": "policy",
             "hint": "hint",
             "calibrate": "calibrate",
         },
         "Administration": {
-            "drain": "drain",
+            "drain": "node",
             "config": "config",
             "doctor": "doctor",
             "install": "install",
             "backup": "backup",
-            "restore": "restore",
+            "restore": "backup",
             "daemon": "daemon",
-            "stop": "stop",
+            "stop": "daemon",
             "completion": "completion",
         },
         "Experiments": {
@@ -62,7 +61,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "replay": "replay",
             "sim": "sim",
         },
-        "": {"supervisor": "supervisor"},
+        "": {"supervisor": "daemon"},
     }
 )
 """Each verb and the module it lives in, as the help groups them; the last group is not shown."""

@@ -5,19 +5,28 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Annotated, Final, NoReturn
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, NoReturn
 
 from iodaemon.api.client import Client
 from iodaemon.api.model import STATE_CODES, Job, JobsAnswer, LoadLine
 from iodaemon.cli import output
-from iodaemon.cli.command import App, Context, verb
-from iodaemon.cli.condition import condition_lines
-from iodaemon.cli.expectation import expected_cell
-from iodaemon.cli.failure import UsageError
-from iodaemon.cli.option import OFF, AsJson, InState, Jobs, Named, OfUser, Word, option
-from iodaemon.cli.output import Column
-from iodaemon.cli.selector import Selection, format_ids, parse_limit, parse_selectors
+from iodaemon.cli.command import (
+    OFF,
+    SELECTED,
+    App,
+    AsJson,
+    Context,
+    NoHeader,
+    Word,
+    option,
+    verb,
+)
+from iodaemon.cli.failure import UsageError, count
+from iodaemon.cli.output import Column, expected_cell
+from iodaemon.cli.selector import Selection, format_ids, parse_selectors
 from iodaemon.cli.session import SIMULATED, Session
+from iodaemon.core.condition import MODES, drained
 from iodaemon.errors import NoDaemon, NotFound
 from iodaemon.text import printable
 
@@ -44,24 +53,20 @@ _DOTS: Final = "..."
 
 All = Annotated[bool, option("-a", "--all", text="Finished jobs too.")]
 Limit = Annotated[Word, option("--limit", metavar="N", text="Only the newest N.")]
-NoHeader = Annotated[bool, option("--no-header", text="Rows alone.")]
 Watch = Annotated[
     Word, option("-w", "--watch", metavar="SECONDS", text="Show again every so often.")
 ]
 
 
-@verb(app, "queue")
+@verb(app, "queue", options=SELECTED)
 def queue(
     ctx: Context,
-    jobs: Jobs = None,
     all_jobs: All = OFF,
-    name: Named = None,
-    user: OfUser = None,
-    state: InState = None,
     limit: Limit = None,
     no_header: NoHeader = OFF,
     watch: Watch = None,
     as_json: AsJson = OFF,
+    **chosen: Any,
 ) -> int:
     """Show the queue (alias: ls).
 
@@ -78,9 +83,9 @@ def queue(
     session: Session = ctx.obj
     view = _View(
         client=session.client(),
-        selection=parse_selectors(jobs or ["all"], name=name, user=user, states=state),
+        selection=parse_selectors(**{**chosen, "jobs": chosen.get("jobs") or ["all"]}),
         all_jobs=all_jobs,
-        limit=None if limit is None else parse_limit(limit),
+        limit=None if limit is None else count("--limit", limit, "jobs", "20"),
         header=not no_header,
         as_json=as_json,
     )
@@ -246,3 +251,23 @@ def _watch(view: _View, every_s: float) -> NoReturn:
         except NoDaemon as error:
             output.say(str(error))
         sys.stdout.flush()
+
+
+def condition_lines(condition: Mapping[str, Any] | None) -> list[str]:
+    """One line for each thing that is not as usual; a daemon of the version before tells none."""
+    if condition is None:
+        return []
+    lines = []
+    if condition["starts_blocked"]:
+        lines.append(f"no job starts: {condition['starts_blocked']}")
+    if condition["drain"] is not None:
+        lines.append(drain_words(condition["drain"]))
+    if (mode := condition["mode"]) != "on":
+        lines.append(MODES.get(mode, f"regulation is {mode}"))
+    return list(map(printable, lines))
+
+
+def drain_words(drain: Mapping[str, Any]) -> str:
+    """Who drained the node, since when and what for."""
+    since = output.local_time(drain["since_s"])
+    return f"{drained(drain['by'], drain['reason'])} (since {since})"

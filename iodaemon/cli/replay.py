@@ -6,10 +6,9 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from iodaemon.cli import output
-from iodaemon.cli.command import App, Context, verb
-from iodaemon.cli.moment import parse_moment_s
-from iodaemon.cli.option import OFF, AsJson, Word, option
+from iodaemon.cli.command import OFF, App, AsJson, Context, Word, option, verb
 from iodaemon.cli.output import Column
+from iodaemon.cli.selector import parse_moment_s
 from iodaemon.cli.session import Session
 from iodaemon.errors import RequestError
 
@@ -39,12 +38,7 @@ Since = Annotated[Word, option("--since", metavar="WHEN", text="Samples from the
 
 
 @verb(app, "replay")
-def replay(
-    ctx: Context,
-    policy: Policy = None,
-    since: Since = None,
-    as_json: AsJson = OFF,
-) -> int:
+def replay(ctx: Context, policy: Policy = None, since: Since = None, as_json: AsJson = OFF) -> int:
     """Show what a policy would have done with what was measured.
 
     Needs a daemon with journal_samples = true; raw samples are kept for a day. WHEN is 2d or 90m
@@ -67,12 +61,10 @@ def replay(
     for caution in rules.cautions(recording.platform):
         output.say(caution)
     outcome = ask(recording, rules)
-    if as_json:
-        import msgspec
+    import msgspec
 
-        output.print_json(msgspec.to_builtins(outcome))
-    else:
-        print("\n".join(outcome_lines(outcome)))
+    told = msgspec.to_builtins(outcome)
+    output.show(told, lambda: outcome_lines(outcome), as_json=as_json)
     return 0
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from iodaemon.api.model import JobOptions
-from iodaemon.cli.failure import UsageError
+from iodaemon.cli.failure import UsageError, count, duration_s, size_bytes
 from iodaemon.cli.output import say
 from iodaemon.core.launcher import interpreter_of, is_shell, without_launchers
-from iodaemon.errors import ConfigError, RequestError
+from iodaemon.errors import RequestError
 
 PLAIN_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 """What ``--clean-env`` searches, whatever the submitter's PATH is."""
@@ -31,7 +31,6 @@ _LONGEST_WORD: Final = 128 * 1024 - 1
 _TAKES_TEXT: Final = {"python": "-c", "perl": "-e", "ruby": "-e"}
 """Interpreters that take a program in place of a file, as shells do behind -c."""
 _NO_LIMIT: Final = frozenset({"infinite", "unlimited"})
-_CPUS_MAX: Final = 1_000_000
 _MINUTE_S: Final = 60.0
 _NOTHING_DONE: Final = "nothing was submitted"
 _PATTERN: Final = re.compile(r"%(.?)", re.DOTALL)
@@ -80,42 +79,30 @@ def parse_limits(
     """
     limits = JobOptions()
     if cpus is not None:
-        limits["cpus"] = _cpus(cpus)
+        limits["cpus"] = count("--cpus", cpus, "CPUs", "4")
     if mem is not None:
-        limits["memory_bytes"] = int(_quantity("--mem", mem, _memory_bytes))
+        size = size_bytes("--mem", mem, bare_unit="MiB")
+        limits["memory_bytes"] = int(above_nothing("--mem", mem, size))
     if time is not None and time.lower() not in _NO_LIMIT:
-        limits["walltime_s"] = _quantity("--time", time, _minutes_s)
+        limits["walltime_s"] = _minutes_s("--time", time)
     if max_suspend is not None:
-        limits["max_suspend_s"] = _quantity("--max-suspend", max_suspend, _minutes_s)
+        limits["max_suspend_s"] = _minutes_s("--max-suspend", max_suspend)
     return limits
 
 
-def _cpus(text: str) -> int:
-    if text.isascii() and text.isdigit() and 0 < int(text) <= _CPUS_MAX:
-        return int(text)
-    raise UsageError(f"--cpus: {text!r} is no number of CPUs; write for example --cpus 4")
+def above_nothing(option: str, text: str, value: float) -> float:
+    """The value.
 
-
-def _quantity(option: str, text: str, parse: Callable[[str], float]) -> float:
-    try:
-        value = parse(text)
-    except ConfigError as error:
-        raise UsageError(f"{option}: {error}") from error
+    Raises:
+        UsageError: it is 0 or less; names the option.
+    """
     if value <= 0:
         raise UsageError(f"{option}: {text!r} must be more than nothing; leave {option} away")
     return value
 
 
-def _minutes_s(text: str) -> float:
-    from iodaemon.units import parse_duration_s
-
-    return parse_duration_s(text, bare_unit_s=_MINUTE_S)
-
-
-def _memory_bytes(text: str) -> float:
-    from iodaemon.units import is_bare, parse_bytes
-
-    return parse_bytes(text + " MiB" if is_bare(text) else text)
+def _minutes_s(option: str, text: str) -> float:
+    return above_nothing(option, text, duration_s(option, text, bare_unit_s=_MINUTE_S))
 
 
 def find_place(

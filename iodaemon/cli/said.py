@@ -17,14 +17,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from iodaemon.api.model import JobOptions
 from iodaemon.cli import sbatch
+from iodaemon.cli.command import Parameter, option
 from iodaemon.cli.failure import UsageError, nearest
 from iodaemon.cli.request import Place, output_options, parse_limits
 from iodaemon.cli.scratch_option import (
-    SCRATCH_WORDS,
     check_words,
     has_space,
     scratch_options,
@@ -33,13 +33,69 @@ from iodaemon.core.launcher import Script, script_of
 from iodaemon.errors import ConfigError
 
 MARK: Final = "#IOD"
-VALUES: Final = (
-    *("name", "cpus", "mem", "time", "max-suspend", "stdout", "output", "error"),
-    *SCRATCH_WORDS,
+OPTIONS: Final = tuple(
+    Parameter(declared.names[-1][2:].replace("-", "_"), declared, is_switch=not declared.metavar)
+    for declared in (
+        option("-J", "--name", metavar="NAME", text="Shown in the queue."),
+        option(
+            *("-n", "--cpus"),
+            metavar="N",
+            text="CPUs of its own, all of one socket [none: it runs on idle ones of its socket, "
+            "also on others' own].",
+        ),
+        option("--mem", metavar="SIZE", text="Memory limit: 16G; bare number: MiB."),
+        option(
+            *("-t", "--time"),
+            metavar="TIME",
+            text="Bound on run time, suspensions apart: 90m, HH:MM:SS; bare number: minutes.",
+        ),
+        option(
+            "--io-rate", metavar="RATE", text="What it moves in I/O: 40 MB/s; bare number: MB/s."
+        ),
+        option("--io-share", metavar="SHARE", text="Of its run time, in I/O: 0.2 or 20% [all]."),
+        option("--io-ops", metavar="RATE", text="Requests a second while in I/O: 500 or 2k."),
+        option("--no-suspend", text="The regulation never suspends it."),
+        option(
+            "--max-suspend",
+            metavar="TIME",
+            text="Longest suspension in a row by the regulation; bare number: minutes.",
+        ),
+        option("--requeue", text="Run it again if the machine is restarted while it runs."),
+        option(
+            *("-o", "--stdout"),
+            metavar="FILE",
+            text="Standard output [a file of the daemon, which 'iod show' says when it removes]; "
+            "%j: the job's number, %x: its name, %u: the user, %N: the machine.",
+        ),
+        option(
+            "--output",
+            metavar="PATH",
+            text="With --scratch or --fast: the directory its space is copied to. Else as -o.",
+        ),
+        option("-e", "--error", metavar="FILE", text="Standard error [as the output]."),
+        option("--scratch", metavar="SIZE", text="Space of a storage tier, in $IOD_SCRATCH: 200G."),
+        option("--tier", metavar="NAME", text="Of this tier [the fastest]."),
+        option(
+            "--scratch-fallback",
+            metavar="slow|wait|fail",
+            text="Where the tier has no room: run on the slowest, wait, or fail [wait].",
+        ),
+        option("--fast", metavar="SIZE", text="As --scratch; the policy chooses the tier."),
+        option("--input", metavar="DIR", text="Copied into its space before it starts."),
+        option(
+            "--output-on",
+            metavar="success|always",
+            text="When its space is copied to --output [success].",
+        ),
+        option("--output-size", metavar="SIZE", text="What it is expected to leave."),
+        option("--data-size", metavar="SIZE", text="What it moves there meanwhile."),
+        option("--hold", text="Hold it until 'iod resume'."),
+    )
 )
-SWITCHES: Final = ("no-suspend", "requeue", "hold")
+"""What may be said of a job, on the command line, in ``#IOD`` lines and in lines of ``--from``."""
 HINTS: Final = ("io-rate", "io-share", "io-ops")
-_WORDS: Final = (*VALUES, *HINTS, *SWITCHES, "io")
+SWITCHES: Final = frozenset(each.name.replace("_", "-") for each in OPTIONS if each.is_switch)
+_WORDS: Final = (*(each.name.replace("_", "-") for each in OPTIONS), "io")
 _ENDS_EARLY: Final = frozenset(" \t\n")
 _MOST_BYTES: Final = 64 * 1024
 _FILES: Final = ("stdout", "output")
@@ -62,6 +118,13 @@ class Said(NamedTuple):
 
 
 NOTHING: Final = Said()
+
+
+def said_by(given: Mapping[str, Any]) -> Said:
+    """What options say, by the names in ``OPTIONS``."""
+    words = {name.replace("_", "-"): "" if word is True else word for name, word in given.items()}
+    hints: dict[str, str] = {name: words.pop(name) for name in HINTS if name in words}
+    return Said(words, hints)
 
 
 def merge(*layers: Said) -> Said:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from iodaemon.cli.failure import UsageError
+from iodaemon.cli.failure import UsageError, count
 from iodaemon.cli.request import parse_limits
 
 MARK: Final = "#SBATCH"
@@ -163,7 +163,11 @@ def _words(found: Mapping[str, str]) -> dict[str, str]:
     if words.get("time", "").lower() in _NO_LIMIT:
         del words["time"]
     words |= {name: "" for name in _SWITCHES if name in found}
-    counts = {name: _count(name, found[name]) for name in _COUNTS if name in found}
+    counts = {
+        name: count(f"--{name}", found[name], "tasks or CPUs", "4")
+        for name in _COUNTS
+        if name in found
+    }
     tasks = counts.get("ntasks", counts.get("ntasks-per-node", 1))
     cpus = tasks * counts.get("cpus-per-task", 1)
     if counts:
@@ -173,12 +177,6 @@ def _words(found: Mapping[str, str]) -> dict[str, str]:
     elif "mem-per-cpu" in found:
         words |= _memory("mem-per-cpu", found["mem-per-cpu"], cpus)
     return words
-
-
-def _count(name: str, text: str) -> int:
-    if text.isascii() and text.isdigit() and int(text) > 0:
-        return int(text)
-    raise UsageError(f"--{name}: {text!r} is no number of tasks or CPUs")
 
 
 def _memory(name: str, text: str, times: int) -> dict[str, str]:

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from iodaemon.api.model import JobOptions, ScratchOptions
-from iodaemon.cli.failure import UsageError, nearest
-from iodaemon.cli.request import absolute
-from iodaemon.errors import ConfigError, RequestError
+from iodaemon.cli.failure import UsageError, nearest, size_bytes
+from iodaemon.cli.request import above_nothing, absolute
+from iodaemon.errors import RequestError
 
 SCRATCH_WORDS: Final = (
     *("scratch", "fast", "tier", "scratch-fallback", "input", "output-on"),
@@ -149,12 +149,4 @@ def _path(option: str, text: str, cwd: str) -> str:
 
 
 def _size(option: str, text: str) -> int:
-    from iodaemon.units import parse_bytes
-
-    try:
-        size = parse_bytes(text)
-    except ConfigError as error:
-        raise UsageError(f"{option}: {error}") from error
-    if size < 1:
-        raise UsageError(f"{option}: {text!r} must be more than nothing; leave {option} away")
-    return size
+    return int(above_nothing(option, text, size_bytes(option, text)))

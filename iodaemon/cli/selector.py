@@ -1,21 +1,20 @@
-"""Which jobs are meant: ``7``, ``3-9``, ``1,4``, ``last``, ``all``, several of them in a row."""
+"""Which jobs and moments are meant: ``7``, ``3-9``, ``last``, ``all``; ``2d``, ``12:00``."""
 
 from __future__ import annotations
 
 import os
+import re
+import time
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from iodaemon.api.client import Client
-from iodaemon.api.model import FINAL_STATES, Job
+from iodaemon.api.model import FINAL_STATES, STATE_CODES, Job
 from iodaemon.api.shape import Selector
-from iodaemon.cli.failure import UsageError
-from iodaemon.cli.state import parse_states
-from iodaemon.errors import NotFound, RequestError
+from iodaemon.cli.failure import UsageError, find_number, nearest
+from iodaemon.errors import ConfigError, NotFound, RequestError
 
 _HOW: Final = "write 7, 3-9, 1,4, last or all"
-_DIGITS_MAX: Final = 18
-"""Fits into the journal's 64-bit integers."""
 
 
 class Selection(NamedTuple):
@@ -63,13 +62,13 @@ class Selection(NamedTuple):
 
 
 def parse_selectors(
-    words: Sequence[str],
+    jobs: Sequence[str] | None = None,
     *,
-    user: str | None = None,
     name: str | None = None,
-    states: Sequence[str] | None = None,
+    user: str | None = None,
+    state: Sequence[str] | None = None,
 ) -> Selection:
-    """What these words and options select.
+    """What the words and options of ``SELECTED`` select.
 
     Raises:
         UsageError: a word selects nothing, or there is neither word nor option.
@@ -77,8 +76,8 @@ def parse_selectors(
     for option, value in (("--user", user), ("--name", name)):
         if value == "":
             raise UsageError(f"{option} is empty, and would select every job: leave it out")
-    items = [item for word in words for item in word.split(",")]
-    wanted = tuple(parse_states(states or []))
+    items = [item for word in jobs or () for item in word.split(",")]
+    wanted = tuple(parse_states(state or []))
     if not items and user is None and name is None and not wanted:
         raise UsageError(f"no job given: {_HOW}, or select by -J, -u or -s")
     ids = tuple(map(int, filter(_is_id, items)))
@@ -102,7 +101,7 @@ def _is_id(item: str) -> bool:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX and int(text) > 0
+    return bool(find_number(text))
 
 
 def find_ids(client: Client, selection: Selection, *, finished: bool) -> list[int]:
@@ -161,13 +160,96 @@ def format_ids(ids: Iterable[int]) -> str:
     return ",".join("-".join(map(str, part)) for part in parts)
 
 
-def parse_limit(text: str) -> int:
-    """How many jobs ``--limit`` asks for."""
-    if not (text.isascii() and text.isdigit() and int(text)):
-        raise UsageError(f"--limit: {text!r} is no number of jobs: write for example --limit 20")
-    return int(text)
-
-
 def job_words(ids: Sequence[int]) -> str:
     """The jobs in a sentence: ``job 7`` or ``jobs 7-9``."""
     return f"job{'s' if len(ids) > 1 else ''} {format_ids(ids)}"
+
+
+def parse_states(words: Sequence[str]) -> list[str]:
+    """The states' words, from words or codes in any case, several in one word or not.
+
+    Raises:
+        UsageError: there is no such state.
+    """
+    by_code = {code: state for state, code in STATE_CODES.items()}
+    states = []
+    for word in (part.upper() for text in words for part in text.split(",")):
+        state = by_code.get(word, word)
+        if state not in STATE_CODES:
+            hint = f"one of {', '.join(STATE_CODES)}"
+            raise UsageError(f"--state: no state {word!r}{nearest(word, STATE_CODES, hint)}")
+        states.append(state)
+    return states
+
+
+_WORDS: Final = {"now": None, "today": 0, "yesterday": 1}
+"""Days before this one; None: the moment itself."""
+_MOMENT: Final = re.compile(
+    r"(?:(\d{4})-(\d{1,2})-(\d{1,2}))?(?:(?:^|[T ])(\d{1,2}):(\d{2})(?::(\d{2}))?)?", re.ASCII
+)
+_AGO: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(second|minute|hour|day|week)s?\s+ago", re.ASCII)
+_HINT: Final = "write 2d, '2 hours ago', 12:00, 2026-11-21, '2026-11-21 12:00', today or yesterday"
+
+
+def parse_moment_s(text: str, now_s: float, option: str) -> float:
+    """The point in time as the API takes it: seconds since 1970, or less than 0: so long ago.
+
+    What is so long ago is for the daemon to say, whose clock the records have; it may differ from
+    this process's where the machine was suspended or its clock set.
+
+    Args:
+        text: a duration with its unit (so long ago), a time of day (the last one), a date (its
+            first moment), both, or ``now``, ``today``, ``yesterday``.
+        now_s: now, on the clock of the place.
+        option: what the error names.
+
+    Raises:
+        UsageError: it means nothing.
+    """
+    word = text.strip()
+    if word in _WORDS:
+        days = _WORDS[word]
+        return -0.0 if days is None else _clock_s(now_s, days, (0, 0, 0))
+    word = _AGO.sub(lambda ago: f"{ago[1]}{ago[2][0]}", word)
+    match = _MOMENT.fullmatch(word) if word else None
+    moment_s = _ago_s(word) if match is None else _match_s(match, now_s)
+    if moment_s is None:
+        raise UsageError(f"{option}: {text!r} is no point in time: {_HINT}")
+    return moment_s
+
+
+def _ago_s(word: str) -> float | None:
+    from iodaemon.units import parse_duration_s
+
+    try:
+        return -parse_duration_s(word) if re.search("[a-z]", word) else None
+    except ConfigError:
+        return None
+
+
+def _match_s(match: re.Match[str], now_s: float) -> float | None:
+    """The moment of a date, a time of day, or both; None: there is none such."""
+    hour, minute, second = (int(field or 0) for field in match.groups()[3:])
+    if hour > 23 or minute > 59 or second > 59:
+        return None
+    clock = (hour, minute, second)
+    if match[1] is None:
+        today_s = _clock_s(now_s, 0, clock)
+        return today_s if today_s <= now_s else _clock_s(now_s, 1, clock)
+    date = (int(match[1]), int(match[2]), int(match[3]))
+    return _date_s(date, clock)
+
+
+def _clock_s(now_s: float, days: int, clock: tuple[int, int, int]) -> float:
+    """This time of day, so many days before today."""
+    today = time.localtime(now_s)
+    return time.mktime((today.tm_year, today.tm_mon, today.tm_mday - days, *clock, 0, 0, -1))
+
+
+def _date_s(date: tuple[int, int, int], clock: tuple[int, int, int]) -> float | None:
+    try:
+        moment_s = time.mktime((*date, *clock, 0, 0, -1))
+        found = time.localtime(moment_s)
+    except (OverflowError, ValueError):
+        return None
+    return moment_s if date == (found.tm_year, found.tm_mon, found.tm_mday) else None

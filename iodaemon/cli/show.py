@@ -1,30 +1,44 @@
-"""``iod show``: everything of a job."""
+"""``iod show`` and ``iod why``: everything of a job; where it is, and what would let it go on."""
 
 from __future__ import annotations
 
 import shlex
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from iodaemon.api.model import FINAL_STATES, Job, JobDetail
+from iodaemon.api.model import (
+    FINAL_STATES,
+    Job,
+    JobDetail,
+    LimitState,
+    Scratch,
+    TrialStep,
+    WhyAnswer,
+)
 from iodaemon.cli import output
-from iodaemon.cli.command import App, Context, verb
-from iodaemon.cli.each import tell_each
-from iodaemon.cli.expectation import expected_words, percent
-from iodaemon.cli.option import OFF, AsJson, InState, Jobs, Named, OfUser
-from iodaemon.cli.scratch_words import scratch_pairs
-from iodaemon.cli.selector import format_ids, parse_selectors
+from iodaemon.cli.command import (
+    OFF,
+    SELECTED,
+    App,
+    AsJson,
+    Context,
+    verb,
+)
+from iodaemon.cli.events import event_cells, evidence_lines, trial_words
+from iodaemon.cli.output import expected_words, percent
+from iodaemon.cli.selector import Selection, find_ids, format_ids, parse_selectors
+from iodaemon.cli.session import Session
+from iodaemon.text import printable
+
+if TYPE_CHECKING:
+    from iodaemon.api.client import Client
 
 app = App()
 
 
-@verb(app, "show")
-def show(
-    ctx: Context,
-    jobs: Jobs = None,
-    name: Named = None,
-    user: OfUser = None,
-    state: InState = None,
-    as_json: AsJson = OFF,
-) -> int:
+@verb(app, "show", options=SELECTED)
+def show(ctx: Context, as_json: AsJson = OFF, **chosen: Any) -> int:
     """Show all of a job (alias: inspect).
 
     JOB is 7, 3-9, 1,4, last (your newest) or all. -J, -u and -s select among them, or without JOB
@@ -32,7 +46,7 @@ def show(
     """
     return tell_each(
         ctx.obj,
-        parse_selectors(jobs or [], name=name, user=user, states=state),
+        parse_selectors(**chosen),
         lambda client, job_id: client.job(job_id),
         lambda job: output.aligned(job_lines(job)),
         as_json=as_json,
@@ -80,7 +94,7 @@ def _kept(job: JobDetail) -> str:
 def _asked(job: Job) -> str:
     from iodaemon.units import format_bytes, format_duration, format_rate
 
-    parts = [f"{job['cpus']} CPU{'s' if job['cpus'] > 1 else ''}"]
+    parts = [output.count_of(job["cpus"], "CPU")]
     if job.get("shares_cores"):
         parts = ["a part of its socket's CPUs"]
     if job["memory_bytes"] is not None:
@@ -162,3 +176,205 @@ def _io(job: Job) -> list[tuple[str, str]]:
         pairs.append(("I/O next", f"{rate}{source}" if known else "unknown"))
     pairs.append(("I/O expected", expected_words(job)))
     return pairs
+
+
+LAST_STEPS: Final = 8
+"""Of a job's life, shown; a regulated job takes a step every few seconds."""
+
+
+@verb(app, "why", options=SELECTED)
+def why(ctx: Context, as_json: AsJson = OFF, **chosen: Any) -> int:
+    """Tell why a job is where it is, and what would let it go on.
+
+    JOB is 7, 3-9, 1,4, last (your newest) or all. -J, -u and -s select among them, or without JOB
+    among all of yours.
+    """
+    return tell_each(
+        ctx.obj,
+        parse_selectors(**chosen),
+        lambda client, job_id: client.why(job_id),
+        lambda answer: why_lines(answer, time.time()),
+        as_json=as_json,
+    )
+
+
+def why_lines(answer: WhyAnswer, now_s: float) -> list[str]:
+    """The explanation, the table where there is one, and the last steps."""
+    job = answer["job"]
+    head = f"Job {job['id']}  {printable(output.job_name(job))} ({job['user']})"
+    pairs = [("State", f"{job['state_shown']}, {_since(answer['since_s'], now_s)}")]
+    pairs.append(("Why", answer["is_so"]))
+    if answer["until"]:
+        pairs.append(("Until", answer["until"]))
+    pairs += [("Limit", limit_words(limit)) for limit in answer.get("limits", [])]
+    pairs += [("Tried", _trial_words(trial)) for trial in answer.get("trials", [])]
+    pairs += kept_until_pairs(job)
+    lines = [head, *output.aligned(pairs)]
+    if answer["evidence"] is not None:
+        table = evidence_lines(answer["evidence"], width=output.terminal_columns())
+        lines += ["", *table]
+    return [*lines, "", *_life_lines(answer)]
+
+
+def limit_words(limit: LimitState) -> str:
+    """How many should contend for a resource, how many do, and why: in one line."""
+    most = "no limit" if limit["limit"] is None else f"{limit['limit']} at once"
+    why = f": {limit['text']}" if limit["text"] else ""
+    return printable(f"{limit['resource']}: {most}, {limit['contending']} now{why}")
+
+
+def _trial_words(trial: TrialStep) -> str:
+    return printable(f"{output.local_time(trial['at_s'])}  {trial_words(trial)}: {trial['text']}")
+
+
+def _since(since_s: float, now_s: float) -> str:
+    from iodaemon.units import format_duration
+
+    lasted = format_duration(float(round(max(0.0, now_s - since_s))))
+    return f"since {output.local_time(since_s)}, for {lasted}"
+
+
+def _life_lines(answer: WhyAnswer) -> list[str]:
+    steps = answer["history"]
+    lines = []
+    if len(steps) > LAST_STEPS:
+        lines.append(f"({len(steps) - LAST_STEPS} earlier steps)")
+    for step in steps[-LAST_STEPS:]:
+        _, what, reason = event_cells(step)
+        at = output.local_time(float(str(step["at_s"])))
+        lines.append(printable(f"{at}  {what}" + (f": {reason}" if reason else "")))
+    return lines
+
+
+A = TypeVar("A")
+
+
+def tell_each(
+    session: Session,
+    selection: Selection,
+    ask: Callable[[Client, int], A],
+    lines: Callable[[A], Sequence[str]],
+    *,
+    as_json: bool,
+) -> int:
+    """Print a block of lines a job; or JSON, for one number an object, else a list.
+
+    Args:
+        session: finds the daemon.
+        selection: the jobs.
+        ask: the daemon's answer for one job.
+        lines: the answer for people.
+        as_json: for programs.
+    """
+    client = session.client()
+    answers = [ask(client, job_id) for job_id in find_ids(client, selection, finished=True)]
+    if as_json:
+        is_one = len(answers) == 1 and len(selection.items) == 1
+        output.print_json(answers[0] if is_one else answers)
+    else:
+        print("\n\n".join("\n".join(lines(answer)) for answer in answers))
+    return 0
+
+
+def scratch_pairs(job: Job) -> list[tuple[str, str]]:
+    """A label and a value for all there is to say of it; nothing of a job that asked for none."""
+    scratch = job.get("scratch")
+    if not scratch:
+        return []
+    from iodaemon.units import format_duration
+
+    pairs = [("Scratch", _space(scratch)), ("Scratch is", _has(job, scratch))]
+    pairs += _copied(job, scratch)
+    if scratch["stage"]:
+        pairs.append(("Copying", scratch["stage"]["step"]))
+    if not scratch["over"] and (most := scratch.get("most_bytes")):
+        pairs.append(("Too much", _had(most, scratch)))
+    for label, reason in (("Too much", scratch["over"]), ("Kept", scratch["kept"])):
+        if reason:
+            pairs.append((label, printable(reason["text"])))
+    pairs += kept_until_pairs(job)
+    if unwanted := scratch.get("unwanted"):
+        label = "Is removed" if scratch["shares"] else "Removed"
+        pairs.append((label, printable(unwanted["text"])))
+    if scratch["charged_s"] is not None:
+        charged = format_duration(scratch["charged_s"])
+        pairs.append(("Charged", f"{charged}, what its run takes on the slowest tier"))
+    return pairs
+
+
+def kept_until_pairs(job: Job) -> list[tuple[str, str]]:
+    """Until when what could not be copied out is kept; nothing where nobody has set an end."""
+    scratch = job.get("scratch")
+    until_s = scratch.get("kept_until_s") if scratch else None
+    if until_s is None:
+        return []
+    return [("Kept until", f"{output.local_time(until_s)}, then removed (scratch_keep)")]
+
+
+def _copied(job: Job, scratch: Scratch) -> list[tuple[str, str]]:
+    """What comes in and goes out, or came and went; without space nothing is copied."""
+    says = (("Input", scratch["input_path"], _in), ("Output", scratch["output_path"], _out))
+    pairs = []
+    for label, path, say in says:
+        if path and scratch.get("had_space") is False:
+            pairs.append((label, f"{printable(path)}, in place: nothing is copied"))
+        elif path:
+            pairs.append(say(printable(path), job, scratch))
+    return pairs
+
+
+def _in(path: str, job: Job, scratch: Scratch) -> tuple[str, str]:
+    done = scratch.get("copied_in")
+    if done is None:
+        return ("Input comes", f"from {path}") if job["ended_s"] is None else ("Input from", path)
+    return ("Copied in" if done else "Not copied in", f"from {path}")
+
+
+def _out(path: str, job: Job, scratch: Scratch) -> tuple[str, str]:
+    done = scratch.get("copied_out")
+    if job["ended_s"] is None:
+        always = ", also if it fails" if scratch["output_on"] == "always" else ""
+        return ("Output goes", f"to {path}{always}")
+    if done is None:
+        return ("Output to", path)
+    return ("Copied out", f"to {path}") if done else ("Not copied out", path + _gone(scratch))
+
+
+def _gone(scratch: Scratch) -> str:
+    """Who had what was not copied out removed; nothing where it is kept."""
+    unwanted = scratch.get("unwanted")
+    if not unwanted:
+        return ""
+    verb = "is removed" if scratch["shares"] else "removed"
+    if by := scratch.get("unwanted_by"):
+        return f"; {verb} by {printable(by)}"
+    return f"; {verb}: {printable(unwanted['text'])}"
+
+
+def _had(most_bytes: int, scratch: Scratch) -> str:
+    from iodaemon.units import format_bytes
+
+    return f"had {format_bytes(most_bytes)} of {format_bytes(scratch['size_bytes'])}"
+
+
+def _space(scratch: Scratch) -> str:
+    from iodaemon.units import format_bytes
+
+    tier = f"tier {scratch['asked_tier']}" if scratch["asked_tier"] else "any tier"
+    otherwise = {"slow": "else on the slowest", "fail": "else it fails"}
+    fallback = otherwise.get(scratch["fallback"], "else it waits")
+    return f"{format_bytes(scratch['size_bytes'])} of {tier}, {fallback}"
+
+
+def _has(job: Job, scratch: Scratch) -> str:
+    from iodaemon.units import format_bytes
+
+    shares = [f"{format_bytes(s['size_bytes'])} on {s['disk']}" for s in scratch["shares"]]
+    if scratch["tier"] is None:
+        return "not allocated yet"
+    where = f"tier {scratch['tier']}"
+    if shares:
+        return f"{where}: {', '.join(shares)}"
+    if scratch.get("had_space") is False:
+        return f"{where}, no space of its own"
+    return where if job["ended_s"] is None else f"{where}, given back"

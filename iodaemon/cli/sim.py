@@ -5,28 +5,29 @@ from __future__ import annotations
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from iodaemon.cli import failure, output
-from iodaemon.cli.command import App, Context, verb
-from iodaemon.cli.failure import ExitCode, UsageError
-from iodaemon.cli.option import OFF, Word, Words, argument, option
+from iodaemon.cli.command import OFF, App, Context, Word, Words, argument, option, verb
+from iodaemon.cli.failure import ExitCode, UsageError, count
 from iodaemon.cli.output import Column
 from iodaemon.cli.session import Session
-from iodaemon.cli.sim_outcome import outcome_lines, rate_lines
 from iodaemon.cli.sim_storage import simulate_storage
 from iodaemon.errors import IodaemonError, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from iodaemon.simulator.archive import Rates
     from iodaemon.simulator.catalogue import ExperimentFile, Trial
     from iodaemon.simulator.conduct import Outcome
+    from iodaemon.simulator.experiment import Experiment
     from iodaemon.simulator.pool import Pool
 
 app = App()
-experiments = App("Experiments: list, run, plot, report, storage, check.")
+experiments = App("Experiments: list, run, plot, report, storage.")
 app.verbs["sim"] = experiments
 verb(experiments, "storage")(simulate_storage)
 
@@ -68,16 +69,6 @@ ResultsFrom = Annotated[
 ReportTo = Annotated[
     Word, option("--output", metavar="FILE", text="Where to write it [standard output].")
 ]
-CheckedFile = Annotated[Word, argument("FILE")]
-Nodes = Annotated[Word, option("--nodes", metavar="N", text="Of the cluster [1098].")]
-FileSystem = Annotated[
-    Word, option("--file-system", metavar="RATE", text="All jobs together [43 GB/s].")
-]
-Network = Annotated[Word, option("--network", metavar="RATE", text="Each node [12.5 GB/s].")]
-Latency = Annotated[
-    Word, option("--latency", metavar="TIME", text="From a node to the file system [0.55 ms].")
-]
-AgreementJson = Annotated[bool, option("--json", text="The differences as JSON.")]
 
 
 @verb(experiments, "list")
@@ -95,11 +86,12 @@ def list_experiments(as_json: ListJson = OFF) -> int:
     for file in files:
         run = find_run(folder_of(file.experiment.name, is_quick=False))
         pairs.append((file, None if run is None else run.elapsed_s))
-    if as_json:
-        output.print_json([_about(file, took_s) for file, took_s in pairs])
-    else:
-        rows = [_list_row(file, took_s) for file, took_s in pairs]
-        print("\n".join(output.table(_LIST_COLUMNS, rows, width=output.terminal_columns())))
+    rows = [_list_row(file, took_s) for file, took_s in pairs]
+    output.show(
+        [_about(file, took_s) for file, took_s in pairs],
+        lambda: output.table(_LIST_COLUMNS, rows, width=output.terminal_columns()),
+        as_json=as_json,
+    )
     return 0
 
 
@@ -138,7 +130,9 @@ def run_experiments(
         for name, value in refused.items():
             if value:
                 raise UsageError(f"--seed-sets and {name}: give one of the two")
-        return _run_seed_sets(names, _parse_count("--seed-sets", seed_sets), jobs, folder, as_json)
+        return _run_seed_sets(
+            names, count("--seed-sets", seed_sets, "sets", "20"), jobs, folder, as_json
+        )
     session: Session = ctx.obj
     processes, numbers = _parse_jobs(jobs), _parse_seeds(seeds)
     files = _load_all() if every else [_load(name) for name in names or ()]
@@ -215,37 +209,6 @@ def report_experiments(results: ResultsFrom = None, to: ReportTo = None) -> int:
     return 0
 
 
-@verb(experiments, "check")
-def check_model(
-    path: CheckedFile = None,
-    nodes: Nodes = None,
-    file_system: FileSystem = None,
-    network: Network = None,
-    latency: Latency = None,
-    as_json: AgreementJson = OFF,
-) -> int:
-    """Hold the model of a cluster to another simulator's results.
-
-    FILE is CSV (or .csv.gz) with the columns job, submit_s, nodes, iterations, compute_s, io_bytes
-    (both of one iteration), start_s, end_s: rigid jobs that compute, then write to the file system,
-    first come, first served. Starts, ends and run lengths are compared job by job, each by its own
-    size; exit code 1 where one of the three differs by more than a thousandth in the median, a
-    hundredth in the 99th percentile or a tenth in one job. With a latency above 0 a node has at
-    most 4 MiB under way: it moves 4 MiB / (2 x latency) at most.
-    """
-    if path is None:
-        raise UsageError("name a file of results: 'iod sim check --help' says which columns")
-    from iodaemon.simulator.fluid import check_fluid, named_cluster, read_reference
-
-    cluster = named_cluster(nodes=nodes, file_system=file_system, network=network, latency=latency)
-    agreement = check_fluid(read_reference(Path(path)), cluster)
-    if as_json:
-        output.print_json(agreement.document())
-    else:
-        print("\n".join(agreement.lines()))
-    return ExitCode.OK if agreement.is_near else ExitCode.REFUSED
-
-
 def _load(name: str) -> ExperimentFile:
     from iodaemon.simulator.catalogue import experiment_search, load_experiment
 
@@ -301,10 +264,11 @@ def _run(
         outcome = conduct(trial, place, pool=pool, on_done=on_done)
     for remark in outcome.remarks:
         output.say(remark)
-    if as_json:
-        output.print_json(report.document(experiment, outcome.results))
-    else:
-        print("\n".join(outcome_lines(trial, outcome)))
+    output.show(
+        report.document(experiment, outcome.results),
+        lambda: outcome_lines(trial, outcome),
+        as_json=as_json,
+    )
     try:
         drawn = len(draw_all(outcome.figures, place, pool=pool))
     except RequestError as error:
@@ -338,10 +302,7 @@ def _run_seed_sets(
             check_folder(place, manifest_of(prepare(file)))
             with Progress(experiment.name) as progress:
                 rates = try_seed_sets(file, count, place, pool=pool, on_done=progress)
-            if as_json:
-                output.print_json(rates)
-            else:
-                print("\n".join(rate_lines(file.experiment, rates)))
+            output.show(rates, partial(rate_lines, experiment, rates), as_json=as_json)
     return 0
 
 
@@ -387,13 +348,7 @@ def _list_row(file: ExperimentFile, took_s: float | None) -> tuple[str, ...]:
 def _parse_jobs(text: str | None) -> int:
     from iodaemon.simulator.pool import usable_cores
 
-    return usable_cores() if text is None else _parse_count("--jobs", text, "processes")
-
-
-def _parse_count(option: str, text: str, what: str = "sets") -> int:
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise UsageError(f"{option} {text}: write a number of {what}, 1 or more")
-    return int(text)
+    return usable_cores() if text is None else count("--jobs", text, "processes", "4")
 
 
 def _parse_seeds(text: str | None) -> tuple[int, ...] | None:
@@ -411,3 +366,72 @@ def _parse_seeds(text: str | None) -> tuple[int, ...] | None:
     if not 1 <= numbers[0] <= _SEEDS_MAX:
         raise UsageError(f"--seeds {text}: write how many, 1 to {_SEEDS_MAX}")
     return tuple(range(1, numbers[0] + 1))
+
+
+_QUANTITY_MIN: Final = 24
+"""Characters that a quantity is not cut below, however narrow the terminal."""
+
+
+def outcome_lines(trial: Trial, outcome: Outcome) -> list[str]:
+    """The title, the results, the study's own table, notes, choices."""
+    from iodaemon.simulator import report
+
+    experiment = trial.experiment
+    lines = [f"{experiment.title} ({experiment.source})"]
+    if experiment.targets or not outcome.summary:
+        lines += ["", *_result_lines([report.cells(result) for result in outcome.results])]
+        lines += ["", f"{report.tally(outcome.results)}"]
+        lines += [f"{word}: {report.LEGEND[word]}" for word in report.meanings(outcome.results)]
+        lines += report.left_out(experiment, outcome.results)
+        lines += report.notes(experiment, outcome.results)
+    if outcome.summary:
+        columns = [key for key in outcome.summary[0] if key != "kind"]
+        rows = [[report.number_words(row[key]) for key in columns] for row in outcome.summary]
+        titles = [
+            Column(key.replace("_", " ").upper(), is_number=not isinstance(value, str))
+            for key, value in outcome.summary[0].items()
+            if key != "kind"
+        ]
+        lines += ["", *output.table(titles, rows)]
+    if experiment.choices:
+        lines += ["", "Where the source is silent, and in [] the parameter to choose otherwise:"]
+        lines += [f"- {report.choice_words(choice)}" for choice in experiment.choices]
+    return lines
+
+
+def rate_lines(experiment: Experiment, rates: Rates) -> list[str]:
+    """A line a target: its band, on how many sets of seeds it holds, and within what."""
+    from iodaemon.simulator import report
+
+    columns = [
+        *(Column(title) for title in ("ID", "BAND", "HOLDS")),
+        *(Column(title, is_number=True) for title in ("LEAST", "MOST")),
+    ]
+    rows = []
+    for target in experiment.targets:
+        if (rate := rates.rates.get(target.id)) is not None:
+            values = [value for value in rate.values if value is not None]
+            ends = (min(values, default=None), max(values, default=None))
+            words = (target.id, report.band_words(target), f"on {rate.words()} sets")
+            rows.append((*words, *map(report.number_words, ends)))
+    first, last = rates.sets[0], rates.sets[-1]
+    seeds = f"{len(first)} seeds each, {first[0]} to {last[-1]}"
+    title = f"{experiment.title}: {len(rates.sets)} sets, {seeds}"
+    return [title, "", *output.table(columns, rows)]
+
+
+def _result_lines(rows: list[tuple[str, ...]]) -> list[str]:
+    """The table; on a terminal the quantity gives way, so that the verdict is seen."""
+    from iodaemon.simulator.report import HEADER
+
+    width = output.terminal_columns()
+    sizes = [max(map(len, column)) for column in zip(HEADER, *rows, strict=True)]
+    if width is not None:
+        rest = width - sum(sizes) - len(sizes) + 1 + sizes[1]
+        sizes[1] = min(sizes[1], max(_QUANTITY_MIN, rest))
+    numbers = ("OURS",)
+    columns = [
+        Column(title, is_number=title in numbers, width_max=size)
+        for title, size in zip(HEADER, sizes, strict=True)
+    ]
+    return output.table(columns, rows, width=width and max(width, sum(sizes) + len(sizes) - 1))

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 from iodaemon.cli import output
-from iodaemon.cli.failure import ExitCode, UsageError
-from iodaemon.cli.option import OFF, Word, argument, option
+from iodaemon.cli.command import OFF, Word, argument, option
+from iodaemon.cli.failure import ExitCode, UsageError, size_bytes
 from iodaemon.cli.output import Column
 
 if TYPE_CHECKING:
@@ -94,10 +94,7 @@ def simulate_storage(
     outcome = _run(storage, placing, requests, number, watch)
     if against is not None:
         return _compared(against, outcome, as_json)
-    if as_json:
-        output.print_json(_document(outcome))
-    else:
-        print("\n".join(_lines(outcome)))
+    output.show(_document(outcome), lambda: _lines(outcome), as_json=as_json)
     return 0
 
 
@@ -148,7 +145,6 @@ def _setup(
     from iodaemon.policy.placing import Bookkeeping
     from iodaemon.simulator import storalloc, storalloc_check
     from iodaemon.simulator.storalloc_run import placing_of
-    from iodaemon.units import parse_bytes
 
     known: tuple[Bookkeeping, ...] = get_args(Bookkeeping)
     named = next((each for each in known if each == (books or "correct")), None)
@@ -162,10 +158,10 @@ def _setup(
     shape = next((each for each in storalloc.SHAPES if each == (layout or "nNnD")), None)
     if shape is None:
         raise UsageError(f"--layout {layout}: write {', '.join(storalloc.SHAPES)}")
-    size = parse_bytes(capacity or "32 TB")
+    size = size_bytes("--capacity", capacity or "32 TB")
     if size < storalloc.GB:
         raise UsageError(f"--capacity {capacity}: write at least 1 GB")
-    block = None if split == "none" else parse_bytes(split or "200 GB")
+    block = None if split == "none" else size_bytes("--split", split or "200 GB")
     if block is not None and block < storalloc.GB:
         raise UsageError(f"--split {split}: write at least 1 GB, or none")
     placing = placing_of(
@@ -219,10 +215,7 @@ def _compared(against: str, outcome: Outcome, as_json: bool) -> int:  # noqa: FB
     from iodaemon.simulator.storalloc_check import compare, read_printed
 
     agreement: Agreement = compare(read_printed(Path(against)), outcome)
-    if as_json:
-        output.print_json(agreement.document())
-    else:
-        print("\n".join(agreement.lines()))
+    output.show(agreement.document(), agreement.lines, as_json=as_json)
     return ExitCode.OK if agreement.is_same else ExitCode.REFUSED
 
 

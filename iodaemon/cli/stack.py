@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Final
 
 from iodaemon.cli import output, trial
-from iodaemon.cli.command import App, Context, verb
+from iodaemon.cli.command import OFF, App, Context, Word, option, verb
 from iodaemon.cli.compare import figure
-from iodaemon.cli.option import OFF, Word, option
 from iodaemon.cli.output import Column
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ def stacked_lines(stacked: Stacked) -> list[str]:
     cpus = " | ".join(layout.sockets)
     return [
         f"workload {stacked.workload}: {len(layout.sockets)} sockets{divided}, CPUs {cpus}",
-        f"slots of a socket: {layout.slots[0]}",
+        f"CPUs of a socket: {layout.slots[0]}",
         f"rounds: {stacked.rounds}{early}, steps in turns; medians",
         f"alone: {trial.alone_words(stacked.alone_times_s)}",
         *trial.machine_lines(stacked.machine, stacked.notes),

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any, Final
 
 from iodaemon.api.model import JobOptions, JobSpec, SubmitAnswer
 from iodaemon.cli import output
-from iodaemon.cli.command import App, Context, Parameter, parameters_of, parse, verb
+from iodaemon.cli.command import (
+    OFF,
+    App,
+    AsJson,
+    Context,
+    Word,
+    Words,
+    argument,
+    option,
+    parse,
+    verb,
+)
 from iodaemon.cli.commands import Command, Reader, read_commands
 from iodaemon.cli.failure import ExitCode, UsageError
-from iodaemon.cli.option import OFF, AsJson, Word, Words, argument, option
 from iodaemon.cli.request import Place, check_command, find_place, script_command
 from iodaemon.cli.said import (
-    HINTS,
     NOTHING,
-    SWITCHES,
-    VALUES,
+    OPTIONS,
     Said,
     Scripts,
     check_options,
@@ -28,6 +36,7 @@ from iodaemon.cli.said import (
     moved_to,
     names_files_by_name,
     options_of,
+    said_by,
 )
 from iodaemon.cli.selector import job_words
 from iodaemon.cli.session import Session
@@ -35,110 +44,10 @@ from iodaemon.errors import NoDaemon, RequestError
 
 app = App()
 
-_NAMES: Final = {"out": "stdout", "results": "output", "err": "error", "input_dir": "input"}
-"""Parameters that are not called as their options are."""
 _HERE: Final = "."
 
 CommandWords = Annotated[Words, argument("COMMAND")]
-Name = Annotated[Word, option("-J", "--name", metavar="NAME", text="Shown in the queue.")]
-Cpus = Annotated[
-    Word,
-    option(
-        "-n",
-        "--cpus",
-        metavar="N",
-        text="CPUs of its own, all of one socket [none: it runs on idle ones of its socket, "
-        "also on others' own].",
-    ),
-]
-Mem = Annotated[Word, option("--mem", metavar="SIZE", text="Memory limit: 16G; bare number: MiB.")]
-Time = Annotated[
-    Word,
-    option(
-        "-t",
-        "--time",
-        metavar="TIME",
-        text="Bound on run time, suspensions apart: 90m, HH:MM:SS; bare number: minutes.",
-    ),
-]
-IoRate = Annotated[
-    Word,
-    option("--io-rate", metavar="RATE", text="What it moves in I/O: 40 MB/s; bare number: MB/s."),
-]
-IoShare = Annotated[
-    Word, option("--io-share", metavar="SHARE", text="Of its run time, in I/O: 0.2 or 20% [all].")
-]
-IoOps = Annotated[
-    Word, option("--io-ops", metavar="RATE", text="Requests a second while in I/O: 500 or 2k.")
-]
-NoSuspend = Annotated[bool, option("--no-suspend", text="The regulation never suspends it.")]
-MaxSuspend = Annotated[
-    Word,
-    option(
-        "--max-suspend",
-        metavar="TIME",
-        text="Longest suspension in a row by the regulation; bare number: minutes.",
-    ),
-]
-Requeue = Annotated[
-    bool, option("--requeue", text="Run it again if the machine is restarted while it runs.")
-]
 Chdir = Annotated[Word, option("-D", "--chdir", metavar="DIR", text="Where it runs [here].")]
-Out = Annotated[
-    Word,
-    option(
-        "-o",
-        "--stdout",
-        metavar="FILE",
-        text="Standard output [a file of the daemon, which 'iod show' says when it removes]; "
-        "%j: the job's number, %x: its name, %u: the user, %N: the machine.",
-    ),
-]
-Results = Annotated[
-    Word,
-    option(
-        "--output",
-        metavar="PATH",
-        text="With --scratch or --fast: the directory its space is copied to. Else as -o.",
-    ),
-]
-Err = Annotated[
-    Word, option("-e", "--error", metavar="FILE", text="Standard error [as the output].")
-]
-Scratch = Annotated[
-    Word,
-    option("--scratch", metavar="SIZE", text="Space of a storage tier, in $IOD_SCRATCH: 200G."),
-]
-Tier = Annotated[Word, option("--tier", metavar="NAME", text="Of this tier [the fastest].")]
-ScratchFallback = Annotated[
-    Word,
-    option(
-        "--scratch-fallback",
-        metavar="slow|wait|fail",
-        text="Where the tier has no room: run on the slowest, wait, or fail [wait].",
-    ),
-]
-Fast = Annotated[
-    Word, option("--fast", metavar="SIZE", text="As --scratch; the policy chooses the tier.")
-]
-Input = Annotated[
-    Word, option("--input", metavar="DIR", text="Copied into its space before it starts.")
-]
-OutputOn = Annotated[
-    Word,
-    option(
-        "--output-on",
-        metavar="success|always",
-        text="When its space is copied to --output [success].",
-    ),
-]
-OutputSize = Annotated[
-    Word, option("--output-size", metavar="SIZE", text="What it is expected to leave.")
-]
-DataSize = Annotated[
-    Word, option("--data-size", metavar="SIZE", text="What it moves there meanwhile.")
-]
-Hold = Annotated[bool, option("--hold", text="Hold it until 'iod resume'.")]
 Env = Annotated[Words, option("--env", metavar="NAME=VALUE", text="Add to the environment.")]
 CleanEnv = Annotated[
     bool,
@@ -156,33 +65,11 @@ Parsable = Annotated[bool, option("--parsable", text="Print the number alone, on
 DryRun = Annotated[bool, option("--dry-run", text="Have it checked, and submit nothing.")]
 
 
-@verb(app, "submit", takes_command=True)
+@verb(app, "submit", takes_command=True, options=OPTIONS)
 def submit(
     ctx: Context,
     command: CommandWords = None,
-    name: Name = None,
-    cpus: Cpus = None,
-    mem: Mem = None,
-    time: Time = None,
-    io_rate: IoRate = None,
-    io_share: IoShare = None,
-    io_ops: IoOps = None,
-    no_suspend: NoSuspend = OFF,
-    max_suspend: MaxSuspend = None,
-    requeue: Requeue = OFF,
     chdir: Chdir = None,
-    out: Out = None,
-    results: Results = None,
-    err: Err = None,
-    scratch: Scratch = None,
-    tier: Tier = None,
-    scratch_fallback: ScratchFallback = None,
-    fast: Fast = None,
-    input_dir: Input = None,
-    output_on: OutputOn = None,
-    output_size: OutputSize = None,
-    data_size: DataSize = None,
-    hold: Hold = OFF,
     env: Env = None,
     clean_env: CleanEnv = OFF,
     from_file: From = None,
@@ -191,6 +78,7 @@ def submit(
     parsable: Parsable = OFF,
     dry_run: DryRun = OFF,
     as_json: AsJson = OFF,
+    **given: Any,
 ) -> int:
     """Submit a job.
 
@@ -206,7 +94,7 @@ def submit(
     place = find_place(os.environ, chdir=chdir, env=env or [], is_clean=clean_env)
     if shell and command:
         command = ["sh", "-c", " ".join(command)]
-    said = _said(locals())
+    said = said_by({name: word for name, word in given.items() if word not in (None, OFF)})
     if chdir is not None:
         said = said._replace(options={**said.options, "chdir": _HERE})  # it is the place already
     specs = _specs(ctx.obj, command, from_file, said, place, is_shell=shell)
@@ -216,41 +104,19 @@ def submit(
     return _send(ctx.obj, specs, place.environment, report=report, wait=wait)
 
 
-def _said(given: Mapping[str, Any]) -> Said:
-    """What the options say, by the names of the parameters that have them."""
-    words = {_NAMES.get(name, name.replace("_", "-")): value for name, value in given.items()}
-    switches = {name: "" for name in SWITCHES if words.get(name)}
-    return Said({**_given(words, VALUES), **switches}, _given(words, HINTS))
-
-
-def _given(words: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
-    return {name: words[name] for name in names if words.get(name) is not None}
-
-
-@cache
-def _parameters() -> list[Parameter]:
-    """Those of 'iod submit' that speak of one job."""
-    ours = (*VALUES, *SWITCHES, *HINTS)
-    return [
-        each
-        for each in parameters_of(submit)
-        if _NAMES.get(each.name, each.name.replace("_", "-")) in ours
-    ]
-
-
 def _line_options(words: Sequence[str]) -> Said:
     """What the options before a line's command say.
 
     Raises:
         UsageError: one of them is none of one job, or means nothing.
     """
-    parsed = parse(_parameters(), words)
+    parsed = parse(OPTIONS, words)
     if parsed is None or parsed[1]:
         raise UsageError(
             f"{' '.join(words)!r}: before -- stand options of 'iod submit' for this one job, such "
             "as -J name -n 4 -t 90m"
         )
-    said = _said(parsed[0])
+    said = said_by(parsed[0])
     check_said(said)
     return said
 
@@ -431,15 +297,10 @@ def _show(specs: Sequence[JobSpec], *, as_json: bool) -> None:
         print("\n".join(document_lines(shown)))
     else:
         print("\n".join(shlex.join(spec["command"]) for spec in specs))
-    output.say(f"{job_count(len(specs))} would be submitted; nothing was")
+    output.say(f"{output.count_of(len(specs), 'job')} would be submitted; nothing was")
 
 
 def _others(spec: JobSpec) -> dict[str, Any]:
     """All but the command; the umask as people write it."""
     others = {key: value for key, value in spec.items() if key not in ("command", "umask")}
     return {**others, "umask": f"{spec['umask']:04o}"}
-
-
-def job_count(count: int) -> str:
-    """So many jobs, in words."""
-    return "1 job" if count == 1 else f"{count} jobs"

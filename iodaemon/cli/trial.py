@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from iodaemon.cli import output
-from iodaemon.cli.failure import ExitCode, UsageError
-from iodaemon.cli.option import Word, argument, option
+from iodaemon.cli.command import Word, argument, option
+from iodaemon.cli.failure import ExitCode, UsageError, count
 from iodaemon.cli.progress import Line
 from iodaemon.errors import NoDrawing, RequestError
 
@@ -148,7 +148,7 @@ def begin(workload: Workload, rounds: int, others: int, what: str) -> Telling:
     """
     kinds = len(workload.jobs)
     apart = "one kind of job" if kinds == 1 else f"each of {kinds} kinds of job"
-    turns = "1 round" if rounds == 1 else f"{rounds} rounds"
+    turns = output.count_of(rounds, "round")
     output.say(
         f"{turns} of {apart} alone and {others} {what}: {rounds * (kinds + others)} runs; "
         "how long that takes is told after the first of both"
@@ -225,11 +225,7 @@ def parse_rounds(text: str | None, default: int) -> int:
     Raises:
         UsageError: it is no number from 1 to 1000.
     """
-    if text is None:
-        return default
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST_ROUNDS:
-        raise UsageError(f"--rounds {text}: write a number from 1 to {MOST_ROUNDS}")
-    return int(text)
+    return default if text is None else count("--rounds", text, "rounds", "6", most=MOST_ROUNDS)
 
 
 def find_calibration(session: Session) -> Path | None:
@@ -283,10 +279,7 @@ def tell_results(
     as_json: bool,
 ) -> None:
     """Print the results, for programs or for people, and keep them."""
-    if as_json:
-        output.print_json(document)
-    else:
-        print("\n".join(lines()))
+    output.show(document, lines, as_json=as_json)
     keep(folder, document)
 
 

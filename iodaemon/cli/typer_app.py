@@ -18,9 +18,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
-from iodaemon.cli.command import App, Parameter, Verb, parameters_of
+from iodaemon.cli.command import App, Option, Parameter, Verb, Word, Words, parameters_of
 from iodaemon.cli.failure import is_click, nearest
-from iodaemon.cli.option import Option, Word, Words
 from iodaemon.cli.program import ALIASES, GLOBALS, GROUPS, POINTERS, VERBS, app_of, begin
 from iodaemon.cli.session import Session
 
@@ -117,7 +116,7 @@ def _callback(found: Verb) -> Callable[..., int]:
     def call(ctx: Any, **values: Any) -> int:
         return found.call(ctx.obj, values)
 
-    _dress(call, parameters_of(found.function), found.function)
+    _dress(call, parameters_of(found), found.function)
     return call
 
 
@@ -158,7 +157,7 @@ def _values_of(metavar: str) -> Iterable[str]:
 
             return STATE_CODES
         case "KIND":
-            from iodaemon.cli.telling import KINDS
+            from iodaemon.cli.events import KINDS
 
             return KINDS
         case "SHELL":

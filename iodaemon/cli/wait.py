@@ -6,22 +6,30 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from iodaemon.api.client import Client
 from iodaemon.api.model import Job
 from iodaemon.api.shape import Selector
 from iodaemon.cli import output
-from iodaemon.cli.command import App, Context, verb
-from iodaemon.cli.failure import ExitCode, UsageError
-from iodaemon.cli.moment import parse_moment_s
-from iodaemon.cli.option import OFF, AsJson, InState, Jobs, Named, OfUser, Word, option
+from iodaemon.cli.command import (
+    OFF,
+    SELECTED,
+    App,
+    AsJson,
+    Context,
+    Word,
+    option,
+    verb,
+)
+from iodaemon.cli.failure import ExitCode, UsageError, find_number
 from iodaemon.cli.selector import (
     Selection,
     find_ids,
     format_ids,
     job_words,
     may_act_on,
+    parse_moment_s,
     parse_selectors,
 )
 from iodaemon.cli.session import Session
@@ -36,16 +44,8 @@ Since = Annotated[
 ]
 
 
-@verb(app, "wait")
-def wait(
-    ctx: Context,
-    jobs: Jobs = None,
-    name: Named = None,
-    user: OfUser = None,
-    state: InState = None,
-    since: Since = None,
-    as_json: AsJson = OFF,
-) -> int:
+@verb(app, "wait", options=SELECTED)
+def wait(ctx: Context, since: Since = None, as_json: AsJson = OFF, **chosen: Any) -> int:
     """Wait for jobs, return their exit code.
 
     JOB is 7, 3-9, 1,4, last (your newest) or all; -J, -u and -s select among them, or without JOB
@@ -61,7 +61,7 @@ def wait(
     """
     session: Session = ctx.obj
     client = session.client()
-    selection = parse_selectors(jobs or [], name=name, user=user, states=state)
+    selection = parse_selectors(**chosen)
     own = find_own_job(client)
     if own in selection.ids:
         raise RequestError(f"job {own} is the one that waits here: it would never end")
@@ -78,11 +78,11 @@ def wait(
 
 def find_own_job(client: Client) -> int | None:
     """The job that this process belongs to; None: to none of this daemon."""
-    number = os.environ.get("IOD_JOB_ID", "")  # of any daemon, so it is asked for its processes
-    if not (number.isascii() and number.isdigit()):
+    number = find_number(os.environ.get("IOD_JOB_ID", ""))
+    if number is None:
         return None
-    try:
-        return int(number) if os.getpid() in client.job(int(number)).get("pids", []) else None
+    try:  # it may be a job of another daemon, so this one is asked for its processes
+        return number if os.getpid() in client.job(number).get("pids", []) else None
     except RequestError:
         return None
 
@@ -99,7 +99,7 @@ def _wait_for_all(
     if not ids:
         output.say(f"no job {meant}: nothing to wait for")
         return ExitCode.OK
-    output.say(f"{len(ids)} job{'s' if len(ids) > 1 else ''} {meant} (--since says otherwise)")
+    output.say(f"{output.count_of(len(ids), 'job')} {meant} (--since says otherwise)")
 
     def note() -> None:
         if since_s is None and not selection.has_filters:

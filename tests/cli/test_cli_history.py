@@ -9,7 +9,7 @@ import pytest
 from fake_daemon import job, sum_of
 
 from iodaemon.cli.failure import UsageError
-from iodaemon.cli.moment import parse_moment_s
+from iodaemon.cli.selector import parse_moment_s
 
 HEADER = ["ID", "NAME", "USER", "ST", "ENDED", "RUN", "SUSP"]
 HEADER += ["READ", "WRITTEN", "EXPECTED", "EXIT", "COMMAND"]

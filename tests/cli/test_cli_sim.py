@@ -200,7 +200,10 @@ def test_a_rate_of_a_band_that_has_changed_is_not_in_the_report(iod, place):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--seed-sets", "0"], "--seed-sets 0: write a number of sets, 1 or more"),
+        (
+            ["--seed-sets", "0"],
+            "--seed-sets: '0' is no number of sets: write for example --seed-sets 20",
+        ),
         (["--seed-sets", "2", "--seeds", "3"], "--seed-sets and --seeds: give one of the two"),
     ],
 )
@@ -263,8 +266,8 @@ def test_a_study_that_fails_on_its_rows_is_told_and_the_rows_are_kept(iod, place
         (["run"], 2, "name experiments, or give --all: 'iod sim list' shows them"),
         (["run", "x", "--all"], 2, "name experiments, or give --all"),
         (["run", "a", "b", "--output", "c"], 2, "--output takes the results of one experiment"),
-        (["run", "./tiny.toml", "--jobs", "0"], 2, "--jobs 0: write a number of processes"),
-        (["run", "./tiny.toml", "--jobs", "x"], 2, "--jobs x: write a number of processes"),
+        (["run", "./tiny.toml", "--jobs", "0"], 2, "--jobs: '0' is no number of processes"),
+        (["run", "./tiny.toml", "--jobs", "x"], 2, "--jobs: 'x' is no number of processes"),
         (["run", "./tiny.toml", "--seeds", "0"], 2, "--seeds 0: write how many, 1 to 10000"),
         (["run", "./tiny.toml", "--seeds", "a"], 2, "--seeds a: write how many, as in 5, or"),
         (["run", "./tiny.toml", "--seeds", "1,1"], 1, "--seeds: seeds: 1 is there 2 times"),
@@ -406,42 +409,6 @@ def test_what_is_written_by_hand_beside_it_ends_the_report_and_is_named_at_its_h
     text = (place / "README.md").read_text()
     assert "\n\nThe end is by hand: [All figures](#all-figures).\n\n" in text
     assert text.endswith("\n\n## All figures\n\n| Fig. 1 | left out |\n")
-
-
-# -- check -----------------------------------------------------------------------------------------
-
-
-RESULTS = (
-    "job,submit_s,nodes,iterations,compute_s,io_bytes,start_s,end_s\n"
-    "A,0,2,2,3,4e9,0,10\n"  # 2 GB/s of the two nodes: 2 x (3 s + 2 s)
-    "B,1,1,1,4,0,10,14\n"
-)
-
-
-def test_the_model_is_held_to_another_simulators_results(iod, place):
-    (place / "results.csv").write_text(RESULTS)
-    options = ("--nodes", "2", "--network", "1 GB/s", "--latency", "0")
-
-    near = iod("sim", "check", "results.csv", *options)
-    document = iod("sim", "check", "results.csv", *options, "--json").json
-    far = iod("sim", "check", "results.csv", "--nodes", "2")
-
-    assert (0, 1) == (near.code, far.code)
-    assert "2 jobs, simulated in " in near.out
-    assert "run lengths: median difference 0.00e+00" in near.out
-    assert (2, True, 0.0) == (document["jobs"], document["agrees"], document["lengths"]["most"])
-    assert "differs\n" in far.out
-
-
-def test_what_cannot_be_checked_is_told_in_a_line(iod, place):
-    (place / "results.csv").write_text(RESULTS)
-
-    assert (2, "name a file of results: 'iod sim check --help' says which columns") == (
-        iod.fails("sim", "check")
-    )
-    assert (3, "none.csv does not exist") == iod.fails("sim", "check", "none.csv")
-    code, problem = iod.fails("sim", "check", "results.csv", "--nodes", "1")
-    assert (1, "job A has 2 nodes, the cluster 1") == (code, problem.partition(":")[0])
 
 
 # -- progress --------------------------------------------------------------------------------------

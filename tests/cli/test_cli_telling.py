@@ -9,7 +9,7 @@ import pytest
 from builders import MB, counters, platform, sample
 from fake_daemon import NOW_S, job, reason
 
-from iodaemon.cli.why import LAST_STEPS
+from iodaemon.cli.show import LAST_STEPS
 from iodaemon.core.job import Job, JobId, JobSpec, JobState
 from iodaemon.simulator.replay import Recording
 

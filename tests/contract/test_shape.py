@@ -17,7 +17,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.cli.command import App, Verb, parse, read
+from iodaemon.cli.command import App, parse, read
 from iodaemon.cli.program import ALIASES, GLOBALS, app_of
 from iodaemon.cli.session import Session
 from iodaemon.cli.typer_app import command_of, root
@@ -214,7 +214,7 @@ def called_by_typer(verb, name, words):
         return 0
 
     app = App()
-    app.verbs[name] = Verb(record, verb.takes_command)
+    app.verbs[name] = verb._replace(function=record)
     command = command_of(app, name)
     with command.make_context(name, list(words), obj=Session()) as context:
         command.invoke(context)

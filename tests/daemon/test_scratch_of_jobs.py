@@ -14,8 +14,7 @@ from process import daemon, fails
 from iodaemon.api import model as shapes
 from iodaemon.api.care import remove_scratch
 from iodaemon.cli.output import local_time
-from iodaemon.cli.scratch_words import scratch_pairs
-from iodaemon.cli.why import why_lines
+from iodaemon.cli.show import scratch_pairs, why_lines
 from iodaemon.core import event as ev
 from iodaemon.core.charge import slow_tier_s
 from iodaemon.core.decision import Free, Start

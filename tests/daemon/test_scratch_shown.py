@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from builders import Rig, exited, job, platform, reason
 
-from iodaemon.cli.scratch_words import scratch_pairs
+from iodaemon.cli.show import scratch_pairs
 from iodaemon.core import event as ev
 from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.scratch import DiskId, ScratchRequest, Share, Staged, TierName
