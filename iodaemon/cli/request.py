@@ -26,6 +26,7 @@ _SHELLS_OWN: Final = frozenset(
     {".", "cd", "export", "for", "if", "set", "source", "ulimit", "while"}
 )
 _FIRST_LINE_BYTES: Final = 4096
+_SHOWN: Final = 80
 _LONGEST_WORD: Final = 128 * 1024 - 1
 """Bytes of one word of a command (MAX_ARG_STRLEN, include/uapi/linux/binfmts.h)."""
 _TAKES_TEXT: Final = {"python": "-c", "perl": "-e", "ruby": "-e"}
@@ -279,7 +280,7 @@ def check_command(words: Sequence[str], place: Place) -> list[str]:
     """
     for word in words:
         if not _is_text(word) or "\0" in word:
-            raise RequestError(f"{word!a} is no UTF-8 text; {_NOTHING_DONE}")
+            raise RequestError(f"{word[:_SHOWN]!a} is no UTF-8 text; {_NOTHING_DONE}")
     program = words[0]
     if not program:
         raise RequestError(f"the command is an empty word; {_NOTHING_DONE}")
