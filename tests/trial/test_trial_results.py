@@ -105,7 +105,7 @@ def stacked(**values):
 def test_a_comparison_tells_medians_changes_and_what_it_was_made_on():
     text = "\n".join(outcome_lines(outcome()))
 
-    assert "workload w: 2 jobs (2 a), 2 slots on 2 sockets" in text
+    assert "workload w: 2 jobs (2 a), 2 CPUs on 2 sockets" in text
     assert "makespan                       default" in text
     assert "better (p 0.03)" in text
     assert "ext4 on disk sda, rotational" in text
