@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from iodaemon.api.model import JobOptions
 from iodaemon.cli.failure import UsageError, count, duration_s, size_bytes
 from iodaemon.cli.output import say
-from iodaemon.core.launcher import interpreter_of, is_shell, without_launchers
+from iodaemon.core.launcher import interpreter_of, is_shell, script_of, without_launchers
 from iodaemon.errors import RequestError
 
 PLAIN_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
@@ -292,8 +292,8 @@ def check_command(words: Sequence[str], place: Place) -> list[str]:
         candidate = os.path.join(place.cwd, folder, program)
         if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
             return list(words)
-    if os.path.isfile(here) and (interpreter := _find_interpreter(_first_line(here), program)):
-        return [*interpreter, *words]
+    if os.path.isfile(here) and (runner := _run_by_interpreter(here, program)):
+        return [*runner, *words[1:]]
     hint = f"; did you mean ./{program}?" if os.path.isfile(here) else ""
     if " " in program or "=" in program or program in _SHELLS_OWN:
         hint = ": --shell has it run by a shell"
@@ -306,13 +306,27 @@ def _find_runner(path: str, program: str) -> list[str]:
         raise RequestError(f"{program}: is a directory; {_NOTHING_DONE}")
     if not os.path.exists(path):
         raise RequestError(f"{program}: no such file; {_NOTHING_DONE}")
-    line = _first_line(path)
-    _check_first_line(line, program, f"sed -i '%s' {program}")
+    runner = _run_by_interpreter(path, program)
     if os.access(path, os.X_OK):
         return [program]
-    if not (interpreter := _find_interpreter(line, program)):
+    if not runner:
         raise RequestError(f"{program}: not executable, try chmod +x {program}; {_NOTHING_DONE}")
-    return [*interpreter, program]
+    return runner
+
+
+def _run_by_interpreter(path: str, program: str) -> list[str]:
+    """The interpreter that a script's first line names, and the script; empty where it names none.
+
+    Also where nobody would see that the interpreter runs this script, with its ``#IOD`` lines.
+
+    Raises:
+        RequestError: the kernel would not find the interpreter.
+    """
+    line = _first_line(path)
+    _check_first_line(line, program, f"sed -i '%s' {program}")
+    interpreter = _find_interpreter(line, program)
+    words = [*interpreter, program]
+    return words if interpreter and script_of(words).word == program else []
 
 
 def _first_line(path: str) -> bytes:
