@@ -371,10 +371,6 @@ def _find_interpreter(line: bytes, shown: str) -> list[str]:
 def script_command(text: bytes, arguments: Sequence[str]) -> list[str]:
     """The command that runs a script which is in no file: the interpreter is given its text.
 
-    Args:
-        text: of the script.
-        arguments: of the script.
-
     Raises:
         RequestError: it names no interpreter that takes a text, or is too long.
     """
