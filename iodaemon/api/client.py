@@ -65,7 +65,6 @@ class Client:
     """Speaks to the daemon behind one socket.
 
     Args:
-        socket_path: the daemon's socket.
         timeout_s: longest silence of the daemon, beyond what a request itself may take.
         reconnect_s: how long ``wait``, and requests whose answer was lost, look for a daemon that
             went away meanwhile.
@@ -187,7 +186,6 @@ class Client:
         """End a job; answers when it is gone, or after the grace time with the reason why not.
 
         Args:
-            job_id: the job.
             grace_s: from asking it to end to killing it. None: as the daemon is configured.
         """
         return self._act_on_one(job_id, "cancel", grace_s)
@@ -244,7 +242,6 @@ class Client:
         their ends are durable, so that nothing is lost by its restart.
 
         Args:
-            ids: the jobs.
             timeout_s: answer after so long in any case. None: wait for ever.
             on_lost: called once each time the daemon goes away.
             on_told: called with all these jobs, at once and then every 30 s. Of more than 10,000 so
@@ -287,7 +284,6 @@ class Client:
         """A job's output as bytes, piece by piece.
 
         Args:
-            job_id: the job.
             stream_name: ``stdout`` or ``stderr``.
             follow: go on until the job has ended; it need not have started.
             tail: only the last so many lines (and what follows).

@@ -109,7 +109,6 @@ class UnixConnection:
     take (docs/design.md).
 
     Args:
-        socket_path: the daemon's socket.
         timeout_s: longest silence of the daemon. None: any.
 
     Attributes:

@@ -19,7 +19,6 @@ def list_hints(client: Client, query: Iterable[tuple[str, str]] = ()) -> HintsAn
     """What is known of jobs' I/O from earlier runs, learned last first.
 
     Args:
-        client: of the daemon.
         query: ``user`` (name or number), ``name`` (a glob over keys, with their kind or without),
             ``limit``.
     """
@@ -37,7 +36,6 @@ def forget_hints(client: Client, keys: Sequence[str], uid: int | None = None) ->
     """Let earlier runs say nothing under these keys; those of which something was known.
 
     Args:
-        client: of the daemon.
         keys: as ``list_hints`` has them.
         uid: whose. None: the caller's own.
     """

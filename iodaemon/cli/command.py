@@ -63,8 +63,6 @@ def verb(
     """Decorate a function that is a verb; it returns the exit code.
 
     Args:
-        app: where the verb belongs.
-        name: how it is called.
         takes_command: the first word that is no option begins somebody else's command line.
         options: further ones, which the function takes by their names.
     """

@@ -58,7 +58,6 @@ def read_commands(name: str, reader: Reader) -> list[Command]:
 
     Args:
         name: the file; ``-`` is standard input.
-        reader: understands its lines.
 
     Raises:
         NotFound: there is no such file.
@@ -88,11 +87,6 @@ def parse_commands(lines: Iterable[str], shown: str, reader: Reader) -> list[Com
 
     A line that begins with ``-`` has options of its command before ``--``. What only a shell would
     understand is told once.
-
-    Args:
-        lines: as read.
-        shown: what the errors call their source.
-        reader: understands them.
     """
     commands = []
     signs: list[tuple[int, str]] = []

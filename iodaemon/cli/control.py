@@ -145,14 +145,10 @@ def _act(
     """Ask for it in one request, say of every job what became of it; the exit code.
 
     Args:
-        client: the daemon.
-        action: what is asked of them.
-        selection: the jobs.
         grace_s: from asking a job to end to killing it. None: as the daemon is configured.
         fault: what an answer falls short of; None: nothing.
         ask: the verb, when jobs that no id names are to be confirmed by a person.
         finished: it may be asked of jobs that have ended.
-        as_json: print the answers, not sentences.
     """
     selector = selection.selector
     if selection.is_all and ask:
@@ -186,7 +182,6 @@ def report(
     """Say of every job what became of it; the exit code.
 
     Args:
-        outcomes: of the jobs.
         tell: says it of one that was acted on; returns its exit code.
         is_one: a single job was named by its number.
         as_json: print the answers; ``tell`` prints nothing of them.

@@ -16,7 +16,6 @@ def document_lines(document: Mapping[str, Any], *, absent: str = "unknown") -> l
     """Plain values first, aligned; then every part with its name above it, indented.
 
     Args:
-        document: as JSON has it.
         absent: what stands for null.
     """
     plain = {key: value for key, value in document.items() if _is_plain(value)}

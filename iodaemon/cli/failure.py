@@ -95,11 +95,7 @@ def count(option: str, text: str, what: str, example: str, *, least: int = 1, mo
     """How many the option says.
 
     Args:
-        option: as it is typed.
-        text: its value.
         what: is counted, in the plural.
-        example: of a value.
-        least: that it may be.
         most: that it may be; 0: any.
 
     Raises:

@@ -126,9 +126,6 @@ def table(
     first. Where that is not enough the last one is cut.
 
     Args:
-        columns: one a cell.
-        rows: the cells, already formatted.
-        header: with a line of titles.
         width: cut to so many characters. None: cut nothing.
     """
     cells = [[_cut(printable(cell), _LONGEST_CELL) for cell in row] for row in rows]

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Final, NamedTuple, NoReturn
 
 from iodaemon.api.client import Client
 from iodaemon.api.model import STATE_CODES, Job, JobsAnswer, LoadLine
@@ -95,33 +95,20 @@ def queue(
     return 0
 
 
-class _View:
+class _View(NamedTuple):
     """One way to look at the queue, to be shown once or again and again."""
 
-    def __init__(
-        self,
-        *,
-        client: Client,
-        selection: Selection,
-        all_jobs: bool,
-        limit: int | None,
-        header: bool,
-        as_json: bool,
-    ) -> None:
-        self.client = client
-        self.selection = selection
-        self.all_jobs = all_jobs
-        self.limit = limit
-        self.header = header
-        self.as_json = as_json
+    client: Client
+    selection: Selection
+    all_jobs: bool
+    limit: int | None
+    header: bool
+    as_json: bool
 
     def show(self) -> None:
         """Ask the daemon and print; raises NotFound after it, for numbers that no job has."""
         answer = self._ask()
-        if self.as_json:
-            output.print_json(answer)
-        else:
-            print("\n".join(self._lines(answer)))
+        output.show(answer, lambda: self._lines(answer), as_json=self.as_json)
         if not self.selection.has_filters and self.limit is None:
             missing = set(self.selection.ids) - {job["id"] for job in answer["jobs"]}
             if missing:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from iodaemon.api.model import JobOptions
 from iodaemon.cli.failure import UsageError, count, duration_s, size_bytes
 from iodaemon.cli.output import say
-from iodaemon.core.launcher import interpreter_of, is_shell, without_launchers
+from iodaemon.core.launcher import interpreter_of, is_shell, script_of, without_launchers
 from iodaemon.errors import RequestError
 
 PLAIN_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
@@ -26,6 +26,7 @@ _SHELLS_OWN: Final = frozenset(
     {".", "cd", "export", "for", "if", "set", "source", "ulimit", "while"}
 )
 _FIRST_LINE_BYTES: Final = 4096
+_SHOWN: Final = 80
 _LONGEST_WORD: Final = 128 * 1024 - 1
 """Bytes of one word of a command (MAX_ARG_STRLEN, include/uapi/linux/binfmts.h)."""
 _TAKES_TEXT: Final = {"python": "-c", "perl": "-e", "ruby": "-e"}
@@ -279,7 +280,7 @@ def check_command(words: Sequence[str], place: Place) -> list[str]:
     """
     for word in words:
         if not _is_text(word) or "\0" in word:
-            raise RequestError(f"{word!a} is no UTF-8 text; {_NOTHING_DONE}")
+            raise RequestError(f"{word[:_SHOWN]!a} is no UTF-8 text; {_NOTHING_DONE}")
     program = words[0]
     if not program:
         raise RequestError(f"the command is an empty word; {_NOTHING_DONE}")
@@ -291,8 +292,8 @@ def check_command(words: Sequence[str], place: Place) -> list[str]:
         candidate = os.path.join(place.cwd, folder, program)
         if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
             return list(words)
-    if os.path.isfile(here) and (interpreter := _find_interpreter(_first_line(here), program)):
-        return [*interpreter, *words]
+    if os.path.isfile(here) and (runner := _run_by_interpreter(here, program)):
+        return [*runner, *words[1:]]
     hint = f"; did you mean ./{program}?" if os.path.isfile(here) else ""
     if " " in program or "=" in program or program in _SHELLS_OWN:
         hint = ": --shell has it run by a shell"
@@ -305,13 +306,27 @@ def _find_runner(path: str, program: str) -> list[str]:
         raise RequestError(f"{program}: is a directory; {_NOTHING_DONE}")
     if not os.path.exists(path):
         raise RequestError(f"{program}: no such file; {_NOTHING_DONE}")
-    line = _first_line(path)
-    _check_first_line(line, program, f"sed -i '%s' {program}")
+    runner = _run_by_interpreter(path, program)
     if os.access(path, os.X_OK):
         return [program]
-    if not (interpreter := _find_interpreter(line, program)):
+    if not runner:
         raise RequestError(f"{program}: not executable, try chmod +x {program}; {_NOTHING_DONE}")
-    return [*interpreter, program]
+    return runner
+
+
+def _run_by_interpreter(path: str, program: str) -> list[str]:
+    """The interpreter that a script's first line names, and the script; empty where it names none.
+
+    Also where nobody would see that the interpreter runs this script, with its ``#IOD`` lines.
+
+    Raises:
+        RequestError: the kernel would not find the interpreter.
+    """
+    line = _first_line(path)
+    _check_first_line(line, program, f"sed -i '%s' {program}")
+    interpreter = _find_interpreter(line, program)
+    words = [*interpreter, program]
+    return words if interpreter and script_of(words).word == program else []
 
 
 def _first_line(path: str) -> bytes:
@@ -355,10 +370,6 @@ def _find_interpreter(line: bytes, shown: str) -> list[str]:
 
 def script_command(text: bytes, arguments: Sequence[str]) -> list[str]:
     """The command that runs a script which is in no file: the interpreter is given its text.
-
-    Args:
-        text: of the script.
-        arguments: of the script.
 
     Raises:
         RequestError: it names no interpreter that takes a text, or is too long.

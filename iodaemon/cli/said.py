@@ -150,7 +150,6 @@ def parse_lines(lines: Iterable[tuple[int, str]], shown: str) -> Said:
 
     Args:
         lines: with their numbers.
-        shown: what their source is called.
 
     Raises:
         UsageError: one says nothing that is known, or no such quantity; names the line.
@@ -219,8 +218,6 @@ def options_of(said: Said, place: Place, called: str) -> tuple[JobOptions, str]:
     What was not said is not in it: the daemon has the defaults.
 
     Args:
-        said: by options, lines and scripts.
-        place: where the job runs.
         called: the job's name, for files that are named after it.
 
     Raises:

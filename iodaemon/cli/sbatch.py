@@ -98,7 +98,6 @@ def read_directives(lines: Iterable[tuple[int, str]], shown: str) -> Directives:
 
     Args:
         lines: with their numbers.
-        shown: what their source is called.
 
     Raises:
         UsageError: one is refused, or has a value that means nothing; names the line.

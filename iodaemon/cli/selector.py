@@ -110,8 +110,6 @@ def find_ids(client: Client, selection: Selection, *, finished: bool) -> list[in
     ``all`` is all that the caller may act on: the own jobs, or everybody's for root.
 
     Args:
-        client: the daemon.
-        selection: what the user named.
         finished: finished jobs too, where they are not named by number.
 
     Raises:
@@ -201,7 +199,6 @@ def parse_moment_s(text: str, now_s: float, option: str) -> float:
         text: a duration with its unit (so long ago), a time of day (the last one), a date (its
             first moment), both, or ``now``, ``today``, ``yesterday``.
         now_s: now, on the clock of the place.
-        option: what the error names.
 
     Raises:
         UsageError: it means nothing.

@@ -257,15 +257,7 @@ def tell_each(
     *,
     as_json: bool,
 ) -> int:
-    """Print a block of lines a job; or JSON, for one number an object, else a list.
-
-    Args:
-        session: finds the daemon.
-        selection: the jobs.
-        ask: the daemon's answer for one job.
-        lines: the answer for people.
-        as_json: for programs.
-    """
+    """Print a block of lines a job; or JSON, for one number an object, else a list."""
     client = session.client()
     answers = [ask(client, job_id) for job_id in find_ids(client, selection, finished=True)]
     if as_json:

@@ -165,7 +165,6 @@ def at_site(
 
     Args:
         session: knows what the disks were measured to be.
-        workload: what is run.
         copies: of each of its jobs, at most.
         telling: is told how far the making is.
 

@@ -118,9 +118,6 @@ def wait_for(
     """Wait for these jobs and tell how those ended that did not end well; the highest code.
 
     Args:
-        client: the daemon.
-        ids: the jobs.
-        as_json: print the answer.
         on_end: called when all have ended and that is told.
     """
     try:

@@ -8,6 +8,9 @@ import pytest
 
 pytestmark = pytest.mark.node
 
+LONGEST_BYTES = 131_071
+"""Of a script from standard input, which is one word of a command (MAX_ARG_STRLEN)."""
+
 
 def test_a_job_waits_for_all_others_and_not_for_itself(system):
     other = system.gated("other", code=3)
@@ -23,6 +26,7 @@ def test_a_job_waits_for_all_others_and_not_for_itself(system):
 
 def test_a_script_from_standard_input_runs_after_its_sender_is_gone(system):
     script = '#!/bin/sh -e\n#IOD name=piped\necho "$0: $1" > said\nfalse\n'
+    script += "#" * (LONGEST_BYTES - len(script))
     told = subprocess.run(
         system.command("submit", "--parsable", "-", "one"),
         input=script,

@@ -181,7 +181,7 @@ def test_a_script_beside_the_user_is_guessed(iod, daemon, here):
     ],
 )
 def test_a_program_that_cannot_run_is_not_submitted(iod, daemon, here, program, line):
-    (here / "data").write_text("")
+    (here / "data").write_text("#!/bin/cat -u\n")
     (here / "data").chmod(0o644)
     (here / "folder").mkdir()
 
@@ -354,13 +354,21 @@ def test_a_script_that_is_not_executable_is_run_by_its_interpreter(
     assert [spec["command"][-1] for spec in others] == ["y"] * is_in_file
 
 
-def test_a_script_whose_interpreter_is_missing_is_not_submitted(iod, daemon, here):
+@pytest.mark.parametrize("mode", [0o644, 0o755])
+def test_a_script_whose_interpreter_is_missing_is_not_submitted(iod, daemon, here, mode):
     (here / "job.sh").write_text("#!/opt/gone\n")
+    (here / "job.sh").chmod(mode)
 
     assert iod.fails("submit", "./job.sh") == (
         1,
         "./job.sh: its interpreter /opt/gone is missing or not executable; nothing was submitted",
     )
+
+
+def test_line_ends_of_dos_are_told_of_a_script_that_is_named_without_its_place(iod, daemon, here):
+    (here / "job.sh").write_bytes(b"#!/bin/sh\r\ntrue\r\n")
+
+    assert "has line ends of DOS" in iod.fails("submit", "job.sh")[1]
 
 
 # -- many at once ---------------------------------------------------------------------------------

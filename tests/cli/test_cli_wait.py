@@ -166,6 +166,12 @@ def test_a_job_that_names_itself_is_refused(iod, daemon, is_here, words):
     assert ("never end" in result.err) is is_here
 
 
+def test_a_job_does_not_drain_the_node_of_itself(iod, daemon, is_here):
+    told = iod("drain", "--wait").err
+
+    assert ("job 2 is the one that waits here, and holds CPUs itself" in told) is is_here
+
+
 # -- when it is told ---------------------------------------------------------------------------
 
 
