@@ -30,11 +30,12 @@ def error_answer(
 
 
 @contextlib.contextmanager
-def refuse_malformed(what: str, which: str = "") -> Iterator[None]:
+def refuse_malformed(text: bytes, what: str, which: str = "") -> Iterator[None]:
     """Turn what msgspec says of a document into what its sender can do.
 
     Args:
-        what: the document, such as ``request``.
+        text: the document.
+        what: it is, such as ``request``.
         which: goes before what is said of a value.
 
     Raises:
@@ -43,7 +44,7 @@ def refuse_malformed(what: str, which: str = "") -> Iterator[None]:
     try:
         yield
     except msgspec.ValidationError as error:
-        raise RequestError(which + _say(str(error), f"the {what}")) from error
+        raise RequestError(which + _say(str(error), f"the {what}", text)) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"{which}the {what} is no JSON: {error}") from error
 
@@ -91,14 +92,17 @@ _LONGEST: Final = 60
 """Characters that are quoted of what somebody sent."""
 
 
-def _say(text: str, document: str) -> str:
+def _say(text: str, document: str, sent: bytes) -> str:
     """One refusal of msgspec's in words."""
     found = _PLACE.fullmatch(text)
     assert found is not None
     problem, place = found[1], found[2] or ""
     which = ""
     if (element := _ELEMENT.match(place)) is not None:
-        which, document = f"{element[1].removesuffix('s')} {int(element[2]) + 1}: ", "it"
+        several, number = element[1], int(element[2])
+        if _has_several(sent, several):
+            which = f"{several.removesuffix('s')} {number + 1}: "
+        document = f"the {several.removesuffix('s')}"
         place = place[element.end() :]
     name = place.removeprefix(".").replace("[...]", "")
     for pattern, words in _SAID:
@@ -106,6 +110,15 @@ def _say(text: str, document: str) -> str:
             parts = {key: _types(part)[:_LONGEST] for key, part in match.groupdict().items()}
             return which + words.format(name=name or document, **parts)
     return f"{which}{name or document}: {problem}"
+
+
+def _has_several(sent: bytes, name: str) -> bool:
+    """Whether the list of this name has more elements than one."""
+    try:
+        elements = msgspec.json.decode(sent, type=dict[str, msgspec.Raw])[name]
+        return len(msgspec.json.decode(elements, type=list[msgspec.Raw])) > 1
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return True  # the rest of it is wrong as well
 
 
 def _types(text: str) -> str:

@@ -175,7 +175,7 @@ def _decode(text: bytes, kind: type[_T], what: str, which: str = "") -> _T:
             f"{which}a {what} of {len(text)} bytes, {LONGEST_PIECE_BYTES} are the most: send many "
             "jobs one a line (docs/api.md), or put data into a file"
         )
-    with refuse_malformed(what, which):
+    with refuse_malformed(text, what, which):
         return msgspec.json.decode(text, type=kind)
 
 
