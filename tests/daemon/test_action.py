@@ -1,5 +1,6 @@
 """Acting on many jobs in one request, and which jobs a selector means to whom."""
 
+import asyncio
 import json
 import os
 import pwd
@@ -8,14 +9,17 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from process import await_read
 from served import Served
 from test_attacks import ROOT_ONLY, SHARED
 from test_attacks_of_many import as_number
 
 from iodaemon.api.care import begin_drain
 from iodaemon.api.shape import Selector
+from iodaemon.core import event as ev
 from iodaemon.core.job import JobId
 from iodaemon.core.sharing import Sharing
+from iodaemon.daemon.http.access import Actor, Rights
 from iodaemon.errors import Conflict, NotFound, RequestError
 
 OTHER = pwd.getpwnam("games").pw_uid
@@ -177,3 +181,30 @@ def test_without_ids_a_user_means_the_own_jobs(public):
     [row] = as_other(public, "POST", "/v1/jobs/cancel", select=str(mine))[1]["results"]
     assert (mine, "not_permitted") == (row["id"], row["error"]["code"])
     assert "RUNNING" == public.state.jobs[JobId(mine)].state
+
+
+def test_who_may_is_asked_again_when_the_body_is_there(tmp_path, monkeypatch):
+    """Meanwhile an administrator may have suspended the job, which its user may not undo."""
+    ann = Actor(pid=1, uid=1001, gids=frozenset({1001}))
+    monkeypatch.setattr("iodaemon.daemon.http.access.read_peer", lambda _: ann)
+    served = Served(tmp_path, rights=Rights(owner_uid=4242, is_shared=True))
+    served.server._access.refuse_stranger = lambda *_: asyncio.sleep(0)
+    try:
+        job_id = served.running()
+        served.client.suspend(job_id)
+        connection = served.raw()
+        head = f"POST /v1/jobs/{job_id}/resume HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
+        connection.sendall(f"{head}Connection: close\r\n\r\n".encode())
+        await_read(connection)
+        now_s = served.driver.timeline.now_s
+        event = ev.SuspendRequested(at_s=now_s, job_id=JobId(job_id), by="root", by_uid=0)
+        served.call(lambda: served.driver.post(event))
+        served.until(lambda: served.state.jobs[JobId(job_id)].held_by_uid == 0)
+        connection.sendall(b"{}")
+        told = connection.makefile("rb").read()
+        connection.close()
+
+        assert b"403" in told.splitlines()[0]
+        assert b"an administrator suspended it" in told
+    finally:
+        served.close()

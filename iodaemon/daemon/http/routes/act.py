@@ -152,6 +152,7 @@ class Actions:
 
     def _on_one(self, name: str) -> Handler:
         async def act(request: web.Request, job: Job, wish: _Wish | _Nothing) -> web.StreamResponse:
+            job = self._state.jobs.get(job.id, job)  # its body may have been long in coming
             action = self._action(name, getattr(wish, "grace_s", None))
             self._refuse_without_journal(name)
             await self._post(self._lookup.access.who(request), action, job)
