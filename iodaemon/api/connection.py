@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final, NoReturn, TypeAlias, cast
 
 from iodaemon.api.model import JsonValue
+from iodaemon.api.shape import no_text
 from iodaemon.errors import (
     ConfigError,
     Conflict,
@@ -253,7 +254,11 @@ def send(
 
 
 def _encode(value: Mapping[str, object]) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
+    """As JSON. Raises RequestError: a text in it came from bytes that are no UTF-8."""
+    try:
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise no_text(error) from error
 
 
 def receive(connection: UnixConnection) -> JsonValue:

@@ -38,8 +38,8 @@ def backup(
     """Copy the journal to FILE, while the daemon runs or not.
 
     The copy is checked, and complete when it has its name. It holds all jobs, their history and
-    their environments, so it is for your eyes alone; of the service for all users root makes it.
-    The configuration and the jobs' output are not in it.
+    their environments, so only you can read it. Only root can copy the journal of the service for
+    all users. The configuration and the jobs' output are not in it.
     """
     if file is None:
         raise UsageError("no FILE given: 'iod backup --help' shows how")

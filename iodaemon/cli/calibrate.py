@@ -25,7 +25,7 @@ _FIGURES: Final = "calibration"
 Directory = Annotated[Word, argument("PATH")]
 Time = Annotated[Word, option("--time", metavar="TIME", text="About how long, a day at most [2m].")]
 Size = Annotated[Word, option("--size", metavar="SIZE", text="Of the test file, at most [4 GiB].")]
-Force = Annotated[bool, option("--force", text="Also on a busy machine.")]
+Force = Annotated[bool, option("--force", text="Measure even if other processes use the machine.")]
 DryRun = Annotated[bool, option("--dry-run", text="Say what would be done, and do nothing.")]
 Show = Annotated[bool, option("--show", text="Show what is kept: of PATH's disk, or of all.")]
 Figures = Annotated[

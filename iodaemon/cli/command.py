@@ -200,7 +200,7 @@ Named = Annotated[Word, _NAMED]
 OfUser = Annotated[Word, _OF_USER]
 Jobs = Annotated[Words, argument("JOB")]
 AsJson = Annotated[bool, option("--json", text="The API's JSON.")]
-NoHeader = Annotated[bool, option("--no-header", text="Rows alone.")]
+NoHeader = Annotated[bool, option("--no-header", text="Print only the rows.")]
 
 
 SELECTED: Final = (

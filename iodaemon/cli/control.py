@@ -80,7 +80,8 @@ def requeue(
 
     JOB is 7, 3-9, 1,4, last (your newest) or all, which is all of yours that have not ended. -J, -u
     and -s select among them, or without JOB among all: 'iod requeue -s FAILED'. One that runs is
-    ended first. Each keeps its number and its place in the queue.
+    ended first. Each keeps its number, and waits behind the
+    jobs that were submitted before the requeue.
     """
     session: Session = ctx.obj
     grace_s = _grace_s(grace)
@@ -99,7 +100,7 @@ def requeue(
 
 @verb(app, "suspend", options=SELECTED)
 def suspend(ctx: Context, as_json: AsJson = OFF, **chosen: Any) -> int:
-    """Make jobs stand still until resumed.
+    """Suspend jobs until 'iod resume'.
 
     JOB is 7, 3-9, 1,4, last (your newest) or all; -J, -u and -s select among them, or without JOB
     among all of yours. A job that waits is held.
@@ -245,7 +246,7 @@ def _is_confirmed(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-scratch = App("What ended jobs have left on storage tiers: remove.")
+scratch = App("Space that ended jobs still hold on storage tiers: remove.")
 app.verbs["scratch"] = scratch
 
 

@@ -36,7 +36,7 @@ AsList = Annotated[bool, option("--json", text="The findings as a list, with the
 
 @verb(app, "doctor")
 def doctor(ctx: Context, as_json: AsList = OFF) -> int:
-    """Prove on this machine what works.
+    """Check every feature on this machine.
 
     Everything is really tried, in a few seconds, and removed again: moving bytes and finding them
     counted, freezing a process, pinning it, committing to the state directory's disk. It needs no

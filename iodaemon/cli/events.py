@@ -54,7 +54,7 @@ def events(
     as_json: AsJson = OFF,
     **chosen: Any,
 ) -> int:
-    """Show what happened in the last hour, or what happens.
+    """Show what happened in the last hour, or happens now.
 
     JOB is 7, 3-9, 1,4, last (your newest) or all; nothing: all. -J, -u and -s select the jobs that
     are such now. WHEN is 2d or 90m (ago), 12:00 (the last one),

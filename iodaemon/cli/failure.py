@@ -153,14 +153,26 @@ def line(error: BaseException) -> str:
     return " ".join(text.split())
 
 
-def nearest(word: str, known: Iterable[str], otherwise: str) -> str:
-    """The end of a message: the known word nearest to this one, or else where they are listed."""
+_NEAR: Final = 0.7
+"""Of difflib's ratio: about two letters of three are the same."""
+
+
+def find_near(word: str, known: Iterable[str]) -> str | None:
+    """The known word nearest to this one; None: none is near."""
     from difflib import get_close_matches
 
     # A prefix turns a word into its opposite: 'unsuspend' is no 'suspend', '--no-wait' no '--wait'.
-    bare = {name.lstrip("-"): name for name in known if name.lstrip("-") not in word}
-    found = get_close_matches(word.lstrip("-"), bare, n=1)
-    return f": did you mean {bare[found[0]]}?" if found else f": {otherwise}"
+    word = word.lstrip("-")
+    bare = {name.lstrip("-"): name for name in known}
+    near = [name for name in bare if not word.endswith(name) and not name.endswith(word)]
+    found = get_close_matches(word, near, n=1, cutoff=_NEAR)
+    return bare[found[0]] if found else None
+
+
+def nearest(word: str, known: Iterable[str], otherwise: str) -> str:
+    """The end of a message: the known word nearest to this one, or else where they are listed."""
+    found = find_near(word, known)
+    return f": did you mean {found}?" if found else f": {otherwise}"
 
 
 def _usage_line(error: Any) -> str:

@@ -54,10 +54,10 @@ def logs(
 ) -> int:
     r"""Print what jobs have written.
 
-    JOB is 7, 3-9, 1,4 or last; of several each has a line with its number before it. With -f it
-    is one job, which need not even have started. Standard error is in standard output, unless the
-    job was submitted with -e. On a terminal, control characters are shown as \x1b; a pipe or file
-    gets the bytes as they are.
+    JOB is 7, 3-9, 1,4 or last. The output of several jobs is separated by lines with their numbers.
+    -f follows one job, also one that has not started yet. Standard error is in standard output,
+    unless the job was submitted with -e. On a terminal, control characters are shown as \x1b; a
+    pipe or file gets the bytes as they are.
     """
     session: Session = ctx.obj
     client = session.client()

@@ -11,7 +11,7 @@ from iodaemon.cli.failure import ExitCode, duration_s, size_bytes
 from iodaemon.cli.session import Session
 
 app = App()
-phases = App("In a job's script, around its I/O: io, done.")
+phases = App("Tell of I/O phases in a job's script: io, done.")
 app.verbs["phase"] = phases
 
 Expect = Annotated[

@@ -26,9 +26,9 @@ PolicyName = Annotated[Word, argument("POLICY|FILE")]
 
 @verb(policies, "list")
 def list_policies(as_json: AsJson = OFF) -> int:
-    """List the policies that a name finds, and where.
+    """List the policies and their files.
 
-    What it does is the first line of its file, a comment. A narrow terminal leaves out FILE.
+    WHAT IT DOES is the first comment of the file. A narrow terminal leaves out FILE.
     """
     from iodaemon.config import find_policies, policy_search
 

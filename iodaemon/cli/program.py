@@ -82,9 +82,15 @@ POINTERS: Final[Mapping[str, str]] = MappingProxyType(
         **dict.fromkeys(
             ("release", "unhold", "continue", "unsuspend", "unpause"), "'iod resume JOB' lets it go"
         ),
-        **dict.fromkeys(("kill", "dequeue", "rm", "del", "delete", "remove", "abort"), _CANCEL),
-        **dict.fromkeys(("status", "stat", "ps", "list", "jobs", "top", "info"), _QUEUE),
-        **dict.fromkeys(("add", "run", "sub", "batch"), _SUBMIT),
+        **dict.fromkeys(
+            ("kill", "dequeue", "scancel", "qdel", "rm", "del", "delete", "remove", "abort"),
+            _CANCEL,
+        ),
+        **dict.fromkeys(
+            ("status", "stat", "qstat", "squeue", "sinfo", "ps", "list", "jobs", "top", "info"),
+            _QUEUE,
+        ),
+        **dict.fromkeys(("add", "run", "sub", "batch", "sbatch", "srun", "qsub"), _SUBMIT),
         **dict.fromkeys(
             ("edit", "update", "modify", "alter", "set"),
             "a job cannot be changed: 'iod cancel JOB' and submit it again",
@@ -92,9 +98,10 @@ POINTERS: Final[Mapping[str, str]] = MappingProxyType(
         **dict.fromkeys(("log", "output", "cat", "tail"), "'iod logs JOB' prints what it wrote"),
         **dict.fromkeys(("restart", "retry", "rerun"), "'iod requeue JOB' runs it again"),
         **dict.fromkeys(("acct", "sacct"), "'iod history' shows what has ended"),
-        **dict.fromkeys(("open", "undrain"), "'iod drain --off' lets jobs start again"),
+        **dict.fromkeys(("open", "undrain"), "'iod drain off' lets jobs start again"),
         "start": "'iod daemon' starts the daemon, 'iod resume JOB' lets a held job go",
         "explain": "'iod why JOB' tells why a job waits",
+        "shutdown": "'iod stop' ends a daemon that was started by hand; its jobs run on",
         "help": "'iod --help' lists the verbs, 'iod submit --help' explains one",
         "version": "'iod --version' shows it",
         "reload": "'iod config reload' reads the configuration again",

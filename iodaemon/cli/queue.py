@@ -54,7 +54,7 @@ _DOTS: Final = "..."
 All = Annotated[bool, option("-a", "--all", text="Finished jobs too.")]
 Limit = Annotated[Word, option("--limit", metavar="N", text="Only the newest N.")]
 Watch = Annotated[
-    Word, option("-w", "--watch", metavar="SECONDS", text="Show again every so often.")
+    Word, option("-w", "--watch", metavar="SECONDS", text="Show it again every SECONDS.")
 ]
 
 
@@ -70,14 +70,14 @@ def queue(
 ) -> int:
     """Show the queue (alias: ls).
 
-    JOB is 7, 3-9, 1,4, last (your newest) or all; nothing: all that have not ended.
+    JOB is 7, 3-9, 1,4, last (your newest) or all; without JOB, all jobs that have not ended.
 
     ST is the state's code: H held, PD pending, ST starting, R running, SI suspended for I/O,
     SU suspended by a person, SG stopping; CD completed, F failed, CA cancelled, TO timeout,
     OM out of memory, LO lost.
 
-    IO/s is what it moves now, EXPECTED the mean over its run: d declared, l learned from earlier
-    runs, i imported, m its own mean until now; ? is unknown. A narrow terminal leaves out COMMAND,
+    IO/s is its present rate, EXPECTED its mean over the run: d declared, l learned from earlier
+    runs, i imported, m measured so far; ? is unknown. A narrow terminal leaves out COMMAND,
     EXPECTED, SOCK, USER, SUSP and CPUS, in this order.
     """
     session: Session = ctx.obj

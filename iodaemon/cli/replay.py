@@ -32,7 +32,7 @@ _COLUMNS: Final = (
 )
 
 Policy = Annotated[
-    Word, option("--policy", metavar="POLICY|FILE", text="Whom to ask [the one in force].")
+    Word, option("--policy", metavar="POLICY|FILE", text="The policy to try [the one in force].")
 ]
 Since = Annotated[Word, option("--since", metavar="WHEN", text="Samples from then on [1h].")]
 

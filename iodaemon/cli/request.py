@@ -33,6 +33,8 @@ _TAKES_TEXT: Final = {"python": "-c", "perl": "-e", "ruby": "-e"}
 """Interpreters that take a program in place of a file, as shells do behind -c."""
 _NO_LIMIT: Final = frozenset({"infinite", "unlimited"})
 _MINUTE_S: Final = 60.0
+_LONGEST_S: Final = 3650 * 86400.0
+"""The daemon takes no longer time."""
 _NOTHING_DONE: Final = "nothing was submitted"
 _PATTERN: Final = re.compile(r"%(.?)", re.DOTALL)
 """In the name of an output file; the letters are those of sbatch(1)."""
@@ -98,12 +100,15 @@ def above_nothing(option: str, text: str, value: float) -> float:
         UsageError: it is 0 or less; names the option.
     """
     if value <= 0:
-        raise UsageError(f"{option}: {text!r} must be more than nothing; leave {option} away")
+        raise UsageError(f"{option}: {text!r} must be above 0; or leave {option} out")
     return value
 
 
 def _minutes_s(option: str, text: str) -> float:
-    return above_nothing(option, text, duration_s(option, text, bare_unit_s=_MINUTE_S))
+    value = above_nothing(option, text, duration_s(option, text, bare_unit_s=_MINUTE_S))
+    if value > _LONGEST_S:
+        raise UsageError(f"{option}: {text!r} is more than {_LONGEST_S / 86400.0:g}d")
+    return value
 
 
 def find_place(
@@ -218,14 +223,20 @@ def absolute(cwd: str, name: str) -> str:
     """A path as the kernel would resolve it: ``..`` leads above what a link leads to.
 
     The last component, where it is a link, and links in paths without ``..`` stay as they are.
+
+    Raises:
+        RequestError: what ``..`` leads out of is not there.
     """
     path = os.path.join(cwd, name)
     if ".." not in path.split("/"):
         return os.path.normpath(path)
     folder, last = os.path.split(path.rstrip("/"))
     if last == "..":
-        return os.path.realpath(path)
-    return os.path.join(os.path.realpath(folder), last)
+        folder, last = path, ""
+    try:
+        return os.path.join(os.path.realpath(folder, strict=True), last).rstrip("/") or "/"
+    except OSError as error:
+        raise RequestError(f"{name}: {folder}: {error.strerror}; {_NOTHING_DONE}") from error
 
 
 def _output_file(option: str, cwd: str, name: str) -> str:

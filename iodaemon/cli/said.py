@@ -40,19 +40,25 @@ OPTIONS: Final = tuple(
         option(
             *("-n", "--cpus"),
             metavar="N",
-            text="CPUs of its own, all of one socket [none: it runs on idle ones of its socket, "
-            "also on others' own].",
+            text="CPUs that no other such job gets, all of one socket [none: it runs on the idle "
+            "CPUs of its socket, also on those of such jobs].",
         ),
         option("--mem", metavar="SIZE", text="Memory limit: 16G; bare number: MiB."),
         option(
             *("-t", "--time"),
             metavar="TIME",
-            text="Bound on run time, suspensions apart: 90m, HH:MM:SS; bare number: minutes.",
+            text="Longest run time, suspensions not counted: 90m, HH:MM:SS; bare number: minutes.",
         ),
         option(
-            "--io-rate", metavar="RATE", text="What it moves in I/O: 40 MB/s; bare number: MB/s."
+            "--io-rate",
+            metavar="RATE",
+            text="Its rate while it does I/O: 40 MB/s; bare number: MB/s.",
         ),
-        option("--io-share", metavar="SHARE", text="Of its run time, in I/O: 0.2 or 20% [all]."),
+        option(
+            "--io-share",
+            metavar="SHARE",
+            text="Part of its run time in I/O: 0.2 or 20% [all].",
+        ),
         option("--io-ops", metavar="RATE", text="Requests a second while in I/O: 500 or 2k."),
         option("--no-suspend", text="The regulation never suspends it."),
         option(
@@ -64,7 +70,7 @@ OPTIONS: Final = tuple(
         option(
             *("-o", "--stdout"),
             metavar="FILE",
-            text="Standard output [a file of the daemon, which 'iod show' says when it removes]; "
+            text="Standard output [a file of the daemon; 'iod show' says when it is removed]; "
             "%j: the job's number, %x: its name, %u: the user, %N: the machine.",
         ),
         option(
@@ -74,7 +80,7 @@ OPTIONS: Final = tuple(
         ),
         option("-e", "--error", metavar="FILE", text="Standard error [as the output]."),
         option("--scratch", metavar="SIZE", text="Space of a storage tier, in $IOD_SCRATCH: 200G."),
-        option("--tier", metavar="NAME", text="Of this tier [the fastest]."),
+        option("--tier", metavar="NAME", text="The tier of --scratch [the fastest]."),
         option(
             "--scratch-fallback",
             metavar="slow|wait|fail",
@@ -88,7 +94,11 @@ OPTIONS: Final = tuple(
             text="When its space is copied to --output [success].",
         ),
         option("--output-size", metavar="SIZE", text="What it is expected to leave."),
-        option("--data-size", metavar="SIZE", text="What it moves there meanwhile."),
+        option(
+            "--data-size",
+            metavar="SIZE",
+            text="Bytes that it moves there while it runs.",
+        ),
         option("--hold", text="Hold it until 'iod resume'."),
     )
 )

@@ -61,7 +61,7 @@ From = Annotated[
     Word, option("--from", metavar="FILE|-", text="One command a line; all of them or none.")
 ]
 Wait = Annotated[bool, option("--wait", text="Wait for the end, return the job's exit code.")]
-Parsable = Annotated[bool, option("--parsable", text="Print the number alone, one a line.")]
+Parsable = Annotated[bool, option("--parsable", text="Print only the job numbers, one a line.")]
 DryRun = Annotated[bool, option("--dry-run", text="Have it checked, and submit nothing.")]
 
 
@@ -82,14 +82,14 @@ def submit(
 ) -> int:
     """Submit a job.
 
-    COMMAND is all from -- (or from the first word that is no option), run without a shell, as in
-    'iod submit -n 4 -t 90m -- ./solve mesh.dat'. A script runs by its first line (#!) even if it is
-    not executable; - is a script on standard input, which is kept in the job's command.
+    COMMAND is everything after --, or from the first word that is no option. It runs without a
+    shell: 'iod submit -n 4 -t 90m -- ./solve mesh.dat'. A script runs by its first line (#!) even
+    if it is not executable; - reads a script from standard input and keeps it in the job's command.
 
-    A script may say the same: lines '#IOD time=90m io=40M,20%' before its first command. What
-    options say goes before them. In a --from file such a line speaks of all commands below it, and
-    a line that begins with - has options for its command: '-J big -n 4 -- ./solve big.dat'.
-    Lines '#SBATCH' are read too; what of them has no effect here is told.
+    A script may contain options, as lines '#IOD time=90m io=40M,20%' before its first command;
+    options of the command line override them. In a --from file such a line applies to all commands
+    below it, and a line may begin with options of its own: '-J big -n 4 -- ./solve big.dat'.
+    Lines '#SBATCH' are read too, and those that have no effect here are named.
     """
     place = find_place(os.environ, chdir=chdir, env=env or [], is_clean=clean_env)
     if shell and command:

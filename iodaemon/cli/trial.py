@@ -30,7 +30,7 @@ WorkloadFile = Annotated[Word, argument("WORKLOAD.toml")]
 Directory = Annotated[
     Word, option("--directory", metavar="DIR", text="On the disk to use, instead of the file's.")
 ]
-Force = Annotated[bool, option("--force", text="Also on a busy machine.")]
+Force = Annotated[bool, option("--force", text="Measure even if other processes use the machine.")]
 AsJson = Annotated[bool, option("--json", text="The results as JSON.")]
 
 MOST_ROUNDS: Final = 1000

@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from iodaemon.cli.command import App, Option, Parameter, Verb, Word, Words, parameters_of
-from iodaemon.cli.failure import is_click, nearest
+from iodaemon.cli.failure import find_near, is_click, nearest
 from iodaemon.cli.program import ALIASES, GLOBALS, GROUPS, POINTERS, VERBS, app_of, begin
 from iodaemon.cli.session import Session
 
@@ -81,7 +81,8 @@ class WordGroup(TyperGroup):
         """The verb that the first word names; else the nearest one is named."""
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             hint = f"'{ctx.command_path} --help' lists them"
-            pointer = self.pointers.get(args[0])
+            word = find_near(args[0], [*self.list_commands(ctx), *self.pointers])
+            pointer = self.pointers.get(args[0]) or self.pointers.get(word or "")
             near = nearest(args[0], self.list_commands(ctx), hint)
             ctx.fail(f"no verb {args[0]!r}{f': {pointer}' if pointer else near}")
         return super().resolve_command(ctx, args)

@@ -40,7 +40,8 @@ app = App()
 
 
 Since = Annotated[
-    Word, option("--since", metavar="WHEN", text="Of all: ended ones submitted since then.")
+    Word,
+    option("--since", metavar="WHEN", text="With all: also ended jobs submitted since then."),
 ]
 
 
@@ -53,11 +54,11 @@ def wait(ctx: Context, since: Since = None, as_json: AsJson = OFF, **chosen: Any
     job that reached its --time. Ctrl-C ends the waiting, not the job. A job that stands still until
     'iod resume' is named, and waited for all the same.
 
-    all is all of your jobs that have not ended, and those that have, well or not, if they were
-    submitted since this session (terminal, cron job) submitted its first one or last returned from
-    'iod wait all'; --since says otherwise. A session that submitted none goes by your last 'iod
-    wait all' in any. It looks back a day at most. With -J, -u or -s the next 'all' is as before.
-    A job that waits is itself left out.
+    'all' means your jobs that have not ended, and those that ended since the last 'iod wait all' of
+    this session (a terminal, a cron job), or since its first submission. --since sets another time.
+    In a session that submitted nothing, your last 'iod wait all' in any session counts. At most one
+    day counts. With -J, -u or -s the time of the last 'iod wait all' stays as it was. The job in
+    which the command runs is left out.
     """
     session: Session = ctx.obj
     client = session.client()

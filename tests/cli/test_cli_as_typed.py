@@ -59,6 +59,34 @@ def test_a_path_is_where_the_kernel_finds_it(link, name, expected):
     assert expected.format(link) == found
 
 
+def test_what_is_not_there_leads_nowhere(iod, daemon, here):
+    (here / "victim").write_text("kept")
+
+    for option in ("-o", "-D"):
+        code, told = iod.fails("submit", option, "nodir/../victim", "--", "true")
+        assert code == 1
+        assert f"{here}/nodir" in told
+        assert "No such file or directory" in told
+    assert daemon.bodies("/v1/jobs") == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("queue", "-J", "\udcff"),
+        ("history", "-u", "a\udcff"),
+        ("submit", "-J", "\udcff", "--", "true"),
+        ("drain", "on", "--reason", "\udcff"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_no_text_is_told_and_not_sent(iod, daemon, here, words):
+    code, told = iod.fails(*words)
+
+    assert code == 1
+    assert r"\xff' is no UTF-8 text; nothing was done" in told
+
+
 def run(socket_path, words, **variables):
     """``iod`` in a process with these variables alone; its exit code and standard error."""
     kept = {"PATH": os.environ["PATH"], "HOME": "/"}
@@ -146,6 +174,8 @@ def test_no_limit_is_said_in_an_option_and_in_a_script(iod, daemon, here, time):
     [
         ("unsuspend", ["suspend"], ": none"),
         ("--no-wait", ["--wait"], ": none"),
+        ("--suspend", ["--no-suspend"], ": none"),
+        ("suspendd", ["suspend"], ": did you mean suspend?"),
         ("suspned", ["suspend"], ": did you mean suspend?"),
         ("--wiat", ["--wait"], ": did you mean --wait?"),
     ],

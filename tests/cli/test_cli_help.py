@@ -58,7 +58,7 @@ def test_a_busy_machine_is_called_the_same_everywhere(iod):
     verbs = ("calibrate", "compare", "stack")
     told = {re.search(r"--force +(.*)", iod(name, "--help").out)[1] for name in verbs}
 
-    assert told == {"Also on a busy machine."}
+    assert told == {"Measure even if other processes use the machine."}
 
 
 def test_what_hint_show_prints_is_explained_column_by_column(iod, daemon):

@@ -71,7 +71,7 @@ def test_an_empty_input_has_no_largest_file(tmp_path):
         ({"fast": "1G", "tier": "a"}, "--fast leaves the tier to iodaemon"),
         ({"tier": "a"}, "--tier needs space to go with"),
         ({"input": "a"}, "--input needs space to go with"),
-        ({"scratch": "0"}, "must be more than nothing"),
+        ({"scratch": "0"}, "must be above 0"),
         ({"scratch": "x"}, "is not a size"),
         ({"scratch": "1G", "scratch_fallback": "slwo"}, "did you mean slow"),
         ({"scratch": "1G", "output_on": "never"}, "--output-on"),

@@ -277,7 +277,7 @@ def test_a_study_that_fails_on_its_rows_is_told_and_the_rows_are_kept(iod, place
         (["run", "first-steps", "--policy", "nix"], 1, "first-steps.toml [parameters]: no policy"),
         (["plot"], 2, "name an experiment"),
         (["plot", "./tiny.toml"], 3, "iod-sim/tiny holds no results: make them with 'iod sim run'"),
-        (["rnu"], 2, "no verb 'rnu': did you mean run?"),
+        (["runn"], 2, "no verb 'runn': did you mean run?"),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line(iod, tiny, words, code, message):

@@ -121,7 +121,7 @@ def test_a_variable_that_is_no_text_is_left_out_and_named(iod, daemon, here, mon
     ("words", "line"),
     [
         (("-t", "soon"), f"--time: 'soon' is not a duration; {TIME_HINT}"),
-        (("--time", "0"), "--time: '0' must be more than nothing; leave --time away"),
+        (("--time", "0"), "--time: '0' must be above 0; or leave --time out"),
         (("--time", "-5"), f"--time: '-5' is not a duration; {TIME_HINT}"),
         (("--mem", "lots"), "--mem: 'lots' is not a size; write for example 16 GiB, 2G or 500 MB"),
         (("--mem", "nan"), "--mem: 'nan' is not a size; write for example 16 GiB, 2G or 500 MB"),

@@ -386,10 +386,10 @@ async def body_of(request: web.Request) -> AsyncIterator[bytes]:
     is_small &= "Content-Encoding" not in request.headers
     async with contextlib.AsyncExitStack() as held:
         try:
-            async with asyncio.timeout(BODY_WITHIN_S):
-                async with _without_place():
-                    if not is_small:
-                        await held.enter_async_context(request.app[ACCESS].turn(request, "body"))
+            async with _without_place():
+                if not is_small:
+                    await held.enter_async_context(request.app[ACCESS].turn(request, "body"))
+                async with asyncio.timeout(BODY_WITHIN_S):
                     body = await request.read()
         except TimeoutError as error:
             raise RequestError(

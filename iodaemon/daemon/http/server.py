@@ -94,6 +94,7 @@ class Server:
         self._reports = reports
         self._further_routes = further_routes
         self._ending = asyncio.Event()
+        self._described = b""
         self._runner: web.AppRunner | None = None
         self._listening: asyncio.Server | None = None
         self._made: tuple[Path, int | None] | None = None  # the socket's file and its inode
@@ -205,8 +206,9 @@ class Server:
         return await route.handler(request, *what)
 
     async def _describe(self, _: web.Request) -> web.Response:
-        document = await asyncio.to_thread(describe, self.routes)
-        return web.Response(body=document, content_type="application/json")
+        if not self._described:
+            self._described = await asyncio.to_thread(describe, self.routes)
+        return web.Response(body=self._described, content_type="application/json")
 
     def _reporting(self, name: str) -> Handler:
         def make() -> bytes:

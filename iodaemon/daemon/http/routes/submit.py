@@ -78,7 +78,7 @@ class Commands:
         actor = self._lookup.access.who(request)
         await self._lookup.access.refuse_stranger(actor, "submit")
         is_trial = request.query.get("dry_run") == "1"
-        request_key = _find_key(request, actor.uid)
+        request_key = None if is_trial else _find_key(request, actor.uid)
         if request_key is not None and (ids := await self._driver.find_submitted(request_key)):
             return json_answer({"ids": ids}, status=201)
         async with body_of(request) as body:
