@@ -69,6 +69,10 @@ class Client:
         reconnect_s: how long ``wait``, and requests whose answer was lost, look for a daemon that
             went away meanwhile.
 
+    Attributes:
+        change: of the last request that changes something: ``sent``, or ``answered``; empty: there
+            was none.
+
     Every method may raise ``NoDaemon``, ``NotPermitted`` and ``RequestError``; those that name a
     job, ``NotFound``.
     """
@@ -79,6 +83,7 @@ class Client:
         self.socket_path = socket_path
         self.timeout_s = timeout_s
         self.reconnect_s = reconnect_s
+        self.change = ""
 
     def jobs(
         self,
@@ -403,8 +408,22 @@ class Client:
         """The answer to any one request: a JSON object with at least these keys."""
         connection = self._connect()
         with closing(connection):
-            send(connection, method, target, body, headers)
-            return self._checked(receive(connection), keys)
+            return self._checked(self._exchange(connection, method, target, body, headers), keys)
+
+    def _exchange(
+        self,
+        connection: UnixConnection,
+        method: str,
+        target: str,
+        body: Body,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> JsonValue:
+        """The answer to one request, with a note of what is known of the change it asks for."""
+        send(connection, method, target, body, headers)
+        self.change = "sent" if connection.is_change else self.change
+        answer = receive(connection)
+        self.change = "answered" if connection.is_change else self.change
+        return answer
 
     def _change(
         self, verb: str, target: str, body: Body, extra_s: float | None, keys: set[str]
@@ -413,8 +432,7 @@ class Client:
 
         def ask() -> JsonObject:
             with closing(self._connect(extra_s)) as connection:
-                send(connection, "POST", target, body)
-                return self._checked(receive(connection), keys)
+                return self._checked(self._exchange(connection, "POST", target, body), keys)
 
         return ask() if verb == "requeue" else self._until_answered(ask)
 

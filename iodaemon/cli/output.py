@@ -44,11 +44,11 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def telling(done: str) -> Iterator[None]:
+def telling(done: Callable[[], str]) -> Iterator[None]:
     """Print inside; all of it is written at the end.
 
     Args:
-        done: what has been done, for the error.
+        done: says what has been done, for the error; empty: nothing.
 
     Raises:
         OutputError: standard output cannot be written.
@@ -62,7 +62,8 @@ def telling(done: str) -> Iterator[None]:
         if error.filename is not None:  # of another file
             raise
         problem = f"standard output cannot be written: {error.strerror}"
-        raise OutputError(f"{done}, but {problem}" if done else problem) from error
+        told = done()
+        raise OutputError(f"{told}, but {problem}" if told else problem) from error
 
 
 def print_json(value: object) -> None:

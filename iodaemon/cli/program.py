@@ -159,9 +159,11 @@ def run(argv: Sequence[str] | None) -> int:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")  # a job's name may hold anything
-        with output.telling(""):
+        with output.telling(lambda: "it was done" if session.change == "answered" else ""):
             code = _invoke(words, session)
     except KeyboardInterrupt:
+        if session.change == "sent":
+            output.say(f"not known whether that was done: {_QUEUE}")
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
         _forget_stdout()

@@ -37,6 +37,7 @@ class Session:
         self.config: str | None = None
         self.debug = False
         self._is_simulated: bool | None = None
+        self._clients: list[Client] = []
 
     def socket_path(self) -> str:
         """The socket to speak to: as given or configured, else the own daemon's or the system's.
@@ -58,7 +59,14 @@ class Session:
         """A client of the daemon on ``socket_path``; it connects when it is asked something."""
         from iodaemon.api.client import Client
 
-        return Client(self.socket_path())
+        client = Client(self.socket_path())
+        self._clients.append(client)
+        return client
+
+    @property
+    def change(self) -> str:
+        """What is known of the last change that was asked for (``Client.change``)."""
+        return next((each.change for each in reversed(self._clients) if each.change), "")
 
     def is_simulated(self) -> bool:
         """True when the daemon only pretends to run commands; False without a daemon."""

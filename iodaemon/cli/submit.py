@@ -240,7 +240,7 @@ def _send(
     except KeyboardInterrupt:
         output.say("not known whether it was submitted: 'iod queue' shows the jobs")
         return ExitCode.INTERRUPTED
-    with output.telling(f"{job_words(answer['ids'])} submitted"):
+    with output.telling(lambda: f"{job_words(answer['ids'])} submitted"):
         report(answer)
     for warning in answer.get("warnings", []):
         output.say(warning)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -285,6 +286,42 @@ def test_what_was_submitted_is_said_where_standard_output_is_full(daemon, socket
         "iod: job 1 submitted, but standard output cannot be written: No space left on device\n"
         == told
     )
+
+
+@pytest.mark.parametrize("words", ["cancel 1", "suspend 1", "mode shadow"])
+def test_what_was_done_is_said_where_standard_output_is_full(daemon, socket_path, words):
+    daemon.jobs[1] = job(1)
+    code, told = shell(socket_path, words, ">/dev/full")
+
+    assert 74 == code
+    assert (
+        "iod: it was done, but standard output cannot be written: No space left on device\n" == told
+    )
+
+
+@pytest.mark.parametrize("words", [("cancel", "1"), ("drain", "on"), ("mode", "off")], ids=" ".join)
+def test_what_is_not_known_after_an_interrupt_is_said(tmp_path, words):
+    """By a daemon that hears and says nothing."""
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "iod.sock"))
+        silent.listen()
+        command = [
+            sys.executable,
+            "-m",
+            "iodaemon.cli",
+            "--api",
+            str(tmp_path / "iod.sock"),
+            *words,
+        ]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            connection, _ = silent.accept()
+            assert connection.recv(65536)
+            process.send_signal(signal.SIGINT)
+            told = process.stderr.read()
+            connection.close()
+
+    assert 130 == process.returncode
+    assert "iod: not known whether that was done: 'iod queue' shows the jobs" in told
 
 
 def test_a_full_standard_output_is_told_of_any_verb(daemon, socket_path):
