@@ -419,8 +419,10 @@ class Client:
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> JsonValue:
         """The answer to one request, with a note of what is known of the change it asks for."""
-        send(connection, method, target, body, headers)
-        self.change = "sent" if connection.is_change else self.change
+        try:
+            send(connection, method, target, body, headers)
+        finally:  # also where Ctrl-C comes meanwhile
+            self.change = "sent" if connection.is_change else self.change
         answer = receive(connection)
         self.change = "answered" if connection.is_change else self.change
         return answer
