@@ -127,12 +127,16 @@ def test_space_on_a_disk_that_is_unmounted_is_taken_until_it_is_back(make_tiered
 
 def lose_power(server):
     """End everything at once, and boot again: nobody sees how another one ends."""
-    everything = marked(server.mark)
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in everything:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-    until(lambda: not marked(server.mark), "end of everything")
+
+    def is_ended():
+        everything = marked(server.mark)  # somebody may just be starting another one
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in everything:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+        return not everything
+
+    until(is_ended, "end of everything")
     (server.runtime / "ledger").unlink()
     (server.state / "boot_id").write_text("another\n")
 
