@@ -21,8 +21,17 @@ CLIENT_S = 5.0
 def missing() -> list[str]:
     """Packages of peers that are not installed."""
     needs = {"tsp": "task-spooler", "parallel": "parallel", "xargs": "findutils"}
-    absent = [package for program, package in needs.items() if shutil.which(program) is None]
+    absent = [package for program, package in needs.items() if not _is_there(program)]
     return absent if importlib.util.find_spec("simpy") else [*absent, "SimPy"]
+
+
+def _is_there(program: str) -> bool:
+    """Whether it is installed; of the two programs called parallel, GNU's."""
+    path = shutil.which(program)
+    if path is None or program != "parallel":
+        return path is not None
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    return "GNU" in said.stdout
 
 
 class Spooler:
