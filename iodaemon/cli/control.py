@@ -80,8 +80,8 @@ def requeue(
 
     JOB is 7, 3-9, 1,4, last (your newest) or all, which is all of yours that have not ended. -J, -u
     and -s select among them, or without JOB among all: 'iod requeue -s FAILED'. One that runs is
-    ended first. Each keeps its number, and waits behind the
-    jobs that were submitted before the requeue.
+    ended first. Each keeps its number and waits behind all that wait then, unless it was LOST or an
+    administrator requeues it while it runs: such a job keeps its place.
     """
     session: Session = ctx.obj
     grace_s = _grace_s(grace)

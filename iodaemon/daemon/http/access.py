@@ -120,9 +120,9 @@ def read_peer(connection: socket.socket) -> Actor:
 def authorise(actor: Actor, verb: Verb, job: Job | None, rights: Rights) -> None:
     """Let the actor do this, or refuse.
 
-    A user's own daemon serves that user only, who runs no others' jobs and so, except for root,
-    gives no hints on them. The system's: everybody sees the queue, submits, gives hints on their
-    own jobs, and acts on these; root, the daemon's group and its user act on all.
+    A user's own daemon serves only that user. It runs no others' jobs, so only root's takes hints
+    on them. On the system's daemon everybody sees the queue, submits, gives hints on their own jobs
+    and acts on these; root, the daemon's group and its user act on all jobs.
 
     Args:
         actor: who asks.
@@ -204,8 +204,8 @@ class Access:
             NotPermitted: the daemon does not serve who asks.
         """
         actor = _peer(request)
-        may_change = actor is not None and actor.uid not in (0, self.rights.owner_uid)
-        if actor is not None and self.rights.is_shared and may_change:
+        known = (0, self.rights.owner_uid)
+        if self.rights.is_shared and actor is not None and actor.uid not in known:
             await refresh_groups(actor.uid)  # their processes have those of their login
         actor = self.allow(request, "see")
         async with self.queue.place(self.accounts.pool(actor.uid)):

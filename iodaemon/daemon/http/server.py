@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +30,7 @@ from iodaemon.daemon.http.answer import Cached
 from iodaemon.daemon.http.lookup import Lookup
 from iodaemon.daemon.http.openapi import describe
 from iodaemon.daemon.http.refusal import error_answer
-from iodaemon.daemon.http.route import Route
+from iodaemon.daemon.http.route import Handler, Route
 from iodaemon.daemon.http.routes.act import Grace
 from iodaemon.daemon.http.routes.admin import Administration, Reload
 from iodaemon.daemon.http.routes.events import Telling
@@ -63,14 +63,12 @@ _REPORTS: Final = (
 _CACHED: Final = frozenset({"node"})
 """Reports that take milliseconds, and change with the state only."""
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
 
 class Server:
     """The routes and the socket they are reached by.
 
     Attributes:
-        routes: as they are declared, but for ``further_routes``.
+        routes: as they are declared, without ``further_routes``.
     """
 
     def __init__(
@@ -140,7 +138,7 @@ class Server:
             self._listening = await self._serve_on(handed)
 
     async def listen(self, path: Path) -> None:
-        """Listen on a new socket; the one before is closed, and who is connected by it stays.
+        """Listen on a new socket and close the one before; its open connections stay.
 
         Raises:
             OSError: the socket cannot be made.
