@@ -12,11 +12,9 @@ from iodaemon.core.job import JobId, JobState
 from iodaemon.daemon.http.refusal import Misstated
 from iodaemon.daemon.http.submission import (
     SubmittedJob,
+    adjust,
     environment_key,
-    find_unlimited,
-    heed_hints,
     job_maker,
-    limit_all,
 )
 from iodaemon.errors import RequestError
 
@@ -177,7 +175,7 @@ IGNORED = "; the hint is ignored, the job's I/O counts as unknown"
 
 
 def heeded(*jobs):
-    return heed_hints(decode_submission(body(*jobs), MACHINE))
+    return adjust(decode_submission(body(*jobs), MACHINE).jobs, None, {})
 
 
 @pytest.mark.parametrize(
@@ -203,7 +201,7 @@ def heeded(*jobs):
 def test_a_hint_without_sense_is_told_and_the_job_is_taken_without_it(hint, line):
     [job], warnings = heeded(spec(**hint, cpus=2))
 
-    assert (line + IGNORED,) == warnings
+    assert [line + IGNORED] == warnings
     assert (2, None, None, None) == (
         job.cpus,
         *(getattr(job, name) for name in (RATE, SHARE, OPERATIONS)),
@@ -216,7 +214,7 @@ def test_a_hint_without_sense_is_told_and_the_job_is_taken_without_it(hint, line
 def test_a_hint_that_can_be_is_kept(hint):
     [job], warnings = heeded(spec(**hint))
 
-    assert () == warnings
+    assert [] == warnings
     assert hint == {
         name: value
         for name in (RATE, SHARE, OPERATIONS)
@@ -308,19 +306,19 @@ def test_any_value_of_any_field_is_taken_or_refused(field, value):
 def test_a_job_without_walltime_gets_the_default_one_and_its_submitter_is_told():
     jobs = decode_submission(body(spec(), spec(walltime_s=5.0)), MACHINE).jobs
 
-    limited, told = limit_all(jobs, 86400.0)
+    limited, told = adjust(jobs, 86400.0, {})
 
     assert [86400.0, 5.0] == [job.walltime_s for job in limited]
     assert 1 == len(told)
     assert "(default_walltime)" in told[0]
-    assert (limited, ()) == limit_all(limited, 86400.0)
-    assert (jobs, ()) == limit_all(jobs, None)
+    assert (limited, []) == adjust(limited, 86400.0, {})
+    assert (list(jobs), []) == adjust(jobs, None, {})
 
 
 @pytest.mark.parametrize(("has_limit", "count"), [(True, 0), (False, 1)])
 def test_a_memory_limit_that_nothing_keeps_is_told_to_its_submitter(has_limit, count):
     jobs = [SubmittedJob(command=("x",), memory_bytes=size) for size in (None, 1 << 30, 1 << 31)]
 
-    assert count == len(find_unlimited(jobs, {"memory": has_limit}))
-    assert () == find_unlimited(jobs[:1], {"memory": has_limit})
-    assert () == find_unlimited(jobs, {})
+    assert count == len(adjust(jobs, None, {"memory": has_limit})[1])
+    assert [] == adjust(jobs[:1], None, {"memory": has_limit})[1]
+    assert [] == adjust(jobs, None, {})[1]

@@ -21,7 +21,6 @@ _TEXT: Final = (
 
 
 def describe(routes: Sequence[Route]) -> bytes:
-    """The document, as JSON."""
     bodies = [route.body for route in routes if route.body is not None]
     types = [ErrorAnswer, *bodies, *(each for route in routes for each in route.answers)]
     schemas, components = msgspec.json.schema_components(

@@ -65,7 +65,6 @@ class Misstated(RequestError):
 
 
 def misstated(problem: str, *at: str) -> Misstated:
-    """The error for a value with this path."""
     return Misstated(f"{at[-1]} {problem}", problem, at)
 
 
@@ -77,7 +76,6 @@ def of_job(error: RequestError, place: int, count: int) -> Misstated:
 
 
 def find_status(error: IodaemonError) -> int:
-    """The status of the answer to a request that came to this error."""
     return next(status for kind, status in _KINDS if isinstance(error, kind))
 
 
@@ -93,7 +91,6 @@ def error_text(error: IodaemonError) -> dict[str, Any]:
 def error_answer(
     status: int, error: Mapping[str, Any], headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    """The answer of a refusal."""
     body = json.dumps({"error": error})
     return web.Response(text=body, status=status, content_type="application/json", headers=headers)
 
@@ -175,7 +172,6 @@ _LONGEST: Final = 60
 
 
 def _say(text: str, document: str, sent: bytes, which: str, at: Path) -> Misstated:
-    """One refusal of msgspec's in words."""
     found = _PLACE.fullmatch(text)
     assert found is not None
     problem, place = found[1], found[2] or ""

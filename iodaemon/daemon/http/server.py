@@ -172,7 +172,6 @@ async def _give_place(_request: web.Request, _response: web.StreamResponse) -> N
 
 
 def _bind(path: Path) -> socket.socket:
-    """A socket of this name, which only its owner may reach."""
     listener = socket.socket(socket.AF_UNIX)
     old_mask = os.umask(0o177)
     try:

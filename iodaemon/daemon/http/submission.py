@@ -57,7 +57,7 @@ _Word = Annotated[str, msgspec.Meta(min_length=1)]
 class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One job of a submission: SPEC of docs/api.md.
 
-    What is said of its I/O is taken as it is and judged by ``heed_hints``: it refuses no job.
+    What is said of its I/O is taken as it is and judged by ``adjust``: it refuses no job.
     """
 
     command: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
@@ -92,8 +92,6 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class _Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The first line of one in lines."""
-
     environment: dict[str, str] = {}
 
 
@@ -179,49 +177,35 @@ def _wrong_count(count: int) -> str:
     return f"{count} jobs in one submission; send 1 to {_LARGEST_BATCH}"
 
 
-_MEMORY: Final = "memory"
-_NO_MEMORY_LIMIT: Final = f"memory limit: {words_of(())['memory_limit']}; see 'iod doctor'"
+def adjust(
+    jobs: Sequence[SubmittedJob], walltime_s: float | None, controls: Mapping[str, bool]
+) -> tuple[list[SubmittedJob], list[str]]:
+    """The jobs as they are taken, and what their submitter has to know of that.
 
-
-def limit_all(
-    jobs: Sequence[SubmittedJob], walltime_s: float | None
-) -> tuple[tuple[SubmittedJob, ...], tuple[str, ...]]:
-    """The jobs, those without a walltime with this one (if not None); a line where that is new."""
-    if walltime_s is None or all(job.walltime_s is not None for job in jobs):
-        return tuple(jobs), ()
-    told = f"without -t a job may run for {format_duration(walltime_s)} here (default_walltime)"
-    limited = (
-        msgspec.structs.replace(job, walltime_s=walltime_s) if job.walltime_s is None else job
-        for job in jobs
-    )
-    return tuple(limited), (told,)
-
-
-def find_unlimited(jobs: Sequence[SubmittedJob], controls: Mapping[str, bool]) -> tuple[str, ...]:
-    """One line where a job asks for a memory limit that this machine does not keep."""
-    if controls.get(_MEMORY, True) or all(job.memory_bytes is None for job in jobs):
-        return ()
-    return (_NO_MEMORY_LIMIT,)
-
-
-def heed_hints(submission: Submission) -> tuple[tuple[SubmittedJob, ...], tuple[str, ...]]:
-    """The jobs, without what is said of their I/O where it makes no sense; and what does not.
-
-    Returns:
-        One line for each kind of nonsense, with the first job that has it.
+    A job without a walltime gets this one, if not None. What is said of a job's I/O and makes no
+    sense is dropped, and told in one line for each kind of nonsense, with the first job that has
+    it. Of a memory limit that ``controls`` does not keep only that is told.
     """
-    warnings: dict[str, str] = {}
-    jobs = []
-    for place, job in enumerate(submission.jobs, 1):
+    taken, nonsense = list[SubmittedJob](), dict[str, str]()
+    for place, job in enumerate(jobs, 1):
+        changes: dict[str, float | None] = {}
         rate, share, operations = (getattr(job, name) for name in _HINTS)
         try:
             check_hint(rate=rate, share=share, operations=operations, names=_HINTS)
         except SenselessHint as error:
-            which = "" if len(submission.jobs) == 1 else f"job {place}: "
-            warnings.setdefault(str(error), f"{which}{error}; {DROPPED}")
-            job = msgspec.structs.replace(job, **dict.fromkeys(_HINTS))  # noqa: PLW2901
-        jobs.append(job)
-    return tuple(jobs), tuple(warnings.values())[:_MOST_WARNINGS]
+            which = "" if len(jobs) == 1 else f"job {place}: "
+            nonsense.setdefault(str(error), f"{which}{error}; {DROPPED}")
+            changes |= dict.fromkeys(_HINTS)
+        if walltime_s is not None and job.walltime_s is None:
+            changes["walltime_s"] = walltime_s
+        taken.append(msgspec.structs.replace(job, **changes) if changes else job)
+    told = list(nonsense.values())[:_MOST_WARNINGS]
+    if walltime_s is not None and any(job.walltime_s is None for job in jobs):
+        shown = format_duration(walltime_s)
+        told.append(f"without -t a job may run for {shown} here (default_walltime)")
+    if not controls.get("memory", True) and any(job.memory_bytes is not None for job in jobs):
+        told.append(f"memory limit: {words_of(())['memory_limit']}; see 'iod doctor'")
+    return taken, told
 
 
 def _check(job: SubmittedJob, platform: Platform) -> None:
@@ -255,7 +239,6 @@ def _check_path(path: str, name: str) -> None:
 
 
 def environment_key(environment: Mapping[str, str]) -> str:
-    """The id under which this environment is stored once, however many jobs share it."""
     text = json.dumps(environment, sort_keys=True)
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:_KEY_DIGITS]
 
@@ -263,7 +246,6 @@ def environment_key(environment: Mapping[str, str]) -> str:
 def job_maker(
     submitted: SubmittedJob, uid: int, environment_id: str
 ) -> Callable[[JobId, float], Job]:
-    """Makes the job once its id and time are known."""
     fields = {f: getattr(submitted, f) for f in JobSpec.__struct_fields__ if hasattr(submitted, f)}
     spec = JobSpec(**fields, environment_id=environment_id)
     state = JobState.HELD if submitted.hold else JobState.PENDING
@@ -288,7 +270,6 @@ def _held(job_id: JobId) -> Reason:
 
 
 def _check_scratch(asked: ScratchRequest, tiers: Sequence[Tier], *, any_tier: bool) -> None:
-    """Refuse what could never be met, and paths that could never be opened."""
     for name in ("input_path", "output_path"):
         path = getattr(asked, name) or ""
         if "\0" in path or len(path.encode(errors="replace")) > LONGEST_PATH_BYTES:
@@ -342,9 +323,9 @@ async def submit(context: Context, request: web.Request) -> web.Response:
                 context, body, request.content_type, actor.uid, claim
             )
             environment = environment_key(submission.environment)
-            jobs, warnings = heed_hints(submission)
-            jobs, told = limit_all(jobs, context.default_walltime_s())
-            warnings += told + find_unlimited(jobs, context.controls())
+            jobs, warnings = adjust(
+                submission.jobs, context.default_walltime_s(), context.controls()
+            )
             makers = [job_maker(job, actor.uid, environment) for job in jobs]
             context.refuse_above_limits(actor.uid, [job.cpus for job in jobs])
         answer = {"warnings": warnings} if warnings else {}

@@ -185,7 +185,6 @@ class _Requeue(_Stop):
 
 
 def _is_requeued(before: Job, now: Job) -> bool:
-    """True when it waits again, or has been started since."""
     return now.attempt > before.attempt or (now is not before and now.state in WAITING)
 
 

@@ -30,7 +30,7 @@ _LONGEST_REASON: Final = 200
 """Characters; it is shown in a line with every job that waits."""
 
 
-class _Wish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _DrainWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     drain: bool
     reason: str = ""
 
@@ -81,8 +81,8 @@ async def show_drain(context: Context, request: web.Request) -> web.Response:
     return json_answer(_drained(context))
 
 
-@route("POST /v1/drain", DrainAnswer, right="drain", body=_Wish)
-async def order_drain(context: Context, request: web.Request, asked: _Wish) -> web.Response:
+@route("POST /v1/drain", DrainAnswer, right="drain", body=_DrainWish)
+async def order_drain(context: Context, request: web.Request, asked: _DrainWish) -> web.Response:
     """drain, or end that"""
     by, now_s = user_name(context.access.who(request).uid), context.now_s
     reason = printable(" ".join(asked.reason.split()))

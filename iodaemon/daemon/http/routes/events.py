@@ -14,7 +14,7 @@ from iodaemon.core.decision import Transition
 from iodaemon.core.job import Job, JobId
 from iodaemon.core.why import explain
 from iodaemon.daemon.http.answer import LINES, PIECE_BYTES, Answer, json_answer
-from iodaemon.daemon.http.context import Context, parse_event, parse_time
+from iodaemon.daemon.http.context import LARGEST_ID, Context, parse_number, parse_time
 from iodaemon.daemon.http.record import STAGES, find_stage
 from iodaemon.daemon.http.route import route
 from iodaemon.daemon.journal.record import Event, Note
@@ -106,10 +106,15 @@ def _beginning(request: web.Request, now_s: float) -> tuple[float | None, int | 
     if "after" in request.query:
         if since_s is not None:
             raise RequestError("'since' and 'after' exclude each other; give one of them")
-        return None, parse_event(request.query["after"], "after")
-    if LAST_EVENT in request.headers:  # of a stream that began with 'since', and is resumed
-        return None, parse_event(request.headers[LAST_EVENT], LAST_EVENT)
-    return since_s, None
+        after = request.query["after"]
+    elif LAST_EVENT in request.headers:  # of a stream that began with 'since', and is resumed
+        after = request.headers[LAST_EVENT]
+    else:
+        return since_s, None
+    try:
+        return None, min(parse_number(after), LARGEST_ID)
+    except RequestError as error:
+        raise RequestError(f"{after[:40]!r} is no event; write the 'id' of one") from error
 
 
 async def _tell_past(
@@ -146,7 +151,6 @@ async def _tell_after(journal: Journal, answer: Answer, told: int, until: int) -
 
 
 async def _tell_on(context: Context, answer: Answer, told: int) -> None:
-    """Tell what becomes durable, until the daemon ends."""
     journal = context.journal
 
     def is_due() -> bool:

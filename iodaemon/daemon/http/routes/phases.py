@@ -108,7 +108,6 @@ def _withdraw(context: Context, job_id: JobId) -> None:
 
 
 def _live(context: Context, job_id: JobId) -> Job | None:
-    """The job while it lives and the daemon serves; else None."""
     job = context.state.jobs.get(job_id)
     return None if job is None or not job.is_live or context.ending.is_set() else job
 

@@ -54,7 +54,7 @@ class _Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def list_jobs(context: Context, request: web.Request) -> web.StreamResponse:
     """the queue"""
     limit = parse_number(request.query.get("limit", str(MOST_JOBS)))
-    asked = selector_of(request)
+    asked = selector_of(request.query)
     all_jobs = bool(asked.select) or request.query.get("all") == "1"
     states = parse_states(asked.state) or [
         state for state in JobState if all_jobs or not state.is_final
@@ -162,7 +162,7 @@ async def list_awaited(context: Context, request: web.Request) -> web.Response:
     since_s = parse_time(request.query, "since_s", now_s)
     if since_s is None:
         since_s = context.wait_marks.since_s(actor.uid, session_of(actor.pid), now_s)
-    asked = selector_of(request)
+    asked = selector_of(request.query)
     if not asked.user:
         asked = msgspec.structs.replace(asked, user="me")
     async with Answer(request) as answer:
