@@ -7,6 +7,7 @@ from builders import platform
 from decoding import decode_submission
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from served import Served
 
 from iodaemon.core.job import JobId, JobState
 from iodaemon.daemon.http.refusal import Misstated
@@ -19,6 +20,13 @@ from iodaemon.daemon.http.submission import (
 from iodaemon.errors import RequestError
 
 MACHINE = platform(2, 4)
+
+
+@pytest.fixture
+def served(tmp_path):
+    served = Served(tmp_path)
+    yield served
+    served.close()
 
 
 def body(*jobs, **others):
@@ -166,6 +174,15 @@ def test_a_refusal_says_where_and_what_without_the_keys_name(data, at, problem):
 
     assert at == caught.value.at
     assert caught.value.problem.startswith(problem)
+
+
+def test_a_client_hears_where_and_what(served):
+    with pytest.raises(RequestError) as caught:
+        served.client.submit([spec(), spec(walltime_s=0)], {})
+
+    assert ("jobs", 1, "walltime_s") == caught.value.at
+    assert "must be above 0" == caught.value.problem
+    assert "job 2: walltime_s must be above 0" == str(caught.value)
 
 
 # -- what is said of I/O ---------------------------------------------------------------------------

@@ -50,13 +50,7 @@ _KINDS: Final[tuple[tuple[type[IodaemonError], int], ...]] = (
 
 
 class Misstated(RequestError):
-    """Something in a body is wrong.
-
-    Attributes:
-        at: the path to it: ``("jobs", 2, "walltime_s")``; the first job is 0.
-        problem: what is wrong. Where the path ends in a key, that is the subject which it lacks:
-            ``must be above 0``.
-    """
+    """Something in a body is wrong."""
 
     def __init__(self, message: str, problem: str, at: Path) -> None:
         super().__init__(message)
@@ -206,6 +200,8 @@ def _has_several(sent: bytes, name: str) -> bool:
 
 
 def _types(text: str) -> str:
-    """What msgspec calls types, in words; anything else as it is."""
+    """What msgspec calls types, in words; a whole number without ``.0``; anything else as it is."""
+    if re.fullmatch(r"-?\d+\.0", text):
+        return text.removesuffix(".0")
     parts = text.split(" | ")
     return " or ".join(_TYPES[each] for each in parts) if _TYPES.keys() >= {*parts} else text

@@ -140,7 +140,7 @@ class Server:
         return await route.handler(self.context, request, *what)
 
     async def _describe(self, *_: Any) -> web.Response:
-        """this API"""
+        """This API."""
         if not self._described:
             self._described = await asyncio.to_thread(describe, self.routes)
         return web.Response(body=self._described, content_type="application/json")

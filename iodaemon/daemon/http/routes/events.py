@@ -36,7 +36,7 @@ _MOST_SAMPLES: Final = 3600
 
 @route("GET /v1/jobs/{id}/why", WhyAnswer)
 async def tell_why(context: Context, _: web.Request, job: Job) -> web.Response:
-    """why it is where it is"""
+    """Why a job is where it is."""
     controller = context.driver.controller
     told = explain(
         context.state,
@@ -73,7 +73,7 @@ def _life(journal: Journal, job_id: JobId) -> Sequence[Event]:
 
 @route("GET /v1/events", LINES, "since", "after", "follow", headers=(LAST_EVENT,))
 async def tell_events(context: Context, request: web.Request) -> web.StreamResponse:
-    """what happens
+    """What happens.
 
     First what happened since then or after that event. All of it is read from the journal: what is
     told is durable.
@@ -179,7 +179,7 @@ def _line(event: Event) -> bytes:
 
 @route("GET /v1/samples", SamplesAnswer, "since")
 async def tell_samples(context: Context, request: web.Request) -> web.StreamResponse:
-    """raw samples"""
+    """Raw samples."""
     since_s = parse_time(request.query, "since", context.now_s) or 0.0
     async with Answer(request) as answer:
         await answer.take_turn()

@@ -75,7 +75,7 @@ class _Forget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 @route("GET /v1/hints", HintsAnswer, "user", "name", "limit")
 async def show_hints(context: Context, request: web.Request) -> web.Response:
-    """what is known of jobs' I/O"""
+    """What is known of jobs' I/O."""
     query = request.query
     uid = await asyncio.to_thread(parse_user, query["user"]) if "user" in query else None
     limit = min(_MOST_ROWS, parse_number(query.get("limit", str(_MOST_ROWS))))
@@ -134,7 +134,7 @@ def _who(key: Key) -> dict[str, Any]:
 
 @route("POST /v1/hints", ImportAnswer, body=_Import, statuses=(201,))
 async def import_runs(context: Context, request: web.Request, asked: _Import) -> web.Response:
-    """teach what runs elsewhere did"""
+    """Teach what runs elsewhere did."""
     await context.access.refuse_stranger(context.access.who(request), "hint")
     if not 1 <= len(asked.runs) <= _MOST_TRACES:
         raise RequestError(f"{len(asked.runs)} runs in one import; send 1 to {_MOST_TRACES}")
@@ -148,7 +148,7 @@ async def import_runs(context: Context, request: web.Request, asked: _Import) ->
 
 @route("POST /v1/hints/forget", ForgetAnswer, body=_Forget)
 async def forget_hints(context: Context, request: web.Request, asked: _Forget) -> web.Response:
-    """let earlier runs say nothing"""
+    """Let earlier runs say nothing."""
     await context.access.refuse_stranger(context.access.who(request), "hint")
     uid = _whose(context, request, asked.uid)
     context.refuse_unwritable()

@@ -123,7 +123,7 @@ def _moved_bytes(row: KeyedSum) -> int:
     *(*SELECTOR_KEYS, "since_s", "until_s", "limit", "by"),
 )
 async def tell_history(context: Context, request: web.Request) -> web.StreamResponse:
-    """finished jobs, or their sums"""
+    """Finished jobs, or their sums."""
     now_s, by = context.now_s, request.query.get("by")
     caller_uid = context.access.who(request).uid
     head = {"version": 1, "now_s": now_s}
