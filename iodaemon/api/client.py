@@ -32,6 +32,7 @@ from iodaemon.api.model import (
     JobSpec,
     JsonObject,
     JsonValue,
+    MeAnswer,
     ModeAnswer,
     SamplesAnswer,
     SubmitAnswer,
@@ -271,6 +272,10 @@ class Client:
         since = [] if since_s is None else [("since_s", repr(since_s))]
         target = target_of("/v1/wait/all", [*selector.query, *since])
         return cast("AwaitedAnswer", self.ask("GET", target, None, {"since_s", "now_s", "ids"}))
+
+    def own_job(self) -> int | None:
+        """The job of this daemon that the calling process belongs to; None: to none."""
+        return cast("MeAnswer", self.ask("GET", "/v1/me", None, {"job_id"}))["job_id"]
 
     def note_told(self, now_s: float) -> None:
         """The caller knows how all jobs of ``now_s`` ended; ``awaited`` begins there."""
