@@ -39,9 +39,8 @@ from iodaemon.core.timeline import Timeline
 from iodaemon.fault import reach
 from iodaemon.node import outcome, staging
 from iodaemon.node.attempt import Attempt, Launch
-from iodaemon.node.outcome import Report, find_ends, read_report, report_path
+from iodaemon.node.outcome import OomKills, Report, find_ends, read_report, report_path
 from iodaemon.node.sampler.client import SamplerClient
-from iodaemon.node.sampler.node_counters import OomKills
 from iodaemon.node.scratch import Scratch, ScratchError
 from iodaemon.node.supervisor_client import SupervisorClient, encode_wish, start_task
 from iodaemon.supervisor import anchor
