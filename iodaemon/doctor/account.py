@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 from iodaemon.doctor.finding import Finding, broken, lacking, ok
 from iodaemon.node.condition import NO_ANSWER
 from iodaemon.node.name_service import Lookups, find_groups, find_uid
-from iodaemon.node.sampler.proc_files import read_status
 from iodaemon.supervisor.identity import no_account
+from iodaemon.supervisor.reap import read_status
 
 WITHIN_S: Final = 3.0
 SERVICE_USER: Final = "iodaemon"
@@ -141,11 +141,9 @@ def examine_groups(jobs: Sequence[Running]) -> Finding:
 
 def groups_of_process(pid: int) -> frozenset[int] | None:
     """Its effective and supplementary groups; None: it is gone, or hidden."""
-    try:
-        status = read_status(pid)
-    except OSError:
+    if not (status := read_status(pid)):
         return None
-    return None if status is None else status.groups
+    return frozenset(map(int, status[b"Gid"].split()[1:2] + status[b"Groups"].split()))
 
 
 def judge_groups(stale: Sequence[int], looked_at: int) -> Finding:

@@ -19,11 +19,11 @@ from iodaemon.core.platform import DeviceId
 from iodaemon.doctor.child import Child, a_child
 from iodaemon.doctor.finding import Finding, Values, broken, lacking, ok
 from iodaemon.doctor.scratch import scratch_cgroup, scratch_directory
-from iodaemon.errors import NoData
 from iodaemon.node.condition import NO_PROCESS_IO, not_counted
 from iodaemon.node.devices import find_device, read_disks
 from iodaemon.node.sampler.cgroup_files import parse_io_stat
-from iodaemon.node.sampler.proc_files import KeptFile, is_executing, parse_proc_io
+from iodaemon.node.sampler.proc_files import is_executing, known, read_file
+from iodaemon.supervisor.reap import parse_io
 from iodaemon.units import format_bytes
 
 BLOCKS: Final = 8
@@ -123,13 +123,10 @@ def _grown(before: Counted | None, after: Counted | None) -> Counted | None:
 
 
 def _read_process(pid: int) -> Counted | None:
-    try:
-        io = parse_proc_io(KeptFile(f"/proc/{pid}/io").read_record())
-    except (NoData, PermissionError):
+    io = known(f"/proc/{pid}/io", parse_io)
+    if io is None:
         return None
-    return Counted(
-        read_bytes=io.read_bytes, written_bytes=io.write_bytes - io.cancelled_write_bytes
-    )
+    return Counted(read_bytes=io.read_bytes, written_bytes=io.written_bytes - io.cancelled_bytes)
 
 
 def _read_disks(disks: tuple[DeviceId, ...]) -> Counted | None:
@@ -143,16 +140,12 @@ def _read_disks(disks: tuple[DeviceId, ...]) -> Counted | None:
 
 
 def _read_cgroup(cgroup: str | None, disks: tuple[DeviceId, ...]) -> Counted | None:
-    if cgroup is None:
-        return None
-    try:
-        found = parse_io_stat(KeptFile(f"{cgroup}/io.stat").read())
-    except NoData:
+    found = None if cgroup is None else known(f"{cgroup}/io.stat", parse_io_stat, read_file)
+    if found is None:
         return None
     moved = [found[number] for number in map(_device_number, disks) if number in found]
     return Counted(
-        read_bytes=sum(each.read_bytes for each in moved),
-        written_bytes=sum(each.written_bytes for each in moved),
+        read_bytes=sum(read for read, _ in moved), written_bytes=sum(each for _, each in moved)
     )
 
 

@@ -9,7 +9,6 @@ from typing import Final
 import msgspec
 
 from iodaemon.doctor.finding import Finding, lacking, ok
-from iodaemon.errors import NoData
 from iodaemon.node.condition import not_counted
 from iodaemon.node.devices import (
     PathDevice,
@@ -18,7 +17,7 @@ from iodaemon.node.devices import (
     unaccounted_devices,
 )
 from iodaemon.node.feature import COUNT_PRESSURE
-from iodaemon.node.sampler.proc_files import KeptFile, parse_pressure
+from iodaemon.node.sampler.proc_files import known, parse_pressure, read_file
 
 _FIELDS: Final = {17: "with discards and flushes", 15: "with discards", 11: "reads and writes"}
 """Fields of /proc/diskstats after the name: Linux 5.5, 4.18, and before."""
@@ -66,10 +65,7 @@ class Disks(msgspec.Struct, frozen=True, kw_only=True):
 
 def probe_disks() -> Disks:
     """Look at all of them."""
-    try:
-        lines = KeptFile("/proc/diskstats").read().splitlines()
-    except (NoData, PermissionError):
-        lines = []
+    lines = known("/proc/diskstats", bytes.splitlines, read_file) or []
     return Disks(
         names=tuple(device.id for device in leaf_devices()),
         unaccounted=unaccounted_devices(),
@@ -130,10 +126,7 @@ def probe_pressure() -> Pressures:
 
 
 def _read_stall(resource: str) -> float | None:
-    try:
-        return parse_pressure(KeptFile(f"/proc/pressure/{resource}").read_record())
-    except (NoData, PermissionError):
-        return None
+    return known(f"/proc/pressure/{resource}", parse_pressure)
 
 
 def judge_pressure(found: Pressures) -> Finding:

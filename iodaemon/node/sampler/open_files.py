@@ -17,7 +17,7 @@ seen: the list of mappings is long, and most of it is the program itself.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -25,10 +25,10 @@ from typing import Final
 from iodaemon.errors import NoData
 from iodaemon.node.sampler.job_io import Position, SilentError
 from iodaemon.node.sampler.proc_files import (
-    KeptFile,
     find_mount,
     parse_mount,
-    read_seldom,
+    read_file,
+    read_record,
     whole_lines,
 )
 
@@ -40,8 +40,6 @@ MOST_JOBS: Final = 8
 """Looked at in one sweep, about, in turn; 65 us each, measured."""
 PERIOD: Final = 4
 """Sweeps from one look at a job to the next, at least."""
-LOOKS: Final = 2
-"""What was open at any of the last so many looks counts: programs close and reopen."""
 _MOST_TABLES: Final = 8
 """Mount tables that are kept, one for each namespace seen lately."""
 MOST_TABLE_BYTES: Final = 1 << 20
@@ -53,8 +51,6 @@ _NO_PLACE: Final = frozenset(
     | {"cgroup2", "debugfs", "tracefs", "bpf", "securityfs", "configfs"}
 )
 """Filesystems whose files are no data."""
-
-Lines = frozenset[bytes]
 
 
 class OpenFiles:
@@ -70,25 +66,14 @@ class OpenFiles:
     def __init__(self, root: Path, position: Position) -> None:
         self._root = root
         self._position = position
-        self._seen: dict[int, tuple[Lines | None, ...]] = {}
         self._parse = lru_cache(_MOST_TABLES)(_Table)
         self._tables: dict[str, _Table] = {}
-
-    def remove(self, job: int) -> None:
-        """Look at it no more."""
-        self._seen.pop(job, None)
 
     def begin(self) -> None:
         """A sweep begins: mounts may be others than in the last one."""
         self._tables.clear()
 
-    def look(self, job: int, members: Sequence[int]) -> list[tuple[int, Lines | None]]:
-        """The job and its mounts, where these are others than before; None: not known."""
-        before = self._seen.get(job)
-        seen = self._seen[job] = (self._look(members), *(before or ()))[:LOOKS]
-        return [(job, _join(seen))] if before is None or _join(before) != _join(seen) else []
-
-    def _look(self, members: Sequence[int]) -> Lines | None:
+    def look(self, members: Sequence[int]) -> list[str] | None:
         """The mounts of one job now; None: it is gone, or may not be looked at."""
         left = MOST_DESCRIPTORS
         data: set[bytes] = set()
@@ -101,21 +86,21 @@ class OpenFiles:
                 mounts = _open_mounts(self._root, pid, left)
                 found = {number: table.find(mount_id) for number, mount_id in mounts.items()}
                 if not (data or words or any(found.values())):
-                    places |= _only(table.find_at(self._read_link(pid, "cwd")))
+                    places |= table.find_at(self._read_link(pid, "cwd"))
             except (NoData, OSError, SilentError):  # it is gone, or another user's
                 continue
             is_known = True
             left -= len(mounts)
             for number, line in found.items():
                 into = words if number <= _LAST_STANDARD else data
-                into |= _only(line)
-        return frozenset(data or words or places) if is_known else None
+                into |= line
+        return [line.decode("latin-1") for line in data or words or places] if is_known else None
 
     def _table(self, pid: int) -> _Table:
         """The mounts that this process sees; read once a sweep for all of its namespace."""
         namespace = self._read_link(pid, "ns/mnt")
         if namespace not in self._tables:
-            text = KeptFile(f"{self._root}/proc/{pid}/mountinfo").read(MOST_TABLE_BYTES)
+            text = read_file(f"{self._root}/proc/{pid}/mountinfo", MOST_TABLE_BYTES)
             self._tables[namespace] = self._parse(text)
         return self._tables[namespace]
 
@@ -132,24 +117,15 @@ class _Table:
         parsed = ((parse_mount(line), line) for line in whole_lines(text))
         self._mounts = {mount.mount_id: (mount, line) for mount, line in parsed if mount}
 
-    def find(self, mount_id: int) -> bytes | None:
-        """The mount's line; None where no data lies: a pipe, a socket, memory, /proc."""
+    def find(self, mount_id: int) -> set[bytes]:
+        """The mount's line; none where no data lies: a pipe, a socket, memory, /proc."""
         mount, line = self._mounts.get(mount_id, (None, b""))
-        return None if mount is None or mount.filesystem in _NO_PLACE else line
+        return set() if mount is None or mount.filesystem in _NO_PLACE else {line}
 
-    def find_at(self, path: str) -> bytes | None:
+    def find_at(self, path: str) -> set[bytes]:
         """The same for the mount that a path without links is on."""
         mount = find_mount([mount for mount, _ in self._mounts.values()], path)
-        return None if mount is None else self.find(mount.mount_id)
-
-
-def _only(line: bytes | None) -> set[bytes]:
-    return set() if line is None else {line}
-
-
-def _join(looks: Iterable[Lines | None]) -> Lines | None:
-    known = [look for look in looks if look is not None]
-    return frozenset().union(*known) if known else None
+        return set() if mount is None else self.find(mount.mount_id)
 
 
 def _open_mounts(root: Path, pid: int, most: int) -> dict[int, int]:
@@ -162,7 +138,7 @@ def _open_mounts(root: Path, pid: int, most: int) -> dict[int, int]:
 def _find_mount_id(root: Path, pid: int, number: int) -> int | None:
     """The mount of a descriptor; None for a directory's, and for one closed meanwhile."""
     try:
-        lines = read_seldom(f"{root}/proc/{pid}/fdinfo/{number}").splitlines()
+        lines = read_record(f"{root}/proc/{pid}/fdinfo/{number}").splitlines()
     except NoData:
         return None
     fields = {words[0]: words[1] for line in lines if len(words := line.split()) == 2}
