@@ -366,7 +366,7 @@ async def read_body(request: web.Request, type_: Any) -> Any:
             raise RequestError(
                 f"a request of {len(body)} bytes, {LARGEST_REQUEST_BYTES} are the most; send less"
             )
-        with refuse_malformed(body, "request"):
+        with refuse_malformed("request"):
             return msgspec.json.decode(body or b"{}", type=type_)
 
 
