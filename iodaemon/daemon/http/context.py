@@ -208,7 +208,8 @@ class Context:
         uid = await find_uid(asked.user, actor.uid)
         last_id = 0
         if "last" in asked.select:
-            last_id = await self._newest(actor.uid if uid is None else uid)
+            whose = actor.uid if uid is None else uid
+            last_id = await asyncio.to_thread(self.journal.newest_job, whose)
         ids = Ids(asked.select, last_id)
         known: dict[JobId, Job] = {}
         if final := [state for state in sorted(wanted) if state.is_final]:
@@ -226,11 +227,6 @@ class Context:
             if not asked.name or fnmatchcase(name_of(job.spec), asked.name):
                 found.append(job)
         return found
-
-    async def _newest(self, uid: int) -> int:
-        stored = await asyncio.to_thread(self.journal.newest_job, uid)
-        known = (job.id for job in self.state.jobs.values() if job.uid == uid)
-        return max(stored, max(known, default=0))
 
     def is_over(self, job_id: JobId) -> bool:
         """Ended, and on the disk as ended: so it stays, unless requeued. Unknown jobs are over."""
