@@ -331,9 +331,8 @@ async def submit(context: Context, request: web.Request) -> web.Response:
                 context, body, request.content_type, actor.uid, claim
             )
             environment = environment_key(submission.environment)
-            jobs, warnings = adjust(
-                submission.jobs, context.default_walltime_s(), context.controls()
-            )
+            walltime_s = context.force.config.default_walltime_s
+            jobs, warnings = adjust(submission.jobs, walltime_s, context.door.controls())
             makers = [job_maker(job, actor.uid, environment) for job in jobs]
             context.refuse_above_limits(actor.uid, [job.cpus for job in jobs])
         answer = {"warnings": warnings} if warnings else {}
