@@ -38,14 +38,14 @@ STATUSES: Final[Mapping[int, str]] = MappingProxyType(
         503: "unavailable: for example, the journal's disk is full",
     }
 )
-"""Of every refusal, with its code."""
-_KINDS: Final[tuple[tuple[type[IodaemonError], int], ...]] = (
-    (NotPermitted, 403),
-    (NotFound, 404),
-    (Conflict, 409),
-    (Gone, 410),
-    (JournalError, 503),
-    (RequestError, 400),
+"""What a refusal with this status is, for people."""
+_KINDS: Final[tuple[tuple[type[IodaemonError], int, str], ...]] = (
+    (NotPermitted, 403, "not_permitted"),
+    (NotFound, 404, "not_found"),
+    (Conflict, 409, "conflict"),
+    (Gone, 410, "gone"),
+    (JournalError, 503, "unavailable"),
+    (RequestError, 400, "refused"),
 )
 
 
@@ -70,13 +70,13 @@ def of_job(error: RequestError, place: int, count: int) -> Misstated:
 
 
 def find_status(error: IodaemonError) -> int:
-    return next(status for kind, status in _KINDS if isinstance(error, kind))
+    return next(status for kind, status, _ in _KINDS if isinstance(error, kind))
 
 
 def error_text(error: IodaemonError) -> dict[str, Any]:
     """The error as the API has it, its message in one line that gives no orders to a terminal."""
-    told: dict[str, Any] = {"code": STATUSES[find_status(error)].partition(":")[0]}
-    told["message"] = _one_line(str(error))
+    code = next(code for kind, _, code in _KINDS if isinstance(error, kind))
+    told: dict[str, Any] = refused(str(error), code)
     if isinstance(error, Misstated):
         told |= {"at": error.at, "problem": _one_line(error.problem)}
     return told
