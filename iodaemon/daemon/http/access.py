@@ -172,9 +172,11 @@ class Access:
         Raises:
             NotPermitted: the connection is gone.
         """
-        actor = _peer(request)
-        if actor is None:
+        transport = request.transport
+        connection = None if transport is None else transport.get_extra_info("socket")
+        if connection is None:
             raise NotPermitted("the connection is gone")
+        actor = read_peer(connection)
         known = groups_of_users().known(actor.uid) if self.rights.is_shared else None
         return actor if known is None else actor._replace(gids=known.value)
 
@@ -190,12 +192,11 @@ class Access:
         Raises:
             NotPermitted: the daemon does not serve who asks.
         """
-        actor = _peer(request)
-        known = (0, self.rights.owner_uid)
-        if self.rights.is_shared and actor is not None and actor.uid not in known:
-            await refresh_groups(actor.uid)  # their processes have those of their login
-        actor = self.allow(request, "see")
-        async with self.queue.place(self.accounts.pool(actor.uid)):
+        uid = self.who(request).uid
+        if self.rights.is_shared and uid not in (0, self.rights.owner_uid):
+            await refresh_groups(uid)  # their processes have those of their login
+        self.allow(request, "see")
+        async with self.queue.place(self.accounts.pool(uid)):
             yield
 
     async def refuse_stranger(self, actor: Actor, what: Verb) -> None:
@@ -211,23 +212,9 @@ class Access:
             )
 
     def turn(self, request: web.Request, kind: Kind) -> asyncio.Lock:
-        """While this lock is held, the user's other requests of this kind wait.
-
-        Raises:
-            RequestError: the connection is gone.
-        """
-        actor = _peer(request)
-        if actor is None:
-            raise RequestError("the connection is gone")
-        key = (kind, self.accounts.pool(actor.uid))
+        """While this lock is held, the user's other requests of this kind wait."""
+        key = (kind, self.accounts.pool(self.who(request).uid))
         return _get_or(self._turns, key, asyncio.Lock)
-
-
-def _peer(request: web.Request) -> Actor | None:
-    """None: the client is gone."""
-    transport = request.transport
-    connection = None if transport is None else transport.get_extra_info("socket")
-    return None if connection is None else read_peer(connection)
 
 
 ACCESS: Final = web.AppKey("access", Access)
@@ -366,7 +353,7 @@ async def read_body(request: web.Request, type_: Any) -> Any:
             raise RequestError(
                 f"a request of {len(body)} bytes, {LARGEST_REQUEST_BYTES} are the most; send less"
             )
-        with refuse_malformed(body, "request"):
+        with refuse_malformed("request"):
             return msgspec.json.decode(body or b"{}", type=type_)
 
 

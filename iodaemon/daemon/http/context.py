@@ -27,14 +27,18 @@ from iodaemon.core.job import Job, JobId, JobState, Phase
 from iodaemon.core.signature import name_of
 from iodaemon.core.state import State
 from iodaemon.daemon.account import parse_user
+from iodaemon.daemon.backends import Door
+from iodaemon.daemon.calibrating import Measured
 from iodaemon.daemon.driver import Driver
-from iodaemon.daemon.http.access import Access, Actor, Rights, give_place
+from iodaemon.daemon.http.access import Access, Actor, Rights, give_place, rights_of
 from iodaemon.daemon.http.answer import Cached
 from iodaemon.daemon.http.output import OutputThreads
 from iodaemon.daemon.http.record import job_record
+from iodaemon.daemon.http.report import node_report
 from iodaemon.daemon.http.selector import Ids, Selector, parse_states
 from iodaemon.daemon.journal.writer import Journal
 from iodaemon.daemon.knowledge import Knowledge
+from iodaemon.daemon.reload import InForce
 from iodaemon.errors import JournalError, NotFound, RequestError
 
 if TYPE_CHECKING:
@@ -55,26 +59,17 @@ _HEARTBEAT_S: Final = 5.0
 Reload = Callable[[str], Awaitable[dict[str, Any]]]
 
 
-class Grace(NamedTuple):
-    """From asking a job to end to killing it, s: where a request says nothing, and at most."""
-
-    usual_s: float
-    longest_s: float
-
-
 @dataclass(kw_only=True)
 class Context:
     """What one daemon's routes work on, and what they remember from request to request.
 
     Attributes:
+        force: the configuration and the policy.
+        door: the backend.
         outputs: where the output files of jobs are that name none.
-        retain_s: how long these are kept.
-        controls: what the jobs' cgroups have; empty where there are none to have.
-        pids: a job's processes.
-        job_of: the job that a process belongs to.
-        reports: what ``/v1/node``, ``/v1/policy`` and ``/v1/config`` answer.
+        measured: of the disks. None: nothing was looked for.
         reload: reads the configuration again for the user of this name. None: there is none.
-        rights: whom the daemon serves. None: its own user.
+        rights: whom the daemon serves. None: as it is configured.
         ending: the daemon is about to end: who waits is answered.
         phase_waits: how many requests wait for a job's turn.
         phases_told: the turns that somebody knows of.
@@ -83,14 +78,10 @@ class Context:
     driver: Driver
     journal: Journal
     knowledge: Knowledge
+    force: InForce
+    door: Door
     outputs: Path
-    grace: Callable[[], Grace]
-    retain_s: Callable[[], float]
-    pids: Callable[[JobId], list[int]]
-    reports: Mapping[str, Callable[[], Mapping[str, Any]]]
-    job_of: Callable[[int], JobId | None] = lambda _: None
-    default_walltime_s: Callable[[], float | None] = lambda: None
-    controls: Callable[[], Mapping[str, bool]] = dict
+    measured: Measured | None = None
     reload: Reload | None = None
     rights: Rights | None = None
     heartbeat_s: float = _HEARTBEAT_S
@@ -98,11 +89,11 @@ class Context:
     phases_told: dict[JobId, Phase] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.access = Access(self.rights or Rights(owner_uid=os.geteuid()))
+        self.access = Access(self.rights or rights_of(self.force.config))
         self.ending = asyncio.Event()
         self.threads = OutputThreads()
         self.wait_marks = WaitMarks()
-        self.node = Cached(lambda: msgspec.json.encode(self.reports["node"]()), self.driver)
+        self.node = Cached(self._report_node, self.driver)
 
     @property
     def state(self) -> State:
@@ -111,6 +102,21 @@ class Context:
     @property
     def now_s(self) -> float:
         return self.driver.timeline.now_s
+
+    def _report_node(self) -> bytes:
+        driver, config, measured = self.driver, self.force.config, self.measured
+        report = node_report(
+            driver.state,
+            config.backend,
+            self.door.describe(),
+            driver.pace.report(self.door.samples_skipped),
+            measured.report() if measured else (),
+            calibration_problem=measured.problem if measured else "",
+            faults=driver.controller.faults,
+            is_system=config.is_system,
+            mode=driver.controller.regulator.mode,
+        )
+        return msgspec.json.encode(report)
 
     async def until(self, holds: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Wait as ``Watch.until``; a request that has to wait gives its place to another one."""
@@ -208,7 +214,8 @@ class Context:
         uid = await find_uid(asked.user, actor.uid)
         last_id = 0
         if "last" in asked.select:
-            last_id = await self._newest(actor.uid if uid is None else uid)
+            whose = actor.uid if uid is None else uid
+            last_id = await asyncio.to_thread(self.journal.newest_job, whose)
         ids = Ids(asked.select, last_id)
         known: dict[JobId, Job] = {}
         if final := [state for state in sorted(wanted) if state.is_final]:
@@ -226,11 +233,6 @@ class Context:
             if not asked.name or fnmatchcase(name_of(job.spec), asked.name):
                 found.append(job)
         return found
-
-    async def _newest(self, uid: int) -> int:
-        stored = await asyncio.to_thread(self.journal.newest_job, uid)
-        known = (job.id for job in self.state.jobs.values() if job.uid == uid)
-        return max(stored, max(known, default=0))
 
     def is_over(self, job_id: JobId) -> bool:
         """Ended, and on the disk as ended: so it stays, unless requeued. Unknown jobs are over."""

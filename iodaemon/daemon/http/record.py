@@ -200,7 +200,10 @@ def scratch_record(
         return None
     tiers = () if stock is None else stock.tiers
     had_space = _had_space(job, tiers)
-    wanted = msgspec.structs.asdict(request)
+    wanted, staged = msgspec.structs.asdict(request), job.staged
+    has_come, has_gone = (None, None) if staged is None else (staged.has_come, staged.has_gone)
+    if job.scratch_kept is not None or job.scratch_unwanted is not None:
+        has_gone = bool(has_gone)
     return {
         **{("asked_tier" if name == "tier" else name): each for name, each in wanted.items()},
         "tier": job.tier,
@@ -212,8 +215,8 @@ def scratch_record(
         "unwanted_by": job.scratch_unwanted_by,
         "over": msgspec.to_builtins(job.scratch_over),
         "most_bytes": job.scratch_most_bytes,
-        "copied_in": _is_copied_in(job, had_space=had_space),
-        "copied_out": _is_copied_out(job, had_space=had_space),
+        "copied_in": _is_copied(job, request.input_path, done=has_come, had_space=had_space),
+        "copied_out": _is_copied(job, request.output_path, done=has_gone, had_space=had_space),
         "stage": None if stage is None else {"step": stage},
         "charged_s": job.charged_s,
     }
@@ -227,31 +230,17 @@ def _had_space(job: Job, tiers: Sequence[Tier]) -> bool | None:
     return None if tier is None else tier.storage is not None
 
 
-def _is_copied_in(job: Job, *, had_space: bool | None) -> bool | None:
-    """Whether all of its input was copied into its space; None: not yet, or nobody knows."""
-    request = job.spec.scratch
-    if request is None or request.input_path is None or not job.state.is_final:
+def _is_copied(
+    job: Job, path: str | None, *, done: bool | None, had_space: bool | None
+) -> bool | None:
+    """Whether that was copied; None: nothing was to be, not yet, or nobody knows."""
+    if path is None or not job.state.is_final:
         return None
-    if job.staged is not None and job.staged.has_come is not None:
-        return job.staged.has_come
+    if done is not None:
+        return done
     if job.state is JobState.COMPLETED:
         return had_space
-    return False if job.started_s is None else None
-
-
-def _is_copied_out(job: Job, *, had_space: bool | None) -> bool | None:
-    """Whether what it left was copied out; None: not yet, or nobody knows."""
-    request = job.spec.scratch
-    if request is None or request.output_path is None or not job.state.is_final:
-        return None
-    if job.staged is not None and job.staged.has_gone is not None:
-        return job.staged.has_gone
-    if job.scratch_kept is not None or job.scratch_unwanted is not None:
-        return False
-    if job.state is JobState.COMPLETED:
-        return had_space
-    is_known = job.staged is None and (had_space is not None or job.tier is None)
-    return False if is_known else None
+    return False if job.started_s is None or had_space is False else None
 
 
 def condition(state: State, mode: Mode) -> dict[str, Any]:

@@ -92,7 +92,15 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class _Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The first line of one in lines."""
+
     environment: dict[str, str] = {}
+
+
+class _Whole(_Head, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One in one object."""
+
+    jobs: tuple[msgspec.Raw, ...]
 
 
 def decode_in_steps(
@@ -118,17 +126,22 @@ def decode_in_steps(
     Raises:
         RequestError: names the job (by its place in the list), the value, and what to do.
     """
-    if in_lines:
-        submission = yield from _decode_lines(body, take)
-    else:
-        submission = _decode(body, Submission, "submission")
-        take(environment_bytes(submission.environment) + sum(map(job_bytes, submission.jobs)))
-    count = len(submission.jobs)
-    if not 1 <= count <= _LARGEST_BATCH:
-        raise RequestError(_wrong_count(count))
-    admit([job.cpus for job in submission.jobs])
-    launch = Room(submission.environment)
-    for place, job in enumerate(submission.jobs):
+    head, pieces = _split(body, in_lines=in_lines)
+    count = len(pieces)
+    take(environment_bytes(head.environment))
+    jobs: list[SubmittedJob] = []
+    decoded_bytes = 0
+    for place, piece in enumerate(pieces):
+        decoded_bytes += len(piece)
+        if decoded_bytes > _BYTES_AT_ONCE:
+            yield
+            decoded_bytes = len(piece)
+        which = "" if count == 1 else f"job {place + 1}: "
+        jobs.append(_decode(piece, SubmittedJob, "job", which, ("jobs", place)))
+        take(job_bytes(jobs[-1]))
+    admit([job.cpus for job in jobs])
+    launch = Room(head.environment)
+    for place, job in enumerate(jobs):
         try:
             _check(job, platform)
             if job.scratch is not None:
@@ -138,43 +151,37 @@ def decode_in_steps(
             raise of_job(error, place, count) from error
         if (place + 1) % _AT_ONCE == 0:
             yield
-    return submission
-
-
-def _decode_lines(body: bytes, take: Callable[[int], None]) -> Generator[None, None, Submission]:
-    count = body.rstrip(b"\n").count(b"\n")
-    if not 1 <= count <= _LARGEST_BATCH:  # before there are as many pieces
-        raise RequestError(_wrong_count(count))
-    first, *lines = body.rstrip(b"\n").split(b"\n")
-    head = _decode(first, _Head, "first line")
-    take(environment_bytes(head.environment))
-    jobs: list[SubmittedJob] = []
-    decoded_bytes = 0
-    for place, line in enumerate(lines):
-        decoded_bytes += len(line)
-        if decoded_bytes > _BYTES_AT_ONCE:
-            yield
-            decoded_bytes = len(line)
-        job = _decode(line, SubmittedJob, "job", place if count > 1 else None, ("jobs", place))
-        take(job_bytes(job))
-        jobs.append(job)
     return Submission(jobs=tuple(jobs), environment=head.environment)
 
 
-def _decode(text: bytes, kind: type[_T], what: str, place: int | None = None, at: Path = ()) -> _T:
-    which = "" if place is None else f"job {place + 1}: "
+def _split(body: bytes, *, in_lines: bool) -> tuple[_Head, Sequence[bytes | msgspec.Raw]]:
+    """What is said of all jobs, and the jobs; they are counted before there are as many pieces."""
+    if not in_lines:
+        whole = _decode(body, _Whole, "submission")
+        _check_count(len(whole.jobs))
+        return whole, whole.jobs
+    lines = body.rstrip(b"\n")
+    _check_count(lines.count(b"\n"))
+    first, *pieces = lines.split(b"\n")
+    return _decode(first, _Head, "first line"), pieces
+
+
+def _check_count(count: int) -> None:
+    if not 1 <= count <= _LARGEST_BATCH:
+        raise RequestError(f"{count} jobs in one submission; send 1 to {_LARGEST_BATCH}")
+
+
+def _decode(
+    text: bytes | msgspec.Raw, kind: type[_T], what: str, which: str = "", at: Path = ()
+) -> _T:
     if len(text) > LONGEST_PIECE_BYTES:
         problem = (
             f"a {what} of {len(text)} bytes, {LONGEST_PIECE_BYTES} are the most: send many jobs "
             "one a line (docs/api.md), or put data into a file"
         )
         raise Misstated(which + problem, problem, at)
-    with refuse_malformed(text, what, which, at):
+    with refuse_malformed(what, which, at):
         return msgspec.json.decode(text, type=kind)
-
-
-def _wrong_count(count: int) -> str:
-    return f"{count} jobs in one submission; send 1 to {_LARGEST_BATCH}"
 
 
 def adjust(
@@ -324,9 +331,8 @@ async def submit(context: Context, request: web.Request) -> web.Response:
                 context, body, request.content_type, actor.uid, claim
             )
             environment = environment_key(submission.environment)
-            jobs, warnings = adjust(
-                submission.jobs, context.default_walltime_s(), context.controls()
-            )
+            walltime_s = context.force.config.default_walltime_s
+            jobs, warnings = adjust(submission.jobs, walltime_s, context.door.controls())
             makers = [job_maker(job, actor.uid, environment) for job in jobs]
             context.refuse_above_limits(actor.uid, [job.cpus for job in jobs])
         answer = {"warnings": warnings} if warnings else {}

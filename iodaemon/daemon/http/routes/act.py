@@ -111,8 +111,9 @@ class _Stop(Action):
     wishes = (_Wish, _Wishes)
 
     def hear(self, wish: _Wish | _Wishes) -> None:
-        usual_s, longest_s = self.context.grace()
-        self.grace_s = usual_s if wish.grace_s is None else wish.grace_s
+        config = self.context.force.config
+        longest_s = config.longest_grace_s
+        self.grace_s = config.cancel_grace_s if wish.grace_s is None else wish.grace_s
         if wish.grace_s is not None and not 0.0 <= wish.grace_s <= longest_s:
             raise RequestError(
                 f"grace_s is {wish.grace_s:g}; give 0 to {longest_s:g} s (cancel_grace_max)"

@@ -15,12 +15,14 @@ from iodaemon.api.model import (
     PolicyAnswer,
     ReloadAnswer,
 )
+from iodaemon.config import config_document
 from iodaemon.core import event as ev
 from iodaemon.core.drain import Drain
 from iodaemon.core.rule import Mode
 from iodaemon.daemon.account import user_name
 from iodaemon.daemon.http.answer import json_answer
 from iodaemon.daemon.http.context import LONGEST_POLL_S, Context, parse_number
+from iodaemon.daemon.http.report import policy_report, running_config
 from iodaemon.daemon.http.route import route
 from iodaemon.daemon.journal.record import Batch
 from iodaemon.errors import RequestError
@@ -48,13 +50,15 @@ async def show_node(context: Context, _: web.Request) -> web.Response:
 @route("GET /v1/policy", PolicyAnswer)
 async def show_policy(context: Context, _: web.Request) -> web.Response:
     """The policy in force."""
-    return json_answer(context.reports["policy"]())
+    faults = context.driver.controller.faults
+    return json_answer(policy_report(context.force.policy, context.state.platform, faults))
 
 
 @route("GET /v1/config", ConfigAnswer)
 async def show_config(context: Context, _: web.Request) -> web.Response:
     """The configuration in force."""
-    return json_answer(context.reports["config"]())
+    document = config_document(context.force.config)
+    return json_answer(running_config(document, context.driver.controller.regulator.mode))
 
 
 @route("POST /v1/config/reload", ReloadAnswer, right="reload")

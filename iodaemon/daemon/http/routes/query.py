@@ -75,11 +75,12 @@ async def list_jobs(context: Context, request: web.Request) -> web.StreamRespons
 @route("GET /v1/jobs/{id}", JobDetail)
 async def show_job(context: Context, _: web.Request, job: Job) -> web.Response:
     """One job."""
+    config = context.force.config
     counters = context.state.meter.counters(job.id) if job.is_live else None
     extra = {
-        "pids": context.pids(job.id),
+        "pids": context.door.pids(job.id),
         "counters": msgspec.to_builtins(counters),
-        "output_kept_s": context.retain_s() if asked_path(job, "stdout") is None else None,
+        "output_kept_s": config.retain_s if asked_path(job, "stdout") is None else None,
     }
     return json_answer({**context.record(job), **extra})
 
@@ -124,7 +125,7 @@ async def read_output(context: Context, request: web.Request, job: Job) -> web.S
 async def show_caller(context: Context, request: web.Request) -> web.Response:
     """Who asks, and from within which job."""
     actor = context.access.who(request)
-    job_id = context.job_of(actor.pid)
+    job_id = context.door.job_of(actor.pid)
     return json_answer({"uid": actor.uid, "user": user_name(actor.uid), "job_id": job_id})
 
 
