@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from iodaemon.config.tier import (
+    SHORTAGE,
     DiskTable,
     TierTable,
     describe_disk,
@@ -62,9 +63,8 @@ def _judge(tier: str, disk: DiskTable, found: DiskFacts, promised: int) -> Findi
         "promised_bytes": promised,
     }
     what = f"tier {tier}"
-    shortage = find_shortage(disk, found, promised)
-    if shortage is not None:
-        return lacking(what, shown, values, cost=shortage.cost, remedy=shortage.remedy)
+    if remedy := find_shortage(disk, found, promised):
+        return lacking(what, shown, values, cost=SHORTAGE, remedy=remedy)
     return ok(what, shown, values)
 
 
