@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.doctor.finding import Finding, Values, lacking, ok
+from iodaemon.doctor.finding import Finding, Values, judge
 
 SLEEPS: Final = 20
 SLEEP_S: Final = 0.01
@@ -77,9 +77,8 @@ def _judge_step(reading: Reading) -> Finding:
         f"{reading.step_s * 1000:+.2f} ms against the monotonic clock "
         f"in {reading.watched_s * 1000:.0f} ms"
     )
-    if abs(reading.step_s) <= MOST_STEP_S:
-        return ok("wall clock", shown, {"step_s": reading.step_s})
-    return lacking(
+    return judge(
+        abs(reading.step_s) <= MOST_STEP_S,
         "wall clock",
         shown,
         {"step_s": reading.step_s},
@@ -92,9 +91,8 @@ def _judge_step(reading: Reading) -> Finding:
 def _judge_source(reading: Reading) -> Finding:
     shown = f"{reading.source or 'not shown'}, {reading.reading_s * 1e9:.0f} ns a reading"
     values: Values = {"source": reading.source, "reading_s": reading.reading_s}
-    if reading.source not in _SLOW_SOURCES:
-        return ok("clock source", shown, values)
-    return lacking(
+    return judge(
+        reading.source not in _SLOW_SOURCES,
         "clock source",
         shown,
         values,
@@ -110,9 +108,8 @@ def _judge_timers(late_s: tuple[float, ...]) -> Finding:
         f"(median), {worst_s * 1000:.2f} ms (worst)"
     )
     values = {"median_s": median_s, "worst_s": worst_s}
-    if median_s <= LATE_MEDIAN_S and worst_s <= LATE_WORST_S:
-        return ok("timers", shown, values)
-    return lacking(
+    return judge(
+        median_s <= LATE_MEDIAN_S and worst_s <= LATE_WORST_S,
         "timers",
         shown,
         values,

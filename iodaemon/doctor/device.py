@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.doctor.finding import Finding, lacking, ok
+from iodaemon.doctor.finding import Finding, judge, lacking, ok
 from iodaemon.node.condition import not_counted
 from iodaemon.node.devices import (
     PathDevice,
@@ -38,9 +38,8 @@ def judge_path(what: str, below: PathDevice) -> Finding:
     """
     shown = f"{below.path} is {below.description}"
     values = {"path": below.path, "disks": " ".join(device.id for device in below.devices)}
-    if below.devices:
-        return ok(what, shown, values)
-    return lacking(
+    return judge(
+        bool(below.devices),
         what,
         shown,
         values,
@@ -102,9 +101,8 @@ def judge_disks(disks: Disks) -> Iterator[Finding]:
 def _judge_fields(fields: int) -> Finding:
     known = next((count for count in _FIELDS if fields >= count), 0)
     shown = f"{fields} fields, {_FIELDS.get(known, 'too few to read')}"
-    if known >= 15:
-        return ok("diskstats", shown, {"fields": fields})
-    return lacking(
+    return judge(
+        known >= 15,
         "diskstats",
         shown if fields else "there is no /proc/diskstats",
         {"fields": fields},

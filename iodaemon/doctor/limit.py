@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from typing import Final
 
-from iodaemon.doctor.finding import Finding, lacking, ok
+from iodaemon.doctor.finding import Finding, judge
 from iodaemon.node.condition import FEW_FILES
 
 _FILES_PER_JOB: Final = 8
@@ -25,13 +25,11 @@ def judge_files(soft: int, hard: int) -> Finding:
     room = "any number of" if is_endless else f"about {hard // _FILES_PER_JOB}"
     limits = "none" if is_endless else f"{soft}, up to {hard}"
     shown = f"{limits}; room for {room} running jobs"
-    values = {"soft": soft, "hard": hard}
-    if is_endless or hard >= LEAST_FILES:
-        return ok("open files", shown, values)
-    return lacking(
+    return judge(
+        is_endless or hard >= LEAST_FILES,
         "open files",
         shown,
-        values,
+        {"soft": soft, "hard": hard},
         cost="beyond that no job starts, and nothing is measured of those that have begun",
         remedy=FEW_FILES.cure,
     )

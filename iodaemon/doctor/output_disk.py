@@ -7,11 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from iodaemon.doctor.finding import Finding, lacking, ok
+from iodaemon.doctor.finding import Finding, judge
 from iodaemon.doctor.scratch import existing_directory
 from iodaemon.node.devices import find_device
-
-_WHAT = "disk of the output"
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,13 +44,12 @@ def probe_output_disk(state_dir: Path, supervisor_dir: Path) -> Reading:
 
 def judge_output_disk(reading: Reading) -> Finding:
     """Two filesystems are better."""
-    shown, values = f"{reading.supervisor_dir} is {reading.description}", {"shared": reading.shared}
-    if not reading.shared:
-        return ok(_WHAT, shown, values)
-    return lacking(
-        _WHAT,
-        f"{shown}, which is the journal's filesystem",
-        values,
+    shown = f"{reading.supervisor_dir} is {reading.description}"
+    return judge(
+        not reading.shared,
+        "disk of the output",
+        f"{shown}, which is the journal's filesystem" if reading.shared else shown,
+        {"shared": reading.shared},
         cost="jobs may fill it, each with output_max at most; then nothing is accepted any more",
         remedy="set supervisor_dir to a directory on another file system, or give users quotas",
     )

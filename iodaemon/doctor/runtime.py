@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.doctor.finding import Finding, broken, ok
+from iodaemon.doctor.finding import Finding, Verdict, judge
 from iodaemon.doctor.scratch import scratch_directory
 
 _PEER: Final = struct.Struct("3i")
@@ -64,14 +64,15 @@ def _connect(directory: str) -> int:
 
 def judge_runtime(reading: Reading) -> Finding:
     """Who connected. Whether the path is too long for a socket is the configuration's to say."""
-    what, values = "runtime directory", {"peer_uid": reading.peer_uid}
-    if reading.peer_uid == reading.uid:
-        shown = f"{reading.path}; a socket made there told who connected"
-        return ok(what, shown, values)
-    return broken(
-        what,
-        f"{reading.path}: the kernel took uid {reading.uid} for {reading.peer_uid}",
-        values,
+    is_same = reading.peer_uid == reading.uid
+    return judge(
+        is_same,
+        "runtime directory",
+        f"{reading.path}; a socket made there told who connected"
+        if is_same
+        else f"{reading.path}: the kernel took uid {reading.uid} for {reading.peer_uid}",
+        {"peer_uid": reading.peer_uid},
         cost="the daemon would take one user for another",
         remedy="set runtime_dir to another directory",
+        verdict=Verdict.BROKEN,
     )

@@ -18,7 +18,7 @@ from iodaemon.config.tier import (
     limit_bytes,
 )
 from iodaemon.core.tier import DiskFacts
-from iodaemon.doctor.finding import Finding, broken, lacking, ok
+from iodaemon.doctor.finding import Finding, broken, judge
 from iodaemon.node.tier_disk import DiskProbe, probe_disk
 
 
@@ -62,10 +62,8 @@ def _judge(tier: str, disk: DiskTable, found: DiskFacts, promised: int) -> Findi
         "free_bytes": found.free_bytes,
         "promised_bytes": promised,
     }
-    what = f"tier {tier}"
-    if remedy := find_shortage(disk, found, promised):
-        return lacking(what, shown, values, cost=SHORTAGE, remedy=remedy)
-    return ok(what, shown, values)
+    remedy = find_shortage(disk, found, promised)
+    return judge(not remedy, f"tier {tier}", shown, values, cost=SHORTAGE, remedy=remedy)
 
 
 def examine_tiers(

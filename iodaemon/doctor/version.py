@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from iodaemon.doctor.finding import Finding, broken, lacking, ok
+from iodaemon.doctor.finding import Finding, Verdict, broken, judge, lacking, ok
 from iodaemon.install.program import find_flaw
 from iodaemon.node import staging
 from iodaemon.node.condition import Condition
@@ -30,39 +30,31 @@ def probe_versions() -> tuple[str, str]:
 
 def judge_kernel(release: str) -> Finding:
     """By its release, as ``uname -r`` shows it."""
-    version = parse_version(release)
-    shown = f"Linux {release}"
-    values = {"release": release}
-    if version is None or version < LEAST_KERNEL:
-        return broken(
-            "kernel",
-            shown,
-            values,
-            cost="processes cannot be told apart safely (pidfd_open is Linux 5.3)",
-            remedy="use Linux 5.14 or newer",
-        )
-    if version < KILL_KERNEL:
-        return lacking(
-            "kernel",
-            shown,
-            values,
-            cost=f"{BY_SIGNALS} (cgroup.kill is Linux 5.14)",
-            remedy="use Linux 5.14 or newer",
-        )
-    return ok("kernel", shown, values)
+    version = parse_version(release) or (0, 0)
+    is_usable = version >= LEAST_KERNEL
+    return judge(
+        version >= KILL_KERNEL,
+        "kernel",
+        f"Linux {release}",
+        {"release": release},
+        cost=f"{BY_SIGNALS} (cgroup.kill is Linux 5.14)"
+        if is_usable
+        else "processes cannot be told apart safely (pidfd_open is Linux 5.3)",
+        remedy="use Linux 5.14 or newer",
+        verdict=Verdict.LACKING if is_usable else Verdict.BROKEN,
+    )
 
 
 def judge_python(python: str) -> Finding:
     """By its version."""
-    version = parse_version(python)
-    if version is not None and version >= LEAST_PYTHON:
-        return ok("Python", python, {"version": python})
-    return broken(
+    return judge(
+        (parse_version(python) or (0, 0)) >= LEAST_PYTHON,
         "Python",
         python,
         {"version": python},
         cost="iodaemon does not run",
         remedy="use Python 3.11 or newer",
+        verdict=Verdict.BROKEN,
     )
 
 
@@ -83,8 +75,8 @@ def judge_python_of_users(flaw: Condition | None, *, has_tiers: bool) -> Finding
     if flaw is None:
         return ok(what, f"all users may run {sys.executable}", {"path": sys.executable})
     cost = "jobs with --scratch or --fast fail: they begin with this program, as their users"
-    judge = broken if has_tiers else lacking
-    return judge(what, flaw.fact, {"path": sys.executable}, cost=cost, remedy=flaw.cure)
+    tell = broken if has_tiers else lacking
+    return tell(what, flaw.fact, {"path": sys.executable}, cost=cost, remedy=flaw.cure)
 
 
 def parse_version(text: str) -> Version | None:
