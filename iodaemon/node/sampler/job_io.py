@@ -57,8 +57,6 @@ class Position:
             however many they fork.
     """
 
-    __slots__ = ("is_careful", "job", "pid", "spare", "steps")
-
     def __init__(self) -> None:
         self.steps = self.job = self.pid = 0
         self.is_careful = False
@@ -119,8 +117,6 @@ class JobIo:
     none is to spare the file is opened for each reading, which takes 2 to 3 us more; a zombie
     among those counts once it is reaped.
     """
-
-    __slots__ = ("_files", "_position", "_proc")
 
     def __init__(self, root: str, position: Position) -> None:
         self._position = position
