@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from iodaemon.doctor.finding import Finding, broken, judge, lacking, ok
-from iodaemon.doctor.scratch import scratch_directory
+from iodaemon.doctor.scratch import existing_directory, scratch_directory
 from iodaemon.node.condition import judge_free
 from iodaemon.node.devices import MEMORY, NETWORK, find_device
 from iodaemon.units import format_bytes
@@ -121,4 +121,50 @@ def _judge_filesystem(filesystem: str) -> Finding:
         {"filesystem": filesystem},
         cost=in_memory if filesystem in MEMORY else far,
         remedy="set state_dir to a directory on a disk of this machine",
+    )
+
+
+# -- whether what jobs print can fill it -----------------------------------------------------------
+
+
+class OutputDisk(msgspec.Struct, frozen=True, kw_only=True):
+    """Where both lie.
+
+    Attributes:
+        supervisor_dir: with the output of jobs that name no file.
+        shared: with the journal.
+        description: of what the output lies on, for people.
+    """
+
+    supervisor_dir: Path
+    shared: bool
+    description: str
+
+
+def probe_output_disk(state_dir: Path, supervisor_dir: Path) -> OutputDisk:
+    """Look at both, or at what is above them while they do not exist.
+
+    Args:
+        state_dir: where the journal is.
+        supervisor_dir: where that output is.
+    """
+    journal, output = find_device(state_dir), find_device(supervisor_dir)
+    # Subvolumes of one btrfs have device numbers of their own and share the room.
+    is_same = bool(output.devices) and output.description == journal.description
+    places = (state_dir, supervisor_dir)
+    numbers = {os.stat(existing_directory(str(each))).st_dev for each in places}
+    shared = is_same or len(numbers) == 1
+    return OutputDisk(supervisor_dir=supervisor_dir, shared=shared, description=output.description)
+
+
+def judge_output_disk(reading: OutputDisk) -> Finding:
+    """Two filesystems are better."""
+    shown = f"{reading.supervisor_dir} is {reading.description}"
+    return judge(
+        not reading.shared,
+        "disk of the output",
+        f"{shown}, which is the journal's filesystem" if reading.shared else shown,
+        {"shared": reading.shared},
+        cost="jobs may fill it, each with output_max at most; then nothing is accepted any more",
+        remedy="set supervisor_dir to a directory on another file system, or give users quotas",
     )

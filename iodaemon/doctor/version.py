@@ -1,4 +1,4 @@
-"""Whether the kernel is new enough, and Python, and whether users can run the latter."""
+"""Whether the kernel is new enough, and whether users can run our Python."""
 
 from __future__ import annotations
 
@@ -18,14 +18,8 @@ LEAST_KERNEL: Final = (5, 3)
 """pidfd_open(2); without it a process can be mistaken for a later one with its number."""
 KILL_KERNEL: Final = (5, 14)
 """cgroup.kill; without it the daemon does without cgroups."""
-LEAST_PYTHON: Final = (3, 11)
 
 Version = tuple[int, int]
-
-
-def probe_versions() -> tuple[str, str]:
-    """The kernel's release and Python's version."""
-    return os.uname().release, ".".join(map(str, sys.version_info[:3]))
 
 
 def judge_kernel(release: str) -> Finding:
@@ -42,19 +36,6 @@ def judge_kernel(release: str) -> Finding:
         else "processes cannot be told apart safely (pidfd_open is Linux 5.3)",
         remedy="use Linux 5.14 or newer",
         verdict=Verdict.LACKING if is_usable else Verdict.BROKEN,
-    )
-
-
-def judge_python(python: str) -> Finding:
-    """By its version."""
-    return judge(
-        (parse_version(python) or (0, 0)) >= LEAST_PYTHON,
-        "Python",
-        python,
-        {"version": python},
-        cost="iodaemon does not run",
-        remedy="use Python 3.11 or newer",
-        verdict=Verdict.BROKEN,
     )
 
 
