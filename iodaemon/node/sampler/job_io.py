@@ -146,13 +146,15 @@ class JobIo:
         """Its I/O; None when it is gone. A descriptor that is outlived is replaced once."""
         if pid in self._files and (use := self._read_kept(pid)) is not None:
             return use
-        file = KeptFile(f"{self._proc}/{pid}/io")
-        use = self._read(pid, file)
-        if use is not None and self._position.spare > 0:
-            self._position.spare -= 1
-            self._files[pid] = file
-        else:
-            file.close()
+        file, use = KeptFile(f"{self._proc}/{pid}/io"), None
+        try:
+            use = self._read(pid, file)
+        finally:
+            if use is not None and self._position.spare > 0:
+                self._position.spare -= 1
+                self._files[pid] = file
+            else:
+                file.close()
         return use
 
     def _read_kept(self, pid: int) -> Use | None:
