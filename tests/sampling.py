@@ -1,6 +1,7 @@
 """A sampler of a test's own, started as the supervisor does it, and jobs for it."""
 
 import asyncio
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -61,7 +62,7 @@ class Samplers:
         for child in self.living:
             child.kill()
         settings = Settings(address=address, parent=os.getpid(), uid=os.geteuid(), **self.settings)
-        words = command(SAMPLER, settings.dump())
+        words = command(SAMPLER, json.dumps(settings._asdict()))
         words[4] = words[4].replace("; from", f"; {self._before}from", 1)
         self.children.append(subprocess.Popen(words, env=self.environment))
         return True
@@ -101,7 +102,7 @@ class Measured:
             moved = self.io.read(list(self._members()))
         except OSError:
             moved = None
-        self._track.row = _Row(1, 1, None, moved, *[None] * 8)
+        self._track.row = _Row(1, 1, None, moved, (None,) * 8)
         return self._track.counters()
 
     def close(self):

@@ -17,7 +17,7 @@ import msgspec
 
 from iodaemon.core.platform import DeviceId
 from iodaemon.doctor.child import Child, a_child
-from iodaemon.doctor.finding import Finding, Values, broken, lacking, ok
+from iodaemon.doctor.finding import Finding, Values, Verdict, judge, lacking
 from iodaemon.doctor.scratch import scratch_cgroup, scratch_directory
 from iodaemon.node.condition import NO_PROCESS_IO, not_counted
 from iodaemon.node.devices import find_device, read_disks
@@ -212,14 +212,14 @@ def _judge_disk(reading: Reading) -> Finding:
     names = " and ".join(reading.disks)
     shown = f"{_pair(reading.disk)} counted on {names} by /proc/diskstats, {_expected(reading)}"
     least = min(reading.disk.read_bytes, reading.disk.written_bytes)
-    if least >= LEAST_RATIO * MOVED_BYTES:
-        return ok(what, shown, values)
-    return broken(
+    return judge(
+        least >= LEAST_RATIO * MOVED_BYTES,
         what,
         shown,
         values,
         cost="the disk's load is measured too low",
         remedy=not_counted(reading.disks).cure,
+        verdict=Verdict.BROKEN,
     )
 
 
@@ -228,14 +228,14 @@ def _compare(
 ) -> Finding:
     shown = f"{_pair(counted)} counted by {source}, {_expected(reading)}"
     ratios = [size / MOVED_BYTES for size in (counted.read_bytes, counted.written_bytes)]
-    if all(LEAST_RATIO <= ratio <= most_ratio for ratio in ratios):
-        return ok(what, shown, _values(counted))
-    return broken(
+    return judge(
+        all(LEAST_RATIO <= ratio <= most_ratio for ratio in ratios),
         what,
         shown,
         _values(counted),
         cost=f"jobs on {reading.place} are charged wrongly",
         remedy="choose another file system for their data, and report this with the kernel version",
+        verdict=Verdict.BROKEN,
     )
 
 
@@ -317,14 +317,13 @@ def _of_nobody() -> Iterator[int]:
 
 def judge_others(others: Others) -> Finding:
     """Only a daemon that serves several users needs it."""
-    what = "I/O of other users"
-    cost = "a daemon run like this measures its own user's jobs alone, which are all it serves"
-    remedy = "'iod install' as root: the service's sampler may"
-    values = {"uid": others.uid, "is_readable": others.is_readable}
-    if others.is_readable:
-        return ok(what, f"/proc/PID/io of a process of uid {others.uid} can be read", values)
-    if others.uid is None:
-        shown = "no process of another user is there to try"
-    else:
-        shown = f"/proc/PID/io of a process of uid {others.uid} may not be read"
-    return lacking(what, shown, values, cost=cost, remedy=remedy)
+    can = "can be read" if others.is_readable else "may not be read"
+    shown = f"/proc/PID/io of a process of uid {others.uid} {can}"
+    return judge(
+        others.is_readable,
+        "I/O of other users",
+        "no process of another user is there to try" if others.uid is None else shown,
+        {"uid": others.uid, "is_readable": others.is_readable},
+        cost="a daemon run like this measures its own user's jobs alone, which are all it serves",
+        remedy="'iod install' as root: the service's sampler may",
+    )

@@ -181,7 +181,13 @@ def find_sources(root: Path, cgroup: str | None) -> frozenset[ProgressSource]:
         ),
     ]
     if cgroup is not None:
-        sources.append((USER_CPU, f"{cgroup.lstrip('/')}/cpu.stat", parse_cpu_stat))
+        sources.append(
+            (
+                USER_CPU,
+                f"{cgroup.lstrip('/')}/cpu.stat",
+                lambda text: parse_cpu_stat(text)[1] is not None,
+            )
+        )
     found = (source for source, path, tells in sources if known(root / path, tells, read_file))
     return frozenset(found)
 

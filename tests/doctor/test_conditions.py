@@ -37,8 +37,8 @@ from iodaemon.doctor.examine import (
     judge_supervisor,
 )
 from iodaemon.doctor.journal_disk import judge_journal_disk, probe_journal_disk
-from iodaemon.doctor.limit import judge_files
 from iodaemon.doctor.place import AS_ROOT, judge_places
+from iodaemon.doctor.runtime import judge_files
 from iodaemon.errors import ConfigError, JournalError, RequestError
 from iodaemon.node import root_side
 from iodaemon.node.condition import FEW_FILES, of_error

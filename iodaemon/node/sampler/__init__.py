@@ -21,8 +21,8 @@ The sampler answers with what it has found; null is what is not known:
 
 ====== =============================================================================
 jobs   of each job that has run: ``[job, attempt, process that does not answer, the
-       supervisor's Use, CPU time, user time, stall time of I/O, resident bytes, stall
-       time of memory, room of the output, bytes read from and written to the disks]``
+       supervisor's Use, [CPU time, user time, stall time of I/O, resident bytes, stall
+       time of memory, room of the output, bytes read from and written to the disks]]``
 disks  by name, the fields of its line in /proc/diskstats
 node   ``core.sample.NodeCounters``
 files  of some jobs: job, attempt, and the mounts of its open files (lines of mountinfo,

@@ -27,15 +27,13 @@ _MOST_CGROUPS: Final = 64
 """Of one job: its own, and those that it made below that."""
 
 
-def parse_cpu_stat(text: bytes) -> tuple[float, float]:
+def parse_cpu_stat(text: bytes) -> tuple[float | None, float | None]:
     """CPU time of all processes that are or were in a cgroup, s: all of it, and in user mode.
 
-    That of cgroup v1 is ``NoData``.
+    None: not said, as in that of cgroup v1.
     """
     usage, user = find_count(text, b"usage_usec"), find_count(text, b"user_usec")
-    if usage is None or user is None:
-        raise NoData("cpu.stat: no usage_usec and user_usec")
-    return usage / _US_PER_S, user / _US_PER_S
+    return usage and usage / _US_PER_S, user and user / _US_PER_S
 
 
 _MOVED: Final = re.compile(rb"(\d+:\d+) rbytes=(\d+) wbytes=(\d+) ")

@@ -44,6 +44,12 @@ _LARGEST: Final = 1 << 26
 """Bytes of an answer, at most: of 100,000 jobs with as many devices each as are common."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
+_GAUGES: Final = (
+    *("cpu_s", "user_s", "io_stall_s", "resident_bytes", "memory_stall_s", "output_bytes"),
+    *("device_read_bytes", "device_written_bytes"),
+)
+"""In a row, fields of ``JobCounters``."""
+_GAUGE_FIELDS: Final = msgspec.Meta(min_length=len(_GAUGES), max_length=len(_GAUGES))
 _DISK_FIELDS: Final = msgspec.Meta(min_length=17, max_length=17)
 
 
@@ -52,14 +58,7 @@ class _Row(msgspec.Struct, array_like=True, frozen=True, gc=False):
     attempt: _Count
     silent_pid: _Count | None
     moved: tuple[_Count, _Count, _Count, _Count, _Count, _Count] | None
-    cpu_s: float | None
-    user_s: float | None
-    io_stall_s: float | None
-    resident_bytes: _Count | None
-    memory_stall_s: float | None
-    output_bytes: _Count | None
-    device_read_bytes: _Count | None
-    device_written_bytes: _Count | None
+    gauges: Annotated[tuple[int | float | None, ...], _GAUGE_FIELDS]
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -102,29 +101,17 @@ class Track:
         row = self.row
         if row is None:
             return JobCounters(silent_pid=self.silent, devices=self.devices)
-        known: dict[str, int] = {}
+        known: dict[str, Any] = dict(zip(_GAUGES, row.gauges, strict=True))
         if self.reaped is not None and row.moved is not None:
             total = map(int.__add__, self.reaped, row.moved)
             highest = self.highest = Use(*map(max, self.highest, total))
-            known = {
+            known |= {
                 "read_bytes": highest.read_bytes,
                 "written_bytes": max(0, highest.written_bytes - highest.cancelled_bytes),
                 "operations": highest.calls,
                 "logical_bytes": highest.logical_bytes,
             }
-        return JobCounters(
-            **known,
-            device_read_bytes=row.device_read_bytes,
-            device_written_bytes=row.device_written_bytes,
-            cpu_s=row.cpu_s,
-            user_s=row.user_s,
-            resident_bytes=row.resident_bytes,
-            io_stall_s=row.io_stall_s,
-            memory_stall_s=row.memory_stall_s,
-            devices=self.devices,
-            output_bytes=row.output_bytes,
-            silent_pid=row.silent_pid,
-        )
+        return JobCounters(**known, devices=self.devices, silent_pid=row.silent_pid)
 
     def take_look(self, found: frozenset[DeviceId] | None) -> None:
         self.looks = found, *self.looks[:1]
@@ -133,8 +120,6 @@ class Track:
 
 
 class _Line(NamedTuple):
-    """The line to one sampler."""
-
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     pid: int

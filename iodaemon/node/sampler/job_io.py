@@ -57,8 +57,6 @@ class Position:
             however many they fork.
     """
 
-    __slots__ = ("is_careful", "job", "pid", "spare", "steps")
-
     def __init__(self) -> None:
         self.steps = self.job = self.pid = 0
         self.is_careful = False
@@ -120,8 +118,6 @@ class JobIo:
     among those counts once it is reaped.
     """
 
-    __slots__ = ("_files", "_position", "_proc")
-
     def __init__(self, root: str, position: Position) -> None:
         self._position = position
         self._proc = f"{root.rstrip('/')}/proc"
@@ -150,13 +146,15 @@ class JobIo:
         """Its I/O; None when it is gone. A descriptor that is outlived is replaced once."""
         if pid in self._files and (use := self._read_kept(pid)) is not None:
             return use
-        file = KeptFile(f"{self._proc}/{pid}/io")
-        use = self._read(pid, file)
-        if use is not None and self._position.spare > 0:
-            self._position.spare -= 1
-            self._files[pid] = file
-        else:
-            file.close()
+        file, use = KeptFile(f"{self._proc}/{pid}/io"), None
+        try:
+            use = self._read(pid, file)
+        finally:
+            if use is not None and self._position.spare > 0:
+                self._position.spare -= 1
+                self._files[pid] = file
+            else:
+                file.close()
         return use
 
     def _read_kept(self, pid: int) -> Use | None:

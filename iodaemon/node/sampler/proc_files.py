@@ -115,7 +115,8 @@ class KeptFile:
     1 us where open, read and close cost 2.1 to 3.5 us. A descriptor of /proc/PID/... stays with
     its process: once that is reaped a read fails (ESRCH), even when the number is used again.
 
-    The descriptor is open from the first read until one fails, or ``close``.
+    The descriptor is open from the first read until the file is found gone, or ``close``: where it
+    may not be read for a while it is not opened anew, for the number may be another process's then.
     """
 
     __slots__ = ("_fd", "path")
@@ -131,7 +132,8 @@ class KeptFile:
                 self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             return os.pread(self._fd, size, 0)
         except OSError as error:
-            self.close()
+            if error.errno in _GONE:
+                self.close()
             raise _judge(self.path, error) from error
 
     def close(self) -> None:

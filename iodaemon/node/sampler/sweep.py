@@ -89,9 +89,6 @@ class Settings(NamedTuple):
     outputs: str | None = None
     root: str = "/"
 
-    def dump(self) -> str:
-        return json.dumps(self._asdict())
-
 
 class Job:
     """One job's sources, and what is known of it.
@@ -101,12 +98,6 @@ class Job:
         members: its processes at the last reading, parents before children.
         record: the beginning of its ``cpu.stat`` when it was read last; empty: it is to be read.
     """
-
-    __slots__ = (
-        *("number", "attempt", "holder", "silent", "record", "members", "_settings", "_root"),
-        *("_cgroup", "_cpu", "_procs", "_io", "_disks", "_readings", "_has_below", "_has_io_stat"),
-        *("_moved", "_times", "_io_stall_s", "_seldom", "_on_disks"),
-    )
 
     def __init__(
         self,
@@ -147,10 +138,8 @@ class Job:
 
     def row(self) -> list[Any]:
         """Of ``jobs`` (the package's ``__init__``)."""
-        return [
-            *(self.number, self.attempt, self.silent, self._moved, *self._times),
-            *(self._io_stall_s, *self._seldom, *self._on_disks),
-        ]
+        gauges = (*self._times, self._io_stall_s, *self._seldom, *self._on_disks)
+        return [self.number, self.attempt, self.silent, self._moved, gauges]
 
     def read(self, sweep: int, record: bytes) -> None:
         """Read its counters.
@@ -165,7 +154,7 @@ class Job:
         self._readings += 1
         before, moved = self._moved, self._count(is_full=is_full)
         self._moved, self.record = moved, b"" if moved is None else record
-        self._times = _times(record)
+        self._times = parse_cpu_stat(record)
         is_full = is_full or moved is None
         if is_full or _disk_bytes(moved) != _disk_bytes(before):  # who waits for I/O asked for it
             self._io_stall_s = self._stall_s("io")
@@ -249,13 +238,6 @@ class Job:
 
 def _disk_bytes(use: Use | None) -> tuple[int, int] | None:
     return None if use is None else (use.read_bytes, use.written_bytes)
-
-
-def _times(record: bytes) -> tuple[float | None, float | None]:
-    try:
-        return parse_cpu_stat(record)
-    except NoData:
-        return None, None
 
 
 class Sampler:

@@ -46,7 +46,7 @@ def kept():
             links.append(os.readlink(f"/proc/self/fd/{name}"))
         except FileNotFoundError:
             continue
-    return sum(link.endswith("/io") for link in links)
+    return sum(link.startswith("/proc/") and link.endswith("/io") for link in links)
 
 
 def having(spare):

@@ -1,5 +1,7 @@
 """Parsers of kernel files: what every one keeps to, and what each makes of a known text."""
 
+import errno
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -95,13 +97,14 @@ def test_a_parser_has_a_text_of_a_real_machine_with_the_kernel_in_its_name(name)
 
 
 NOTHING = (NoData, ValueError)
+NOTHING_SAID = {parse_io_stat: {}, parse_diskstats: {}, parse_cpu_stat: (None, None)}
 
 
 @pytest.mark.parametrize("text", [b"", b"\n", b"\n\n\n", b"\x00\xff\n", b"no such file\n"])
 @every_parser
 def test_a_text_of_something_else_is_no_data_or_has_no_device(parse, text):
-    if parse in (parse_io_stat, parse_diskstats):
-        assert {} == parse(text)
+    if parse in NOTHING_SAID:
+        assert NOTHING_SAID[parse] == parse(text)
     else:
         with pytest.raises(NOTHING):
             parse(text)
@@ -225,6 +228,26 @@ def test_a_kept_descriptor_sees_later_values(tmp_path):
     assert (b"1\n", b"5\n") == (first, file.read())
     file.close()
     file.close()
+
+
+def test_a_kept_descriptor_that_may_not_be_read_for_once_is_not_opened_anew(tmp_path, monkeypatch):
+    """The process has become another user's; its number may be another process's later."""
+    write(tmp_path, "file", "1\n")
+    file = KeptFile(str(tmp_path / "file"))
+    file.read()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", refuse)
+        with pytest.raises(PermissionError):
+            file.read()
+    (tmp_path / "file").unlink()
+    write(tmp_path, "file", "5\n")
+
+    assert b"1\n" == file.read()
+    file.close()
+
+
+def refuse(*_):
+    raise PermissionError(errno.EACCES, "Permission denied")
 
 
 def test_a_file_longer_than_one_read_is_read_to_its_end(tmp_path):
