@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from iodaemon.config.describe import Setting, describe_settings, toml_value
 from iodaemon.config.policy import config_home_of
@@ -472,30 +473,18 @@ def config_document(config: Config) -> dict[str, Any]:
 
     What stands over the policy's tables is listed key by key, behind the settings.
     """
-    settings = [
-        {**_shown(setting), "origin": config.origins.get(setting.path, "default")}
-        for setting in describe_settings(config)
-    ]
+    rows = [(setting, setting.path) for setting in describe_settings(config)]
     for table, values in config.policy_overrides.items():
-        settings += [
-            {
-                "table": table,
-                "key": key,
-                "value": toml_value(value, ""),
-                "kind": "table",
-                "help": f"replaces a value of the policy's [{table}]",
-                "origin": config.origins.get(f"{table}.{key}", "default"),
-            }
-            for key, value in values.items()
-        ]
-    settings += [
-        {
-            **_shown(setting),
-            "table": f"tier.{name}",
-            "origin": config.origins.get(f"tier.{name}", "default"),
-        }
-        for name, table in config.tier.items()
-        for setting in describe_settings(table)
+        told = f"replaces a value of the policy's [{table}]"
+        for key, value in values.items():
+            shown = toml_value(value, "")
+            setting = Setting(table=table, key=key, value=shown, kind="table", help=told)
+            rows.append((setting, setting.path))
+    for name, tier in config.tier.items():
+        path = f"tier.{name}"
+        rows += [(replace(each, table=path), path) for each in describe_settings(tier)]
+    settings = [
+        {**_shown(setting), "origin": config.origins.get(path, "default")} for setting, path in rows
     ]
     return {"file": config.file, "settings": settings}
 

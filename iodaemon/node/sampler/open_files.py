@@ -17,6 +17,7 @@ seen: the list of mappings is long, and most of it is the program itself.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -26,9 +27,9 @@ from iodaemon.errors import NoData
 from iodaemon.node.sampler.job_io import Position, SilentError
 from iodaemon.node.sampler.proc_files import (
     find_mount,
+    known,
     parse_mount,
     read_file,
-    read_record,
     whole_lines,
 )
 
@@ -46,6 +47,7 @@ MOST_TABLE_BYTES: Final = 1 << 20
 """Of a namespace's mounts, some 8,000; a job may make 100,000 of them in its own, which take 1.9 s.
 Where a job with more has files open is not known."""
 _LAST_STANDARD: Final = 2
+_FDINFO: Final = re.compile(rb"^flags:\s*(\d+)$.*?^mnt_id:\s*(\d+)$", re.MULTILINE | re.DOTALL)
 _NO_PLACE: Final = frozenset(
     {"tmpfs", "ramfs", "devtmpfs", "hugetlbfs", "devpts", "mqueue", "proc", "sysfs", "cgroup"}
     | {"cgroup2", "debugfs", "tracefs", "bpf", "securityfs", "configfs"}
@@ -130,17 +132,9 @@ class _Table:
 
 def _open_mounts(root: Path, pid: int, most: int) -> dict[int, int]:
     """The mount of every descriptor that is not a directory's, the first so many of them."""
-    numbers = sorted(int(name) for name in os.listdir(f"{root}/proc/{pid}/fdinfo"))
-    found = ((number, _find_mount_id(root, pid, number)) for number in numbers[:most])
-    return {number: mount_id for number, mount_id in found if mount_id is not None}
-
-
-def _find_mount_id(root: Path, pid: int, number: int) -> int | None:
-    """The mount of a descriptor; None for a directory's, and for one closed meanwhile."""
-    try:
-        lines = read_record(f"{root}/proc/{pid}/fdinfo/{number}").splitlines()
-    except NoData:
-        return None
-    fields = {words[0]: words[1] for line in lines if len(words := line.split()) == 2}
-    is_directory = int(fields.get(b"flags:", b"0"), 8) & os.O_DIRECTORY
-    return None if is_directory or b"mnt_id:" not in fields else int(fields[b"mnt_id:"])
+    found = {}
+    for number in sorted(map(int, os.listdir(f"{root}/proc/{pid}/fdinfo")))[:most]:
+        said = known(f"{root}/proc/{pid}/fdinfo/{number}", _FDINFO.search)
+        if said is not None and not int(said[1], 8) & os.O_DIRECTORY:
+            found[number] = int(said[2])
+    return found

@@ -208,8 +208,8 @@ def parse_diskstats(
     return counters
 
 
-_IDLE, _IOWAIT = 4, 5
-"""Words of a line of /proc/stat, the name being the first."""
+_IDLE: Final = re.compile(rb"^cpu(\d+)(?: \d+){3} (\d+) (\d+)[ \n]", re.MULTILINE)
+"""Behind user, nice and system; no line that is cut short."""
 
 
 def parse_idle(text: bytes, *, ticks_per_s: int = _TICKS_PER_S) -> dict[int, float]:
@@ -217,15 +217,8 @@ def parse_idle(text: bytes, *, ticks_per_s: int = _TICKS_PER_S) -> dict[int, flo
 
     Both may go back a little: iowait is charged to the CPU on which a waiting task last ran.
     """
-    idle_s: dict[int, float] = {}
-    for line in whole_lines(text):
-        if not line.startswith(b"cpu"):
-            break
-        words = line.split(None, _IOWAIT + 1)
-        digits = words[0][3:], *words[_IDLE : _IOWAIT + 1]
-        if len(digits) == 3 and all(map(bytes.isdigit, digits)):
-            cpu, idle, iowait = map(int, digits)
-            idle_s[cpu] = (idle + iowait) / ticks_per_s
+    found = (tuple(map(int, numbers)) for numbers in _IDLE.findall(text))
+    idle_s = {cpu: (idle + iowait) / ticks_per_s for cpu, idle, iowait in found}
     if not idle_s:
         raise NoData("stat: no line of a CPU")
     return idle_s

@@ -64,8 +64,9 @@ _MOST_REPEATS: Final = 512
 _RECORD_BYTES: Final = 64
 """Of cpu.stat: usage_usec and user_usec are its first lines."""
 _NO_GROUP: Final = 65534
-_SURELY_WHOLE: Final = 4000
-_WHOLE: Final = b"nr_descendants 0\n"
+_WHOLE_BYTES: Final = 4000
+"""A list of processes that is shorter is whole: one read gives a page, less a part of a line."""
+_NONE_BELOW: Final = b"nr_descendants 0\n"
 _JSON: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
@@ -181,13 +182,11 @@ class Job:
             return [] if self.holder is None else tree_of(children_of(self.holder))
         try:
             if is_full:
-                self._has_below = _WHOLE not in read_record(f"{self._cgroup}/cgroup.stat")
+                self._has_below = _NONE_BELOW not in read_record(f"{self._cgroup}/cgroup.stat")
             if self._has_below:
                 return read_members(self._cgroup)
             text = self._procs.read()
-            if len(text) > _SURELY_WHOLE:  # one read gives a page, less a part of a line
-                text = read_file(self._procs.path)
-            return parse_procs(text)
+            return parse_procs(text if len(text) < _WHOLE_BYTES else read_file(self._procs.path))
         except NoData:
             return []
 
