@@ -83,13 +83,13 @@ def _value(value: Any, field: msgspec.structs.FieldInfo, key: str, where: str) -
         return None
     if (table := _struct_in(type_)) is not None:
         return decode_table(value, table, where=f"{where} [{key}]")
-    many = _struct_in_each(type_)
-    if many is not None and isinstance(value, list):
+    many, shape = _struct_in_each(type_), get_origin(type_)
+    if many is not None and shape is tuple and isinstance(value, list):
         return tuple(
             decode_table(item, many, where=f"{where} [[{key}]] {number}")
             for number, item in enumerate(value, start=1)
         )
-    if many is not None and isinstance(value, Mapping):
+    if many is not None and shape is dict and isinstance(value, Mapping):
         return {
             name: decode_table(inner, many, where=f"{where} [{key}.{name}]")
             for name, inner in value.items()
