@@ -505,7 +505,7 @@ class LinuxNode:
         elif adopted is None:
             if attempt.runs:
                 self._lose(attempt, outcome.LOST)
-        elif not self._same_boot and (end := find_ends(self.outputs).get(attempt.key)) is not None:
+        elif not self._same_boot and (end := find_ends(self.outputs).get(str(attempt.key))):
             self._end(attempt, end)  # the machine was shut down in order
         elif not self._same_boot:
             is_starting = adopted.state is JobState.STARTING

@@ -2,7 +2,7 @@
 
 It decides nothing and touches no disk. Standard library only: ``iod`` itself is not imported here.
 Begin reading with ``protocol`` (what the daemon says), ``ledger`` (what outlives everything), then
-``attempts`` (what becomes of a job), ``launch`` and ``launcher`` (its way to ``execve``).
+``attempts`` (what becomes of a job), ``launch`` and ``launcher.c`` (its way to ``execve``).
 
 Processes
 =========
@@ -10,13 +10,14 @@ Processes
                 sockets, the lock and the ledger.
 supervisor      (``server``, ``line``, ``orders``, ``attempts``) one thread, one epoll loop.
                 Parent of every job. ``beat`` to the anchor three times in the grace time.
-``launcher``    it clones on order (CLONE_PARENT, CLONE_INTO_CGROUP): the child is the
+``launcher.c``  it clones on order (CLONE_PARENT, CLONE_INTO_CGROUP): the child is the
                 supervisor's own and in its cgroup from its first instruction.
 the child       reads its launch from a socketpair, takes on all that the job is to have, says
                 ``ready``, waits for ``go``, appends ``EXEC``, executes.
 the sampler     forked on the daemon's wish, becomes its user, and reads counters for it
                 (``iodaemon.node.sampler``); its child, but nothing that it depends on.
-``process_tree``  without a writable cgroup: a holder a job, which reaps and signals in its place.
+a holder        (``holder``) one a job without a writable cgroup: it reaps, stops and continues in
+                the supervisor's place, which tells it by signals (``process_tree``).
 ``scratch``     a forked helper with a deadline for what must touch a disk (``disk_trouble``).
 
 A job is its cgroup, ``jobs/<job>.<attempt>`` (``cgroup``). It ends when nothing lives in it

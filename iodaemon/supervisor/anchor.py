@@ -152,9 +152,8 @@ def abstract_address(config: Config) -> str:
     return f"\0iod-supervisor-{zlib.crc32(name):08x}"
 
 
-def listen(config: Config) -> tuple[socket.socket, int]:
-    """The socket in the runtime directory, made anew, and its inode; the lock is the caller's."""
-    os.makedirs(config.runtime, 0o700 if config.daemon_gid is None else 0o711, exist_ok=True)
+def _listen(config: Config) -> int:
+    """The socket in the runtime directory, made anew; the lock is the caller's."""
     path = os.path.join(config.runtime, SOCKET)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
@@ -170,23 +169,19 @@ def listen(config: Config) -> tuple[socket.socket, int]:
     elif config.daemon_uid != os.geteuid():
         os.chown(path, config.daemon_uid, -1)
     listener.listen(16)
-    return listener, os.stat(path).st_ino
+    return listener.detach()
 
 
 class Shared(NamedTuple):
-    """Descriptors that every supervisor of this anchor gets; ``second`` is -1 where there is none.
-
-    ``inode`` is that of the socket in the runtime directory which ``listener`` is bound to.
-    """
+    """Descriptors that each supervisor of this anchor gets; ``second`` is -1 if there is none."""
 
     listener: int
     second: int
     lock: int
     ledger: int
-    inode: int
 
     def fds(self) -> list[int]:
-        return [fd for fd in self[:4] if fd >= 0]
+        return [fd for fd in self if fd >= 0]
 
 
 def _make_own(directory: str, mode: int) -> None:
@@ -239,8 +234,7 @@ def open_shared(config: Config) -> Shared:
     second = _listen_on_second(config)
     ledger = open_ledger(_ledger_of(config))
     let_read(ledger.fd, config.daemon_gid)
-    listener, inode = listen(config)
-    return Shared(listener.detach(), second, lock, ledger.fd, inode)
+    return Shared(_listen(config), second, lock, ledger.fd)
 
 
 def _listen_on_second(config: Config) -> int:
@@ -507,7 +501,8 @@ def thaw_all(config: Config) -> int:
         return count
     ledger = Ledger(fd)
     if os.fstat(fd).st_uid == os.geteuid() and ledger.is_of_this_boot:
-        count += Holders(ledger).thaw_these(set(ledger.running.values()).difference(in_cgroups))
+        holders = Holders(ledger)
+        count += sum(map(holders.let_go, set(ledger.running.values()).difference(in_cgroups)))
     os.close(fd)
     return count
 

@@ -45,6 +45,8 @@ _LOOK_FOR_STOP_S: Final = 0.05
 _BY_STOP: Final = (signal.SIGTERM, signal.SIGKILL, (128 + signal.SIGTERM) << 8)
 """As wait(2) has it; the last one is a shell whose last command died of SIGTERM."""
 
+ENDS: Final = "ends.json"
+"""Beside the directory of outputs: ``describe_ends`` at the last shutdown."""
 SETTLING, QUEUED, PREPARING, PREPARED, GOING, RUNNING, ENDED, FAILED, LOST = (
     "settling", "queued", "preparing", "prepared", "going", "running", "ended", "failed", "lost",
 )  # fmt: skip
@@ -75,8 +77,8 @@ class Attempt:
         self.wants_run = self.wants_still = False
         self.problem: Message = {}
         self.memory: Message | None = None
-        self.was_told = self.is_from_outside = False
-        """The daemon sent it a signal; its death is that of the unit of all jobs."""
+        self.was_told = self.is_killed = self.is_from_outside = False
+        """The daemon sent it a signal, SIGKILL; its death is that of the unit of all jobs."""
         self.empty_s = 0.0
         self.is_told = True
         """Whether the daemon knows that it runs; it hears of one that ends at once only then."""
@@ -108,7 +110,19 @@ def describe_end(entry: Entry, *, is_over: bool) -> Message:
     return told
 
 
-def may_be_by_stop(status: int | None) -> bool:
+def describe_ends(ledger: Ledger) -> Message:
+    """How attempts ended, by their keys, for the daemon of the next boot.
+
+    What died as a stop kills is left out: the shutdown killed it, and it may be run again.
+    """
+    return {
+        str(key): {**describe_end(entry, is_over=True), "started_us": None, "ended_us": None}
+        for key, entry in ledger.entries.items()
+        if entry.status is not None and not _may_be_by_stop(entry.status)
+    }
+
+
+def _may_be_by_stop(status: int | None) -> bool:
     """Whether it may have ended because systemd stopped the unit that it was in."""
     return status is not None and (status & 0x7F or status) in _BY_STOP
 
@@ -206,8 +220,10 @@ class Attempts:
             if entry.has_run:
                 attempt = self.all[key] = Attempt(key, RUNNING)
                 attempt.wants_still = self._means.is_held(key)
-                if entry.status is None and entry.pid and self._means.are_children:
-                    self._open_pidfd(attempt, entry.pid)
+                if attempt.wants_still:
+                    self._means.freeze(key)
+                if entry.status is None and entry.pid:
+                    self._watch(attempt, entry.pid)
                 self.look_in(attempt, 0.0)
         for key in self._means.find_jobs():
             if key not in self.all:
@@ -224,15 +240,18 @@ class Attempts:
         self.look_in(attempt, 0.0)
         return attempt
 
-    def _open_pidfd(self, attempt: Attempt, pid: int) -> None:
-        """Watch a child; one that is the anchor's is told of by the anchor.
+    def _watch(self, attempt: Attempt, pid: int) -> None:
+        """Watch its first process, which may be the anchor's to tell of, or its holder.
 
         Raises:
             OSError: there is no room for its descriptor.
         """
+        self._ledger.catch_up()
+        watched = self._means.find_holder(attempt.key) or pid
         try:
-            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            pidfd = os.pidfd_open(pid)
+            if watched == pid:
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            pidfd = os.pidfd_open(watched)
         except (ChildProcessError, ProcessLookupError):
             return
         attempt.pid, attempt.pidfd = pid, pidfd
@@ -263,24 +282,19 @@ class Attempts:
             self._on_child_gone(attempt)
 
     def _take_word(self, attempt: Attempt, word: Message) -> None:
-        if "pid" in word and not attempt.pid:
-            try:
-                if self._means.are_children:
-                    self._open_pidfd(attempt, word["pid"])
-                else:
-                    self._means.adopt(attempt.key)
-                attempt.pid = word["pid"]
-            except OSError as error:
-                self.cancel(attempt, "system", f"it cannot be prepared ({error.strerror})")
-                return
-        if "ready" in word:
-            attempt.stage = PREPARED
-            self._orders.is_over(attempt.key)
-            if attempt.wants_run:
-                self.go(attempt)
-        elif "pid" not in word:
+        if "ready" not in word:
             assert attempt.launch is not None
-            attempt.problem = explain(attempt.launch, word) if word else {}
+            attempt.problem = explain(attempt.launch, word)
+            return
+        try:
+            self._watch(attempt, word["pid"])
+        except OSError as error:
+            self.cancel(attempt, "system", f"it cannot be prepared ({error.strerror})")
+            return
+        attempt.pid, attempt.stage = word["pid"], PREPARED
+        self._orders.is_over(attempt.key)
+        if attempt.wants_run:
+            self.go(attempt)
 
     def go(self, attempt: Attempt) -> None:
         attempt.stage = GOING
@@ -359,6 +373,8 @@ class Attempts:
         self._close_pidfd(attempt)
         if ended is None:  # a tracer keeps it
             self.look_in(attempt, _LOOKS_S[0])
+        if not self._means.are_children:
+            self.read_ledger()
         self.look(attempt)
 
     def _close_pidfd(self, attempt: Attempt) -> None:
@@ -391,16 +407,19 @@ class Attempts:
         return not more
 
     def on_changes(self) -> None:
+        assert isinstance(self._means, Cgroups)
         changed = self._means.changed(AT_ONCE)
-        if changed is None:  # too many at once: look at all, a bounded number a round
-            for attempt in self.all.values():
-                self.look_in(attempt, 0.0)
+        if changed is None:  # too many at once
+            self.look_at_all()
             return
-        if isinstance(self._means, Holders):
-            self.read_ledger()
         for key in dict.fromkeys(changed):
             if key in self.all:
                 self.look(self.all[key])
+
+    def look_at_all(self) -> None:
+        """A bounded number a round."""
+        for attempt in self.all.values():
+            self.look_in(attempt, 0.0)
 
     def read_ledger(self) -> None:
         """What others recorded: anchor, holders, children."""
@@ -466,8 +485,8 @@ class Attempts:
                 self.report(attempt)
             if attempt.continues:
                 self._continue_again(attempt)
-            is_awaited = entry.status is not None or attempt.wants_still != found.is_frozen
-            if is_awaited:
+            is_as_wanted = attempt.wants_still == found.is_frozen and not attempt.is_killed
+            if entry.status is not None or not is_as_wanted:
                 self._means.adopt(key)
                 self._look_again(attempt)
             return
@@ -537,7 +556,7 @@ class Attempts:
         systemd signals its processes one after the other, the job or the placeholder first.
         """
         is_stopped = self._means.is_being_stopped()
-        if is_stopped is None or attempt.was_told or not may_be_by_stop(status):
+        if is_stopped is None or attempt.was_told or not _may_be_by_stop(status):
             return False
         attempt.is_from_outside = is_stopped
         attempt.empty_s = attempt.empty_s or time.monotonic()

@@ -6,14 +6,11 @@ One daemon speaks at a time: a new line takes the place of the old one.
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import socket
-import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from iodaemon.supervisor import anchor as root
 from iodaemon.supervisor import protocol
 from iodaemon.supervisor.anchor import Config, Shared
 from iodaemon.supervisor.identity import peer_of
@@ -23,7 +20,6 @@ from iodaemon.supervisor.syscalls import say
 AT_ONCE: Final = 32
 """Events between two looks at the daemon's line."""
 _READ_BYTES: Final = 1 << 16
-_TELL_EVERY_S: Final = 60.0
 
 
 class Loop:
@@ -76,7 +72,6 @@ class DaemonLine:
         self._reader = LineReader()
         self._unsent = bytearray()
         self._is_blocked = self._is_readable = False
-        self._refused, self._refused_told_s = 0, float("-inf")
         self.speaks = False
         """Whether it said hello in this protocol."""
         self.silence = Silence(config.grace_s)
@@ -108,19 +103,11 @@ class DaemonLine:
         except OSError:
             return
         if peer_of(line)[1] != self._config.daemon_uid:
-            self._refuse(peer_of(line)[1])
             line.close()
             return
         self._hang_up()
         self._reader, self.speaks = LineReader(), False
         self._attach(line)
-
-    def _refuse(self, uid: int) -> None:
-        """Say so once a minute: anybody may knock on the second address."""
-        self._refused += 1
-        if time.monotonic() >= self._refused_told_s + _TELL_EVERY_S:
-            say(f"refused {self._refused} connections, the last one of uid {uid}")
-            self._refused, self._refused_told_s = 0, time.monotonic()
 
     def _attach(self, line: socket.socket) -> None:
         line.setblocking(False)  # noqa: FBT003
@@ -138,25 +125,6 @@ class DaemonLine:
             self._daemon = None
             self._on_end()
         self._unsent.clear()
-
-    def check_socket(self) -> bool:
-        """Listen again where somebody removed the runtime directory, or the socket in it.
-
-        Whether that was done.
-        """
-        path = os.path.join(self._config.runtime, root.SOCKET)
-        with contextlib.suppress(OSError):
-            if _find_inode(path) == self.shared.inode:
-                return False
-            listener, inode = root.listen(self._config)
-            self.shared = self.shared._replace(inode=inode)
-            self._loop.remove(self._listener.fileno())
-            os.dup2(listener.fileno(), self._listener.fileno(), inheritable=False)
-            listener.close()
-            self._listen(self._listener)
-            say(f"{path} was removed, and is there again")
-            return True
-        return False
 
     def send(self, message: Message) -> None:
         if self._daemon is None:
@@ -197,11 +165,3 @@ class DaemonLine:
                 say("the daemon sent a line that is too long; its line is closed")
         if not data or self._reader.is_broken:
             self._hang_up()
-
-
-def _find_inode(path: str) -> int:
-    """0: there is nothing."""
-    try:
-        return os.stat(path).st_ino
-    except FileNotFoundError:
-        return 0

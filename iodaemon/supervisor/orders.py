@@ -15,6 +15,7 @@ from iodaemon.supervisor import anchor as root
 from iodaemon.supervisor.anchor import Config
 from iodaemon.supervisor.cgroup import Cgroups, NotYetError
 from iodaemon.supervisor.failpoint import reach
+from iodaemon.supervisor.launch import PROGRAM
 from iodaemon.supervisor.ledger import Key
 from iodaemon.supervisor.line import Loop
 from iodaemon.supervisor.process_tree import Holders
@@ -28,17 +29,6 @@ _RETRY_S: Final = 0.5
 _RESERVED_FDS: Final = 12
 _AGAIN_S: Final = 0.05
 """Between looks whether the place of all jobs is there again."""
-
-
-COMPILED: Final = os.path.join(os.path.dirname(__file__), "iod-launcher")
-"""``launcher.c``, where there was a compiler when this was installed."""
-UNCOMPILED: Final = "IOD_PYTHON_LAUNCHER"
-"""A variable of the environment: set, the launcher in Python is used in any case."""
-
-
-def is_compiled() -> bool:
-    """Whether jobs with cgroups are begun by the compiled launcher."""
-    return UNCOMPILED not in os.environ and os.access(COMPILED, os.X_OK)
 
 
 class Order(NamedTuple):
@@ -58,8 +48,6 @@ class Orders:
         self._means = means
         self._loop = loop
         self._launcher: socket.socket | None = None
-        self._is_compiled = means.are_children and is_compiled()
-        self._has_served = True
         self._launched_s = 0.0
         self._queue: collections.deque[Order] = collections.deque()
         self._under_way: dict[Key, float] = {}
@@ -75,7 +63,6 @@ class Orders:
 
     def is_over(self, key: Key) -> None:
         """Its child is ready, or gone."""
-        self._has_served = True
         self._under_way.pop(key, None)
 
     def due_s(self) -> float:
@@ -96,28 +83,23 @@ class Orders:
         fds = [theirs.fileno(), self._ledger]
         gid = self._config.daemon_gid
         words = [*map(str, fds), "-1" if gid is None else str(gid)]
-        self._launched_s, self._has_served = time.monotonic(), False
+        self._launched_s = time.monotonic()
         try:
-            if self._is_compiled:
-                root.spawn_program([COMPILED, *words], fds)
+            if self._means.are_children:
+                root.spawn_program([PROGRAM, *words], fds)
             else:
-                root.spawn("launcher", [*words, str(self._config.grace_s)], fds)
+                root.spawn("holder", [*words, str(self._config.grace_s)], fds)
         except OSError as error:
             say(f"no launcher can be started ({error.strerror}); it is tried again")
             ours.close()
-            self._distrust()
+            while self._queue:
+                self._queue.popleft().done(error)
             return
         finally:
             theirs.close()
         ours.setblocking(False)  # noqa: FBT003
         self._launcher = ours
         self._loop.add(ours.fileno(), self._on_launcher)
-
-    def _distrust(self) -> None:
-        """Do without a compiled launcher that has begun no job: it may be for other machines."""
-        if self._is_compiled and not self._has_served:
-            self._is_compiled = False
-            say(f"{COMPILED} ended before it began a job; the launcher in Python takes its place")
 
     def _on_launcher(self) -> None:
         """It says nothing: the line has ended, or takes orders again."""
@@ -129,7 +111,6 @@ class Orders:
             return
         except OSError:
             pass
-        self._distrust()
         self.close()
 
     def close(self) -> None:
@@ -161,7 +142,6 @@ class Orders:
                 return
             except (BrokenPipeError, ConnectionResetError):
                 self._queue.appendleft(order)
-                self._distrust()
                 self.close()
                 self._launched_s = min(self._launched_s, now_s - _RETRY_S)
                 return
@@ -183,9 +163,8 @@ class Orders:
                 say(f"job {order.key}: {problem}")
             reach("supervisor.cgroup_made")
             fds = [theirs.fileno(), *([] if cgroup is None else [cgroup])]
-            text = f"{order.key} {self._means.address_of(order.key)}"
             try:
-                socket.send_fds(self._launcher, [text.encode()], fds)
+                socket.send_fds(self._launcher, [str(order.key).encode()], fds)
             finally:
                 if cgroup is not None:
                     os.close(cgroup)

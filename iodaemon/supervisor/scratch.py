@@ -20,7 +20,7 @@ import select
 import signal
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, NoReturn
 
 from iodaemon.supervisor import disk_trouble, protocol, syscalls
@@ -42,7 +42,7 @@ _DEEPEST: Final = 32
 """Directories open at one time; what lies deeper is moved up to the top before it is removed."""
 _DEEPEST_MEASURED: Final = 512
 _BLOCK_BYTES: Final = 512  # of st_blocks, inode(7)
-_COPY_S: Final = 2.0
+_WRITE_S: Final = 2.0
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY
 _CHANGED_MEANWHILE: Final = (errno.ENOENT, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR)
 _MOUNTED: Final = (errno.EBUSY, errno.EXDEV)
@@ -511,39 +511,23 @@ def _unmount_fuse(parent: int, name: str) -> bool:
     return is_users and syscalls.detach_mount(parent, name)
 
 
-def _find_data(fd: int) -> Iterator[tuple[int, int]]:
-    """Beginning and end of what is no hole."""
-    end = 0
-    while True:
-        try:
-            offset = os.lseek(fd, end, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise
-            return
-        end = os.lseek(fd, offset, os.SEEK_HOLE)
-        yield offset, end
-
-
-def copy_ledger(ledger: int, path: str, gid: int | None = None) -> None:
-    """Copy it to a disk before the machine is shut down, or give up after ``_COPY_S``."""
+def write_in_time(path: str, text: bytes, gid: int | None = None) -> None:
+    """Write a file before the machine is shut down, or give up after ``_WRITE_S``."""
     pid = os.fork()
     if pid == 0:
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-            copy = os.open(f"{path}.new", flags, 0o600)
-            let_read(copy, gid)
-            os.ftruncate(copy, os.fstat(ledger).st_size)
-            for at, end in _find_data(ledger):
-                while data := os.pread(ledger, min(1 << 20, end - at), at):
-                    at += os.pwrite(copy, data, at)  # noqa: PLW2901
-            os.fsync(copy)
+            with open(os.open(f"{path}.new", flags, 0o600), "wb") as file:
+                let_read(file.fileno(), gid)
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
             os.rename(f"{path}.new", path)
         finally:
             os._exit(0)
     poll = select.poll()
     pidfd = os.pidfd_open(pid)
     poll.register(pidfd, select.POLLIN)
-    if not poll.poll(_COPY_S * 1000):
+    if not poll.poll(_WRITE_S * 1000):
         os.kill(pid, signal.SIGKILL)
     os.close(pidfd)

@@ -26,6 +26,7 @@ from iodaemon.supervisor import protocol, syscalls, systemd
 from iodaemon.supervisor.anchor import Config, Shared
 from iodaemon.supervisor.attempts import (
     BEFORE,
+    ENDS,
     FAILED,
     OVER,
     PREPARED,
@@ -33,6 +34,7 @@ from iodaemon.supervisor.attempts import (
     SETTLING,
     Attempt,
     Attempts,
+    describe_ends,
 )  # fmt: skip
 from iodaemon.supervisor.cgroup import Cgroups
 from iodaemon.supervisor.failpoint import reach
@@ -44,7 +46,7 @@ from iodaemon.supervisor.orders import Orders
 from iodaemon.supervisor.process_tree import Holders
 from iodaemon.supervisor.protocol import BadInputError, Message
 from iodaemon.supervisor.reap import read_small
-from iodaemon.supervisor.scratch import Desk, copy_ledger
+from iodaemon.supervisor.scratch import Desk, write_in_time
 from iodaemon.supervisor.syscalls import say
 
 _SOCKET_EVERY_S: Final = 1.0
@@ -113,7 +115,8 @@ class Server:
             self._loop.add(self._anchor.fileno(), self._on_anchor)
         self._loop.add(self._signals, self._on_signal)
         self._loop.add(self._children, self._on_children)
-        self._loop.add(self._means.fd, self._attempts.on_changes)
+        if isinstance(self._means, Cgroups):
+            self._loop.add(self._means.fd, self._attempts.on_changes)
         reach("supervisor.begun")
         self._attempts.take_over()
         reach("supervisor.ready")
@@ -145,8 +148,8 @@ class Server:
                 self._means.beat(key for key, a in self._attempts.all.items() if a.wants_still)
         if now_s >= self._socket_due_s:
             self._socket_due_s = now_s + (_LEAVE_LOOK_S if self._is_left else _SOCKET_EVERY_S)
-            if self._line.check_socket():
-                self._note_owner()
+            if isinstance(self._means, Holders):
+                self._attempts.look_at_all()
             self._check_idle()
         if self._line.silence.begins():
             self._let_all_go(f"no daemon for {self._config.grace_s:g} s")
@@ -174,8 +177,6 @@ class Server:
             was_meant, attempt.wants_still = attempt.wants_still, False
             if attempt.stage in OVER:
                 continue
-            if was_meant:
-                self._means.thaw(attempt.key)
             if self._means.let_go(attempt.key) or was_meant:
                 count += 1
                 self._attempts.look_in(attempt, 0.0)
@@ -209,8 +210,10 @@ class Server:
         """Let all run on and say goodbye: jobs outlive this process, how they end is then lost."""
         self._let_all_go("the supervisor ends")
         if self._is_terminated and self._config.outputs is not None:
-            copy = os.path.join(os.path.dirname(self._config.outputs), "ledger")
-            copy_ledger(self._line.shared.ledger, copy, self._config.daemon_gid)
+            path = os.path.join(os.path.dirname(self._config.outputs), ENDS)
+            self._ledger.catch_up()
+            ends = protocol.encode(describe_ends(self._ledger))
+            write_in_time(path, ends, self._config.daemon_gid)
         self._orders.close()
         self._end_samplers()
         self._attempts.scan()
@@ -460,7 +463,7 @@ class Server:
         elif attempt.stage in BEFORE:
             self._attempts.cancel(attempt, "killed", "it was killed before it ran")
         else:
-            attempt.was_told = True
+            attempt.was_told = attempt.is_killed = True
             self._means.kill(key)
             self._attempts.look_in(attempt, 0.0)  # somebody may have taken it out of its cgroup
 
@@ -509,6 +512,8 @@ class Server:
         self._send({"synced": len(named)})
 
     def _beat(self, wish: Message) -> None:
+        if isinstance(self._means, Holders):
+            self._attempts.read_ledger()
         self._ledger.catch_up()
         used = {}
         for key in self._attempts.used:  # of a key without records as well: the daemon waits

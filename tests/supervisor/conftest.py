@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from root_side import UNIFIED, RootSide
 
-from iodaemon.supervisor.orders import COMPILED
+from iodaemon.supervisor.launch import PROGRAM
 
 CAN_FREEZE = os.access(UNIFIED, os.W_OK)
 MEANS = [
@@ -16,41 +16,19 @@ MEANS = [
 ]
 
 
-PAIR_THAT_IS_NOT = ("processes", "compiled")
-
-
 @pytest.fixture(params=MEANS)
 def means(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each test runs over both launchers."""
-    is_chosen = any(
-        "launcher" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")
-    )
-    if "launcher" in metafunc.fixturenames and not is_chosen:
-        metafunc.parametrize("launcher", ["compiled", "python"])
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without cgroups there is one."""
-    items[:] = [each for each in items if _values(each, "means", "launcher") != PAIR_THAT_IS_NOT]
-
-
-def _values(item: pytest.Item, *names: str) -> tuple[object, ...]:
-    given = getattr(getattr(item, "callspec", None), "params", {})
-    return tuple(given.get(name) for name in names)
-
-
 @pytest.fixture
-def make_root(launcher: str) -> Iterator[Callable[..., RootSide]]:
+def make_root() -> Iterator[Callable[..., RootSide]]:
     """Begins root sides, and ends all that is left of them."""
-    assert launcher == "python" or os.access(COMPILED, os.X_OK), "'make setup' compiles it"
+    assert os.access(PROGRAM, os.X_OK), "'make setup' compiles it"
     made: list[RootSide] = []
 
     def make(means: str = "cgroup", *before: str, **config: Any) -> RootSide:
-        root = RootSide(means, launcher, **config)
+        root = RootSide(means, **config)
         made.append(root)
         root.begin(*before)
         return root

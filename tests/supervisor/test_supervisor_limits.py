@@ -14,8 +14,8 @@ from root_side import RootSide, children_of, wait_until
 from stuck_exec import SilentFileSystem, silent_file_system, stuck_command
 
 from iodaemon.supervisor.cgroup import Cgroups
+from iodaemon.supervisor.launch import PROGRAM
 from iodaemon.supervisor.ledger import Key
-from iodaemon.supervisor.orders import COMPILED
 from iodaemon.supervisor.protocol import Limits
 
 pytestmark = pytest.mark.node
@@ -332,16 +332,18 @@ def test_a_launcher_that_is_stopped_holds_up_starts_alone(
         assert 0 == daemon.await_state(f"{number}.1", "ended")["exit"]["code"]
 
 
-@pytest.mark.parametrize("launcher", ["compiled"])
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_a_compiled_launcher_that_does_not_run_here_is_done_without(
-    make_root: Callable[..., RootSide],
+@pytest.mark.parametrize("other", ["/bin/false", "/dev/null"])
+def test_a_launcher_that_does_not_run_here_fails_jobs_for_now(
+    means: str, other: str, make_root: Callable[..., RootSide]
 ) -> None:
-    """As one that was built for another machine."""
-    hide = f'mount --bind /bin/false {COMPILED} && exec "$@"'
-    root = make_root("cgroup", "unshare", "--mount", "sh", "-c", hide, "sh")
+    """As one that was built for another machine, and one that is no program."""
+    hide = f'mount --bind {other} {PROGRAM} && exec "$@"'
+    root = make_root(means, "unshare", "--mount", "sh", "-c", hide, "sh")
     daemon = root.connect()
-    daemon.run("1.1", "sh", "-c", "exit 3")
+    for key in ("1.1", "1.2"):
+        daemon.start(key, "true")
+        report = daemon.await_state(key, "failed")
 
-    assert 3 == daemon.await_state("1.1", "ended")["exit"]["code"]
-    assert 1 == root.log.read_text().count("the launcher in Python takes its place")
+        assert report["code"] in ("system", "no_process", "died")
+        assert not report["is_lasting"]
