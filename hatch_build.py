@@ -25,7 +25,7 @@ class CompileLauncher(BuildHookInterface):  # type: ignore[type-arg]
         if sys.byteorder != "little":
             raise RuntimeError("iodaemon runs on little-endian machines only")
         if shutil.which(compiler[0]) is None:
-            raise RuntimeError(f"no C compiler ({compiler[0]}); install one, such as gcc, or set CC")
+            raise RuntimeError(f"no C compiler ({compiler[0]}); install gcc, or set CC")
         source, program = (os.path.join(self.root, path) for path in (SOURCE, PROGRAM))
         if subprocess.run([*compiler, "-O2", "-Wall", "-o", f"{program}.new", source]).returncode:
             raise RuntimeError(f"{SOURCE} cannot be compiled")

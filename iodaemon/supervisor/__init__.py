@@ -45,9 +45,8 @@ daemon          jobs run on; after the grace time nothing stands still. What it 
 supervisor      its children become the anchor's, which lets all run on, takes them in with the
                 same code (``reap``) and starts the next supervisor. A child that waits for ``go``
                 ends by the end of its socketpair.
-anchor          the supervisor goes on, ``protected`` is False; once nothing runs it becomes a
-                new anchor by ``execve``. Under systemd, which has started an anchor that waits for
-                the lock, it ends instead.
+anchor          the supervisor goes on, ``protected`` is False; once nothing runs it ends. systemd
+                has started an anchor that waits for the lock; a user's own daemon starts one.
 launcher        started again; orders that it had not carried out are given again.
 sampler         the daemon wishes for another one.
 holder          its job goes on, and can be killed; it cannot be frozen any more.
@@ -66,7 +65,7 @@ EXEC, populated                running
 EXEC and EXIT, empty           ended
 EXEC, empty, no EXIT           once the anchor says that it has taken in everything: lost
 
-Upgrade is ``execve`` in place (wish ``reexec`` or SIGHUP; supervisor, then anchor): children, the
-daemon's line with its half-read bytes, and the ledger stay. Where it fails, all stays as it was.
+Upgrade is ``execve`` in place (wish ``reexec`` or SIGHUP; supervisor, then anchor): children and
+ledger stay, and the daemon connects again. Where it fails, all stays as it was.
 Only ``hello`` and ``reexec`` never change.
 """

@@ -108,17 +108,12 @@ def command(module: str, *words: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", code, *words]
 
 
-def spawn(module: str, words: list[str], fds: list[int]) -> int:
-    """Start a module of this package with these descriptors; its number."""
-    return spawn_program(command(module, *words), fds, syscalls.HEARD)
-
-
-def spawn_program(
-    arguments: list[str], fds: list[int], blocked: tuple[signal.Signals, ...] = ()
-) -> int:
+def spawn(arguments: list[str], fds: list[int], blocked: tuple[signal.Signals, ...] = ()) -> int:
     """Start a program with these descriptors and signals that wait; its number."""
-    with _inherited(fds):
-        return os.posix_spawn(arguments[0], arguments, os.environ, setsigmask=blocked)
+    kept = [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds]  # without close-on-exec
+    return os.posix_spawn(
+        arguments[0], arguments, os.environ, file_actions=kept, setsigmask=blocked
+    )
 
 
 def execute(module: str, words: list[str], fds: list[int]) -> NoReturn:
@@ -128,16 +123,10 @@ def execute(module: str, words: list[str], fds: list[int]) -> NoReturn:
         OSError: the program is not there; nothing has changed.
     """
     arguments = command(module, *words)
-    with _inherited(fds):
-        os.execv(arguments[0], arguments)  # noqa: S606
-
-
-@contextlib.contextmanager
-def _inherited(fds: list[int]) -> Iterator[None]:
     try:
         for fd in fds:
             os.set_inheritable(fd, True)  # noqa: FBT003
-        yield
+        os.execv(arguments[0], arguments)  # noqa: S606
     finally:
         for fd in fds:
             os.set_inheritable(fd, False)  # noqa: FBT003
@@ -334,9 +323,12 @@ class Anchor:
         resume = {"anchor": theirs.fileno(), "shared": list(self._shared)}
         fds = [theirs.fileno(), *self._shared.fds()]
         words = [self._config.dump(), json.dumps(resume)]
+        if self._cgroups is not None:
+            with contextlib.suppress(OSError):  # of what somebody removed
+                self._cgroups.open()
         self._started_s = time.monotonic()
         try:
-            self._supervisor = spawn("server", words, fds)
+            self._supervisor = spawn(command("server", *words), fds, syscalls.HEARD)
         except OSError as error:
             ours.close()
             self._wait_s = min(max(2 * self._wait_s, _FIRST_WAIT_S), _LAST_WAIT_S)
@@ -442,7 +434,6 @@ def open_cgroups(config: Config) -> tuple[Cgroups | None, Config]:
     for base in _find_places(config):
         try:
             cgroups = Cgroups(base)
-            cgroups.await_place()
             cgroups.open()
         except OSError as error:
             place = os.path.dirname(base)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import signal
 import socket
@@ -12,14 +11,14 @@ from collections.abc import Callable
 from typing import Final
 
 from iodaemon.supervisor import ledger as records
-from iodaemon.supervisor import protocol
+from iodaemon.supervisor import protocol, syscalls
 from iodaemon.supervisor.cgroup import Cgroups, Look
 from iodaemon.supervisor.failpoint import reach
 from iodaemon.supervisor.launch import GO, HOLDER, LAUNCHER, Launch, explain, pack
 from iodaemon.supervisor.ledger import EXEC, Entry, Key, Ledger, Record, Use
 from iodaemon.supervisor.line import AT_ONCE, Loop
 from iodaemon.supervisor.orders import Order, Orders
-from iodaemon.supervisor.process_tree import LOOKS_S, Holders
+from iodaemon.supervisor.process_tree import Holders
 from iodaemon.supervisor.protocol import LineReader, Message
 from iodaemon.supervisor.reap import Reaper, read_state
 
@@ -30,6 +29,8 @@ _TELL_WITHIN_S: Final = 0.002
 _SETTLE_S: Final = 1.0
 """For an attempt without EXEC whose child may still have read ``go``; then it is killed."""
 _LOOKS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_CONTINUE_S: Final = 6.0
+"""script(1) stops itself once more when its child stopped."""
 _LOST_AFTER: Final = 7
 """Looks at an empty job without EXIT, after which, and after the anchor's word, it is lost."""
 _GAP_LOOKS: Final = 8
@@ -71,8 +72,8 @@ class Attempt:
         self.pidfd = -1
         self.look = Look(is_populated=True, is_frozen=False)
         self.looks = self.tries = 0
-        self.continues: list[float] = []
-        """When it is looked whether anything stands still that is to go on."""
+        self.continue_until_s = 0.0
+        """Until then it is looked whether anything stands still that is to go on."""
         self.began_s = time.monotonic()
         self.wants_run = self.wants_still = False
         self.problem: Message = {}
@@ -155,7 +156,6 @@ class Attempts:
         *,
         send: Callable[[Message], None],
         ask_anchor: Callable[[], None],
-        hear_children: Callable[[], None],
     ) -> None:
         self._ledger = ledger
         self._means = means
@@ -163,7 +163,6 @@ class Attempts:
         self._loop = loop
         self._send = send
         self._ask_anchor = ask_anchor
-        self._hear_children = hear_children
         self._reaper = Reaper(ledger, means.key_of)
         self.all: dict[Key, Attempt] = {}
         self.used: set[Key] = set()
@@ -187,8 +186,10 @@ class Attempts:
             if key in self.all:
                 self.look(self.all[key])
 
-    def scan_soon(self) -> None:
-        """A child of some kind has ended, or stopped."""
+    def _on_children(self) -> None:
+        """A child of some kind has ended, or stopped; the next scan will find all that do."""
+        syscalls.read_signals(self._children)
+        self._loop.listen(self._children, is_wanted=False)
         if not self._scan_due_s:
             self._scan_due_s = max(time.monotonic(), self._scanned_s + _SCAN_EVERY_S)
 
@@ -216,6 +217,10 @@ class Attempts:
 
     def take_over(self) -> None:
         """Find what runs already, as an earlier supervisor left it."""
+        self._children = syscalls.open_signals(signal.SIGCHLD)
+        self._loop.add(self._children, self._on_children)
+        if isinstance(self._means, Cgroups):
+            self._loop.add(self._means.fd, self._on_changes)
         for key, entry in self._ledger.entries.items():
             if entry.has_run:
                 attempt = self.all[key] = Attempt(key, RUNNING)
@@ -386,7 +391,7 @@ class Attempts:
     def scan(self) -> bool:
         """Take in a bounded number of children of any kind; whether none is left."""
         if self._scan_due_s:
-            self._hear_children()
+            self._loop.listen(self._children, is_wanted=True)
         taken, more = self._reaper.scan(AT_ONCE)
         self._scanned_s = time.monotonic()
         self._scan_due_s = self._scanned_s if more else 0.0
@@ -406,7 +411,7 @@ class Attempts:
                 self.look_in(attempt, 0.0)
         return not more
 
-    def on_changes(self) -> None:
+    def _on_changes(self) -> None:
         assert isinstance(self._means, Cgroups)
         changed = self._means.changed(AT_ONCE)
         if changed is None:  # too many at once
@@ -483,10 +488,11 @@ class Attempts:
                 if found.is_frozen:
                     reach("supervisor.frozen")
                 self.report(attempt)
-            if attempt.continues:
-                self._continue_again(attempt)
+            is_continued = time.monotonic() < attempt.continue_until_s
+            if is_continued:
+                self._means.continue_stopped(key)
             is_as_wanted = attempt.wants_still == found.is_frozen and not attempt.is_killed
-            if entry.status is not None or not is_as_wanted:
+            if entry.status is not None or is_continued or not is_as_wanted:
                 self._means.adopt(key)
                 self._look_again(attempt)
             return
@@ -500,20 +506,11 @@ class Attempts:
             self.look_in(attempt, 0.0)
 
     def continue_stopped(self, attempt: Attempt) -> None:
-        """What stopped itself goes on, and so does what then stops once more (``LOOKS_S``)."""
+        """What stopped itself goes on, and so does what then stops once more."""
         if self._means.continue_stopped(attempt.key):
-            attempt.continues = [
-                time.monotonic() + wait_s for wait_s in itertools.accumulate(LOOKS_S)
-            ]
-            self.look_in(attempt, LOOKS_S[0])
-
-    def _continue_again(self, attempt: Attempt) -> None:
-        now_s = time.monotonic()
-        if attempt.continues[0] <= now_s:
-            self._means.continue_stopped(attempt.key)
-            attempt.continues = [at_s for at_s in attempt.continues if at_s > now_s]
-        if attempt.continues:
-            self.look_in(attempt, attempt.continues[0] - now_s)
+            attempt.continue_until_s = time.monotonic() + _CONTINUE_S
+            attempt.looks = 0
+            self._look_again(attempt)
 
     def _seek_exit(self, attempt: Attempt) -> None:
         """Nothing lives, and nobody has said how it ended: a tracer, the anchor, or nobody."""

@@ -48,8 +48,8 @@ class Look(NamedTuple):
     is_stopped: bool = False
 
 
-class NotYetError(Exception):
-    """The place of all jobs is being made; ask again a moment later."""
+class PlaceGoneError(Exception):
+    """The place of all jobs was removed, so that none runs; the next supervisor has it again."""
 
 
 class Cgroups:
@@ -88,13 +88,8 @@ class Cgroups:
         self.fd = syscalls.watch_files()
         self._watched: dict[int, Key] = {}
 
-    def await_place(self) -> None:
-        """Have the scope made where it is missing. Raises OSError: it cannot be."""
-        if self._scope is not None:
-            self._scope.wait()
-
     def open(self) -> None:
-        """Make the tree and check that it freezes.
+        """Make the tree, or what is missing of it, and check that it freezes.
 
         The calling process moves to ``supervisor``, unless the jobs have a scope, which must be
         free to be stopped.
@@ -103,6 +98,7 @@ class Cgroups:
             OSError: it cannot be had.
         """
         if self._scope is not None:
+            self._scope.make()
             self._scope.settle()
         for name in ("jobs",) if self._scope is not None else ("", "supervisor", "jobs"):
             with contextlib.suppress(FileExistsError):
@@ -165,18 +161,14 @@ class Cgroups:
         """Make a job's cgroup; an open directory to clone into, and the limits that failed.
 
         Raises:
-            NotYetError: what was above it is gone, and being made again.
-            OSError: it cannot be made. What somebody removed above it is made again.
+            PlaceGoneError: what was above it is gone.
+            OSError: it cannot be made.
         """
         with contextlib.suppress(FileExistsError):
             try:
                 os.mkdir(self.path(key))
             except FileNotFoundError as error:
-                if self._scope is not None and not self._scope.is_there():
-                    raise NotYetError from error
-                self.open()
-                self.hand_down()
-                os.mkdir(self.path(key))
+                raise PlaceGoneError from error
         problems = []
         for name, value in _settings(self.controls, limits, self._most_tasks):
             try:

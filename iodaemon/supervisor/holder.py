@@ -1,27 +1,21 @@
-"""Without cgroups: the launcher, which makes a holder for each job, and the holder.
+"""The holder of a job, where no cgroup can be had: a fork of the supervisor's.
 
-The launcher is a small process beside the supervisor, so that the supervisor's memory is never
-copied. An order is one datagram, the key, with the job's end of a socketpair. The holder is forked
-twice: by the end of the process between the two it becomes the supervisor's own. It starts
-``launcher.c`` as the job's first process, reaps all that is below it with the supervisor's code,
-and makes it stand still and go on (``process_tree``).
+It starts ``launcher.c`` as the job's first process, reaps all that is below it with the
+supervisor's code, and makes it stand still and go on (``process_tree``).
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import select
 import signal
-import socket
-import sys
 import time
 from typing import Final, NoReturn
 
 from iodaemon.supervisor import syscalls
 from iodaemon.supervisor.failpoint import reach
-from iodaemon.supervisor.launch import HOLDER, LAUNCHER, PROGRAM
+from iodaemon.supervisor.launch import HOLDER, PROGRAM
 from iodaemon.supervisor.ledger import (
     AT_LEAST,
     HOLD,
@@ -30,23 +24,22 @@ from iodaemon.supervisor.ledger import (
     Ledger,
     Record,
     Use,
-    parse_key,
 )
 from iodaemon.supervisor.process_tree import (
     CONTINUE,
     GO_ON,
-    LOOKS_S,
     STAND_STILL,
     children_of,
     find_moving,
     send,
     tree_of,
 )
-from iodaemon.supervisor.protocol import Silence
+from iodaemon.supervisor.protocol import Silence, encode
 from iodaemon.supervisor.reap import Reaper, is_stopped, parse_start_ticks, read_small
 
-_ORDER_BYTES: Final = 128
 _AT_ONCE: Final = 64
+_LOOKS_S: Final = (0.002, 0.01, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+"""Between looks at what was continued: script(1) stops itself once more when its child stopped."""
 _AGAIN_S: Final = 0.002
 _LOOK_S: Final = 1.0
 """Between looks whether anything lives, once the first process is dead."""
@@ -54,59 +47,39 @@ _TRACERS_S: Final = 0.2
 """For tracers to take in what has ended; the supervisor gives them as long."""
 
 
-def main() -> None:
-    """Arguments: descriptors of line and ledger, group that reads own files (-1: none), grace time
-    of holders, s. Ends with the line.
+def fork_holder(key: Key, job_line: int, ledger_fd: int, readers: str, grace_s: float) -> None:
+    """Have a job's process made, with a holder.
+
+    Args:
+        key: the attempt.
+        job_line: the job's end of its socketpair; the caller's to close.
+        ledger_fd: the ledger.
+        readers: number of the group that reads own files; -1: none.
+        grace_s: after so long without a word of a supervisor the job goes on.
+
+    Raises:
+        OSError: no process can be made.
     """
-    syscalls.name_process(LAUNCHER)
-    syscalls.ignore_no_signal(*syscalls.HEARD)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    line_fd, ledger_fd, readers, grace_s = sys.argv[1:]
-    line = socket.socket(fileno=int(line_fd))
-    while True:
-        order, fds, _, _ = socket.recv_fds(line, _ORDER_BYTES, 1)
-        if not order:
-            return
-        [job_line] = fds
-        reach("launcher.received")
-        pid = -1
+
+    def hold() -> None:
+        syscalls.name_process(HOLDER)
+        os.setsid()
+        syscalls.become_subreaper()
         try:
-            pid = os.fork()
-            if pid == 0:
-                line.close()
-                if os.fork() == 0:
-                    _hold(order.decode(), job_line, int(ledger_fd), readers, float(grace_s))
+            holder = Holder(Ledger(ledger_fd, from_end=True), key, grace_s)
+            reach("holder.recorded")
+            for fd in (job_line, ledger_fd):
+                os.set_inheritable(fd, True)  # noqa: FBT003
+            words = [PROGRAM, str(job_line), str(ledger_fd), readers, str(key)]
+            first = os.posix_spawn(PROGRAM, words, os.environ, setsigmask=())
         except OSError as error:
-            _fail(job_line, "no_process", error)
-        finally:
-            if pid == 0:
-                os._exit(0)
-        reach("launcher.cloned")
-        os.close(job_line)
-        if pid > 0:
-            os.waitpid(pid, 0)
+            code = "ledger_full" if error.errno == errno.ENOSPC else "no_process"
+            os.write(job_line, encode({"code": code, "of": "", "error": error.errno}))
+        else:
+            os.close(job_line)
+            holder.run(first)
 
-
-def _hold(key: str, job_line: int, ledger_fd: int, readers: str, grace_s: float) -> None:
-    syscalls.name_process(HOLDER)
-    os.setsid()
-    syscalls.become_subreaper()
-    try:
-        holder = Holder(Ledger(ledger_fd, from_end=True), parse_key(key), grace_s)
-    except OSError as error:
-        _fail(job_line, "ledger_full", error)
-        return
-    for fd in (job_line, ledger_fd):
-        os.set_inheritable(fd, True)  # noqa: FBT003
-    words = [PROGRAM, str(job_line), str(ledger_fd), readers, key]
-    first = os.posix_spawn(PROGRAM, words, os.environ, setsigmask=())
-    os.close(job_line)
-    holder.run(first)
-
-
-def _fail(job_line: int, code: str, error: OSError) -> None:
-    said = {"code": code, "of": "", "error": error.errno}
-    os.write(job_line, json.dumps(said).encode() + b"\n")
+    syscalls.fork(hold, job_line, ledger_fd)
 
 
 class Holder:
@@ -210,7 +183,7 @@ class Holder:
 
     def _thaw(self) -> None:
         self._is_wanted_still = False
-        self._looks = list(LOOKS_S)
+        self._looks = list(_LOOKS_S)
         self._due_s = 0.0
 
     def _continue(self) -> None:
@@ -224,13 +197,12 @@ class Holder:
 
 
 def _has_ended(pid: int) -> bool:
-    """To its last thread, also where it is not taken in: a zombie may be the first of several."""
+    """A zombie may be the first of several threads."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    has_ended = bool(poll.poll(0))
-    os.close(pidfd)
-    return has_ended
+    try:
+        return syscalls.has_ended(pidfd)
+    finally:
+        os.close(pidfd)

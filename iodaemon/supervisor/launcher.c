@@ -469,7 +469,9 @@ int main(int count, char **given)
     int orders = fcntl(atoi(given[1]), F_DUPFD_CLOEXEC, REPORT_FD + 1);
     ledger = fcntl(atoi(given[2]), F_DUPFD_CLOEXEC, REPORT_FD + 1);
     readers = atol(given[3]);
-    for (int fd = 3; fd < 1024; fd++)           /* no job inherits any other */
+    close(atoi(given[1]));                      /* no job inherits any other */
+    close(atoi(given[2]));
+    for (int fd = 3; fd < 1024; fd++)
         if (fd != orders && fd != ledger)
             close(fd);
     umask(0);

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import stat
 import struct
@@ -187,6 +186,8 @@ class Ledger:
         self._ahead_to = 0
         self._knows_all = not from_end
         self._swept_to = self._forgotten = 0
+        self._kept: set[int] = set()
+        """Pages that were read and not given back."""
         self._owed: dict[tuple[int, Key], bytes] = {}
         if from_end:
             self._take(os.pread(fd, RECORD_BYTES, 0), 0)
@@ -204,7 +205,9 @@ class Ledger:
                 continue
             for offset in range(0, whole, RECORD_BYTES):
                 self._take(data[offset : offset + RECORD_BYTES], self._read_at + offset)
-            self._read_at += whole
+            first, self._read_at = self._read_at, self._read_at + whole
+            if self._knows_all:
+                self._kept.update(range(first // _PAGE, -(-self._read_at // _PAGE)))
             if len(data) < _BLOCK:
                 break
         if self._knows_all:
@@ -324,11 +327,10 @@ class Ledger:
         mode = syscalls.FALLOC_PUNCH_HOLE | syscalls.FALLOC_KEEP_SIZE
         needed = {0}.union(*(entry.pages.values() for entry in self.entries.values()))
         end = self._read_at // _PAGE
-        for before, page in itertools.pairwise(sorted({*needed, end})):
-            if page > before + 1:
-                with contextlib.suppress(OSError):
-                    at, length = (before + 1) * _PAGE, (page - before - 1) * _PAGE
-                    syscalls.fallocate(self.fd, mode, at, length)
+        for page in [page for page in self._kept if page < end and page not in needed]:
+            self._kept.discard(page)
+            with contextlib.suppress(OSError):
+                syscalls.fallocate(self.fd, mode, page * _PAGE, _PAGE)
 
     @property
     def is_of_this_boot(self) -> bool:

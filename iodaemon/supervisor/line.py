@@ -9,6 +9,7 @@ import contextlib
 import select
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from iodaemon.supervisor import protocol
@@ -59,15 +60,12 @@ class Loop:
 class DaemonLine:
     """The listening sockets and at most one connection."""
 
-    def __init__(
-        self, config: Config, shared: Shared, loop: Loop, on_end: Callable[[], None]
-    ) -> None:
+    def __init__(self, config: Config, shared: Shared, loop: Loop) -> None:
         self._config = config
         self.shared = shared
         self._loop = loop
-        self._on_end = on_end
-        self._listener = socket.socket(fileno=shared.listener)
-        self._second = socket.socket(fileno=shared.second) if shared.second >= 0 else None
+        self.on_end: Callable[[], None] = lambda: None
+        """Called where a connection has ended."""
         self._daemon: socket.socket | None = None
         self._reader = LineReader()
         self._unsent = bytearray()
@@ -75,27 +73,15 @@ class DaemonLine:
         self.speaks = False
         """Whether it said hello in this protocol."""
         self.silence = Silence(config.grace_s)
-        for listener in (self._listener, self._second):
-            if listener is not None:
-                self._listen(listener)
+        for fd in (shared.listener, shared.second):
+            if fd >= 0:
+                listener = socket.socket(fileno=fd)
+                listener.setblocking(False)  # noqa: FBT003
+                loop.add(fd, partial(self._accept, listener))
 
     @property
-    def fd(self) -> int | None:
-        """None: no daemon is connected."""
-        return None if self._daemon is None else self._daemon.fileno()
-
-    def save(self) -> Message:
-        """What is half read and half written, for ``resume`` after ``execve``."""
-        return {"unread": self._reader.unread.hex(), "unsent": self._unsent.hex()}
-
-    def resume(self, daemon: int, state: Message) -> None:
-        self._reader = LineReader(bytes.fromhex(state["unread"]))
-        self._unsent += bytes.fromhex(state["unsent"])
-        self._attach(socket.socket(fileno=daemon))
-
-    def _listen(self, listener: socket.socket) -> None:
-        listener.setblocking(False)  # noqa: FBT003
-        self._loop.add(listener.fileno(), lambda: self._accept(listener))
+    def is_connected(self) -> bool:
+        return self._daemon is not None
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -106,14 +92,10 @@ class DaemonLine:
             line.close()
             return
         self._hang_up()
-        self._reader, self.speaks = LineReader(), False
-        self._attach(line)
-
-    def _attach(self, line: socket.socket) -> None:
         line.setblocking(False)  # noqa: FBT003
+        self._reader, self.speaks = LineReader(), False
         self._daemon, self._is_blocked, self._is_readable = line, False, True
         self._loop.add(line.fileno(), self._on_event)
-        self.flush()
 
     def _on_event(self) -> None:
         self._is_readable = True
@@ -123,7 +105,7 @@ class DaemonLine:
             self._loop.remove(self._daemon.fileno())
             self._daemon.close()
             self._daemon = None
-            self._on_end()
+            self.on_end()
         self._unsent.clear()
 
     def send(self, message: Message) -> None:
@@ -148,7 +130,6 @@ class DaemonLine:
 
     def hear(self) -> Iterator[bytes]:
         """The lines that can be read now."""
-        yield from self._reader.feed(b"")  # what was read before ``execve``
         if self._daemon is None or not (self._is_readable or self._loop.is_behind):
             return
         self._is_readable = False

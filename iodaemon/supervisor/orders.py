@@ -13,8 +13,9 @@ from typing import Final, NamedTuple
 
 from iodaemon.supervisor import anchor as root
 from iodaemon.supervisor.anchor import Config
-from iodaemon.supervisor.cgroup import Cgroups, NotYetError
+from iodaemon.supervisor.cgroup import Cgroups
 from iodaemon.supervisor.failpoint import reach
+from iodaemon.supervisor.holder import fork_holder
 from iodaemon.supervisor.launch import PROGRAM
 from iodaemon.supervisor.ledger import Key
 from iodaemon.supervisor.line import Loop
@@ -27,8 +28,6 @@ _MOST_UNDER_WAY: Final = 64
 _SLOW_S: Final = 1.0
 _RETRY_S: Final = 0.5
 _RESERVED_FDS: Final = 12
-_AGAIN_S: Final = 0.05
-"""Between looks whether the place of all jobs is there again."""
 
 
 class Order(NamedTuple):
@@ -48,10 +47,10 @@ class Orders:
         self._means = means
         self._loop = loop
         self._launcher: socket.socket | None = None
+        self._readers = "-1" if config.daemon_gid is None else str(config.daemon_gid)
         self._launched_s = 0.0
         self._queue: collections.deque[Order] = collections.deque()
         self._under_way: dict[Key, float] = {}
-        self._again_s = float("inf")
         self._most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
     def add(self, order: Order) -> None:
@@ -67,28 +66,28 @@ class Orders:
 
     def due_s(self) -> float:
         """When there is something to do."""
-        due_s = self._again_s if self._launcher is not None else self._launched_s + _RETRY_S
+        due_s = self._launched_s + _RETRY_S if self._is_launcher_missing else float("inf")
         if self._queue and len(self._under_way) >= _MOST_UNDER_WAY:
             due_s = min(due_s, min(self._under_way.values()) + _SLOW_S)
         return due_s
 
     def keep_time(self) -> None:
         """Start a launcher where there is none, and give it what waits."""
-        if self._launcher is None and time.monotonic() >= self._launched_s + _RETRY_S:
+        if self._is_launcher_missing and time.monotonic() >= self._launched_s + _RETRY_S:
             self._start_launcher()
         self._pump()
+
+    @property
+    def _is_launcher_missing(self) -> bool:
+        """Without cgroups there is none: this process forks a holder for each job."""
+        return self._launcher is None and self._means.are_children
 
     def _start_launcher(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         fds = [theirs.fileno(), self._ledger]
-        gid = self._config.daemon_gid
-        words = [*map(str, fds), "-1" if gid is None else str(gid)]
         self._launched_s = time.monotonic()
         try:
-            if self._means.are_children:
-                root.spawn_program([PROGRAM, *words], fds)
-            else:
-                root.spawn("holder", [*words, str(self._config.grace_s)], fds)
+            root.spawn([PROGRAM, *map(str, fds), self._readers], fds)
         except OSError as error:
             say(f"no launcher can be started ({error.strerror}); it is tried again")
             ours.close()
@@ -121,8 +120,8 @@ class Orders:
 
     def _pump(self) -> None:
         """Send orders to the launcher, as long as it takes them and not too many are under way."""
-        now_s, self._again_s = time.monotonic(), float("inf")
-        while self._queue and self._launcher is not None:
+        now_s = time.monotonic()
+        while self._queue and not self._is_launcher_missing:
             if len(self._under_way) >= _MOST_UNDER_WAY:
                 slow = [key for key, s in self._under_way.items() if now_s - s >= _SLOW_S]
                 for key in slow:
@@ -132,11 +131,10 @@ class Orders:
             order = self._queue.popleft()
             try:
                 self._give(order)
-            except NotYetError:
-                self._queue.appendleft(order)
-                self._again_s = now_s + _AGAIN_S
-                return
-            except BlockingIOError:
+            except BlockingIOError as error:
+                if self._launcher is None:  # of a fork
+                    order.done(error)
+                    continue
                 self._queue.appendleft(order)
                 self._loop.want_write(self._launcher.fileno(), is_wanted=True)
                 return
@@ -152,9 +150,8 @@ class Orders:
         """Make what the job's process needs, and order it.
 
         Raises:
-            NotYetError, OSError: not now.
+            PlaceGoneError, OSError: not now.
         """
-        assert self._launcher is not None
         ours, theirs = socket.socketpair()
         try:
             self._check_room(theirs.fileno())
@@ -162,12 +159,11 @@ class Orders:
             for problem in problems:
                 say(f"job {order.key}: {problem}")
             reach("supervisor.cgroup_made")
-            fds = [theirs.fileno(), *([] if cgroup is None else [cgroup])]
-            try:
-                socket.send_fds(self._launcher, [str(order.key).encode()], fds)
-            finally:
-                if cgroup is not None:
-                    os.close(cgroup)
+            if cgroup is None:
+                grace_s = self._config.grace_s
+                fork_holder(order.key, theirs.fileno(), self._ledger, self._readers, grace_s)
+            else:
+                self._send_order(order.key, theirs.fileno(), cgroup)
         except BaseException:
             ours.close()
             raise
@@ -177,6 +173,13 @@ class Orders:
         ours.setblocking(False)  # noqa: FBT003
         self._under_way[order.key] = time.monotonic()
         order.done(ours)
+
+    def _send_order(self, key: Key, line: int, cgroup: int) -> None:
+        assert self._launcher is not None
+        try:
+            socket.send_fds(self._launcher, [str(key).encode()], [line, cgroup])
+        finally:
+            os.close(cgroup)
 
     def _check_room(self, highest: int) -> None:
         """The kernel gives the lowest free number: the last one tells how many are left.

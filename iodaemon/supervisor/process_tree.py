@@ -37,8 +37,6 @@ from iodaemon.supervisor.reap import (
 )
 
 _STILL: Final = frozenset("TtZX")
-LOOKS_S: Final = (0.002, 0.01, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
-"""Between looks at what was continued: script(1) stops itself once more when its child stopped."""
 _MOST_PASSES: Final = 20
 STAND_STILL, GO_ON, CONTINUE = range(signal.SIGRTMIN, signal.SIGRTMIN + 3)
 """What a holder is told; the last one is for what stopped itself, too."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import itertools
 import os
 import select
 import signal
 import socket
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
@@ -47,6 +48,7 @@ _IN_NONBLOCK_CLOEXEC: Final = os.O_NONBLOCK | os.O_CLOEXEC
 _SIGNAL: Final = struct.Struct("I124x")  # struct signalfd_siginfo
 _DETACH: Final = 0x2 | 0x8
 """MNT_DETACH and UMOUNT_NOFOLLOW of umount(2)."""
+_HIGHEST_FD: Final = 1 << 18
 FALLOC_KEEP_SIZE: Final = 0x01
 FALLOC_PUNCH_HOLE: Final = 0x02
 
@@ -56,6 +58,23 @@ def _check(answer: int, what: str) -> int:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), what)
     return answer
+
+
+def fork(work: Callable[[], object], *kept: int) -> int:
+    """Have a child do this, with these descriptors and no others, and end; its number.
+
+    Raises:
+        OSError: no process can be made.
+    """
+    pid = os.fork()
+    if pid == 0:
+        try:
+            for below, above in itertools.pairwise((2, *sorted(kept), _HIGHEST_FD)):
+                os.closerange(below + 1, above)
+            work()
+        finally:
+            os._exit(1)
+    return pid
 
 
 def become_subreaper() -> None:
@@ -183,6 +202,13 @@ def read_signals(fd: int) -> set[int]:
         while data := os.read(fd, 32 * _SIGNAL.size):
             found.update(number for (number,) in _SIGNAL.iter_unpack(data))
     return found
+
+
+def has_ended(pidfd: int, within_s: float = 0.0) -> bool:
+    """Whether a process has ended, to its last thread; also where it is not taken in."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(within_s * 1000))
 
 
 def receive(line: socket.socket, size: int) -> bytes | None:

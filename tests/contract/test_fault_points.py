@@ -1,6 +1,7 @@
 """Every fault point of the product stands in one of two tables, under a name of its own."""
 
 import ast
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -15,7 +16,7 @@ def passages(*, of_supervisor):
     """The name of each point of ``iodaemon.fault``, and whether it has a detail.
 
     Args:
-        of_supervisor: those of ``iodaemon.supervisor.failpoint`` instead.
+        of_supervisor: those of the root side instead.
     """
     for path in sorted((ROOT / "iodaemon").rglob("*.py")):
         if path.is_relative_to(ROOT / "iodaemon/supervisor") != of_supervisor:
@@ -26,6 +27,9 @@ def passages(*, of_supervisor):
                     f"{path}: a name that is not written out"
                 )
                 yield node.args[0].value, len(node.args) > 1
+    if of_supervisor:
+        launcher = (ROOT / "iodaemon/supervisor/launcher.c").read_text()
+        yield from ((name, False) for name in re.findall(r'reach\("([a-z_.]+)"\)', launcher))
 
 
 def test_the_table_has_every_point_of_the_daemons_side_and_no_other():

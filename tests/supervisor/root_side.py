@@ -186,6 +186,12 @@ class Daemon:
         """Which is told of only if it is asked for."""
         wait_until(lambda: self.sync() or self.states.get(key, {}).get("state") == "prepared")
 
+    def await_end(self) -> None:
+        """Of the line."""
+        with contextlib.suppress(ConnectionError):
+            while True:
+                self.read()
+
     def close(self) -> None:
         self.line.close()
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -213,6 +216,9 @@ def test_the_cgroup_tree_is_removed_under_it(make_root: Callable[..., RootSide])
     root = make_root("cgroup")
     daemon = root.connect()
     (root.cgroup / "jobs").rmdir()
+    daemon.start("1.1", "sh", "-c", "exit 3")
+    daemon.await_end()
+    daemon = root.connect()
     daemon.run("1.1", "sh", "-c", "exit 3")
 
     assert 3 == daemon.await_state("1.1", "ended")["exit"]["code"]
@@ -330,6 +336,22 @@ def test_a_launcher_that_is_stopped_holds_up_starts_alone(
     os.kill(launcher, signal.SIGKILL)
     for number in range(2, 150):
         assert 0 == daemon.await_state(f"{number}.1", "ended")["exit"]["code"]
+
+
+def test_jobs_inherit_nothing_of_a_launcher_that_was_given_high_numbers(tmp_path: Path) -> None:
+    """As of a supervisor that has a thousand jobs and more."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ledger = os.open(tmp_path / "ledger", os.O_RDWR | os.O_CREAT)
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 2000) for fd in (theirs.fileno(), ledger)]
+    launcher = subprocess.Popen([PROGRAM, *map(str, high), "-1"], pass_fds=high)
+    fds = Path(f"/proc/{launcher.pid}/fd")
+    wait_until(lambda: {int(path.name) < 2000 for path in fds.iterdir()} == {True})
+    for line in (ours, theirs):
+        line.close()
+    for fd in (ledger, *high):
+        os.close(fd)
+
+    assert 0 == launcher.wait(20)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
