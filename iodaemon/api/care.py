@@ -30,8 +30,7 @@ def show_drain(client: Client, wait_s: int = 0) -> DrainAnswer:
     """How it stands: at once, or when the node is at rest, or drained no longer, or in so long.
 
     Args:
-        client: with a longer patience than ``wait_s``.
-        wait_s: at most 60.
+        client: with a longer patience than ``wait_s``, which is at most 60.
     """
     target = target_of("/v1/drain", [("wait", str(wait_s))])
     return cast("DrainAnswer", client.ask("GET", target, None, _KEYS))

@@ -32,6 +32,7 @@ from iodaemon.api.model import (
     JobSpec,
     JsonObject,
     JsonValue,
+    MeAnswer,
     ModeAnswer,
     SamplesAnswer,
     SubmitAnswer,
@@ -39,7 +40,7 @@ from iodaemon.api.model import (
     WaitAnswer,
     WhyAnswer,
 )
-from iodaemon.api.patience import Patience
+from iodaemon.api.patience import Patience, ask_patiently
 from iodaemon.api.shape import JOB_KEYS, Selector, is_job, is_sum, target_of
 from iodaemon.errors import NoDaemon, RequestError, Unanswered
 
@@ -271,6 +272,15 @@ class Client:
         since = [] if since_s is None else [("since_s", repr(since_s))]
         target = target_of("/v1/wait/all", [*selector.query, *since])
         return cast("AwaitedAnswer", self.ask("GET", target, None, {"since_s", "now_s", "ids"}))
+
+    def own_job(self) -> int | None:
+        """The job of this daemon that the calling process belongs to; None: to none.
+
+        A daemon that goes away meanwhile is looked for, as in ``wait``.
+        """
+        self._connect().close()  # no daemon to begin with: say so at once
+        ask = partial(self.ask, "GET", "/v1/me", None, {"job_id"})
+        return cast("MeAnswer", ask_patiently(ask, self.reconnect_s))["job_id"]
 
     def note_told(self, now_s: float) -> None:
         """The caller knows how all jobs of ``now_s`` ended; ``awaited`` begins there."""

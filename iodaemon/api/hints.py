@@ -18,9 +18,7 @@ from iodaemon.api.shape import target_of
 def list_hints(client: Client, query: Iterable[tuple[str, str]] = ()) -> HintsAnswer:
     """What is known of jobs' I/O from earlier runs, learned last first.
 
-    Args:
-        query: ``user`` (name or number), ``name`` (a glob over keys, with their kind or without),
-            ``limit``.
+    The query may have ``user``, ``name`` (a glob over keys, with their kind or without), ``limit``.
     """
     target = target_of("/v1/hints", list(query))
     return cast("HintsAnswer", client.ask("GET", target, None, {"hints", "accuracy"}))
@@ -35,9 +33,7 @@ def import_runs(client: Client, runs: Sequence[ImportedRun]) -> ImportAnswer:
 def forget_hints(client: Client, keys: Sequence[str], uid: int | None = None) -> list[str]:
     """Let earlier runs say nothing under these keys; those of which something was known.
 
-    Args:
-        keys: as ``list_hints`` has them.
-        uid: whose. None: the caller's own.
+    Without a uid they are the caller's own.
     """
     body: dict[str, object] = {"keys": list(keys)}
     if uid is not None:

@@ -1,7 +1,9 @@
 """The shapes of what the API takes and gives, as they stand in its JSON.
 
 Plain typed dictionaries: a client needs nothing to read them but ``json``. Times are seconds
-since 1970, ``None`` means unknown or not yet, and units are in the names.
+since 1970, ``None`` means unknown or not yet, and units are in the names. What a request's body
+may have is declared where it is checked (``daemon.http``); docs/api.md and ``/v1/openapi.json``
+tell it.
 """
 
 # No annotations of __future__ here: as texts they would be compiled one by one, which took 4 ms of
@@ -20,7 +22,15 @@ else:
 """Whatever JSON can say."""
 
 JsonObject: TypeAlias = dict[str, JsonValue]
-"""An answer whose keys the API leaves open: node, policy, configuration, event."""
+"""An object whose keys docs/api.md lists, and nobody's types."""
+JobOptions: TypeAlias = dict[str, Any]
+"""What may be said of a job besides its command; what is left out is the daemon's to choose."""
+JobSpec: TypeAlias = dict[str, Any]
+"""One job as it is submitted: SPEC of docs/api.md. ``command`` is a list of words."""
+ScratchOptions: TypeAlias = dict[str, Any]
+"""The space that a job wants, and what is copied into it and out of it: SCRATCH."""
+ImportedRun: TypeAlias = dict[str, Any]
+"""One run of a program elsewhere: RUN of docs/api.md."""
 
 LAST_EVENT: Final = "Last-Event-ID"
 """Header: the event after which events are asked for, or begin."""
@@ -94,48 +104,6 @@ class Expected(TypedDict):
     runs: int
 
 
-class ScratchOptions(TypedDict, total=False):
-    """The space that a job wants, and what is copied into it and out of it."""
-
-    size_bytes: int
-    tier: str | None
-    fallback: str
-    input_path: str | None
-    output_path: str | None
-    output_on: str
-    input_bytes: int
-    output_bytes: int
-    data_bytes: int
-
-
-class JobOptions(TypedDict, total=False):
-    """What may be said of a job besides its command; what is left out is the daemon's to choose."""
-
-    cwd: str
-    name: str
-    cpus: int
-    shares_cores: bool
-    walltime_s: float
-    memory_bytes: int
-    io_rate_bytes_per_s: float
-    io_share: float
-    io_operations_per_s: float
-    no_suspend: bool
-    max_suspend_s: float
-    requeue: bool
-    stdout: str
-    stderr: str
-    umask: int
-    scratch: ScratchOptions
-    hold: bool
-
-
-class JobSpec(JobOptions):
-    """One job as it is submitted."""
-
-    command: list[str]
-
-
 class Phase(TypedDict):
     """An I/O phase that a job told of; ``granted_s`` is None while it waits for its turn."""
 
@@ -194,24 +162,11 @@ class Scratch(TypedDict):
     charged_s: float | None
 
 
-class JobNews(TypedDict, total=False):
-    """What an older daemon does not say of a job.
+class Job(TypedDict):
+    """One job and what became of it so far.
 
     ``expected_ratio``: of an ended job, the expected rate over the true one.
     """
-
-    phase: Phase | None
-    io_share: float | None
-    io_operations_per_s: float | None
-    operations: int | None
-    expected: Expected
-    expected_ratio: float | None
-    scratch: Scratch | None
-    shares_cores: bool
-
-
-class Job(JobNews):
-    """One job and what became of it so far."""
 
     id: int
     name: str
@@ -249,6 +204,14 @@ class Job(JobNews):
     predicted: Predicted | None
     stdout: str | None
     stderr: str | None
+    phase: Phase | None
+    io_share: float | None
+    io_operations_per_s: float | None
+    operations: int | None
+    expected: Expected
+    expected_ratio: float | None
+    scratch: Scratch | None
+    shares_cores: bool
 
 
 class JobDetail(Job):
@@ -288,7 +251,7 @@ class LoadLine(TypedDict):
     states: dict[str, int]
     set_aside: list[str]
     starts_blocked: str
-    condition: NotRequired[Condition]
+    condition: Condition
 
 
 class JobsAnswer(TypedDict):
@@ -311,14 +274,21 @@ class JobAnswer(TypedDict):
     """What became of one request on one job.
 
     A cancel says whether it is ``gone``, a requeue whether it is ``requeued``: waits or runs again;
-    what was kept in its space is ``removed`` or ``copied``.
+    what was kept in its space is ``removed``.
     """
 
     job: Job
     removed: NotRequired[bool]
-    copied: NotRequired[bool]
     gone: NotRequired[bool]
     requeued: NotRequired[bool]
+
+
+class MeAnswer(TypedDict):
+    """Who asks, by the kernel's word; ``job_id``: from within which job (None: from none)."""
+
+    uid: int
+    user: str
+    job_id: int | None
 
 
 class AwaitedAnswer(TypedDict):
@@ -391,14 +361,7 @@ class TrialStep(TypedDict):
     is_shadow: bool
 
 
-class WhyNews(TypedDict, total=False):
-    """What an older daemon does not say: of a job that enough others contend without."""
-
-    limits: list[LimitState]
-    trials: list[TrialStep]
-
-
-class WhyAnswer(WhyNews):
+class WhyAnswer(TypedDict):
     """Why a job is where it is, since when, until when; and the steps of its life as events."""
 
     job: Job
@@ -406,6 +369,8 @@ class WhyAnswer(WhyNews):
     since_s: float
     until: str
     evidence: Evidence | None
+    limits: list[LimitState]
+    trials: list[TrialStep]
     history: list[JsonObject]
 
 
@@ -432,21 +397,13 @@ class HistoryAnswer(TypedDict):
     jobs: list[Job]
 
 
-class SumNews(TypedDict, total=False):
-    """What an older daemon does not say of several jobs.
+class Sum(TypedDict):
+    """What several finished jobs came to together; None where it is known of none of them.
 
     ``charged_s``: as ``run_s``, but of jobs with space what their run takes on the slowest tier.
-    ``mean_slowdown``: from submission to end over the run time, of those that ran (None: none),
-    and ``jain_index``: how evenly that is spread over them, 1 being evenly.
+    ``mean_slowdown``: from submission to end over the run time, of those that ran, and
+    ``jain_index``: how evenly that is spread over them, 1 being evenly.
     """
-
-    charged_s: float
-    mean_slowdown: float | None
-    jain_index: float | None
-
-
-class Sum(SumNews):
-    """What several finished jobs came to together; None where it is known of none of them."""
 
     jobs: int
     failed: int
@@ -458,6 +415,9 @@ class Sum(SumNews):
     written_bytes: int | None
     unknown_io_jobs: int
     bandwidth_bytes_per_s: float | None
+    charged_s: float
+    mean_slowdown: float | None
+    jain_index: float | None
 
 
 class KeyedSum(Sum):
@@ -520,35 +480,14 @@ class Lesson(TypedDict):
     footprint_bytes: int | None
 
 
-class HintsNews(TypedDict, total=False):
-    """What an older daemon does not tell."""
-
-    lessons: list[Lesson]
-
-
-class HintsAnswer(HintsNews):
+class HintsAnswer(TypedDict):
     """What is known from earlier runs, learned last first."""
 
     version: int
     now_s: float
     hints: list[Hint]
     accuracy: list[Accuracy]
-
-
-class ImportedRun(TypedDict):
-    """One run of a program elsewhere; ``uid`` None: the caller's own."""
-
-    command: list[str]
-    ended_s: float
-    run_s: float
-    processes: int
-    read_bytes: int
-    written_bytes: int
-    io_s: float
-    operations: int | None
-    uid: int | None
-    name: str
-    job: str
+    lessons: list[Lesson]
 
 
 class ImportAnswer(TypedDict):
@@ -565,13 +504,7 @@ class Holder(TypedDict):
     state: str
 
 
-class _DrainBegun(TypedDict, total=False):
-    since_s: float
-    by: str
-    reason: str
-
-
-class DrainAnswer(_DrainBegun):
+class DrainAnswer(TypedDict):
     """Whether the node is drained, and if so since when, by whom and why; who holds CPUs.
 
     ``at_rest``: nobody does, and that all have ended is on the disk.
@@ -580,6 +513,9 @@ class DrainAnswer(_DrainBegun):
     draining: bool
     holding: list[Holder]
     at_rest: bool
+    since_s: NotRequired[float]
+    by: NotRequired[str]
+    reason: NotRequired[str]
 
 
 class Changed(TypedDict):
@@ -598,12 +534,6 @@ class ReloadAnswer(TypedDict):
     changed: list[Changed]
     needs_restart: list[Changed]
     notes: list[str]
-
-
-class SwitchAnswer(TypedDict):
-    """The mode that regulation has now."""
-
-    mode: str
 
 
 class ForgetAnswer(TypedDict):
@@ -626,10 +556,17 @@ class PhaseAnswer(TypedDict):
 
 
 class ErrorText(TypedDict):
-    """A word for programs, and one line that says what to do."""
+    """A word for programs, and one line that says what to do.
+
+    Of a value in a body also ``at``, the path to it (``["jobs", 2, "walltime_s"]``), and
+    ``problem``: the line without the job's place in it. Where the path ends in a key, that is the
+    subject which ``problem`` lacks: ``must be above 0``.
+    """
 
     code: str
     message: str
+    at: NotRequired[list[str | int]]
+    problem: NotRequired[str]
 
 
 class ErrorAnswer(TypedDict):
@@ -655,167 +592,37 @@ class ActAnswer(TypedDict):
     results: list[Acted]
 
 
-class SetAside(TypedDict):
-    """A rule that failed: ``part`` is ``policy`` or ``tier NAME``, ``place`` its file and line."""
+class NodeAnswer(TypedDict):
+    """Sockets, disks, tiers, and in ``measured`` what is done by which means.
 
-    part: str
-    kind: str
-    rule: str
-    place: str
-    problem: str
-    since_s: float
-
-
-class SharedCores(TypedDict, total=False):
-    """Of a socket where jobs share cores: cores taken for their own, and how many share the rest.
-
-    ``more_than_cores``: how many more jobs than its cores may run.
+    What need not be there is where it applies: drained, calibrated, tiers configured, a rule set
+    aside.
     """
-
-    cores_taken: int
-    jobs_sharing: int
-    more_than_cores: int
-
-
-class Socket(SharedCores):
-    """A socket, and what its jobs moved in the last slice."""
-
-    id: int
-    cpus: list[int]
-    slots: int
-    slots_free: int
-    memory_nodes: list[int]
-    near_devices: list[str]
-    jobs: list[int]
-    read_bytes_per_s: float
-    written_bytes_per_s: float
-
-
-class DeviceLoad(TypedDict):
-    """The figures of ``iostat -x`` in base units; a wait is None where no request ended."""
-
-    reads_per_s: float
-    writes_per_s: float
-    discards_per_s: float | None
-    flushes_per_s: float | None
-    read_bytes_per_s: float
-    written_bytes_per_s: float
-    read_await_s: float | None
-    write_await_s: float | None
-    discard_await_s: float | None
-    flush_await_s: float | None
-    queue_length: float
-    busy_ratio: float
-    in_flight: int
-
-
-class NodeDevice(TypedDict):
-    """A disk; ``load`` is None before two samples."""
-
-    id: str
-    model: str
-    rotational: bool | None
-    capacity_bytes_per_s: float | None
-    load: DeviceLoad | None
-
-
-class Calibrated(TypedDict):
-    """What ``iod calibrate`` measured of a disk; ``problem`` (or empty): what does not fit now."""
-
-    device: str
-    measured_s: float
-    sequential_bytes_per_s: float | None
-    loaded_bytes_per_s: float | None
-    random_bytes_per_s: float | None
-    io_bound_bytes_per_s: float | None
-    problem: str
-
-
-class TierShown(TypedDict):
-    """A tier; the slowest has no ``staging_bytes_per_s``, one without disks no capacity."""
-
-    name: str
-    disks: int
-    rule: str | None
-    split_bytes: int | None
-    bandwidth_bytes_per_s: float
-    staging_bytes_per_s: float | None
-    capacity_bytes: int | None
-    free_bytes: int | None
-
-
-class TierDisk(TypedDict):
-    """A disk of a tier; ``problem`` says why nothing of it is given to jobs now (empty: it is)."""
-
-    tier: str
-    path: str
-    kind: str | None
-    capacity_bytes: int
-    free_bytes: int
-    read_bytes_per_s: float
-    write_bytes_per_s: float
-    taken_by_others_bytes: int | None
-    problem: str
-    jobs: list[int]
-
-
-class Allocated(TypedDict):
-    """Space that a job holds; ``over`` says by how much it has more (empty: it has not)."""
-
-    job_id: int
-    user: str
-    state: str
-    tier: str
-    disk: str
-    size_bytes: int
-    over: str
-
-
-class Sampling(TypedDict):
-    """Whether readings keep pace; ``problem`` is empty while they do."""
-
-    timeslice_s: float | None
-    last_s: float | None
-    skipped: int
-    problem: str
-
-
-class NodeNews(TypedDict, total=False):
-    """What is there where it applies: drained, calibrated, tiers configured, a rule set aside."""
-
-    drain: DrainRecord
-    calibration: list[Calibrated]
-    calibration_problem: str
-    set_aside: list[SetAside]
-    tiers: list[TierShown]
-    disks: list[TierDisk]
-    allocated: list[Allocated]
-
-
-class NodeAnswer(NodeNews):
-    """Sockets, disks, tiers, and in ``measured`` what is done by which means."""
 
     backend: str
     stopped_by: str
     condition: Condition
     draining: bool
     limits: list[LimitState]
-    sockets: list[Socket]
-    devices: list[NodeDevice]
+    sockets: list[JsonObject]
+    devices: list[JsonObject]
     host: JsonObject
     measured: JsonObject
-    sampling: Sampling
+    sampling: JsonObject
+    drain: NotRequired[DrainRecord]
+    calibration: NotRequired[list[JsonObject]]
+    calibration_problem: NotRequired[str]
+    set_aside: NotRequired[list[JsonObject]]
+    tiers: NotRequired[list[JsonObject]]
+    disks: NotRequired[list[JsonObject]]
+    allocated: NotRequired[list[JsonObject]]
 
 
-class PolicyNews(TypedDict, total=False):
-    """A rule that failed, and what to know of the policy on this machine, where there is any."""
+class PolicyAnswer(TypedDict):
+    """The policy in force: each rule's name (``rule``) and parameters.
 
-    set_aside: list[SetAside]
-    cautions: list[str]
-
-
-class PolicyAnswer(PolicyNews):
-    """The policy in force: each rule's name (``rule``) and parameters."""
+    Also rules that failed, and what to know of the policy on this machine, where there is any.
+    """
 
     name: str
     path: str
@@ -824,21 +631,12 @@ class PolicyAnswer(PolicyNews):
     admission: JsonObject
     placement: JsonObject
     regulation: JsonObject
-
-
-class SettingShown(TypedDict):
-    """A setting, its value as TOML, and where that is from: a file, ``option`` or ``default``."""
-
-    table: str
-    key: str
-    value: str
-    kind: str
-    help: str
-    origin: str
+    set_aside: NotRequired[list[JsonObject]]
+    cautions: NotRequired[list[str]]
 
 
 class ConfigAnswer(TypedDict):
     """The configuration in force, and the file that was read."""
 
     file: str | None
-    settings: list[SettingShown]
+    settings: list[JsonObject]

@@ -18,14 +18,7 @@ _AROUND: Final = 20
 
 
 class Selector(NamedTuple):
-    """Jobs by what every given part says; what is empty does not restrict.
-
-    Attributes:
-        select: such as ``7``, ``3-9``, ``1,4``, ``last``, ``all``.
-        user: the submitter, by name or number; ``me`` is the caller.
-        name: a glob over job names.
-        states: words or codes.
-    """
+    """Jobs by what every given part says (SELECTOR of docs/api.md); what is empty does not."""
 
     select: str = ""
     user: str = ""
@@ -34,26 +27,22 @@ class Selector(NamedTuple):
 
     @property
     def query(self) -> list[tuple[str, str]]:
-        """As a query has it."""
         parts = (("select", self.select), ("user", self.user), ("name", self.name))
         states = [("state", state) for state in self.states]
         return [(key, value) for key, value in parts if value] + states
 
     @property
     def body(self) -> dict[str, object]:
-        """As the body of a request has it."""
         parts = dict(self.query)
         parts.pop("state", None)
         return {**parts, **({"state": list(self.states)} if self.states else {})}
 
 
 def is_job(value: JsonValue) -> TypeGuard[JsonObject]:
-    """True for a job with all that every daemon says of one."""
     return isinstance(value, dict) and value.keys() >= JOB_KEYS
 
 
 def is_sum(value: JsonValue) -> bool:
-    """True for one sum of a history."""
     return isinstance(value, dict) and value.keys() >= _SUM_KEYS
 
 

@@ -24,7 +24,7 @@ from iodaemon.cli.command import (
 from iodaemon.cli.failure import ExitCode, UsageError, count, exit_code
 from iodaemon.cli.selector import find_ids, parse_selectors
 from iodaemon.cli.session import Session
-from iodaemon.cli.wait import Holds, find_own_job, tell_lost
+from iodaemon.cli.wait import Holds, tell_lost
 from iodaemon.errors import NoDaemon, RequestError
 
 app = App()
@@ -68,7 +68,7 @@ def logs(
     if follow:
         if len(ids) != 1:
             raise UsageError("-f follows one job: write 7 or last")
-        if ids[0] == find_own_job(client):
+        if ids[0] == client.own_job():
             raise RequestError(f"job {ids[0]} would follow what it writes itself, and never end")
         _follow(client, ids[0], stream, lines, write)
         return ExitCode.OK

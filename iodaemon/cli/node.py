@@ -13,7 +13,6 @@ from iodaemon.cli.output import Column
 from iodaemon.cli.queue import condition_lines, drain_words
 from iodaemon.cli.selector import format_ids
 from iodaemon.cli.session import Session
-from iodaemon.cli.wait import find_own_job
 from iodaemon.core.condition import MODES
 from iodaemon.errors import RequestError
 from iodaemon.text import printable
@@ -143,7 +142,7 @@ def drain(
         raise UsageError("off goes with neither on, --wait nor --reason: it lets jobs start again")
     session: Session = ctx.obj
     client = session.client()
-    if wait and (own := find_own_job(client)) is not None:
+    if wait and (own := client.own_job()) is not None:
         raise RequestError(f"job {own} is the one that waits here, and holds CPUs itself")
     if is_off:
         answer = end_drain(client)

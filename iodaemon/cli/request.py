@@ -54,7 +54,8 @@ class Place(NamedTuple):
     @property
     def cwd(self) -> str:
         """The directory the command starts in."""
-        return self.options["cwd"]
+        cwd: str = self.options["cwd"]
+        return cwd
 
     def moved(self, folder: str) -> Place:
         """The same in another directory.

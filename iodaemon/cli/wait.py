@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -22,7 +21,7 @@ from iodaemon.cli.command import (
     option,
     verb,
 )
-from iodaemon.cli.failure import ExitCode, UsageError, find_number
+from iodaemon.cli.failure import ExitCode, UsageError
 from iodaemon.cli.selector import (
     Selection,
     find_ids,
@@ -63,7 +62,7 @@ def wait(ctx: Context, since: Since = None, as_json: AsJson = OFF, **chosen: Any
     session: Session = ctx.obj
     client = session.client()
     selection = parse_selectors(**chosen)
-    own = find_own_job(client)
+    own = client.own_job()
     if own in selection.ids:
         raise RequestError(f"job {own} is the one that waits here: it would never end")
     since_s = None if since is None else parse_moment_s(since, time.time(), "--since")
@@ -75,17 +74,6 @@ def wait(ctx: Context, since: Since = None, as_json: AsJson = OFF, **chosen: Any
     if not (ids := [job_id for job_id in found if job_id != own]):
         output.say(f"no other job than this one, {own}: nothing to wait for")
     return wait_for(client, ids, as_json=as_json)
-
-
-def find_own_job(client: Client) -> int | None:
-    """The job that this process belongs to; None: to none of this daemon."""
-    number = find_number(os.environ.get("IOD_JOB_ID", ""))
-    if number is None:
-        return None
-    try:  # it may be a job of another daemon, so this one is asked for its processes
-        return number if os.getpid() in client.job(number).get("pids", []) else None
-    except RequestError:
-        return None
 
 
 def _wait_for_all(

@@ -65,6 +65,10 @@ class Door(Protocol):
         """The job's processes; empty where there are none."""
         ...
 
+    def job_of(self, pid: int) -> JobId | None:
+        """The job that a process belongs to; None: to none."""
+        ...
+
     async def ask_scratch(self, **fields: object) -> Message:
         """What the supervisor's helpers answer (wish ``scratch``)."""
         ...
@@ -176,6 +180,10 @@ class LinuxDoor:
         """The job's processes."""
         return self.backend.pids(job_id)
 
+    def job_of(self, pid: int) -> JobId | None:
+        """By its cgroup, or by the process that holds the job."""
+        return self.backend.job_of(pid)
+
     async def ask_scratch(self, **fields: object) -> Message:
         """By the supervisor's word."""
         return await self.backend.client.ask_scratch(**fields)
@@ -266,6 +274,10 @@ class SimulatedDoor:
     def pids(self, job_id: JobId) -> list[int]:  # noqa: ARG002
         """There are none."""
         return []
+
+    def job_of(self, pid: int) -> JobId | None:  # noqa: ARG002
+        """Processes are of none."""
+        return None
 
     async def ask_scratch(self, **_: object) -> Message:
         """There is no disk."""

@@ -43,6 +43,7 @@ from iodaemon.daemon.journal.record import (
     Note,
     Order,
     Request,
+    RequestKey,
     join,
     note_of,
     note_of_clearing,
@@ -51,7 +52,7 @@ from iodaemon.daemon.journal.writer import Journal
 from iodaemon.daemon.metrics.counts import Counts, Pace
 from iodaemon.daemon.usage import Usage
 from iodaemon.daemon.watch import Watch
-from iodaemon.errors import JournalError
+from iodaemon.errors import Conflict, JournalError
 from iodaemon.fault import reach
 from iodaemon.text import quoted
 
@@ -109,7 +110,9 @@ class Driver:
         self.keeps_samples = keeps_samples
         self._backend: Backend | None = None
         self.environments = Environments(environments, self.state.jobs.values())
-        self._requests = {(each.uid, each.key): each for each in requests}
+        self._requests: dict[int, dict[str, Request]] = {}
+        for each in requests:
+            self._requests.setdefault(each.uid, {})[each.key] = each
         self._new_requests: dict[JobId, Request] = {}
         self._inbox: list[ev.Event] = []
         self._scheduled = False
@@ -165,7 +168,7 @@ class Driver:
         jobs: Sequence[Callable[[JobId, float], Job]],
         environment: Mapping[str, str],
         environment_id: str,
-        request: tuple[int, str] | None = None,
+        request: RequestKey | None = None,
     ) -> list[JobId]:
         """Accept jobs, all or none; returns their ids once they are durable.
 
@@ -175,9 +178,10 @@ class Driver:
             jobs: each makes the job from its id and the time.
             environment: of all of them.
             environment_id: its id.
-            request: the submitter and the client's key for this submission; None: it has none.
+            request: the key by which it may be repeated; None: it has none.
 
         Raises:
+            Conflict: as of ``find_submitted``.
             JournalError: they cannot be made durable; none of them exists.
         """
         if request is not None and (earlier := self._submitted_by(request)):
@@ -194,27 +198,34 @@ class Driver:
             self.post(ev.JobSubmitted(at_s=now_s, job=job))
             self._unwritten[job_id] = self._unwritten.get(job_id, 0) + 1
         if request is not None:
-            uid, key = request
-            made = Request(first_id=ids[0], jobs=len(ids), uid=uid, key=key)
-            self._requests[request] = self._new_requests[ids[0]] = made
-            if len(self._requests) > MOST_REQUESTS:
-                del self._requests[next(iter(self._requests))]
+            made = Request(first_id=ids[0], jobs=len(ids), **request._asdict())
+            known = self._requests.setdefault(request.uid, {})
+            known[request.key] = self._new_requests[ids[0]] = made
+            if len(known) > MOST_REQUESTS:
+                del known[next(iter(known))]
         return await self._once_durable(ids)
 
-    async def find_submitted(self, request: tuple[int, str]) -> list[JobId]:
+    async def find_submitted(self, request: RequestKey) -> list[JobId]:
         """The jobs of an earlier submission with this key, once durable; none: there was none.
 
         Raises:
+            Conflict: it had another body.
             JournalError: as of ``submit``.
         """
         return await self._once_durable(self._submitted_by(request))
 
-    def _submitted_by(self, request: tuple[int, str]) -> Sequence[int]:
+    def _submitted_by(self, request: RequestKey) -> Sequence[int]:
         """The jobs of the submission with this key; none: there was none, or it was refused."""
-        made = self._requests.get(request)
+        made = self._requests.get(request.uid, {}).get(request.key)
         if made is None or made.first_id in self._refused:
             return ()
-        return range(made.first_id, made.first_id + made.jobs)
+        ids = range(made.first_id, made.first_id + made.jobs)
+        if made.digest != request.digest:
+            raise Conflict(
+                f"this key is that of another submission, of jobs {ids[0]} to {ids[-1]}; choose a "
+                "new one for each submission"
+            )
+        return ids
 
     async def _once_durable(self, ids: Sequence[int]) -> list[JobId]:
         await self.watch.until(lambda: not any(i in self._unwritten for i in ids))

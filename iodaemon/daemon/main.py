@@ -36,8 +36,8 @@ from iodaemon.daemon.clock import count_on, expired_before_s, keep_time, not_aft
 from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.host import startup_warnings
 from iodaemon.daemon.http.access import rights_of
+from iodaemon.daemon.http.context import Context, Grace
 from iodaemon.daemon.http.report import node_report, policy_report, running_config
-from iodaemon.daemon.http.routes.act import Grace
 from iodaemon.daemon.http.server import Server
 from iodaemon.daemon.journal.record import Batch, Passed, Restored
 from iodaemon.daemon.journal.writer import Journal
@@ -418,9 +418,9 @@ class _Daemon:
     def _make_server(
         self, driver: Driver, journal: Journal, door: Door, metrics: MetricsPage
     ) -> Server:
-        return Server(
-            driver,
-            journal,
+        context = Context(
+            driver=driver,
+            journal=journal,
             knowledge=self._knowledge,
             outputs=self._outputs,
             grace=self._grace,
@@ -429,6 +429,7 @@ class _Daemon:
             controls=door.controls,
             rights=rights_of(self._config),
             pids=door.pids,
+            job_of=door.job_of,
             reports={
                 "node": lambda: node_report(
                     driver.state,
@@ -449,8 +450,8 @@ class _Daemon:
                 ),
             },
             reload=self._reloading.reload if self._reloading else None,
-            further_routes=metrics.routes(),
         )
+        return Server(context, metrics.routes())
 
     def _grace(self) -> Grace:
         config = self._force.config

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import signal
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable
@@ -36,12 +37,14 @@ from iodaemon.core.platform import Platform
 from iodaemon.core.sample import Sample
 from iodaemon.core.scratch import Staged
 from iodaemon.core.timeline import Timeline
+from iodaemon.errors import NoData
 from iodaemon.fault import reach
 from iodaemon.node import outcome, staging
 from iodaemon.node.attempt import Attempt, Launch
 from iodaemon.node.outcome import Report, find_ends, read_report, report_path
 from iodaemon.node.sampler.client import SamplerClient
 from iodaemon.node.sampler.node_counters import OomKills
+from iodaemon.node.sampler.proc_files import read_seldom
 from iodaemon.node.scratch import Scratch, ScratchError
 from iodaemon.node.supervisor_client import SupervisorClient, encode_wish, start_task
 from iodaemon.supervisor import anchor
@@ -167,6 +170,19 @@ class LinuxNode:
             return [] if attempt is None else attempt.pids()
         except OSError:  # no descriptor is left
             return []
+
+    def job_of(self, pid: int) -> JobId | None:
+        """The job that a process belongs to; None: to none, or nobody can tell."""
+        try:
+            text = read_seldom(f"/proc/{pid}/cgroup").decode(errors="replace")
+        except (NoData, OSError):  # it is gone, or of another pid namespace
+            return None
+        names = set(re.split(r"[/\n]", text))
+        for attempt in self._attempts.values():
+            may_be = attempt.cgroup is None or str(attempt.key) in names
+            if may_be and pid in self.pids(attempt.job_id):
+                return attempt.job_id
+        return None
 
     # -- decisions -------------------------------------------------------------------------------
 

@@ -15,7 +15,8 @@ LONGEST_BYTES = 131_071
 def test_a_job_waits_for_all_others_and_not_for_itself(system):
     other = system.gated("other", code=3)
     words = shlex.join([sys.executable, "-m", "iodaemon.cli"])
-    waits = system.submit(f"{words} wait all; echo $? > waited; {words} wait $IOD_JOB_ID 2> told")
+    hidden = f"setsid env -i PATH=$PATH PYTHONPATH=$PYTHONPATH {words} --api $IOD_API_SOCKET"
+    waits = system.submit(f"{hidden} wait all; echo $? > waited; {words} wait $IOD_JOB_ID 2> told")
     system.goes_on("other")
     system.open("other")
 

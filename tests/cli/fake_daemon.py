@@ -78,6 +78,12 @@ def job(job_id: int, state: str = "RUNNING", **changes: Any) -> dict[str, Any]:
         "predicted": {"rate_bytes_per_s": 3e6, "confidence": 0.5, "source": "history"},
         "expected": expected(5e6, "learned", by="name:lu", runs=3),
         "expected_ratio": 1.25 if ended else None,
+        "phase": None,
+        "io_share": None,
+        "io_operations_per_s": None,
+        "operations": None,
+        "scratch": None,
+        "shares_cores": False,
         "stdout": f"/out/{job_id}",
         "stderr": None,
     }
@@ -109,6 +115,9 @@ def sum_of(**changes: Any) -> dict[str, Any]:
         "io_at_least": False,
         "unknown_io_jobs": 0,
         "bandwidth_bytes_per_s": None,
+        "charged_s": changes.get("run_s", 0.0),
+        "mean_slowdown": None,
+        "jain_index": None,
     }
     return made | changes
 
@@ -129,7 +138,7 @@ class FakeDaemon:
         jobs: by id.
         seen: every request: method, path, query or body.
         answers: raw bytes to send for a path instead of an answer, as (status, body).
-        pids: the processes of every job.
+        own_job: the job that the caller belongs to.
         backend: what the node says it runs jobs on.
         effective: whether cancel, requeue, suspend and resume have their effect.
         logs: what each job wrote, by stream.
@@ -157,7 +166,7 @@ class FakeDaemon:
         self.hints: dict[str, Any] = {"hints": [], "accuracy": []}
         self.runs: list[dict[str, Any]] = []
         self.warnings: list[str] = []
-        self.pids = [4711]
+        self.own_job: int | None = None
         self.shadow_suspended_s: dict[str, float] = {}
         self.samples: dict[str, Any] = {"samples": [], "jobs": [], "platform": {}}
         self.before_waits: list[Callable[[], None]] = []
@@ -370,6 +379,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif url.path == "/v1/mode":
             stood_s = fake.shadow_suspended_s
             self._json(200, {"mode": fake.mode, "shadow_suspended_s": stood_s})
+        elif url.path == "/v1/me":
+            self._json(200, {"uid": fake.caller_uid, "user": "ann", "job_id": fake.own_job})
         elif url.path == "/v1/samples":
             since_s = moment_s(query["since"][0])
             page = [s for s in fake.samples["samples"] if s["at_s"] >= since_s]
@@ -382,7 +393,7 @@ class _Handler(BaseHTTPRequestHandler):
             elif url.path.endswith("/why"):
                 self._json(200, {"job": made} | fake.whys[made["id"]])
             else:
-                self._json(200, made | {"pids": fake.pids, "counters": {"read_bytes": 1000}})
+                self._json(200, made | {"pids": [4711], "counters": {"read_bytes": 1000}})
 
     def do_POST(self) -> None:
         text = self.rfile.read(int(self.headers["Content-Length"]))

@@ -71,14 +71,6 @@ def test_the_letters_are_explained(iod):
     assert "d declared, l learned" in " ".join(iod("queue", "--help").out.split())
 
 
-def test_a_daemon_that_says_nothing_of_expectations_is_no_trouble(iod, daemon):
-    made = {key: value for key, value in job(7).items() if not key.startswith("expected")}
-    daemon.add(made)
-
-    assert iod("queue", "--no-header").out.split()[-3] == "?"
-    assert "I/O expected  unknown" in iod("show", "7").out
-
-
 def test_a_suspend_on_its_way_carries_dots(iod, daemon):
     daemon.add(job(7, state_shown="SUSPENDED_IO..."))
 

@@ -94,7 +94,7 @@ def explain(daemon, job_id, state="RUNNING", **changes):
         "evidence": None,
         "history": LIFE,
     }
-    daemon.whys[job_id] = told | changes
+    daemon.whys[job_id] = {"limits": [], "trials": []} | told | changes
 
 
 # -- why -----------------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from fake_daemon import job, reason
 
@@ -139,13 +137,12 @@ def told_of(iod, daemon, *jobs):
 
 
 @pytest.fixture(params=["here", "elsewhere"])
-def is_here(request, daemon, monkeypatch):
-    """Whether this process belongs to job 2 of the daemon, or of another one."""
-    daemon.pids = [os.getpid()] if request.param == "here" else [4711]
+def is_here(request, daemon):
+    """Whether this process belongs to job 2 of the daemon."""
+    daemon.own_job = 2 if request.param == "here" else None
     daemon.add(job(1), job(2), job(3))
     daemon.before_waits = [nothing, lambda: [daemon.end(n) for n in (1, 2, 3)]]
     daemon.after_follow = [lambda: daemon.end(2)]
-    monkeypatch.setenv("IOD_JOB_ID", "2")
     return request.param == "here"
 
 

@@ -188,7 +188,7 @@ def test_who_may_is_asked_again_when_the_body_is_there(tmp_path, monkeypatch):
     ann = Actor(pid=1, uid=1001, gids=frozenset({1001}))
     monkeypatch.setattr("iodaemon.daemon.http.access.read_peer", lambda _: ann)
     served = Served(tmp_path, rights=Rights(owner_uid=4242, is_shared=True))
-    served.server._access.refuse_stranger = lambda *_: asyncio.sleep(0)
+    served.context.access.refuse_stranger = lambda *_: asyncio.sleep(0)
     try:
         job_id = served.running()
         served.client.suspend(job_id)

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from decoding import decode_submission
 from served import Served
 
 from iodaemon.cli import main
@@ -25,7 +26,6 @@ from iodaemon.daemon.http import access
 from iodaemon.daemon.http.access import Rights
 from iodaemon.daemon.http.submission import (
     SubmittedJob,
-    decode_submission,
     environment_key,
     heed_hints,
     job_maker,

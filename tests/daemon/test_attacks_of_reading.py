@@ -14,7 +14,7 @@ from iodaemon.api import client
 from iodaemon.core.job import JobId
 from iodaemon.daemon.http import access, answer
 from iodaemon.daemon.http.access import Rights
-from iodaemon.daemon.http.selector import parse_selector
+from iodaemon.daemon.http.selector import Ids
 
 JOBS = 300
 """Held jobs; told of in 1.5 MB, by far more than what a socket holds."""
@@ -54,7 +54,7 @@ def test_large_answers_of_a_user_come_one_after_the_other(served, target):
 
 
 def test_what_is_not_read_is_not_made(served):
-    lookup, made = served.server._lookup, []
+    lookup, made = served.context, []
     record = lookup.record
     lookup.record = lambda job: made.append(job) or record(job)
     with served.raw() as unread:
@@ -93,7 +93,7 @@ def test_a_large_answer_that_is_made_already_does_not_wait_for_its_reader_for_ev
     served, monkeypatch
 ):
     monkeypatch.setattr(access, "UNREAD_S", 0.2)
-    lookup = served.server._lookup
+    lookup = served.context
     record = lookup.record
     lookup.record = lambda job: {**record(job), "command": ["y" * 3_000_000]}
     with served.raw() as unread:
@@ -151,16 +151,16 @@ class Counted(int):
 
 
 def test_a_job_is_looked_up_among_thousands_of_parts_in_a_few_steps():
-    selects = parse_selector(",".join(str(3 * n) for n in range(4000)), 0)
+    ids = Ids(",".join(str(3 * n) for n in range(4000)), 0)
 
-    assert [False, True, False] == [selects(Counted(n)) for n in (5999, 6000, 6001)]
+    assert [False, True, False] == [Counted(n) in ids for n in (5999, 6000, 6001)]
     assert Counted.compared <= 3 * 14
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=8))
 def test_a_selector_means_what_each_of_its_parts_means(ranges):
-    selects = parse_selector(",".join(f"{first}-{last}" for first, last in ranges), 0)
+    ids = Ids(",".join(f"{first}-{last}" for first, last in ranges), 0)
 
     for job_id in range(33):
-        assert selects(job_id) == any(first <= job_id <= last for first, last in ranges)
-    assert all(a <= b for a, b in pairwise(sorted(n for n in range(33) if selects(n))))
+        assert (job_id in ids) == any(first <= job_id <= last for first, last in ranges)
+    assert all(a <= b for a, b in pairwise(sorted(n for n in range(33) if n in ids)))

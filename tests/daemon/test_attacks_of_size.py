@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 from builders import platform
+from decoding import decode_submission
 from served import Served
 
 from iodaemon.core.scratch import TierName
@@ -14,7 +15,6 @@ from iodaemon.daemon.http.room import LONGEST_WORD_BYTES
 from iodaemon.daemon.http.submission import (
     LONGEST_PIECE_BYTES,
     decode_in_steps,
-    decode_submission,
     environment_key,
 )
 from iodaemon.errors import RequestError
@@ -173,10 +173,10 @@ def test_a_large_submission_is_decoded_and_checked_in_many_steps():
     [
         (b"", "0 jobs in one submission"),
         (b"{}", "0 jobs in one submission"),
-        (b"{}\n" * 5, "line 2: 'command' is missing"),
-        (b"[]\n" + LINE, "line 1: the line must be an object"),
-        (b'{"jobs":[]}\n' + LINE, "line 1: there is no 'jobs'"),
-        (b"{}\n" + LINE + b"\n\n" + LINE, "line 3: the line is no JSON"),
+        (b"{}\n" * 5, "job 1: 'command' is missing"),
+        (b"[]\n" + LINE, "the first line must be an object"),
+        (b'{"jobs":[]}\n' + LINE, "there is no 'jobs'"),
+        (b"{}\n" + LINE + b"\n\n" + LINE, "job 2: the job is no JSON"),
         (b"{}" + b"\n{}" * 100_001, "100001 jobs in one submission; send 1 to 100000"),
     ],
     ids=range(7),

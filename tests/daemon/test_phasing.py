@@ -143,9 +143,9 @@ def test_of_two_clients_of_one_job_one_may_go(exclusive):
     InJob(exclusive, first).join()
     stays = InJob(exclusive, second)
     goes = asking(exclusive, second)
-    exclusive.until(lambda: exclusive.server._phasing._waiting[JobId(second)] == 2)
+    exclusive.until(lambda: exclusive.context.phase_waits[JobId(second)] == 2)
     goes.close()
-    exclusive.until(lambda: exclusive.server._phasing._waiting[JobId(second)] == 1)
+    exclusive.until(lambda: exclusive.context.phase_waits[JobId(second)] == 1)
 
     assert of(exclusive, second) is not None
     done(exclusive, first)
@@ -224,7 +224,7 @@ def test_a_daemon_that_is_deaf_is_no_daemon(tmp_path, monkeypatch):
 
 
 def test_while_it_waits_a_client_hears_that_the_daemon_lives(exclusive, monkeypatch):
-    exclusive.server._phasing._heartbeat_s = 0.02
+    exclusive.context.heartbeat_s = 0.02
     monkeypatch.setattr(phase, "_SILENCE_S", 1.0)
     first, second = exclusive.running(), exclusive.running()
     InJob(exclusive, first).join()
@@ -238,7 +238,7 @@ def test_while_it_waits_a_client_hears_that_the_daemon_lives(exclusive, monkeypa
 
 
 def test_the_answer_with_heartbeats_is_one_json_document(exclusive):
-    exclusive.server._phasing._heartbeat_s = 0.02
+    exclusive.context.heartbeat_s = 0.02
     first, second = exclusive.running(), exclusive.running()
     InJob(exclusive, first).join()
     waiting = InJob(exclusive, second)

@@ -91,7 +91,6 @@ def test_a_spec_has_the_documented_keys_and_no_others():
     keys = re.findall(r"`(\w+)`", paragraph)
 
     assert keys == list(SubmittedJob.__struct_fields__)
-    assert set(keys) == set(typing.get_type_hints(model.JobSpec))
 
 
 def test_hints_and_imported_runs_have_the_documented_keys():
@@ -103,7 +102,6 @@ def test_hints_and_imported_runs_have_the_documented_keys():
         == re.search(r"^HINT: `([^`]*)`", API, re.MULTILINE)[1].replace("{...}", "").split()
     )
     assert sorted(keys) == sorted(ImportedRun.__struct_fields__)
-    assert sorted(keys) == sorted(typing.get_type_hints(model.ImportedRun))
 
 
 def test_the_load_line_has_the_documented_keys_and_no_others():

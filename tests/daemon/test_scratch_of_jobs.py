@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from builders import Rig, job, platform, reason
+from decoding import decode_submission
 from hypothesis import given
 from hypothesis import strategies as st
 from process import daemon, fails
@@ -24,10 +25,9 @@ from iodaemon.core.state import State
 from iodaemon.core.storage import Disk, Storage, StorageNode
 from iodaemon.core.tier import Tier
 from iodaemon.core.why import explain
-from iodaemon.daemon.http.record import job_record
+from iodaemon.daemon.http.record import find_stage, job_record
 from iodaemon.daemon.http.report import node_report
-from iodaemon.daemon.http.scratch_record import find_stage
-from iodaemon.daemon.http.submission import decode_submission, find_vain, job_maker
+from iodaemon.daemon.http.submission import job_maker
 from iodaemon.daemon.launching import launch_record
 from iodaemon.errors import RequestError
 from iodaemon.node.scratch import Scratch, ScratchError
@@ -55,7 +55,6 @@ def tier(name, size=None, bandwidth=1e9, staging=1e9):
 
 
 TIERS = (tier("fast", 100 * GIB), tier("slow", bandwidth=2e8, staging=float("inf")))
-NO_FASTER = tier("fast", 100 * GIB, staging=2e8), TIERS[1]
 """As it is by default: what is staged passes the slower of the two."""
 SHARES = (Share(tier=TierName("fast"), disk=DiskId("/fast"), size_bytes=GIB),)
 
@@ -78,44 +77,6 @@ def test_what_is_asked_for_arrives_as_it_was_said():
     assert made.spec.scratch == ScratchRequest(
         size_bytes=GIB, tier=TierName("fast"), fallback="slow", input_path="/in", input_bytes=5
     )
-
-
-def vain(*scratch, tiers=NO_FASTER):
-    asked = [decoded(size_bytes=GIB, **each).scratch for each in scratch]
-    return find_vain(asked, tiers)
-
-
-@pytest.mark.parametrize("tiers", [NO_FASTER, (NO_FASTER[0], *NO_FASTER)])
-def test_who_could_never_gain_by_a_faster_tier_is_told(tiers):
-    [staged] = vain({"input_bytes": GIB, "output_bytes": 5}, tiers=tiers)
-    [silent] = vain({}, tiers=tiers)
-
-    assert (
-        "it always runs on tier slow under this policy: copying in and out takes no less than its "
-        "I/O is shorter elsewhere; give --data-size, or, as an administrator, the tier a faster "
-        "'staging'"
-    ) == staged
-    assert (
-        "it always runs on tier slow under this policy: it says nothing of what it moves; "
-        "give --data-size"
-    ) == silent
-
-
-@pytest.mark.parametrize(
-    "tiers", [TIERS, (TIERS[0], NO_FASTER[0], TIERS[1]), (NO_FASTER[0], *TIERS)]
-)
-def test_who_could_gain_by_any_tier_is_told_nothing(tiers):
-    assert () == vain({"input_bytes": 5}, {"data_bytes": 5}, tiers=tiers)
-    assert () == vain({"data_bytes": 5}, {"input_bytes": 1, "data_bytes": GIB})
-    assert () == vain({"tier": "fast"}, {"input_bytes": 5, "tier": "slow"})
-    assert () == find_vain([None], tiers)
-    assert () == vain({}, tiers=()) == vain({}, tiers=TIERS[1:])
-
-
-def test_of_many_jobs_that_cannot_gain_the_first_is_named():
-    lines = vain({"data_bytes": 5}, {}, {}, {"input_bytes": 5}, {"input_bytes": 6})
-
-    assert ["job 2: it", "job 4: it"] == [line[:9] for line in lines]
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@ import json
 
 import pytest
 from builders import platform
+from decoding import decode_submission
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iodaemon.core.job import JobId, JobState
+from iodaemon.daemon.http.refusal import Misstated
 from iodaemon.daemon.http.submission import (
     SubmittedJob,
-    decode_submission,
     environment_key,
     find_unlimited,
     heed_hints,
@@ -142,6 +143,31 @@ def test_a_held_job_waits_for_its_resume():
 )
 def test_what_cannot_be_run_is_refused_with_the_place_in_it(data, expected):
     assert expected in refused(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "at", "problem"),
+    [
+        (body(spec(walltime_s=0)), ("jobs", 0, "walltime_s"), "must be above 0"),
+        (body(spec(), spec(name=1)), ("jobs", 1, "name"), "must be a text, not a whole number"),
+        (
+            body(spec(), {}),
+            ("jobs", 1, "command"),
+            "is missing; docs/api.md lists what is required",
+        ),
+        (body(spec(command=["a", 1])), ("jobs", 0, "command", 1), "command[1] must be a text, not"),
+        (body(spec(), spec(cpus=9)), ("jobs", 1), "asks for 9 CPUs, the largest socket has 4; "),
+        (body(spec(cwd=f"/{'d' * 5000}")), ("jobs", 0, "cwd"), "is longer than the 4095 bytes"),
+        (body(spec(x=1)), ("jobs", 0), "there is no 'x'; docs/api.md"),
+        (body(spec(), environment=1), ("environment",), "must be an object, not a whole number"),
+    ],
+)
+def test_a_refusal_says_where_and_what_without_the_keys_name(data, at, problem):
+    with pytest.raises(Misstated) as caught:
+        decode_submission(data, MACHINE)
+
+    assert at == caught.value.at
+    assert caught.value.problem.startswith(problem)
 
 
 # -- what is said of I/O ---------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from served import Served
 
 from iodaemon.api.client import Client
 from iodaemon.core.job import JobState
+from iodaemon.daemon import driver as driver_module
+from iodaemon.daemon.journal.record import RequestKey
 from iodaemon.errors import NoDaemon, RequestError, Unanswered
 
 JOB = b'{"environment": {}, "jobs": [{"command": ["job"], "hold": true}]}'
@@ -136,6 +138,38 @@ def test_a_key_makes_a_submission_the_same_one_and_another_key_another(served):
     assert (first.json, {"ids": [2]}) == (again.json, other.json)
 
 
+def test_a_key_with_another_body_is_refused(served):
+    submit(served, "a")
+    other = served.ask("POST", "/v1/jobs", JOB + b" ", Idempotency_Key="a")
+
+    assert (409, "conflict") == other.error[:2]
+    assert "of another submission, of jobs 1 to 1; choose a new one" in other.error[2]
+    assert 1 == len(served.state.jobs)
+
+
+def test_many_keys_of_one_user_leave_those_of_another_known(served, monkeypatch):
+    """Also after a restart: the journal is asked for so many of each."""
+    monkeypatch.setattr(driver_module, "MOST_REQUESTS", 2)
+    monkeypatch.setattr("iodaemon.daemon.journal.load.MOST_REQUESTS", 2)
+
+    def make(job_id, now_s):
+        return job(job_id, state=JobState.HELD, at_s=now_s, user_hold=True)
+
+    def made(uid, key):
+        request = RequestKey(uid, key, "of the body")
+        done = served.driver.submit([make], {}, "env", request)
+        return asyncio.run_coroutine_threadsafe(done, served.loop).result(10.0)
+
+    assert [[1], [2], [3], [4]] == [
+        made(*each) for each in ((7, "a"), (8, "a"), (8, "b"), (8, "c"))
+    ]
+    assert [1] == made(7, "a")
+    assert [5] == made(8, "a")
+    assert [("a", 7), ("c", 8), ("a", 8)] == [
+        (each.key, each.uid) for each in served.journal.restore().requests
+    ]
+
+
 def test_a_key_is_known_after_a_restart_and_goes_with_its_jobs(tmp_path):
     with contextlib.closing(Served(tmp_path)) as served:
         submit(served, "a")
@@ -169,7 +203,7 @@ def test_two_that_were_both_found_new_are_one_when_they_are_made(served):
         return job(job_id, state=JobState.HELD, at_s=now_s, user_hold=True)
 
     async def twice():
-        driver, request = served.driver, (1000, "a")
+        driver, request = served.driver, RequestKey(1000, "a", "of the body")
         both = [driver.submit([make], {}, "env", request) for _ in range(2)]
         return await asyncio.gather(*both)
 

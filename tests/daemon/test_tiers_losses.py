@@ -85,9 +85,54 @@ def test_what_a_job_of_unknown_end_has_made_is_kept(make_tiered, disks):
     server.await_nothing()
 
 
+# -- the machine -----------------------------------------------------------------------------------
+
+
+def lose_power(server):
+    """End everything at once, and boot again: nobody sees how another one ends."""
+
+    def is_ended():
+        everything = marked(server.mark)  # somebody may just be starting another one
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in everything:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+        return not everything
+
+    until(is_ended, "end of everything")
+    (server.runtime / "ledger").unlink()
+    (server.state / "boot_id").write_text("another\n")
+
+
+def test_after_a_reboot_results_are_there_and_all_else_is_cleared(make_tiered, disks):
+    server = make_tiered(text=tables(disks))
+    failed = staged(server, text=f"{RESULT}; touch {server.place}/out")
+    kept_of(server, failed)
+    result = place_of(disks) / "result"
+    lost = server.held("lost", "--scratch", "4M")
+    [path] = server.paths("lost")
+    Path(path, "half").write_bytes(b"x" * 1000)
+    before = server.taken()
+    server.kill()
+    lose_power(server)
+    server.restart()
+    ended = server.end_of(lost)
+    until(lambda: server.taken() == {failed: 8 * MIB}, f"clearing ({server.taken()})")
+
+    assert {failed: 8 * MIB, lost: 4 * MIB} == before
+    assert "LOST" == ended["state"]
+    assert [result.parent.name] == left(disks)
+    assert FILES["a"] == result.read_bytes()
+    assert str(result.parent) in server.says("why", str(failed))
+    server.says("scratch", "remove", str(failed))
+    server.await_nothing()
+
+
 # -- a disk ----------------------------------------------------------------------------------------
 
 
+# Last: afterwards the file system may have another number, of which the other server, that is not
+# restarted, does not know.
 def test_space_on_a_disk_that_is_unmounted_is_taken_until_it_is_back(make_tiered, disks):
     server = make_tiered(text=tables(disks, split="4 MiB"))
     job = server.held("a", "--scratch", "8M")
@@ -119,48 +164,4 @@ def test_space_on_a_disk_that_is_unmounted_is_taken_until_it_is_back(make_tiered
     assert {job: 8 * MIB} == taken
     assert "of somebody else" == precious
     assert there
-    server.await_nothing()
-
-
-# -- the machine -----------------------------------------------------------------------------------
-
-
-def lose_power(server):
-    """End everything at once, and boot again: nobody sees how another one ends."""
-
-    def is_ended():
-        everything = marked(server.mark)  # somebody may just be starting another one
-        for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in everything:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
-        return not everything
-
-    until(is_ended, "end of everything")
-    (server.runtime / "ledger").unlink()
-    (server.state / "boot_id").write_text("another\n")
-
-
-@pytest.mark.slow  # 4 of 7 tries in the gate waited 30 s in vain for what is not known yet
-def test_after_a_reboot_results_are_there_and_all_else_is_cleared(make_tiered, disks):
-    server = make_tiered(text=tables(disks))
-    failed = staged(server, text=f"{RESULT}; touch {server.place}/out")
-    kept_of(server, failed)
-    result = place_of(disks) / "result"
-    lost = server.held("lost", "--scratch", "4M")
-    [path] = server.paths("lost")
-    Path(path, "half").write_bytes(b"x" * 1000)
-    before = server.taken()
-    server.kill()
-    lose_power(server)
-    server.restart()
-    ended = server.end_of(lost)
-    until(lambda: server.taken() == {failed: 8 * MIB}, f"clearing ({server.taken()})")
-
-    assert {failed: 8 * MIB, lost: 4 * MIB} == before
-    assert "LOST" == ended["state"]
-    assert [result.parent.name] == left(disks)
-    assert FILES["a"] == result.read_bytes()
-    assert str(result.parent) in server.says("why", str(failed))
-    server.says("scratch", "remove", str(failed))
     server.await_nothing()

@@ -8,7 +8,7 @@ from served import Served
 
 from iodaemon.api.shape import Selector
 from iodaemon.cli import main
-from iodaemon.daemon.http.wait_mark import LONGEST_S, WaitMarks
+from iodaemon.daemon.http.context import LONGEST_BACK_S, WaitMarks
 
 ANN, BOB = 1000, 1001
 
@@ -98,11 +98,11 @@ def test_a_number_goes_without_since(served):
 
 def test_a_daemon_without_marks_looks_back_a_day(served):
     failed = served.ended("exit=3")
-    served.call(lambda: served.server._lookup.wait_marks._marks.clear())
+    served.call(lambda: served.context.wait_marks._marks.clear())
     awaited = served.client.awaited(Selector())
 
     assert [failed] == awaited["ids"]
-    assert LONGEST_S == pytest.approx(awaited["now_s"] - awaited["since_s"])
+    assert LONGEST_BACK_S == pytest.approx(awaited["now_s"] - awaited["since_s"])
 
 
 # -- the marks -----------------------------------------------------------------------------------
@@ -133,8 +133,8 @@ def test_a_session_without_submissions_goes_by_its_users_last_wait():
     marks.told(BOB, 9, 125.0)
 
     assert 120.0 == marks.since_s(ANN, 10, 130.0)
-    assert 1e6 - LONGEST_S == marks.since_s(BOB, 10, 1e6)
-    assert 1e6 - LONGEST_S == WaitMarks().since_s(ANN, 10, 1e6)
+    assert 1e6 - LONGEST_BACK_S == marks.since_s(BOB, 10, 1e6)
+    assert 1e6 - LONGEST_BACK_S == WaitMarks().since_s(ANN, 10, 1e6)
 
 
 def test_marks_are_bounded():

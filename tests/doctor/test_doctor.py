@@ -196,7 +196,7 @@ def test_nothing_is_left_whenever_it_is_interrupted(configured, number, code):
     for round_ in range(6):
         mark = f"doctor-{os.getpid()}-{number}-{round_}"
         with run_doctor(configured, mark) as process:
-            until(lambda mark=mark: len(marked(mark)) > 1, "a first child")
+            until(lambda p=process, m=mark: p.poll() is not None or len(marked(m)) > 1, "a child")
             time.sleep(chance.uniform(0.0, 0.5))
             process.send_signal(number)
             told = process.stderr.read()

@@ -10,7 +10,6 @@ from schemas import find_undeclared
 from scripted import START_S, Answered, ScriptedDaemon
 
 from iodaemon.api.model import ErrorAnswer
-from iodaemon.daemon.http.openapi import answers_of
 
 CONFIG = """\
 policy = "default"
@@ -68,7 +67,7 @@ class Record:
         self.routes: dict[str, list[Case]] = {}
         self.undeclared: list[str] = []
         self._declared = {
-            f"{route.method} {route.path}": answers_of(route) for route in daemon.server.routes
+            f"{route.method} {route.path}": route.answers for route in daemon.server.routes
         }
         self._text = Normalised(str(daemon.directory))
 
@@ -179,6 +178,7 @@ def record_routes(daemon: ScriptedDaemon) -> Record:
 
 def _before_any_job(record: Record) -> None:
     record.ask("what there is", "GET /v1/openapi.json")
+    record.ask("from outside of any job", "GET /v1/me")
     for path in ("jobs", "node", "policy", "config", "mode", "drain", "hints", "history"):
         record.ask("no job yet", f"GET /v1/{path}")
     record.ask("no job yet", "GET /v1/events?since=0&follow=0")

@@ -13,10 +13,11 @@ import json
 import os
 import socket
 import struct
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 from aiohttp import web
@@ -68,11 +69,9 @@ class Actor(NamedTuple):
 
 
 class Rights(NamedTuple):
-    """Whom a daemon serves.
+    """Whom a daemon serves: its owner, who may do everything, or all users of the machine.
 
     Attributes:
-        owner_uid: the user it runs as, who may do everything.
-        is_shared: it serves all users of the machine, each for their own jobs.
         admin_gid: of a shared one, the group whose members may act on all jobs; so may root.
         min_uid: of a shared one, the lowest uid whose jobs are run.
     """
@@ -83,7 +82,6 @@ class Rights(NamedTuple):
     min_uid: int = 0
 
     def is_admin(self, actor: Actor) -> bool:
-        """Whether the actor may act on all jobs."""
         if actor.uid == self.owner_uid:
             return True
         return self.is_shared and (actor.uid == 0 or self.admin_gid in actor.gids)
@@ -166,17 +164,13 @@ def authorise(actor: Actor, verb: Verb, job: Job | None, rights: Rights) -> None
 
 
 class Access:
-    """What one daemon knows of those who ask.
-
-    Args:
-        rights: whom the daemon serves.
-    """
+    """What one daemon knows of those who ask."""
 
     def __init__(self, rights: Rights) -> None:
         self.rights = rights
         self.accounts = Accounts()
         self.queue = FairQueue()
-        self._turns: dict[tuple[Kind, int], asyncio.Lock] = {}
+        self._turns = WeakValueDictionary[tuple[Kind, int], asyncio.Lock]()
 
     def who(self, request: web.Request) -> Actor:
         """Who asks, whatever they may do; with their groups of today where these are known.
@@ -233,7 +227,7 @@ class Access:
         if actor is None:
             raise RequestError("the connection is gone")
         key = (kind, self.accounts.pool(actor.uid))
-        return self._turns.setdefault(key, asyncio.Lock())
+        return _get_or(self._turns, key, asyncio.Lock)
 
 
 def _peer(request: web.Request) -> Actor | None:
@@ -253,14 +247,6 @@ AT_ONCE: Final = 4
 loop. One would make a user's small requests wait for the same user's large ones."""
 
 
-class _Line:
-    """The requests of one user."""
-
-    def __init__(self) -> None:
-        self.in_work = 0
-        self.waiting: deque[asyncio.Future[None]] = deque()
-
-
 class FairQueue:
     """Fair queueing of requests: each user has a few in work, and all others of that user wait.
 
@@ -273,7 +259,7 @@ class FairQueue:
     """
 
     def __init__(self) -> None:
-        self._lines: dict[int, _Line] = {}
+        self._lines = WeakValueDictionary[int, asyncio.Semaphore]()
 
     @contextlib.asynccontextmanager
     async def place(self, pool: int) -> AsyncIterator[None]:
@@ -282,8 +268,8 @@ class FairQueue:
         Args:
             pool: the user, as connections are counted.
         """
-        place = _Place(self, pool)
-        await self.take(pool)
+        place = _Place(_get_or(self._lines, pool, lambda: asyncio.Semaphore(AT_ONCE)))
+        await place.take()
         token = _PLACE.set(place)
         try:
             yield
@@ -291,54 +277,35 @@ class FairQueue:
             _PLACE.reset(token)
             place.give()
 
-    async def take(self, pool: int) -> None:
-        """Wait for a place of this user's."""
-        line = self._lines.setdefault(pool, _Line())
-        if line.in_work < AT_ONCE and not line.waiting:
-            line.in_work += 1
-            return
-        turn = asyncio.get_running_loop().create_future()
-        line.waiting.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._release(pool)
-            raise
-
-    def give(self, pool: int) -> None:
-        """A request of this user's needs its place no longer."""
-        asyncio.get_running_loop().call_soon(self._release, pool)
-
-    def _release(self, pool: int) -> None:
-        line = self._lines[pool]
-        line.in_work -= 1
-        while line.waiting and line.in_work < AT_ONCE:
-            turn = line.waiting.popleft()
-            if not turn.done():
-                line.in_work += 1
-                turn.set_result(None)
-        if not line.in_work and not line.waiting:
-            del self._lines[pool]
-
 
 class _Place:
-    """The place of one request; it can be given back once."""
+    """The place of one request among those of its user."""
 
-    def __init__(self, queue: FairQueue, pool: int) -> None:
-        self._queue = queue
-        self.pool = pool
-        self._is_held = True
+    def __init__(self, line: asyncio.Semaphore) -> None:
+        self._line = line
+        self._is_held = False
 
     def give(self) -> None:
         if self._is_held:
             self._is_held = False
-            self._queue.give(self.pool)
+            asyncio.get_running_loop().call_soon(self._line.release)
 
-    async def take_again(self) -> None:
+    async def take(self) -> None:
         if not self._is_held:
-            await self._queue.take(self.pool)
+            await self._line.acquire()
             self._is_held = True
+
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+def _get_or(known: WeakValueDictionary[_K, _V], key: _K, make: Callable[[], _V]) -> _V:
+    """What is known under the key, kept for as long as somebody uses it."""
+    value = known.get(key)
+    if value is None:
+        value = known[key] = make()
+    return value
 
 
 _PLACE: Final[ContextVar[_Place | None]] = ContextVar("place", default=None)
@@ -356,7 +323,7 @@ async def _without_place() -> AsyncIterator[None]:
     give_place()
     yield
     if (place := _PLACE.get()) is not None:
-        await place.take_again()
+        await place.take()
 
 
 # -- bodies ----------------------------------------------------------------------------------------
@@ -432,18 +399,17 @@ _REFUSED_S: Final = 0.1
 class Front:
     """Makes the protocol of each new connection; one that is too many is told so, and closed.
 
-    Args:
+    Attributes:
         make: the protocol of a connection that is let in (``web.Server``).
         accounts: who has none is counted with all others who have none.
     """
 
     def __init__(self, make: Callable[[], Any], accounts: Accounts) -> None:
-        self._make = make
+        self.make = make
         self.accounts = accounts
         self._open: Counter[int] = Counter()
 
     def __call__(self) -> Any:
-        """A protocol, as ``create_unix_server`` wants them."""
         return _Connection(self)
 
     def enter(self, pool: int) -> bool:
@@ -454,12 +420,7 @@ class Front:
         self._open[pool] += 1
         return True
 
-    def make(self) -> Any:
-        """The protocol of one that is let in."""
-        return self._make()
-
     def leave(self, pool: int) -> None:
-        """A connection has ended."""
         self._open[pool] -= 1
         if not self._open[pool]:
             del self._open[pool]
@@ -516,7 +477,6 @@ class _Connection:
         asyncio.get_running_loop().call_later(_REFUSED_S, transport.close)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """It makes room for another."""
         self._lost = True
         self._stop_waiting()
         if self._asking is not None:
@@ -527,7 +487,6 @@ class _Connection:
             self._inner.connection_lost(error)
 
     def data_received(self, data: bytes) -> None:
-        """What the client sends."""
         if self._inner is not None:
             self._inner.data_received(data)
         elif self._refused is not None:  # closed with its words unread, it would not hear ours
@@ -536,11 +495,9 @@ class _Connection:
             self._refused = None
 
     def eof_received(self) -> bool | None:
-        """The client sends no more."""
         return None if self._inner is None else self._inner.eof_received()
 
     def pause_writing(self) -> None:
-        """The client does not read."""
         if self._inner is not None and self._transport is not None:
             self._inner.pause_writing()
             if self._transport.get_write_buffer_size() > _UNREAD_BYTES:
@@ -548,7 +505,6 @@ class _Connection:
                 self._unread = loop.call_later(UNREAD_S, self._transport.abort)
 
     def resume_writing(self) -> None:
-        """The client reads on."""
         self._stop_waiting()
         if self._inner is not None:
             self._inner.resume_writing()

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, Self
 
 import msgspec
 from aiohttp import web
 
-from iodaemon.core.job import Job
 from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.http.access import ACCESS, UNREAD_S, give_place
 
@@ -25,21 +25,19 @@ OUTPUT: Final = "application/octet-stream"
 """The bytes of a file."""
 PIECE_BYTES: Final = 256 * 1024
 """What is made ahead of the reader; what fits is one plain answer."""
+_NO_HEAD: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def json_answer(value: object, *, status: int = 200) -> web.Response:
-    """The value as JSON."""
     return web.Response(
         body=msgspec.json.encode(value), status=status, content_type="application/json"
     )
 
 
 class Cached:
-    """An answer that is computed once for all who ask: anew when the state may have changed.
+    """An answer that is made once for all who ask: anew when the state may have changed.
 
-    Args:
-        make: computes it.
-        driver: says whether the state may have changed; nothing is older than its timeslice.
+    Nothing is older than a timeslice.
     """
 
     def __init__(self, make: Callable[[], bytes], driver: Driver) -> None:
@@ -48,7 +46,6 @@ class Cached:
         self._made: tuple[int, float, bytes] | None = None
 
     def get(self) -> bytes:
-        """The answer of now."""
         changes, now_s = self._driver.watch.changes, self._driver.timeline.now_s
         if self._made is not None:
             made_at, made_s, answer = self._made
@@ -62,10 +59,6 @@ class Cached:
 
 class Answer:
     """One answer to one request; ``async with`` gives its turn back.
-
-    Args:
-        request: what is answered.
-        content_type: of an answer in pieces.
 
     Attributes:
         headers: further ones of an answer in pieces.
@@ -165,21 +158,18 @@ class Answer:
                 await asyncio.sleep(0)
         return bytes(waiting)
 
-    async def send_jobs(
-        self,
-        head: Mapping[str, Any],
-        jobs: Iterable[Job],
-        record: Callable[[Job], Mapping[str, Any]],
+    async def send_rows(
+        self, name: str, rows: Iterable[Mapping[str, Any]], head: Mapping[str, Any] = _NO_HEAD
     ) -> web.StreamResponse:
-        """The object with what is in ``head`` and, under ``jobs``, a record of each of these."""
-        return await self.send(_parts(head, jobs, record))
+        """The object with what is in ``head`` and, under this name, the list of the rows."""
+        return await self.send(_parts(name, rows, head))
 
 
 def _parts(
-    head: Mapping[str, Any], jobs: Iterable[Job], record: Callable[[Job], Mapping[str, Any]]
+    name: str, rows: Iterable[Mapping[str, Any]], head: Mapping[str, Any]
 ) -> Iterable[bytes]:
-    before = msgspec.json.encode(head)[:-1] + (b"," if head else b"") + b'"jobs":['
-    for job in jobs:
-        yield before + msgspec.json.encode(record(job))
+    before = msgspec.json.encode(dict(head))[:-1] + (b"," if head else b"") + f'"{name}":['.encode()
+    for row in rows:
+        yield before + msgspec.json.encode(row)
         before = b","
     yield b"]}" if before == b"," else before + b"]}"

@@ -11,34 +11,19 @@ import msgspec
 import iodaemon
 from iodaemon.api.model import ErrorAnswer
 from iodaemon.daemon.http.answer import LINES
-from iodaemon.daemon.http.route import KEYS, Route
+from iodaemon.daemon.http.refusal import STATUSES
+from iodaemon.daemon.http.route import HEADERS, KEYS, Key, Route
 
 _TEXT: Final = (
     "JSON over the daemon's unix socket; the caller is whom the kernel says (SO_PEERCRED). "
     "docs/api.md explains each request and each key."
 )
-_ERRORS: Final = {
-    "400": "refused: the message says what to do",
-    "403": "not_permitted",
-    "404": "not_found",
-    "409": "conflict: the job's state does not allow it",
-    "410": "gone: not all events after that one are in the journal",
-    "413": "the body is too large",
-    "503": "unavailable: for example, the journal's disk is full",
-}
-
-
-def answers_of(route: Route) -> tuple[Any, ...]:
-    """The types of the JSON that a route answers with."""
-    if isinstance(route.answer, str):
-        return ()
-    return route.answer if isinstance(route.answer, tuple) else (route.answer,)
 
 
 def describe(routes: Sequence[Route]) -> bytes:
     """The document, as JSON."""
     bodies = [route.body for route in routes if route.body is not None]
-    types = [ErrorAnswer, *bodies, *(each for route in routes for each in answers_of(route))]
+    types = [ErrorAnswer, *bodies, *(each for route in routes for each in route.answers)]
     schemas, components = msgspec.json.schema_components(
         types, ref_template="#/components/schemas/{name}"
     )
@@ -58,15 +43,20 @@ def describe(routes: Sequence[Route]) -> bytes:
 
 
 def _operation(route: Route, schema_of: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    refusal = {"application/json": {"schema": schema_of[id(ErrorAnswer)]}}
     operation: dict[str, Any] = {
         "summary": route.text,
         "operationId": route.method.lower() + re.sub(r"[/.{}]+", "_", route.path),
         "responses": {
             **{str(status): _answer(route, schema_of) for status in route.statuses},
-            **_refusals(schema_of),
+            **{str(s): {"description": t, "content": refusal} for s, t in STATUSES.items()},
         },
     }
-    parameters = [*_path_keys(route.path), *map(_query_key, route.query)]
+    parameters = [
+        *_path_keys(route.path),
+        *(_parameter("query", name, KEYS[name]) for name in route.query),
+        *(_parameter("header", name, HEADERS[name]) for name in route.headers),
+    ]
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:
@@ -85,18 +75,13 @@ def _is_required(body: Any) -> bool:
 
 
 def _answer(route: Route, schema_of: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    if isinstance(route.answer, str):
-        schema: dict[str, Any] = {"type": "string"} if route.answer == LINES else {}
-        return {"description": route.text, "content": {route.answer: {"schema": schema}}}
-    several = [schema_of[id(each)] for each in answers_of(route)]
+    several = [schema_of[id(each)] for each in route.answers]
+    if not several:
+        is_text = route.answer == LINES or route.answer.startswith("text/")
+        several = [{"type": "string"} if is_text else {}]
+    media = route.answer if isinstance(route.answer, str) else "application/json"
     schema = several[0] if len(several) == 1 else {"oneOf": several}
-    content = {"application/json": {"schema": schema}}
-    return {"description": route.text, "content": content}
-
-
-def _refusals(schema_of: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    content = {"application/json": {"schema": schema_of[id(ErrorAnswer)]}}
-    return {status: {"description": text, "content": content} for status, text in _ERRORS.items()}
+    return {"description": route.text, "content": {media: {"schema": schema}}}
 
 
 def _path_keys(path: str) -> Iterable[dict[str, Any]]:
@@ -105,8 +90,7 @@ def _path_keys(path: str) -> Iterable[dict[str, Any]]:
         yield {"name": "id", "in": "path", "required": True, "schema": schema}
 
 
-def _query_key(name: str) -> dict[str, Any]:
-    key = KEYS[name]
+def _parameter(place: str, name: str, key: Key) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": key.kind}
     if key.choices:
         schema = {"type": "string", "enum": list(key.choices)}
@@ -114,4 +98,4 @@ def _query_key(name: str) -> dict[str, Any]:
         schema["minimum"] = 0
     if key.may_repeat:
         schema = {"type": "array", "items": schema}
-    return {"name": name, "in": "query", "description": key.text, "schema": schema}
+    return {"name": name, "in": place, "description": key.text, "schema": schema}

@@ -52,7 +52,6 @@ class OutputThreads:
         return work
 
     def begin_to_close(self, closing: Coroutine[Any, Any, None]) -> None:
-        """Have this go on beside everything else."""
         task = asyncio.create_task(closing)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
@@ -111,10 +110,8 @@ async def stream_output(
     """Answer with the file's bytes; with ``follow`` until the job is over.
 
     Args:
-        request: the request to answer.
         response: not prepared yet.
         look: the file (None: the job has not started), and whether the job is over.
-        threads: where it is read.
         follow: go on while the job is not over, and writes to this file.
         tail: begin this many lines before the end, or ``LONGEST_TAIL_BYTES``, what is nearer; None:
             at ``begin``.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -18,9 +18,11 @@ from iodaemon.core.rule import Mode, Rules
 from iodaemon.core.rule_error import RuleFault
 from iodaemon.core.signature import name_of
 from iodaemon.core.state import TURN, State
+from iodaemon.core.stock import Stock
+from iodaemon.core.tier import Tier
 from iodaemon.core.why import find_silence, silence
 from iodaemon.daemon.account import user_name
-from iodaemon.daemon.http.scratch_record import Stage, find_stage, scratch_record
+from iodaemon.node.outcome import read_report, report_path
 from iodaemon.units import format_duration
 
 _ASKED: Final = (
@@ -29,15 +31,15 @@ _ASKED: Final = (
 )
 _TIMEOUT_CODE = 124
 _UNKNOWN_CODE = 1
+STAGES: Final = {"in": "copies its input in", "out": "copies its output out"}
+_COPYING: Final = frozenset({JobState.STARTING, JobState.RUNNING})
 
 
 def job_record(job: Job, state: State | None, now_s: float, outputs: Path) -> dict[str, Any]:
     """One job, every key of the API's JOB.
 
     Args:
-        job: the job.
         state: where it lives; None for one that only the journal still knows.
-        now_s: now, for the running times.
         outputs: where the output files of jobs are that name none.
     """
     spec = job.spec
@@ -72,17 +74,17 @@ def job_record(job: Job, state: State | None, now_s: float, outputs: Path) -> di
         **_io(job, state),
         "stdout": None if stdout is None else str(stdout),
         "stderr": None if stderr is None else str(stderr),
-        "phase": _phase(job),
+        "phase": None if job.phase is None else msgspec.structs.asdict(job.phase),
         "scratch": scratch_record(job, stage, None if state is None else state.stock),
     }
 
 
 def _reason(
-    job: Job, state: State | None, now_s: float, stage: Stage | None
+    job: Job, state: State | None, now_s: float, stage: str | None
 ) -> dict[str, Any] | None:
     reason = job.reason if state is None else state.reason(job.id)
     if reason is None and stage is not None:
-        return {"code": "Staging", "text": stage.text}
+        return {"code": "Staging", "text": STAGES[stage]}
     reason = reason or job.scratch_over or job.scratch_kept
     if reason is None:
         pid = None if state is None else find_silence(state, job)
@@ -96,12 +98,6 @@ def _reason(
     if since_s is not None:
         text += f", for {format_duration(round(max(0.0, now_s - since_s)))}"
     return {**msgspec.to_builtins(reason), "text": text}
-
-
-def _phase(job: Job) -> dict[str, Any] | None:
-    if job.phase is None:
-        return None
-    return {name: getattr(job.phase, name) for name in job.phase.__struct_fields__}
 
 
 def _suspended(job: Job, now_s: float) -> dict[str, float]:
@@ -125,11 +121,7 @@ def _io(job: Job, state: State | None) -> dict[str, Any]:
     if state is not None and job.is_live:
         totals = state.meter.counters(job.id) or job.io
         rate = Bandwidth() if job.state in SUSPENDED else state.meter.bandwidth(job.id)
-        if rate is not None:
-            bandwidth = {
-                "read_bytes_per_s": rate.read_bytes_per_s,
-                "written_bytes_per_s": rate.written_bytes_per_s,
-            }
+        bandwidth = None if rate is None else msgspec.structs.asdict(rate)
     if state is not None and not job.state.is_final:
         guess = state.predicted(job.id)
         expected = state.expected(job.id)
@@ -194,13 +186,86 @@ def output_path(job: Job, outputs: Path, stream: str) -> Path | None:
     return outputs / f"{job.id}.{job.attempt}"
 
 
-def condition(state: State, mode: Mode) -> dict[str, Any]:
-    """What keeps the node from what its configuration says: shadow mode, a drain, a full disk.
+def find_stage(job: Job, outputs: Path) -> str | None:
+    """Which step of staging is under way: ``in``, ``out``; None: none is, or nobody can tell."""
+    request = job.spec.scratch
+    if request is None or not job.shares or job.state not in _COPYING:
+        return None
+    if request.input_path is None and request.output_path is None:
+        return None
+    report = read_report(report_path(outputs, job.id, job.attempt))
+    return report.step if report is not None and report.step in STAGES else None
+
+
+def scratch_record(
+    job: Job, stage: str | None, stock: Stock | None = None
+) -> dict[str, Any] | None:
+    """What the job asked for and what it has of it; None: it asked for none.
 
     Args:
-        state: of the node.
-        mode: what regulation may do.
+        stock: of the node; None for a job that only the journal still knows.
     """
+    request = job.spec.scratch
+    if request is None:
+        return None
+    tiers = () if stock is None else stock.tiers
+    had_space = _had_space(job, tiers)
+    wanted = msgspec.structs.asdict(request)
+    return {
+        **{("asked_tier" if name == "tier" else name): each for name, each in wanted.items()},
+        "tier": job.tier,
+        "had_space": had_space,
+        "shares": msgspec.to_builtins(job.shares),
+        "kept": msgspec.to_builtins(job.scratch_kept),
+        "kept_until_s": None if stock is None else stock.kept_until_s(job),
+        "unwanted": msgspec.to_builtins(job.scratch_unwanted),
+        "unwanted_by": job.scratch_unwanted_by,
+        "over": msgspec.to_builtins(job.scratch_over),
+        "most_bytes": job.scratch_most_bytes,
+        "copied_in": _is_copied_in(job, had_space=had_space),
+        "copied_out": _is_copied_out(job, had_space=had_space),
+        "stage": None if stage is None else {"step": stage},
+        "charged_s": job.charged_s,
+    }
+
+
+def _had_space(job: Job, tiers: Sequence[Tier]) -> bool | None:
+    """Whether its attempt has or had directories of its own; None: it has none yet, or unknown."""
+    if job.shares:
+        return True
+    tier = next((tier for tier in tiers if tier.name == job.tier), None)
+    return None if tier is None else tier.storage is not None
+
+
+def _is_copied_in(job: Job, *, had_space: bool | None) -> bool | None:
+    """Whether all of its input was copied into its space; None: not yet, or nobody knows."""
+    staged, request = job.staged, job.spec.scratch
+    if request is None or request.input_path is None or not job.state.is_final:
+        return None
+    if staged is not None and staged.has_come is not None:
+        return staged.has_come
+    if job.state is JobState.COMPLETED:
+        return had_space
+    return False if job.started_s is None else None
+
+
+def _is_copied_out(job: Job, *, had_space: bool | None) -> bool | None:
+    """Whether what it left was copied out; None: not yet, or nobody knows."""
+    staged, request = job.staged, job.spec.scratch
+    if request is None or request.output_path is None or not job.state.is_final:
+        return None
+    if staged is not None and staged.has_gone is not None:
+        return staged.has_gone
+    if job.scratch_kept is not None or job.scratch_unwanted is not None:
+        return False
+    if job.state is JobState.COMPLETED:
+        return had_space
+    is_known = staged is None and (had_space is not None or job.tier is None)
+    return False if is_known else None
+
+
+def condition(state: State, mode: Mode) -> dict[str, Any]:
+    """What keeps the node from what its configuration says: shadow mode, a drain, a full disk."""
     return {
         "mode": str(mode),
         "drain": None if state.drain is None else msgspec.to_builtins(state.drain),
@@ -214,14 +279,7 @@ def load_line(
     faults: Mapping[str, RuleFault] = MappingProxyType({}),
     mode: Mode = Mode.ON,
 ) -> dict[str, Any]:
-    """The node in one line: policy, bound, slots, what all jobs moved in the last slice.
-
-    Args:
-        state: of the node.
-        rules: in force.
-        faults: of rules that were set aside.
-        mode: what regulation may do.
-    """
+    """The node in one line: policy, bound, slots, what all jobs moved in the last slice."""
     rates = [rate for job in state.live if (rate := state.meter.bandwidth(job.id)) is not None]
     free = sum(state.slots_idle(partition.id) for partition in state.platform.partitions)
     return {

@@ -1,4 +1,4 @@
-"""What is wrong with a request, in words: the answer of every refusal."""
+"""What is wrong with a request, in words and as a path: the answer of every refusal."""
 
 from __future__ import annotations
 
@@ -6,37 +6,117 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 import msgspec
 from aiohttp import web
 
-from iodaemon.errors import RequestError
+from iodaemon.errors import (
+    Conflict,
+    Gone,
+    IodaemonError,
+    JournalError,
+    NotFound,
+    NotPermitted,
+    RequestError,
+)
 from iodaemon.text import printable
 
+Path = tuple[str | int, ...]
 _LONGEST_MESSAGE: Final = 490
 """Characters; a longer message quotes what somebody sent."""
+STATUSES: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        400: "refused: the message says what to do",
+        403: "not_permitted",
+        404: "not_found",
+        405: "refused: the path has other methods, which the header Allow names",
+        409: "conflict: the job's state does not allow it, or a key has been used before",
+        410: "gone: not all events after that one are in the journal",
+        413: "refused: the body is too large",
+        503: "unavailable: for example, the journal's disk is full",
+    }
+)
+"""Of every refusal, with its code."""
+_KINDS: Final[tuple[tuple[type[IodaemonError], int], ...]] = (
+    (NotPermitted, 403),
+    (NotFound, 404),
+    (Conflict, 409),
+    (Gone, 410),
+    (JournalError, 503),
+    (RequestError, 400),
+)
+
+
+class Misstated(RequestError):
+    """Something in a body is wrong.
+
+    Attributes:
+        at: the path to it: ``("jobs", 2, "walltime_s")``; the first job is 0.
+        problem: what is wrong. Where the path ends in a key, that is the subject which it lacks:
+            ``must be above 0``.
+    """
+
+    def __init__(self, message: str, problem: str, at: Path) -> None:
+        super().__init__(message)
+        self.problem = problem
+        self.at = at
+
+
+def misstated(problem: str, *at: str) -> Misstated:
+    """The error for a value with this path."""
+    return Misstated(f"{at[-1]} {problem}", problem, at)
+
+
+def of_job(error: RequestError, place: int, count: int) -> Misstated:
+    """The error, as that of one of so many jobs; the first is 0."""
+    which = "" if count == 1 else f"job {place + 1} of {count}: "
+    at, problem = (error.at, error.problem) if isinstance(error, Misstated) else ((), str(error))
+    return Misstated(f"{which}{error}", problem, ("jobs", place, *at))
+
+
+def find_status(error: IodaemonError) -> int:
+    """The status of the answer to a request that came to this error."""
+    return next(status for kind, status in _KINDS if isinstance(error, kind))
+
+
+def error_text(error: IodaemonError) -> dict[str, Any]:
+    """The error as the API has it, its message in one line that gives no orders to a terminal."""
+    told: dict[str, Any] = {"code": STATUSES[find_status(error)].partition(":")[0]}
+    told["message"] = _one_line(str(error))
+    if isinstance(error, Misstated):
+        told |= {"at": error.at, "problem": _one_line(error.problem)}
+    return told
 
 
 def error_answer(
-    status: int, code: str, message: str, headers: Mapping[str, str] | None = None
+    status: int, error: Mapping[str, Any], headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    """The error as JSON, its message in one line that gives no orders to a terminal."""
-    text = printable(" ".join(message.split()))
-    if len(text) > _LONGEST_MESSAGE:
-        text = f"{text[:_LONGEST_MESSAGE]}..."
-    body = json.dumps({"error": {"code": code, "message": text}})
+    """The answer of a refusal."""
+    body = json.dumps({"error": error})
     return web.Response(text=body, status=status, content_type="application/json", headers=headers)
 
 
+def refused(message: str, code: str = "refused") -> dict[str, str]:
+    """An error that no exception of ours stands for."""
+    return {"code": code, "message": _one_line(message)}
+
+
+def _one_line(message: str) -> str:
+    text = printable(" ".join(message.split()))
+    return text if len(text) <= _LONGEST_MESSAGE else f"{text[:_LONGEST_MESSAGE]}..."
+
+
 @contextlib.contextmanager
-def refuse_malformed(text: bytes, what: str, which: str = "") -> Iterator[None]:
+def refuse_malformed(text: bytes, what: str, which: str = "", at: Path = ()) -> Iterator[None]:
     """Turn what msgspec says of a document into what its sender can do.
 
     Args:
         text: the document.
         what: it is, such as ``request``.
         which: goes before what is said of a value.
+        at: where the document stands in the whole body.
 
     Raises:
         RequestError: instead of any error in decoding.
@@ -44,14 +124,16 @@ def refuse_malformed(text: bytes, what: str, which: str = "") -> Iterator[None]:
     try:
         yield
     except msgspec.ValidationError as error:
-        raise RequestError(which + _say(str(error), f"the {what}", text)) from error
+        raise _say(str(error), f"the {what}", text, which, at) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestError(f"{which}the {what} is no JSON: {error}") from error
+        problem = f"the {what} is no JSON: {error}"
+        raise Misstated(which + problem, problem, at) from error
 
 
 _PLACE: Final = re.compile(r"(.*?)(?: - at `(?:key in )?\$(.*)`)?", re.DOTALL)
 """What is wrong, and where (msgspec says both in one sentence, and in no other way)."""
 _ELEMENT: Final = re.compile(r"^\.(jobs|runs)\[(\d+)\]")
+_STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 _TYPES: Final = {
     "int": "a whole number",
     "float": "a number",
@@ -76,8 +158,8 @@ _SAID: Final = tuple(
         (r"Expected `str` matching regex '\^/'", "{name} must begin with /"),
         (r"Expected `(?P<a>.+)`, got `(?P<b>\w+)`", "{name} must be {a}, not {b}"),
         (
-            r"Object missing required field `(?P<a>.+)`",
-            "{a!r} is missing; docs/api.md lists what is required",
+            r"Object missing required field `(?P<missing>.+)`",
+            "{missing!r} is missing; docs/api.md lists what is required",
         ),
         (
             r"Object contains unknown field `(?P<a>.*)`",
@@ -92,24 +174,30 @@ _LONGEST: Final = 60
 """Characters that are quoted of what somebody sent."""
 
 
-def _say(text: str, document: str, sent: bytes) -> str:
+def _say(text: str, document: str, sent: bytes, which: str, at: Path) -> Misstated:
     """One refusal of msgspec's in words."""
     found = _PLACE.fullmatch(text)
     assert found is not None
     problem, place = found[1], found[2] or ""
-    which = ""
+    at += tuple(int(number) if number else key for key, number in _STEP.findall(place))
     if (element := _ELEMENT.match(place)) is not None:
         several, number = element[1], int(element[2])
-        if _has_several(sent, several):
-            which = f"{several.removesuffix('s')} {number + 1}: "
-        document = f"the {several.removesuffix('s')}"
-        place = place[element.end() :]
-    name = place.removeprefix(".").replace("[...]", "")
+        one = several.removesuffix("s")
+        which = f"{one} {number + 1}: " if _has_several(sent, several) else ""
+        document, place = f"the {one}", place[element.end() :]
+    name = place.removeprefix(".").replace("[...]", "") or document
+    said, told = "{name}: {problem}", {"problem": problem}
     for pattern, words in _SAID:
         if (match := pattern.fullmatch(problem)) is not None:
-            parts = {key: _types(part)[:_LONGEST] for key, part in match.groupdict().items()}
-            return which + words.format(name=name or document, **parts)
-    return f"{which}{name or document}: {problem}"
+            said = words
+            told = {key: _types(part)[:_LONGEST] for key, part in match.groupdict().items()}
+            break
+    message = said.format(name=name, **told)
+    if "missing" in told:
+        at = (*at, told["missing"])
+    if at and isinstance(at[-1], str):
+        said = said.removeprefix("{name} ").removeprefix("{missing!r} ")
+    return Misstated(which + message, said.format(name=name, **told), at)
 
 
 def _has_several(sent: bytes, name: str) -> bool:

@@ -42,15 +42,12 @@ def node_report(
     """Sockets, slots, devices, the host, and what is measured how.
 
     Args:
-        state: for the platform, the jobs on it, the drain, and the last slice's loads.
         backend: its name.
         means: what the backend says of itself.
         sampling: whether it keeps pace with the timeslice.
         measured: what is used of each disk's calibration.
         calibration_problem: why nothing of what is kept could be read; empty: it could.
-        faults: of rules that were set aside.
         is_system: the daemon is the service of the system.
-        mode: what regulation may do.
     """
     return {
         "backend": backend,
@@ -131,11 +128,12 @@ def _storage(state: State) -> dict[str, Any]:
                 "read_bytes_per_s": disk.read_bytes_per_s,
                 "write_bytes_per_s": disk.write_bytes_per_s,
                 "taken_by_others_bytes": disk.others_bytes,
-                "problem": _unusable(stock.unusable.get(disk.id)),
+                "problem": f"not usable: {problem}" if problem else "",
                 "jobs": sorted(stock.holds_on(disk.id)),
             }
             for tier in stock.tiers
             for disk in tier.disks
+            for problem in [stock.unusable.get(disk.id)]
         ],
         "allocated": [
             {
@@ -151,11 +149,6 @@ def _storage(state: State) -> dict[str, Any]:
             for share in shares
         ],
     }
-
-
-def _unusable(problem: str | None) -> str:
-    """Why nothing of the disk is given to anybody now; empty: it may be."""
-    return "" if problem is None else f"not usable: {problem}"
 
 
 def _tier(tier: Tier, free: Mapping[DiskId, int]) -> dict[str, Any]:
@@ -193,13 +186,7 @@ def policy_report(
     platform: Platform,
     faults: Mapping[str, RuleFault] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The policy in force: its rules with every parameter, and what to know of them here.
-
-    Args:
-        policy: as it is configured.
-        platform: on which it decides.
-        faults: of rules that were set aside.
-    """
+    """The policy in force: its rules with every parameter, and what to know of them here."""
     cautions = policy.cautions(platform)
     return {
         **({"set_aside": _faults(faults)} if faults else {}),
@@ -213,12 +200,7 @@ def policy_report(
 
 
 def running_config(document: dict[str, Any], mode: Mode) -> dict[str, Any]:
-    """The configuration in force, with the mode that somebody switched to.
-
-    Args:
-        document: of the configuration (``config_document``).
-        mode: what regulation may do now.
-    """
+    """The configuration in force, with the mode that somebody switched to."""
     for row in document["settings"]:
         if (row["table"], row["key"]) == ("", "mode") and row["value"] != f'"{mode}"':
             row.update(value=f'"{mode}"', origin=f"iod mode (configured: {row['value']})")

@@ -17,13 +17,11 @@ _LONGEST: Final = 30
 
 
 class Key(NamedTuple):
-    """A key of a query, which means the same in every request that takes it.
+    """A query key, which means the same in every request that takes it; or a request's header.
 
     Attributes:
         kind: ``string``, ``integer``, ``number`` or ``boolean`` (1: true).
-        text: what it means.
         choices: the values that it may have; empty: any of its kind.
-        may_repeat: it may be given several times.
     """
 
     kind: str
@@ -55,6 +53,12 @@ KEYS: Final[Mapping[str, Key]] = MappingProxyType(
         "wait": Key("integer", "answer after so many seconds at the latest"),
     }
 )
+HEADERS: Final[Mapping[str, Key]] = MappingProxyType(
+    {
+        "Idempotency-Key": Key("string", "1 to 64 printable ASCII characters; once a submission"),
+        "Last-Event-ID": Key("integer", "the id of the last event of a stream that was cut off"),
+    }
+)
 SELECTOR_KEYS: Final = ("select", "user", "name", "state")
 """Of a query that selects jobs."""
 
@@ -63,30 +67,41 @@ class Route(NamedTuple):
     """One request that the daemon answers.
 
     Attributes:
-        method: ``GET`` or ``POST``.
         path: with ``{id}`` for the number of a job.
-        handler: called with the request; then, where the path names one, with the job; then, where
-            it has a type, with the body.
-        text: what the request does, in a line.
+        handler: called with the context and the request; then, where the path names one, with the
+            job; then, where it has a type, with the body. Its docstring says what it does.
         answer: the type of the JSON that it answers with, or the types where the query decides; a
             media type where that is not JSON.
         query: the keys that its query may have.
         right: what the caller must be allowed to do, with the job where the path names one.
         body: the type of its body. None: it has none.
         reads_body: the handler reads the body itself.
+        headers: of the request, that mean something.
         statuses: of an answer.
     """
 
     method: str
     path: str
     handler: Handler
-    text: str
     answer: Any
     query: tuple[str, ...] = ()
     right: Verb = "see"
     body: Any = None
     reads_body: bool = False
+    headers: tuple[str, ...] = ()
     statuses: tuple[int, ...] = (200,)
+
+    @property
+    def text(self) -> str:
+        """What the request does, in a line."""
+        return (self.handler.__doc__ or "").partition("\n")[0].rstrip(".")
+
+    @property
+    def answers(self) -> tuple[Any, ...]:
+        """The types of the JSON that it answers with; none where that is not JSON."""
+        if isinstance(self.answer, str):
+            return ()
+        return self.answer if isinstance(self.answer, tuple) else (self.answer,)
 
     def check_query(self, request: web.Request) -> None:
         """Refuse a key that this route does not know: it may restrict what is meant.
@@ -104,3 +119,22 @@ class Route(NamedTuple):
             if choices and value not in choices:
                 known = " or ".join(choices)
                 raise RequestError(f"{name}={value[:_LONGEST]!r} means nothing; write {known}")
+
+
+ROUTES: Final[list[Route]] = []
+
+
+def route(request: str, answer: Any, *query: str, **declared: Any) -> Callable[[Handler], Handler]:
+    """Declare what the decorated function answers.
+
+    Args:
+        request: ``METHOD /path``.
+        answer: as in ``Route``, and so are ``query`` and all others.
+    """
+    method, path = request.split()
+
+    def declare(handler: Handler) -> Handler:
+        ROUTES.append(Route(method, path, handler, answer, query, **declared))
+        return handler
+
+    return declare

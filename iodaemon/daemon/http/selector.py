@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -15,34 +15,49 @@ from iodaemon.errors import RequestError
 _PART: Final = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
 
 
-def parse_selector(text: str, last_id: int) -> Callable[[int], bool]:
-    """True for the ids that the text selects.
+class Ids:
+    """The ids that a selector's text means.
 
-    Args:
-        text: parts separated by commas.
-        last_id: the id of the user's newest job, for ``last``; 0: there is none.
-
-    Raises:
-        RequestError: it is no selector.
+    Attributes:
+        bounds: the lowest and the highest; None: it does not bound them.
+        numbers: those that are named by themselves, each once.
     """
-    if text == "all":
-        return lambda _: True
-    ranges: list[tuple[int, int]] = []
-    for part in text.split(","):
-        match = _PART.fullmatch(part.strip())
-        if part.strip() == "last":
-            ranges.append((last_id, last_id))
-        elif match is None:
-            raise RequestError(f"{part!r} selects no jobs; write 7, 3-9, 1,4, last or all")
-        else:
-            ranges.append((int(match[1]), int(match[2] or match[1])))
-    firsts, lasts = zip(*_merged(ranges), strict=True)
 
-    def selects(job_id: int) -> bool:
-        place = bisect_right(firsts, job_id) - 1
-        return place >= 0 and job_id <= lasts[place]
+    def __init__(self, text: str, last_id: int = 0) -> None:
+        """Read the text.
 
-    return selects
+        Args:
+            text: parts separated by commas; empty: all.
+            last_id: what ``last`` means; 0: no id.
+
+        Raises:
+            RequestError: it is no selector.
+        """
+        self.bounds: tuple[int, int] | tuple[None, None] = (None, None)
+        self.numbers: dict[int, None] = {}
+        self._is_all = text in ("", "all")
+        if self._is_all:
+            return
+        ranges: list[tuple[int, int]] = []
+        for part in map(str.strip, text.split(",")):
+            match = _PART.fullmatch(part)
+            if part == "last":
+                ranges.append((last_id, last_id))
+            elif match is None:
+                raise RequestError(f"{part!r} selects no jobs; write 7, 3-9, 1,4, last or all")
+            else:
+                ranges.append((int(match[1]), int(match[2] or match[1])))
+                if match[2] is None:
+                    self.numbers[int(match[1])] = None
+        merged = _merged(ranges)
+        self._firsts, self._lasts = zip(*merged, strict=True)
+        self.bounds = (merged[0][0], merged[-1][1])
+
+    def __contains__(self, job_id: int) -> bool:
+        if self._is_all:
+            return True
+        place = bisect_right(self._firsts, job_id) - 1
+        return place >= 0 and job_id <= self._lasts[place]
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -60,12 +75,12 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which jobs a request means: those that every given part selects.
+    """Which jobs a request means: those that every given part selects. What is empty does not.
 
     Attributes:
-        select: ids, as ``parse_selector`` reads them; empty: any.
-        user: the submitter, by name or number; ``me`` is the caller. Empty: anybody.
-        name: a glob over job names, case counts. Empty: any.
+        select: ids, as ``Ids`` reads them.
+        user: the submitter, by name or number; ``me`` is the caller.
+        name: a glob over job names, case counts.
         state: states by word or code; empty: those that the request is about.
     """
 
@@ -76,33 +91,12 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def names_ids(self) -> bool:
-        """True when ids are given, by number or as ``last``."""
+        """Whether ids are given, by number or as ``last``."""
         return self.select not in ("", "all")
 
     @property
     def has_filters(self) -> bool:
-        """True when jobs are also selected by what they are."""
         return bool(self.user or self.name or self.state)
-
-    @property
-    def is_empty(self) -> bool:
-        """True when nothing says which jobs are meant."""
-        return not self.select and not self.has_filters
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        """The jobs that are named by their number, each once."""
-        parts = (part.strip() for part in self.select.split(","))
-        return tuple(dict.fromkeys(int(part) for part in parts if part.isdigit()))
-
-    @property
-    def states(self) -> frozenset[JobState]:
-        """The states that are given.
-
-        Raises:
-            RequestError: there is no such state.
-        """
-        return parse_states(self.state)
 
 
 def parse_states(words: Iterable[str]) -> frozenset[JobState]:
@@ -121,11 +115,3 @@ def parse_states(words: Iterable[str]) -> frozenset[JobState]:
 
 
 _STATES: Final = {word: state for state in JobState for word in (str(state), state.code)}
-
-
-def id_bounds(select: str) -> tuple[int | None, int | None]:
-    """The lowest and highest id that a selector names; None: it does not bound them."""
-    if not select or re.search("[a-z]", select):
-        return None, None
-    ids = [int(digits) for digits in re.findall(r"\d+", select)]
-    return min(ids), max(ids)

@@ -6,48 +6,31 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 from aiohttp import web
 
-from iodaemon.api.model import ConfigAnswer, NodeAnswer, PolicyAnswer
-from iodaemon.core.job import JobId
-from iodaemon.daemon.driver import Driver
+import iodaemon.daemon.http.routes  # noqa: F401 - declares them
 from iodaemon.daemon.http.access import (
     ACCESS,
     LARGEST_BODY_BYTES,
-    Access,
     Front,
-    Rights,
     give_place,
     read_body,
 )
-from iodaemon.daemon.http.answer import Cached
-from iodaemon.daemon.http.lookup import Lookup
+from iodaemon.daemon.http.context import Context
 from iodaemon.daemon.http.openapi import describe
-from iodaemon.daemon.http.refusal import error_answer
-from iodaemon.daemon.http.route import Handler, Route
-from iodaemon.daemon.http.routes.act import Grace
-from iodaemon.daemon.http.routes.admin import Administration, Reload
-from iodaemon.daemon.http.routes.events import Telling
-from iodaemon.daemon.http.routes.hints import Hinting
-from iodaemon.daemon.http.routes.history import History
-from iodaemon.daemon.http.routes.phases import Phasing
-from iodaemon.daemon.http.routes.query import Queries
-from iodaemon.daemon.http.routes.submit import Commands
-from iodaemon.daemon.journal.writer import Journal
-from iodaemon.daemon.knowledge import Knowledge
+from iodaemon.daemon.http.refusal import error_answer, error_text, find_status, refused
+from iodaemon.daemon.http.route import ROUTES, Handler, Route
 from iodaemon.daemon.telltale import request_log
-from iodaemon.errors import Conflict, Gone, JournalError, NotFound, NotPermitted, RequestError
+from iodaemon.errors import JournalError, RequestError
 from iodaemon.fault import reach
 
 _LAST_ANSWERS_S: Final = 2.0
 """What a request that is being answered still gets when the daemon stops."""
-
 _SILENT_S: Final = 75.0
 """A connection without a whole request for so long is closed."""
 _BACKLOG: Final = 512
@@ -55,67 +38,23 @@ _BACKLOG: Final = 512
 _ACCEPTED_AT_ONCE: Final = 16
 """Connections that asyncio accepts in one round of the event loop: some 2 ms."""
 
-_REPORTS: Final = (
-    ("node", "sockets, devices, what is measured how", NodeAnswer),
-    ("policy", "the policy in force", PolicyAnswer),
-    ("config", "the configuration in force", ConfigAnswer),
-)
-_CACHED: Final = frozenset({"node"})
-"""Reports that take milliseconds, and change with the state only."""
-
 
 class Server:
     """The routes and the socket they are reached by.
 
-    Attributes:
-        routes: as they are declared, without ``further_routes``.
+    Args:
+        context: what they work on.
+        further: routes that are declared elsewhere.
     """
 
-    def __init__(
-        self,
-        driver: Driver,
-        journal: Journal,
-        *,
-        knowledge: Knowledge,
-        outputs: Path,
-        grace: Callable[[], Grace],
-        retain_s: Callable[[], float],
-        default_walltime_s: Callable[[], float | None] = lambda: None,
-        controls: Callable[[], Mapping[str, bool]] = dict,
-        rights: Rights | None = None,
-        pids: Callable[[JobId], list[int]],
-        reports: Mapping[str, Callable[[], Mapping[str, Any]]],
-        reload: Reload | None = None,
-        further_routes: Sequence[web.RouteDef] = (),
-    ) -> None:
-        self._watch = driver.watch
-        self._reports = reports
-        self._further_routes = further_routes
-        self._ending = asyncio.Event()
+    def __init__(self, context: Context, further: Sequence[Route] = ()) -> None:
+        self.context = context
+        openapi = Route("GET", "/v1/openapi.json", self._describe, dict[str, Any])
+        self.routes = [*ROUTES, openapi, *further]
         self._described = b""
         self._runner: web.AppRunner | None = None
         self._listening: asyncio.Server | None = None
         self._made: tuple[Path, int | None] | None = None  # the socket's file and its inode
-        self._access = Access(rights or Rights(owner_uid=os.geteuid()))
-        lookup = self._lookup = Lookup(driver, journal, self._access, outputs=outputs)
-        self._phasing = Phasing(lookup, ending=self._ending)
-        self.routes = [
-            *Queries(lookup, ending=self._ending, pids=pids, retain_s=retain_s).routes(),
-            *History(lookup).routes(),
-            *Telling(lookup, ending=self._ending).routes(),
-            *Commands(
-                lookup, grace=grace, default_walltime_s=default_walltime_s, controls=controls
-            ).routes(),
-            *Administration(lookup, reload=reload, ending=self._ending).routes(),
-            *self._phasing.routes(),
-            *Hinting(lookup, knowledge).routes(),
-            *(
-                Route("GET", f"/v1/{name}", self._reporting(name), text, answer)
-                for name, text, answer in _REPORTS
-                if name in reports
-            ),
-            Route("GET", "/v1/openapi.json", self._describe, "this API", dict[str, Any]),
-        ]
 
     async def open(self, path: Path, handed: socket.socket | None = None) -> None:
         """Listen on the socket, which only its owner may reach, or on the one handed over.
@@ -162,8 +101,9 @@ class Server:
         assert self._runner is not None
         assert self._runner.server is not None
         make: Callable[[], Any] = self._runner.server
-        if self._access.rights.is_shared:
-            make = Front(make, self._access.accounts)
+        access = self.context.access
+        if access.rights.is_shared:
+            make = Front(make, access.accounts)
         loop = asyncio.get_running_loop()
         listening = await loop.create_server(make, sock=listener, backlog=_ACCEPTED_AT_ONCE)
         listener.listen(_BACKLOG)  # asyncio would accept as many at a time
@@ -171,25 +111,21 @@ class Server:
 
     async def close(self) -> None:
         """Answer no more; streams end, and the socket is gone."""
-        self._ending.set()
-        self._watch.notify()
+        self.context.ending.set()
+        self.context.driver.watch.notify()
         if self._listening is not None:
             self._listening.close()
         if self._runner is not None:
             await self._runner.cleanup()
-        self._remove_socket()
-
-    def _remove_socket(self) -> None:
         if self._made is not None and _inode_of(self._made[0]) == self._made[1]:
             self._made[0].unlink(missing_ok=True)
 
     def _make_app(self) -> web.Application:
         app = web.Application(middlewares=[self._guard], client_max_size=LARGEST_BODY_BYTES)
-        app[ACCESS] = self._access
+        app[ACCESS] = self.context.access
         app.on_response_prepare.append(_give_place)
         for route in self.routes:
             app.router.add_route(route.method, route.path, partial(self._answer, route))
-        app.add_routes(self._further_routes)
         return app
 
     async def _answer(self, route: Route, request: web.Request) -> web.StreamResponse:
@@ -197,57 +133,37 @@ class Server:
         route.check_query(request)
         what: list[Any] = []
         if "{id}" in route.path:
-            what.append(await self._lookup.job(request))
-        self._access.allow(request, route.right, *what)
+            what.append(await self.context.job(request))
+        self.context.access.allow(request, route.right, *what)
         if route.body is not None and not route.reads_body:
             what.append(await read_body(request, route.body))
-        return await route.handler(request, *what)
+        return await route.handler(self.context, request, *what)
 
-    async def _describe(self, _: web.Request) -> web.Response:
+    async def _describe(self, *_: Any) -> web.Response:
+        """this API"""
         if not self._described:
             self._described = await asyncio.to_thread(describe, self.routes)
         return web.Response(body=self._described, content_type="application/json")
-
-    def _reporting(self, name: str) -> Handler:
-        def make() -> bytes:
-            return msgspec.json.encode(self._reports[name]())
-
-        get = Cached(make, self._lookup.driver).get if name in _CACHED else make
-
-        async def report(_: web.Request) -> web.Response:
-            return web.Response(body=get(), content_type="application/json")
-
-        return report
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse strangers before anything is looked at; turn errors into one line."""
         try:
-            async with self._access.admit(request):
+            async with self.context.access.admit(request):
                 reach("api.heard", request.method)
                 answer = await handler(request)
                 reach("api.done", request.method)
                 return answer
-        except NotPermitted as error:
-            return error_answer(403, "not_permitted", str(error))
-        except NotFound as error:
-            return error_answer(404, "not_found", str(error))
-        except Conflict as error:
-            return error_answer(409, "conflict", str(error))
-        except Gone as error:
-            return error_answer(410, "gone", str(error))
-        except RequestError as error:
-            return error_answer(400, "refused", str(error))
+        except (RequestError, JournalError) as error:
+            return error_answer(find_status(error), error_text(error))
         except web.RequestPayloadError:
             text = f"{request.method} {request.path}: the body is not encoded as its header says"
-            return error_answer(400, "refused", text)
-        except JournalError as error:
-            return error_answer(503, "unavailable", str(error))
+            return error_answer(400, refused(text))
         except web.HTTPException as error:
             code = "not_found" if error.status == web.HTTPNotFound.status_code else "refused"
             text = f"{request.method} {request.path}: {error.reason}; see docs/api.md"
             methods = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
-            return error_answer(error.status, code, text, methods)
+            return error_answer(error.status, refused(text, code), methods)
 
 
 async def _give_place(_request: web.Request, _response: web.StreamResponse) -> None:

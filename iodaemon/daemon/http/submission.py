@@ -1,14 +1,17 @@
-"""What a client may submit, checked before anything is queued."""
+"""What a client may submit, checked before anything is queued; and the route that takes it."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Annotated, Final, TypeVar
 
 import msgspec
+from aiohttp import web
 
+from iodaemon.api.model import SubmitAnswer
 from iodaemon.core.allotting import why_never
 from iodaemon.core.footprint import environment_bytes, job_bytes
 from iodaemon.core.job import Job, JobId, JobSpec, JobState, Reason, resume_command
@@ -16,12 +19,17 @@ from iodaemon.core.platform import Platform
 from iodaemon.core.scratch import ScratchRequest
 from iodaemon.core.size import told_bytes
 from iodaemon.core.tier import Tier
-from iodaemon.daemon.http.refusal import refuse_malformed
+from iodaemon.daemon.environments import Claim
+from iodaemon.daemon.http.access import body_of, give_place
+from iodaemon.daemon.http.answer import LINES, json_answer
+from iodaemon.daemon.http.context import Context, session_of
+from iodaemon.daemon.http.refusal import Misstated, Path, misstated, of_job, refuse_malformed
 from iodaemon.daemon.http.room import LONGEST_PATH_BYTES, Room
+from iodaemon.daemon.http.route import route
+from iodaemon.daemon.journal.record import RequestKey
 from iodaemon.errors import RequestError
 from iodaemon.hint import DROPPED, SenselessHint, check_hint
 from iodaemon.node.feature import words_of
-from iodaemon.policy.staging import extra_s
 from iodaemon.units import format_duration
 
 _LARGEST_BATCH: Final = 100_000
@@ -89,21 +97,6 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     environment: dict[str, str] = {}
 
 
-def decode_submission(body: bytes, platform: Platform, tiers: Sequence[Tier] = ()) -> Submission:
-    """The submission, if every job of it could ever run; all at once, so of a small body.
-
-    Raises:
-        RequestError: as ``decode_in_steps``.
-    """
-    steps = decode_in_steps(body, platform, tiers)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            submission: Submission = end.value
-            return submission
-
-
 def decode_in_steps(
     body: bytes,
     platform: Platform,
@@ -117,11 +110,10 @@ def decode_in_steps(
     """The submission, if every job of it could ever run; each step is some milliseconds.
 
     Args:
-        body: one JSON object; or one a line, first that with the environment, then the jobs.
-        platform: where they would run.
-        tiers: of its storage, fastest first.
+        body: one JSON object; or, ``in_lines``, one a line, first that with the environment, then
+            the jobs.
+        tiers: of the node's storage, fastest first.
         any_tier: the admission rule chooses among all for who names none.
-        in_lines: the latter.
         admit: refuses by what the jobs ask for, so many CPUs each, before each is looked at.
         take: refuses by memory; told of each piece, once it is decoded, how much it takes.
 
@@ -138,13 +130,15 @@ def decode_in_steps(
         raise RequestError(_wrong_count(count))
     admit([job.cpus for job in submission.jobs])
     launch = Room(submission.environment)
-    for place, job in enumerate(submission.jobs, 1):
-        which = "" if count == 1 else f"job {place} of {count}: "
-        _check(job, which, platform)
-        if job.scratch is not None:
-            check_scratch(job.scratch, which, tiers, any_tier=any_tier)
-        launch.check(job, which)
-        if place % _AT_ONCE == 0:
+    for place, job in enumerate(submission.jobs):
+        try:
+            _check(job, platform)
+            if job.scratch is not None:
+                _check_scratch(job.scratch, tiers, any_tier=any_tier)
+            launch.check(job, "")
+        except RequestError as error:
+            raise of_job(error, place, count) from error
+        if (place + 1) % _AT_ONCE == 0:
             yield
     return submission
 
@@ -154,28 +148,30 @@ def _decode_lines(body: bytes, take: Callable[[int], None]) -> Generator[None, N
     if not 1 <= count <= _LARGEST_BATCH:  # before there are as many pieces
         raise RequestError(_wrong_count(count))
     first, *lines = body.rstrip(b"\n").split(b"\n")
-    head = _decode(first, _Head, "line", "line 1: ")
+    head = _decode(first, _Head, "first line")
     take(environment_bytes(head.environment))
     jobs: list[SubmittedJob] = []
     decoded_bytes = 0
-    for place, line in enumerate(lines, 2):
+    for place, line in enumerate(lines):
         decoded_bytes += len(line)
         if decoded_bytes > _BYTES_AT_ONCE:
             yield
             decoded_bytes = len(line)
-        job = _decode(line, SubmittedJob, "line", f"line {place}: ")
+        job = _decode(line, SubmittedJob, "job", place if count > 1 else None, ("jobs", place))
         take(job_bytes(job))
         jobs.append(job)
     return Submission(jobs=tuple(jobs), environment=head.environment)
 
 
-def _decode(text: bytes, kind: type[_T], what: str, which: str = "") -> _T:
+def _decode(text: bytes, kind: type[_T], what: str, place: int | None = None, at: Path = ()) -> _T:
+    which = "" if place is None else f"job {place + 1}: "
     if len(text) > LONGEST_PIECE_BYTES:
-        raise RequestError(
-            f"{which}a {what} of {len(text)} bytes, {LONGEST_PIECE_BYTES} are the most: send many "
-            "jobs one a line (docs/api.md), or put data into a file"
+        problem = (
+            f"a {what} of {len(text)} bytes, {LONGEST_PIECE_BYTES} are the most: send many jobs "
+            "one a line (docs/api.md), or put data into a file"
         )
-    with refuse_malformed(text, what, which):
+        raise Misstated(which + problem, problem, at)
+    with refuse_malformed(text, what, which, at):
         return msgspec.json.decode(text, type=kind)
 
 
@@ -190,12 +186,7 @@ _NO_MEMORY_LIMIT: Final = f"memory limit: {words_of(())['memory_limit']}; see 'i
 def limit_all(
     jobs: Sequence[SubmittedJob], walltime_s: float | None
 ) -> tuple[tuple[SubmittedJob, ...], tuple[str, ...]]:
-    """The jobs, each with a walltime; and one line where some had none.
-
-    Args:
-        jobs: as submitted.
-        walltime_s: of those that name none. None: they have none.
-    """
+    """The jobs, those without a walltime with this one (if not None); a line where that is new."""
     if walltime_s is None or all(job.walltime_s is not None for job in jobs):
         return tuple(jobs), ()
     told = f"without -t a job may run for {format_duration(walltime_s)} here (default_walltime)"
@@ -207,12 +198,7 @@ def limit_all(
 
 
 def find_unlimited(jobs: Sequence[SubmittedJob], controls: Mapping[str, bool]) -> tuple[str, ...]:
-    """One line where a job asks for a memory limit that this machine does not keep.
-
-    Args:
-        jobs: as submitted.
-        controls: what the jobs' cgroups have; empty where there are none to have.
-    """
+    """One line where a job asks for a memory limit that this machine does not keep."""
     if controls.get(_MEMORY, True) or all(job.memory_bytes is None for job in jobs):
         return ()
     return (_NO_MEMORY_LIMIT,)
@@ -238,32 +224,33 @@ def heed_hints(submission: Submission) -> tuple[tuple[SubmittedJob, ...], tuple[
     return tuple(jobs), tuple(warnings.values())[:_MOST_WARNINGS]
 
 
-def _check(job: SubmittedJob, which: str, platform: Platform) -> None:
+def _check(job: SubmittedJob, platform: Platform) -> None:
     largest = platform.largest_partition
     if job.cpus > largest:
         raise RequestError(
-            f"{which}asks for {job.cpus} CPUs, the largest socket has {largest}; "
+            f"asks for {job.cpus} CPUs, the largest socket has {largest}; "
             f"lower --cpus to {largest} or less"
         )
     if job.shares_cores and job.cpus != 1:
-        raise RequestError(f"{which}cpus and shares_cores: leave one of them out")
+        raise RequestError("cpus and shares_cores: leave one of them out")
     if not job.command[0]:
-        raise RequestError(f"{which}the command is empty; give one after --")
+        raise RequestError("the command is empty; give one after --")
     texts = (*job.command, job.cwd, job.name, job.stdout or "", job.stderr or "")
     if any("\0" in text for text in texts):
-        raise RequestError(f"{which}NUL characters cannot be passed to a command; remove them")
+        raise RequestError("NUL characters cannot be passed to a command; remove them")
     for name in ("cwd", "stdout", "stderr"):
-        _check_path(getattr(job, name) or "", f"{which}{name}")
+        _check_path(getattr(job, name) or "", name)
 
 
-def _check_path(path: str, which: str) -> None:
+def _check_path(path: str, name: str) -> None:
     """As it will be when the job is started, its number in it; its length is bounded first."""
     if len(path) <= LONGEST_PATH_BYTES:
         path = path.replace("%j", _LONGEST_ID)
     if len(path) > LONGEST_PATH_BYTES or len(path.encode()) > LONGEST_PATH_BYTES:
-        raise RequestError(
-            f"{which} is longer than the {LONGEST_PATH_BYTES} bytes of a path (%j counts as "
-            f"{len(_LONGEST_ID)}); shorten it"
+        raise misstated(
+            f"is longer than the {LONGEST_PATH_BYTES} bytes of a path (%j counts as "
+            f"{len(_LONGEST_ID)}); shorten it",
+            name,
         )
 
 
@@ -300,69 +287,108 @@ def _held(job_id: JobId) -> Reason:
     return Reason(code="Held", text="held at submission", cure=resume_command(job_id))
 
 
-def check_scratch(
-    asked: ScratchRequest, which: str, tiers: Sequence[Tier], *, any_tier: bool = False
-) -> None:
-    """Refuse what could never be met, and paths that could never be opened.
-
-    Args:
-        asked: by a job.
-        which: begins the line, where there are several.
-        tiers: of this node.
-        any_tier: the admission rule chooses among all for who names none.
-
-    Raises:
-        RequestError: says what is wrong and what to do.
-    """
+def _check_scratch(asked: ScratchRequest, tiers: Sequence[Tier], *, any_tier: bool) -> None:
+    """Refuse what could never be met, and paths that could never be opened."""
     for name in ("input_path", "output_path"):
         path = getattr(asked, name) or ""
         if "\0" in path or len(path.encode(errors="replace")) > LONGEST_PATH_BYTES:
-            raise RequestError(f"{which}{name} is no path: it has a NUL or is too long; shorten it")
+            raise misstated("is no path: it has a NUL or is too long; shorten it", "scratch", name)
         if ".." in path.split("/"):
-            raise RequestError(f"{which}{name} {path!a} has '..' in it; write it without")
+            raise misstated(f"{path!a} has '..' in it; write it without", "scratch", name)
     if asked.input_bytes > asked.size_bytes:
         has, gets = told_bytes(asked.input_bytes), told_bytes(asked.size_bytes)
         raise RequestError(
-            f"{which}its input has {has}, more than the {gets} of scratch space it asks for; "
-            "ask for more"
+            f"its input has {has}, more than the {gets} of scratch space it asks for; ask for more"
         )
     never = why_never(tiers, asked, any_tier=any_tier)
     if never is not None:
-        raise RequestError(f"{which}{never}")
+        raise RequestError(never)
 
 
-def find_vain(asked: Sequence[ScratchRequest | None], tiers: Sequence[Tier]) -> tuple[str, ...]:
-    """Who asks for a fast tier, of a rule that chooses by ``extra_s``, and never will have one.
+# -- the route -------------------------------------------------------------------------------------
 
-    Args:
-        asked: by each job; None: by one that wants no space.
-        tiers: of this node, fastest first.
-
-    Returns:
-        One line for each reason, with the first job that has it.
-    """
-    lines: dict[bool, str] = {}
-    for place, each in enumerate(asked, 1):
-        if each is None or each.tier is not None:
-            continue
-        is_silent = not (each.input_bytes or each.output_bytes or each.data_bytes)
-        if is_silent in lines:
-            continue
-        if (why := _why_vain(each, tiers)) is not None:
-            lines[is_silent] = why if len(asked) == 1 else f"job {place}: {why}"
-    return tuple(lines.values())
+_KEY: Final = "Idempotency-Key"
+_LONGEST_KEY: Final = 64
+_DIGITS: Final = 32
+"""Of the digest of a body: nobody finds two with one."""
+_COPIES: Final = 2
+"""Of a body that is decoded: as it came, and in lines."""
 
 
-def _why_vain(asked: ScratchRequest, tiers: Sequence[Tier]) -> str | None:
-    if len(tiers) < 2:
-        return None
-    *faster, slowest = tiers
-    if any(extra_s(asked, tier, slowest) < 0.0 for tier in faster):
-        return None
-    always = f"it always runs on tier {slowest.name} under this policy: "
-    if not (asked.input_bytes or asked.output_bytes or asked.data_bytes):
-        return f"{always}it says nothing of what it moves; give --data-size"
-    return (
-        f"{always}copying in and out takes no less than its I/O is shorter elsewhere; "
-        "give --data-size, or, as an administrator, the tier a faster 'staging'"
+@route(
+    *("POST /v1/jobs", SubmitAnswer, "dry_run"),
+    right="submit",
+    body=Submission,
+    reads_body=True,
+    headers=(_KEY,),
+    statuses=(201, 200),
+)
+async def submit(context: Context, request: web.Request) -> web.Response:
+    """submit jobs"""
+    actor = context.access.who(request)
+    await context.access.refuse_stranger(actor, "submit")
+    is_trial = request.query.get("dry_run") == "1"
+    key = None if is_trial else _find_key(request)
+    async with body_of(request) as body:
+        asked = None
+        if key is not None:
+            digest = await asyncio.to_thread(hashlib.sha256, body)
+            asked = RequestKey(actor.uid, key, digest.hexdigest()[:_DIGITS])
+            if ids := await context.driver.find_submitted(asked):
+                return json_answer({"ids": ids}, status=201)
+        with context.driver.environments.claim(actor.uid) as claim:
+            claim.take(_COPIES * len(body))
+            submission = await _decode_between(
+                context, body, request.content_type, actor.uid, claim
+            )
+            environment = environment_key(submission.environment)
+            jobs, warnings = heed_hints(submission)
+            jobs, told = limit_all(jobs, context.default_walltime_s())
+            warnings += told + find_unlimited(jobs, context.controls())
+            makers = [job_maker(job, actor.uid, environment) for job in jobs]
+            context.refuse_above_limits(actor.uid, [job.cpus for job in jobs])
+        answer = {"warnings": warnings} if warnings else {}
+        if is_trial:
+            return json_answer({"ids": [], **answer})
+        session = session_of(actor.pid)
+        context.wait_marks.submitted(actor.uid, session, context.now_s)
+        give_place()
+        ids = await context.driver.submit(makers, submission.environment, environment, asked)
+    return json_answer({"ids": ids, **answer}, status=201)
+
+
+async def _decode_between(
+    context: Context, body: bytes, content_type: str, uid: int, claim: Claim
+) -> Submission:
+    """The submission, decoded between other requests; what is above a limit not at all."""
+    stock = context.state.stock
+    steps = decode_in_steps(
+        body,
+        context.state.platform,
+        stock.tiers,
+        any_tier=stock.any_tier,
+        in_lines=content_type == LINES,
+        admit=lambda cpus: context.refuse_above_limits(uid, cpus),
+        take=claim.take,
     )
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            submission: Submission = end.value
+            return submission
+        await asyncio.sleep(0)
+
+
+def _find_key(request: web.Request) -> str | None:
+    """The key that makes a repeated submission the same one; None: none.
+
+    Raises:
+        RequestError: it is no key.
+    """
+    key = request.headers.get(_KEY)
+    if key is None:
+        return None
+    if not (0 < len(key) <= _LONGEST_KEY and key.isascii() and key.isprintable()):
+        raise RequestError(f"{_KEY}: give 1 to {_LONGEST_KEY} printable ASCII characters")
+    return key

@@ -248,9 +248,14 @@ def _restore(db: sqlite3.Connection, finished: int) -> Restored:
 
 
 def _requests(db: sqlite3.Connection) -> tuple[Request, ...]:
-    rows = db.execute("SELECT * FROM request ORDER BY first_id DESC LIMIT ?", (MOST_REQUESTS,))
     names = Request.__struct_fields__
-    return tuple(Request(**dict(zip(names, row, strict=True))) for row in rows)[::-1]
+    rows = db.execute(
+        f"SELECT {', '.join(names)} FROM (SELECT *, row_number() OVER "  # noqa: S608
+        "(PARTITION BY uid ORDER BY first_id DESC) AS place FROM request) "
+        "WHERE place <= ? ORDER BY first_id",
+        (MOST_REQUESTS,),
+    )
+    return tuple(Request(**dict(zip(names, row, strict=True))) for row in rows)
 
 
 def _environment(db: sqlite3.Connection, key: str) -> dict[str, str] | None:

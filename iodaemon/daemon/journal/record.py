@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, Final, Literal, assert_never
+from typing import Any, Final, Literal, NamedTuple, assert_never
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -73,20 +73,33 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float
 
 
+class RequestKey(NamedTuple):
+    """What makes a repeated submission the same one.
+
+    Attributes:
+        key: chosen by the submitter's client.
+        digest: of the body, which is the same when it is repeated.
+    """
+
+    uid: int
+    key: str
+    digest: str
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A submission that may be repeated: the same user's next one with this key is the same one.
 
     Attributes:
         first_id: of its jobs, which have consecutive ids.
         jobs: how many.
-        uid: the submitter.
-        key: chosen by the client.
+        uid, key, digest: as in ``RequestKey``.
     """
 
     first_id: JobId
     jobs: int
     uid: int
     key: str
+    digest: str
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from typing import Any, Final
 from iodaemon.daemon.journal.copy import sync_folder
 from iodaemon.errors import HopelessError, JournalError
 
-SCHEMA: Final = 6
+SCHEMA: Final = 7
 """Raised with every change that another version could not read or would misread; a journal of
 another version is refused."""
 BUSY_S: Final = 10.0
@@ -36,7 +36,8 @@ CREATE TABLE event (
 CREATE INDEX event_job ON event (job_id) WHERE job_id IS NOT NULL;
 CREATE INDEX event_note ON event (at_s) WHERE job_id IS NULL;
 CREATE TABLE request (
-    first_id INTEGER PRIMARY KEY, jobs INTEGER NOT NULL, uid INTEGER NOT NULL, key TEXT NOT NULL);
+    first_id INTEGER PRIMARY KEY, jobs INTEGER NOT NULL, uid INTEGER NOT NULL, key TEXT NOT NULL,
+    digest TEXT NOT NULL);
 CREATE TABLE usage (
     job_id INTEGER NOT NULL, minute INTEGER NOT NULL, read_bytes INTEGER NOT NULL,
     written_bytes INTEGER NOT NULL, seconds REAL NOT NULL,

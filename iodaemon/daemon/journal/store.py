@@ -59,7 +59,7 @@ def store(db: sqlite3.Connection, batch: Batch, next_id: int, next_event: int) -
             map(msgspec.structs.astuple, batch.minutes),
         )
     requests = map(msgspec.structs.astuple, batch.requests)
-    db.executemany("INSERT INTO request VALUES (?, ?, ?, ?)", requests)
+    db.executemany("INSERT INTO request VALUES (?, ?, ?, ?, ?)", requests)
     remove_jobs(db, batch.removed)
     _store_samples(db, batch.samples)
     _store_traces(db, batch.traces)

@@ -17,6 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from iodaemon.config import Config
 from iodaemon.daemon.http.access import FairQueue
 from iodaemon.daemon.http.answer import Cached
+from iodaemon.daemon.http.route import Route
 from iodaemon.daemon.metrics.table import Exporter, Scene
 from iodaemon.daemon.telltale import request_log
 from iodaemon.errors import ConfigError
@@ -40,9 +41,9 @@ class MetricsPage:
         self._listener: asyncio.Server | None = None
         self._sweeping: asyncio.TimerHandle | None = None
 
-    def routes(self) -> Sequence[web.RouteDef]:
+    def routes(self) -> Sequence[Route]:
         """What is read where."""
-        return [web.get("/metrics", self._show)]
+        return [Route("GET", "/metrics", self._show, "text/plain")]
 
     async def open(self, config: Config) -> None:
         """Listen by TCP where the configuration says so.
@@ -53,7 +54,7 @@ class MetricsPage:
         if config.metrics_address is None:
             return
         app = web.Application(middlewares=[self._in_turn])
-        app.add_routes(self.routes())
+        app.router.add_get("/metrics", self._show)
         self._runner = web.AppRunner(
             app, access_log=None, logger=request_log(), shutdown_timeout=_LAST_ANSWERS_S
         )
@@ -71,7 +72,8 @@ class MetricsPage:
         if self._runner is not None:
             await self._runner.cleanup()
 
-    async def _show(self, _: web.Request) -> web.Response:
+    async def _show(self, *_: object) -> web.Response:
+        """Prometheus' text format"""
         return web.Response(body=self._page.get(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     @web.middleware

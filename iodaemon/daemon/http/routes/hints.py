@@ -13,8 +13,6 @@ from aiohttp import web
 
 from iodaemon.api.model import ForgetAnswer, HintsAnswer, ImportAnswer
 from iodaemon.core import event as ev
-from iodaemon.core.book import Remembered
-from iodaemon.core.decision import Lesson
 from iodaemon.core.signature import (
     LONGEST,
     Key,
@@ -26,12 +24,11 @@ from iodaemon.core.signature import (
 from iodaemon.core.trace import Trace
 from iodaemon.daemon.account import parse_user, user_name
 from iodaemon.daemon.http.answer import Answer, json_answer
-from iodaemon.daemon.http.lookup import Lookup, parse_number
+from iodaemon.daemon.http.context import Context, parse_number
 from iodaemon.daemon.http.record import expected_record
-from iodaemon.daemon.http.route import Route
+from iodaemon.daemon.http.route import route
 from iodaemon.daemon.journal.record import Batch
-from iodaemon.daemon.knowledge import Knowledge
-from iodaemon.errors import JournalError, NotPermitted, RequestError
+from iodaemon.errors import NotPermitted, RequestError
 
 _MOST_ROWS: Final = 1000
 _MOST_TRACES: Final = 10_000
@@ -75,140 +72,123 @@ class _Forget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     uid: _Uid | None = None
 
 
-class Hinting:
-    """Shows, imports, forgets."""
+@route("GET /v1/hints", HintsAnswer, "user", "name", "limit")
+async def show_hints(context: Context, request: web.Request) -> web.Response:
+    """what is known of jobs' I/O"""
+    query = request.query
+    uid = await asyncio.to_thread(parse_user, query["user"]) if "user" in query else None
+    limit = min(_MOST_ROWS, parse_number(query.get("limit", str(_MOST_ROWS))))
+    glob = query.get("name", "")
+    if len(glob) > LONGEST:
+        raise RequestError(f"a name of {len(glob)} characters; no key has more than {LONGEST}")
+    async with Answer(request) as answer:
+        await answer.take_turn()  # all keys are looked at
+        told = {
+            "hints": await _hints(context, _chooser(uid, glob), limit),
+            "accuracy": [
+                {"source": source, "predictions": each.jobs, "off": each.off}
+                for source, each in sorted(context.knowledge.recollection.accuracy.items())
+            ],
+            "lessons": await _lessons(context, _chooser(uid, glob), limit),
+        }
+    return json_answer({"version": 1, "now_s": context.now_s, **told})
 
-    def __init__(self, lookup: Lookup, knowledge: Knowledge) -> None:
-        self._lookup = lookup
-        self._driver = lookup.driver
-        self._knowledge = knowledge
 
-    def routes(self) -> Sequence[Route]:
-        """What is done where."""
-        keys = ("user", "name", "limit")
-        return [
-            Route("GET", "/v1/hints", self._show, "what is known of jobs' I/O", HintsAnswer, keys),
-            Route(
-                *("POST", "/v1/hints", self._import, "teach what runs elsewhere did"),
-                ImportAnswer,
-                body=_Import,
-                statuses=(201,),
-            ),
-            Route(
-                *("POST", "/v1/hints/forget", self._forget, "let earlier runs say nothing"),
-                ForgetAnswer,
-                body=_Forget,
-            ),
-        ]
+async def _hints(
+    context: Context, chooses: Callable[[Key], bool], limit: int
+) -> list[dict[str, Any]]:
+    """The first of the chosen ones; others are answered meanwhile."""
+    recollection, now_s = context.knowledge.recollection, context.now_s
+    rows: list[dict[str, Any]] = []
+    for place, entry in enumerate(recollection.entries(), 1):
+        if len(rows) >= limit:
+            break
+        if chooses(entry.key) and (found := recollection.look_up(entry, now_s)) is not None:
+            told = {"last_s": found.last_s, "run_s": found.run_s}
+            told |= {"predictions": found.predictions, "off": found.off}
+            rows.append({**_who(found.key), "expected": expected_record(found.expected), **told})
+        if place % _LOOKED_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return rows
 
-    async def _show(self, request: web.Request) -> web.Response:
-        query = request.query
-        uid = await asyncio.to_thread(parse_user, query["user"]) if "user" in query else None
-        limit = min(_MOST_ROWS, parse_number(query.get("limit", str(_MOST_ROWS))))
-        glob = query.get("name", "")
-        if len(glob) > LONGEST:
-            raise RequestError(f"a name of {len(glob)} characters; no key has more than {LONGEST}")
-        now_s = self._driver.timeline.now_s
-        async with Answer(request) as answer:
-            await answer.take_turn()  # all keys are looked at
-            rows = await self._rows(_chooser(uid, glob), now_s, limit)
-            lessons = await self._lessons(_chooser(uid, glob), limit)
-        accuracy = [
-            {"source": source, "predictions": each.jobs, "off": each.off}
-            for source, each in sorted(self._knowledge.recollection.accuracy.items())
-        ]
-        told = {"hints": rows, "accuracy": accuracy, "lessons": lessons}
-        return json_answer({"version": 1, "now_s": now_s, **told})
 
-    async def _rows(
-        self, chooses: Callable[[Key], bool], now_s: float, limit: int
-    ) -> list[dict[str, Any]]:
-        """The first of the chosen ones; others are answered meanwhile."""
-        recollection, rows = self._knowledge.recollection, list[dict[str, Any]]()
-        for place, entry in enumerate(recollection.entries(), 1):
-            if len(rows) >= limit:
-                break
-            if chooses(entry.key) and (found := recollection.look_up(entry, now_s)) is not None:
-                rows.append(_row(found))
-            if place % _LOOKED_AT_ONCE == 0:
-                await asyncio.sleep(0)
-        return rows
+async def _lessons(
+    context: Context, chooses: Callable[[Key], bool], limit: int
+) -> list[dict[str, Any]]:
+    """Of the chosen kinds those that were learned of last; others are answered meanwhile."""
+    rows: list[dict[str, Any]] = []
+    for place, (kind, lesson) in enumerate([*context.state.lessons.items()], 1):
+        key = key_of_kind(kind)
+        if key is not None and chooses(key):
+            rows.append({**_who(key), **msgspec.structs.asdict(lesson)})
+        if place % _LOOKED_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return sorted(rows, key=lambda row: (-row["at_s"], row["uid"], row["key"]))[:limit]
 
-    async def _lessons(self, chooses: Callable[[Key], bool], limit: int) -> list[dict[str, Any]]:
-        """Of the chosen kinds those that were learned of last; others are answered meanwhile."""
-        rows: list[dict[str, Any]] = []
-        for place, (kind, lesson) in enumerate([*self._driver.state.lessons.items()], 1):
-            key = key_of_kind(kind)
-            if key is not None and chooses(key):
-                rows.append(_lesson_row(key, lesson))
-            if place % _LOOKED_AT_ONCE == 0:
-                await asyncio.sleep(0)
-        return sorted(rows, key=lambda row: (-row["at_s"], row["uid"], row["key"]))[:limit]
 
-    async def _import(self, request: web.Request, asked: _Import) -> web.Response:
-        await self._lookup.access.refuse_stranger(self._lookup.access.who(request), "hint")
-        if not 1 <= len(asked.runs) <= _MOST_TRACES:
-            raise RequestError(f"{len(asked.runs)} runs in one import; send 1 to {_MOST_TRACES}")
-        self._refuse_while_unwritable()
-        now_s = self._driver.timeline.now_s
-        whose = {uid: self._whose(request, uid) for uid in {run.uid for run in asked.runs}}
-        traces = list(_traces(asked.runs, whose, now_s))
-        async with self._lookup.access.turn(request, "import"):
-            imported = await self._knowledge.take(
-                traces, self._lookup.journal, self._driver.state.outlook
-            )
-        return json_answer({"imported": imported, "known": len(traces) - imported}, status=201)
+def _who(key: Key) -> dict[str, Any]:
+    return {"key": key.shown, "user": user_name(key.uid), "uid": key.uid}
 
-    async def _forget(self, request: web.Request, asked: _Forget) -> web.Response:
-        await self._lookup.access.refuse_stranger(self._lookup.access.who(request), "hint")
-        uid = self._whose(request, asked.uid)
-        self._refuse_while_unwritable()
-        keys = [_key(uid, shown) for shown in dict.fromkeys(asked.keys)]
-        known = await self._knowledge.forget(
-            keys,
-            self._driver.timeline.now_s,
-            self._lookup.journal,
-            self._driver.state.outlook,
-        )
-        forgotten = {*known, *await self._forget_lessons(keys)}
-        return json_answer({"forgotten": [key.shown for key in keys if key in forgotten]})
 
-    async def _forget_lessons(self, keys: Sequence[Key]) -> list[Key]:
-        """Those of the keys of whose jobs a lesson was known; durable on return.
+@route("POST /v1/hints", ImportAnswer, body=_Import, statuses=(201,))
+async def import_runs(context: Context, request: web.Request, asked: _Import) -> web.Response:
+    """teach what runs elsewhere did"""
+    await context.access.refuse_stranger(context.access.who(request), "hint")
+    if not 1 <= len(asked.runs) <= _MOST_TRACES:
+        raise RequestError(f"{len(asked.runs)} runs in one import; send 1 to {_MOST_TRACES}")
+    context.refuse_unwritable()
+    whose = {uid: _whose(context, request, uid) for uid in {run.uid for run in asked.runs}}
+    traces = list(_traces(asked.runs, whose, context.now_s))
+    async with context.access.turn(request, "import"):
+        imported = await context.knowledge.take(traces, context.journal, context.state.outlook)
+    return json_answer({"imported": imported, "known": len(traces) - imported}, status=201)
 
-        Raises:
-            JournalError: it cannot be made durable now; no lesson was forgotten.
-        """
-        lessons = self._driver.state.lessons
-        kinds = {kind_of_key(key): key for key in keys if lessons.get(kind_of_key(key)) is not None}
-        if kinds:
-            await self._lookup.journal.commit(Batch(lessons=dict.fromkeys(kinds)))
-            now_s = self._driver.timeline.now_s
-            self._driver.post(ev.LessonsForgotten(at_s=now_s, kinds=tuple(kinds)))
-        return list(kinds.values())
 
-    def _whose(self, request: web.Request, uid: int | None) -> int:
-        """Whose jobs a hint is of: anybody may speak of his own, who acts on all jobs of all.
+@route("POST /v1/hints/forget", ForgetAnswer, body=_Forget)
+async def forget_hints(context: Context, request: web.Request, asked: _Forget) -> web.Response:
+    """let earlier runs say nothing"""
+    await context.access.refuse_stranger(context.access.who(request), "hint")
+    uid = _whose(context, request, asked.uid)
+    context.refuse_unwritable()
+    keys = [_key(uid, shown) for shown in dict.fromkeys(asked.keys)]
+    known = await context.knowledge.forget(
+        keys, context.now_s, context.journal, context.state.outlook
+    )
+    forgotten = {*known, *await _forget_lessons(context, keys)}
+    return json_answer({"forgotten": [key.shown for key in keys if key in forgotten]})
 
-        Raises:
-            NotPermitted: it is of somebody else's.
-        """
-        access = self._lookup.access
-        actor = access.who(request)
-        if uid is None or uid == actor.uid:
-            return access.allow(request, "hint").uid
-        try:
-            access.allow(request, "hint_others")
-        except NotPermitted as error:
-            raise NotPermitted(
-                f"uid {actor.uid} may not give hints on jobs of uid {uid}; count the runs as your "
-                "own with --user me, or ask root"
-            ) from error
-        return uid
 
-    def _refuse_while_unwritable(self) -> None:
-        if self._driver.problem:
-            raise JournalError(self._driver.problem)
+async def _forget_lessons(context: Context, keys: Sequence[Key]) -> list[Key]:
+    """Those of the keys of whose jobs a lesson was known; durable on return.
+
+    Raises:
+        JournalError: it cannot be made durable now; no lesson was forgotten.
+    """
+    lessons = context.state.lessons
+    kinds = {kind_of_key(key): key for key in keys if lessons.get(kind_of_key(key)) is not None}
+    if kinds:
+        await context.journal.commit(Batch(lessons=dict.fromkeys(kinds)))
+        context.driver.post(ev.LessonsForgotten(at_s=context.now_s, kinds=tuple(kinds)))
+    return list(kinds.values())
+
+
+def _whose(context: Context, request: web.Request, uid: int | None) -> int:
+    """Whose jobs a hint is of: anybody may speak of his own, who acts on all jobs of all.
+
+    Raises:
+        NotPermitted: it is of somebody else's.
+    """
+    actor = context.access.who(request)
+    if uid is None or uid == actor.uid:
+        return context.access.allow(request, "hint").uid
+    try:
+        context.access.allow(request, "hint_others")
+    except NotPermitted as error:
+        raise NotPermitted(
+            f"uid {actor.uid} may not give hints on jobs of uid {uid}; count the runs as your "
+            "own with --user me, or ask root"
+        ) from error
+    return uid
 
 
 def _chooser(uid: int | None, glob: str) -> Callable[[Key], bool]:
@@ -220,25 +200,6 @@ def _chooser(uid: int | None, glob: str) -> Callable[[Key], bool]:
         return not glob or fnmatchcase(key.text, glob) or fnmatchcase(key.shown, glob)
 
     return chooses
-
-
-def _row(remembered: Remembered) -> dict[str, Any]:
-    uid = remembered.key.uid
-    return {
-        "key": remembered.key.shown,
-        "user": user_name(uid),
-        "uid": uid,
-        "expected": expected_record(remembered.expected),
-        "last_s": remembered.last_s,
-        "run_s": remembered.run_s,
-        "predictions": remembered.predictions,
-        "off": remembered.off,
-    }
-
-
-def _lesson_row(key: Key, lesson: Lesson) -> dict[str, Any]:
-    who = {"key": key.shown, "user": user_name(key.uid), "uid": key.uid}
-    return {**who, **msgspec.structs.asdict(lesson)}
 
 
 def _key(uid: int, shown: str) -> Key:

@@ -9,30 +9,28 @@ from __future__ import annotations
 import asyncio
 import math
 from array import array
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from fnmatch import fnmatchcase
-from typing import Any, Final, Literal
+from typing import Final
 
 import msgspec
 from aiohttp import web
 
-from iodaemon.api.model import HistoryAnswer, SumsAnswer
+from iodaemon.api.model import HistoryAnswer, KeyedSum, Sum, SumsAnswer
 from iodaemon.core import measure
 from iodaemon.core.job import Job, JobState
 from iodaemon.core.signature import name_of
 from iodaemon.daemon.account import parse_user, user_name
 from iodaemon.daemon.http.answer import Answer, json_answer
-from iodaemon.daemon.http.lookup import Lookup, parse_number, parse_time
-from iodaemon.daemon.http.route import SELECTOR_KEYS, Route
-from iodaemon.daemon.http.selector import id_bounds, parse_selector, parse_states
+from iodaemon.daemon.http.context import MOST_JOBS, Context, parse_number, parse_time
+from iodaemon.daemon.http.route import SELECTOR_KEYS, route
+from iodaemon.daemon.http.selector import Ids, parse_states
 from iodaemon.daemon.journal.writer import Journal
 
-_MOST_JOBS: Final = 100_000
 _PAGE: Final = 1000
 """Jobs read at a time: some milliseconds, in which others who read the journal wait."""
 _ENDED_WELL: Final = frozenset({JobState.COMPLETED, JobState.CANCELLED})
 
-By = Literal["user", "name"]
 Cursor = tuple[float, int]
 """When the last job of a page ended, and its id."""
 
@@ -41,11 +39,6 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """Which finished jobs are meant; what is None or empty does not restrict.
 
     Attributes:
-        uid: the submitter.
-        name: a glob over job names, case counts.
-        states: how they ended.
-        since_s: ended at this time or later, seconds since 1970.
-        until_s: ended before this time.
         select: ids as in ``GET /v1/jobs``; ``last`` is the job of ``last_of`` that ended last.
         last_of: the user asked for, else the caller.
         limit: of these, the ones that ended last.
@@ -60,62 +53,37 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     select: str = ""
     last_of: int | None = None
     limit: int | None = None
-    by: By | None = None
-
-
-class Sum(msgspec.Struct, kw_only=True):
-    """What several jobs came to together.
-
-    Attributes:
-        jobs: how many.
-        failed: of them, those that neither completed nor were cancelled.
-        cancelled: of them, those that were cancelled.
-        run_s: time in which they ran.
-        suspended_io_s: time in which the regulation held them.
-        suspended_user_s: time in which persons held them.
-        read_bytes: over those of which it is known; None: of none.
-        written_bytes: likewise.
-        unknown_io_jobs: how many were started, and something of their I/O is not known.
-        bandwidth_bytes_per_s: read and written by a running job, on average over the run time of
-            those of which it is known; None: of none, or none of them ran.
-        charged_s: what they are charged: as ``run_s``, but of jobs with space the time that their
-            run takes on the slowest tier.
-        mean_slowdown: of those that ran, the time from submission to end over the run time, which
-            counts as 10 s at least (``measure.bounded_slowdown``). None: none ran.
-        jain_index: how evenly these slowdowns are spread (``measure.jain_index``): 1: all alike,
-            1/n: one of n jobs has all of it.
-    """
-
-    jobs: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    run_s: float = 0.0
-    suspended_io_s: float = 0.0
-    suspended_user_s: float = 0.0
-    read_bytes: int | None = None
-    written_bytes: int | None = None
-    unknown_io_jobs: int = 0
-    bandwidth_bytes_per_s: float | None = None
-    charged_s: float = 0.0
-    mean_slowdown: float | None = None
-    jain_index: float | None = None
+    by: str | None = None
 
 
 class Tally:
-    """Adds jobs up.
-
-    Invariant: ``sum.bandwidth_bytes_per_s`` is what the jobs with known I/O moved, over their time.
-    """
+    """Adds jobs up: what SUM of docs/api.md has."""
 
     def __init__(self) -> None:
-        self.sum = Sum()
+        self.sum: Sum = {
+            "jobs": 0,
+            "failed": 0,
+            "cancelled": 0,
+            "run_s": 0.0,
+            "suspended_io_s": 0.0,
+            "suspended_user_s": 0.0,
+            "read_bytes": None,
+            "written_bytes": None,
+            "unknown_io_jobs": 0,
+            "bandwidth_bytes_per_s": None,
+            "charged_s": 0.0,
+            "mean_slowdown": None,
+            "jain_index": None,
+        }
         self._moved_bytes = 0
         self._moving_s = 0.0
         self._slowdowns = array("d")
 
-    def shown(self) -> dict[str, Any]:
+    def shown(self) -> Sum:
         """The sum as the API has it."""
-        shown = msgspec.structs.asdict(self.sum)
+        shown = self.sum.copy()
+        if self._moving_s > 0:  # of the jobs whose I/O is known
+            shown["bandwidth_bytes_per_s"] = self._moved_bytes / self._moving_s
         if self._slowdowns:
             shown["mean_slowdown"] = measure.mean(self._slowdowns)
             shown["jain_index"] = measure.jain_index(self._slowdowns)
@@ -124,25 +92,23 @@ class Tally:
     def add(self, job: Job) -> None:
         """Count this finished job."""
         total = self.sum
-        total.jobs += 1
-        total.failed += job.state not in _ENDED_WELL
-        total.cancelled += job.state is JobState.CANCELLED
-        total.run_s += job.run_s
-        total.charged_s += job.run_s if job.charged_s is None else job.charged_s
-        total.suspended_io_s += job.suspended_io_s
-        total.suspended_user_s += job.suspended_user_s
-        total.read_bytes = _plus(total.read_bytes, job.io.read_bytes)
-        total.written_bytes = _plus(total.written_bytes, job.io.written_bytes)
+        total["jobs"] += 1
+        total["failed"] += job.state not in _ENDED_WELL
+        total["cancelled"] += job.state is JobState.CANCELLED
+        total["run_s"] += job.run_s
+        total["charged_s"] += job.run_s if job.charged_s is None else job.charged_s
+        total["suspended_io_s"] += job.suspended_io_s
+        total["suspended_user_s"] += job.suspended_user_s
+        total["read_bytes"] = _plus(total["read_bytes"], job.io.read_bytes)
+        total["written_bytes"] = _plus(total["written_bytes"], job.io.written_bytes)
         is_known = None not in (job.io.read_bytes, job.io.written_bytes)
-        total.unknown_io_jobs += job.started_s is not None and not is_known
+        total["unknown_io_jobs"] += job.started_s is not None and not is_known
         if job.io.total_bytes is not None:
             self._moved_bytes += job.io.total_bytes
             self._moving_s += job.run_s
         turnaround_s = measure.turnaround_s(job)
         if turnaround_s is not None and job.run_s > 0.0:
             self._slowdowns.append(measure.bounded_slowdown(turnaround_s, job.run_s))
-        if self._moving_s > 0:
-            total.bandwidth_bytes_per_s = self._moved_bytes / self._moving_s
 
 
 def _plus(total: int | None, more: int | None) -> int | None:
@@ -153,8 +119,8 @@ def _plus(total: int | None, more: int | None) -> int | None:
 class Tallies:
     """One tally for each user or name, and one for all."""
 
-    def __init__(self, by: By) -> None:
-        self._by: By = by
+    def __init__(self, by: str) -> None:
+        self._by = by
         self._of: dict[str, Tally] = {}
         self._all = Tally()
 
@@ -165,62 +131,43 @@ class Tallies:
             self._of.setdefault(key, Tally()).add(job)
             self._all.add(job)
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[KeyedSum]:
         """One sum a key, who moved most first."""
-        rows = [{"key": key, **tally.shown()} for key, tally in self._of.items()]
+        rows: list[KeyedSum] = [{"key": key, **tally.shown()} for key, tally in self._of.items()]
         return sorted(rows, key=lambda row: (-_moved_bytes(row), row["key"]))
 
-    def total(self) -> dict[str, Any]:
+    def total(self) -> Sum:
         """The sum of all."""
         return self._all.shown()
 
 
-def _moved_bytes(row: Mapping[str, Any]) -> int:
-    moved: int = (row["read_bytes"] or 0) + (row["written_bytes"] or 0)
-    return moved
+def _moved_bytes(row: KeyedSum) -> int:
+    return (row["read_bytes"] or 0) + (row["written_bytes"] or 0)
 
 
-class History:
-    """Looks at the journal and changes nothing."""
-
-    def __init__(self, lookup: Lookup) -> None:
-        self._lookup = lookup
-        self._journal = lookup.journal
-
-    def routes(self) -> Sequence[Route]:
-        """What is read where."""
-        return [
-            Route(
-                *("GET", "/v1/history", self._answer, "finished jobs, or their sums"),
-                (HistoryAnswer, SumsAnswer),
-                (*SELECTOR_KEYS, "since_s", "until_s", "limit", "by"),
-            )
-        ]
-
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
-        now_s = self._lookup.driver.timeline.now_s
-        asked = await asyncio.to_thread(parse_query, list(request.query.items()), now_s)
-        last_of = self._lookup.access.who(request).uid if asked.uid is None else asked.uid
-        asked = msgspec.structs.replace(asked, last_of=last_of)
-        head = {"version": 1, "now_s": now_s}
-        async with Answer(request) as answer:
-            await answer.take_turn()  # before all of them are in memory
-            if asked.by is None:
-                jobs = await self._jobs(asked)
-                return await answer.send_jobs(head, reversed(jobs), self._lookup.record)
-            tallies = Tallies(asked.by)
-            async for page in pages(self._journal, asked):
-                await asyncio.to_thread(tallies.add, page)
-            sums = {"by": asked.by, "sums": tallies.rows(), "total": tallies.total()}
-            return json_answer({**head, **sums})
-
-    async def _jobs(self, asked: Asked) -> list[Job]:
-        """The jobs, the one that ended last first."""
-        limit = _MOST_JOBS if asked.limit is None else min(asked.limit, _MOST_JOBS)
-        jobs: list[Job] = []
-        async for page in pages(self._journal, msgspec.structs.replace(asked, limit=limit)):
-            jobs += page
-        return jobs
+@route(
+    *("GET /v1/history", (HistoryAnswer, SumsAnswer)),
+    *(*SELECTOR_KEYS, "since_s", "until_s", "limit", "by"),
+)
+async def tell_history(context: Context, request: web.Request) -> web.StreamResponse:
+    """finished jobs, or their sums"""
+    now_s = context.now_s
+    asked = await asyncio.to_thread(parse_query, list(request.query.items()), now_s)
+    last_of = context.access.who(request).uid if asked.uid is None else asked.uid
+    asked = msgspec.structs.replace(asked, last_of=last_of)
+    head = {"version": 1, "now_s": now_s}
+    async with Answer(request) as answer:
+        await answer.take_turn()  # before all of them are in memory
+        if asked.by is None:
+            limit = MOST_JOBS if asked.limit is None else min(asked.limit, MOST_JOBS)
+            asked = msgspec.structs.replace(asked, limit=limit)
+            jobs = [job async for page in pages(context.journal, asked) for job in page]
+            return await answer.send_rows("jobs", map(context.record, reversed(jobs)), head)
+        tallies = Tallies(asked.by)
+        async for page in pages(context.journal, asked):
+            await asyncio.to_thread(tallies.add, page)
+        sums = {"by": asked.by, "sums": tallies.rows(), "total": tallies.total()}
+        return json_answer({**head, **sums})
 
 
 async def pages(journal: Journal, asked: Asked) -> AsyncIterator[list[Job]]:
@@ -240,7 +187,7 @@ def _read_page(
     journal: Journal, asked: Asked, *, after: Cursor | None, matches: Callable[[Job], bool]
 ) -> tuple[list[Job], Cursor | None]:
     """The jobs meant among the next ones, and where to go on; None: these were the last."""
-    first_id, last_id = id_bounds(asked.select)
+    first_id, last_id = Ids(asked.select).bounds if "last" not in asked.select else (None, None)
     page = journal.list_finished(
         _PAGE,
         uid=asked.uid,
@@ -259,9 +206,9 @@ def _read_page(
 def _matcher(journal: Journal, asked: Asked) -> Callable[[Job], bool]:
     """True for the jobs whose id and name are meant; the rest is the journal's to compare."""
     newest = journal.list_finished(1, uid=asked.last_of) if "last" in asked.select else ()
-    selects = parse_selector(asked.select or "all", newest[0].id if newest else 0)
+    ids = Ids(asked.select, newest[0].id if newest else 0)
     return lambda job: (
-        selects(job.id) and (not asked.name or fnmatchcase(name_of(job.spec), asked.name))
+        job.id in ids and (not asked.name or fnmatchcase(name_of(job.spec), asked.name))
     )
 
 
@@ -274,9 +221,8 @@ def parse_query(items: Iterable[tuple[str, str]], now_s: float) -> Asked:
     """
     pairs = list(items)
     query = dict(pairs)
-    by = query.get("by")
     select = query.get("select", "")
-    parse_selector(select or "all", 0)  # says what is wrong with it
+    Ids(select)  # says what is wrong with it
     return Asked(
         uid=parse_user(query["user"]) if "user" in query else None,
         name=query.get("name", ""),
@@ -285,5 +231,5 @@ def parse_query(items: Iterable[tuple[str, str]], now_s: float) -> Asked:
         until_s=parse_time(query, "until_s", now_s),
         select=select,
         limit=parse_number(query["limit"]) if "limit" in query else None,
-        by="user" if by == "user" else "name" if by == "name" else None,
+        by=query.get("by"),
     )
