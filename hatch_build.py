@@ -1,4 +1,4 @@
-"""Compiles the launcher of the root side for the wheel."""
+"""Compiles the launcher of the root side for the wheel, where there is a C compiler."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ PROGRAM = "iodaemon/supervisor/iod-launcher"
 
 
 class CompileLauncher(BuildHookInterface):  # type: ignore[type-arg]
-    """Compiles into the source tree, from where a wheel or an editable installation takes it."""
+    """Without a compiler the wheel has the launcher in Python alone, which is slower."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
-        """Raises RuntimeError: there is no compiler, or it is not content."""
+        """Compile into the source tree, from where a wheel or an editable installation takes it."""
         compiler = shlex.split(os.environ.get("CC", "cc"))
-        if sys.byteorder != "little":
-            raise RuntimeError("iodaemon runs on little-endian machines only")
-        if shutil.which(compiler[0]) is None:
-            raise RuntimeError(f"no C compiler ({compiler[0]}); install gcc, or set CC")
+        if sys.byteorder != "little" or shutil.which(compiler[0]) is None:
+            return
         source, program = (os.path.join(self.root, path) for path in (SOURCE, PROGRAM))
-        if subprocess.run([*compiler, "-O2", "-Wall", "-o", f"{program}.new", source]).returncode:
-            raise RuntimeError(f"{SOURCE} cannot be compiled")
+        built = subprocess.run([*compiler, "-O2", "-Wall", "-o", f"{program}.new", source])
+        if built.returncode:
+            self.app.display_warning(f"{SOURCE} cannot be compiled; the one in Python is used")
+            return
         os.replace(f"{program}.new", program)
         build_data["artifacts"].append(PROGRAM)
         build_data["pure_python"] = False

@@ -141,8 +141,9 @@ def abstract_address(config: Config) -> str:
     return f"\0iod-supervisor-{zlib.crc32(name):08x}"
 
 
-def _listen(config: Config) -> int:
-    """The socket in the runtime directory, made anew; the lock is the caller's."""
+def listen(config: Config) -> tuple[int, int]:
+    """The socket in the runtime directory, made anew, and its inode; the lock is the caller's."""
+    os.makedirs(config.runtime, 0o700 if config.daemon_gid is None else 0o711, exist_ok=True)
     path = os.path.join(config.runtime, SOCKET)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
@@ -158,19 +159,23 @@ def _listen(config: Config) -> int:
     elif config.daemon_uid != os.geteuid():
         os.chown(path, config.daemon_uid, -1)
     listener.listen(16)
-    return listener.detach()
+    return listener.detach(), os.stat(path).st_ino
 
 
 class Shared(NamedTuple):
-    """Descriptors that each supervisor of this anchor gets; ``second`` is -1 if there is none."""
+    """Descriptors that each supervisor of this anchor gets; ``second`` is -1 if there is none.
+
+    ``inode`` is that of the socket in the runtime directory which ``listener`` is bound to.
+    """
 
     listener: int
     second: int
     lock: int
     ledger: int
+    inode: int
 
     def fds(self) -> list[int]:
-        return [fd for fd in self if fd >= 0]
+        return [fd for fd in self[:4] if fd >= 0]
 
 
 def _make_own(directory: str, mode: int) -> None:
@@ -223,7 +228,8 @@ def open_shared(config: Config) -> Shared:
     second = _listen_on_second(config)
     ledger = open_ledger(_ledger_of(config))
     let_read(ledger.fd, config.daemon_gid)
-    return Shared(_listen(config), second, lock, ledger.fd)
+    listener, inode = listen(config)
+    return Shared(listener, second, lock, ledger.fd, inode)
 
 
 def _listen_on_second(config: Config) -> int:

@@ -289,7 +289,7 @@ class Attempts:
     def _take_word(self, attempt: Attempt, word: Message) -> None:
         if "ready" not in word:
             assert attempt.launch is not None
-            attempt.problem = explain(attempt.launch, word)
+            attempt.problem = explain(attempt.launch, word) if word else {}
             return
         try:
             self._watch(attempt, word["pid"])

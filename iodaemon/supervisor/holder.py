@@ -1,7 +1,7 @@
 """The holder of a job, where no cgroup can be had: a fork of the supervisor's.
 
-It starts ``launcher.c`` as the job's first process, reaps all that is below it with the
-supervisor's code, and makes it stand still and go on (``process_tree``).
+It has ``launcher.c``, or ``launcher`` where that is not, become the job's first process, reaps all
+that is below it with the supervisor's code, and makes it stand still and go on (``process_tree``).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Final, NoReturn
 from iodaemon.supervisor import syscalls
 from iodaemon.supervisor.failpoint import reach
 from iodaemon.supervisor.launch import HOLDER, PROGRAM
+from iodaemon.supervisor.launcher import become_first
 from iodaemon.supervisor.ledger import (
     AT_LEAST,
     HOLD,
@@ -47,7 +48,9 @@ _TRACERS_S: Final = 0.2
 """For tracers to take in what has ended; the supervisor gives them as long."""
 
 
-def fork_holder(key: Key, job_line: int, ledger_fd: int, readers: str, grace_s: float) -> None:
+def fork_holder(
+    key: Key, job_line: int, ledger_fd: int, readers: str, grace_s: float, *, is_compiled: bool
+) -> None:
     """Have a job's process made, with a holder.
 
     Args:
@@ -56,10 +59,20 @@ def fork_holder(key: Key, job_line: int, ledger_fd: int, readers: str, grace_s: 
         ledger_fd: the ledger.
         readers: number of the group that reads own files; -1: none.
         grace_s: after so long without a word of a supervisor the job goes on.
+        is_compiled: whether the launcher in C runs here.
 
     Raises:
         OSError: no process can be made.
     """
+
+    def begin_first() -> int:
+        fds = job_line, ledger_fd
+        if not is_compiled:
+            return syscalls.fork(lambda: become_first(str(key), *fds, int(readers)), *fds)
+        for fd in fds:
+            os.set_inheritable(fd, True)  # noqa: FBT003
+        words = [PROGRAM, *map(str, fds), readers, str(key)]
+        return os.posix_spawn(PROGRAM, words, os.environ, setsigmask=())
 
     def hold() -> None:
         syscalls.name_process(HOLDER)
@@ -68,10 +81,7 @@ def fork_holder(key: Key, job_line: int, ledger_fd: int, readers: str, grace_s: 
         try:
             holder = Holder(Ledger(ledger_fd, from_end=True), key, grace_s)
             reach("holder.recorded")
-            for fd in (job_line, ledger_fd):
-                os.set_inheritable(fd, True)  # noqa: FBT003
-            words = [PROGRAM, str(job_line), str(ledger_fd), readers, str(key)]
-            first = os.posix_spawn(PROGRAM, words, os.environ, setsigmask=())
+            first = begin_first()
         except OSError as error:
             code = "ledger_full" if error.errno == errno.ENOSPC else "no_process"
             os.write(job_line, encode({"code": code, "of": "", "error": error.errno}))

@@ -1,7 +1,7 @@
 """A launch: what a job's first process is given, and why it could not be begun, in words.
 
-The supervisor checks what the daemon sends, once, and packs it into one record, which
-``launcher.c`` uses as it is. What that says is short: a code, of what, and an error number.
+The supervisor checks what the daemon sends, once, and packs it into one record, which ``launcher``
+and ``launcher.c`` use as it is. What they say is short: a code, of what, and an error number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from iodaemon.supervisor.protocol import BadInputError, Message, field, number, 
 
 LAUNCHER: Final = "iod-launcher"
 PROGRAM: Final = os.path.join(os.path.dirname(__file__), LAUNCHER)
-"""``launcher.c``, compiled when this was installed."""
+"""``launcher.c``, where there was a compiler when this was installed."""
+NO_ARGUMENTS: Final = 2
+"""How it exits without any."""
 HOLDER: Final = "iod-holder"
 GO: Final = b"go"
 NOT_FOUND: Final = 127
@@ -106,7 +108,7 @@ def _parse_rlimits(given: dict[str, Any]) -> Iterable[tuple[int, tuple[int, int]
             raise BadInputError(f"no limit: {str(name)[:40]!r}")
         if not all(type(value) is int and -1 <= value < 1 << 63 for value in pair):
             raise BadInputError(f"{name} are no numbers")
-        if _unsigned(pair[0]) > _unsigned(pair[1]):
+        if unsigned(pair[0]) > unsigned(pair[1]):
             raise BadInputError(f"{name}: the soft limit is above the hard one")
         yield _LIMITS[name], (pair[0], pair[1])
 
@@ -117,7 +119,7 @@ def _below(most: int, values: tuple[int, ...]) -> tuple[int, ...]:
     return values
 
 
-def _unsigned(limit: int) -> int:
+def unsigned(limit: int) -> int:
     """As the kernel compares them: -1 is infinity."""
     return limit % (1 << 64)
 
@@ -128,7 +130,7 @@ def pack(launch: Launch) -> bytes:
     paths = (launch.directory, launch.stdout or "", launch.stderr or "", launch.own)
     strings = os.fsencode("\0".join([*paths, *launch.command, *variables, ""]))
     flags = _HAS_USER * (launch.uid is not None) | _HAS_REPORT * launch.report
-    limits = [n for limit, pair in launch.rlimits.items() for n in (limit, *map(_unsigned, pair))]
+    limits = [n for limit, pair in launch.rlimits.items() for n in (limit, *map(unsigned, pair))]
     record = _RECORD.pack(
         _RECORD.size + len(strings), flags, launch.uid or 0, launch.umask, launch.nice,
         len(launch.command), len(variables), len(launch.rlimits), launch.open_files,
@@ -136,6 +138,31 @@ def pack(launch: Launch) -> bytes:
         *limits, *(0,) * (48 - len(limits)),
     )  # fmt: skip
     return record + strings
+
+
+def unpack(data: bytes) -> Launch:
+    """The reverse of ``pack``."""
+    (
+        _, flags, uid, umask, nice, words, _, limits, open_files, cpus, nodes, *pairs
+    ) = _RECORD.unpack_from(data)  # fmt: skip
+    directory, stdout, stderr, own, *rest = map(os.fsdecode, data[_RECORD.size : -1].split(b"\0"))
+    return Launch(
+        command=rest[:words],
+        directory=directory,
+        environment=dict(variable.split("=", 1) for variable in rest[words:]),
+        uid=uid if flags & _HAS_USER else None,
+        umask=umask,
+        nice=nice,
+        cpus=_bits(cpus),
+        memory_nodes=_bits(nodes),
+        open_files=open_files,
+        rlimits={pairs[i]: (_signed(pairs[i + 1]), _signed(pairs[i + 2]))
+                 for i in range(0, 3 * limits, 3)},
+        stdout=stdout or None,
+        stderr=stderr or None,
+        report=bool(flags & _HAS_REPORT),
+        own=own,
+    )  # fmt: skip
 
 
 def explain(launch: Launch, said: Message) -> Message:
@@ -205,5 +232,14 @@ def exec_problem(name: str, environment: Mapping[str, str], error: int, of: obje
     return f"{name}: cannot be run ({os.strerror(error)})"
 
 
+def _signed(limit: int) -> int:
+    return limit - (1 << 64) if limit >= 1 << 63 else limit
+
+
 def _mask(values: tuple[int, ...], most: int) -> bytes:
     return sum(1 << value for value in set(values)).to_bytes(most // 8, "little")
+
+
+def _bits(mask: bytes) -> tuple[int, ...]:
+    whole = int.from_bytes(mask, "little")
+    return tuple(place for place in range(whole.bit_length()) if whole >> place & 1)

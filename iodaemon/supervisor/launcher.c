@@ -465,7 +465,7 @@ int main(int count, char **given)
     struct sigaction nothing = {.sa_handler = do_nothing, .sa_flags = SA_RESTART};
 
     if (count != 4 && count != 5)
-        return 2;
+        return 2;                               /* launch.py: NO_ARGUMENTS */
     int orders = fcntl(atoi(given[1]), F_DUPFD_CLOEXEC, REPORT_FD + 1);
     ledger = fcntl(atoi(given[2]), F_DUPFD_CLOEXEC, REPORT_FD + 1);
     readers = atol(given[3]);

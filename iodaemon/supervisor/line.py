@@ -6,12 +6,14 @@ One daemon speaks at a time: a new line takes the place of the old one.
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
+from iodaemon.supervisor import anchor as root
 from iodaemon.supervisor import protocol
 from iodaemon.supervisor.anchor import Config, Shared
 from iodaemon.supervisor.identity import peer_of
@@ -73,15 +75,19 @@ class DaemonLine:
         self.speaks = False
         """Whether it said hello in this protocol."""
         self.silence = Silence(config.grace_s)
-        for fd in (shared.listener, shared.second):
-            if fd >= 0:
-                listener = socket.socket(fileno=fd)
-                listener.setblocking(False)  # noqa: FBT003
-                loop.add(fd, partial(self._accept, listener))
+        self._listener = socket.socket(fileno=shared.listener)
+        self._second = socket.socket(fileno=shared.second) if shared.second >= 0 else None
+        for listener in (self._listener, self._second):
+            if listener is not None:
+                self._listen(listener)
 
     @property
     def is_connected(self) -> bool:
         return self._daemon is not None
+
+    def _listen(self, listener: socket.socket) -> None:
+        listener.setblocking(False)  # noqa: FBT003
+        self._loop.add(listener.fileno(), partial(self._accept, listener))
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -107,6 +113,25 @@ class DaemonLine:
             self._daemon = None
             self.on_end()
         self._unsent.clear()
+
+    def keep_socket(self) -> bool:
+        """Listen again where somebody removed the runtime directory, or the socket in it.
+
+        Whether that was done.
+        """
+        path = os.path.join(self._config.runtime, root.SOCKET)
+        with contextlib.suppress(OSError):
+            if os.path.exists(path) and os.stat(path).st_ino == self.shared.inode:
+                return False
+            listener, inode = root.listen(self._config)
+            self.shared = self.shared._replace(inode=inode)
+            self._loop.remove(self._listener.fileno())
+            os.dup2(listener, self._listener.fileno(), inheritable=False)
+            os.close(listener)
+            self._listen(self._listener)
+            say(f"{path} was removed, and is there again")
+            return True
+        return False
 
     def send(self, message: Message) -> None:
         if self._daemon is None:

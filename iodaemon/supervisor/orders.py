@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import errno
 import os
 import resource
@@ -12,11 +13,12 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from iodaemon.supervisor import anchor as root
+from iodaemon.supervisor import syscalls
 from iodaemon.supervisor.anchor import Config
 from iodaemon.supervisor.cgroup import Cgroups
 from iodaemon.supervisor.failpoint import reach
 from iodaemon.supervisor.holder import fork_holder
-from iodaemon.supervisor.launch import PROGRAM
+from iodaemon.supervisor.launch import NO_ARGUMENTS, PROGRAM
 from iodaemon.supervisor.ledger import Key
 from iodaemon.supervisor.line import Loop
 from iodaemon.supervisor.process_tree import Holders
@@ -28,6 +30,22 @@ _MOST_UNDER_WAY: Final = 64
 _SLOW_S: Final = 1.0
 _RETRY_S: Final = 0.5
 _RESERVED_FDS: Final = 12
+
+
+UNCOMPILED: Final = "IOD_PYTHON_LAUNCHER"
+"""A variable of the environment: set, the launcher in Python is used in any case."""
+
+
+def _is_compiled() -> bool:
+    """Whether the launcher in C is there and runs here: one may be built for other machines."""
+    if UNCOMPILED in os.environ or not os.path.exists(PROGRAM):
+        return False
+    with contextlib.suppress(OSError):
+        _, status = os.waitpid(root.spawn([PROGRAM], []), 0)
+        if os.waitstatus_to_exitcode(status) == NO_ARGUMENTS:
+            return True
+    say(f"{PROGRAM} does not run here; the launcher in Python takes its place")
+    return False
 
 
 class Order(NamedTuple):
@@ -48,6 +66,7 @@ class Orders:
         self._loop = loop
         self._launcher: socket.socket | None = None
         self._readers = "-1" if config.daemon_gid is None else str(config.daemon_gid)
+        self._is_compiled = _is_compiled()
         self._launched_s = 0.0
         self._queue: collections.deque[Order] = collections.deque()
         self._under_way: dict[Key, float] = {}
@@ -87,7 +106,11 @@ class Orders:
         fds = [theirs.fileno(), self._ledger]
         self._launched_s = time.monotonic()
         try:
-            root.spawn([PROGRAM, *map(str, fds), self._readers], fds)
+            words = [*map(str, fds), self._readers]
+            if self._is_compiled:
+                root.spawn([PROGRAM, *words], fds)
+            else:
+                root.spawn(root.command("launcher", *words), fds, syscalls.HEARD)
         except OSError as error:
             say(f"no launcher can be started ({error.strerror}); it is tried again")
             ours.close()
@@ -160,8 +183,14 @@ class Orders:
                 say(f"job {order.key}: {problem}")
             reach("supervisor.cgroup_made")
             if cgroup is None:
-                grace_s = self._config.grace_s
-                fork_holder(order.key, theirs.fileno(), self._ledger, self._readers, grace_s)
+                fork_holder(
+                    order.key,
+                    theirs.fileno(),
+                    self._ledger,
+                    self._readers,
+                    self._config.grace_s,
+                    is_compiled=self._is_compiled,
+                )
             else:
                 self._send_order(order.key, theirs.fileno(), cgroup)
         except BaseException:

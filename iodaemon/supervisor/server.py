@@ -157,6 +157,8 @@ class Server:
             self._socket_due_s = now_s + (_LEAVE_LOOK_S if self._is_left else _SOCKET_EVERY_S)
             if isinstance(self._means, Holders):
                 self._attempts.look_at_all()
+            if self._line.keep_socket():
+                self._note_owner()
             self._check_idle()
         if self._line.silence.begins():
             self._let_all_go(f"no daemon for {self._config.grace_s:g} s")

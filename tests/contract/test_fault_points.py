@@ -27,9 +27,6 @@ def passages(*, of_supervisor):
                     f"{path}: a name that is not written out"
                 )
                 yield node.args[0].value, len(node.args) > 1
-    if of_supervisor:
-        launcher = (ROOT / "iodaemon/supervisor/launcher.c").read_text()
-        yield from ((name, False) for name in re.findall(r'reach\("([a-z_.]+)"\)', launcher))
 
 
 def test_the_table_has_every_point_of_the_daemons_side_and_no_other():
@@ -44,6 +41,15 @@ def test_the_table_has_every_point_of_the_daemons_side_and_no_other():
 def test_what_is_played_of_the_root_side_is_passed_there():
     """All of its points are tried by tests/supervisor/test_supervisor_faults.py."""
     assert {*SUPERVISOR_POINTS} <= {name for name, _ in passages(of_supervisor=True)}
+
+
+def test_both_launchers_pass_the_same_points():
+    in_python, in_c = (
+        re.findall(r'reach\("([a-z_.]+)"\)', (ROOT / "iodaemon/supervisor" / name).read_text())
+        for name in ("launcher.py", "launcher.c")
+    )
+
+    assert sorted(in_python) == sorted(in_c)
 
 
 def test_no_name_stands_for_two_places():

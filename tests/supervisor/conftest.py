@@ -21,14 +21,23 @@ def means(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each test runs over both launchers."""
+    is_chosen = any(
+        "launcher" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")
+    )
+    if "launcher" in metafunc.fixturenames and not is_chosen:
+        metafunc.parametrize("launcher", ["compiled", "python"])
+
+
 @pytest.fixture
-def make_root() -> Iterator[Callable[..., RootSide]]:
+def make_root(launcher: str) -> Iterator[Callable[..., RootSide]]:
     """Begins root sides, and ends all that is left of them."""
-    assert os.access(PROGRAM, os.X_OK), "'make setup' compiles it"
+    assert launcher == "python" or os.access(PROGRAM, os.X_OK), "'make setup' compiles it"
     made: list[RootSide] = []
 
     def make(means: str = "cgroup", *before: str, **config: Any) -> RootSide:
-        root = RootSide(means, **config)
+        root = RootSide(means, launcher, **config)
         made.append(root)
         root.begin(*before)
         return root

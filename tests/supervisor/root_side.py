@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from iodaemon.supervisor.anchor import SOCKET, Config, abstract_address, command
+from iodaemon.supervisor.orders import UNCOMPILED
 
 WITHIN_S = 60.0
 """Only to end a test that would wait for ever: whatever is waited for lasts once it is there."""
@@ -199,7 +200,7 @@ class Daemon:
 class RootSide:
     """Anchor, supervisor and launcher with a runtime directory of their own on tmpfs."""
 
-    def __init__(self, means: str, **config: Any) -> None:
+    def __init__(self, means: str, launcher: str, **config: Any) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="iod-test-", dir="/dev/shm"))
         self.directory.chmod(0o755)
         self.runtime = self.directory / "run"
@@ -216,6 +217,8 @@ class RootSide:
         self.gate.path.chmod(0o666)
         self.process: subprocess.Popen[bytes]
         self._environment = {**os.environ, "IOD_FAULTS": str(self.faults)}
+        if launcher == "python":
+            self._environment[UNCOMPILED] = "1"
 
     def begin(self, *before: str) -> None:
         with self.log.open("ab") as log:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from root_side import Daemon, RootSide, is_alive, name_of, state_of, wait_until
+from root_side import RootSide, is_alive, name_of, state_of, wait_until
 
 from iodaemon.supervisor.attempts import ENDS
 from iodaemon.supervisor.ledger import EXEC, Key, Record, open_ledger
@@ -426,12 +426,6 @@ def test_there_is_one_root_side_a_directory(make_root: Callable[..., RootSide]) 
     assert (78, 1) == (second.returncode, second.stderr.count("\n"))
 
 
-def try_abstract(root: RootSide) -> Daemon | None:
-    with contextlib.suppress(ConnectionError):
-        return root.connect_abstract()
-    return None
-
-
 def test_the_runtime_directory_is_removed_under_it(root: RootSide) -> None:
     daemon = root.connect()
     daemon.run("1.1", "sleep", "1000")
@@ -441,8 +435,9 @@ def test_the_runtime_directory_is_removed_under_it(root: RootSide) -> None:
 
     assert "running" == other.states["1.1"]["state"]
 
+    again = root.connect()
     root.kill("iod-supervisor")
-    again: Daemon = wait_until(lambda: try_abstract(root))
+    again = root.connect()
     again.sync(**{"1_1": "run"})
     again.say("kill", key="1.1")
 

@@ -16,6 +16,7 @@ import pytest
 from root_side import RootSide, children_of, wait_until
 from stuck_exec import SilentFileSystem, silent_file_system, stuck_command
 
+from iodaemon.supervisor.anchor import command
 from iodaemon.supervisor.cgroup import Cgroups
 from iodaemon.supervisor.launch import PROGRAM
 from iodaemon.supervisor.ledger import Key
@@ -338,12 +339,15 @@ def test_a_launcher_that_is_stopped_holds_up_starts_alone(
         assert 0 == daemon.await_state(f"{number}.1", "ended")["exit"]["code"]
 
 
-def test_jobs_inherit_nothing_of_a_launcher_that_was_given_high_numbers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", [[PROGRAM], command("launcher")], ids=["compiled", "python"])
+def test_jobs_inherit_nothing_of_a_launcher_that_was_given_high_numbers(
+    program: list[str], tmp_path: Path
+) -> None:
     """As of a supervisor that has a thousand jobs and more."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ledger = os.open(tmp_path / "ledger", os.O_RDWR | os.O_CREAT)
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 2000) for fd in (theirs.fileno(), ledger)]
-    launcher = subprocess.Popen([PROGRAM, *map(str, high), "-1"], pass_fds=high)
+    launcher = subprocess.Popen([*program, *map(str, high), "-1"], pass_fds=high)
     fds = Path(f"/proc/{launcher.pid}/fd")
     wait_until(lambda: {int(path.name) < 2000 for path in fds.iterdir()} == {True})
     for line in (ours, theirs):
@@ -355,17 +359,16 @@ def test_jobs_inherit_nothing_of_a_launcher_that_was_given_high_numbers(tmp_path
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize("launcher", ["compiled"])
 @pytest.mark.parametrize("other", ["/bin/false", "/dev/null"])
-def test_a_launcher_that_does_not_run_here_fails_jobs_for_now(
+def test_a_compiled_launcher_that_does_not_run_here_is_done_without(
     means: str, other: str, make_root: Callable[..., RootSide]
 ) -> None:
     """As one that was built for another machine, and one that is no program."""
     hide = f'mount --bind {other} {PROGRAM} && exec "$@"'
     root = make_root(means, "unshare", "--mount", "sh", "-c", hide, "sh")
     daemon = root.connect()
-    for key in ("1.1", "1.2"):
-        daemon.start(key, "true")
-        report = daemon.await_state(key, "failed")
+    daemon.run("1.1", "sh", "-c", "exit 3")
 
-        assert report["code"] in ("system", "no_process", "died")
-        assert not report["is_lasting"]
+    assert 3 == daemon.await_state("1.1", "ended")["exit"]["code"]
+    assert 1 == root.log.read_text().count("the launcher in Python takes its place")

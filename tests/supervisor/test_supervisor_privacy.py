@@ -11,9 +11,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from root_side import Daemon, RootSide, state_of, wait_until
+
+from iodaemon.supervisor.launcher import _has_expired
 
 pytestmark = [
     pytest.mark.node,
@@ -297,6 +300,42 @@ def test_a_job_that_would_keep_the_supervisors_keyring_is_not_run(
 
 
 # -- accounts that have expired ------------------------------------------------------------------
+
+TODAY = 20_000
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (f"ann:*:1:0:99999:7::{TODAY}:", True),
+        (f"ann:!:1:0:99999:7::{TODAY - 1}:", True),
+        (f"ann:x:1:0:99999:7::{TODAY + 1}:", False),
+        ("ann:x:1:0:99999:7:::", False),
+        ("ann:!:1:0:1:7:1::", False),  # a password that has expired, and a locked one
+        (f"anna:x:1:0:99999:7::{TODAY - 1}:", False),
+        (f"an:x:1:0:99999:7::{TODAY - 1}:", False),
+        ("ann:x:1:0:99999:7::soon:", False),
+        ("ann:x:1:0:99999:7::-1:", False),
+        ("ann:x", False),
+        ("", False),
+        (f"\xff:x\n\nann:x:1:0:99999:7::{TODAY}:", True),
+    ],
+)
+def test_an_account_has_expired_by_its_date_alone(
+    line: str, expected: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where Python reads it: the C library does so for the compiled launcher."""
+    shadow = tmp_path / "shadow"
+    shadow.write_bytes(line.encode("latin-1") + b"\n")
+
+    def open_shadow(path: str, mode: str) -> Any:
+        assert path == "/etc/shadow"
+        return shadow.open(mode)
+
+    monkeypatch.setattr("iodaemon.supervisor.launcher.open", open_shadow, raising=False)
+    monkeypatch.setattr("time.time", lambda: TODAY * 86400.0)
+
+    assert expected == _has_expired("ann")
 
 
 def test_jobs_of_an_account_that_has_expired_wait_for_a_later_try(
