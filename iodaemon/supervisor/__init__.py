@@ -2,7 +2,7 @@
 
 It decides nothing and touches no disk. Standard library only: ``iod`` itself is not imported here.
 Begin reading with ``protocol`` (what the daemon says), ``ledger`` (what outlives everything), then
-``attempts`` (what becomes of a job), ``launch`` and ``launcher.c`` (its way to ``execve``).
+``attempts`` (what becomes of a job), ``launch`` and ``launcher`` (its way to ``execve``).
 
 Processes
 =========
@@ -10,8 +10,9 @@ Processes
                 sockets, the lock and the ledger.
 supervisor      (``server``, ``line``, ``orders``, ``attempts``) one thread, one epoll loop.
                 Parent of every job. ``beat`` to the anchor three times in the grace time.
-``launcher.c``  it clones on order (CLONE_PARENT, CLONE_INTO_CGROUP): the child is the
-                supervisor's own and in its cgroup from its first instruction.
+``launcher``    it clones on order (CLONE_PARENT, CLONE_INTO_CGROUP): the child is the
+                supervisor's own and in its cgroup from its first instruction. ``launcher.c``,
+                where that could be compiled and runs.
 the child       reads its launch from a socketpair, takes on all that the job is to have, says
                 ``ready``, waits for ``go``, appends ``EXEC``, executes.
 the sampler     forked on the daemon's wish, becomes its user, and reads counters for it

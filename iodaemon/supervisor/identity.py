@@ -1,7 +1,7 @@
 """Who may speak to the supervisor, and whose jobs it runs.
 
 The daemon is one uid, by SO_PEERCRED. What it says of a job's user is a number; names and groups
-are the system's, looked up in the job's own process before ``execve`` (``launcher.c``): behind
+are the system's, looked up in the job's own process before ``execve`` (``launcher``): behind
 nsswitch.conf(5) is a network, so that a lookup may take for ever.
 """
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +46,77 @@ def refused(system: System, *words: str) -> str:
     ended = system.iod_with(*words)
     assert ended.code in (7, 78)
     return ended.err.splitlines()[-1]
+
+
+def abstract_names(pid: int) -> list[str]:
+    """Where a process listens beside the file system."""
+    links = []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            links.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    return [line[7][1:] for line in lines if line[7:] and f"socket:[{line[6]}]" in links
+            and line[7].startswith("@")]  # fmt: skip
+
+
+@contextlib.contextmanager
+def taken_by_another_user(names: list[str]) -> Iterator[None]:
+    """Somebody listens at these abstract addresses, and never accepts."""
+    code = (
+        "import socket, sys\n"
+        "kept = [socket.socket(socket.AF_UNIX) for _ in sys.argv[1:]]\n"
+        "for each, name in zip(kept, sys.argv[1:]):\n"
+        "    each.bind('\\0' + name)\n"
+        "    each.listen(16)\n"
+        "print(flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    words = [sys.executable, "-ISc", code, *names]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=65534, cwd="/"
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert b"\n" == other.stdout.readline()
+        yield
+        other.stdin.close()
+
+
+def lives_on(system: System, *, is_found_elsewhere: bool) -> None:
+    """A job and its supervisor outlive the runtime directory, and are found by another daemon."""
+    job = system.gated("job", code=5)
+    system.goes_on("job")
+    supervisor = system.role_pid("supervisor")
+    assert is_found_elsewhere == bool(abstract_names(supervisor))
+    sockets = {path.name for path in system.runtime.iterdir() if path.is_socket()}
+    shutil.rmtree(system.runtime)
+    if not is_found_elsewhere:
+        there = system.runtime.joinpath
+        until(lambda: all(there(name).exists() for name in sockets), "sockets made again")
+    system.kill("daemon")
+    system.start()
+    system.goes_on("job")
+    assert supervisor == system.role_pid("supervisor")
+    second = system.gated("second", code=6)
+    system.open("job", "second")
+
+    assert [("FAILED", 5), ("FAILED", 6)] == system.outcome(job, second)
+    assert 4 == len(system.ledger())
+    assert supervisor == system.role_pid("supervisor")
+
+
+def test_a_restart_finds_job_and_supervisor_without_the_runtime_directory(moving: System) -> None:
+    lives_on(moving, is_found_elsewhere=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_also_where_another_user_has_the_second_address(moving: System) -> None:
+    names = abstract_names(moving.role_pid("supervisor"))
+    moving.end()
+    until(lambda: not moving.has_role("supervisor"), "end of the supervisor")
+    with taken_by_another_user(names):
+        moving.start()
+        lives_on(moving, is_found_elsewhere=False)
 
 
 def test_who_removes_the_runtime_directory_hinders_nobody(moving: System) -> None:
