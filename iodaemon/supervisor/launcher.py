@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     import pwd
 
 _ORDER_BYTES: Final = 128
+_FD_BYTES: Final = socket.CMSG_SPACE(2 * 4)
 _REPORT_FD: Final = 3
 _OUTPUT: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 _OWN: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -68,11 +69,11 @@ def main() -> None:
     line_fd, ledger = _begin(int(sys.argv[1]), int(sys.argv[2]))
     line, readers = socket.socket(fileno=line_fd), int(sys.argv[3])
     while True:
-        order, fds, _, _ = socket.recv_fds(line, _ORDER_BYTES, 2)
+        order, parts, _, _ = line.recvmsg(_ORDER_BYTES, _FD_BYTES, socket.MSG_CMSG_CLOEXEC)
         if not order:
             return
         reach("launcher.received")
-        job_line, cgroup = fds
+        job_line, cgroup = fds = struct.unpack("2i", parts[0][2])
         try:
             pid = syscalls.clone_sibling(cgroup)
         except OSError as error:

@@ -120,9 +120,12 @@ class DaemonLine:
         Whether that was done.
         """
         path = os.path.join(self._config.runtime, root.SOCKET)
+        found = 0
         with contextlib.suppress(OSError):
-            if os.path.exists(path) and os.stat(path).st_ino == self.shared.inode:
-                return False
+            found = os.stat(path).st_ino
+        if found == self.shared.inode:
+            return False
+        with contextlib.suppress(OSError):
             listener, inode = root.listen(self._config)
             self.shared = self.shared._replace(inode=inode)
             self._loop.remove(self._listener.fileno())
