@@ -6,8 +6,7 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
-import sys
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,8 @@ import pytest
 from system import System, until
 
 pytestmark = pytest.mark.node
+
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -48,38 +49,34 @@ def refused(system: System, *words: str) -> str:
     return ended.err.splitlines()[-1]
 
 
-def abstract_names(pid: int) -> list[str]:
+def abstract_names(pid: int) -> set[str]:
     """Where a process listens beside the file system."""
-    links = []
+    links = set()
     for fd in os.listdir(f"/proc/{pid}/fd"):
         with contextlib.suppress(OSError):
-            links.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+            links.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
     lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
-    return [line[7][1:] for line in lines if line[7:] and f"socket:[{line[6]}]" in links
-            and line[7].startswith("@")]  # fmt: skip
+    mine = [line[7] for line in lines if line[7:] and f"socket:[{line[6]}]" in links]
+    return {name[1:] for name in mine if name.startswith("@")}
 
 
 @contextlib.contextmanager
-def taken_by_another_user(names: list[str]) -> Iterator[None]:
+def taken_by_another_user(names: set[str]) -> Iterator[None]:
     """Somebody listens at these abstract addresses, and never accepts."""
-    code = (
-        "import socket, sys\n"
-        "kept = [socket.socket(socket.AF_UNIX) for _ in sys.argv[1:]]\n"
-        "for each, name in zip(kept, sys.argv[1:]):\n"
-        "    each.bind('\\0' + name)\n"
-        "    each.listen(16)\n"
-        "print(flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    words = [sys.executable, "-ISc", code, *names]
-    with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=65534, cwd="/"
-    ) as other:
-        assert other.stdin is not None
-        assert other.stdout is not None
-        assert b"\n" == other.stdout.readline()
+    with contextlib.ExitStack() as kept:
+        taken = [kept.enter_context(socket.socket(socket.AF_UNIX)) for _ in names]
+        pid = os.fork()
+        if pid == 0:  # whoever listens is the peer that is seen
+            try:
+                os.setuid(NOBODY)
+                for each, name in zip(taken, names, strict=True):
+                    each.bind(f"\0{name}")
+                    each.listen(16)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert (pid, 0) == os.waitpid(pid, 0)
         yield
-        other.stdin.close()
 
 
 def lives_on(system: System, *, is_found_elsewhere: bool) -> None:
