@@ -2,7 +2,6 @@
 
 import math
 import os
-import threading
 
 import pytest
 
@@ -11,8 +10,9 @@ from iodaemon.config.tier import SIMULATED_BYTES, build_tiers
 from iodaemon.core.platform import Device, DeviceId
 from iodaemon.core.tier import DiskFacts
 from iodaemon.errors import ConfigError
+from iodaemon.node import tier_disk
 from iodaemon.node.devices import PathDevice
-from iodaemon.node.tier_disk import DiskProbe, find_kind, probe_disk
+from iodaemon.node.tier_disk import find_kind, probe_disk
 from iodaemon.supervisor import disk_trouble
 
 GB = 10**9
@@ -222,23 +222,11 @@ def test_the_kind_is_that_of_the_slowest_disk_below(kind, disks, expected):
     assert expected == find_kind(below)
 
 
-def test_whatever_a_look_raises_is_heard_by_who_waits_for_it(tmp_path):
-    """Also when it took too long at first; the next look is another."""
-    go_on, probe, path = threading.Event(), DiskProbe(), str(tmp_path)
-
-    def fail(_):
+def test_whatever_a_look_raises_is_heard_by_who_waits_for_it(tmp_path, monkeypatch):
+    def fail(path, *, is_shared):
         raise ValueError("a fault of the probe")
 
-    def fail_late(path):
-        go_on.wait()
-        fail(path)
+    monkeypatch.setattr(tier_disk, "probe_disk", fail)
 
     with pytest.raises(ValueError, match="fault"):
-        probe.look([path], fail, patience_s=60.0)
-    late = probe.look([path], fail_late, patience_s=0.01)
-    go_on.set()
-    with pytest.raises(ValueError, match="fault"):
-        probe.look([path], fail_late, patience_s=60.0)
-
-    assert disk_trouble.SILENT == late[path].problem
-    assert "" == probe.look([path], probe_disk)[path].problem
+        tier_disk.probe_disks([str(tmp_path)], is_shared=False)

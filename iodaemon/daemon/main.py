@@ -258,8 +258,7 @@ class _Daemon:
         """Wait for a signal; meanwhile learn of the past, forget what is older than ``retain``."""
         past = asyncio.create_task(self._knowledge.learn_the_past(journal, driver.state.outlook))
         feeding = asyncio.create_task(feed_watchdog())
-        ask = door.ask_scratch if self._config.is_system else None
-        disks = asyncio.create_task(watch_disks(self._config, driver, ask))
+        disks = asyncio.create_task(watch_disks(self._config, driver, door.ask_scratch))
         socket = asyncio.create_task(self._keep_socket(server))
         began_s = driver.timeline.now_s
         while not self._stopping.is_set():

@@ -15,7 +15,7 @@ from itertools import chain
 from operator import ne
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from iodaemon.config import Config
 from iodaemon.config.tier import (
@@ -34,10 +34,6 @@ from iodaemon.daemon.driver import Driver
 from iodaemon.supervisor.disk_trouble import REPLACED, sentence
 from iodaemon.supervisor.protocol import Message
 from iodaemon.text import quoted
-from iodaemon.thread import in_thread
-
-if TYPE_CHECKING:
-    from iodaemon.node.tier_disk import DiskProbe
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +75,7 @@ def live_tiers(
     return tiers
 
 
-async def watch_disks(config: Config, driver: Driver, ask: Ask | None = None) -> None:
+async def watch_disks(config: Config, driver: Driver, ask: Ask) -> None:
     """Tell of disks that come to be of no use, and have them used again once they work.
 
     A disk that works is looked at once at the beginning, and where a job has been starting on it
@@ -88,22 +84,17 @@ async def watch_disks(config: Config, driver: Driver, ask: Ask | None = None) ->
     Args:
         config: in force.
         driver: told what is found.
-        ask: the service's, which sees no disk itself; None: this process looks.
+        ask: the supervisor, whose helpers look.
     """
-    from iodaemon.node.tier_disk import DiskProbe
-
     if not config.tier or config.backend == "simulated":
         return
-    stock, probe, known = driver.state.stock, DiskProbe(), dict[DiskId, str]()
+    stock, known = driver.state.stock, dict[DiskId, str]()
     looks = _Looks(driver.timeline.now_s)
     asked = {disk.id for tier in stock.tiers for disk in tier.disks}
     while True:
         if asked:
             try:
-                if ask is not None:
-                    facts = await ask_for_disks(config, ask)
-                else:
-                    facts = await asyncio.wrap_future(in_thread(look_at_disks, config, probe))
+                facts = await ask_for_disks(config, ask)
             except Exception:  # of one look; the next may succeed
                 log.exception("event=disk_look_failed")
             else:
@@ -210,18 +201,11 @@ def _tell_of(known: Mapping[DiskId, str], unusable: Mapping[DiskId, str]) -> Non
         log.warning("event=disk_back disk=%s", disk)
 
 
-def look_at_disks(config: Config, probe: DiskProbe | None = None) -> dict[str, DiskFacts]:
-    """What is found at each disk's path, as this process sees it.
+def look_at_disks(config: Config) -> dict[str, DiskFacts]:
+    """What is found at each disk's path, as this process sees it."""
+    from iodaemon.node.tier_disk import probe_disks
 
-    Args:
-        config: in force.
-        probe: looks; None: a new one.
-    """
-    from iodaemon.node.tier_disk import DiskProbe, probe_disk
-
-    return (probe or DiskProbe()).look(
-        _paths(config), partial(probe_disk, is_shared=config.is_system)
-    )
+    return probe_disks(_paths(config), is_shared=config.is_system)
 
 
 async def ask_for_disks(config: Config, ask: Ask) -> dict[str, DiskFacts]:

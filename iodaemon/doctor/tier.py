@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 from iodaemon.config.tier import (
@@ -19,7 +18,7 @@ from iodaemon.config.tier import (
 )
 from iodaemon.core.tier import DiskFacts
 from iodaemon.doctor.finding import Finding, broken, judge
-from iodaemon.node.tier_disk import DiskProbe, probe_disk
+from iodaemon.node.tier_disk import probe_disks
 
 
 def judge_disks(
@@ -89,7 +88,5 @@ def find_allocated(node: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _look(tables: Mapping[str, TierTable], *, is_shared: bool) -> dict[str, DiskFacts]:
-    return DiskProbe().look(
-        (disk.path for table in tables.values() for disk in table.disk),
-        partial(probe_disk, is_shared=is_shared),
-    )
+    paths = (disk.path for table in tables.values() for disk in table.disk)
+    return probe_disks(paths, is_shared=is_shared)

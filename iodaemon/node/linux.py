@@ -109,7 +109,11 @@ class LinuxNode:
         self._synced: asyncio.Future[None] | None = None
         self._same_boot = self._same_ledger = True
         self._ledger = ""
-        self.sampler = SamplerClient(self._start_sampler, platform.devices, platform.partitions)
+        self.sampler = SamplerClient(
+            lambda address: self.client.wish("sampler", address=address),
+            platform.devices,
+            platform.partitions,
+        )
         self._oom_kills = OomKills()
         self._reading: asyncio.Future[None] | None = None
         self.samples_skipped = 0
@@ -384,15 +388,10 @@ class LinuxNode:
         now_s = self._timeline.now_s
         self._post(ev.StopDelayed(at_s=now_s, job_id=job_id, problem=problem))
 
-    def _pause_starts(self, problem: str) -> None:
-        self._block(problem)
-        self._timeline.call_at(self._timeline.now_s + _BLOCKED_S, lambda: self._block(""))
-
-    def _block(self, problem: str) -> None:
-        self._starts_problem = problem
-        self._tell_block()
-
-    def _tell_block(self) -> None:
+    def _tell_block(self, starts_problem: str | None = None) -> None:
+        """Say why nothing starts; given, that is for a reason of the machine; empty: no more."""
+        if starts_problem is not None:
+            self._starts_problem = starts_problem
         problem = self.client.problem or self._starts_problem
         self._post(ev.StartsBlocked(at_s=self._timeline.now_s, problem=problem))
 
@@ -510,7 +509,9 @@ class LinuxNode:
     def _on_failed(self, attempt: Attempt, report: Message) -> None:
         self._drop(attempt)
         if report.get("code") in outcome.OF_THE_MACHINE and not report.get("is_lasting"):
-            self._pause_starts(str(report.get("problem")))
+            self._tell_block(str(report.get("problem")))
+            until_s = self._timeline.now_s + _BLOCKED_S
+            self._timeline.call_at(until_s, lambda: self._tell_block(""))
         self._post(outcome.failed(attempt.key, report, self._timeline.now_s))
 
     def _on_absent(self, attempt: Attempt, adopted: Job | None) -> None:
@@ -520,7 +521,7 @@ class LinuxNode:
         elif adopted is None:
             if attempt.runs:
                 self._lose(attempt, outcome.LOST)
-        elif not self._same_boot and (end := find_ends(self.outputs).get(attempt.key)) is not None:
+        elif not self._same_boot and (end := find_ends(self.outputs).get(str(attempt.key))):
             self._end(attempt, end)  # the machine was shut down in order
         elif not self._same_boot:
             is_starting = adopted.state is JobState.STARTING
@@ -641,9 +642,6 @@ class LinuxNode:
             self.samples_skipped += 1
             return
         self._reading = asyncio.ensure_future(self._sample())
-
-    def _start_sampler(self, address: str) -> bool:
-        return self.client.wish("sampler", address=address)
 
     async def _sample(self) -> None:
         """What was reaped is asked for first: who ends then is missing once, never doubled."""

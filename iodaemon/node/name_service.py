@@ -2,7 +2,7 @@
 
 Behind ``passwd: files sss`` is a network. A lookup may take minutes, or for ever, and cannot be
 interrupted. So each is made in a thread of its own, which nobody waits for longer than they say;
-what was answered once is remembered. Standard library only.
+what was answered once is remembered.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import collections
 import contextlib
 import ctypes
-import errno
 import math
 import pwd
 import threading
@@ -20,11 +19,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from iodaemon.thread import in_thread
+
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 MOST_AT_ONCE: Final = 8
-"""Threads that may hang at a time; who asks beyond that waits for one."""
+"""Lookups that may hang at a time; who asks beyond that waits for one to end."""
 _MOST_ASKED: Final = 256
 """Who asks beyond that is not answered now."""
 COMPLAIN_EVERY_S: Final = 60.0
@@ -47,16 +48,15 @@ class Answer(NamedTuple, Generic[Value]):
 class _Question(Generic[Value]):
     """One that is under way, since when on the monotonic clock, or waits for a thread (inf)."""
 
-    def __init__(self) -> None:
-        self.answer: Future[Value] = Future()
-        self.began_s = math.inf
+    answer: Future[Value]
+    began_s = math.inf
 
 
 class Lookups(Generic[Key, Value]):
     """Answers to one question about many; no caller waits longer than they say.
 
-    Invariant: each key is asked for once at a time, by ``MOST_AT_ONCE`` threads. Where too much is
-    known the oldest "there is no such user" goes, then the oldest answer.
+    Invariant: each key is asked for once at a time, ``MOST_AT_ONCE`` of them at a time. Where too
+    much is known the oldest "there is no such user" goes, then the oldest answer.
 
     Args:
         look_up: asks; may take for ever. Its OSError is no answer.
@@ -79,8 +79,7 @@ class Lookups(Generic[Key, Value]):
         self._known: collections.OrderedDict[Key, Answer[Value]] = collections.OrderedDict()
         self._nobody: dict[Key, None] = {}
         self._asked: dict[Key, _Question[Value]] = {}
-        self._waiting: collections.deque[Key] = collections.deque()
-        self._threads = 0
+        self._turns = threading.Semaphore(MOST_AT_ONCE)
         self._silent: set[Key] = set()
         self._complained_s = -math.inf
 
@@ -102,7 +101,7 @@ class Lookups(Generic[Key, Value]):
             return self.known(key)
         asked = self._ask(key)
         if asked is not None and key not in self._known and not self._silent:
-            with contextlib.suppress(TimeoutError, OSError):
+            with contextlib.suppress(TimeoutError, OSError, RuntimeError):
                 asked.result(within_s)
             if not asked.done():
                 self._note_silence(key, within_s)
@@ -131,48 +130,25 @@ class Lookups(Generic[Key, Value]):
                 return self._asked[key].answer
             if len(self._asked) >= _MOST_ASKED:
                 return None
-            asked = self._asked[key] = _Question[Value]()
-            self._waiting.append(key)
-            if self._threads >= MOST_AT_ONCE:
-                return asked.answer
-            self._threads += 1
-        try:
-            # A daemon thread: the process can end while it hangs.
-            threading.Thread(target=self._answer_all, daemon=True).start()
-        except RuntimeError as error:  # no more threads can be had now
-            with self._lock:
-                self._threads -= 1
-                left = []
-                while self._waiting and not self._threads:
-                    left.append(self._end(self._waiting.popleft()))
-            for each in left:
-                each.set_exception(OSError(errno.EAGAIN, str(error)))
-        return asked.answer
+            asked = _Question[Value]()
+            asked.answer = in_thread(self._answer, key, asked)
+            if not asked.answer.done():  # it has a thread, which waits for the lock at least
+                self._asked[key] = asked
+            return asked.answer
 
-    def _answer_all(self) -> None:
-        while True:
-            with self._lock:
-                if not self._waiting:
-                    self._threads -= 1
-                    return
-                key = self._waiting.popleft()
-                self._asked[key].began_s = time.monotonic()
+    def _answer(self, key: Key, asked: _Question[Value]) -> Value:
+        """In a thread of its own, which hangs perhaps; the process can end meanwhile."""
+        with self._turns:
+            asked.began_s = time.monotonic()
             try:
                 value = self._look_up(key)
-            except OSError as error:
-                with self._lock:
-                    answer = self._end(key)
-                answer.set_exception(error)
-            else:
                 with self._lock:
                     self._keep(key, value)
-                    answer = self._end(key)
-                answer.set_result(value)
-
-    def _end(self, key: Key) -> Future[Value]:
-        """The question is no longer under way; with the lock held."""
-        self._silent.discard(key)
-        return self._asked.pop(key).answer
+            finally:
+                with self._lock:
+                    del self._asked[key]
+                    self._silent.discard(key)
+        return value
 
     def _keep(self, key: Key, value: Value) -> None:
         """Remember it; what others than this thread read is never without it meanwhile."""

@@ -12,7 +12,7 @@ import signal
 import stat
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -23,7 +23,7 @@ from iodaemon.core.job import Exit, IoTotals, Job, JobId, JobState
 from iodaemon.core.platform import Platform
 from iodaemon.core.scratch import Staged
 from iodaemon.node.sampler.proc_files import find_count, known, read_file
-from iodaemon.supervisor.attempts import describe_end, may_be_by_stop
+from iodaemon.supervisor.attempts import ENDS
 from iodaemon.supervisor.ledger import Key, Ledger
 from iodaemon.supervisor.protocol import Message
 from iodaemon.units import format_bytes
@@ -196,20 +196,12 @@ def _tell(memory: Message) -> str:
     return f"{many} killed: {why}"
 
 
-def find_ends(outputs: Path) -> dict[Key, Message]:
-    """How attempts ended, from the copy of the ledger that the supervisor made at the shutdown.
-
-    What died as a stop kills is left out: the shutdown killed it, and it may be run again.
-    """
+def find_ends(outputs: Path) -> Mapping[str, Message]:
+    """How attempts ended, by their keys, as the supervisor wrote it down at the last shutdown."""
     try:
-        ledger = read_ledger(outputs.parent / "ledger")
-    except OSError:
+        return msgspec.json.decode((outputs.parent / ENDS).read_bytes(), type=dict[str, Message])
+    except (OSError, msgspec.DecodeError):
         return {}
-    return {
-        key: {**describe_end(entry, is_over=True), "started_us": None, "ended_us": None}
-        for key, entry in (ledger.entries.items() if ledger is not None else ())
-        if entry.status is not None and not may_be_by_stop(entry.status)
-    }
 
 
 def read_ledger(path: Path) -> Ledger | None:

@@ -69,9 +69,8 @@ class SupervisorClient:
 
     Args:
         messages: where an anchor that is started here writes to; in the state directory.
-        on_connected: runs after each connection but the first, after each upgrade in place, and
-            after this daemon stood still for so long that the supervisor may have let all jobs run
-            on.
+        on_connected: runs after each connection but the first, and after this daemon stood still
+            for so long that the supervisor may have let all jobs run on.
         on_message: takes each report and each refusal.
         on_trouble: told why no supervisor answers, and ``""`` once one does again.
 
@@ -103,7 +102,7 @@ class SupervisorClient:
         self._writer: asyncio.StreamWriter | None = None
         self._unsent = bytearray()
         self._connected = asyncio.Event()
-        self._is_closing = False
+        self._is_closing = self._is_replaced = False
         self._tasks: list[asyncio.Task[None]] = []
         self._beats = 0
         self._beat_answered: asyncio.Future[None] | None = None
@@ -301,9 +300,6 @@ class SupervisorClient:
             self._on_used(message["use"])
             if self._beat_answered is not None and not self._beat_answered.done():
                 self._beat_answered.set_result(None)
-        elif "hello" in message:  # it became another program, which knows of no order
-            self.hello = message["hello"]
-            self._on_connected()
         elif "scratch" in message:
             answer = self._answers.get(message["scratch"])
             if answer is not None and not answer.done():
@@ -364,9 +360,9 @@ class SupervisorClient:
         return None
 
     async def _greet(self, reader: asyncio.StreamReader) -> bool:
-        """True once it has said hello; False when it was just about to end.
+        """True once it has said hello; False when the line has ended.
 
-        One of another release is asked to become the installed program first.
+        One of another release is asked to become the installed program, which ends the line.
 
         Raises:
             BackendError: it says nothing, or cannot be understood.
@@ -388,10 +384,13 @@ class SupervisorClient:
             if answer.get("protocol") == protocol.VERSION:
                 reach("client.greeted")
                 return True
-        raise BackendError(
-            f"the supervisor that runs (pid {self.pid}) is of another release and cannot become "
-            "this one; restart it once no job runs"
-        )
+            if self._is_replaced:
+                raise BackendError(
+                    f"the supervisor that runs (pid {self.pid}) is of another release and cannot "
+                    "become this one; restart it once no job runs"
+                )
+            self._is_replaced = True
+        return False
 
     async def _read_hello(self, reader: asyncio.StreamReader) -> Message | None:
         while line := await reader.readline():

@@ -6,14 +6,14 @@ bridges call themselves rotational in sysfs whatever they are (ID_ATA_ROTATION_R
 SSD).
 
 The sandbox of the service hides places (ProtectHome=, PrivateTmp=) and shows all others read-only.
-So its daemon asks the supervisor, whose helper looks for it (``supervisor.scratch``).
+So a daemon asks the supervisor, whose helper looks for it (``supervisor.scratch``).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, wait
+from collections.abc import Iterable, Mapping
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,45 +36,26 @@ _PATIENCE_S: Final = 5.0
 """For a look at all disks; one that takes longer does not answer."""
 
 
-class DiskProbe:
-    """Looks at disks, each in a thread of its own: one that hangs holds up nobody.
+def probe_disks(paths: Iterable[str], *, is_shared: bool) -> dict[str, DiskFacts]:
+    """What is found at each path, as this process sees it.
 
-    While a look at a disk is under way no second one is begun.
+    Each is looked at in a thread of its own: one that hangs holds up nobody.
+
+    Args:
+        paths: of disks, absolute.
+        is_shared: jobs of all users are to use them, whose directories root makes; else this one's.
+
+    Raises:
+        Exception: what a look raised, whatever that is.
     """
-
-    def __init__(self) -> None:
-        self._under_way: dict[str, Future[DiskFacts]] = {}
-
-    def look(
-        self,
-        paths: Iterable[str],
-        probe: Callable[[str], DiskFacts],
-        patience_s: float = _PATIENCE_S,
-    ) -> dict[str, DiskFacts]:
-        """What is found at each path.
-
-        Args:
-            paths: of disks.
-            probe: ``probe_disk``, with what it takes besides the path.
-            patience_s: for all of them together.
-
-        Raises:
-            Exception: what a probe raised, whatever that is.
-        """
-        looks = {path: self._under_way.get(path) or in_thread(probe, path) for path in paths}
-        done, _ = wait(looks.values(), patience_s)
-        self._under_way = {path: look for path, look in looks.items() if look not in done}
-        silent = DiskFacts(problem=disk_trouble.SILENT)
-        return {path: look.result() if look in done else silent for path, look in looks.items()}
+    looks = {path: in_thread(probe_disk, path, is_shared=is_shared) for path in paths}
+    done, _ = wait(looks.values(), _PATIENCE_S)
+    silent = DiskFacts(problem=disk_trouble.SILENT)
+    return {path: look.result() if look in done else silent for path, look in looks.items()}
 
 
 def probe_disk(path: str, *, is_shared: bool = False) -> DiskFacts:
-    """Look at the path, as this process sees it.
-
-    Args:
-        path: absolute.
-        is_shared: jobs of all users are to use it, whose directories root makes; else this one's.
-    """
+    """Likewise, of one."""
     found = disk_trouble.look(path, is_shared=is_shared)
     return _facts(found, None if found["problem"] else find_device(path))
 

@@ -11,12 +11,14 @@ Processes
 supervisor      (``server``, ``line``, ``orders``, ``attempts``) one thread, one epoll loop.
                 Parent of every job. ``beat`` to the anchor three times in the grace time.
 ``launcher``    it clones on order (CLONE_PARENT, CLONE_INTO_CGROUP): the child is the
-                supervisor's own and in its cgroup from its first instruction.
+                supervisor's own and in its cgroup from its first instruction. ``launcher.c``,
+                where that could be compiled and runs.
 the child       reads its launch from a socketpair, takes on all that the job is to have, says
                 ``ready``, waits for ``go``, appends ``EXEC``, executes.
 the sampler     forked on the daemon's wish, becomes its user, and reads counters for it
                 (``iodaemon.node.sampler``); its child, but nothing that it depends on.
-``process_tree``  without a writable cgroup: a holder a job, which reaps and signals in its place.
+a holder        (``holder``) one a job without a writable cgroup: it reaps, stops and continues in
+                the supervisor's place, which tells it by signals (``process_tree``).
 ``scratch``     a forked helper with a deadline for what must touch a disk (``disk_trouble``).
 
 A job is its cgroup, ``jobs/<job>.<attempt>`` (``cgroup``). It ends when nothing lives in it
@@ -44,9 +46,8 @@ daemon          jobs run on; after the grace time nothing stands still. What it 
 supervisor      its children become the anchor's, which lets all run on, takes them in with the
                 same code (``reap``) and starts the next supervisor. A child that waits for ``go``
                 ends by the end of its socketpair.
-anchor          the supervisor goes on, ``protected`` is False; once nothing runs it becomes a
-                new anchor by ``execve``. Under systemd, which has started an anchor that waits for
-                the lock, it ends instead.
+anchor          the supervisor goes on, ``protected`` is False; once nothing runs it ends. systemd
+                has started an anchor that waits for the lock; a user's own daemon starts one.
 launcher        started again; orders that it had not carried out are given again.
 sampler         the daemon wishes for another one.
 holder          its job goes on, and can be killed; it cannot be frozen any more.
@@ -65,7 +66,7 @@ EXEC, populated                running
 EXEC and EXIT, empty           ended
 EXEC, empty, no EXIT           once the anchor says that it has taken in everything: lost
 
-Upgrade is ``execve`` in place (wish ``reexec`` or SIGHUP; supervisor, then anchor): children, the
-daemon's line with its half-read bytes, and the ledger stay. Where it fails, all stays as it was.
+Upgrade is ``execve`` in place (wish ``reexec`` or SIGHUP; supervisor, then anchor): children and
+ledger stay, and the daemon connects again. Where it fails, all stays as it was.
 Only ``hello`` and ``reexec`` never change.
 """

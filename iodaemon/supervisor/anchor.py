@@ -108,17 +108,12 @@ def command(module: str, *words: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", code, *words]
 
 
-def spawn(module: str, words: list[str], fds: list[int]) -> int:
-    """Start a module of this package with these descriptors; its number."""
-    return spawn_program(command(module, *words), fds, syscalls.HEARD)
-
-
-def spawn_program(
-    arguments: list[str], fds: list[int], blocked: tuple[signal.Signals, ...] = ()
-) -> int:
+def spawn(arguments: list[str], fds: list[int], blocked: tuple[signal.Signals, ...] = ()) -> int:
     """Start a program with these descriptors and signals that wait; its number."""
-    with _inherited(fds):
-        return os.posix_spawn(arguments[0], arguments, os.environ, setsigmask=blocked)
+    kept = [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds]  # without close-on-exec
+    return os.posix_spawn(
+        arguments[0], arguments, os.environ, file_actions=kept, setsigmask=blocked
+    )
 
 
 def execute(module: str, words: list[str], fds: list[int]) -> NoReturn:
@@ -128,16 +123,10 @@ def execute(module: str, words: list[str], fds: list[int]) -> NoReturn:
         OSError: the program is not there; nothing has changed.
     """
     arguments = command(module, *words)
-    with _inherited(fds):
-        os.execv(arguments[0], arguments)  # noqa: S606
-
-
-@contextlib.contextmanager
-def _inherited(fds: list[int]) -> Iterator[None]:
     try:
         for fd in fds:
             os.set_inheritable(fd, True)  # noqa: FBT003
-        yield
+        os.execv(arguments[0], arguments)  # noqa: S606
     finally:
         for fd in fds:
             os.set_inheritable(fd, False)  # noqa: FBT003
@@ -152,7 +141,7 @@ def abstract_address(config: Config) -> str:
     return f"\0iod-supervisor-{zlib.crc32(name):08x}"
 
 
-def listen(config: Config) -> tuple[socket.socket, int]:
+def listen(config: Config) -> tuple[int, int]:
     """The socket in the runtime directory, made anew, and its inode; the lock is the caller's."""
     os.makedirs(config.runtime, 0o700 if config.daemon_gid is None else 0o711, exist_ok=True)
     path = os.path.join(config.runtime, SOCKET)
@@ -170,11 +159,11 @@ def listen(config: Config) -> tuple[socket.socket, int]:
     elif config.daemon_uid != os.geteuid():
         os.chown(path, config.daemon_uid, -1)
     listener.listen(16)
-    return listener, os.stat(path).st_ino
+    return listener.detach(), os.stat(path).st_ino
 
 
 class Shared(NamedTuple):
-    """Descriptors that every supervisor of this anchor gets; ``second`` is -1 where there is none.
+    """Descriptors that each supervisor of this anchor gets; ``second`` is -1 if there is none.
 
     ``inode`` is that of the socket in the runtime directory which ``listener`` is bound to.
     """
@@ -240,7 +229,7 @@ def open_shared(config: Config) -> Shared:
     ledger = open_ledger(_ledger_of(config))
     let_read(ledger.fd, config.daemon_gid)
     listener, inode = listen(config)
-    return Shared(listener.detach(), second, lock, ledger.fd, inode)
+    return Shared(listener, second, lock, ledger.fd, inode)
 
 
 def _listen_on_second(config: Config) -> int:
@@ -340,9 +329,12 @@ class Anchor:
         resume = {"anchor": theirs.fileno(), "shared": list(self._shared)}
         fds = [theirs.fileno(), *self._shared.fds()]
         words = [self._config.dump(), json.dumps(resume)]
+        if self._cgroups is not None:
+            with contextlib.suppress(OSError):  # of what somebody removed
+                self._cgroups.open()
         self._started_s = time.monotonic()
         try:
-            self._supervisor = spawn("server", words, fds)
+            self._supervisor = spawn(command("server", *words), fds, syscalls.HEARD)
         except OSError as error:
             ours.close()
             self._wait_s = min(max(2 * self._wait_s, _FIRST_WAIT_S), _LAST_WAIT_S)
@@ -448,7 +440,6 @@ def open_cgroups(config: Config) -> tuple[Cgroups | None, Config]:
     for base in _find_places(config):
         try:
             cgroups = Cgroups(base)
-            cgroups.await_place()
             cgroups.open()
         except OSError as error:
             place = os.path.dirname(base)
@@ -507,7 +498,8 @@ def thaw_all(config: Config) -> int:
         return count
     ledger = Ledger(fd)
     if os.fstat(fd).st_uid == os.geteuid() and ledger.is_of_this_boot:
-        count += Holders(ledger).thaw_these(set(ledger.running.values()).difference(in_cgroups))
+        holders = Holders(ledger)
+        count += sum(map(holders.let_go, set(ledger.running.values()).difference(in_cgroups)))
     os.close(fd)
     return count
 

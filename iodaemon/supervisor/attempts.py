@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import signal
 import socket
@@ -12,14 +11,14 @@ from collections.abc import Callable
 from typing import Final
 
 from iodaemon.supervisor import ledger as records
-from iodaemon.supervisor import protocol
+from iodaemon.supervisor import protocol, syscalls
 from iodaemon.supervisor.cgroup import Cgroups, Look
 from iodaemon.supervisor.failpoint import reach
 from iodaemon.supervisor.launch import GO, HOLDER, LAUNCHER, Launch, explain, pack
 from iodaemon.supervisor.ledger import EXEC, Entry, Key, Ledger, Record, Use
 from iodaemon.supervisor.line import AT_ONCE, Loop
 from iodaemon.supervisor.orders import Order, Orders
-from iodaemon.supervisor.process_tree import LOOKS_S, Holders
+from iodaemon.supervisor.process_tree import Holders
 from iodaemon.supervisor.protocol import LineReader, Message
 from iodaemon.supervisor.reap import Reaper, read_state
 
@@ -30,6 +29,8 @@ _TELL_WITHIN_S: Final = 0.002
 _SETTLE_S: Final = 1.0
 """For an attempt without EXEC whose child may still have read ``go``; then it is killed."""
 _LOOKS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_CONTINUE_S: Final = 6.0
+"""script(1) stops itself once more when its child stopped."""
 _LOST_AFTER: Final = 7
 """Looks at an empty job without EXIT, after which, and after the anchor's word, it is lost."""
 _GAP_LOOKS: Final = 8
@@ -45,6 +46,8 @@ _LOOK_FOR_STOP_S: Final = 0.05
 _BY_STOP: Final = (signal.SIGTERM, signal.SIGKILL, (128 + signal.SIGTERM) << 8)
 """As wait(2) has it; the last one is a shell whose last command died of SIGTERM."""
 
+ENDS: Final = "ends.json"
+"""Beside the directory of outputs: ``describe_ends`` at the last shutdown."""
 SETTLING, QUEUED, PREPARING, PREPARED, GOING, RUNNING, ENDED, FAILED, LOST = (
     "settling", "queued", "preparing", "prepared", "going", "running", "ended", "failed", "lost",
 )  # fmt: skip
@@ -69,14 +72,14 @@ class Attempt:
         self.pidfd = -1
         self.look = Look(is_populated=True, is_frozen=False)
         self.looks = self.tries = 0
-        self.continues: list[float] = []
-        """When it is looked whether anything stands still that is to go on."""
+        self.continue_until_s = 0.0
+        """Until then it is looked whether anything stands still that is to go on."""
         self.began_s = time.monotonic()
         self.wants_run = self.wants_still = False
         self.problem: Message = {}
         self.memory: Message | None = None
-        self.was_told = self.is_from_outside = False
-        """The daemon sent it a signal; its death is that of the unit of all jobs."""
+        self.was_told = self.is_killed = self.is_from_outside = False
+        """The daemon sent it a signal, SIGKILL; its death is that of the unit of all jobs."""
         self.empty_s = 0.0
         self.is_told = True
         """Whether the daemon knows that it runs; it hears of one that ends at once only then."""
@@ -108,7 +111,19 @@ def describe_end(entry: Entry, *, is_over: bool) -> Message:
     return told
 
 
-def may_be_by_stop(status: int | None) -> bool:
+def describe_ends(ledger: Ledger) -> Message:
+    """How attempts ended, by their keys, for the daemon of the next boot.
+
+    What died as a stop kills is left out: the shutdown killed it, and it may be run again.
+    """
+    return {
+        str(key): {**describe_end(entry, is_over=True), "started_us": None, "ended_us": None}
+        for key, entry in ledger.entries.items()
+        if entry.status is not None and not _may_be_by_stop(entry.status)
+    }
+
+
+def _may_be_by_stop(status: int | None) -> bool:
     """Whether it may have ended because systemd stopped the unit that it was in."""
     return status is not None and (status & 0x7F or status) in _BY_STOP
 
@@ -141,7 +156,6 @@ class Attempts:
         *,
         send: Callable[[Message], None],
         ask_anchor: Callable[[], None],
-        hear_children: Callable[[], None],
     ) -> None:
         self._ledger = ledger
         self._means = means
@@ -149,7 +163,6 @@ class Attempts:
         self._loop = loop
         self._send = send
         self._ask_anchor = ask_anchor
-        self._hear_children = hear_children
         self._reaper = Reaper(ledger, means.key_of)
         self.all: dict[Key, Attempt] = {}
         self.used: set[Key] = set()
@@ -173,8 +186,10 @@ class Attempts:
             if key in self.all:
                 self.look(self.all[key])
 
-    def scan_soon(self) -> None:
-        """A child of some kind has ended, or stopped."""
+    def _on_children(self) -> None:
+        """A child of some kind has ended, or stopped; the next scan will find all that do."""
+        syscalls.read_signals(self._children)
+        self._loop.listen(self._children, is_wanted=False)
         if not self._scan_due_s:
             self._scan_due_s = max(time.monotonic(), self._scanned_s + _SCAN_EVERY_S)
 
@@ -202,12 +217,18 @@ class Attempts:
 
     def take_over(self) -> None:
         """Find what runs already, as an earlier supervisor left it."""
+        self._children = syscalls.open_signals(signal.SIGCHLD)
+        self._loop.add(self._children, self._on_children)
+        if isinstance(self._means, Cgroups):
+            self._loop.add(self._means.fd, self._on_changes)
         for key, entry in self._ledger.entries.items():
             if entry.has_run:
                 attempt = self.all[key] = Attempt(key, RUNNING)
                 attempt.wants_still = self._means.is_held(key)
-                if entry.status is None and entry.pid and self._means.are_children:
-                    self._open_pidfd(attempt, entry.pid)
+                if attempt.wants_still:
+                    self._means.freeze(key)
+                if entry.status is None and entry.pid:
+                    self._watch(attempt, entry.pid)
                 self.look_in(attempt, 0.0)
         for key in self._means.find_jobs():
             if key not in self.all:
@@ -224,15 +245,18 @@ class Attempts:
         self.look_in(attempt, 0.0)
         return attempt
 
-    def _open_pidfd(self, attempt: Attempt, pid: int) -> None:
-        """Watch a child; one that is the anchor's is told of by the anchor.
+    def _watch(self, attempt: Attempt, pid: int) -> None:
+        """Watch its first process, which may be the anchor's to tell of, or its holder.
 
         Raises:
             OSError: there is no room for its descriptor.
         """
+        self._ledger.catch_up()
+        watched = self._means.find_holder(attempt.key) or pid
         try:
-            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            pidfd = os.pidfd_open(pid)
+            if watched == pid:
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            pidfd = os.pidfd_open(watched)
         except (ChildProcessError, ProcessLookupError):
             return
         attempt.pid, attempt.pidfd = pid, pidfd
@@ -263,24 +287,19 @@ class Attempts:
             self._on_child_gone(attempt)
 
     def _take_word(self, attempt: Attempt, word: Message) -> None:
-        if "pid" in word and not attempt.pid:
-            try:
-                if self._means.are_children:
-                    self._open_pidfd(attempt, word["pid"])
-                else:
-                    self._means.adopt(attempt.key)
-                attempt.pid = word["pid"]
-            except OSError as error:
-                self.cancel(attempt, "system", f"it cannot be prepared ({error.strerror})")
-                return
-        if "ready" in word:
-            attempt.stage = PREPARED
-            self._orders.is_over(attempt.key)
-            if attempt.wants_run:
-                self.go(attempt)
-        elif "pid" not in word:
+        if "ready" not in word:
             assert attempt.launch is not None
             attempt.problem = explain(attempt.launch, word) if word else {}
+            return
+        try:
+            self._watch(attempt, word["pid"])
+        except OSError as error:
+            self.cancel(attempt, "system", f"it cannot be prepared ({error.strerror})")
+            return
+        attempt.pid, attempt.stage = word["pid"], PREPARED
+        self._orders.is_over(attempt.key)
+        if attempt.wants_run:
+            self.go(attempt)
 
     def go(self, attempt: Attempt) -> None:
         attempt.stage = GOING
@@ -359,6 +378,8 @@ class Attempts:
         self._close_pidfd(attempt)
         if ended is None:  # a tracer keeps it
             self.look_in(attempt, _LOOKS_S[0])
+        if not self._means.are_children:
+            self.read_ledger()
         self.look(attempt)
 
     def _close_pidfd(self, attempt: Attempt) -> None:
@@ -370,7 +391,7 @@ class Attempts:
     def scan(self) -> bool:
         """Take in a bounded number of children of any kind; whether none is left."""
         if self._scan_due_s:
-            self._hear_children()
+            self._loop.listen(self._children, is_wanted=True)
         taken, more = self._reaper.scan(AT_ONCE)
         self._scanned_s = time.monotonic()
         self._scan_due_s = self._scanned_s if more else 0.0
@@ -390,17 +411,20 @@ class Attempts:
                 self.look_in(attempt, 0.0)
         return not more
 
-    def on_changes(self) -> None:
+    def _on_changes(self) -> None:
+        assert isinstance(self._means, Cgroups)
         changed = self._means.changed(AT_ONCE)
-        if changed is None:  # too many at once: look at all, a bounded number a round
-            for attempt in self.all.values():
-                self.look_in(attempt, 0.0)
+        if changed is None:  # too many at once
+            self.look_at_all()
             return
-        if isinstance(self._means, Holders):
-            self.read_ledger()
         for key in dict.fromkeys(changed):
             if key in self.all:
                 self.look(self.all[key])
+
+    def look_at_all(self) -> None:
+        """A bounded number a round."""
+        for attempt in self.all.values():
+            self.look_in(attempt, 0.0)
 
     def read_ledger(self) -> None:
         """What others recorded: anchor, holders, children."""
@@ -464,10 +488,11 @@ class Attempts:
                 if found.is_frozen:
                     reach("supervisor.frozen")
                 self.report(attempt)
-            if attempt.continues:
-                self._continue_again(attempt)
-            is_awaited = entry.status is not None or attempt.wants_still != found.is_frozen
-            if is_awaited:
+            is_continued = time.monotonic() < attempt.continue_until_s
+            if is_continued:
+                self._means.continue_stopped(key)
+            is_as_wanted = attempt.wants_still == found.is_frozen and not attempt.is_killed
+            if entry.status is not None or is_continued or not is_as_wanted:
                 self._means.adopt(key)
                 self._look_again(attempt)
             return
@@ -481,20 +506,11 @@ class Attempts:
             self.look_in(attempt, 0.0)
 
     def continue_stopped(self, attempt: Attempt) -> None:
-        """What stopped itself goes on, and so does what then stops once more (``LOOKS_S``)."""
+        """What stopped itself goes on, and so does what then stops once more."""
         if self._means.continue_stopped(attempt.key):
-            attempt.continues = [
-                time.monotonic() + wait_s for wait_s in itertools.accumulate(LOOKS_S)
-            ]
-            self.look_in(attempt, LOOKS_S[0])
-
-    def _continue_again(self, attempt: Attempt) -> None:
-        now_s = time.monotonic()
-        if attempt.continues[0] <= now_s:
-            self._means.continue_stopped(attempt.key)
-            attempt.continues = [at_s for at_s in attempt.continues if at_s > now_s]
-        if attempt.continues:
-            self.look_in(attempt, attempt.continues[0] - now_s)
+            attempt.continue_until_s = time.monotonic() + _CONTINUE_S
+            attempt.looks = 0
+            self._look_again(attempt)
 
     def _seek_exit(self, attempt: Attempt) -> None:
         """Nothing lives, and nobody has said how it ended: a tracer, the anchor, or nobody."""
@@ -537,7 +553,7 @@ class Attempts:
         systemd signals its processes one after the other, the job or the placeholder first.
         """
         is_stopped = self._means.is_being_stopped()
-        if is_stopped is None or attempt.was_told or not may_be_by_stop(status):
+        if is_stopped is None or attempt.was_told or not _may_be_by_stop(status):
             return False
         attempt.is_from_outside = is_stopped
         attempt.empty_s = attempt.empty_s or time.monotonic()

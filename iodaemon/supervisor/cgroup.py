@@ -34,8 +34,6 @@ _LEAST_MEMORY: Final = 16 << 20
 _MOST_PIDS: Final = 1 << 22  # PID_MAX_LIMIT of include/linux/threads.h
 _SHARE: Final = 4
 """One job has at most one in so many of all tasks: three that fork without end leave a fourth."""
-_MOST_REMOVED: Final = 256
-"""Nested cgroups of one job that are removed in one go."""
 _MOST_SCANS: Final = 20
 _AT_ONCE: Final = 8
 """Pidfds open at one time."""
@@ -50,8 +48,8 @@ class Look(NamedTuple):
     is_stopped: bool = False
 
 
-class NotYetError(Exception):
-    """The place of all jobs is being made; ask again a moment later."""
+class PlaceGoneError(Exception):
+    """The place of all jobs was removed, so that none runs; the next supervisor has it again."""
 
 
 class Cgroups:
@@ -90,13 +88,8 @@ class Cgroups:
         self.fd = syscalls.watch_files()
         self._watched: dict[int, Key] = {}
 
-    def await_place(self) -> None:
-        """Have the scope made where it is missing. Raises OSError: it cannot be."""
-        if self._scope is not None:
-            self._scope.wait()
-
     def open(self) -> None:
-        """Make the tree and check that it freezes.
+        """Make the tree, or what is missing of it, and check that it freezes.
 
         The calling process moves to ``supervisor``, unless the jobs have a scope, which must be
         free to be stopped.
@@ -105,6 +98,7 @@ class Cgroups:
             OSError: it cannot be had.
         """
         if self._scope is not None:
+            self._scope.make()
             self._scope.settle()
         for name in ("jobs",) if self._scope is not None else ("", "supervisor", "jobs"):
             with contextlib.suppress(FileExistsError):
@@ -167,18 +161,14 @@ class Cgroups:
         """Make a job's cgroup; an open directory to clone into, and the limits that failed.
 
         Raises:
-            NotYetError: what was above it is gone, and being made again.
-            OSError: it cannot be made. What somebody removed above it is made again.
+            PlaceGoneError: what was above it is gone.
+            OSError: it cannot be made.
         """
         with contextlib.suppress(FileExistsError):
             try:
                 os.mkdir(self.path(key))
             except FileNotFoundError as error:
-                if self._scope is not None and not self._scope.is_there():
-                    raise NotYetError from error
-                self.open()
-                self.hand_down()
-                os.mkdir(self.path(key))
+                raise PlaceGoneError from error
         problems = []
         for name, value in _settings(self.controls, limits, self._most_tasks):
             try:
@@ -277,10 +267,6 @@ class Cgroups:
     def find_holder(self, key: Key) -> None:
         """No process holds a job."""
 
-    def address_of(self, key: Key) -> str:  # noqa: ARG002
-        """Nor does one listen."""
-        return ""
-
     def kill(self, key: Key) -> None:
         """SIGKILL to all, also to frozen ones and to those being forked."""
         try:
@@ -368,32 +354,11 @@ class Cgroups:
         return True
 
     def _remove_nested(self, key: Key) -> bool:
-        """Depth first with two open directories, however deep it is."""
-        try:
-            top = os.open(self.path(key), _FLAGS)
-        except FileNotFoundError:
-            return True
-        here, names = top, [str(key)]
-        try:
-            for _ in range(_MOST_REMOVED):
-                with os.scandir(here) as entries:
-                    child = next((entry.name for entry in entries if entry.is_dir()), None)
-                below = here
-                if child is not None:
-                    names.append(child)
-                    here = os.open(child, _FLAGS, dir_fd=below)
-                else:
-                    here = os.open("..", _FLAGS, dir_fd=below)
-                os.close(below)
-                if child is None:
-                    os.rmdir(names.pop(), dir_fd=here)
-                if not names:
-                    return True
-        except OSError:  # somebody is in it, or makes others meanwhile
-            return False
-        finally:
-            os.close(here)
-        return False
+        """Fails where somebody is in one, or makes others meanwhile."""
+        with contextlib.suppress(OSError):
+            for directory, _, _ in os.walk(self.path(key), topdown=False):
+                os.rmdir(directory)
+        return not os.path.exists(self.path(key))
 
     def leave(self) -> None:
         """Move the calling process out again, and remove the tree where it is empty.

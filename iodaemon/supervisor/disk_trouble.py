@@ -1,8 +1,8 @@
 """What is wrong with the directory of a tier's disk: found here, and told in one sentence by all.
 
 The supervisor's helper meets it as an error where it makes a job's directory, and looks for it on
-behalf of the service's daemon, whose sandbox hides places; ``iod doctor``, ``iod config check`` and
-a user's own daemon look themselves. Standard library only.
+behalf of the daemon, which a sandbox may hide places from; ``iod doctor`` and ``iod config check``
+look themselves. Standard library only.
 """
 
 from __future__ import annotations

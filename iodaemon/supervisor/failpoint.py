@@ -16,10 +16,15 @@ VARIABLE: Final = "IOD_FAULTS"
 _DIRECTORY: Final = os.environ.get(VARIABLE)
 
 
-def reach(point: str) -> None:
-    """Pass this point. The name is written out at the call: the tests find all points by it."""
+def reach(point: str, detail: str = "") -> None:
+    """Pass this point. The name is written out at the call: the tests find all points by it.
+
+    Args:
+        point: its name.
+        detail: makes one point for each, where one line serves several.
+    """
     if _DIRECTORY is not None:
-        _pass(os.path.join(_DIRECTORY, point))
+        _pass(os.path.join(_DIRECTORY, f"{point}.{detail}" if detail else point))
 
 
 def _pass(path: str) -> None:

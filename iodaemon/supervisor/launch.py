@@ -18,6 +18,10 @@ from iodaemon.supervisor.identity import no_account
 from iodaemon.supervisor.protocol import BadInputError, Message, field, number, numbers
 
 LAUNCHER: Final = "iod-launcher"
+PROGRAM: Final = os.path.join(os.path.dirname(__file__), LAUNCHER)
+"""``launcher.c``, where there was a compiler when this was installed."""
+NO_ARGUMENTS: Final = 2
+"""How it exits without any."""
 HOLDER: Final = "iod-holder"
 GO: Final = b"go"
 NOT_FOUND: Final = 127
@@ -33,7 +37,6 @@ _RECORD: Final = struct.Struct("<IIIIiIIIQ1024s128s48Q")
 """Size of all, flags, uid, umask, niceness, how many words, variables and limits, open files, CPUs
 and memory nodes (bit masks), and of each limit its number, soft and hard (``launcher.c``). Behind
 it strings, each with a NUL: directory, output, error, own output, words, variables."""
-_SIZE: Final = struct.Struct("<I")
 _HAS_USER, _HAS_REPORT = 1, 2
 _OPEN_FILES: Final = 1024
 _MOST_CPUS, _MOST_NODES = 8192, 1024
@@ -160,11 +163,6 @@ def unpack(data: bytes) -> Launch:
         report=bool(flags & _HAS_REPORT),
         own=own,
     )  # fmt: skip
-
-
-def size_of(data: bytes | bytearray) -> int:
-    """Bytes of the record that begins so; of its first field while that is not there."""
-    return int(_SIZE.unpack_from(data)[0]) if len(data) >= _SIZE.size else _SIZE.size
 
 
 def explain(launch: Launch, said: Message) -> Message:

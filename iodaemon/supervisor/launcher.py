@@ -1,19 +1,9 @@
-"""The launcher in Python, and what a job's first process does until it executes the command.
+"""The launcher in Python: what ``launcher.c`` does, where that could not be compiled.
 
-The launcher is a small process beside the supervisor: it clones (CLONE_PARENT), so that the child
-is the supervisor's own and the supervisor's memory is never copied. It may die at any moment; the
-supervisor starts another. ``launcher.c`` does the same at a fifth of the cost, where it could be
-compiled and jobs have cgroups (``orders``).
-
-An order is one datagram, the key and where its holder is to listen, if any, with one or two
-descriptors: the child's end of a socketpair, and the job's cgroup, if any. All else the child reads
-from the socketpair: a record (``launch.pack``).
-
-The child says on the socketpair, a JSON line each: ``{"pid", "ready"}``, or ``code``, ``of`` and
-``error`` (``launch.explain``); with a holder ``{"pid"}`` before that. Before it does what may never
-end it says what it means if it ends there, and ``{}`` afterwards. It waits for ``go``. The end of
-the socketpair without it ends the child. With it, it appends ``EXEC`` to the ledger and executes;
-the socketpair, which is close-on-exec, ends then.
+Arguments, orders, the record and what is said are the same, at five times the cost. It differs in
+two places. A holder does not execute it, but forks (``become_first``): no interpreter begins for
+each job, and none reads the modules of a release that was installed meanwhile. And Python hears of
+no signal in a lookup: before one the child says what it means if it ends there, and ``{}`` after.
 """
 
 from __future__ import annotations
@@ -21,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import itertools
 import os
 import resource
 import signal
@@ -29,22 +18,15 @@ import socket
 import stat
 import struct
 import sys
-from typing import Final, NoReturn
+import time
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from iodaemon.supervisor import ledger as records
 from iodaemon.supervisor import protocol, syscalls
 from iodaemon.supervisor.failpoint import reach
-from iodaemon.supervisor.identity import (
-    Account,
-    AccountError,
-    complete_environment,
-    find_account,
-    take_on,
-)
 from iodaemon.supervisor.launch import (
     ACCOUNT_WITHIN_S,
     GO,
-    HOLDER,
     IS_LEDGER,
     LAUNCHER,
     LINKS,
@@ -53,21 +35,25 @@ from iodaemon.supervisor.launch import (
     REPORT,
     STRANGER,
     Launch,
-    size_of,
     unpack,
     unsigned,
 )
-from iodaemon.supervisor.ledger import Key, Ledger, Record, parse_key
-from iodaemon.supervisor.process_tree import Holder
+from iodaemon.supervisor.ledger import Record, parse_key
 from iodaemon.supervisor.protocol import Message
 from iodaemon.supervisor.reap import parse_start_ticks, read_small
 
+if TYPE_CHECKING:
+    import pwd
+
 _ORDER_BYTES: Final = 128
-_HIGHEST_FD: Final = 1 << 20
+_FD_BYTES: Final = socket.CMSG_SPACE(2 * 4)
 _REPORT_FD: Final = 3
 _OUTPUT: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 _OWN: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 _EVERYBODYS: Final = stat.S_ISVTX | stat.S_IWOTH
+_EXPIRY: Final = 7
+"""Place in /etc/shadow of the day, since 1970, from which an account is not used (shadow(5))."""
+_SIZE: Final = struct.Struct("<I")
 
 
 class LaunchError(Exception):
@@ -78,113 +64,68 @@ class LaunchError(Exception):
         self.said: Message = {"code": code, "error": error or 0, "of": of}
 
 
-# -- the launcher --------------------------------------------------------------------------------
-
-
 def main() -> None:
-    """Arguments: descriptors of line and ledger, group that reads own files (-1: none), grace time
-    of holders, s. Ends with the line.
-    """
-    syscalls.name_process(LAUNCHER)
-    syscalls.ignore_no_signal(*syscalls.HEARD)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    *given, readers, grace_s = sys.argv[1:]
-    line_fd, ledger_fd = kept = [
-        fcntl.fcntl(int(word), fcntl.F_DUPFD_CLOEXEC, _REPORT_FD + 1) for word in given
-    ]
-    line = socket.socket(fileno=line_fd)
-    for below, above in itertools.pairwise((2, *sorted(kept), _HIGHEST_FD)):
-        os.closerange(below + 1, above)  # no job inherits any other
-    os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # keeps _REPORT_FD free for a job's report
+    """Arguments: descriptors of line and ledger, group that reads own files (-1: none)."""
+    line_fd, ledger = _begin(int(sys.argv[1]), int(sys.argv[2]))
+    line, readers = socket.socket(fileno=line_fd), int(sys.argv[3])
     while True:
-        order, fds = _receive(line)
+        order, parts, _, _ = line.recvmsg(_ORDER_BYTES, _FD_BYTES, socket.MSG_CMSG_CLOEXEC)
         if not order:
             return
         reach("launcher.received")
-        job_line, *cgroup = fds
+        job_line, cgroup = fds = struct.unpack("2i", parts[0][2])
         try:
-            pid = syscalls.clone_sibling(cgroup[0] if cgroup else None)
+            pid = syscalls.clone_sibling(cgroup)
         except OSError as error:
             _say(job_line, {"code": "no_process", "error": error.errno})
             pid = -1
         if pid == 0:
-            line.close()
-            key, _, address = order.decode().partition(" ")
-            _be_the_child(
-                parse_key(key), job_line, ledger_fd, int(readers), float(grace_s), address
-            )
+            try:
+                line.close()
+                _become_job(order.decode(), job_line, ledger, readers)
+            finally:
+                os._exit(1)
         reach("launcher.cloned")
         for fd in fds:
             os.close(fd)
 
 
-def _receive(line: socket.socket) -> tuple[bytes, list[int]]:
-    size = socket.CMSG_SPACE(3 * 4)
-    data, parts, _, _ = line.recvmsg(_ORDER_BYTES, size, socket.MSG_CMSG_CLOEXEC)
-    fds = [fd for _, _, part in parts for (fd,) in struct.iter_unpack("i", part)]
-    return data, fds
+def become_first(key: str, job_line: int, ledger: int, readers: int) -> NoReturn:
+    """Be the first process of a job, as the fork of its holder."""
+    job_line, ledger = _begin(job_line, ledger)
+    _become_job(key, job_line, ledger, readers)
 
 
-# -- the child -----------------------------------------------------------------------------------
+def _begin(*given: int) -> list[int]:
+    """Have no signal, and no other descriptor, of who began this process; their numbers now."""
+    syscalls.name_process(LAUNCHER)
+    syscalls.ignore_no_signal(*syscalls.HEARD)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    kept = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _REPORT_FD + 1) for fd in given]
+    syscalls.close_others(*kept)  # no job inherits any other
+    os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # keeps _REPORT_FD free for a job's report
+    return kept
 
 
-def _be_the_child(
-    key: Key, job_line: int, ledger: int, readers: int, grace_s: float, address: str
-) -> NoReturn:
-    """Be the job's first process; without a cgroup, be its holder and fork that."""
-    try:
-        if address:
-            _hold(key, job_line, ledger, grace_s, address)
-        become_job(key, job_line, ledger, readers)
-    finally:
-        os._exit(1)
-
-
-def _hold(key: Key, job_line: int, ledger_fd: int, grace_s: float, address: str) -> None:
-    """Returns in the job's first process only."""
-    syscalls.name_process(HOLDER)
-    os.setsid()
-    syscalls.become_subreaper()
-    ledger = Ledger(ledger_fd, from_end=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        listener.bind("\0" + address)
-        listener.listen(4)
-        pid = os.fork()
-    except OSError as error:
-        _say(job_line, {"code": "no_process", "error": error.errno})
-        os._exit(1)
-    if pid == 0:
-        listener.close()
-        _say(job_line, {"pid": os.getpid()})
-        return
-    os.close(job_line)
-    with contextlib.suppress(OSError):
-        os.chdir("/")
-    Holder(ledger, key, listener, grace_s).run()
-
-
-def become_job(key: Key, line: int, ledger: int, readers: int) -> NoReturn:
-    """One straight path from clone to ``execve``; every step that may wait is before ``ready``."""
+def _become_job(key: str, line: int, ledger: int, readers: int) -> NoReturn:
+    """One straight path to ``execve``; every step that may wait is before ``ready``."""
     pid = os.getpid()
     try:
         reach("child.begun")
         launch = unpack(_read_record(line))
         os.setsid()
-        _set_oom_and_nice(launch.nice)
         _confine(launch)
         account = None if launch.uid is None else _find_account_in_time(line, launch.uid)
         output = _open_own_files(launch, readers)
         environment = launch.environment
         if account is not None:
-            syscalls.new_keyring(look_only=True)
-            _sign_in(account.uid)
-            take_on(account)
-            syscalls.hide_memory()
-            syscalls.new_keyring(look_only=False)
-            environment = complete_environment(environment, account)
+            _take_on(*account)
+            environment = {**_describe(account[0]), **environment}
         os.umask(launch.umask)
-        _enter(launch.directory)
+        try:
+            os.chdir(launch.directory)
+        except OSError as error:
+            raise LaunchError("directory", error.errno) from error
         _open_files(launch, output, ledger)
         ticks = parse_start_ticks(read_small("/proc/self/stat"))
         reach("child.prepared")
@@ -192,7 +133,9 @@ def become_job(key: Key, line: int, ledger: int, readers: int) -> NoReturn:
         if os.read(line, len(GO)) != GO:
             os._exit(0)
         reach("child.let_go")
-        record = Record(records.EXEC, key, pid, values=(ticks, 0, 0, 0, records.now_us()))
+        record = Record(
+            records.EXEC, parse_key(key), pid, values=(ticks, 0, 0, 0, records.now_us())
+        )
         if os.write(ledger, record.pack()) != records.RECORD_BYTES:
             _fail(line, {"code": "ledger_full"})
         reach("child.recorded")
@@ -200,8 +143,6 @@ def become_job(key: Key, line: int, ledger: int, readers: int) -> NoReturn:
             resource.setrlimit(limit, pair)
     except LaunchError as error:
         _fail(line, error.said)
-    except AccountError as error:
-        _fail(line, {"code": error.code})
     except OSError as error:
         _fail(line, {"code": "system", "error": error.errno})
     try:
@@ -213,15 +154,55 @@ def become_job(key: Key, line: int, ledger: int, readers: int) -> NoReturn:
         os._exit(NOT_FOUND if error.errno == errno.ENOENT else NOT_RUNNABLE)
 
 
-def _find_account_in_time(line: int, uid: int) -> Account:
-    """A lookup cannot be interrupted: at the deadline the kernel ends this process."""
+def _find_account_in_time(line: int, uid: int) -> tuple[pwd.struct_passwd, list[int]]:
+    """Whom it is to become, and the groups. At the deadline the kernel ends this process."""
+    import pwd  # only the job's own process needs it
+
     _say(line, {"code": "no_answer"})
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(ACCOUNT_WITHIN_S)
-    account = find_account(uid)
+    try:
+        user = pwd.getpwuid(uid)
+        groups = os.getgrouplist(user.pw_name, user.pw_gid)
+    except (KeyError, OSError) as error:
+        raise LaunchError("no_account") from error
+    if _has_expired(user.pw_name):
+        raise LaunchError("expired")
     signal.alarm(0)
     _say(line, {})
-    return account
+    return user, groups
+
+
+def _has_expired(name: str) -> bool:
+    """By the expiry date alone: a locked password (``!``, ``*``) is no locked account."""
+    with contextlib.suppress(OSError), open("/etc/shadow", "rb") as file:
+        for line in file:
+            fields = line.split(b":")
+            if fields[0] == os.fsencode(name) and len(fields) > _EXPIRY:
+                return fields[_EXPIRY].isdigit() and time.time() // 86400 >= int(fields[_EXPIRY])
+    return False
+
+
+def _take_on(user: pwd.struct_passwd, groups: list[int]) -> None:
+    """Be this user and nobody else, for good: groups first, only root may set them."""
+    syscalls.new_keyring(look_only=True)
+    _write_file("/proc/self/loginuid", user.pw_uid)
+    os.setgroups(groups)
+    os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
+    os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
+    syscalls.hide_memory()
+    syscalls.new_keyring(look_only=False)
+
+
+def _describe(user: pwd.struct_passwd) -> dict[str, str]:
+    """What every program expects in its environment."""
+    return {
+        "HOME": user.pw_dir,
+        "USER": user.pw_name,
+        "LOGNAME": user.pw_name,
+        "SHELL": user.pw_shell or "/bin/sh",
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+    }
 
 
 def _say(line: int, message: Message) -> None:
@@ -237,7 +218,7 @@ def _fail(line: int, said: Message) -> NoReturn:
 def _read_record(line: int) -> bytes:
     """The end of the socketpair ends the process."""
     data = bytearray()
-    while len(data) < size_of(data):
+    while len(data) < _SIZE.size or len(data) < _SIZE.unpack_from(data)[0]:
         part = os.read(line, 1 << 16)
         if not part:
             os._exit(0)
@@ -245,17 +226,20 @@ def _read_record(line: int) -> bytes:
     return bytes(data)
 
 
-def _set_oom_and_nice(nice: int) -> None:
-    """The supervisor may be spared when memory runs out, and have another niceness."""
+def _write_file(path: str, value: int) -> None:
+    """Where there is one, and it may be."""
     with contextlib.suppress(OSError):
-        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
-        os.write(fd, b"0")
-        os.close(fd)
-    with contextlib.suppress(OSError):  # a user may not go below
-        os.setpriority(os.PRIO_PROCESS, 0, nice)
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, str(value).encode())
+        finally:
+            os.close(fd)
 
 
 def _confine(launch: Launch) -> None:
+    _write_file("/proc/self/oom_score_adj", 0)  # the supervisor may be spared
+    with contextlib.suppress(OSError):  # a user may not go below its niceness
+        os.setpriority(os.PRIO_PROCESS, 0, launch.nice)
     try:
         if launch.cpus:
             os.sched_setaffinity(0, launch.cpus)
@@ -271,23 +255,6 @@ def _confine(launch: Launch) -> None:
             resource.setrlimit(limit, (soft, max(hard, pair[1], key=unsigned)))
         except (OSError, ValueError) as error:
             raise LaunchError("limit", getattr(error, "errno", errno.EPERM)) from error
-
-
-def _sign_in(uid: int) -> None:
-    """The kernel's audit says whose all that the job does is; harmless where there is none."""
-    with contextlib.suppress(OSError):
-        fd = os.open("/proc/self/loginuid", os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.write(fd, str(uid).encode())
-        finally:
-            os.close(fd)
-
-
-def _enter(directory: str) -> None:
-    try:
-        os.chdir(directory)
-    except OSError as error:
-        raise LaunchError("directory", error.errno) from error
 
 
 def _open_own_files(launch: Launch, readers: int) -> int:

@@ -5,8 +5,8 @@ Each record has 64 bytes and a checksum. ``EXEC`` is written by the job's own ch
 ``USE`` after that, so that no death of the writer loses how a job ended; without the ``USE`` of
 its first process the bytes of an attempt are "at least". ``CANCEL`` belongs to the ``USE`` that
 follows it, and is written where there is something to tell. Appends of several processes do not mix
-(O_APPEND); a record that is cut or damaged is skipped. ``HOLD`` is written without cgroups, before
-the process is made that will hold the job: where that listens.
+(O_APPEND); a record that is cut or damaged is skipped. ``HOLD`` is written without cgroups, by the
+process that holds a job, before it makes the job's own.
 
 A ``USE`` or ``CANCEL`` contains all that its writer has taken in of an attempt so far. So of each
 writer the last one counts, a record that is read twice changes nothing, and the total is the sum
@@ -45,6 +45,8 @@ _FIELDS: Final = struct.Struct("<BBHIQIQQQQQ")
 _SUM: Final = struct.Struct("<I")
 _PAGE: Final = 4096
 _BLOCK: Final = 64 * 1024
+_SWEEP: Final = 128
+"""Records that are read, or attempts forgotten, between two looks for pages to give back."""
 _AHEAD: Final = 16 * 1024
 """Bytes that are allocated beyond what is needed."""
 _MOST_U64: Final = (1 << 64) - 1
@@ -99,7 +101,7 @@ class Record(NamedTuple):
     ``pid`` is the attempt's first process, 0 in an EXEC of the supervisor, which found it running
     without one; of USE and CANCEL, who wrote it. ``values`` of USE are a ``Use`` but for
     ``cancelled_bytes``, which is the first one of CANCEL; of all others the last one is the time,
-    of EXEC the first one the start ticks, and of HOLD the first two are a random name.
+    of EXEC and HOLD the first one the start ticks.
     """
 
     kind: int
@@ -136,14 +138,15 @@ class Entry:
     """What the ledger says of one attempt; ``status`` is as wait(2) has it, None: not ended."""
 
     __slots__ = (
-        "exited_us", "flags", "has_run", "hold", "pages", "pid", "started_us", "status", "ticks",
+        "exited_us", "flags", "has_run", "holder", "pages", "pid", "started_us", "status", "ticks",
         "uses",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.pid = self.ticks = self.started_us = self.exited_us = self.flags = 0
         self.status: int | None = None
-        self.hold = ""
+        self.holder: tuple[int, int] | None = None
+        """Pid and start ticks."""
         self.has_run = False
         """Whether its command was executed, or may have been."""
         self.uses: dict[int, Use] = {}
@@ -177,18 +180,18 @@ class Ledger:
         self.running: dict[int, Key] = {}
         self.changed: set[Key] = set()
         """Attempts of which something was read; whoever acts on that removes them."""
-        self.damaged = 0
         self.identity = ""
         self._boot = (0, 0)
         self._read_at = 0
         self._ahead_to = 0
-        self._live_in_page: dict[int, int] = {}
-        self._empty_pages: set[int] = set()
+        self._knows_all = not from_end
+        self._swept_to = self._forgotten = 0
+        self._kept: set[int] = set()
+        """Pages that were read and not given back."""
         self._owed: dict[tuple[int, Key], bytes] = {}
         if from_end:
             self._take(os.pread(fd, RECORD_BYTES, 0), 0)
             self._read_at = os.fstat(fd).st_size
-            self._live_in_page[self._read_at // _PAGE] = 1  # what was not read is needed
         self.catch_up()
 
     def catch_up(self) -> None:
@@ -197,16 +200,18 @@ class Ledger:
             data = os.pread(self.fd, _BLOCK, self._read_at)
             whole = len(data) - len(data) % RECORD_BYTES
             if not whole:
-                self._give_back()
-                return
+                break
             if not any(data[:RECORD_BYTES]) and self._skip_hole():
                 continue
             for offset in range(0, whole, RECORD_BYTES):
                 self._take(data[offset : offset + RECORD_BYTES], self._read_at + offset)
-            self._read_at += whole
+            first, self._read_at = self._read_at, self._read_at + whole
+            if self._knows_all:
+                self._kept.update(range(first // _PAGE, -(-self._read_at // _PAGE)))
             if len(data) < _BLOCK:
-                self._give_back()
-                return
+                break
+        if self._knows_all:
+            self._give_back()
 
     def _skip_hole(self) -> bool:
         """Go to where there are data again; whether that is further on."""
@@ -227,8 +232,6 @@ class Ledger:
             self._apply(record, offset // _PAGE)
             if record.kind != OPEN:
                 self.changed.add(record.key)
-        elif any(data):
-            self.damaged += 1
 
     def _apply(self, record: Record, page: int | None) -> None:
         if record.kind == OPEN:
@@ -237,10 +240,7 @@ class Ledger:
             return
         entry = self.entries.setdefault(record.key, Entry())
         if page is not None:
-            place = record.kind, record.pid
-            self._release(entry.pages.get(place))
-            entry.pages[place] = page
-            self._live_in_page[page] = self._live_in_page.get(page, 0) + 1
+            entry.pages[record.kind, record.pid] = page
         entry.has_run |= record.kind in (EXEC, EXIT)
         if record.kind == EXEC and record.pid:
             entry.pid = record.pid
@@ -252,7 +252,7 @@ class Ledger:
             if self.running.get(record.pid) == record.key:
                 del self.running[record.pid]
         elif record.kind == HOLD:
-            entry.hold = "{:016x}{:016x}".format(*record.values)
+            entry.holder = record.pid, record.values[0]
         elif record.kind == USE:
             self._raise_use(entry, record.pid, Use(*record.values))
             entry.flags |= record.flags
@@ -316,28 +316,21 @@ class Ledger:
             return
         if self.running.get(entry.pid) == key:
             del self.running[entry.pid]
-        for page in entry.pages.values():
-            self._release(page)
+        self._forgotten += 1
         self._give_back()
-
-    def _release(self, page: int | None) -> None:
-        """One record fewer of this page is needed."""
-        if page is not None:
-            self._live_in_page[page] -= 1
-            if self._live_in_page[page] == 0:
-                self._empty_pages.add(page)
 
     def _give_back(self) -> None:
         """Punch the pages that are full and in which no record is needed; the first one stays."""
+        if self._forgotten < _SWEEP and self._read_at < self._swept_to + _SWEEP * RECORD_BYTES:
+            return
+        self._swept_to, self._forgotten = self._read_at, 0
         mode = syscalls.FALLOC_PUNCH_HOLE | syscalls.FALLOC_KEEP_SIZE
-        for page in list(self._empty_pages):
-            if self._live_in_page[page]:
-                self._empty_pages.discard(page)
-            elif page and (page + 1) * _PAGE <= self._read_at:
-                self._empty_pages.discard(page)
-                del self._live_in_page[page]
-                with contextlib.suppress(OSError):
-                    syscalls.fallocate(self.fd, mode, page * _PAGE, _PAGE)
+        needed = {0}.union(*(entry.pages.values() for entry in self.entries.values()))
+        end = self._read_at // _PAGE
+        for page in [page for page in self._kept if page < end and page not in needed]:
+            self._kept.discard(page)
+            with contextlib.suppress(OSError):
+                syscalls.fallocate(self.fd, mode, page * _PAGE, _PAGE)
 
     @property
     def is_of_this_boot(self) -> bool:

@@ -9,8 +9,8 @@ import contextlib
 import os
 import select
 import socket
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from iodaemon.supervisor import anchor as root
@@ -23,7 +23,6 @@ from iodaemon.supervisor.syscalls import say
 AT_ONCE: Final = 32
 """Events between two looks at the daemon's line."""
 _READ_BYTES: Final = 1 << 16
-_TELL_EVERY_S: Final = 60.0
 
 
 class Loop:
@@ -63,44 +62,32 @@ class Loop:
 class DaemonLine:
     """The listening sockets and at most one connection."""
 
-    def __init__(
-        self, config: Config, shared: Shared, loop: Loop, on_end: Callable[[], None]
-    ) -> None:
+    def __init__(self, config: Config, shared: Shared, loop: Loop) -> None:
         self._config = config
         self.shared = shared
         self._loop = loop
-        self._on_end = on_end
-        self._listener = socket.socket(fileno=shared.listener)
-        self._second = socket.socket(fileno=shared.second) if shared.second >= 0 else None
+        self.on_end: Callable[[], None] = lambda: None
+        """Called where a connection has ended."""
         self._daemon: socket.socket | None = None
         self._reader = LineReader()
         self._unsent = bytearray()
         self._is_blocked = self._is_readable = False
-        self._refused, self._refused_told_s = 0, float("-inf")
         self.speaks = False
         """Whether it said hello in this protocol."""
         self.silence = Silence(config.grace_s)
+        self._listener = socket.socket(fileno=shared.listener)
+        self._second = socket.socket(fileno=shared.second) if shared.second >= 0 else None
         for listener in (self._listener, self._second):
             if listener is not None:
                 self._listen(listener)
 
     @property
-    def fd(self) -> int | None:
-        """None: no daemon is connected."""
-        return None if self._daemon is None else self._daemon.fileno()
-
-    def save(self) -> Message:
-        """What is half read and half written, for ``resume`` after ``execve``."""
-        return {"unread": self._reader.unread.hex(), "unsent": self._unsent.hex()}
-
-    def resume(self, daemon: int, state: Message) -> None:
-        self._reader = LineReader(bytes.fromhex(state["unread"]))
-        self._unsent += bytes.fromhex(state["unsent"])
-        self._attach(socket.socket(fileno=daemon))
+    def is_connected(self) -> bool:
+        return self._daemon is not None
 
     def _listen(self, listener: socket.socket) -> None:
         listener.setblocking(False)  # noqa: FBT003
-        self._loop.add(listener.fileno(), lambda: self._accept(listener))
+        self._loop.add(listener.fileno(), partial(self._accept, listener))
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -108,25 +95,13 @@ class DaemonLine:
         except OSError:
             return
         if peer_of(line)[1] != self._config.daemon_uid:
-            self._refuse(peer_of(line)[1])
             line.close()
             return
         self._hang_up()
-        self._reader, self.speaks = LineReader(), False
-        self._attach(line)
-
-    def _refuse(self, uid: int) -> None:
-        """Say so once a minute: anybody may knock on the second address."""
-        self._refused += 1
-        if time.monotonic() >= self._refused_told_s + _TELL_EVERY_S:
-            say(f"refused {self._refused} connections, the last one of uid {uid}")
-            self._refused, self._refused_told_s = 0, time.monotonic()
-
-    def _attach(self, line: socket.socket) -> None:
         line.setblocking(False)  # noqa: FBT003
+        self._reader, self.speaks = LineReader(), False
         self._daemon, self._is_blocked, self._is_readable = line, False, True
         self._loop.add(line.fileno(), self._on_event)
-        self.flush()
 
     def _on_event(self) -> None:
         self._is_readable = True
@@ -136,23 +111,26 @@ class DaemonLine:
             self._loop.remove(self._daemon.fileno())
             self._daemon.close()
             self._daemon = None
-            self._on_end()
+            self.on_end()
         self._unsent.clear()
 
-    def check_socket(self) -> bool:
+    def keep_socket(self) -> bool:
         """Listen again where somebody removed the runtime directory, or the socket in it.
 
         Whether that was done.
         """
         path = os.path.join(self._config.runtime, root.SOCKET)
+        found = 0
         with contextlib.suppress(OSError):
-            if _find_inode(path) == self.shared.inode:
-                return False
+            found = os.stat(path).st_ino
+        if found == self.shared.inode:
+            return False
+        with contextlib.suppress(OSError):
             listener, inode = root.listen(self._config)
             self.shared = self.shared._replace(inode=inode)
             self._loop.remove(self._listener.fileno())
-            os.dup2(listener.fileno(), self._listener.fileno(), inheritable=False)
-            listener.close()
+            os.dup2(listener, self._listener.fileno(), inheritable=False)
+            os.close(listener)
             self._listen(self._listener)
             say(f"{path} was removed, and is there again")
             return True
@@ -180,7 +158,6 @@ class DaemonLine:
 
     def hear(self) -> Iterator[bytes]:
         """The lines that can be read now."""
-        yield from self._reader.feed(b"")  # what was read before ``execve``
         if self._daemon is None or not (self._is_readable or self._loop.is_behind):
             return
         self._is_readable = False
@@ -197,11 +174,3 @@ class DaemonLine:
                 say("the daemon sent a line that is too long; its line is closed")
         if not data or self._reader.is_broken:
             self._hang_up()
-
-
-def _find_inode(path: str) -> int:
-    """0: there is nothing."""
-    try:
-        return os.stat(path).st_ino
-    except FileNotFoundError:
-        return 0

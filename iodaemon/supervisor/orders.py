@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import errno
 import os
 import resource
@@ -12,9 +13,12 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from iodaemon.supervisor import anchor as root
+from iodaemon.supervisor import syscalls
 from iodaemon.supervisor.anchor import Config
-from iodaemon.supervisor.cgroup import Cgroups, NotYetError
+from iodaemon.supervisor.cgroup import Cgroups
 from iodaemon.supervisor.failpoint import reach
+from iodaemon.supervisor.holder import fork_holder
+from iodaemon.supervisor.launch import NO_ARGUMENTS, PROGRAM
 from iodaemon.supervisor.ledger import Key
 from iodaemon.supervisor.line import Loop
 from iodaemon.supervisor.process_tree import Holders
@@ -26,19 +30,22 @@ _MOST_UNDER_WAY: Final = 64
 _SLOW_S: Final = 1.0
 _RETRY_S: Final = 0.5
 _RESERVED_FDS: Final = 12
-_AGAIN_S: Final = 0.05
-"""Between looks whether the place of all jobs is there again."""
 
 
-COMPILED: Final = os.path.join(os.path.dirname(__file__), "iod-launcher")
-"""``launcher.c``, where there was a compiler when this was installed."""
 UNCOMPILED: Final = "IOD_PYTHON_LAUNCHER"
 """A variable of the environment: set, the launcher in Python is used in any case."""
 
 
-def is_compiled() -> bool:
-    """Whether jobs with cgroups are begun by the compiled launcher."""
-    return UNCOMPILED not in os.environ and os.access(COMPILED, os.X_OK)
+def _is_compiled() -> bool:
+    """Whether the launcher in C is there and runs here: one may be built for other machines."""
+    if UNCOMPILED in os.environ or not os.path.exists(PROGRAM):
+        return False
+    with contextlib.suppress(OSError):
+        _, status = os.waitpid(root.spawn([PROGRAM], []), 0)
+        if os.waitstatus_to_exitcode(status) == NO_ARGUMENTS:
+            return True
+    say(f"{PROGRAM} does not run here; the launcher in Python takes its place")
+    return False
 
 
 class Order(NamedTuple):
@@ -58,12 +65,11 @@ class Orders:
         self._means = means
         self._loop = loop
         self._launcher: socket.socket | None = None
-        self._is_compiled = means.are_children and is_compiled()
-        self._has_served = True
+        self._readers = "-1" if config.daemon_gid is None else str(config.daemon_gid)
+        self._is_compiled = _is_compiled()
         self._launched_s = 0.0
         self._queue: collections.deque[Order] = collections.deque()
         self._under_way: dict[Key, float] = {}
-        self._again_s = float("inf")
         self._most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
     def add(self, order: Order) -> None:
@@ -75,49 +81,47 @@ class Orders:
 
     def is_over(self, key: Key) -> None:
         """Its child is ready, or gone."""
-        self._has_served = True
         self._under_way.pop(key, None)
 
     def due_s(self) -> float:
         """When there is something to do."""
-        due_s = self._again_s if self._launcher is not None else self._launched_s + _RETRY_S
+        due_s = self._launched_s + _RETRY_S if self._is_launcher_missing else float("inf")
         if self._queue and len(self._under_way) >= _MOST_UNDER_WAY:
             due_s = min(due_s, min(self._under_way.values()) + _SLOW_S)
         return due_s
 
     def keep_time(self) -> None:
         """Start a launcher where there is none, and give it what waits."""
-        if self._launcher is None and time.monotonic() >= self._launched_s + _RETRY_S:
+        if self._is_launcher_missing and time.monotonic() >= self._launched_s + _RETRY_S:
             self._start_launcher()
         self._pump()
+
+    @property
+    def _is_launcher_missing(self) -> bool:
+        """Without cgroups there is none: this process forks a holder for each job."""
+        return self._launcher is None and self._means.are_children
 
     def _start_launcher(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         fds = [theirs.fileno(), self._ledger]
-        gid = self._config.daemon_gid
-        words = [*map(str, fds), "-1" if gid is None else str(gid)]
-        self._launched_s, self._has_served = time.monotonic(), False
+        self._launched_s = time.monotonic()
         try:
+            words = [*map(str, fds), self._readers]
             if self._is_compiled:
-                root.spawn_program([COMPILED, *words], fds)
+                root.spawn([PROGRAM, *words], fds)
             else:
-                root.spawn("launcher", [*words, str(self._config.grace_s)], fds)
+                root.spawn(root.command("launcher", *words), fds, syscalls.HEARD)
         except OSError as error:
             say(f"no launcher can be started ({error.strerror}); it is tried again")
             ours.close()
-            self._distrust()
+            while self._queue:
+                self._queue.popleft().done(error)
             return
         finally:
             theirs.close()
         ours.setblocking(False)  # noqa: FBT003
         self._launcher = ours
         self._loop.add(ours.fileno(), self._on_launcher)
-
-    def _distrust(self) -> None:
-        """Do without a compiled launcher that has begun no job: it may be for other machines."""
-        if self._is_compiled and not self._has_served:
-            self._is_compiled = False
-            say(f"{COMPILED} ended before it began a job; the launcher in Python takes its place")
 
     def _on_launcher(self) -> None:
         """It says nothing: the line has ended, or takes orders again."""
@@ -129,7 +133,6 @@ class Orders:
             return
         except OSError:
             pass
-        self._distrust()
         self.close()
 
     def close(self) -> None:
@@ -140,8 +143,8 @@ class Orders:
 
     def _pump(self) -> None:
         """Send orders to the launcher, as long as it takes them and not too many are under way."""
-        now_s, self._again_s = time.monotonic(), float("inf")
-        while self._queue and self._launcher is not None:
+        now_s = time.monotonic()
+        while self._queue and not self._is_launcher_missing:
             if len(self._under_way) >= _MOST_UNDER_WAY:
                 slow = [key for key, s in self._under_way.items() if now_s - s >= _SLOW_S]
                 for key in slow:
@@ -151,17 +154,15 @@ class Orders:
             order = self._queue.popleft()
             try:
                 self._give(order)
-            except NotYetError:
-                self._queue.appendleft(order)
-                self._again_s = now_s + _AGAIN_S
-                return
-            except BlockingIOError:
+            except BlockingIOError as error:
+                if self._launcher is None:  # of a fork
+                    order.done(error)
+                    continue
                 self._queue.appendleft(order)
                 self._loop.want_write(self._launcher.fileno(), is_wanted=True)
                 return
             except (BrokenPipeError, ConnectionResetError):
                 self._queue.appendleft(order)
-                self._distrust()
                 self.close()
                 self._launched_s = min(self._launched_s, now_s - _RETRY_S)
                 return
@@ -172,9 +173,8 @@ class Orders:
         """Make what the job's process needs, and order it.
 
         Raises:
-            NotYetError, OSError: not now.
+            PlaceGoneError, OSError: not now.
         """
-        assert self._launcher is not None
         ours, theirs = socket.socketpair()
         try:
             self._check_room(theirs.fileno())
@@ -182,13 +182,17 @@ class Orders:
             for problem in problems:
                 say(f"job {order.key}: {problem}")
             reach("supervisor.cgroup_made")
-            fds = [theirs.fileno(), *([] if cgroup is None else [cgroup])]
-            text = f"{order.key} {self._means.address_of(order.key)}"
-            try:
-                socket.send_fds(self._launcher, [text.encode()], fds)
-            finally:
-                if cgroup is not None:
-                    os.close(cgroup)
+            if cgroup is None:
+                fork_holder(
+                    order.key,
+                    theirs.fileno(),
+                    self._ledger,
+                    self._readers,
+                    self._config.grace_s,
+                    is_compiled=self._is_compiled,
+                )
+            else:
+                self._send_order(order.key, theirs.fileno(), cgroup)
         except BaseException:
             ours.close()
             raise
@@ -198,6 +202,13 @@ class Orders:
         ours.setblocking(False)  # noqa: FBT003
         self._under_way[order.key] = time.monotonic()
         order.done(ours)
+
+    def _send_order(self, key: Key, line: int, cgroup: int) -> None:
+        assert self._launcher is not None
+        try:
+            socket.send_fds(self._launcher, [str(key).encode()], [line, cgroup])
+        finally:
+            os.close(cgroup)
 
     def _check_room(self, highest: int) -> None:
         """The kernel gives the lowest free number: the last one tells how many are left.

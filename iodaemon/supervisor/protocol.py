@@ -35,7 +35,7 @@ scratch   id, do: discard, key            remove the output file of a job that n
                                           report
 leave                                     the daemon ends: all run on. Answered with ``left``, how
                                           many do; without any, the root side ends as well
-reexec                                    execute the installed program in place
+reexec                                    execute the installed program in place; this line ends
 ========  ==============================  ====================================================
 
 A launch is read by ``launch.parse_launch``; its ``limits`` by ``parse_limits``. A line
@@ -203,8 +203,8 @@ class LineReader:
         is_broken: a line was too long; no more of them are told.
     """
 
-    def __init__(self, unread: bytes = b"") -> None:
-        self.unread = bytearray(unread)
+    def __init__(self) -> None:
+        self.unread = bytearray()
         self.is_broken = False
         self._searched = 0
 

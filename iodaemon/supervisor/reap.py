@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import signal
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -257,7 +256,7 @@ def _wait(pid: int) -> Use:
     except ChildProcessError:
         return Use()
     after = _read_own_io()
-    used = Use(cpu_us=_cpu_us(usage))
+    used = Use(cpu_us=round((usage.ru_utime + usage.ru_stime) * 1e6))
     if text and after:
         itself = Use(calls=1, logical_bytes=len(text))  # the read of the file
         values = zip(parse_io(after), parse_io(text), itself, strict=True)
@@ -270,7 +269,3 @@ def _read_own_io() -> bytes:
         return read_small("/proc/self/io")
     except OSError:
         return b""
-
-
-def _cpu_us(usage: resource.struct_rusage) -> int:
-    return round((usage.ru_utime + usage.ru_stime) * 1e6)

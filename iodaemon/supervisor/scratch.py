@@ -16,12 +16,11 @@ import collections
 import contextlib
 import errno
 import os
-import select
 import signal
 import stat
 import time
-from collections.abc import Callable, Iterator
-from typing import Final, NoReturn
+from collections.abc import Callable
+from typing import Final
 
 from iodaemon.supervisor import disk_trouble, protocol, syscalls
 from iodaemon.supervisor.failpoint import reach
@@ -42,11 +41,10 @@ _DEEPEST: Final = 32
 """Directories open at one time; what lies deeper is moved up to the top before it is removed."""
 _DEEPEST_MEASURED: Final = 512
 _BLOCK_BYTES: Final = 512  # of st_blocks, inode(7)
-_COPY_S: Final = 2.0
+_WRITE_S: Final = 2.0
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY
 _CHANGED_MEANWHILE: Final = (errno.ENOENT, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR)
 _MOUNTED: Final = (errno.EBUSY, errno.EXDEV)
-_HIGHEST_FD: Final = 1 << 18
 
 
 class ScratchError(Exception):
@@ -178,14 +176,12 @@ class Desk:
     def _start(self, wish: Message) -> None:
         read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            pid = os.fork()
+            pid = syscalls.fork(lambda: _work(wish, write), write)
         except OSError:
             os.close(read)
-            os.close(write)
             raise
-        if pid == 0:
-            _work(wish, write)
-        os.close(write)
+        finally:
+            os.close(write)
         helper = _Helper(pid, os.pidfd_open(pid), read, wish)
         self._helpers.append(helper)
         self._add(helper.pipe, lambda: self._hear(helper))
@@ -223,25 +219,20 @@ def _silence(wish: Message) -> Message:
     return _problem(wish, disk_trouble.SILENT, is_disk=True)
 
 
-def _work(wish: Message, pipe: int) -> NoReturn:
-    """The helper: do it, say so, end."""
+def _work(wish: Message, pipe: int) -> None:
+    """The helper: do it, and say so."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    syscalls.name_process("iod-scratch")
     try:
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.closerange(3, pipe)
-        os.closerange(pipe + 1, _HIGHEST_FD)
-        syscalls.name_process("iod-scratch")
-        try:
-            answer = _do(wish)
-        except ScratchError as error:
-            answer = _problem(wish, str(error), is_disk=error.is_disk)
-        except OSError as error:
-            answer = _problem_of(wish, error)
-        os.set_blocking(pipe, True)
-        told = protocol.encode(answer)
-        while told:
-            told = told[os.write(pipe, told) :]
-    finally:
-        os._exit(0)
+        answer = _do(wish)
+    except ScratchError as error:
+        answer = _problem(wish, str(error), is_disk=error.is_disk)
+    except OSError as error:
+        answer = _problem_of(wish, error)
+    os.set_blocking(pipe, True)
+    told = protocol.encode(answer)
+    while told:
+        told = told[os.write(pipe, told) :]
 
 
 def _do(wish: Message) -> Message:
@@ -511,39 +502,20 @@ def _unmount_fuse(parent: int, name: str) -> bool:
     return is_users and syscalls.detach_mount(parent, name)
 
 
-def _find_data(fd: int) -> Iterator[tuple[int, int]]:
-    """Beginning and end of what is no hole."""
-    end = 0
-    while True:
-        try:
-            offset = os.lseek(fd, end, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise
-            return
-        end = os.lseek(fd, offset, os.SEEK_HOLE)
-        yield offset, end
+def write_in_time(path: str, text: bytes, gid: int | None = None) -> None:
+    """Write a file before the machine is shut down, or give up after ``_WRITE_S``."""
 
+    def write() -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(f"{path}.new", flags, 0o600), "wb") as file:
+            let_read(file.fileno(), gid)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(f"{path}.new", path)
 
-def copy_ledger(ledger: int, path: str, gid: int | None = None) -> None:
-    """Copy it to a disk before the machine is shut down, or give up after ``_COPY_S``."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-            copy = os.open(f"{path}.new", flags, 0o600)
-            let_read(copy, gid)
-            os.ftruncate(copy, os.fstat(ledger).st_size)
-            for at, end in _find_data(ledger):
-                while data := os.pread(ledger, min(1 << 20, end - at), at):
-                    at += os.pwrite(copy, data, at)  # noqa: PLW2901
-            os.fsync(copy)
-            os.rename(f"{path}.new", path)
-        finally:
-            os._exit(0)
-    poll = select.poll()
+    pid = syscalls.fork(write)
     pidfd = os.pidfd_open(pid)
-    poll.register(pidfd, select.POLLIN)
-    if not poll.poll(_COPY_S * 1000):
+    if not syscalls.has_ended(pidfd, _WRITE_S):
         os.kill(pid, signal.SIGKILL)
     os.close(pidfd)

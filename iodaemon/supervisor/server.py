@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import resource
-import select
 import signal
 import socket
 import sys
@@ -22,10 +21,11 @@ from typing import Any, Final
 
 from iodaemon.supervisor import anchor as root
 from iodaemon.supervisor import ledger as records
-from iodaemon.supervisor import protocol, syscalls, systemd
+from iodaemon.supervisor import protocol, syscalls
 from iodaemon.supervisor.anchor import Config, Shared
 from iodaemon.supervisor.attempts import (
     BEFORE,
+    ENDS,
     FAILED,
     OVER,
     PREPARED,
@@ -33,8 +33,9 @@ from iodaemon.supervisor.attempts import (
     SETTLING,
     Attempt,
     Attempts,
+    describe_ends,
 )  # fmt: skip
-from iodaemon.supervisor.cgroup import Cgroups
+from iodaemon.supervisor.cgroup import Cgroups, PlaceGoneError
 from iodaemon.supervisor.failpoint import reach
 from iodaemon.supervisor.identity import why_not_run
 from iodaemon.supervisor.launch import Launch, parse_launch
@@ -44,7 +45,7 @@ from iodaemon.supervisor.orders import Orders
 from iodaemon.supervisor.process_tree import Holders
 from iodaemon.supervisor.protocol import BadInputError, Message
 from iodaemon.supervisor.reap import read_small
-from iodaemon.supervisor.scratch import Desk, copy_ledger
+from iodaemon.supervisor.scratch import Desk, write_in_time
 from iodaemon.supervisor.syscalls import say
 
 _SOCKET_EVERY_S: Final = 1.0
@@ -70,7 +71,7 @@ class Server:
             self._means = Cgroups(config.cgroup)
             self._means.hand_down()
         self._loop = Loop()
-        self._line = DaemonLine(config, shared, self._loop, self._on_line_end)
+        self._line = DaemonLine(config, shared, self._loop)
         self._send = self._line.send
         self._orders = Orders(config, shared.ledger, self._means, self._loop)
         self._attempts = Attempts(
@@ -80,9 +81,9 @@ class Server:
             self._loop,
             send=self._send,
             ask_anchor=lambda: self._tell_anchor(b"ask"),
-            hear_children=lambda: self._loop.listen(self._children, is_wanted=True),
         )
         self._anchor = None if anchor is None else socket.socket(fileno=anchor)
+        self._line.on_end = self._attempts.take_back
         self._attempts.has_anchor = self._anchor is not None
         self._beat_due_s = self._socket_due_s = 0.0
         self._owner_path, self._owner = os.path.join(config.runtime, _OWNER), b""
@@ -96,34 +97,43 @@ class Server:
         self._samplers: list[int] = []
         self._wishes: dict[str, Callable[[Message], None]] = {
             "hello": self._hello, "prepare": self._prepare, "run": self._run_wish,
-            "freeze": self._freeze, "thaw": self._thaw, "signal": self._signal,
-            "kill": self._kill, "cap": self._cap, "forget": self._forget, "sync": self._sync,
-            "beat": self._beat, "sampler": self._start_sampler, "scratch": self._desk.ask,
-            "leave": self._say_goodbye, "reexec": self._reexec,
+            "freeze": lambda wish: self._hold(wish, is_still=True), "thaw": self._thaw,
+            "signal": self._signal, "kill": self._kill, "cap": self._cap, "forget": self._forget,
+            "sync": self._sync, "beat": self._beat, "sampler": self._start_sampler,
+            "scratch": self._desk.ask, "leave": self._say_goodbye, "reexec": self._reexec,
         }  # fmt: skip
 
     # -- the loop ----------------------------------------------------------------------------------
 
-    def run(self) -> None:
+    def run(self, *, is_again: bool) -> None:
+        """Until nothing is left to do.
+
+        Args:
+            is_again: after ``execve`` in place: the anchor is told now only, since where this
+                program does not begin, it is there as it was.
+        """
+        if is_again:
+            self._tell_anchor(b"reexec")
         syscalls.ignore_no_signal()
         self._signals = syscalls.open_signals(*syscalls.HEARD)
-        self._children = syscalls.open_signals(signal.SIGCHLD)
         if self._anchor is not None:
             self._anchor.setblocking(False)  # noqa: FBT003
             self._loop.add(self._anchor.fileno(), self._on_anchor)
         self._loop.add(self._signals, self._on_signal)
-        self._loop.add(self._children, self._on_children)
-        self._loop.add(self._means.fd, self._attempts.on_changes)
         reach("supervisor.begun")
         self._attempts.take_over()
         reach("supervisor.ready")
-        while not self._is_leaving:
-            for line in self._line.hear():  # in every round
-                self._take_wish(line)
-            self._keep_time()
-            self._line.flush()
-            self._loop.turn(self._patience_s())
-        self._leave()
+        try:
+            while not self._is_leaving:
+                for line in self._line.hear():  # in every round
+                    self._take_wish(line)
+                self._keep_time()
+                self._line.flush()
+                self._loop.turn(self._patience_s())
+        except PlaceGoneError:
+            say("the place of all jobs was removed; the anchor makes it, and a supervisor, again")
+        else:
+            self._leave()
 
     def _patience_s(self) -> float:
         due_s = min(
@@ -145,7 +155,9 @@ class Server:
                 self._means.beat(key for key, a in self._attempts.all.items() if a.wants_still)
         if now_s >= self._socket_due_s:
             self._socket_due_s = now_s + (_LEAVE_LOOK_S if self._is_left else _SOCKET_EVERY_S)
-            if self._line.check_socket():
+            if isinstance(self._means, Holders):
+                self._attempts.look_at_all()
+            if self._line.keep_socket():
                 self._note_owner()
             self._check_idle()
         if self._line.silence.begins():
@@ -160,13 +172,6 @@ class Server:
         elif signal.SIGHUP in numbers:
             self._take_wish(protocol.encode({"wish": "reexec"}))
 
-    def _on_children(self) -> None:
-        """A child of some kind has ended, or stopped; the next scan will find all that do."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._children, 4096)
-        self._loop.listen(self._children, is_wanted=False)
-        self._attempts.scan_soon()
-
     def _let_all_go(self, why: str) -> None:
         """Nobody is there who would resume them."""
         count = 0
@@ -174,8 +179,6 @@ class Server:
             was_meant, attempt.wants_still = attempt.wants_still, False
             if attempt.stage in OVER:
                 continue
-            if was_meant:
-                self._means.thaw(attempt.key)
             if self._means.let_go(attempt.key) or was_meant:
                 count += 1
                 self._attempts.look_in(attempt, 0.0)
@@ -189,19 +192,11 @@ class Server:
         is_idle = (
             all(a.stage in OVER for a in self._attempts.all.values()) and not self._desk.is_busy
         )
-        if is_idle and self._anchor is None and self._config.is_service and systemd.is_heard():
-            say("nothing runs; the anchor that systemd has started takes over")
+        if is_idle and self._anchor is None:
+            say("nothing runs; this supervisor ends for want of an anchor, and makes room for one")
             self._is_leaving = True
-        elif is_idle and self._anchor is None:
-            say("nothing runs; a new anchor takes over")
-            reach("supervisor.anchoring")
-            words = [self._config.dump(), json.dumps({"shared": list(self._line.shared)})]
-            try:
-                root.execute("anchor", words, self._line.shared.fds())
-            except OSError as error:
-                say(f"no anchor can be started ({error.strerror}); it is tried again")
         has_left = self._is_left or self._line.silence.lasts_s() > self._config.grace_s
-        is_alone = self._line.fd is None and has_left
+        is_alone = not self._line.is_connected and has_left
         if is_idle and is_alone and not self._config.is_service:
             self._is_leaving = True
 
@@ -209,8 +204,10 @@ class Server:
         """Let all run on and say goodbye: jobs outlive this process, how they end is then lost."""
         self._let_all_go("the supervisor ends")
         if self._is_terminated and self._config.outputs is not None:
-            copy = os.path.join(os.path.dirname(self._config.outputs), "ledger")
-            copy_ledger(self._line.shared.ledger, copy, self._config.daemon_gid)
+            path = os.path.join(os.path.dirname(self._config.outputs), ENDS)
+            self._ledger.catch_up()
+            ends = protocol.encode(describe_ends(self._ledger))
+            write_in_time(path, ends, self._config.daemon_gid)
         self._orders.close()
         self._end_samplers()
         self._attempts.scan()
@@ -218,37 +215,18 @@ class Server:
         self._tell_anchor(b"over")
 
     def _reexec(self, _: Message) -> None:
-        """Become the program that is installed now; children, line and ledger stay.
+        """Become the program that is installed now; children and ledger stay, lines end.
 
         Raises:
             OSError: it is not there; all stays as it is.
         """
         reach("supervisor.reexec")
-        numbers: dict[str, int] = {}
+        resume: dict[str, Any] = {"shared": list(self._line.shared), "again": True}
+        fds = self._line.shared.fds()
         if self._anchor is not None:
-            numbers["anchor"] = self._anchor.fileno()
-        if self._line.fd is not None:
-            numbers["daemon"] = self._line.fd
-        with os.fdopen(os.memfd_create("state"), "w") as file:
-            json.dump(self._line.save(), file)
-            file.flush()
-            numbers["memory"] = file.fileno()
-            resume = {**numbers, "shared": list(self._line.shared)}
-            words = [self._config.dump(), json.dumps(resume)]
-            root.execute("server", words, [*numbers.values(), *self._line.shared.fds()])
-
-    def resume(self, daemon: int | None, memory: int) -> None:
-        """After ``execve``: the daemon's line, and what was half read and half written.
-
-        The anchor is told now only: where this program does not begin, it is there as it was.
-        """
-        self._tell_anchor(b"reexec")
-        with open(memory) as file:
-            file.seek(0)
-            state = json.load(file)
-        if daemon is not None:
-            self._line.resume(daemon, state)
-            self._hello({"protocol": protocol.VERSION})
+            resume["anchor"] = self._anchor.fileno()
+            fds.append(self._anchor.fileno())
+        root.execute("server", [self._config.dump(), json.dumps(resume)], fds)
 
     # -- the anchor --------------------------------------------------------------------------------
 
@@ -276,9 +254,6 @@ class Server:
             self._attempts.read_ledger()
 
     # -- wishes ------------------------------------------------------------------------------------
-
-    def _on_line_end(self) -> None:
-        self._attempts.take_back()
 
     def _take_wish(self, line: bytes) -> None:
         wish: Message = {}
@@ -401,16 +376,13 @@ class Server:
     def _run_wish(self, wish: Message) -> None:
         key, attempt = self._find(wish)
         if attempt is None:
-            self._send({"key": str(key), "state": "absent"})
+            self._tell(key, attempt)
             return
         attempt.wants_run = True
         if attempt.stage == PREPARED:
             self._attempts.go(attempt)
         elif attempt.stage not in BEFORE:
             self._attempts.report(attempt)
-
-    def _freeze(self, wish: Message) -> None:
-        self._hold(wish, is_still=True)
 
     def _thaw(self, wish: Message) -> None:
         """A ``sync`` continues nothing that a user stopped; this does."""
@@ -419,14 +391,21 @@ class Server:
         if attempt is not None and attempt.stage == RUNNING:
             self._attempts.continue_stopped(attempt)
 
-    def _hold(self, wish: Message, *, is_still: bool) -> None:
+    def _find_live(self, wish: Message) -> Attempt | None:
+        """The attempt; None: it is absent or over, which is told."""
         key, attempt = self._find(wish)
         if attempt is None or attempt.stage in OVER:
             self._tell(key, attempt)
+            return None
+        return attempt
+
+    def _hold(self, wish: Message, *, is_still: bool) -> None:
+        attempt = self._find_live(wish)
+        if attempt is None:
             return
-        attempt.wants_still, attempt.continues = is_still, []
+        attempt.wants_still, attempt.continue_until_s = is_still, 0.0
         if attempt.stage == RUNNING:
-            (self._means.freeze if is_still else self._means.thaw)(key)
+            (self._means.freeze if is_still else self._means.thaw)(attempt.key)
             reach("supervisor.held")
             attempt.looks = 0
             was = attempt.look
@@ -441,36 +420,32 @@ class Server:
             self._attempts.report(attempt)
 
     def _signal(self, wish: Message) -> None:
-        key, attempt = self._find(wish)
         number = protocol.number(wish, "number", 1, 64)
         if number is None:
             raise BadInputError("number is missing")
-        if attempt is None or attempt.stage in OVER:
-            self._tell(key, attempt)
-        elif attempt.stage in BEFORE:
+        attempt = self._find_live(wish)
+        if attempt is not None and attempt.stage in BEFORE:
             raise BadInputError("it does not run yet")
-        else:
+        if attempt is not None:
             attempt.was_told = True
-            self._means.signal(key, number)
+            self._means.signal(attempt.key, number)
 
     def _kill(self, wish: Message) -> None:
-        key, attempt = self._find(wish)
-        if attempt is None or attempt.stage in OVER:
-            self._tell(key, attempt)
-        elif attempt.stage in BEFORE:
+        attempt = self._find_live(wish)
+        if attempt is None:
+            return
+        if attempt.stage in BEFORE:
             self._attempts.cancel(attempt, "killed", "it was killed before it ran")
-        else:
-            attempt.was_told = True
-            self._means.kill(key)
-            self._attempts.look_in(attempt, 0.0)  # somebody may have taken it out of its cgroup
+            return
+        attempt.was_told = attempt.is_killed = True
+        self._means.kill(attempt.key)
+        self._attempts.look_in(attempt, 0.0)  # somebody may have taken it out of its cgroup
 
     def _cap(self, wish: Message) -> None:
-        key, attempt = self._find(wish)
         caps = protocol.parse_caps(wish)
-        if attempt is None or attempt.stage in OVER:
-            self._tell(key, attempt)
-        else:
-            self._means.cap(key, caps)
+        attempt = self._find_live(wish)
+        if attempt is not None:
+            self._means.cap(attempt.key, caps)
 
     def _forget(self, wish: Message) -> None:
         key, attempt = self._find(wish)
@@ -509,6 +484,8 @@ class Server:
         self._send({"synced": len(named)})
 
     def _beat(self, wish: Message) -> None:
+        if isinstance(self._means, Holders):
+            self._attempts.read_ledger()
         self._ledger.catch_up()
         used = {}
         for key in self._attempts.used:  # of a key without records as well: the daemon waits
@@ -538,27 +515,18 @@ class Server:
             "jobs": None if base is None else f"{base}/jobs",
             "outputs": config.outputs,
         }
-        pid = os.fork()
-        if pid == 0:
-            try:
-                root.execute(root.SAMPLER, [json.dumps(settings)], [])
-            finally:
-                os._exit(1)
+        pid = syscalls.fork(lambda: root.execute(root.SAMPLER, [json.dumps(settings)], []))
         self._samplers.append(os.pidfd_open(pid))
 
     def _end_samplers(self) -> None:
         """Kill them; those that have not ended by that yet stay known."""
-        poll = select.poll()
-        for pidfd in self._samplers:
-            poll.register(pidfd, select.POLLIN)
-        ended = {pidfd for pidfd, _ in poll.poll(0)}
-        for pidfd in self._samplers:
-            if pidfd in ended:
+        for pidfd in self._samplers[:]:
+            if syscalls.has_ended(pidfd):
+                self._samplers.remove(pidfd)
                 os.close(pidfd)
             else:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        self._samplers = [pidfd for pidfd in self._samplers if pidfd not in ended]
 
 
 def lasting(code: str, problem: str) -> Message:
@@ -573,15 +541,10 @@ def main() -> None:
     syscalls.name_process("iod-supervisor")
     syscalls.become_subreaper()
     shared = Shared(*resume["shared"])
-    for fd in (
-        *shared.fds(),
-        *(resume[name] for name in ("anchor", "daemon", "memory") if name in resume),
-    ):
+    for fd in (*shared.fds(), *([resume["anchor"]] if "anchor" in resume else ())):
         os.set_inheritable(fd, False)  # noqa: FBT003
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
     server = Server(config, shared, resume.get("anchor"))
-    if "memory" in resume:
-        server.resume(resume.get("daemon"), resume["memory"])
-    server.run()
+    server.run(is_again="again" in resume)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import itertools
 import os
 import select
 import signal
 import socket
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
@@ -65,6 +66,7 @@ _IN_NONBLOCK_CLOEXEC: Final = os.O_NONBLOCK | os.O_CLOEXEC
 _SIGNAL: Final = struct.Struct("I124x")  # struct signalfd_siginfo
 _DETACH: Final = 0x2 | 0x8
 """MNT_DETACH and UMOUNT_NOFOLLOW of umount(2)."""
+_HIGHEST_FD: Final = 1 << 18
 FALLOC_KEEP_SIZE: Final = 0x01
 FALLOC_PUNCH_HOLE: Final = 0x02
 
@@ -76,14 +78,14 @@ def _check(answer: int, what: str) -> int:
     return answer
 
 
-def clone_sibling(cgroup: int | None) -> int:
+def clone_sibling(cgroup: int) -> int:
     """As ``os.fork``, but the child's parent is the caller's parent, and it is in the cgroup.
 
     For processes with one thread. Where clone3 is missing, as in many containers, clone(2) does
     it, and the child moves itself into the cgroup (up to 15 ms).
 
     Args:
-        cgroup: an open directory; None: the caller's own cgroup.
+        cgroup: an open directory.
 
     Returns:
         0 in the child; in the caller its number.
@@ -91,8 +93,8 @@ def clone_sibling(cgroup: int | None) -> int:
     Raises:
         OSError: no process can be made.
     """
-    flags = _CLONE_PARENT | (_CLONE_INTO_CGROUP if cgroup is not None else 0)
-    arguments = _CLONE_ARGUMENTS.pack(flags, 0, 0, 0, 0, 0, 0, 0, 0, 0, cgroup or 0)
+    flags = _CLONE_PARENT | _CLONE_INTO_CGROUP
+    arguments = _CLONE_ARGUMENTS.pack(flags, 0, 0, 0, 0, 0, 0, 0, 0, 0, cgroup)
     pid = int(_LIBC_LOCKED.syscall(_SYS_CLONE3, arguments, len(arguments)))
     if pid >= 0:
         return pid
@@ -101,12 +103,34 @@ def clone_sibling(cgroup: int | None) -> int:
         return _check(pid, "clone3")
     flags = _CLONE_PARENT | signal.SIGCHLD
     pid = _check(int(_LIBC_LOCKED.syscall(number, flags, 0, 0, 0, 0)), "clone")
-    if pid == 0 and cgroup is not None:
+    if pid == 0:
         try:
             procs = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=cgroup)
             os.write(procs, b"0")
             os.close(procs)
         except OSError:
+            os._exit(1)
+    return pid
+
+
+def close_others(*kept: int) -> None:
+    """Close all but 0, 1, 2 and these."""
+    for below, above in itertools.pairwise((2, *sorted(kept), _HIGHEST_FD)):
+        os.closerange(below + 1, above)
+
+
+def fork(work: Callable[[], object], *kept: int) -> int:
+    """Have a child do this, with these descriptors and no others, and end; its number.
+
+    Raises:
+        OSError: no process can be made.
+    """
+    pid = os.fork()
+    if pid == 0:
+        try:
+            close_others(*kept)
+            work()
+        finally:
             os._exit(1)
     return pid
 
@@ -259,7 +283,7 @@ def ignore_no_signal(*survived: signal.Signals) -> None:
         signal.signal(number, lambda *_: None)
 
 
-def open_signals(*numbers: signal.Signals) -> int:
+def open_signals(*numbers: int) -> int:
     """A descriptor (signalfd(2)) that is readable while such a signal waits for this process.
 
     They are blocked from now on, and so none is lost over ``execve`` in place. Other programs that
@@ -278,6 +302,13 @@ def read_signals(fd: int) -> set[int]:
         while data := os.read(fd, 32 * _SIGNAL.size):
             found.update(number for (number,) in _SIGNAL.iter_unpack(data))
     return found
+
+
+def has_ended(pidfd: int, within_s: float = 0.0) -> bool:
+    """Whether a process has ended, to its last thread; also where it is not taken in."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(within_s * 1000))
 
 
 def receive(line: socket.socket, size: int) -> bytes | None:

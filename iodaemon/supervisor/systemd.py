@@ -16,10 +16,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import select
 import socket
 import time
 from typing import Final
+
+from iodaemon.supervisor.syscalls import has_ended
 
 SCOPE: Final = "iodaemon-jobs.scope"
 SLICE: Final = "iodaemon.slice"
@@ -102,31 +103,24 @@ class Scope:
     def __init__(self, base: str) -> None:
         self._base = base
         self._home = os.path.join(base, "placeholder")
-        self._starter = self._placeholder = -1
-        self._until_s = 0.0
+        self._placeholder = -1
 
-    def is_there(self) -> bool:
-        """Whether a process is in it; where none is, it is being made on return.
-
-        Raises:
-            OSError: it cannot be made.
-        """
+    def _is_there(self) -> bool:
         with contextlib.suppress(OSError), open(f"{self._base}/cgroup.events") as file:
-            if "populated 1\n" in file.readlines():
-                self._close_starter()
-                return True
-        if self._starter < 0:
-            self._starter = os.pidfd_open(_start())
-            self._until_s = time.monotonic() + _START_WITHIN_S
-        elif _has_ended(self._starter) or time.monotonic() > self._until_s:
-            self._close_starter()
-            raise OSError(errno.ESRCH, f"{SCOPE} cannot be started")
+            return "populated 1\n" in file.readlines()
         return False
 
-    def wait(self) -> None:
-        """Return once it is there. Raises OSError: it cannot be made."""
-        while not self.is_there():
-            time.sleep(_LOOK_S)
+    def make(self) -> None:
+        """Have it made, unless a process is in it. Raises OSError: it cannot be."""
+        if self._is_there():
+            return
+        starter = os.pidfd_open(_start())
+        until_s = time.monotonic() + _START_WITHIN_S
+        while not self._is_there():
+            if has_ended(starter, _LOOK_S) or time.monotonic() > until_s:
+                os.close(starter)
+                raise OSError(errno.ESRCH, f"{SCOPE} cannot be started")
+        os.close(starter)
 
     def settle(self) -> None:
         """Move the placeholder to a cgroup of its own: none may be where controllers are given on.
@@ -142,21 +136,13 @@ class Scope:
 
     def watch(self) -> None:
         """From now on it is seen whether the placeholder dies."""
-        if self._placeholder >= 0:
-            os.close(self._placeholder)
-            self._placeholder = -1
         for pid in _pids(self._home)[:1]:
             with contextlib.suppress(ProcessLookupError):
                 self._placeholder = os.pidfd_open(pid)
 
     def is_being_stopped(self) -> bool | None:
         """None: nobody knows."""
-        return None if self._placeholder < 0 else _has_ended(self._placeholder)
-
-    def _close_starter(self) -> None:
-        if self._starter >= 0:
-            os.close(self._starter)
-            self._starter = -1
+        return None if self._placeholder < 0 else has_ended(self._placeholder)
 
 
 def find_scope(base: str) -> Scope | None:
@@ -205,9 +191,3 @@ def _pids(cgroup: str) -> list[int]:
 def _move(pid: int, cgroup: str) -> None:
     with open(f"{cgroup}/cgroup.procs", "w") as file:
         file.write(str(pid))
-
-
-def _has_ended(pidfd: int) -> bool:
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(0))

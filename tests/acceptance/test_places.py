@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +14,8 @@ import pytest
 from system import System, until
 
 pytestmark = pytest.mark.node
+
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -42,6 +47,73 @@ def refused(system: System, *words: str) -> str:
     ended = system.iod_with(*words)
     assert ended.code in (7, 78)
     return ended.err.splitlines()[-1]
+
+
+def abstract_names(pid: int) -> set[str]:
+    """Where a process listens beside the file system."""
+    links = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            links.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    mine = [line[7] for line in lines if line[7:] and f"socket:[{line[6]}]" in links]
+    return {name[1:] for name in mine if name.startswith("@")}
+
+
+@contextlib.contextmanager
+def taken_by_another_user(names: set[str]) -> Iterator[None]:
+    """Somebody listens at these abstract addresses, and never accepts."""
+    with contextlib.ExitStack() as kept:
+        taken = [kept.enter_context(socket.socket(socket.AF_UNIX)) for _ in names]
+        pid = os.fork()
+        if pid == 0:  # whoever listens is the peer that is seen
+            try:
+                os.setuid(NOBODY)
+                for each, name in zip(taken, names, strict=True):
+                    each.bind(f"\0{name}")
+                    each.listen(16)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert (pid, 0) == os.waitpid(pid, 0)
+        yield
+
+
+def lives_on(system: System, *, is_found_elsewhere: bool) -> None:
+    """A job and its supervisor outlive the runtime directory, and are found by another daemon."""
+    job = system.gated("job", code=5)
+    system.goes_on("job")
+    supervisor = system.role_pid("supervisor")
+    assert is_found_elsewhere == bool(abstract_names(supervisor))
+    sockets = {path.name for path in system.runtime.iterdir() if path.is_socket()}
+    shutil.rmtree(system.runtime)
+    if not is_found_elsewhere:
+        there = system.runtime.joinpath
+        until(lambda: all(there(name).exists() for name in sockets), "sockets made again")
+    system.kill("daemon")
+    system.start()
+    system.goes_on("job")
+    assert supervisor == system.role_pid("supervisor")
+    second = system.gated("second", code=6)
+    system.open("job", "second")
+
+    assert [("FAILED", 5), ("FAILED", 6)] == system.outcome(job, second)
+    assert 4 == len(system.ledger())
+    assert supervisor == system.role_pid("supervisor")
+
+
+def test_a_restart_finds_job_and_supervisor_without_the_runtime_directory(moving: System) -> None:
+    lives_on(moving, is_found_elsewhere=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_also_where_another_user_has_the_second_address(moving: System) -> None:
+    names = abstract_names(moving.role_pid("supervisor"))
+    moving.end()
+    until(lambda: not moving.has_role("supervisor"), "end of the supervisor")
+    with taken_by_another_user(names):
+        moving.start()
+        lives_on(moving, is_found_elsewhere=False)
 
 
 def test_who_removes_the_runtime_directory_hinders_nobody(moving: System) -> None:

@@ -1,6 +1,7 @@
 """Every fault point of the product stands in one of two tables, under a name of its own."""
 
 import ast
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -15,7 +16,7 @@ def passages(*, of_supervisor):
     """The name of each point of ``iodaemon.fault``, and whether it has a detail.
 
     Args:
-        of_supervisor: those of ``iodaemon.supervisor.failpoint`` instead.
+        of_supervisor: those of the root side instead.
     """
     for path in sorted((ROOT / "iodaemon").rglob("*.py")):
         if path.is_relative_to(ROOT / "iodaemon/supervisor") != of_supervisor:
@@ -40,6 +41,15 @@ def test_the_table_has_every_point_of_the_daemons_side_and_no_other():
 def test_what_is_played_of_the_root_side_is_passed_there():
     """All of its points are tried by tests/supervisor/test_supervisor_faults.py."""
     assert {*SUPERVISOR_POINTS} <= {name for name, _ in passages(of_supervisor=True)}
+
+
+def test_both_launchers_pass_the_same_points():
+    in_python, in_c = (
+        re.findall(r'reach\("([a-z_.]+)"\)', (ROOT / "iodaemon/supervisor" / name).read_text())
+        for name in ("launcher.py", "launcher.c")
+    )
+
+    assert sorted(in_python) == sorted(in_c)
 
 
 def test_no_name_stands_for_two_places():

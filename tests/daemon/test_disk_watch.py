@@ -19,6 +19,7 @@ from iodaemon.daemon.journal.record import Batch
 from iodaemon.daemon.journal.writer import Journal
 from iodaemon.daemon.tiering import live_tiers, look_at_disks, watch_disks
 from iodaemon.daemon.timeline import WallTimeline
+from iodaemon.supervisor import scratch
 
 __all__ = ["both_disks", "disks"]
 
@@ -26,6 +27,12 @@ pytestmark = [pytest.mark.node, needs_root]
 
 PATIENCE_S = 100.0
 """Of virtual time."""
+
+
+async def answer_look(*, do, disk):
+    """As the supervisor's helper."""
+    assert do == "look"
+    return scratch._look(disk, is_shared=False)
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -87,7 +94,7 @@ class Watched:
         tiers = live_tiers(self.config, look_at_disks(self.config), ())
         self.bench = Bench(self.journal, timeline=timeline, slots=(4,), tiers=tiers)
         self.bench.driver.run(self.bench.backend)
-        watch = asyncio.create_task(watch_disks(self.config, self.bench.driver))
+        watch = asyncio.create_task(watch_disks(self.config, self.bench.driver, answer_look))
         await asyncio.sleep(1.0)  # the look at the beginning
         await scenario()
         assert not watch.done()

@@ -7,16 +7,13 @@ from typing import Any
 import pytest
 from root_side import UNIFIED, RootSide
 
-from iodaemon.supervisor.orders import COMPILED
+from iodaemon.supervisor.launch import PROGRAM
 
 CAN_FREEZE = os.access(UNIFIED, os.W_OK)
 MEANS = [
     pytest.param("cgroup", marks=pytest.mark.skipif(not CAN_FREEZE, reason="no writable cgroup")),
     "processes",
 ]
-
-
-PAIR_THAT_IS_NOT = ("processes", "compiled")
 
 
 @pytest.fixture(params=MEANS)
@@ -33,20 +30,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("launcher", ["compiled", "python"])
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without cgroups there is one."""
-    items[:] = [each for each in items if _values(each, "means", "launcher") != PAIR_THAT_IS_NOT]
-
-
-def _values(item: pytest.Item, *names: str) -> tuple[object, ...]:
-    given = getattr(getattr(item, "callspec", None), "params", {})
-    return tuple(given.get(name) for name in names)
-
-
 @pytest.fixture
 def make_root(launcher: str) -> Iterator[Callable[..., RootSide]]:
     """Begins root sides, and ends all that is left of them."""
-    assert launcher == "python" or os.access(COMPILED, os.X_OK), "'make setup' compiles it"
+    assert launcher == "python" or os.access(PROGRAM, os.X_OK), "'make setup' compiles it"
     made: list[RootSide] = []
 
     def make(means: str = "cgroup", *before: str, **config: Any) -> RootSide:

@@ -187,6 +187,12 @@ class Daemon:
         """Which is told of only if it is asked for."""
         wait_until(lambda: self.sync() or self.states.get(key, {}).get("state") == "prepared")
 
+    def await_end(self) -> None:
+        """Of the line."""
+        with contextlib.suppress(ConnectionError):
+            while True:
+                self.read()
+
     def close(self) -> None:
         self.line.close()
 
@@ -194,7 +200,7 @@ class Daemon:
 class RootSide:
     """Anchor, supervisor and launcher with a runtime directory of their own on tmpfs."""
 
-    def __init__(self, means: str, launcher: str = "python", **config: Any) -> None:
+    def __init__(self, means: str, launcher: str, **config: Any) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="iod-test-", dir="/dev/shm"))
         self.directory.chmod(0o755)
         self.runtime = self.directory / "run"

@@ -217,10 +217,16 @@ def test_a_library_of_the_users_is_loaded_by_the_job_alone(service: Service) -> 
     assert {str(NOBODY)} == set(loaded.read_text().split())
 
 
+def standing(root: RootSide) -> list[int]:
+    """The root side, as it is without jobs."""
+    launchers = [] if root.config.cgroup == "none" else ["iod-launcher"]
+    return [root.role(role) for role in ("iod-anchor", "iod-supervisor", *launchers)]
+
+
 def test_loader_variables_reach_the_job_and_nobody_of_root(service: Service) -> None:
     words = {name: f"/nowhere/{name}" for name in LOADER}
     printed = service.printed("env; exec sleep 0.2", environment={**PATH, **words})
-    roles = [service.root.role(f"iod-{role}") for role in ("anchor", "supervisor", "launcher")]
+    roles = standing(service.root)
 
     assert all(f"{name}={path}\n" in printed for name, path in words.items())
     for pid in roles:
@@ -260,7 +266,7 @@ def test_what_serves_reads_no_module_of_an_upgraded_package(
 ) -> None:
     root = make_root(means, min_uid=1)
     daemon = root.connect()
-    root.role("iod-launcher")
+    standing(root)
     for module in copied.glob("iodaemon/supervisor/*.py"):
         module.write_text("raise ImportError('another one')")
     shutil.rmtree(copied / "iodaemon/supervisor/__pycache__", ignore_errors=True)
@@ -288,7 +294,7 @@ def test_what_serves_reads_no_module_of_an_upgraded_package(
 
 def test_a_job_reaches_nobody_of_the_root_side(service: Service) -> None:
     root = service.root
-    roles = [root.role(f"iod-{role}") for role in ("anchor", "supervisor", "launcher")]
+    roles = standing(root)
     attempts = [
         attempt
         for pid in [*roles, "$PPID"]

@@ -35,8 +35,8 @@ def test_every_point_is_tried_here_or_named() -> None:
     elsewhere = {
         "anchor.starting", "anchor.thawed", "anchor.reaped", "anchor.silence", "anchor.reexec",
         "anchor.leaving", "supervisor.held", "supervisor.frozen", "supervisor.let_go",
-        "supervisor.begun", "supervisor.reexec", "supervisor.anchoring", "supervisor.leaving",
-        "holder.frozen", "scratch.made", "scratch.unlinked",
+        "supervisor.begun", "supervisor.reexec", "supervisor.leaving",
+        "holder.frozen", "holder.recorded", "scratch.made", "scratch.unlinked",
     }  # fmt: skip
 
     assert elsewhere.union(ON_THE_WAY) == set(POINTS)
@@ -73,6 +73,24 @@ def test_a_death_on_the_way_of_a_job(point: str, make_root: Callable[..., RootSi
         assert 7 == again.await_state("1.1", "ended")["exit"]["code"]
     again.say("forget", key="1.1")
     wait_until(lambda: not root.job_cgroup("1.1").exists())
+
+
+@pytest.mark.parametrize("point", ["holder.recorded", "child.begun", "child.prepared"])
+def test_a_death_on_the_way_of_a_job_with_a_holder(
+    point: str, make_root: Callable[..., RootSide]
+) -> None:
+    root = make_root("processes")
+    daemon = root.connect()
+    root.arm(point)
+    daemon.start("1.1", "sh", "-c", "exit 7")
+    end = daemon.await_state("1.1", "ended", "failed")
+
+    assert root.has_fired(point)
+    assert end.get("exit", {}).get("code", 7) == 7
+
+    daemon.start("1.1", "sh", "-c", "exit 7")
+
+    assert 7 == daemon.await_state("1.1", "ended")["exit"]["code"]
 
 
 @pytest.mark.parametrize("point", ["anchor.thawed", "anchor.starting"])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,8 +15,6 @@ import pytest
 from root_side import Daemon, RootSide, Tracer, children_of, is_alive, state_of, wait_until
 
 from iodaemon.supervisor.ledger import EXEC, Key, Record, open_ledger
-from iodaemon.supervisor.process_tree import Holders
-from iodaemon.supervisor.protocol import Limits
 
 pytestmark = pytest.mark.node
 COUNT = "n=0; while :; do n=$((n+1)); echo $n > {path}.new; mv {path}.new {path}; sleep 0.005; done"
@@ -264,102 +260,6 @@ def test_what_a_killed_holder_leaves_goes_on_and_can_be_killed(
     time.sleep(0.1)
 
     assert before == read_count(paths[1])
-
-
-def address_of(pid: int) -> str:
-    """Where a process listens, as every user can read it."""
-    fds = {os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()}
-    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
-    return next(words[7][1:] for words in lines if len(words) > 7 and f"socket:[{words[6]}]" in fds)
-
-
-def test_nobody_takes_the_place_of_a_holder(make_root: Callable[..., RootSide]) -> None:
-    root = make_root("processes")
-    daemon = root.connect()
-    root.arm("child.prepared", signal.SIGSTOP)
-    daemon.start("1.1", "sh", "-c", "exit 4")
-    wait_until(lambda: root.has_fired("child.prepared"))
-    holder = root.role("iod-holder")
-    name = address_of(holder)
-
-    assert not [word for word in (daemon.hello["ledger"], "1.1") if word in name]
-
-    daemon.say("kill", key="1.1")
-    daemon.await_state("1.1", "failed")
-    wait_until(lambda: not is_alive(holder))
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as mine:
-        mine.bind("\0" + name)
-        daemon.start("1.1", "sh", "-c", "exit 4")
-
-        assert 4 == daemon.await_state("1.1", "ended")["exit"]["code"]
-
-
-@pytest.mark.parametrize("is_gone", [False, True])
-def test_a_helper_that_has_all_descriptors_keeps_no_ended_holder_alive(
-    tmp_path: Path, *, is_gone: bool
-) -> None:
-    """What is closed stays in an epoll for as long as a forked process has it open."""
-    ledger, key = open_ledger(str(tmp_path / "ledger")), Key(1, 1)
-    holders = Holders(ledger)
-    holders.prepare(key, Limits())
-    with contextlib.ExitStack() as stack:
-        ours, theirs = map(stack.enter_context, socket.socketpair())
-        holder = os.fork()
-        if holder == 0:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-                listener.bind("\0" + holders.address_of(key))
-                listener.listen()
-                theirs.send(b"listens")
-                listener.accept()[0].close()
-            theirs.recv(1)
-            os._exit(0)
-        ours.recv(7)
-        holders.adopt(key)
-        if not is_gone:
-            wait_until(lambda: holders.changed(9) == [key])
-        helper = os.fork()
-        if helper == 0:
-            signal.pause()
-        stack.callback(os.waitpid, helper, 0)
-        stack.callback(os.kill, helper, signal.SIGKILL)
-        ours.send(b".")
-        if is_gone:
-            os.waitpid(holder, 0)
-        wait_until(lambda: holders.changed(9) == [key])
-        if not is_gone:
-            os.waitpid(holder, 0)
-
-        assert [] == holders.changed(9)
-    os.close(ledger.fd)
-
-
-def test_another_user_who_knows_where_a_holder_listens_is_not_heard(
-    make_root: Callable[..., RootSide],
-) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs root")
-    root = make_root("processes")
-    daemon = root.connect()
-    daemon.run("1.1", "sleep", "600")
-    name = address_of(root.role("iod-holder"))
-    pid = os.fork()
-    if pid == 0:
-        os.setuid(65534)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
-            line.connect("\0" + name)
-            with contextlib.suppress(OSError):
-                line.send(b"kill")
-            with contextlib.suppress(ConnectionError):
-                os._exit(len(line.recv(100)))
-        os._exit(0)
-
-    assert 0 == os.waitpid(pid, 0)[1]
-
-    daemon.say("freeze", key="1.1")
-    daemon.await_state("1.1", "running", frozen=True)
-    daemon.say("kill", key="1.1")
-
-    assert 9 == daemon.await_state("1.1", "ended")["exit"]["signal"]
 
 
 STOPS_ITSELF = ["sh", "-c", "kill -STOP $$; exit 5"]

@@ -13,8 +13,10 @@ from root_side import RootSide
 
 from iodaemon.node.outcome import find_ends
 from iodaemon.supervisor import ledger as records
+from iodaemon.supervisor import protocol
+from iodaemon.supervisor.attempts import ENDS, describe_ends
 from iodaemon.supervisor.ledger import EXEC, EXIT, MAIN, USE, Key, Ledger, Record, open_ledger
-from iodaemon.supervisor.scratch import copy_ledger
+from iodaemon.supervisor.scratch import write_in_time
 
 pytestmark = pytest.mark.node
 
@@ -66,7 +68,6 @@ def test_a_record_that_is_cut_or_damaged_is_skipped(path: Path, cut: int) -> Non
     )  # fmt: skip
     assert (True, False) == (ledger.entries[second].has_run, ledger.entries[second].has_main_use)
     assert ledger.entries[third].has_main_use
-    assert 2 == ledger.damaged
     os.close(ledger.fd)
 
 
@@ -87,23 +88,7 @@ def test_pages_of_forgotten_attempts_are_given_back(path: Path) -> None:
     os.close(again.fd)
 
 
-def test_a_copy_has_the_holes_of_what_was_given_back(path: Path, tmp_path: Path) -> None:
-    ledger = open_ledger(str(path))
-    os.truncate(path, 8 << 30)
-    write_attempt(ledger, 1)
-    copy_ledger(ledger.fd, str(tmp_path / "copy"))
-    copy = open_ledger(str(tmp_path / "copy"))
-
-    assert copy.entries[Key(1, 1)].has_main_use
-    assert (path.stat().st_size, True) == (
-        (tmp_path / "copy").stat().st_size,
-        (tmp_path / "copy").stat().st_blocks < 100,
-    )
-    os.close(ledger.fd)
-    os.close(copy.fd)
-
-
-def test_the_copy_tells_apart_who_ended_and_who_was_ended_by_the_shutdown(
+def test_what_is_kept_tells_apart_who_ended_and_who_was_ended_by_the_shutdown(
     path: Path, tmp_path: Path
 ) -> None:
     """It is found by the next boot's daemon, which runs the others again where they ask for it."""
@@ -112,11 +97,11 @@ def test_the_copy_tells_apart_who_ended_and_who_was_ended_by_the_shutdown(
         ledger.append(Record(EXEC, Key(job, 1), pid=job, values=(7, 0, 0, 0, 0)))
         ledger.append(Record(EXIT, Key(job, 1), pid=job, status=status))
     ledger.append(Record(EXEC, Key(7, 1), pid=7))
-    copy_ledger(ledger.fd, str(tmp_path / "ledger"))
+    write_in_time(str(tmp_path / ENDS), protocol.encode(describe_ends(ledger)))
     ends = find_ends(tmp_path / "output")
 
-    assert {1: (0, None), 2: (3, None), 6: (None, 11)} == {
-        key.job: (end["exit"]["code"], end["exit"]["signal"]) for key, end in ends.items()
+    assert {"1.1": (0, None), "2.1": (3, None), "6.1": (None, 11)} == {
+        key: (end["exit"]["code"], end["exit"]["signal"]) for key, end in ends.items()
     }
     os.close(ledger.fd)
 

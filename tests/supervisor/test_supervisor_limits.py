@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,9 +16,10 @@ import pytest
 from root_side import RootSide, children_of, wait_until
 from stuck_exec import SilentFileSystem, silent_file_system, stuck_command
 
+from iodaemon.supervisor.anchor import command
 from iodaemon.supervisor.cgroup import Cgroups
+from iodaemon.supervisor.launch import PROGRAM
 from iodaemon.supervisor.ledger import Key
-from iodaemon.supervisor.orders import COMPILED
 from iodaemon.supervisor.protocol import Limits
 
 pytestmark = pytest.mark.node
@@ -213,6 +217,9 @@ def test_the_cgroup_tree_is_removed_under_it(make_root: Callable[..., RootSide])
     root = make_root("cgroup")
     daemon = root.connect()
     (root.cgroup / "jobs").rmdir()
+    daemon.start("1.1", "sh", "-c", "exit 3")
+    daemon.await_end()
+    daemon = root.connect()
     daemon.run("1.1", "sh", "-c", "exit 3")
 
     assert 3 == daemon.await_state("1.1", "ended")["exit"]["code"]
@@ -332,14 +339,34 @@ def test_a_launcher_that_is_stopped_holds_up_starts_alone(
         assert 0 == daemon.await_state(f"{number}.1", "ended")["exit"]["code"]
 
 
-@pytest.mark.parametrize("launcher", ["compiled"])
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_a_compiled_launcher_that_does_not_run_here_is_done_without(
-    make_root: Callable[..., RootSide],
+@pytest.mark.parametrize("program", [[PROGRAM], command("launcher")], ids=["compiled", "python"])
+def test_jobs_inherit_nothing_of_a_launcher_that_was_given_high_numbers(
+    program: list[str], tmp_path: Path
 ) -> None:
-    """As one that was built for another machine."""
-    hide = f'mount --bind /bin/false {COMPILED} && exec "$@"'
-    root = make_root("cgroup", "unshare", "--mount", "sh", "-c", hide, "sh")
+    """As of a supervisor that has a thousand jobs and more."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ledger = os.open(tmp_path / "ledger", os.O_RDWR | os.O_CREAT)
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 2000) for fd in (theirs.fileno(), ledger)]
+    launcher = subprocess.Popen([*program, *map(str, high), "-1"], pass_fds=high)
+    fds = Path(f"/proc/{launcher.pid}/fd")
+    wait_until(lambda: {int(path.name) < 2000 for path in fds.iterdir()} == {True})
+    for line in (ours, theirs):
+        line.close()
+    for fd in (ledger, *high):
+        os.close(fd)
+
+    assert 0 == launcher.wait(20)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize("launcher", ["compiled"])
+@pytest.mark.parametrize("other", ["/bin/false", "/dev/null"])
+def test_a_compiled_launcher_that_does_not_run_here_is_done_without(
+    means: str, other: str, make_root: Callable[..., RootSide]
+) -> None:
+    """As one that was built for another machine, and one that is no program."""
+    hide = f'mount --bind {other} {PROGRAM} && exec "$@"'
+    root = make_root(means, "unshare", "--mount", "sh", "-c", hide, "sh")
     daemon = root.connect()
     daemon.run("1.1", "sh", "-c", "exit 3")
 

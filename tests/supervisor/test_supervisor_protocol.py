@@ -147,8 +147,9 @@ def test_a_daemon_of_another_protocol_is_told_so_and_can_only_have_it_replaced(
     daemon.say("freeze", key="1.1")
     assert "error" in daemon.read()
     daemon.say("reexec")
+    daemon.await_end()
 
-    assert 1 == daemon.read()["hello"]["protocol"]
+    assert 1 == root.connect().hello["protocol"]
 
 
 def test_a_daemon_with_another_state_is_refused_while_jobs_of_the_first_are_known(

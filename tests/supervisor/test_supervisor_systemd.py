@@ -110,6 +110,9 @@ def test_who_stops_the_scope_is_told_apart_and_the_next_job_gets_another(
     assert (15, True) == (ended["exit"]["signal"], ended["from_outside"])
 
     wait_until(lambda: remove_cgroup(PLACE))
+    daemon.start("4.1", "sleep", "1000")
+    daemon.await_end()
+    daemon = service.connect()
     for number in range(4, 8):
         daemon.start(f"{number}.1", "sleep", "1000")
     for number in range(4, 8):

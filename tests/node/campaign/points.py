@@ -67,5 +67,11 @@ POINTS = SUPERVISOR_POINTS | {
     point: play for play, points in DAEMON_PLAYS.items() for point in points
 }
 
+
+def are_passed(points, means):
+    """Those of these that are passed where jobs are held so: by signals there is no launcher."""
+    return [p for p in points if means == "cgroup" or not p.startswith("launcher.")]
+
+
 DEADLY = ("child.recorded",)
 """Where the job's first process dies after it is known to run: it has ended by that signal."""
