@@ -164,6 +164,8 @@ def test_more_capacity_than_there_is_is_refused_in_a_line(tmp_path):
         ('[[tier.a.disk]]\npath = "/x"\nsize = "1G"\n', "unknown key 'size'"),
         ('[[tier.a.disk]]\npath = "/x"\nkind = "tape"\n', "kind: "),
         ('tier = "fast"\n', "tier: "),
+        ('[[tier]]\nbandwidth = "1 GB/s"\n', "tier: expected object, got array"),
+        ('[tier.a.disk.x]\npath = "/x"\n', "[tier.a]: disk: expected array, got object"),
     ],
 )
 def test_what_is_wrong_with_the_table_is_a_line(tmp_path, text, line):
